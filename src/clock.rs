@@ -1,0 +1,43 @@
+//! The wall clock: the only place that reads it.
+//!
+//! Everything that decides takes a [`Time`] as an argument, so tests choose their own.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A moment: microseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(u64);
+
+impl Time {
+    /// The moment `micros` microseconds after the Unix epoch.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since the Unix epoch.
+    pub const fn micros(self) -> u64 {
+        self.0
+    }
+
+    /// Whole seconds since the Unix epoch, rounded up.
+    pub const fn seconds_up(self) -> u64 {
+        self.0.div_ceil(1_000_000)
+    }
+
+    /// This moment and `span` more; stays at the end of time instead of wrapping.
+    #[must_use]
+    pub fn after(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(micros(span)))
+    }
+}
+
+/// A duration in whole microseconds, at most `u64::MAX`.
+pub fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The time now. A clock set before 1970 reads as 1970.
+#[expect(clippy::disallowed_methods, reason = "this is the one reader of the wall clock")]
+pub fn now() -> Time {
+    Time(micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
+}

@@ -1,0 +1,299 @@
+//! The configuration as it runs: every value checked, nothing waiting for a default.
+//!
+//! [`load`] and [`parse`] are the only ways to make one, for running, checking and reloading alike.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::{HeaderName, Method, StatusCode};
+use ipnet::IpNet;
+
+use crate::limit::Rate;
+
+/// All of gateway.toml.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// `[server]`
+    pub server: Server,
+    /// `[log]`
+    pub log: Log,
+    /// `[admin]`: no section, no listener.
+    pub admin: Option<Admin>,
+    /// `[store]`
+    pub store: Store,
+    /// `[upstreams.*]`, in the order of the file.
+    pub upstreams: Vec<Upstream>,
+    /// `[limits.*]`, in the order of the file.
+    pub limits: Vec<Limit>,
+    /// `[[routes]]`, in the order of the file; `route` sorts them.
+    pub routes: Vec<Route>,
+}
+
+/// `[server]`: where clients come in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Server {
+    /// Addresses to listen on, at least one; port 0 lets the system pick.
+    pub listen: Vec<SocketAddr>,
+    /// Worker threads; 0 is one per core.
+    pub workers: usize,
+    /// Networks whose X-Forwarded-For is believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// How long a client may take to send a request head.
+    pub header_timeout: Duration,
+    /// How long a connection may stay open with nothing under way.
+    pub idle_timeout: Duration,
+    /// The largest request head in bytes.
+    pub max_header_size: usize,
+    /// How long a shutdown waits for requests under way.
+    pub drain_timeout: Duration,
+}
+
+/// `[log]`: what is written to standard error.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Log {
+    /// The least severe level that is written.
+    pub level: tracing::Level,
+    /// How a line looks.
+    pub format: LogFormat,
+    /// Whether every request gets a line.
+    pub access: bool,
+}
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Pretty on a terminal, JSON otherwise.
+    Auto,
+    /// For people.
+    Pretty,
+    /// For machines: one JSON object a line.
+    Json,
+}
+
+/// `[admin]`: health and metrics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Admin {
+    /// Where the admin listener binds.
+    pub listen: SocketAddr,
+}
+
+/// `[store]`: where counters live.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Store {
+    /// In this process.
+    Memory {
+        /// The most keys held at once, at least 1.
+        max_keys: usize,
+    },
+    /// In Memcached, shared with other gateways.
+    Memcached(Memcached),
+}
+
+/// `[store]` with `type = "memcached"`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Memcached {
+    /// `host:port`, at least one.
+    pub servers: Vec<String>,
+    /// The first part of every key: 1 to 64 printable characters without spaces.
+    pub prefix: String,
+    /// The longest a request waits for Memcached.
+    pub timeout: Duration,
+    /// What happens to requests while Memcached is away.
+    pub on_error: OnError,
+}
+
+/// What happens to requests while the store is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    /// They go through, counted by nothing.
+    Allow,
+    /// They are answered 503.
+    Reject,
+}
+
+/// `[upstreams.NAME]`: servers that answer requests.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Upstream {
+    /// The name routes use.
+    pub name: String,
+    /// At least one.
+    pub servers: Vec<UpstreamServer>,
+    /// The longest a connection attempt may take.
+    pub connect_timeout: Duration,
+    /// The longest until the head of the response arrives.
+    pub timeout: Duration,
+}
+
+/// One server of an upstream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UpstreamServer {
+    /// Where it is.
+    pub address: Address,
+    /// Its share of requests beside the other servers', 1 to 100.
+    pub weight: u32,
+}
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// `http://host:port`
+    Http {
+        /// A name or an address; IPv6 without brackets.
+        host: String,
+        /// 80 where the URL names none.
+        port: u16,
+        /// The Host header to send: as in the URL.
+        authority: String,
+    },
+    /// `builtin:echo`, the upstream that ships with the binary.
+    Echo,
+}
+
+/// `[limits.NAME]`: what is counted, and how much is allowed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limit {
+    /// The name routes use; printable ASCII, it goes into headers and keys.
+    pub name: String,
+    /// What is counted.
+    pub key: Key,
+    /// All of them must hold; at least one. Precision and edge are already in them.
+    pub rates: Vec<Rate>,
+    /// What happens to a request without the key.
+    pub missing: Missing,
+    /// Which headers report the limit.
+    pub headers: HeaderStyle,
+    /// The status of a rejection, 400 to 599.
+    pub status: StatusCode,
+    /// The body of a rejection; empty is a problem document.
+    pub body: String,
+}
+
+/// What is counted: every part together is the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// At least one part; of each part the first source that is present counts.
+    pub parts: Vec<Vec<Source>>,
+}
+
+/// Where a part of a key comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// `client-ip`, `client-ip:56`: the client's address, IPv6 cut to this prefix length (1 to 128).
+    ClientIp {
+        /// The prefix length of IPv6 addresses.
+        v6: u8,
+    },
+    /// `header:NAME`
+    Header(HeaderName),
+    /// `cookie:NAME`
+    Cookie(String),
+    /// `query:NAME`
+    Query(String),
+    /// `bearer`: the token of Authorization.
+    Bearer,
+    /// `path`: the whole path.
+    Path,
+    /// `path:NAME`: a segment that the route captures.
+    Capture(String),
+    /// `host`
+    Host,
+    /// `method`
+    Method,
+    /// `route`
+    Route,
+    /// `global`: one counter for everybody.
+    Global,
+}
+
+/// What happens to a request that has no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// All such requests share one counter.
+    Shared,
+    /// The limit does not apply.
+    Skip,
+    /// Answered 400.
+    Reject,
+}
+
+/// Which headers report a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderStyle {
+    /// `RateLimit` and `RateLimit-Policy` of the IETF draft.
+    Draft,
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, as GitHub sends them.
+    Github,
+    /// Both.
+    Both,
+    /// None.
+    None,
+}
+
+/// `[[routes]]`: which requests, and what to do with them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Route {
+    /// The host it is for.
+    pub host: Host,
+    /// The paths it is for.
+    pub path: PathPattern,
+    /// The methods it is for; empty is all.
+    pub methods: Vec<Method>,
+    /// Headers that must be present with exactly this value.
+    pub headers: Vec<(HeaderName, String)>,
+    /// What answers.
+    pub action: Action,
+    /// Indices into [`Config::limits`], without repetition.
+    pub limits: Vec<usize>,
+}
+
+/// Which hosts a route is for. Names are lower case, without a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// Every host.
+    Any,
+    /// Every name under this one: `*.example.com` is `example.com` here, and does not match it.
+    Under(String),
+    /// This name only.
+    Exact(String),
+}
+
+/// What answers a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// An upstream does.
+    Forward {
+        /// Index into [`Config::upstreams`].
+        upstream: usize,
+        /// How many leading segments of the path are left out, from `strip_prefix`.
+        strip: usize,
+        /// Whether the upstream sees the client's Host header.
+        preserve_host: bool,
+    },
+    /// The gateway itself does.
+    Respond {
+        /// The status, 200 to 599.
+        status: StatusCode,
+        /// The body.
+        body: String,
+    },
+}
+
+/// Which paths a route is for: segments, then perhaps a final `*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathPattern {
+    /// As written.
+    pub text: String,
+    /// Between the slashes; `/` is one empty literal, `/a/` ends in one.
+    pub segments: Vec<Segment>,
+    /// Whether a final `*` takes the rest, which may be empty.
+    pub rest: bool,
+}
+
+/// One segment of a path pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Segment {
+    /// This text.
+    Literal(String),
+    /// `{name}`: any one segment.
+    Capture(String),
+}
