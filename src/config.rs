@@ -297,3 +297,23 @@ pub enum Segment {
     /// `{name}`: any one segment.
     Capture(String),
 }
+
+/// Writes the source as the configuration spells it.
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::ClientIp { v6: 64 } => f.write_str("client-ip"),
+            Self::ClientIp { v6 } => write!(f, "client-ip:{v6}"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Cookie(name) => write!(f, "cookie:{name}"),
+            Self::Query(name) => write!(f, "query:{name}"),
+            Self::Bearer => f.write_str("bearer"),
+            Self::Path => f.write_str("path"),
+            Self::Capture(name) => write!(f, "path:{name}"),
+            Self::Host => f.write_str("host"),
+            Self::Method => f.write_str("method"),
+            Self::Route => f.write_str("route"),
+            Self::Global => f.write_str("global"),
+        }
+    }
+}

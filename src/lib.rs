@@ -2,5 +2,10 @@
 
 pub mod clock;
 pub mod config;
+pub mod fingerprint;
+pub mod identify;
 pub mod limit;
+pub mod route;
+pub mod store;
+pub mod tally;
 pub mod units;

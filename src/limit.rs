@@ -1,5 +1,97 @@
 //! Limits, pure: what is counted and what the counts allow. No I/O, no clock, no configuration.
+//!
+//! A [`Limit`] is several rates that must all hold for one key. A store keeps a [`Cell`] for each key,
+//! asks [`Limit::admits`] for every limit of a request, and charges all of them or none.
 
+mod cell;
 mod rate;
+mod sliding;
 
+pub use cell::Cell;
 pub use rate::{Edge, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW, Rate, RateError};
+
+use crate::clock::Time;
+use crate::fingerprint::Fingerprint;
+
+/// One named limit: rates that all must hold.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    name: String,
+    rates: Box<[Rate]>,
+    shape: Fingerprint,
+}
+
+/// What one limit says of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether this limit lets the request through; another may still refuse it.
+    pub admitted: bool,
+    /// The rate that binds, as an index: refused, the one that takes longest; admitted, the one with least left.
+    pub rate: usize,
+    /// How many more requests that rate lets through now.
+    pub remaining: u64,
+    /// Microseconds until it lets more through: refused, this very request; admitted, one more than `remaining`.
+    /// `None` if it never will.
+    pub wait: Option<u64>,
+}
+
+impl Limit {
+    /// A limit of `rates`, of which there is at least one.
+    pub fn new(name: &str, rates: &[Rate]) -> Self {
+        let shape = rates.iter().map(|rate| format!("{}x{}", rate.width(), rate.precision())).collect::<Vec<_>>();
+        Self { name: name.to_owned(), rates: rates.into(), shape: Fingerprint::of(shape.join(",").as_bytes()) }
+    }
+
+    /// Its name in the configuration.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its rates, in the order of the configuration.
+    pub fn rates(&self) -> &[Rate] {
+        &self.rates
+    }
+
+    /// Stands for the layout of the limit's cells: equal for limits that differ in quotas only.
+    pub fn shape(&self) -> Fingerprint {
+        self.shape
+    }
+
+    /// Whether every rate has room for `cost` more. The cell has been advanced to `now`.
+    pub fn admits(&self, cell: &Cell, now: Time, cost: u64) -> bool {
+        cell.windows(&self.rates, now).all(|window| window.remaining() >= cost)
+    }
+
+    /// Counts `cost` against every rate.
+    pub fn charge(&self, cell: &mut Cell, cost: u64) {
+        cell.charge(&self.rates, cost);
+    }
+
+    /// The verdict on a request that would cost `cost`, or that did if it was `charged`: the cell holds it then.
+    pub fn judge(&self, cell: &Cell, now: Time, cost: u64, charged: bool) -> Verdict {
+        if charged || self.admits(cell, now, cost) { self.passed(cell, now) } else { self.refused(cell, now, cost) }
+    }
+
+    fn passed(&self, cell: &Cell, now: Time) -> Verdict {
+        let (rate, remaining, wait) = cell
+            .windows(&self.rates, now)
+            .enumerate()
+            .map(|(rate, window)| (rate, window.remaining(), window))
+            .min_by_key(|(_, remaining, _)| *remaining)
+            .map_or((0, 0, None), |(rate, remaining, window)| (rate, remaining, window.wait(remaining + 1)));
+        Verdict { admitted: true, rate, remaining, wait }
+    }
+
+    fn refused(&self, cell: &Cell, now: Time, cost: u64) -> Verdict {
+        let (rate, remaining, wait) = cell
+            .windows(&self.rates, now)
+            .enumerate()
+            .map(|(rate, window)| (rate, window.remaining(), window.wait(cost)))
+            .max_by_key(|(_, _, wait)| wait.unwrap_or(u64::MAX))
+            .unwrap_or((0, 0, None));
+        Verdict { admitted: false, rate, remaining, wait }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -10,11 +10,13 @@ pub fn duration(text: &str) -> Result<Duration, DurationError> {
     humantime::parse_duration(text)
 }
 
-/// Writes a window as the period of a rate: `s`, `10m`, `30d`.
+/// Writes a window as the period of a rate: `s`, `10m`, `30d`, in the largest unit that it is a whole number of.
 pub fn period(span: Duration) -> String {
-    let text = humantime::format_duration(span).to_string().replace(' ', "");
-    match text.as_str() {
-        "1s" | "1m" | "1h" | "1day" => text[1..2].to_owned(),
-        _ => text,
+    let micros = span.as_micros();
+    let units = [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000)];
+    let (unit, size) = units.into_iter().find(|(_, size)| micros % size == 0).unwrap_or(("us", 1));
+    match micros / size {
+        1 if unit.len() == 1 => unit.to_owned(),
+        count => format!("{count}{unit}"),
     }
 }

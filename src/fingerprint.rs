@@ -1,0 +1,53 @@
+//! 128 bits that stand for a client's key: the same on every machine, and no way back to the key.
+
+use std::fmt;
+
+/// The first half of a BLAKE3 hash. Cryptographic, so that nobody can find two keys that share a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fingerprint(u128);
+
+/// Keeps the keys of different limits apart.
+#[derive(Clone)]
+pub struct Domain([u8; 32]);
+
+impl Domain {
+    /// The domain called `name`.
+    pub fn new(name: &str) -> Self {
+        Self(*blake3::hash(name.as_bytes()).as_bytes())
+    }
+
+    /// The fingerprint of `bytes` in this domain.
+    pub fn fingerprint(&self, bytes: &[u8]) -> Fingerprint {
+        Fingerprint::cut(&blake3::keyed_hash(&self.0, bytes))
+    }
+}
+
+impl Fingerprint {
+    /// The fingerprint of `bytes` in no domain.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self::cut(&blake3::hash(bytes))
+    }
+
+    /// Both fingerprints as one.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self(self.0 ^ other.0)
+    }
+
+    /// The top 64 bits.
+    pub fn high(self) -> u64 {
+        (self.0 >> 64) as u64
+    }
+
+    fn cut(hash: &blake3::Hash) -> Self {
+        let (half, _) = hash.as_bytes().split_at(16);
+        Self(half.iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte)))
+    }
+}
+
+/// 32 hexadecimal digits.
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}

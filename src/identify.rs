@@ -1,0 +1,233 @@
+//! Who is asking: from a request and the key of a limit to a fingerprint.
+//!
+//! Every value goes in with its source and its length, so no two different keys run into one another, whatever
+//! bytes clients send.
+
+pub mod client;
+
+use std::net::IpAddr;
+
+use http::{HeaderMap, Method, header};
+use smallvec::SmallVec;
+
+use crate::config::{Key, PathPattern, Segment, Source};
+use crate::fingerprint::{Domain, Fingerprint};
+
+/// What a key can be read from.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// The method.
+    pub method: &'a Method,
+    /// Lower case, without the port.
+    pub host: &'a str,
+    /// As the routes saw it.
+    pub path: &'a str,
+    /// Without the question mark.
+    pub query: Option<&'a str>,
+    /// The headers as the client sent them.
+    pub headers: &'a HeaderMap,
+    /// The client's address.
+    pub client: IpAddr,
+    /// The name of the route.
+    pub route: &'a str,
+}
+
+/// How the key of one limit is read from the requests of one route.
+#[derive(Clone)]
+pub struct Identity {
+    domain: Domain,
+    parts: Vec<Vec<Reader>>,
+}
+
+/// A source, ready to be read.
+#[derive(Clone)]
+struct Reader {
+    /// Stands for the source as the configuration spells it.
+    tag: [u8; 8],
+    source: Source,
+    /// For a captured segment, which one.
+    segment: usize,
+}
+
+type Bytes = SmallVec<[u8; 192]>;
+
+impl Identity {
+    /// The identity that `key` gives a request, counted by the limit called `limit` on a route with this path.
+    pub fn new(limit: &str, key: &Key, path: &PathPattern) -> Self {
+        let reader = |source: &Source| {
+            let segment = path.segments.iter().position(|segment| match (segment, source) {
+                (Segment::Capture(name), Source::Capture(wanted)) => name == wanted,
+                _ => false,
+            });
+            let tag = Fingerprint::of(source.to_string().as_bytes()).high().to_be_bytes();
+            Reader { tag, source: source.clone(), segment: segment.unwrap_or(usize::MAX) }
+        };
+        let parts = key.parts.iter().map(|part| part.iter().map(reader).collect()).collect();
+        Self { domain: Domain::new(limit), parts }
+    }
+
+    /// The key of a request; `None` if a part of it is missing.
+    pub fn of(&self, facts: &Facts<'_>) -> Option<Fingerprint> {
+        let mut bytes = Bytes::new();
+        let present = |part: &Vec<Reader>| part.iter().any(|reader| reader.read(facts, &mut bytes).is_some());
+        self.parts.iter().all(present).then(|| self.domain.fingerprint(&bytes))
+    }
+
+    /// The key that all requests without one share.
+    pub fn nobody(&self) -> Fingerprint {
+        self.domain.fingerprint(b"")
+    }
+}
+
+impl Reader {
+    /// Appends the value if there is one; an empty value is none.
+    fn read(&self, facts: &Facts<'_>, bytes: &mut Bytes) -> Option<()> {
+        match &self.source {
+            Source::ClientIp { v6 } => match facts.client.to_canonical() {
+                IpAddr::V4(address) => self.push(&address.octets(), bytes),
+                IpAddr::V6(address) => {
+                    let mask = u128::MAX.checked_shl(128 - u32::from(*v6)).unwrap_or(0);
+                    self.push(&(u128::from(address) & mask).to_be_bytes(), bytes)
+                }
+            },
+            Source::Header(name) => self.push(facts.headers.get(name)?.as_bytes().trim_ascii(), bytes),
+            Source::Cookie(name) => self.push(cookie(facts.headers, name)?, bytes),
+            Source::Query(name) => {
+                let mut pairs = form_urlencoded::parse(facts.query?.as_bytes());
+                self.push(pairs.find(|(found, _)| found == name)?.1.as_bytes(), bytes)
+            }
+            Source::Bearer => self.push(bearer(facts.headers)?, bytes),
+            Source::Path => self.push(facts.path.as_bytes(), bytes),
+            Source::Capture(_) => self.push(facts.path.split('/').skip(1).nth(self.segment)?.as_bytes(), bytes),
+            Source::Host => self.push(facts.host.as_bytes(), bytes),
+            Source::Method => self.push(facts.method.as_str().as_bytes(), bytes),
+            Source::Route => self.push(facts.route.as_bytes(), bytes),
+            Source::Global => self.push(b"*", bytes),
+        }
+    }
+
+    fn push(&self, value: &[u8], bytes: &mut Bytes) -> Option<()> {
+        if value.is_empty() {
+            return None;
+        }
+        bytes.extend_from_slice(&self.tag);
+        bytes.extend_from_slice(&(value.len() as u64).to_be_bytes());
+        bytes.extend_from_slice(value);
+        Some(())
+    }
+}
+
+/// The first cookie of this name. Read as bytes: one cookie that is not UTF-8 must not hide the others.
+fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
+    let lines = headers.get_all(header::COOKIE).iter();
+    let mut cookies = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
+    cookies.find_map(|cookie| {
+        let value = cookie.trim_ascii().strip_prefix(name.as_bytes())?.trim_ascii_start().strip_prefix(b"=")?.trim_ascii();
+        Some(value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value))
+    })
+}
+
+/// The token of `Authorization: Bearer`.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(header::AUTHORIZATION)?.as_bytes().trim_ascii();
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn headers(lines: &[(&'static str, &[u8])]) -> HeaderMap {
+        lines.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_bytes(value).unwrap())).collect()
+    }
+
+    fn identity(parts: &[&[Source]]) -> Identity {
+        let key = Key { parts: parts.iter().map(|part| part.to_vec()).collect() };
+        let capture = Segment::Capture("tenant".into());
+        let segments = vec![Segment::Literal("v1".into()), capture];
+        Identity::new("test", &key, &PathPattern { text: "/v1/{tenant}".into(), segments, rest: false })
+    }
+
+    fn facts<'a>(headers: &'a HeaderMap, client: &str, query: Option<&'a str>) -> Facts<'a> {
+        let client = client.parse().unwrap();
+        Facts { method: &Method::GET, host: "h", path: "/v1/acme", query, headers, client, route: "r" }
+    }
+
+    fn key(name: &'static str) -> Source {
+        Source::Header(name.parse().unwrap())
+    }
+
+    #[test]
+    fn the_first_source_that_is_present_counts() {
+        let identity = identity(&[&[key("x-api-key"), Source::ClientIp { v6: 64 }]]);
+        let of = |lines: &[(&'static str, &[u8])], client| identity.of(&facts(&headers(lines), client, None)).unwrap();
+        let a = of(&[("x-api-key", b"a")], "192.0.2.1");
+        assert_eq!(a, of(&[("x-api-key", b" a ")], "192.0.2.2"));
+        assert_ne!(a, of(&[("x-api-key", b"b")], "192.0.2.1"));
+        assert_ne!(of(&[], "192.0.2.1"), of(&[], "192.0.2.2"));
+        assert_eq!(of(&[("x-api-key", b"")], "192.0.2.1"), of(&[], "192.0.2.1"));
+    }
+
+    #[test]
+    fn ipv6_is_cut_to_its_prefix() {
+        let identity = identity(&[&[Source::ClientIp { v6: 64 }]]);
+        let none = HeaderMap::new();
+        let of = |client| identity.of(&facts(&none, client, None)).unwrap();
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+    }
+
+    #[test]
+    fn different_keys_never_run_into_one_another() {
+        let both = identity(&[&[key("a")], &[key("b")]]);
+        let of = |a: &[u8], b: &[u8]| both.of(&facts(&headers(&[("a", a), ("b", b)]), "::1", None)).unwrap();
+        assert_ne!(of(b"xy", b"z"), of(b"x", b"yz"));
+        let either = identity(&[&[key("a"), key("b")]]);
+        let of = |name| either.of(&facts(&headers(&[(name, b"v")]), "::1", None)).unwrap();
+        assert_ne!(of("a"), of("b"), "the same value from another source is another key");
+        assert_ne!(Identity::new("one", &Key { parts: vec![] }, &path()).nobody(), either.nobody());
+    }
+
+    fn path() -> PathPattern {
+        PathPattern { text: "/".into(), segments: vec![], rest: true }
+    }
+
+    #[test]
+    fn every_source_is_read() {
+        let lines: &[(&'static str, &[u8])] = &[
+            ("cookie", b"theme=\xff; sid=one"),
+            ("cookie", b"other=\"two\""),
+            ("authorization", b"bEARER  token "),
+        ];
+        let headers = headers(lines);
+        let facts = facts(&headers, "::1", Some("x=1&na%6De=a%20b&name=2"));
+        let read = |source: Source| {
+            let mut bytes = Bytes::new();
+            let reader = &identity(&[&[source]]).parts[0][0];
+            reader.read(&facts, &mut bytes).map(|()| bytes[16..].to_vec())
+        };
+        assert_eq!(read(Source::Cookie("sid".into())).unwrap(), b"one");
+        assert_eq!(read(Source::Cookie("other".into())).unwrap(), b"two");
+        assert_eq!(read(Source::Cookie("si".into())), None);
+        assert_eq!(read(Source::Bearer).unwrap(), b"token");
+        assert_eq!(read(Source::Query("name".into())).unwrap(), b"a b");
+        assert_eq!(read(Source::Query("nam".into())), None);
+        assert_eq!(read(Source::Capture("tenant".into())).unwrap(), b"acme");
+        assert_eq!(read(Source::Capture("nobody".into())), None);
+        assert_eq!(read(Source::Path).unwrap(), b"/v1/acme");
+        assert_eq!(read(Source::Host).unwrap(), b"h");
+        assert_eq!(read(Source::Method).unwrap(), b"GET");
+        assert_eq!(read(Source::Route).unwrap(), b"r");
+        assert_eq!(read(Source::Global).unwrap(), b"*");
+    }
+
+    #[test]
+    fn a_part_that_is_missing_leaves_no_key() {
+        let identity = identity(&[&[Source::Global], &[key("a")]]);
+        assert_eq!(identity.of(&facts(&HeaderMap::new(), "::1", None)), None);
+    }
+}

@@ -1,0 +1,88 @@
+//! The address of the client: the peer, or what proxies that are trusted say of it.
+
+use std::net::IpAddr;
+
+use http::HeaderMap;
+use ipnet::IpNet;
+
+const FORWARDED_FOR: &str = "x-forwarded-for";
+
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// The client's address.
+    pub address: IpAddr,
+    /// Whether the peer is a proxy that is trusted.
+    pub via_trusted: bool,
+}
+
+/// Finds the client behind `peer`. X-Forwarded-For is believed from trusted proxies only: read from the right, the
+/// first address that is not a trusted proxy's is the client's, because every address left of it was the client's
+/// to write. An entry that is no address ends the search at the last proxy that is known.
+pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Client {
+    let peer = peer.to_canonical();
+    let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
+    if !is_trusted(&peer) {
+        return Client { address: peer, via_trusted: false };
+    }
+    let lines: Vec<_> = headers.get_all(FORWARDED_FOR).iter().collect();
+    let entries = lines.into_iter().rev().flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
+    let mut address = peer;
+    for entry in entries.filter(|entry| !entry.trim_ascii().is_empty()) {
+        let Some(named) = parse(entry) else { break };
+        address = named;
+        if !is_trusted(&named) {
+            break;
+        }
+    }
+    Client { address, via_trusted: true }
+}
+
+/// An address, with or without a port, brackets or quotes.
+fn parse(entry: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(entry).ok()?.trim().trim_matches('"');
+    let address = text.parse::<IpAddr>().ok();
+    let with_port = || text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip());
+    let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    address.or_else(with_port).or_else(bracketed).map(|address| address.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn address(peer: &str, lines: &[&[u8]]) -> String {
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            headers.append(FORWARDED_FOR, HeaderValue::from_bytes(line).unwrap());
+        }
+        let trusted = ["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
+        client(peer.parse().unwrap(), &headers, &trusted).address.to_string()
+    }
+
+    #[test]
+    fn strangers_are_not_believed() {
+        assert_eq!(address("192.0.2.1", &[b"198.51.100.7"]), "192.0.2.1");
+        assert_eq!(address("::ffff:192.0.2.1", &[b"198.51.100.7"]), "192.0.2.1");
+    }
+
+    #[test]
+    fn the_rightmost_stranger_is_the_client() {
+        assert_eq!(address("10.0.0.1", &[b"198.51.100.7"]), "198.51.100.7");
+        assert_eq!(address("10.0.0.1", &[b"1.1.1.1, 198.51.100.7, 10.2.3.4"]), "198.51.100.7");
+        assert_eq!(address("10.0.0.1", &[b"1.1.1.1", b"198.51.100.7", b"10.2.3.4,10.0.0.9"]), "198.51.100.7");
+        assert_eq!(address("::ffff:10.0.0.1", &[b"\"[2001:db8::1]:443\", fd00::2"]), "2001:db8::1");
+        assert_eq!(address("10.0.0.1", &[b"198.51.100.7:5000"]), "198.51.100.7");
+    }
+
+    #[test]
+    fn without_a_stranger_it_is_the_farthest_proxy_that_is_known() {
+        assert_eq!(address("10.0.0.1", &[]), "10.0.0.1");
+        assert_eq!(address("10.0.0.1", &[b"", b" , "]), "10.0.0.1");
+        assert_eq!(address("10.0.0.1", &[b"10.9.9.9, 10.0.0.2"]), "10.9.9.9");
+        assert_eq!(address("10.0.0.1", &[b"1.1.1.1, unknown, 10.0.0.2"]), "10.0.0.2");
+        assert_eq!(address("10.0.0.1", &[b"1.1.1.1, \xff\xfe"]), "10.0.0.1");
+    }
+}

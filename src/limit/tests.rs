@@ -1,0 +1,264 @@
+//! The published examples, the promises as properties, and the naive model beside the real thing.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SECOND: u64 = 1_000_000;
+
+fn limit(rates: &[&str]) -> Limit {
+    Limit::new("test", &rates.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>())
+}
+
+fn at(micros: u64) -> Time {
+    Time::from_micros(micros)
+}
+
+/// A cell of a limit with one rate, holding `counts`, newest first.
+fn cell(limit: &Limit, now: Time, counts: &[u64]) -> Cell {
+    let mut cell = Cell::new(limit.rates(), now);
+    let newest = now.micros() / limit.rates()[0].width();
+    cell.fill(limit.rates(), |_, bucket| counts[usize::try_from(newest - bucket).unwrap()]);
+    cell
+}
+
+/// Decides as a store does.
+fn ask(limit: &Limit, cell: &mut Cell, now: Time, cost: u64) -> bool {
+    cell.advance(limit.rates(), now);
+    let admitted = limit.admits(cell, now, cost);
+    if admitted {
+        limit.charge(cell, cost);
+    }
+    admitted
+}
+
+#[test]
+fn five_hundred_a_minute() {
+    let limit = limit(&["500/m"]);
+    let now = at((23 * 60 + 45) * SECOND);
+    let mut cell = cell(&limit, now, &[250, 400]);
+    assert_eq!(cell.windows(limit.rates(), now).next().unwrap().estimate(), 350);
+    assert!(ask(&limit, &mut cell, now, 1));
+    assert_eq!(cell.blocks_mut(limit.rates()).next().unwrap().2, &[251, 400]);
+}
+
+#[test]
+fn a_hundred_a_minute() {
+    let limit = limit(&["100/m"]);
+    let cell = cell(&limit, at(600 * SECOND), &[80, 40]);
+    let estimate = |seconds: u64| cell.windows(limit.rates(), at((600 + seconds) * SECOND)).next().unwrap().estimate();
+    assert_eq!(estimate(30), 100);
+    assert!(!limit.admits(&cell, at(630 * SECOND), 1));
+    assert_eq!(estimate(40), 93);
+    assert!(limit.admits(&cell, at(640 * SECOND), 1));
+}
+
+#[test]
+fn refused_requests_are_not_charged() {
+    let limit = limit(&["2/s", "3/10s"]);
+    let mut cell = Cell::new(limit.rates(), at(0));
+    let admitted = (0..100).filter(|_| ask(&limit, &mut cell, at(0), 1)).count();
+    assert_eq!(admitted, 2);
+    let admitted = (0..100).filter(|_| ask(&limit, &mut cell, at(3 * SECOND), 1)).count();
+    assert_eq!(admitted, 1, "the second rate has one left");
+}
+
+#[test]
+fn the_verdict_names_the_rate_that_binds() {
+    let limit = limit(&["2/s", "3/10s"]);
+    let mut cell = Cell::new(limit.rates(), at(0));
+    assert!(ask(&limit, &mut cell, at(0), 1));
+    let passed = limit.passed(&cell, at(0));
+    assert_eq!((passed.rate, passed.remaining), (0, 1));
+    assert!(ask(&limit, &mut cell, at(0), 1));
+    assert_eq!(limit.refused(&cell, at(0), 1).rate, 0);
+    assert_eq!(limit.refused(&cell, at(0), 2).rate, 1, "two more wait for the ten seconds");
+    assert_eq!(limit.refused(&cell, at(0), 4).wait, None, "four never fit three");
+}
+
+#[test]
+fn a_clock_that_is_set_back_gives_no_second_helping_and_stops_nobody() {
+    let limit = limit(&["5/s"]);
+    let mut cell = Cell::new(limit.rates(), at(0));
+    let now = 3_600 * SECOND;
+    assert!(ask(&limit, &mut cell, at(now), 5));
+    let back = now - 60 * SECOND;
+    assert!(!ask(&limit, &mut cell, at(back), 1));
+    assert!(!ask(&limit, &mut cell, at(back + SECOND), 1));
+    assert!(ask(&limit, &mut cell, at(back + 2 * SECOND), 5));
+}
+
+#[test]
+fn readers_of_the_clock_that_come_late_lose_nothing() {
+    let limit = limit(&["5/s"]);
+    let mut cell = Cell::new(limit.rates(), at(0));
+    assert!(ask(&limit, &mut cell, at(SECOND - 1), 4));
+    assert!(ask(&limit, &mut cell, at(SECOND), 1));
+    assert!(!ask(&limit, &mut cell, at(SECOND - 1), 1));
+    assert!(!ask(&limit, &mut cell, at(SECOND), 1));
+}
+
+fn rates() -> impl Strategy<Value = Rate> {
+    let quota = prop_oneof![1..=20u64, 1..=MAX_QUOTA];
+    let window = prop_oneof![1_000_000..=3_000_000u64, 1_000_000..=31 * 86_400 * SECOND];
+    (quota, window, 1..=MAX_PRECISION, any::<bool>()).prop_map(|(quota, window, precision, whole)| {
+        let edge = if whole { Edge::Whole } else { Edge::Weighted };
+        Rate::new(quota, Duration::from_micros(window)).unwrap().cut(precision, edge).unwrap()
+    })
+}
+
+/// A rate, counts for it that admissions could have led to or worse, and a moment.
+fn states() -> impl Strategy<Value = (Rate, Vec<u64>, u64)> {
+    (rates(), any::<u16>()).prop_flat_map(|(rate, base)| {
+        let count = prop_oneof![0..=rate.quota().min(30), 0..=rate.quota(), Just(0)];
+        let counts = prop::collection::vec(count, rate.slots());
+        let elapsed = prop_oneof![0..rate.width(), Just(0), Just(rate.width() - 1)];
+        let start = (u64::from(base) + 100) * rate.width();
+        (Just(rate), counts, elapsed.prop_map(move |elapsed| start + elapsed))
+    })
+}
+
+/// The formula as it is written down, in integers that cannot overflow.
+fn naive_estimate(rate: &Rate, counts: &[u64], now: u64) -> u128 {
+    let width = u128::from(rate.width());
+    let elapsed = u128::from(now) % width;
+    let (oldest, inside) = counts.split_last().unwrap();
+    let share = match rate.edge() {
+        Edge::Whole => u128::from(*oldest),
+        Edge::Weighted => u128::from(*oldest) * (width - elapsed) / width,
+    };
+    inside.iter().map(|count| u128::from(*count)).sum::<u128>() + share
+}
+
+/// Runs `schedule` (gaps in microseconds) and returns the times of what was admitted, with the largest
+/// count that the oldest bucket held at any of them.
+fn admitted(rate: Rate, schedule: &[u64]) -> Vec<(u64, u64)> {
+    let limit = Limit::new("test", &[rate]);
+    let mut cell = Cell::new(limit.rates(), at(0));
+    let mut now = 1_000 * rate.width();
+    let mut times = Vec::new();
+    for gap in schedule {
+        now += gap;
+        if ask(&limit, &mut cell, at(now), 1) {
+            let oldest = *cell.blocks_mut(limit.rates()).next().unwrap().2.last().unwrap();
+            times.push((now, oldest));
+        }
+    }
+    times
+}
+
+/// The most that any exact window of the rate saw beyond `allowed(last)`, by which nothing may be exceeded.
+fn check_windows(rate: &Rate, times: &[(u64, u64)]) -> Result<(), TestCaseError> {
+    let window = u64::try_from(rate.window().as_micros()).unwrap();
+    let mut first = 0;
+    for (last, (time, oldest)) in times.iter().enumerate() {
+        while times[first].0 + window < *time {
+            first += 1;
+        }
+        let bound = match rate.edge() {
+            Edge::Whole => rate.quota(),
+            Edge::Weighted => rate.quota() + oldest,
+        };
+        prop_assert!((last - first + 1) as u64 <= bound, "{} in a window of {rate}, at most {bound}", last - first + 1);
+    }
+    Ok(())
+}
+
+fn small_rate() -> impl Strategy<Value = Rate> {
+    (1..=8u64, 1..=3u64, 1..=MAX_PRECISION, any::<bool>()).prop_map(|(quota, seconds, precision, whole)| {
+        let edge = if whole { Edge::Whole } else { Edge::Weighted };
+        Rate::new(quota, Duration::from_secs(seconds)).unwrap().cut(precision, edge).unwrap()
+    })
+}
+
+proptest! {
+    #[test]
+    fn decides_as_the_naive_model((rate, counts, now) in states(), cost in prop_oneof![1..=3u64, 1..=2 * MAX_QUOTA]) {
+        let limit = Limit::new("test", &[rate]);
+        let cell = cell(&limit, at(now), &counts);
+        let model = naive_estimate(&rate, &counts, now);
+        prop_assert_eq!(u128::from(cell.windows(limit.rates(), at(now)).next().unwrap().estimate()), model);
+        prop_assert_eq!(limit.admits(&cell, at(now), cost), model + u128::from(cost) <= u128::from(rate.quota()));
+    }
+
+    #[test]
+    fn the_estimate_never_wraps(rate in rates(), counts in prop::collection::vec(any::<u64>(), 61), elapsed in any::<u64>()) {
+        let window = sliding::Window::new(&rate, &counts[..rate.slots()], elapsed);
+        let most = counts[..rate.slots()].iter().map(|count| u128::from(*count)).sum::<u128>();
+        prop_assert!(u128::from(window.estimate()) <= most);
+        prop_assert!(window.remaining() <= rate.quota());
+        prop_assert!(window.wait(1).unwrap() <= rate.width() * rate.slots() as u64);
+    }
+
+    #[test]
+    fn the_wait_is_the_first_moment_that_fits((rate, counts, now) in states(), cost in 1..=4u64) {
+        let limit = Limit::new("test", &[rate]);
+        let mut cell = cell(&limit, at(now), &counts);
+        let fits = |cell: &mut Cell, now| { cell.advance(limit.rates(), at(now)); limit.admits(cell, at(now), cost) };
+        match limit.refused(&cell, at(now), cost).wait {
+            None => prop_assert!(cost > rate.quota()),
+            Some(wait) => {
+                prop_assert_eq!(wait == 0, fits(&mut cell.clone(), now));
+                prop_assert!(fits(&mut cell.clone(), now + wait));
+                prop_assert!(wait == 0 || !fits(&mut cell.clone(), now + wait - 1));
+                // What the client is told: rejected one second earlier, admitted at that second.
+                let seconds = wait.div_ceil(SECOND);
+                prop_assert!(fits(&mut cell.clone(), now + seconds * SECOND));
+                prop_assert!(seconds == 0 || !fits(&mut cell, now + (seconds - 1) * SECOND));
+            }
+        }
+    }
+
+    #[test]
+    fn what_remains_is_let_through_and_no_more((rate, counts, now) in states()) {
+        let limit = Limit::new("test", &[rate]);
+        let mut cell = cell(&limit, at(now), &counts);
+        let remaining = limit.passed(&cell, at(now)).remaining;
+        if remaining > 0 {
+            prop_assert!(ask(&limit, &mut cell, at(now), remaining));
+        }
+        prop_assert!(!ask(&limit, &mut cell, at(now), 1));
+    }
+
+    #[test]
+    fn random_traffic_stays_within_the_bound(rate in small_rate(), schedule in prop::collection::vec(
+        prop_oneof![Just(0), 0..50_000u64, 0..1_500_000u64], 1..400)) {
+        check_windows(&rate, &admitted(rate, &schedule))?;
+    }
+
+    // The worst clients know the clock: they wait for an edge of a bucket, or for just before or after it,
+    // and send all they have.
+    #[test]
+    fn bursts_at_the_edges_of_buckets_stay_within_the_bound(rate in small_rate(), bursts in prop::collection::vec(
+        (0..3u64, 0..5u64, 0..20usize), 1..60)) {
+        let width = rate.width();
+        let mut schedule = Vec::new();
+        let mut elapsed = 0;
+        for (buckets, offset, burst) in bursts {
+            let target = [0, 1, width / 2, width - 2, width - 1][usize::try_from(offset).unwrap()];
+            let gap = buckets * width + (target + width - elapsed) % width;
+            elapsed = target;
+            schedule.push(gap);
+            schedule.extend(std::iter::repeat_n(0, burst));
+        }
+        check_windows(&rate, &admitted(rate, &schedule))?;
+    }
+
+    #[test]
+    fn moving_on_in_steps_or_at_once_is_the_same((rate, counts, now) in states(), steps in prop::collection::vec(0..200u64, 0..8)) {
+        let limit = Limit::new("test", &[rate]);
+        let mut stepwise = cell(&limit, at(now), &counts);
+        let mut once = stepwise.clone();
+        let mut end = now;
+        for step in steps {
+            end += step * rate.width() / 50;
+            stepwise.advance(limit.rates(), at(end));
+        }
+        once.advance(limit.rates(), at(end));
+        prop_assert_eq!(&stepwise, &once);
+        let spent = once.is_spent(limit.rates(), at(end));
+        prop_assert!(!spent, "a cell that was just advanced is not spent");
+    }
+}

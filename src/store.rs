@@ -1,0 +1,74 @@
+//! Where counters live. A decision hands over all its counters at once and gets one answer.
+//!
+//! The memory store answers on the spot; Memcached answers later. Both outlive a reload.
+
+pub mod memcached;
+pub mod memory;
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use crate::clock::Time;
+use crate::config;
+use crate::fingerprint::Fingerprint;
+use crate::limit::{Limit, Verdict};
+
+use memcached::Memcached;
+use memory::Memory;
+
+/// One limit of a decision, asked for one key.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// The limit.
+    pub limit: Arc<Limit>,
+    /// The client's key, in the domain of the limit.
+    pub key: Fingerprint,
+    /// What the request costs.
+    pub cost: u64,
+}
+
+/// All that one request asks, in the order of the route's limits.
+pub type Asks = SmallVec<[Ask; 2]>;
+
+/// The verdict of each limit, in the order asked. If all admit, all were charged; else none was.
+pub type Verdicts = SmallVec<[Verdict; 2]>;
+
+/// A store's answer.
+#[derive(Debug)]
+pub enum Answer {
+    /// Here it is.
+    Now(Verdicts),
+    /// It comes, or the sender goes away: then the store is not to be had.
+    Later(oneshot::Receiver<Verdicts>),
+    /// The store is known to be away.
+    Away,
+}
+
+/// A store of counters, shared by all threads.
+#[derive(Debug)]
+pub enum Store {
+    /// In this process.
+    Memory(Memory),
+    /// In Memcached.
+    Memcached(Memcached),
+}
+
+impl Store {
+    /// Opens the store that the configuration names. Memcached's exchanges run on `runtime`.
+    pub fn open(config: &config::Store, runtime: &tokio::runtime::Handle) -> Self {
+        match config {
+            config::Store::Memory { max_keys } => Self::Memory(Memory::new(*max_keys)),
+            config::Store::Memcached(config) => Self::Memcached(Memcached::start(config, runtime)),
+        }
+    }
+
+    /// Decides: charged to every limit asked, or to none.
+    pub fn decide(&self, asks: &Asks, now: Time) -> Answer {
+        match self {
+            Self::Memory(memory) => Answer::Now(memory.decide(asks, now)),
+            Self::Memcached(memcached) => memcached.decide(asks, now),
+        }
+    }
+}

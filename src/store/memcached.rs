@@ -1,0 +1,74 @@
+//! Counters in Memcached, shared by any number of gateways.
+//!
+//! All decisions of this process pass through one task, in order: those that wait together share one multi-get,
+//! and what they were admitted travels as increments ahead of the next one. A decision therefore sees every
+//! admission before it, and a burst for one key gets exactly its limit.
+
+mod batch;
+mod keys;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Answer, Asks, Verdicts};
+use crate::clock::Time;
+use crate::config;
+use crate::tally::{Counter, Histogram};
+
+/// The Memcached store.
+#[derive(Debug)]
+pub struct Memcached {
+    jobs: mpsc::UnboundedSender<Job>,
+    health: Arc<Health>,
+}
+
+/// One decision on its way to Memcached.
+#[derive(Debug)]
+struct Job {
+    asks: Asks,
+    now: Time,
+    reply: oneshot::Sender<Verdicts>,
+}
+
+/// How the exchanges with Memcached go.
+#[derive(Debug, Default)]
+pub struct Health {
+    /// Exchanges begun.
+    pub round_trips: Counter,
+    /// Exchanges that failed in whole or in part.
+    pub errors: Counter,
+    /// How long exchanges took.
+    pub latency: Histogram,
+    /// Nothing is asked before this moment, in microseconds since 1970; 0 while all is well.
+    away_until: AtomicU64,
+}
+
+impl Memcached {
+    /// Starts the task that talks to Memcached on `runtime`. Nothing is connected yet.
+    pub fn start(config: &config::Memcached, runtime: &Handle) -> Self {
+        let (jobs, waiting) = mpsc::unbounded_channel();
+        let health = Arc::new(Health::default());
+        runtime.spawn(batch::run(config.clone(), waiting, health.clone()));
+        Self { jobs, health }
+    }
+
+    /// Sends the decision off, unless Memcached is known to be away.
+    pub fn decide(&self, asks: &Asks, now: Time) -> Answer {
+        if now.micros() < self.health.away_until.load(Ordering::Relaxed) {
+            return Answer::Away;
+        }
+        let (reply, verdicts) = oneshot::channel();
+        match self.jobs.send(Job { asks: asks.clone(), now, reply }) {
+            Ok(()) => Answer::Later(verdicts),
+            Err(_) => Answer::Away,
+        }
+    }
+
+    /// How the exchanges go.
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+}

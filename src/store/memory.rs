@@ -1,0 +1,145 @@
+//! Counters in this process: one cell per limit and key, decided under short locks, bounded in number.
+//!
+//! Keys are spread over shards, each a least-recently-used map under a lock of its own. A decision takes
+//! the locks of all its shards in one order, so it is atomic and cannot deadlock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use foldhash::fast::RandomState;
+use hashlink::LruCache;
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+
+use super::{Asks, Verdicts};
+use crate::clock::Time;
+use crate::fingerprint::Fingerprint;
+use crate::limit::{Cell, Limit};
+
+/// Small enough that walking a shard for spent cells holds its lock for some tens of microseconds.
+const KEYS_PER_SHARD: usize = 1024;
+const MAX_SHARDS: usize = 8192;
+
+/// The memory store.
+#[derive(Debug)]
+pub struct Memory {
+    /// A power of two of them.
+    shards: Box<[Mutex<Shard>]>,
+    next_sweep: AtomicU64,
+    evicted: AtomicU64,
+}
+
+/// A shard's cells. The hasher is seeded anew in every process, so that nobody can prepare keys that collide.
+type Shard = LruCache<Fingerprint, Entry, RandomState>;
+
+#[derive(Debug)]
+struct Entry {
+    cell: Cell,
+    limit: Arc<Limit>,
+}
+
+impl Entry {
+    fn is_spent(&self, now: Time) -> bool {
+        self.cell.is_spent(self.limit.rates(), now)
+    }
+}
+
+impl Memory {
+    /// A store of at most `max_keys` keys; the coldest make room for new ones.
+    pub fn new(max_keys: usize) -> Self {
+        let wanted = (max_keys / KEYS_PER_SHARD).clamp(1, MAX_SHARDS);
+        let shards = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
+        let capacity = (max_keys / shards).max(1);
+        let shards = (0..shards).map(|_| Mutex::new(LruCache::with_hasher(capacity, RandomState::default()))).collect();
+        Self { shards, next_sweep: AtomicU64::new(0), evicted: AtomicU64::new(0) }
+    }
+
+    /// Decides in three strokes under the locks: look at every cell, charge all if all admit, report.
+    pub fn decide(&self, asks: &Asks, now: Time) -> Verdicts {
+        let places: SmallVec<[(usize, Fingerprint); 2]> =
+            asks.iter().map(|ask| ask.key.with(ask.limit.shape())).map(|key| (self.shard(key), key)).collect();
+        let mut shards = Locked::take(&self.shards, &places);
+
+        let mut admitted = true;
+        for (ask, (shard, key)) in asks.iter().zip(&places) {
+            let rates = ask.limit.rates();
+            admitted &= match shards.of(*shard).and_then(|shard| shard.get_mut(key)) {
+                Some(entry) => {
+                    entry.cell.advance(rates, now);
+                    ask.limit.admits(&entry.cell, now, ask.cost)
+                }
+                None => rates.iter().all(|rate| ask.cost <= rate.quota()),
+            };
+        }
+        asks.iter()
+            .zip(&places)
+            .map(|(ask, (shard, key))| {
+                let shard = shards.of(*shard);
+                match shard {
+                    Some(shard) if admitted => {
+                        if !shard.contains_key(key) {
+                            self.make_room(shard, now);
+                            let cell = Cell::new(ask.limit.rates(), now);
+                            shard.insert(*key, Entry { cell, limit: ask.limit.clone() });
+                        }
+                        shard.peek_mut(key).map(|entry| {
+                            ask.limit.charge(&mut entry.cell, ask.cost);
+                            ask.limit.judge(&entry.cell, now, ask.cost, true)
+                        })
+                    }
+                    Some(shard) => shard.peek(key).map(|entry| ask.limit.judge(&entry.cell, now, ask.cost, false)),
+                    None => None,
+                }
+                .unwrap_or_else(|| ask.limit.judge(&Cell::new(ask.limit.rates(), now), now, ask.cost, false))
+            })
+            .collect()
+    }
+
+    /// Drops cells that can no longer matter, in `1/parts` of the shards; call it regularly.
+    pub fn sweep(&self, parts: usize, now: Time) {
+        for _ in 0..self.shards.len().div_ceil(parts.max(1)) {
+            let next = self.next_sweep.fetch_add(1, Ordering::Relaxed);
+            let index = usize::try_from(next).unwrap_or(0) & (self.shards.len() - 1);
+            self.shards[index].lock().retain(|_, entry| !entry.is_spent(now));
+        }
+    }
+
+    /// How many keys are held.
+    pub fn keys(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    /// How many keys still in use had to make room for others.
+    pub fn evicted(&self) -> u64 {
+        self.evicted.load(Ordering::Relaxed)
+    }
+
+    fn shard(&self, key: Fingerprint) -> usize {
+        usize::try_from(key.high() & (self.shards.len() as u64 - 1)).unwrap_or(0)
+    }
+
+    fn make_room(&self, shard: &mut Shard, now: Time) {
+        if shard.len() == shard.capacity()
+            && let Some((_, entry)) = shard.remove_lru()
+            && !entry.is_spent(now)
+        {
+            self.evicted.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The shards of one decision, locked.
+struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>);
+
+impl<'a> Locked<'a> {
+    fn take(shards: &'a [Mutex<Shard>], places: &[(usize, Fingerprint)]) -> Self {
+        let mut wanted: SmallVec<[usize; 2]> = places.iter().map(|(shard, _)| *shard).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        Self(wanted.iter().map(|index| (*index, shards[*index].lock())).collect())
+    }
+
+    fn of(&mut self, index: usize) -> Option<&mut Shard> {
+        self.0.iter_mut().find(|(locked, _)| *locked == index).map(|(_, shard)| &mut **shard)
+    }
+}
