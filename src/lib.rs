@@ -1,11 +1,37 @@
-//! The rooms of the gateway, in reading order: each imports only rooms above it.
+//! `gateway`: a reverse proxy that limits rates.
+//!
+//! The rooms in reading order; each imports only rooms above it. To follow a request, start at [`exchange`].
 
+// Words.
 pub mod clock;
-pub mod config;
 pub mod fingerprint;
-pub mod identify;
-pub mod limit;
-pub mod route;
-pub mod store;
 pub mod tally;
 pub mod units;
+
+// What a limit is: pure.
+pub mod limit;
+
+// The file.
+pub mod config;
+
+// What outlives a reload.
+pub mod store;
+
+// The steps of a request.
+pub mod accept;
+pub mod route;
+pub mod identify;
+pub mod decide;
+pub mod forward;
+pub mod respond;
+pub mod account;
+
+// The whole.
+pub mod gateway;
+pub mod exchange;
+pub mod admin;
+pub mod echo;
+pub mod log;
+pub mod serve;
+pub mod describe;
+pub mod cli;

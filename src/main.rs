@@ -1,2 +1,7 @@
-//! The gateway.
-fn main() {}
+//! Starts the gateway; the rest is in the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    gateway::cli::run()
+}

@@ -5,6 +5,7 @@
 pub mod memcached;
 pub mod memory;
 
+use std::io;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -56,11 +57,14 @@ pub enum Store {
 }
 
 impl Store {
-    /// Opens the store that the configuration names. Memcached's exchanges run on `runtime`.
-    pub fn open(config: &config::Store, runtime: &tokio::runtime::Handle) -> Self {
+    /// Opens the store that the configuration names. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// When there is no thread to be had for Memcached's exchanges.
+    pub fn open(config: &config::Store) -> io::Result<Self> {
         match config {
-            config::Store::Memory { max_keys } => Self::Memory(Memory::new(*max_keys)),
-            config::Store::Memcached(config) => Self::Memcached(Memcached::start(config, runtime)),
+            config::Store::Memory { max_keys } => Ok(Self::Memory(Memory::new(*max_keys))),
+            config::Store::Memcached(config) => Memcached::start(config).map(Self::Memcached),
         }
     }
 

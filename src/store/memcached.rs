@@ -7,10 +7,11 @@
 mod batch;
 mod keys;
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
-use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Answer, Asks, Verdicts};
@@ -47,12 +48,17 @@ pub struct Health {
 }
 
 impl Memcached {
-    /// Starts the task that talks to Memcached on `runtime`. Nothing is connected yet.
-    pub fn start(config: &config::Memcached, runtime: &Handle) -> Self {
+    /// Starts the thread that talks to Memcached, apart from those that serve requests.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn start(config: &config::Memcached) -> io::Result<Self> {
         let (jobs, waiting) = mpsc::unbounded_channel();
         let health = Arc::new(Health::default());
-        runtime.spawn(batch::run(config.clone(), waiting, health.clone()));
-        Self { jobs, health }
+        let work = batch::run(config.clone(), waiting, health.clone());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        thread::Builder::new().name("memcached".to_owned()).spawn(move || runtime.block_on(work))?;
+        Ok(Self { jobs, health })
     }
 
     /// Sends the decision off, unless Memcached is known to be away.

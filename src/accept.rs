@@ -1,0 +1,244 @@
+//! Where clients come in: listening sockets, connections with their time limits, and draining.
+//!
+//! Each worker has a socket of its own for every address, and the kernel spreads connections over them.
+//! Requests are handed to a function; what becomes of them is not known here.
+
+mod connections;
+mod stream;
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinSet, spawn_local};
+
+use connections::{Busy, Connections, End, Slot};
+use stream::{Noting, Watched};
+
+use crate::config;
+
+/// How many connections the kernel may hold for us until they are accepted.
+const BACKLOG: i32 = 4096;
+/// A pause after an accept that failed for want of file handles or memory, which the next one would too.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
+
+/// Binds `sockets` sockets to `address`. Port 0 picks one port for all of them.
+///
+/// # Errors
+/// When the address is not this machine's, not allowed, or in use, also by another gateway.
+pub fn bind(address: SocketAddr, sockets: usize) -> io::Result<Vec<std::net::TcpListener>> {
+    if address.port() != 0 {
+        // With SO_REUSEPORT a second gateway would quietly share the port: a plain socket finds out.
+        socket(address, false)?;
+    }
+    let first = socket(address, true)?;
+    let address = first.local_addr()?;
+    let mut bound = vec![first];
+    for _ in 1..sockets {
+        bound.push(socket(address, true)?);
+    }
+    Ok(bound)
+}
+
+fn socket(address: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(shared)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// How far the process has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Serving.
+    Running,
+    /// No new connections; requests under way are finished.
+    Draining,
+}
+
+/// Accepts connections and serves them with `handle` until told to drain, then until the last is gone.
+///
+/// Must run on a thread's local runtime.
+///
+/// # Errors
+/// When a listener cannot be registered with the runtime.
+pub async fn run<H, F, B>(
+    listeners: Vec<std::net::TcpListener>,
+    limits: &config::Server,
+    mut stage: watch::Receiver<Stage>,
+    handle: H,
+) -> io::Result<()>
+where
+    H: Fn(Request<Incoming>, SocketAddr) -> F + Clone + 'static,
+    F: Future<Output = Response<B>> + 'static,
+    B: Body<Data = Bytes> + Unpin + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let connections = Connections::new(limits.header_timeout, limits.idle_timeout);
+    let watching = connections.clone();
+    let watch = spawn_local(async move { watching.watch().await });
+    let mut builder = http1::Builder::new();
+    // One write per response: the head and a small body go out together.
+    builder.max_header_size(limits.max_header_size).writev(false);
+    let door = Door { builder: Rc::new(builder), connections: connections.clone(), handle };
+
+    let mut accepting = JoinSet::new();
+    for listener in listeners {
+        accepting.spawn_local(accept(TcpListener::from_std(listener)?, door.clone(), stage.clone()));
+    }
+    // A sender that is gone means the same as being told.
+    let _ = stage.wait_for(|stage| *stage == Stage::Draining).await;
+    while accepting.join_next().await.is_some() {}
+    connections.drain().await;
+    watch.abort();
+    Ok(())
+}
+
+/// What every connection of a worker needs.
+#[derive(Clone)]
+struct Door<H> {
+    builder: Rc<http1::Builder>,
+    connections: Rc<Connections>,
+    handle: H,
+}
+
+async fn accept<H, F, B>(listener: TcpListener, door: Door<H>, mut stage: watch::Receiver<Stage>)
+where
+    H: Fn(Request<Incoming>, SocketAddr) -> F + Clone + 'static,
+    F: Future<Output = Response<B>> + 'static,
+    B: Body<Data = Bytes> + Unpin + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut draining = pin!(async move { stage.wait_for(|stage| *stage == Stage::Draining).await.is_ok() });
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            accepted = listener.accept() => accepted,
+            _ = &mut draining => break,
+        };
+        match accepted {
+            Ok((stream, peer)) => drop(spawn_local(serve(stream, peer, door.clone()))),
+            Err(error) => match error.kind() {
+                // The client went away before it was accepted.
+                io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted => {}
+                _ => {
+                    tracing::error!(%error, "cannot accept a connection");
+                    tokio::time::sleep(EXHAUSTED_PAUSE).await;
+                }
+            },
+        }
+    }
+    // Those that the kernel has taken in already would be reset when the socket closes.
+    let taken = poll_fn(|cx| Poll::Ready(std::iter::from_fn(|| accepted(&listener, cx)).collect::<Vec<_>>())).await;
+    for (stream, peer) in taken {
+        spawn_local(serve(stream, peer, door.clone()));
+    }
+}
+
+fn accepted(listener: &TcpListener, cx: &mut Context<'_>) -> Option<(TcpStream, SocketAddr)> {
+    match listener.poll_accept(cx) {
+        Poll::Ready(Ok(accepted)) => Some(accepted),
+        _ => None,
+    }
+}
+
+async fn serve<H, F, B>(stream: TcpStream, peer: SocketAddr, door: Door<H>)
+where
+    H: Fn(Request<Incoming>, SocketAddr) -> F + Clone + 'static,
+    F: Future<Output = Response<B>> + 'static,
+    B: Body<Data = Bytes> + Unpin + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let (place, slot) = door.connections.enter();
+    let leaving = Leaving { connections: door.connections.clone(), place };
+    let requests = slot.clone();
+    let service = service_fn(move |request| {
+        let busy = requests.begin();
+        let response = (door.handle)(request, peer);
+        async move { Ok::<_, std::convert::Infallible>(response.await.map(|body| Tracked { body, _busy: busy })) }
+    });
+    let stream = Noting::wrap(stream, slot.clone());
+    let connection = door.builder.serve_connection(stream, service);
+    if let Err(error) = until_ended(connection, &slot).await {
+        tracing::debug!(%error, %peer, "connection failed");
+    }
+    drop(leaving);
+}
+
+/// Drives a connection until it is over or its slot says that it is to end.
+async fn until_ended<S, B>(connection: http1::Connection<Watched, S>, slot: &Slot) -> hyper::Result<()>
+where
+    S: hyper::service::HttpService<Incoming, ResBody = B>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: Body + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut connection = pin!(connection);
+    let mut told = false;
+    poll_fn(|cx| {
+        match slot.poll_end(cx) {
+            Some(End::Now) => return Poll::Ready(Ok(())),
+            Some(End::AfterRequest) if !told => {
+                told = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            _ => {}
+        }
+        connection.as_mut().poll(cx)
+    })
+    .await
+}
+
+/// Takes a connection off the register however its task ends.
+struct Leaving {
+    connections: Rc<Connections>,
+    place: usize,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.connections.leave(self.place);
+    }
+}
+
+/// A response body; the request is under way until it is dropped.
+struct Tracked<B> {
+    body: B,
+    _busy: Busy,
+}
+
+impl<B: Body + Unpin> Body for Tracked<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,176 @@
+//! The open connections of one worker: what each is doing, so that idle, slow and draining ones can be ended.
+//!
+//! hyper could watch its own time limits, with a timer set anew for every request. Here a request only writes two
+//! words, and one timer for all connections looks at them a few times per limit.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use slab::Slab;
+use tokio::sync::Notify;
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing has come yet.
+    Fresh,
+    /// Part of a request head has come.
+    Head,
+    /// A request is under way.
+    Busy,
+    /// Between requests.
+    Idle,
+}
+
+/// How a connection is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// After the request under way.
+    AfterRequest,
+    /// At once.
+    Now,
+}
+
+/// The state of one connection, shared by its task, its requests and the register.
+#[derive(Debug)]
+pub(super) struct Slot {
+    phase: Cell<Phase>,
+    /// The tick at which the phase began.
+    since: Cell<u64>,
+    end: Cell<Option<End>>,
+    waker: RefCell<Option<Waker>>,
+    register: Rc<Connections>,
+}
+
+/// The register of one worker's connections.
+#[derive(Debug)]
+pub(super) struct Connections {
+    slots: RefCell<Slab<Rc<Slot>>>,
+    tick: Cell<u64>,
+    length: Duration,
+    header_ticks: u64,
+    idle_ticks: u64,
+    all_gone: Notify,
+}
+
+/// Limits are looked at this often, so one is overrun by an eighth of the shorter one at most.
+const LOOKS_PER_LIMIT: u32 = 8;
+const TICK_RANGE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+impl Connections {
+    /// A register that allows a request head `header_timeout`, and a connection `idle_timeout` between requests.
+    pub(super) fn new(header_timeout: Duration, idle_timeout: Duration) -> Rc<Self> {
+        let length = (header_timeout.min(idle_timeout) / LOOKS_PER_LIMIT).clamp(TICK_RANGE.0, TICK_RANGE.1);
+        // One tick more: the first one has partly passed when a phase begins.
+        let ticks = |limit: Duration| u64::try_from(limit.as_micros().div_ceil(length.as_micros())).unwrap_or(u64::MAX);
+        Rc::new(Self {
+            slots: RefCell::default(),
+            tick: Cell::new(0),
+            length,
+            header_ticks: ticks(header_timeout).saturating_add(1),
+            idle_ticks: ticks(idle_timeout).saturating_add(1),
+            all_gone: Notify::new(),
+        })
+    }
+
+    /// Enters a connection; leave the returned slot's place with [`Connections::leave`].
+    pub(super) fn enter(self: &Rc<Self>) -> (usize, Rc<Slot>) {
+        let slot = Rc::new(Slot {
+            phase: Cell::new(Phase::Fresh),
+            since: Cell::new(self.tick.get()),
+            end: Cell::new(None),
+            waker: RefCell::new(None),
+            register: self.clone(),
+        });
+        (self.slots.borrow_mut().insert(slot.clone()), slot)
+    }
+
+    pub(super) fn leave(&self, place: usize) {
+        let mut slots = self.slots.borrow_mut();
+        slots.try_remove(place);
+        if slots.is_empty() {
+            self.all_gone.notify_waiters();
+        }
+    }
+
+    /// Ends connections that overran their limits, for ever.
+    pub(super) async fn watch(&self) {
+        loop {
+            tokio::time::sleep(self.length).await;
+            self.tick.set(self.tick.get() + 1);
+            for (_, slot) in &*self.slots.borrow() {
+                let age = self.tick.get() - slot.since.get();
+                match slot.phase.get() {
+                    Phase::Fresh | Phase::Head if age >= self.header_ticks => slot.end(End::Now),
+                    Phase::Idle if age >= self.idle_ticks => slot.end(End::Now),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Ends every connection: those without a request now, the others after it. Returns when all are gone.
+    pub(super) async fn drain(&self) {
+        for (_, slot) in &*self.slots.borrow() {
+            slot.end(match slot.phase.get() {
+                Phase::Fresh | Phase::Idle => End::Now,
+                Phase::Head | Phase::Busy => End::AfterRequest,
+            });
+        }
+        loop {
+            let gone = self.all_gone.notified();
+            if self.slots.borrow().is_empty() {
+                return;
+            }
+            gone.await;
+        }
+    }
+}
+
+impl Slot {
+    fn enter(&self, phase: Phase) {
+        self.phase.set(phase);
+        self.since.set(self.register.tick.get());
+    }
+
+    /// Bytes have come from the client.
+    pub(super) fn received(&self) {
+        if matches!(self.phase.get(), Phase::Fresh | Phase::Idle) {
+            self.enter(Phase::Head);
+        }
+    }
+
+    /// A request has begun; it is over when what is returned is dropped.
+    pub(super) fn begin(self: &Rc<Self>) -> Busy {
+        self.enter(Phase::Busy);
+        Busy(self.clone())
+    }
+
+    fn end(&self, end: End) {
+        self.end.set(Some(end));
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// How the connection is to end, if it is; wakes the task when that changes.
+    pub(super) fn poll_end(&self, cx: &Context<'_>) -> Option<End> {
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
+        }
+        self.end.get()
+    }
+}
+
+/// A request under way.
+#[derive(Debug)]
+pub(super) struct Busy(Rc<Slot>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.enter(Phase::Idle);
+    }
+}

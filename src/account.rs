@@ -1,0 +1,226 @@
+//! What happened to each request: counted by route and outcome, and a line in the access log.
+//!
+//! An account is closed when the body has gone out or the client has gone away, not when the head is sent.
+
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
+
+use crate::clock::{self, Time};
+use crate::forward::UpstreamBody;
+use crate::tally::{Counter, Histogram, PerWorker};
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// An upstream answered.
+    Forwarded,
+    /// The route answers itself.
+    Responded,
+    /// Over a limit.
+    Limited,
+    /// Not a request that can be served: malformed, or without a key that a limit wants.
+    Refused,
+    /// No route is for it.
+    Unrouted,
+    /// The upstream did not answer.
+    Failed,
+    /// The store did not answer, and the configuration says to reject then.
+    Unavailable,
+    /// The client went away before the end.
+    Abandoned,
+}
+
+impl Outcome {
+    /// All of them, in order.
+    pub const ALL: [Self; 8] = [
+        Self::Forwarded,
+        Self::Responded,
+        Self::Limited,
+        Self::Refused,
+        Self::Unrouted,
+        Self::Failed,
+        Self::Unavailable,
+        Self::Abandoned,
+    ];
+
+    /// As logs and metrics name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Forwarded => "forwarded",
+            Self::Responded => "responded",
+            Self::Limited => "limited",
+            Self::Refused => "refused",
+            Self::Unrouted => "unrouted",
+            Self::Failed => "failed",
+            Self::Unavailable => "unavailable",
+            Self::Abandoned => "abandoned",
+        }
+    }
+}
+
+/// The classes of statuses; the first is that of requests that were abandoned before they had one.
+pub const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// The requests of one route.
+#[derive(Debug)]
+pub struct RouteTally {
+    /// Its name.
+    pub name: String,
+    /// By worker.
+    pub workers: PerWorker<Requests>,
+}
+
+/// The requests of one route on one worker.
+#[derive(Debug, Default)]
+pub struct Requests {
+    /// By outcome, in the order of [`Outcome::ALL`], and class, in that of [`CLASSES`].
+    pub ended: [[Counter; CLASSES.len()]; Outcome::ALL.len()],
+    /// From the head of the request to the end of the response.
+    pub latency: Histogram,
+}
+
+/// What the access log says of a request besides how it ended. No header, no query: keys and tokens live there.
+#[derive(Debug)]
+pub struct Line {
+    /// The client's address.
+    pub client: IpAddr,
+    /// The method.
+    pub method: Method,
+    /// The host asked for.
+    pub host: String,
+    /// The path, without the query.
+    pub path: String,
+}
+
+/// The open account of one request; dropping it closes it.
+#[derive(Debug)]
+pub struct Account {
+    route: Arc<RouteTally>,
+    worker: usize,
+    begun: Time,
+    line: Option<Box<Line>>,
+    outcome: Outcome,
+    status: Option<StatusCode>,
+    bytes: u64,
+}
+
+impl Account {
+    /// Opens the account of a request that came at `begun`. Without a `line` the access log is silent.
+    pub fn open(route: Arc<RouteTally>, worker: usize, begun: Time, line: Option<Box<Line>>) -> Self {
+        Self { route, worker, begun, line, outcome: Outcome::Abandoned, status: None, bytes: 0 }
+    }
+
+    /// The response that the account is closed with, once its body is out.
+    pub fn settle(mut self, outcome: Outcome, status: StatusCode, content: Content) -> Settled {
+        self.status = Some(status);
+        if content.is_end_stream() {
+            self.outcome = outcome;
+        }
+        Settled { content, outcome, account: self }
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        let micros = clock::now().micros().saturating_sub(self.begun.micros());
+        let requests = self.route.workers.of(self.worker);
+        let class = self.status.map_or(0, |status| usize::from(status.as_u16() / 100)).min(CLASSES.len() - 1);
+        requests.ended[self.outcome as usize][class].one();
+        requests.latency.observe(micros);
+        if let Some(line) = &self.line {
+            tracing::info!(
+                client = %line.client,
+                method = %line.method,
+                host = line.host,
+                path = line.path,
+                route = self.route.name,
+                status = self.status.map_or(0, |status| status.as_u16()),
+                outcome = self.outcome.name(),
+                bytes = self.bytes,
+                micros,
+                "request"
+            );
+        }
+    }
+}
+
+/// Where a response's body comes from.
+pub enum Content {
+    /// From here.
+    Own(Full<Bytes>),
+    /// From an upstream.
+    Upstream(UpstreamBody),
+}
+
+/// A response's body with the account that it closes.
+pub struct Settled {
+    content: Content,
+    outcome: Outcome,
+    account: Account,
+}
+
+impl Body for Content {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match &mut *self {
+            Self::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
+            Self::Upstream(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Own(body) => body.is_end_stream(),
+            Self::Upstream(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Own(body) => body.size_hint(),
+            Self::Upstream(body) => body.size_hint(),
+        }
+    }
+}
+
+impl Body for Settled {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = Pin::new(&mut self.content).poll_frame(cx);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                self.account.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+                if self.content.is_end_stream() {
+                    self.account.outcome = self.outcome;
+                }
+            }
+            Poll::Ready(Some(Err(error))) => {
+                // The client sees a body that breaks off; so does the account.
+                self.account.outcome = Outcome::Failed;
+                tracing::warn!(%error, route = self.account.route.name, "upstream broke off in the middle of a response");
+            }
+            Poll::Ready(None) => self.account.outcome = self.outcome,
+            Poll::Pending => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.content.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.content.size_hint()
+    }
+}

@@ -1,0 +1,182 @@
+//! `/metrics`: what the atomics say, in Prometheus' text format. No client's key is ever a label.
+
+use prometheus::TextEncoder;
+use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
+
+use super::View;
+use crate::account::{CLASSES, Outcome, RouteTally};
+use crate::decide::{Decided, LimitTally};
+use crate::store::Store;
+use crate::tally::{BOUNDS, Counter, Seen};
+
+type Label<'a> = (&'a str, &'a str);
+
+/// All metrics as text.
+pub fn text(view: &View) -> String {
+    let routes = view.kept.routes();
+    let limits = view.kept.limits();
+    let mut families = vec![
+        family("gateway_build_info", "The version that runs; always 1.", MetricType::GAUGE, [gauge(
+            1,
+            &[("version", env!("CARGO_PKG_VERSION"))],
+        )]),
+        family(
+            "gateway_requests_total",
+            "Requests by route, how they ended, and class of status.",
+            MetricType::COUNTER,
+            routes.iter().flat_map(|route| requests(route)),
+        ),
+        family(
+            "gateway_request_duration_seconds",
+            "From the head of a request to the end of its response, by route.",
+            MetricType::HISTOGRAM,
+            routes.iter().map(|route| durations(route)),
+        ),
+        family(
+            "gateway_limit_decisions_total",
+            "Decisions by limit: admitted, rejected, spared (another limit rejected: not charged), skipped and keyless \
+             (no key), unknown (the store did not answer).",
+            MetricType::COUNTER,
+            limits.iter().flat_map(|limit| decisions(limit)),
+        ),
+        family("gateway_config_reloads_total", "Reloads of the configuration, by result.", MetricType::COUNTER, [
+            counter(view.reloaded.get(), &[("result", "ok")]),
+            counter(view.refused.get(), &[("result", "refused")]),
+        ]),
+    ];
+    families.extend(store(&view.store));
+    families.retain(|family| !family.get_metric().is_empty());
+    // Fails only for families without a metric or with a bad name.
+    TextEncoder::new().encode_to_string(&families).unwrap_or_default()
+}
+
+fn requests(route: &RouteTally) -> Vec<Metric> {
+    let mut metrics = Vec::new();
+    for outcome in Outcome::ALL {
+        for (class, name) in CLASSES.iter().enumerate() {
+            let count = route.workers.iter().map(|worker| worker.ended[outcome as usize][class].get()).sum();
+            // Most pairs never happen; those that did stay.
+            if count > 0 {
+                let labels = [("route", &*route.name), ("outcome", outcome.name()), ("status", name)];
+                metrics.push(counter(count, &labels));
+            }
+        }
+    }
+    metrics
+}
+
+fn durations(route: &RouteTally) -> Metric {
+    let mut seen = Seen::default();
+    route.workers.iter().for_each(|worker| worker.latency.add_to(&mut seen));
+    histogram(&seen, &[("route", &route.name)])
+}
+
+fn decisions(limit: &LimitTally) -> Vec<Metric> {
+    let sum = |read: fn(&Decided) -> &Counter| limit.workers.iter().map(|worker| read(worker).get()).sum();
+    let kinds: [(&str, u64); 6] = [
+        ("admitted", sum(|decided| &decided.admitted)),
+        ("rejected", sum(|decided| &decided.rejected)),
+        ("spared", sum(|decided| &decided.spared)),
+        ("skipped", sum(|decided| &decided.skipped)),
+        ("keyless", sum(|decided| &decided.keyless)),
+        ("unknown", sum(|decided| &decided.unknown)),
+    ];
+    kinds.iter().map(|(kind, count)| counter(*count, &[("limit", &limit.name), ("decision", kind)])).collect()
+}
+
+fn store(store: &Store) -> Vec<MetricFamily> {
+    match store {
+        Store::Memory(memory) => vec![
+            family("gateway_store_keys", "Keys held in memory.", MetricType::GAUGE, [gauge(memory.keys(), &[])]),
+            family(
+                "gateway_store_evictions_total",
+                "Keys still in use that made room for others: max_keys is too small.",
+                MetricType::COUNTER,
+                [counter(memory.evicted(), &[])],
+            ),
+        ],
+        Store::Memcached(memcached) => {
+            let health = memcached.health();
+            let mut seen = Seen::default();
+            health.latency.add_to(&mut seen);
+            vec![
+                family(
+                    "gateway_store_round_trips_total",
+                    "Exchanges with Memcached; one serves many decisions.",
+                    MetricType::COUNTER,
+                    [counter(health.round_trips.get(), &[])],
+                ),
+                family(
+                    "gateway_store_errors_total",
+                    "Exchanges with Memcached that failed in whole or in part.",
+                    MetricType::COUNTER,
+                    [counter(health.errors.get(), &[])],
+                ),
+                family(
+                    "gateway_store_round_trip_duration_seconds",
+                    "How long exchanges with Memcached took.",
+                    MetricType::HISTOGRAM,
+                    [histogram(&seen, &[])],
+                ),
+            ]
+        }
+    }
+}
+
+fn family(name: &str, help: &str, kind: MetricType, metrics: impl IntoIterator<Item = Metric>) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(name.to_owned());
+    family.set_help(help.to_owned());
+    family.set_field_type(kind);
+    family.set_metric(metrics.into_iter().collect());
+    family
+}
+
+fn metric(labels: &[Label<'_>]) -> Metric {
+    let pair = |(name, value): &Label<'_>| {
+        let mut pair = LabelPair::default();
+        pair.set_name((*name).to_owned());
+        pair.set_value((*value).to_owned());
+        pair
+    };
+    Metric::from_label(labels.iter().map(pair).collect())
+}
+
+/// Floats are what the format has; counts stay exact up to 2^53.
+#[expect(clippy::cast_precision_loss, reason = "a count beyond 2^53 would take centuries")]
+fn counter(count: u64, labels: &[Label<'_>]) -> Metric {
+    let mut value = proto::Counter::default();
+    value.set_value(count as f64);
+    let mut metric = metric(labels);
+    metric.set_counter(value);
+    metric
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count beyond 2^53 would take centuries")]
+fn gauge(count: usize, labels: &[Label<'_>]) -> Metric {
+    let mut value = proto::Gauge::default();
+    value.set_value(count as f64);
+    let mut metric = metric(labels);
+    metric.set_gauge(value);
+    metric
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a sum beyond 2^53 microseconds would take centuries")]
+fn histogram(seen: &Seen, labels: &[Label<'_>]) -> Metric {
+    let mut value = proto::Histogram::default();
+    let mut below = 0;
+    let mut buckets = Vec::with_capacity(BOUNDS.len());
+    for (bound, count) in BOUNDS.iter().zip(&seen.buckets) {
+        below += count;
+        let mut bucket = proto::Bucket::default();
+        bucket.set_upper_bound(*bound as f64 / 1e6);
+        bucket.set_cumulative_count(below);
+        buckets.push(bucket);
+    }
+    value.set_bucket(buckets);
+    value.set_sample_count(seen.buckets.iter().sum());
+    value.set_sample_sum(seen.micros as f64 / 1e6);
+    let mut metric = metric(labels);
+    metric.set_histogram(value);
+    metric
+}

@@ -1,0 +1,230 @@
+//! One request through the steps, in order. Start reading here.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use http::uri::{PathAndQuery, Uri};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header};
+use hyper::body::Incoming;
+
+use crate::account::{Account, Content, Line, Outcome, Settled};
+use crate::clock::{self, Time};
+use crate::config::OnError;
+use crate::decide::{self, Decision, Judged};
+use crate::forward::headers::{Origin, prepare_request, prepare_response};
+use crate::forward::{Outgoing, Pools, Upstream};
+use crate::gateway::{Action, Gateway, Served};
+use crate::identify::Facts;
+use crate::identify::client::{Client, client};
+use crate::respond::{self, Answer};
+use crate::route::path;
+use crate::store::Store;
+
+/// What a worker serves requests with.
+pub struct Worker {
+    /// Which one it is, from 0.
+    pub index: usize,
+    /// The snapshot in force.
+    pub gateway: Arc<ArcSwap<Gateway>>,
+    /// Where counters live.
+    pub store: Arc<Store>,
+    /// Its connections to upstreams.
+    pub pools: Rc<Pools>,
+}
+
+/// Serves one request: route, identify, decide, forward, account.
+pub async fn serve(worker: Rc<Worker>, request: Request<Incoming>, peer: SocketAddr) -> Response<Settled> {
+    let now = clock::now();
+    let gateway = worker.gateway.load_full();
+    let client = client(peer.ip(), request.headers(), &gateway.trusted_proxies);
+
+    let target = match target(&request) {
+        Ok(target) => target,
+        Err(why) => {
+            let account = open(&gateway, None, &worker, now, client, &request, "");
+            return own(account, Outcome::Refused, respond::problem(StatusCode::BAD_REQUEST, why));
+        }
+    };
+    let found = gateway.routes.find(&target.host, &target.path, request.method(), request.headers());
+    let route = found.and_then(|index| gateway.served.get(index));
+    let account = open(&gateway, route, &worker, now, client, &request, &target.host);
+    let Some(route) = route else {
+        let answer = respond::problem(StatusCode::NOT_FOUND, "No route is for this host, path and method.");
+        return own(account, Outcome::Unrouted, answer);
+    };
+
+    let facts = Facts {
+        method: request.method(),
+        host: &target.host,
+        path: &target.path,
+        query: request.uri().query(),
+        headers: request.headers(),
+        client: client.address,
+        route: &route.tally.name,
+    };
+    let decision =
+        decide::decide(&route.guards, &facts, &worker.store, gateway.store_timeout, now, worker.index).await;
+    let judged = match decision {
+        Decision::Admitted(judged) => judged,
+        Decision::Rejected(judged) => return own(account, Outcome::Limited, route.report.reject(&judged, now)),
+        Decision::NoKey(guard) => return own(account, Outcome::Refused, no_key(route, guard)),
+        Decision::Unknown if gateway.on_error == OnError::Reject => {
+            let answer = respond::problem(StatusCode::SERVICE_UNAVAILABLE, "The store of the rate limits does not answer.");
+            return own(account, Outcome::Unavailable, answer);
+        }
+        Decision::Unknown => Judged::new(),
+    };
+    drop(target);
+
+    match &route.action {
+        Action::Respond { status, body } => {
+            let mut answer = respond::fixed(*status, body.clone());
+            tell(route, &judged, answer.headers_mut(), now);
+            own(account, Outcome::Responded, answer)
+        }
+        Action::Forward { upstream, strip, preserve_host } => {
+            let hop = Hop { upstream, strip: *strip, preserve_host: *preserve_host, peer, client };
+            let (outcome, mut response) = hop.take(&worker, request).await;
+            tell(route, &judged, response.headers_mut(), now);
+            let status = response.status();
+            response.map(|content| account.settle(outcome, status, content))
+        }
+    }
+}
+
+/// What a request asks for.
+struct Target<'a> {
+    /// Lower case, without the port; empty if HTTP/1.0 named none.
+    host: Cow<'a, str>,
+    /// In the spelling of the routes.
+    path: Cow<'a, str>,
+}
+
+/// Reads the target, or says why it cannot be read in one way only.
+fn target(request: &Request<Incoming>) -> Result<Target<'_>, &'static str> {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let named = match (hosts.next(), hosts.next()) {
+        (Some(_), Some(_)) => return Err("The request has more than one Host header."),
+        (Some(host), None) => host.to_str().map_err(|_| "The Host header is not valid.")?,
+        (None, _) if request.version() > Version::HTTP_10 => return Err("The request has no Host header."),
+        (None, _) => "",
+    };
+    if *request.method() == Method::CONNECT {
+        return Err("This is a reverse proxy: CONNECT is not served.");
+    }
+    // RFC 9112, section 3.2.2: a target in absolute form goes before Host.
+    let authority = request.uri().authority().map_or(named, |authority| authority.as_str());
+    let host = bare(authority).ok_or("The Host header is not valid.")?;
+    let host = if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(host.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(host)
+    };
+    let path = path::normal(request.uri().path()).map_err(|error| match error {
+        path::BadPath::DotSegment => "The path has dot segments.",
+        path::BadPath::BadEscape => "The path has a percent sign that two hexadecimal digits do not follow.",
+    })?;
+    Ok(Target { host, path })
+}
+
+/// The name in `name:port`; `None` if it cannot be one (RFC 3986, section 3.2.2).
+fn bare(authority: &str) -> Option<&str> {
+    let (name, port) = match authority.rfind([':', ']']) {
+        Some(at) if authority.as_bytes()[at] == b':' => (&authority[..at], &authority[at + 1..]),
+        _ => (authority, ""),
+    };
+    let inner = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    let valid = match inner {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte)),
+    };
+    let empty_name_with_port = name.is_empty() && !authority.is_empty();
+    (valid && !empty_name_with_port && port.bytes().all(|byte| byte.is_ascii_digit())).then_some(name)
+}
+
+fn open(
+    gateway: &Gateway,
+    route: Option<&Served>,
+    worker: &Worker,
+    now: Time,
+    client: Client,
+    request: &Request<Incoming>,
+    host: &str,
+) -> Account {
+    let line = gateway.access_log.then(|| {
+        Box::new(Line {
+            client: client.address,
+            method: request.method().clone(),
+            host: host.to_owned(),
+            path: request.uri().path().to_owned(),
+        })
+    });
+    let tally = route.map_or(&gateway.unrouted, |route| &route.tally);
+    Account::open(tally.clone(), worker.index, now, line)
+}
+
+fn own(account: Account, outcome: Outcome, answer: Answer) -> Response<Settled> {
+    let status = answer.status();
+    answer.map(|body| account.settle(outcome, status, Content::Own(body)))
+}
+
+fn no_key(route: &Served, guard: usize) -> Answer {
+    let limit = route.guards.get(guard).map_or("", |guard| guard.limit.name());
+    respond::problem(StatusCode::BAD_REQUEST, &format!("The request lacks what the limit \"{limit}\" counts by."))
+}
+
+fn tell(route: &Served, judged: &Judged, headers: &mut HeaderMap, now: Time) {
+    if !judged.is_empty() {
+        route.report.tell(headers, judged, now);
+    }
+}
+
+/// The way of one request to its upstream.
+struct Hop<'a> {
+    upstream: &'a Upstream,
+    strip: usize,
+    preserve_host: bool,
+    peer: SocketAddr,
+    client: Client,
+}
+
+impl Hop<'_> {
+    /// Sends the request on; what goes wrong becomes an answer and a log line.
+    async fn take(&self, worker: &Worker, request: Request<Incoming>) -> (Outcome, Response<Content>) {
+        let Some(server) = self.upstream.choose() else {
+            let answer = respond::problem(StatusCode::BAD_GATEWAY, "The upstream has no servers.");
+            return (Outcome::Failed, answer.map(Content::Own));
+        };
+        let mut request = request.map(Outgoing::from);
+        let authority = (!self.preserve_host).then_some(&server.authority);
+        let origin = Origin { peer: self.peer.ip(), trusted: self.client.via_trusted, authority };
+        prepare_request(request.headers_mut(), &origin);
+        *request.version_mut() = Version::HTTP_11;
+        if self.strip > 0 || request.uri().authority().is_some() {
+            *request.uri_mut() = stripped(request.uri(), self.strip);
+        }
+        match self.upstream.send(server, &worker.pools, request).await {
+            Ok(mut response) => {
+                prepare_response(response.headers_mut());
+                *response.version_mut() = Version::HTTP_11;
+                (Outcome::Forwarded, response.map(Content::Upstream))
+            }
+            Err(failure) => {
+                tracing::warn!(upstream = self.upstream.name, %server, error = %failure, "upstream failed");
+                (Outcome::Failed, respond::problem(failure.status(), failure.detail()).map(Content::Own))
+            }
+        }
+    }
+}
+
+/// The target in origin form, without its first `count` segments.
+fn stripped(uri: &Uri, count: usize) -> Uri {
+    let rest = path::without(uri.path(), count);
+    let slash = if rest.starts_with('/') { "" } else { "/" };
+    let query = uri.query().map_or(String::new(), |query| format!("?{query}"));
+    // A part of a valid path is one too.
+    PathAndQuery::try_from(format!("{slash}{rest}{query}")).map_or_else(|_| uri.clone(), Uri::from)
+}

@@ -1,0 +1,59 @@
+//! The upstream connections of one worker that rest between requests.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use super::link::Link;
+
+/// How often resting connections are looked at.
+const TICK: Duration = Duration::from_secs(1);
+/// After how many ticks of rest a connection is closed.
+const LONGEST_REST: u64 = 60;
+/// The most that rest for one server: beyond any use of one worker, and a bound after a burst.
+const MOST_RESTING: usize = 512;
+
+/// Resting connections by the id of their server, the one used last on top.
+#[derive(Default)]
+pub struct Pools {
+    resting: RefCell<Vec<Vec<Box<Link>>>>,
+    tick: Cell<u64>,
+}
+
+impl Pools {
+    /// A connection to this server that is still open, and whether it has rested for a while.
+    pub(super) fn take(&self, server: usize) -> Option<(Box<Link>, bool)> {
+        loop {
+            let mut link = self.resting.borrow_mut().get_mut(server)?.pop()?;
+            if link.is_ready() {
+                let rested = link.rested_at != self.tick.get();
+                return Some((link, rested));
+            }
+        }
+    }
+
+    /// Gives a connection back, if it can take another request.
+    pub(super) fn put(&self, server: usize, mut link: Box<Link>) {
+        if !link.is_ready() {
+            return;
+        }
+        link.rested_at = self.tick.get();
+        let mut resting = self.resting.borrow_mut();
+        if resting.len() <= server {
+            resting.resize_with(server + 1, Vec::new);
+        }
+        if resting[server].len() < MOST_RESTING {
+            resting[server].push(link);
+        }
+    }
+
+    /// Closes connections that have rested too long or that the server has closed, for ever.
+    pub async fn watch(&self) {
+        loop {
+            tokio::time::sleep(TICK).await;
+            self.tick.set(self.tick.get() + 1);
+            for links in &mut *self.resting.borrow_mut() {
+                links.retain_mut(|link| self.tick.get() - link.rested_at < LONGEST_REST && link.is_ready());
+            }
+        }
+    }
+}

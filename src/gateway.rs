@@ -1,0 +1,196 @@
+//! The whole, built from a configuration: an immutable snapshot that requests are served by, swapped on reload.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode};
+use ipnet::IpNet;
+use parking_lot::Mutex;
+
+use crate::account::RouteTally;
+use crate::config::{self, Address, Config, OnError};
+use crate::decide::{Guard, LimitTally};
+use crate::forward::{Server, Upstream};
+use crate::identify::Identity;
+use crate::limit::Limit;
+use crate::respond::limits::Report;
+use crate::route::{self, Routes};
+use crate::tally::PerWorker;
+
+/// The name of the tally of requests that no route is for.
+pub const NO_ROUTE: &str = "none";
+
+/// What requests are served by.
+pub struct Gateway {
+    /// Finds a route.
+    pub routes: Routes,
+    /// The routes, by the index that `routes` finds.
+    pub served: Vec<Served>,
+    /// The tally of requests without a route.
+    pub unrouted: Arc<RouteTally>,
+    /// Networks whose X-Forwarded-For is believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Whether every request gets a line in the log.
+    pub access_log: bool,
+    /// The longest that a decision may wait for the store.
+    pub store_timeout: Duration,
+    /// What happens without a decision.
+    pub on_error: OnError,
+}
+
+/// One route, ready to serve.
+pub struct Served {
+    /// What happened on it.
+    pub tally: Arc<RouteTally>,
+    /// What limits it.
+    pub guards: Vec<Guard>,
+    /// What its limits tell.
+    pub report: Report,
+    /// What answers.
+    pub action: Action,
+}
+
+/// What answers a route's requests.
+pub enum Action {
+    /// An upstream.
+    Forward {
+        /// Which.
+        upstream: Arc<Upstream>,
+        /// How many leading segments of the path are left out.
+        strip: usize,
+        /// Whether the upstream sees the client's Host.
+        preserve_host: bool,
+    },
+    /// The gateway.
+    Respond {
+        /// The status.
+        status: StatusCode,
+        /// The body.
+        body: Bytes,
+    },
+}
+
+/// What outlives a reload: counters never run backwards, connections stay in their pools.
+pub struct Kept {
+    workers: usize,
+    routes: Mutex<BTreeMap<String, Arc<RouteTally>>>,
+    limits: Mutex<BTreeMap<String, Arc<LimitTally>>>,
+    servers: Mutex<Vec<(String, u16)>>,
+    echo: OnceLock<SocketAddr>,
+}
+
+impl Kept {
+    /// For `workers` worker threads.
+    pub fn new(workers: usize) -> Self {
+        let (routes, limits, servers) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { workers, routes, limits, servers, echo: OnceLock::new() }
+    }
+
+    /// Where the built-in echo server listens, if it runs.
+    pub fn echo(&self) -> Option<SocketAddr> {
+        self.echo.get().copied()
+    }
+
+    /// Notes where the built-in echo server listens. It is started once.
+    pub fn set_echo(&self, address: SocketAddr) {
+        let _ = self.echo.set(address);
+    }
+
+    /// All routes that there are or were.
+    pub fn routes(&self) -> Vec<Arc<RouteTally>> {
+        self.routes.lock().values().cloned().collect()
+    }
+
+    /// All limits that there are or were.
+    pub fn limits(&self) -> Vec<Arc<LimitTally>> {
+        self.limits.lock().values().cloned().collect()
+    }
+
+    fn route(&self, name: &str) -> Arc<RouteTally> {
+        let new = || Arc::new(RouteTally { name: name.to_owned(), workers: PerWorker::new(self.workers) });
+        self.routes.lock().entry(name.to_owned()).or_insert_with(new).clone()
+    }
+
+    fn limit(&self, name: &str) -> Arc<LimitTally> {
+        let new = || Arc::new(LimitTally { name: name.to_owned(), workers: PerWorker::new(self.workers) });
+        self.limits.lock().entry(name.to_owned()).or_insert_with(new).clone()
+    }
+
+    /// The server at this address, under the same id as ever.
+    fn server(&self, address: &Address) -> Server {
+        let (host, port, authority) = match address {
+            Address::Http { host, port, authority } => (host.clone(), *port, authority.clone()),
+            Address::Echo => {
+                // Started before the snapshot is built; port 0 takes no connection.
+                let echo = self.echo().unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
+                (echo.ip().to_string(), echo.port(), echo.to_string())
+            }
+        };
+        let mut servers = self.servers.lock();
+        let id = servers.iter().position(|(known, at)| *known == host && *at == port).unwrap_or(servers.len());
+        if id == servers.len() {
+            servers.push((host.clone(), port));
+        }
+        // A URL's authority is always a header value.
+        let authority = HeaderValue::try_from(authority).unwrap_or(HeaderValue::from_static("upstream"));
+        Server { id, host, port, authority }
+    }
+}
+
+impl Gateway {
+    /// Builds the snapshot. Opens nothing, so it cannot fail.
+    pub fn build(config: &Config, kept: &Kept) -> Self {
+        let upstreams: Vec<_> = config.upstreams.iter().map(|upstream| Arc::new(connect(upstream, kept))).collect();
+        let limits: Vec<_> = config.limits.iter().map(|l| Arc::new(Limit::new(&l.name, &l.rates))).collect();
+        let (store_timeout, on_error) = match &config.store {
+            config::Store::Memory { .. } => (Duration::MAX, OnError::Allow),
+            config::Store::Memcached(memcached) => (memcached.timeout, memcached.on_error),
+        };
+        let served = |route: &config::Route| {
+            let guarded = || route.limits.iter().filter_map(|index| config.limits.get(*index).zip(limits.get(*index)));
+            let guard = |(limit, compiled): (&config::Limit, &Arc<Limit>)| Guard {
+                limit: compiled.clone(),
+                identity: Identity::new(&limit.name, &limit.key, &route.path),
+                missing: limit.missing,
+                tally: kept.limit(&limit.name),
+            };
+            Served {
+                tally: kept.route(&route::label(route)),
+                guards: guarded().map(guard).collect(),
+                report: Report::new(guarded().map(|(limit, _)| limit)),
+                action: action(&route.action, &upstreams),
+            }
+        };
+        Self {
+            routes: Routes::build(&config.routes),
+            served: config.routes.iter().map(served).collect(),
+            unrouted: kept.route(NO_ROUTE),
+            trusted_proxies: config.server.trusted_proxies.clone(),
+            access_log: config.log.access,
+            store_timeout,
+            on_error,
+        }
+    }
+}
+
+fn connect(upstream: &config::Upstream, kept: &Kept) -> Upstream {
+    let servers = upstream.servers.iter().map(|server| (kept.server(&server.address), server.weight)).collect();
+    Upstream::new(upstream, servers)
+}
+
+fn action(action: &config::Action, upstreams: &[Arc<Upstream>]) -> Action {
+    match action {
+        config::Action::Forward { upstream, strip, preserve_host } => match upstreams.get(*upstream) {
+            Some(upstream) => {
+                Action::Forward { upstream: upstream.clone(), strip: *strip, preserve_host: *preserve_host }
+            }
+            None => Action::Respond { status: StatusCode::BAD_GATEWAY, body: Bytes::new() },
+        },
+        config::Action::Respond { status, body } => {
+            Action::Respond { status: *status, body: Bytes::from(body.clone()) }
+        }
+    }
+}

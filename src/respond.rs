@@ -1,0 +1,57 @@
+//! The answers that the gateway gives itself: the only place that writes our own statuses.
+//!
+//! Errors are problem documents (RFC 9457) that say what happened.
+
+pub mod limits;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body_util::Full;
+use serde::Serialize;
+
+/// A response whose body is at hand.
+pub type Answer = Response<Full<Bytes>>;
+
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+#[derive(Serialize)]
+struct Problem<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    #[serde(rename = "violated-policies", skip_serializing_if = "<[_]>::is_empty")]
+    violated: &'a [&'a str],
+}
+
+/// An error with nothing more to it than its status and what happened.
+pub fn problem(status: StatusCode, detail: &str) -> Answer {
+    with_problem(status, document(status, "about:blank", detail, &[]))
+}
+
+/// The answer of a route that answers itself.
+pub fn fixed(status: StatusCode, body: Bytes) -> Answer {
+    with_body(status, TEXT, body)
+}
+
+fn with_problem(status: StatusCode, document: Bytes) -> Answer {
+    with_body(status, PROBLEM, document)
+}
+
+fn with_body(status: StatusCode, kind: HeaderValue, body: Bytes) -> Answer {
+    let mut answer = Response::new(Full::new(body));
+    *answer.status_mut() = status;
+    // Room for the headers that a limited route adds, in one allocation.
+    answer.headers_mut().reserve(8);
+    answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+    answer
+}
+
+fn document(status: StatusCode, kind: &str, detail: &str, violated: &[&str]) -> Bytes {
+    let title = status.canonical_reason().unwrap_or("Error");
+    let problem = Problem { kind, title, status: status.as_u16(), detail, violated };
+    // Strings and a number always serialize.
+    serde_json::to_vec(&problem).unwrap_or_default().into()
+}

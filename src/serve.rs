@@ -1,0 +1,255 @@
+//! The life of the process: open what is needed, run the workers, reload, drain with a deadline.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, available_parallelism};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_local;
+
+use crate::accept::{self, Stage};
+use crate::admin::{self, View};
+use crate::clock;
+use crate::config::{self, Address, Config};
+use crate::echo;
+use crate::exchange::{self, Worker};
+use crate::forward::Pools;
+use crate::gateway::{Gateway, Kept};
+use crate::store::Store;
+use crate::tally::Counter;
+
+/// How often spent keys are looked for in memory, and in how many steps all of it is.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+const SWEEP_STEPS: usize = 30;
+
+/// Why the gateway did not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// An address cannot be listened on.
+    Bind(SocketAddr, io::Error),
+    /// The system refuses a thread, a timer or a signal handler.
+    System(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bind(address, error) if error.kind() == io::ErrorKind::AddrInUse => {
+                write!(f, "cannot listen on {address}: another process does already")
+            }
+            Self::Bind(address, error) => write!(f, "cannot listen on {address}: {error}"),
+            Self::System(error) => write!(f, "cannot start: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<io::Error> for StartError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+/// Runs the gateway until it is told to stop and has drained.
+///
+/// # Errors
+/// When it cannot start; once it runs, it ends well.
+pub fn run(path: &Path, config: Config) -> Result<(), StartError> {
+    let workers = match config.server.workers {
+        0 => available_parallelism().map_or(1, usize::from),
+        workers => workers,
+    };
+    let runtime = local_runtime()?;
+    let doors = Doors::open(&config, workers)?;
+    let kept = Arc::new(Kept::new(workers));
+    start_echo(&config, &kept)?;
+    let store = Arc::new(Store::open(&config.store)?);
+    let gateway = Arc::new(ArcSwap::from_pointee(Gateway::build(&config, &kept)));
+    let (stage, staged) = watch::channel(Stage::Running);
+
+    let (done, finished) = mpsc::channel(workers);
+    for (index, listeners) in doors.http.into_iter().enumerate() {
+        let plan = Plan { index, listeners, server: config.server.clone(), stage: staged.clone() };
+        let (gateway, store, done) = (gateway.clone(), store.clone(), done.clone());
+        let runtime = local_runtime;
+        thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+            if let Err(error) = runtime().and_then(|runtime| runtime.block_on(work(plan, gateway, store))) {
+                tracing::error!(%error, "a worker ended");
+            }
+            drop(done);
+        })?;
+    }
+    drop(done);
+
+    let view = Arc::new(View {
+        kept,
+        store,
+        ready: AtomicBool::new(true),
+        reloaded: Counter::default(),
+        refused: Counter::default(),
+    });
+    let control = Control { path, config, gateway, view, stage, finished };
+    runtime.block_on(control.run(doors.admin))?;
+    Ok(())
+}
+
+fn local_runtime() -> io::Result<LocalRuntime> {
+    Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
+}
+
+fn start_echo(config: &Config, kept: &Kept) -> io::Result<()> {
+    let mut servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
+    if servers.any(|server| server.address == Address::Echo) && kept.echo().is_none() {
+        kept.set_echo(echo::start()?);
+    }
+    Ok(())
+}
+
+/// All listening sockets.
+struct Doors {
+    /// For each worker, one for each address.
+    http: Vec<Vec<TcpListener>>,
+    admin: Option<TcpListener>,
+}
+
+impl Doors {
+    fn open(config: &Config, workers: usize) -> Result<Self, StartError> {
+        let mut http: Vec<Vec<TcpListener>> = (0..workers).map(|_| Vec::new()).collect();
+        for address in &config.server.listen {
+            let sockets = accept::bind(*address, workers).map_err(|error| StartError::Bind(*address, error))?;
+            announce("http", &sockets)?;
+            http.iter_mut().zip(sockets).for_each(|(worker, socket)| worker.push(socket));
+        }
+        let admin = match &config.admin {
+            Some(admin) => {
+                let sockets = accept::bind(admin.listen, 1).map_err(|error| StartError::Bind(admin.listen, error))?;
+                announce("admin", &sockets)?;
+                sockets.into_iter().next()
+            }
+            None => None,
+        };
+        Ok(Self { http, admin })
+    }
+}
+
+/// Says where it listens; with port 0 there is no other way to know.
+fn announce(listener: &str, sockets: &[TcpListener]) -> io::Result<()> {
+    if let Some(socket) = sockets.first() {
+        tracing::info!(listener, address = %socket.local_addr()?, "listening");
+    }
+    Ok(())
+}
+
+/// What one worker is to do.
+struct Plan {
+    index: usize,
+    listeners: Vec<TcpListener>,
+    server: config::Server,
+    stage: watch::Receiver<Stage>,
+}
+
+async fn work(plan: Plan, gateway: Arc<ArcSwap<Gateway>>, store: Arc<Store>) -> io::Result<()> {
+    let pools = Rc::new(Pools::default());
+    let watched = pools.clone();
+    spawn_local(async move { watched.watch().await });
+    let worker = Rc::new(Worker { index: plan.index, gateway, store, pools });
+    let handle = move |request, peer| exchange::serve(worker.clone(), request, peer);
+    accept::run(plan.listeners, &plan.server, plan.stage, handle).await
+}
+
+/// The control thread's work: everything but requests.
+struct Control<'a> {
+    path: &'a Path,
+    config: Config,
+    gateway: Arc<ArcSwap<Gateway>>,
+    view: Arc<View>,
+    stage: watch::Sender<Stage>,
+    /// Closes when the last worker is done.
+    finished: mpsc::Receiver<()>,
+}
+
+impl Control<'_> {
+    async fn run(mut self, admin: Option<TcpListener>) -> io::Result<()> {
+        if let Some(listener) = admin {
+            spawn_local(admin::serve(listener, self.view.clone()));
+        }
+        let mut reload = signal(SignalKind::hangup())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut sweep = tokio::time::interval(SWEEP_EVERY);
+        loop {
+            tokio::select! {
+                _ = reload.recv() => self.reload(),
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = sweep.tick() => self.sweep(),
+                _ = self.finished.recv() => return Err(io::Error::other("every worker ended")),
+            }
+        }
+        let deadline = self.config.server.drain_timeout;
+        self.view.ready.store(false, Ordering::Relaxed);
+        tracing::info!(?deadline, "draining");
+        let _ = self.stage.send(Stage::Draining);
+        if tokio::time::timeout(deadline, self.finished.recv()).await.is_err() {
+            tracing::warn!("requests were still under way at the end of drain_timeout");
+        }
+        tracing::info!("stopped");
+        Ok(())
+    }
+
+    fn sweep(&self) {
+        if let Store::Memory(memory) = &*self.view.store {
+            memory.sweep(SWEEP_STEPS, clock::now());
+        }
+    }
+
+    /// Swaps in what the file says now, whole or not at all.
+    fn reload(&mut self) {
+        let refused = match config::load(self.path) {
+            Err(problems) => problems.to_string(),
+            Ok(config) => match needs_restart(&self.config, &config) {
+                Some(setting) => format!("{setting} cannot change while the gateway runs: restart it"),
+                None => match start_echo(&config, &self.view.kept) {
+                    Err(error) => format!("cannot start the built-in echo server: {error}"),
+                    Ok(()) => {
+                        self.gateway.store(Arc::new(Gateway::build(&config, &self.view.kept)));
+                        self.config = config;
+                        self.view.reloaded.one();
+                        tracing::info!("reloaded");
+                        return;
+                    }
+                },
+            },
+        };
+        self.view.refused.one();
+        tracing::error!(problems = refused, "reload refused");
+    }
+}
+
+/// The first setting that differs and is used only at the start.
+fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
+    let (was, is) = (&old.server, &new.server);
+    [
+        ("server.listen", was.listen != is.listen),
+        ("server.workers", was.workers != is.workers),
+        ("server.header_timeout", was.header_timeout != is.header_timeout),
+        ("server.idle_timeout", was.idle_timeout != is.idle_timeout),
+        ("server.max_header_size", was.max_header_size != is.max_header_size),
+        ("log.level", old.log.level != new.log.level),
+        ("log.format", old.log.format != new.log.format),
+        ("admin.listen", old.admin != new.admin),
+        ("store", old.store != new.store),
+    ]
+    .into_iter()
+    .find_map(|(setting, differs)| differs.then_some(setting))
+}
