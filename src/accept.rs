@@ -72,20 +72,22 @@ pub enum Stage {
     Draining,
 }
 
-/// Accepts connections and serves them with `handle` until told to drain, then until the last is gone.
+/// Accepts connections and serves each with what `connected` makes of its peer's address, until told to drain, then
+/// until the last is gone.
 ///
 /// Must run on a thread's local runtime.
 ///
 /// # Errors
 /// When a listener cannot be registered with the runtime.
-pub async fn run<H, F, B>(
+pub async fn run<C, H, F, B>(
     listeners: Vec<std::net::TcpListener>,
     limits: &config::Server,
     mut stage: watch::Receiver<Stage>,
-    handle: H,
+    connected: C,
 ) -> io::Result<()>
 where
-    H: Fn(Request<Incoming>, SocketAddr) -> F + Clone + 'static,
+    C: Fn(SocketAddr) -> H + Clone + 'static,
+    H: Fn(Request<Incoming>) -> F + 'static,
     F: Future<Output = Response<B>> + 'static,
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -96,7 +98,7 @@ where
     let mut builder = http1::Builder::new();
     // One write per response: the head and a small body go out together.
     builder.max_header_size(limits.max_header_size).writev(false);
-    let door = Door { builder: Rc::new(builder), connections: connections.clone(), handle };
+    let door = Door { builder: Rc::new(builder), connections: connections.clone(), connected };
 
     let mut accepting = JoinSet::new();
     for listener in listeners {
@@ -112,15 +114,16 @@ where
 
 /// What every connection of a worker needs.
 #[derive(Clone)]
-struct Door<H> {
+struct Door<C> {
     builder: Rc<http1::Builder>,
     connections: Rc<Connections>,
-    handle: H,
+    connected: C,
 }
 
-async fn accept<H, F, B>(listener: TcpListener, door: Door<H>, mut stage: watch::Receiver<Stage>)
+async fn accept<C, H, F, B>(listener: TcpListener, door: Door<C>, mut stage: watch::Receiver<Stage>)
 where
-    H: Fn(Request<Incoming>, SocketAddr) -> F + Clone + 'static,
+    C: Fn(SocketAddr) -> H + Clone + 'static,
+    H: Fn(Request<Incoming>) -> F + 'static,
     F: Future<Output = Response<B>> + 'static,
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -158,9 +161,10 @@ fn accepted(listener: &TcpListener, cx: &mut Context<'_>) -> Option<(TcpStream, 
     }
 }
 
-async fn serve<H, F, B>(stream: TcpStream, peer: SocketAddr, door: Door<H>)
+async fn serve<C, H, F, B>(stream: TcpStream, peer: SocketAddr, door: Door<C>)
 where
-    H: Fn(Request<Incoming>, SocketAddr) -> F + Clone + 'static,
+    C: Fn(SocketAddr) -> H + Clone + 'static,
+    H: Fn(Request<Incoming>) -> F + 'static,
     F: Future<Output = Response<B>> + 'static,
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -171,9 +175,10 @@ where
     let (place, slot) = door.connections.enter();
     let leaving = Leaving { connections: door.connections.clone(), place };
     let requests = slot.clone();
+    let handle = (door.connected)(peer);
     let service = service_fn(move |request| {
         let busy = requests.begin();
-        let response = (door.handle)(request, peer);
+        let response = handle(request);
         async move { Ok::<_, std::convert::Infallible>(response.await.map(|body| Tracked { body, _busy: busy })) }
     });
     let stream = Noting::wrap(stream, slot.clone());

@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 
 use crate::clock::{self, Time};
-use crate::forward::UpstreamBody;
+use crate::forward::{BodyError, UpstreamBody};
 use crate::tally::{Counter, Histogram, PerWorker};
 
 /// How a request ended.
@@ -168,9 +168,9 @@ pub struct Settled {
 
 impl Body for Content {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut *self {
             Self::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
             Self::Upstream(body) => Pin::new(body).poll_frame(cx),
@@ -194,9 +194,9 @@ impl Body for Content {
 
 impl Body for Settled {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let polled = Pin::new(&mut self.content).poll_frame(cx);
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
@@ -208,7 +208,7 @@ impl Body for Settled {
             Poll::Ready(Some(Err(error))) => {
                 // The client sees a body that breaks off; so does the account.
                 self.account.outcome = Outcome::Failed;
-                tracing::warn!(%error, route = self.account.route.name, "upstream broke off in the middle of a response");
+                tracing::warn!(%error, route = self.account.route.name, "a response broke off");
             }
             Poll::Ready(None) => self.account.outcome = self.outcome,
             Poll::Pending => {}

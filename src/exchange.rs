@@ -1,7 +1,7 @@
 //! One request through the steps, in order. Start reading here.
 
 use std::borrow::Cow;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -14,8 +14,7 @@ use crate::account::{Account, Content, Line, Outcome, Settled};
 use crate::clock::{self, Time};
 use crate::config::OnError;
 use crate::decide::{self, Decision, Judged};
-use crate::forward::headers::{Origin, prepare_request, prepare_response};
-use crate::forward::{Outgoing, Pools, Upstream};
+use crate::forward::{Failure, Origin, Outbound, Pools, Upstream};
 use crate::gateway::{Action, Gateway, Served};
 use crate::identify::Facts;
 use crate::identify::client::{Client, client};
@@ -35,22 +34,39 @@ pub struct Worker {
     pub pools: Rc<Pools>,
 }
 
+/// Who opened a connection, and the worker that serves it.
+pub struct Caller {
+    worker: Rc<Worker>,
+    peer: IpAddr,
+    /// The peer's address as text, for every request to hand on.
+    address: String,
+}
+
+impl Caller {
+    /// The caller at this address.
+    pub fn new(worker: Rc<Worker>, peer: IpAddr) -> Self {
+        let peer = peer.to_canonical();
+        Self { worker, peer, address: peer.to_string() }
+    }
+}
+
 /// Serves one request: route, identify, decide, forward, account.
-pub async fn serve(worker: Rc<Worker>, request: Request<Incoming>, peer: SocketAddr) -> Response<Settled> {
+pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<Settled> {
+    let worker = &*caller.worker;
     let now = clock::now();
     let gateway = worker.gateway.load_full();
-    let client = client(peer.ip(), request.headers(), &gateway.trusted_proxies);
+    let client = client(caller.peer, request.headers(), &gateway.trusted_proxies);
 
     let target = match target(&request) {
         Ok(target) => target,
         Err(why) => {
-            let account = open(&gateway, None, &worker, now, client, &request, "");
+            let account = open(&gateway, None, worker, now, client, &request, "");
             return own(account, Outcome::Refused, respond::problem(StatusCode::BAD_REQUEST, why));
         }
     };
     let found = gateway.routes.find(&target.host, &target.path, request.method(), request.headers());
     let route = found.and_then(|index| gateway.served.get(index));
-    let account = open(&gateway, route, &worker, now, client, &request, &target.host);
+    let account = open(&gateway, route, worker, now, client, &request, &target.host);
     let Some(route) = route else {
         let answer = respond::problem(StatusCode::NOT_FOUND, "No route is for this host, path and method.");
         return own(account, Outcome::Unrouted, answer);
@@ -86,8 +102,8 @@ pub async fn serve(worker: Rc<Worker>, request: Request<Incoming>, peer: SocketA
             own(account, Outcome::Responded, answer)
         }
         Action::Forward { upstream, strip, preserve_host } => {
-            let hop = Hop { upstream, strip: *strip, preserve_host: *preserve_host, peer, client };
-            let (outcome, mut response) = hop.take(&worker, request).await;
+            let hop = Hop { upstream, strip: *strip, preserve_host: *preserve_host, caller: &caller, client };
+            let (outcome, mut response) = hop.take(request).await;
             tell(route, &judged, response.headers_mut(), now);
             let status = response.status();
             response.map(|content| account.settle(outcome, status, content))
@@ -187,44 +203,47 @@ struct Hop<'a> {
     upstream: &'a Upstream,
     strip: usize,
     preserve_host: bool,
-    peer: SocketAddr,
+    caller: &'a Caller,
     client: Client,
 }
 
 impl Hop<'_> {
     /// Sends the request on; what goes wrong becomes an answer and a log line.
-    async fn take(&self, worker: &Worker, request: Request<Incoming>) -> (Outcome, Response<Content>) {
+    async fn take(&self, request: Request<Incoming>) -> (Outcome, Response<Content>) {
         let Some(server) = self.upstream.choose() else {
             let answer = respond::problem(StatusCode::BAD_GATEWAY, "The upstream has no servers.");
             return (Outcome::Failed, answer.map(Content::Own));
         };
-        let mut request = request.map(Outgoing::from);
-        let authority = (!self.preserve_host).then_some(&server.authority);
-        let origin = Origin { peer: self.peer.ip(), trusted: self.client.via_trusted, authority };
-        prepare_request(request.headers_mut(), &origin);
-        *request.version_mut() = Version::HTTP_11;
-        if self.strip > 0 || request.uri().authority().is_some() {
-            *request.uri_mut() = stripped(request.uri(), self.strip);
-        }
-        match self.upstream.send(server, &worker.pools, request).await {
-            Ok(mut response) => {
-                prepare_response(response.headers_mut());
-                *response.version_mut() = Version::HTTP_11;
-                (Outcome::Forwarded, response.map(Content::Upstream))
-            }
+        let (parts, body) = request.into_parts();
+        let target = match self.strip {
+            0 => Cow::Borrowed(parts.uri.path_and_query().map_or("/", PathAndQuery::as_str)),
+            count => Cow::Owned(stripped(&parts.uri, count)),
+        };
+        let outbound = Outbound {
+            method: &parts.method,
+            target: &target,
+            headers: &parts.headers,
+            origin: Origin {
+                peer: &self.caller.address,
+                trusted: self.client.via_trusted,
+                authority: (!self.preserve_host).then_some(&server.authority),
+            },
+        };
+        match self.upstream.send(server, &self.caller.worker.pools, &outbound, body).await {
+            Ok(response) => (Outcome::Forwarded, response.map(Content::Upstream)),
             Err(failure) => {
                 tracing::warn!(upstream = self.upstream.name, %server, error = %failure, "upstream failed");
-                (Outcome::Failed, respond::problem(failure.status(), failure.detail()).map(Content::Own))
+                let outcome = if matches!(failure, Failure::Client(_)) { Outcome::Refused } else { Outcome::Failed };
+                (outcome, respond::problem(failure.status(), failure.detail()).map(Content::Own))
             }
         }
     }
 }
 
 /// The target in origin form, without its first `count` segments.
-fn stripped(uri: &Uri, count: usize) -> Uri {
+fn stripped(uri: &Uri, count: usize) -> String {
     let rest = path::without(uri.path(), count);
     let slash = if rest.starts_with('/') { "" } else { "/" };
     let query = uri.query().map_or(String::new(), |query| format!("?{query}"));
-    // A part of a valid path is one too.
-    PathAndQuery::try_from(format!("{slash}{rest}{query}")).map_or_else(|_| uri.clone(), Uri::from)
+    format!("{slash}{rest}{query}")
 }

@@ -3,24 +3,34 @@
 //! Each worker keeps its own connections, and a request drives the one it uses from its own task: no other task
 //! wakes up for it. Bodies stream both ways, at the pace of the slower side.
 
-mod body;
-pub mod headers;
+mod chunked;
+mod request;
+mod response;
 mod link;
 mod pool;
+mod upload;
+mod body;
 
 use std::fmt;
+use std::future::poll_fn;
+use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Poll, ready};
 use std::time::Duration;
 
-use http::{HeaderValue, Request, Response, StatusCode};
-use hyper::body::Body;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use hyper::body::Incoming;
 
-pub use body::{Outgoing, UpstreamBody};
+pub use body::{BodyError, UpstreamBody};
 pub use pool::Pools;
+pub use request::Origin;
+pub use response::BadHead;
 
 use crate::config;
 use link::Link;
+use response::Head;
+use upload::{Upload, UploadError};
 
 /// Servers that share the requests of a route.
 #[derive(Debug)]
@@ -58,21 +68,26 @@ impl fmt::Display for Server {
 #[derive(Debug)]
 pub enum Failure {
     /// No connection: refused, unreachable, no such name.
-    Connect(std::io::Error),
+    Connect(io::Error),
     /// No connection within this time.
     ConnectTimeout(Duration),
     /// No head of a response within this time.
     Timeout(Duration),
-    /// The connection ended before the response came, or what came was no HTTP.
-    Broken(hyper::Error),
+    /// The connection ended before anything of a response came.
+    Closed(io::Error),
+    /// What came is no response that can be passed on.
+    Bad(BadHead),
+    /// The client broke off while it sent its body.
+    Client(hyper::Error),
 }
 
 impl Failure {
-    /// What the client is answered: 504 where the upstream was slow, 502 otherwise.
+    /// What the client is answered: 504 where the upstream was slow, 502 where it failed, 400 where the client did.
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Connect(_) | Self::Broken(_) => StatusCode::BAD_GATEWAY,
+            Self::Connect(_) | Self::Closed(_) | Self::Bad(_) => StatusCode::BAD_GATEWAY,
             Self::ConnectTimeout(_) | Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
+            Self::Client(_) => StatusCode::BAD_REQUEST,
         }
     }
 
@@ -82,7 +97,9 @@ impl Failure {
             Self::Connect(_) => "The upstream server cannot be reached.",
             Self::ConnectTimeout(_) => "The upstream server did not accept a connection in time.",
             Self::Timeout(_) => "The upstream server did not answer in time.",
-            Self::Broken(_) => "The upstream server broke off before it answered, or its answer was not HTTP.",
+            Self::Closed(_) => "The upstream server closed the connection before it answered.",
+            Self::Bad(_) => "The upstream server's answer is not a valid HTTP response.",
+            Self::Client(_) => "The body of the request is not valid.",
         }
     }
 }
@@ -93,10 +110,9 @@ impl fmt::Display for Failure {
             Self::Connect(error) => write!(f, "cannot connect: {error}"),
             Self::ConnectTimeout(limit) => write!(f, "no connection within {limit:?}"),
             Self::Timeout(limit) => write!(f, "no response within {limit:?}"),
-            Self::Broken(error) => {
-                write!(f, "{error}")?;
-                std::error::Error::source(error).map_or(Ok(()), |source| write!(f, ": {source}"))
-            }
+            Self::Closed(error) => write!(f, "closed before a response: {error}"),
+            Self::Bad(bad) => write!(f, "sent {}", bad.name()),
+            Self::Client(error) => write!(f, "the client broke off: {error}"),
         }
     }
 }
@@ -125,14 +141,15 @@ impl Upstream {
     ///
     /// # Errors
     /// A [`Failure`] if no head comes. A connection from the pool that turns out to be closed is replaced by a new
-    /// one where the request was not sent, or can be sent again without harm.
+    /// one where the request can be sent twice without harm.
     pub async fn send(
         &self,
         server: &Server,
         pools: &Rc<Pools>,
-        request: Request<Outgoing>,
+        outbound: &Outbound<'_>,
+        body: Incoming,
     ) -> Result<Response<UpstreamBody>, Failure> {
-        let exchange = self.exchange(server, pools, request);
+        let exchange = self.exchange(server, pools, outbound, Upload::new(body, outbound.headers));
         tokio::time::timeout(self.timeout, exchange).await.unwrap_or(Err(Failure::Timeout(self.timeout)))
     }
 
@@ -140,26 +157,20 @@ impl Upstream {
         &self,
         server: &Server,
         pools: &Rc<Pools>,
-        mut request: Request<Outgoing>,
+        outbound: &Outbound<'_>,
+        mut upload: Upload,
     ) -> Result<Response<UpstreamBody>, Failure> {
-        while let Some((mut link, rested)) = pools.take(server.id) {
-            // Only a connection that has rested can be one that the server is just closing for its age.
-            let spare = if rested { replay(&request) } else { None };
-            match link.send(request).await {
-                Ok(response) => return Ok(UpstreamBody::attach(response, link, pools, server.id)),
-                Err(failed) => match (failed.unsent, spare) {
-                    (Some(unsent), _) => request = unsent,
-                    (None, Some(spare)) if !failed.error.is_parse() => {
-                        request = spare;
-                        break;
-                    }
-                    (None, _) => return Err(Failure::Broken(failed.error)),
-                },
+        // RFC 9110, section 9.2.2: what may be sent twice. A body would be gone.
+        let replayable = outbound.method.is_idempotent() && upload.is_empty();
+        while let Some(mut link) = pools.take(server.id) {
+            match outbound.send(&mut link, &mut upload).await {
+                Err(Failure::Closed(_)) if replayable => {}
+                sent => return sent.map(|sent| attach(sent, link, upload, pools, server.id)),
             }
         }
         let mut link = self.connect(server).await?;
-        let response = link.send(request).await.map_err(|failed| Failure::Broken(failed.error))?;
-        Ok(UpstreamBody::attach(response, link, pools, server.id))
+        let sent = outbound.send(&mut link, &mut upload).await?;
+        Ok(attach(sent, link, upload, pools, server.id))
     }
 
     async fn connect(&self, server: &Server) -> Result<Box<Link>, Failure> {
@@ -171,17 +182,60 @@ impl Upstream {
     }
 }
 
-/// The same request once more, if sending it twice does no harm (RFC 9110, section 9.2.2) and there is no body
-/// that would be gone.
-fn replay(request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
-    let harmless = request.method().is_idempotent() && request.body().is_end_stream();
-    harmless.then(|| {
-        let mut again = Request::new(Outgoing::empty());
-        request.method().clone_into(again.method_mut());
-        request.uri().clone_into(again.uri_mut());
-        request.headers().clone_into(again.headers_mut());
-        again
-    })
+/// A request as it is to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Outbound<'a> {
+    /// The method.
+    pub method: &'a Method,
+    /// The path and query, in origin form.
+    pub target: &'a str,
+    /// The client's headers.
+    pub headers: &'a HeaderMap,
+    /// Where the request came from.
+    pub origin: Origin<'a>,
+}
+
+/// A response's head, and whether all of the request is sent.
+type Sent = (Head, bool);
+
+impl Outbound<'_> {
+    /// Sends the request until the head of its response is there, which may be before all of it is sent.
+    async fn send(&self, link: &mut Link, upload: &mut Upload) -> Result<Sent, Failure> {
+        link.sending.clear();
+        request::encode(&mut link.sending, self.method, self.target, self.headers, &self.origin, upload.framing());
+        let mut uploading = true;
+        poll_fn(|cx| {
+            if uploading {
+                match upload.poll(cx, link) {
+                    Poll::Pending => {}
+                    Poll::Ready(Err(UploadError::Client(error))) => return Poll::Ready(Err(Failure::Client(error))),
+                    // What it has to say may be on its way already; if not, reading will tell.
+                    Poll::Ready(Ok(()) | Err(UploadError::Upstream)) => uploading = false,
+                }
+            }
+            loop {
+                if !link.received.is_empty()
+                    && let Some(head) = response::parse(&mut link.received, self.method).map_err(Failure::Bad)?
+                {
+                    return Poll::Ready(Ok((head, !uploading)));
+                }
+                match ready!(link.poll_fill(cx, false)) {
+                    Ok(0) if link.received.is_empty() => {
+                        return Poll::Ready(Err(Failure::Closed(io::ErrorKind::UnexpectedEof.into())));
+                    }
+                    Err(error) if link.received.is_empty() => return Poll::Ready(Err(Failure::Closed(error))),
+                    Ok(0) | Err(_) => return Poll::Ready(Err(Failure::Bad(BadHead::NotHttp))),
+                    Ok(_) => {}
+                }
+            }
+        })
+        .await
+    }
+}
+
+fn attach((head, sent): Sent, link: Box<Link>, upload: Upload, pools: &Rc<Pools>, server: usize) -> Response<UpstreamBody> {
+    let body = UpstreamBody::new(link, head.end, head.keep_alive, pools, server);
+    head.response.map(|()| if sent { body } else { body.uploading(upload) })
 }
 
 /// Spreads turns evenly (smooth weighted round-robin): each turn goes to the one that is owed most.

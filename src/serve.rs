@@ -21,7 +21,7 @@ use crate::admin::{self, View};
 use crate::clock;
 use crate::config::{self, Address, Config};
 use crate::echo;
-use crate::exchange::{self, Worker};
+use crate::exchange::{self, Caller, Worker};
 use crate::forward::Pools;
 use crate::gateway::{Gateway, Kept};
 use crate::store::Store;
@@ -163,8 +163,11 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Gateway>>, store: Arc<Store>) -> 
     let watched = pools.clone();
     spawn_local(async move { watched.watch().await });
     let worker = Rc::new(Worker { index: plan.index, gateway, store, pools });
-    let handle = move |request, peer| exchange::serve(worker.clone(), request, peer);
-    accept::run(plan.listeners, &plan.server, plan.stage, handle).await
+    let connected = move |peer: SocketAddr| {
+        let caller = Rc::new(Caller::new(worker.clone(), peer.ip()));
+        move |request| exchange::serve(caller.clone(), request)
+    };
+    accept::run(plan.listeners, &plan.server, plan.stage, connected).await
 }
 
 /// The control thread's work: everything but requests.

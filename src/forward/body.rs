@@ -1,101 +1,174 @@
-//! Bodies on their way: the client's to the upstream, the upstream's to the client.
+//! The body of a response on its way from the upstream to the client. It gives its connection back at the end.
 
+use std::fmt;
+use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::Response;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 
+use super::chunked::{Decoder, Piece};
 use super::link::Link;
 use super::pool::Pools;
+use super::response::BodyEnd;
+use super::upload::{Upload, UploadError};
 
-/// The body of a request on its way to an upstream: the client's, or none.
+/// Why a body breaks off.
 #[derive(Debug)]
-pub struct Outgoing(Option<Incoming>);
+pub enum BodyError {
+    /// The upstream's connection failed.
+    Io(io::Error),
+    /// The upstream closed its connection before the end.
+    Truncated,
+    /// The upstream's chunks are none.
+    NotChunked,
+    /// The client broke off its own body.
+    Client(hyper::Error),
+}
 
-impl Outgoing {
-    /// No body.
-    pub fn empty() -> Self {
-        Self(None)
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => write!(f, "{error}"),
+            Self::Truncated => f.write_str("the upstream closed the connection before the end of the body"),
+            Self::NotChunked => f.write_str("the upstream's chunked coding is not valid"),
+            Self::Client(error) => write!(f, "the client broke off: {error}"),
+        }
     }
 }
 
-impl From<Incoming> for Outgoing {
-    fn from(body: Incoming) -> Self {
-        Self(if body.is_end_stream() { None } else { Some(body) })
-    }
+impl std::error::Error for BodyError {}
+
+#[derive(Debug)]
+enum Rest {
+    Length(u64),
+    Chunked(Decoder),
+    Close,
+    /// A body without a length that has ended.
+    Over,
 }
 
-impl Body for Outgoing {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        self.0.as_mut().map_or(Poll::Ready(None), |body| Pin::new(body).poll_frame(cx))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(Body::is_end_stream)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.0.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
-    }
-}
-
-/// The body of a response on its way to the client. It drives its connection, and gives it back at the end.
+/// See the head of this file.
+#[derive(Debug)]
 pub struct UpstreamBody {
-    body: Incoming,
+    /// `None` once it is given back.
     link: Option<Box<Link>>,
+    rest: Rest,
+    /// The request's body, while it is still being sent.
+    upload: Option<Upload>,
+    keep_alive: bool,
     pools: Rc<Pools>,
     server: usize,
-    ended: bool,
 }
 
 impl UpstreamBody {
-    pub(super) fn attach(
-        response: Response<Incoming>,
-        link: Box<Link>,
-        pools: &Rc<Pools>,
-        server: usize,
-    ) -> Response<Self> {
-        response.map(|body| Self { body, link: Some(link), pools: pools.clone(), server, ended: false })
+    pub(super) fn new(link: Box<Link>, end: BodyEnd, keep_alive: bool, pools: &Rc<Pools>, server: usize) -> Self {
+        let rest = match end {
+            BodyEnd::Length(length) => Rest::Length(length),
+            BodyEnd::Chunked => Rest::Chunked(Decoder::default()),
+            BodyEnd::Close => Rest::Close,
+        };
+        Self { link: Some(link), rest, upload: None, keep_alive, pools: pools.clone(), server }
+    }
+
+    /// Goes on sending the request's body while the response's comes.
+    pub(super) fn uploading(mut self, upload: Upload) -> Self {
+        self.upload = Some(upload);
+        self
+    }
+
+    /// The next piece of what has been received; `More` if that is used up.
+    fn next(&mut self) -> Result<Piece, BodyError> {
+        let Some(link) = &mut self.link else { return Ok(Piece::End) };
+        let received = &mut link.received;
+        match &mut self.rest {
+            Rest::Length(0) | Rest::Over => Ok(Piece::End),
+            Rest::Length(_) | Rest::Close if received.is_empty() => Ok(Piece::More),
+            Rest::Length(left) => {
+                let length = usize::try_from(*left).unwrap_or(usize::MAX).min(received.len());
+                *left -= length as u64;
+                Ok(Piece::Data(received.split_to(length).freeze()))
+            }
+            Rest::Close => Ok(Piece::Data(received.split().freeze())),
+            Rest::Chunked(decoder) => decoder.decode(received).map_err(|_| BodyError::NotChunked),
+        }
+    }
+
+    fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
+        if let (Some(upload), Some(link)) = (&mut self.upload, &mut self.link) {
+            match upload.poll(cx, link) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Err(UploadError::Client(error))) => return Err(BodyError::Client(error)),
+                // It has answered without waiting for the rest, and may.
+                Poll::Ready(Err(UploadError::Upstream)) => self.keep_alive = false,
+                Poll::Ready(Ok(())) => {}
+            }
+            self.upload = None;
+        }
+        Ok(())
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Piece, BodyError>> {
+        self.poll_upload(cx)?;
+        loop {
+            let piece = self.next()?;
+            if piece != Piece::More {
+                return Poll::Ready(Ok(piece));
+            }
+            let large = !matches!(self.rest, Rest::Length(left) if left < 8 * 1024);
+            let Some(link) = &mut self.link else { return Poll::Ready(Ok(Piece::End)) };
+            if ready!(link.poll_fill(cx, large)).map_err(BodyError::Io)? == 0 {
+                if !matches!(self.rest, Rest::Close) {
+                    return Poll::Ready(Err(BodyError::Truncated));
+                }
+                self.rest = Rest::Over;
+            }
+        }
     }
 }
 
 impl Body for UpstreamBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        // Only driving the connection brings the body on, so nobody needs to be woken for it.
-        let mut quiet = Context::from_waker(Waker::noop());
-        let mut polled = Pin::new(&mut self.body).poll_frame(&mut quiet);
-        if polled.is_pending() {
-            if let Some(link) = &mut self.link {
-                link.drive(cx);
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Poll::Ready(match ready!(self.poll_next(cx)) {
+            Ok(Piece::Data(data)) => Some(Ok(Frame::data(data))),
+            Ok(Piece::Trailers(trailers)) => Some(Ok(Frame::trailers(trailers))),
+            Ok(Piece::End | Piece::More) => None,
+            Err(error) => {
+                self.keep_alive = false;
+                Some(Err(error))
             }
-            polled = Pin::new(&mut self.body).poll_frame(&mut quiet);
-        }
-        self.ended |= matches!(polled, Poll::Ready(None));
-        polled
+        })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        match &self.rest {
+            Rest::Length(left) => *left == 0,
+            Rest::Chunked(decoder) => decoder.is_done(),
+            Rest::Close => false,
+            Rest::Over => true,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match &self.rest {
+            Rest::Length(left) => SizeHint::with_exact(*left),
+            _ => SizeHint::default(),
+        }
     }
 }
 
 impl Drop for UpstreamBody {
     fn drop(&mut self) {
+        // A connection with half a request or half a response on it is of no use to the next.
         if let Some(link) = self.link.take()
-            && (self.ended || self.body.is_end_stream())
+            && self.keep_alive
+            && self.upload.is_none()
+            && self.is_end_stream()
         {
             self.pools.put(self.server, link);
         }

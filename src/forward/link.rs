@@ -1,32 +1,32 @@
-//! One connection to an upstream server, driven by whoever uses it.
+//! One connection to an upstream server: bytes out, bytes in.
+//!
+//! Whoever uses it drives it from its own task. HTTP/1 towards upstreams is spoken here rather than by a general
+//! client, whose connection is a task of its own and costs two wake-ups and some copies per request.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
-use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, Connection, SendRequest};
-use hyper_util::rt::TokioIo;
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 
-use super::body::Outgoing;
+/// Room for a read: a head and a small body at first, more once a body proves large.
+const SMALL_READ: usize = 8 * 1024;
+const LARGE_READ: usize = 64 * 1024;
 
-/// A connection and the handle that requests enter it by.
+/// A connection with its buffers.
+#[derive(Debug)]
 pub(super) struct Link {
-    sender: SendRequest<Outgoing>,
-    /// `None` once it is closed.
-    connection: Option<Connection<TokioIo<TcpStream>, Outgoing>>,
+    stream: TcpStream,
+    /// Received and not taken yet.
+    pub(super) received: BytesMut,
+    /// To be sent.
+    pub(super) sending: Vec<u8>,
+    sent: usize,
     /// When it was last given back, in ticks of its pool.
     pub(super) rested_at: u64,
-}
-
-/// Why no response came.
-pub(super) struct SendError {
-    pub(super) error: hyper::Error,
-    /// The request, if nothing of it was sent.
-    pub(super) unsent: Option<Request<Outgoing>>,
 }
 
 impl Link {
@@ -34,49 +34,43 @@ impl Link {
     pub(super) async fn connect(host: &str, port: u16) -> io::Result<Box<Self>> {
         let stream = TcpStream::connect((host, port)).await?;
         stream.set_nodelay(true)?;
-        let mut builder = http1::Builder::new();
-        builder.writev(false);
-        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-        Ok(Box::new(Self { sender, connection: Some(connection), rested_at: 0 }))
+        Ok(Box::new(Self { stream, received: BytesMut::new(), sending: Vec::new(), sent: 0, rested_at: 0 }))
     }
 
-    /// Moves bytes in both directions as far as they go.
-    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
-        if let Some(connection) = &mut self.connection
-            && Pin::new(connection).poll(cx).is_ready()
-        {
-            // What went wrong, if anything, reaches the request or the body that it went wrong for.
-            self.connection = None;
+    /// Sends all that waits to be sent.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent < self.sending.len() {
+            let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.sending[self.sent..]))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.sent += written;
         }
+        self.sending.clear();
+        self.sent = 0;
+        Poll::Ready(Ok(()))
     }
 
-    /// Whether it can take a request. Wakes nobody.
-    pub(super) fn is_ready(&mut self) -> bool {
-        self.drive(&mut Context::from_waker(Waker::noop()));
-        self.connection.is_some() && self.sender.is_ready()
+    /// Receives more; 0 if the other side has closed.
+    pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>, large: bool) -> Poll<io::Result<usize>> {
+        // Room that the values of an earlier response held is free again once they are gone.
+        self.received.reserve(if large { LARGE_READ } else { SMALL_READ });
+        pin!(self.stream.read_buf(&mut self.received)).poll(cx)
     }
 
-    /// Sends a request and waits for the head of its response.
-    pub(super) async fn send(&mut self, request: Request<Outgoing>) -> Result<Response<Incoming>, SendError> {
-        let mut response = pin!(self.sender.try_send_request(request));
-        let connection = &mut self.connection;
-        poll_fn(|cx| {
-            if let Some(driven) = connection
-                && Pin::new(driven).poll(cx).is_ready()
-            {
-                *connection = None;
+    /// Whether a resting connection is still open, with nothing on it. Asks what the last poll of the system
+    /// found and makes no system call while nothing has happened; wakes nobody.
+    pub(super) fn is_quiet(&self) -> bool {
+        if !self.received.is_empty() || !self.sending.is_empty() {
+            return false;
+        }
+        match self.stream.poll_read_ready(&mut Context::from_waker(Waker::noop())) {
+            Poll::Pending => true,
+            // Closed, or an answer that nobody asked for; or nothing after all.
+            Poll::Ready(Ok(())) => {
+                matches!(self.stream.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
             }
-            // Only driving the connection brings the response on, so nobody needs to be woken for it.
-            let mut quiet = Context::from_waker(Waker::noop());
-            match response.as_mut().poll(&mut quiet) {
-                Poll::Ready(Ok(response)) => Poll::Ready(Ok(response)),
-                Poll::Ready(Err(mut failed)) => {
-                    let unsent = failed.take_message();
-                    Poll::Ready(Err(SendError { error: failed.into_error(), unsent }))
-                }
-                Poll::Pending => Poll::Pending,
-            }
-        })
-        .await
+            Poll::Ready(Err(_)) => false,
+        }
     }
 }

@@ -13,29 +13,22 @@ const LONGEST_REST: u64 = 60;
 const MOST_RESTING: usize = 512;
 
 /// Resting connections by the id of their server, the one used last on top.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Pools {
     resting: RefCell<Vec<Vec<Box<Link>>>>,
     tick: Cell<u64>,
 }
 
 impl Pools {
-    /// A connection to this server that is still open, and whether it has rested for a while.
-    pub(super) fn take(&self, server: usize) -> Option<(Box<Link>, bool)> {
-        loop {
-            let mut link = self.resting.borrow_mut().get_mut(server)?.pop()?;
-            if link.is_ready() {
-                let rested = link.rested_at != self.tick.get();
-                return Some((link, rested));
-            }
-        }
+    /// A connection to this server that is still open.
+    pub(super) fn take(&self, server: usize) -> Option<Box<Link>> {
+        let mut resting = self.resting.borrow_mut();
+        let links = resting.get_mut(server)?;
+        std::iter::from_fn(|| links.pop()).find(|link| link.is_quiet())
     }
 
-    /// Gives a connection back, if it can take another request.
+    /// Gives a connection back after a whole response.
     pub(super) fn put(&self, server: usize, mut link: Box<Link>) {
-        if !link.is_ready() {
-            return;
-        }
         link.rested_at = self.tick.get();
         let mut resting = self.resting.borrow_mut();
         if resting.len() <= server {
@@ -52,7 +45,7 @@ impl Pools {
             tokio::time::sleep(TICK).await;
             self.tick.set(self.tick.get() + 1);
             for links in &mut *self.resting.borrow_mut() {
-                links.retain_mut(|link| self.tick.get() - link.rested_at < LONGEST_REST && link.is_ready());
+                links.retain(|link| self.tick.get() - link.rested_at < LONGEST_REST && link.is_quiet());
             }
         }
     }

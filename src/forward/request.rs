@@ -1,0 +1,229 @@
+//! The head of a request as the upstream gets it, written straight from the client's headers.
+//!
+//! RFC 9110, section 7.6.1: what belongs to one connection stays on it; section 7.6.3: Via. What an untrusted peer
+//! says about the way so far is dropped.
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use smallvec::SmallVec;
+
+/// Where a request came from, for the upstream to know.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin<'a> {
+    /// The address of who opened the connection, as text.
+    pub peer: &'a str,
+    /// Whether what the peer says of the request's origin is believed.
+    pub trusted: bool,
+    /// The Host header to send instead of the client's.
+    pub authority: Option<&'a HeaderValue>,
+}
+
+/// How the upstream learns where the body ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// There is no body, and nothing needs to say so.
+    None,
+    /// So many bytes.
+    Length(u64),
+    /// In chunks.
+    Chunked,
+}
+
+const FORWARDED_FOR: &str = "x-forwarded-for";
+const FORWARDED_PROTO: &str = "x-forwarded-proto";
+const FORWARDED_HOST: &str = "x-forwarded-host";
+
+/// What becomes of one of the client's headers.
+enum Fate {
+    Pass,
+    Drop,
+    /// It is about the way so far: a trusted peer's passes.
+    Way,
+}
+
+/// Writes the head of a request for `target`, in origin form.
+pub(super) fn encode(
+    out: &mut Vec<u8>,
+    method: &Method,
+    target: &str,
+    headers: &HeaderMap,
+    origin: &Origin<'_>,
+    framing: Framing,
+) {
+    push(out, &[method.as_str().as_bytes(), b" ", target.as_bytes(), b" HTTP/1.1\r\n"]);
+    let client_host = headers.get(header::HOST);
+    if let Some(host) = origin.authority.or(client_host) {
+        line(out, "host", host.as_bytes());
+    }
+    let named = named_by_connection(headers);
+    let (mut proto, mut host, mut forwarded_for) = (false, false, false);
+    for (name, value) in headers {
+        let passes = match fate(name) {
+            Fate::Pass => named.is_empty() || !named.contains(name),
+            Fate::Drop => false,
+            Fate::Way => origin.trusted,
+        };
+        match name.as_str() {
+            FORWARDED_FOR => forwarded_for = true,
+            FORWARDED_PROTO => proto |= passes,
+            FORWARDED_HOST => host |= passes,
+            _ => {}
+        }
+        if passes && name.as_str() != FORWARDED_FOR {
+            line(out, name.as_str(), value.as_bytes());
+        }
+    }
+    push(out, &[FORWARDED_FOR.as_bytes(), b": "]);
+    if forwarded_for && origin.trusted {
+        // In one line: many upstreams read only the first.
+        for value in headers.get_all(FORWARDED_FOR) {
+            push(out, &[value.as_bytes(), b", "]);
+        }
+    }
+    push(out, &[origin.peer.as_bytes(), b"\r\n"]);
+    if !proto {
+        line(out, FORWARDED_PROTO, b"http");
+    }
+    if let Some(value) = client_host.filter(|_| !host) {
+        line(out, FORWARDED_HOST, value.as_bytes());
+    }
+    if wants_trailers(headers) {
+        line(out, "te", b"trailers");
+    }
+    match framing {
+        Framing::None => {}
+        Framing::Length(length) => line(out, "content-length", itoa::Buffer::new().format(length).as_bytes()),
+        Framing::Chunked => line(out, "transfer-encoding", b"chunked"),
+    }
+    out.extend_from_slice(b"via: 1.1 gateway\r\n\r\n");
+}
+
+fn fate(name: &HeaderName) -> Fate {
+    match name.as_str() {
+        // Written anew, or meant for this connection only. "Expect" has been met by the time a body is sent.
+        "host" | "content-length" | "transfer-encoding" | "te" | "expect" | "connection" | "keep-alive"
+        | "proxy-connection" | "upgrade" => Fate::Drop,
+        "forwarded" | FORWARDED_FOR | FORWARDED_PROTO | FORWARDED_HOST => Fate::Way,
+        _ => Fate::Pass,
+    }
+}
+
+/// The headers that Connection keeps on this connection.
+pub(super) fn named_by_connection(headers: &HeaderMap) -> SmallVec<[HeaderName; 2]> {
+    let lines = headers.get_all(header::CONNECTION).iter();
+    let names = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect()
+}
+
+fn wants_trailers(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(header::TE).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+}
+
+fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    push(out, &[name.as_bytes(), b": ", value, b"\r\n"]);
+}
+
+fn push(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(lines: &[(&'static str, &'static str)], trusted: bool, authority: Option<&str>) -> Vec<String> {
+        let headers: HeaderMap =
+            lines.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value))).collect();
+        let mut all = HeaderMap::new();
+        for (name, value) in lines {
+            all.append(*name, HeaderValue::from_static(value));
+        }
+        assert_eq!(all.keys_len(), headers.keys_len());
+        let authority = authority.map(|authority| authority.parse().unwrap());
+        let origin = Origin { peer: "192.0.2.1", trusted, authority: authority.as_ref() };
+        let mut out = Vec::new();
+        encode(&mut out, &Method::GET, "/a?b", &all, &origin, Framing::None);
+        let text = String::from_utf8(out).unwrap();
+        let mut lines = text.strip_suffix("\r\n\r\n").unwrap().split("\r\n");
+        assert_eq!(lines.next(), Some("GET /a?b HTTP/1.1"));
+        let mut lines: Vec<_> = lines.map(str::to_owned).collect();
+        lines.sort();
+        lines
+    }
+
+    #[test]
+    fn what_belongs_to_a_connection_stays_on_it() {
+        let sent = [
+            ("host", "a"),
+            ("connection", "close, X-Private, host"),
+            ("x-private", "1"),
+            ("keep-alive", "5"),
+            ("proxy-connection", "x"),
+            ("upgrade", "h2c"),
+            ("te", "gzip, Trailers"),
+            ("expect", "100-continue"),
+            ("transfer-encoding", "chunked"),
+            ("accept", "*/*"),
+        ];
+        let expected = [
+            "accept: */*",
+            "host: a",
+            "te: trailers",
+            "via: 1.1 gateway",
+            "x-forwarded-for: 192.0.2.1",
+            "x-forwarded-host: a",
+            "x-forwarded-proto: http",
+        ];
+        assert_eq!(written(&sent, false, None), expected);
+    }
+
+    #[test]
+    fn strangers_do_not_say_where_they_come_from_and_proxies_do() {
+        let sent = [
+            ("host", "a"),
+            ("x-forwarded-for", "1.1.1.1"),
+            ("x-forwarded-for", "10.0.0.2"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "site"),
+            ("forwarded", "for=1.1.1.1"),
+            ("via", "1.0 old"),
+        ];
+        let expected = [
+            "host: up:1",
+            "via: 1.0 old",
+            "via: 1.1 gateway",
+            "x-forwarded-for: 192.0.2.1",
+            "x-forwarded-host: a",
+            "x-forwarded-proto: http",
+        ];
+        assert_eq!(written(&sent, false, Some("up:1")), expected);
+        let expected = [
+            "forwarded: for=1.1.1.1",
+            "host: up:1",
+            "via: 1.0 old",
+            "via: 1.1 gateway",
+            "x-forwarded-for: 1.1.1.1, 10.0.0.2, 192.0.2.1",
+            "x-forwarded-host: site",
+            "x-forwarded-proto: https",
+        ];
+        assert_eq!(written(&sent, true, Some("up:1")), expected);
+    }
+
+    #[test]
+    fn says_where_the_body_ends() {
+        for (framing, expected) in [
+            (Framing::None, ""),
+            (Framing::Length(0), "content-length: 0\r\n"),
+            (Framing::Length(17), "content-length: 17\r\n"),
+            (Framing::Chunked, "transfer-encoding: chunked\r\n"),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert("content-length", HeaderValue::from_static("99"));
+            let mut out = Vec::new();
+            let origin = Origin { peer: "::1", trusted: false, authority: None };
+            encode(&mut out, &Method::POST, "/", &headers, &origin, framing);
+            let head = "POST / HTTP/1.1\r\nx-forwarded-for: ::1\r\nx-forwarded-proto: http\r\n";
+            assert_eq!(String::from_utf8(out).unwrap(), format!("{head}{expected}via: 1.1 gateway\r\n\r\n"));
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The head of an upstream's response: parsed, and where the body ends. Pure.
+
+use bytes::BytesMut;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
+
+use super::request::named_by_connection;
+
+/// The largest head that is read.
+const MAX_HEAD: usize = 64 * 1024;
+const MAX_FIELDS: usize = 128;
+
+/// How the end of a response's body is known (RFC 9112, section 6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BodyEnd {
+    /// After so many bytes, which may be none.
+    Length(u64),
+    /// The chunks say.
+    Chunked,
+    /// The upstream closes the connection.
+    Close,
+}
+
+/// A response's head, ready to go to the client.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) response: Response<()>,
+    pub(super) end: BodyEnd,
+    /// Whether the connection can take another request afterwards.
+    pub(super) keep_alive: bool,
+}
+
+/// Why a head cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadHead {
+    /// It is not HTTP/1.
+    NotHttp,
+    /// It is larger than 64 KiB or has more than 128 fields.
+    TooLarge,
+    /// What it says of the body's length can be read in two ways.
+    Length,
+    /// It switches to a protocol that nobody asked for.
+    Upgrade,
+}
+
+impl BadHead {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotHttp => "not an HTTP/1 response",
+            Self::TooLarge => "a response head of more than 64 KiB or 128 fields",
+            Self::Length => "a response whose length can be read in two ways",
+            Self::Upgrade => "a switch of protocols that was not asked for",
+        }
+    }
+}
+
+/// Takes a response's head off `bytes`; `None` if it is not all there. Interim responses (RFC 9110, section 15.2) are
+/// left out: the gateway has already told the client to continue.
+pub(super) fn parse(bytes: &mut BytesMut, method: &Method) -> Result<Option<Head>, BadHead> {
+    loop {
+        let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
+        let mut parsed = httparse::Response::new(&mut fields);
+        let length = match parsed.parse(bytes) {
+            Ok(httparse::Status::Complete(length)) => length,
+            Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
+            Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => return Err(BadHead::TooLarge),
+            Err(_) => return Err(BadHead::NotHttp),
+        };
+        let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(BadHead::NotHttp)?;
+        let minor = parsed.version;
+        if status == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(BadHead::Upgrade);
+        }
+        if status.is_informational() {
+            let _ = bytes.split_to(length);
+            continue;
+        }
+        let places: smallvec::SmallVec<[(HeaderName, usize, usize); 16]> = parsed
+            .headers
+            .iter()
+            .map(|field| {
+                let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| BadHead::NotHttp)?;
+                let start = field.value.as_ptr() as usize - bytes.as_ptr() as usize;
+                Ok((name, start, start + field.value.len()))
+            })
+            .collect::<Result<_, BadHead>>()?;
+        // The values stay where they are; the map only points at them.
+        let head = bytes.split_to(length).freeze();
+        let mut headers = HeaderMap::with_capacity(places.len() + 4);
+        for (name, start, end) in places {
+            let value = HeaderValue::from_maybe_shared(head.slice(start..end)).map_err(|_| BadHead::NotHttp)?;
+            headers.append(name, value);
+        }
+        return finish(status, minor == Some(1), headers, method).map(Some);
+    }
+}
+
+fn finish(status: StatusCode, http_11: bool, mut headers: HeaderMap, method: &Method) -> Result<Head, BadHead> {
+    let mut end = body_end(&headers)?;
+    if *method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+        end = BodyEnd::Length(0);
+    }
+    let named = named_by_connection(&headers);
+    let close = named.iter().any(|name| name.as_str() == "close");
+    let kept = http_11 || named.iter().any(|name| name.as_str() == "keep-alive");
+    let keep_alive = kept && !close && end != BodyEnd::Close;
+    for name in &named {
+        if *name != header::CONTENT_LENGTH {
+            headers.remove(name);
+        }
+    }
+    for name in [header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE] {
+        headers.remove(name);
+    }
+    headers.remove("keep-alive");
+    headers.remove("proxy-connection");
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    Ok(Head { response, end, keep_alive })
+}
+
+fn body_end(headers: &HeaderMap) -> Result<BodyEnd, BadHead> {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    match (codings.next(), lengths.next()) {
+        (None, None) => Ok(BodyEnd::Close),
+        (None, Some(length)) if lengths.all(|other| other == length) => number(length).map(BodyEnd::Length),
+        (Some(coding), None) if codings.next().is_none() && coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
+            Ok(BodyEnd::Chunked)
+        }
+        _ => Err(BadHead::Length),
+    }
+}
+
+fn number(value: &HeaderValue) -> Result<u64, BadHead> {
+    let digits = value.as_bytes();
+    let text = std::str::from_utf8(digits).ok().filter(|_| digits.iter().all(u8::is_ascii_digit));
+    text.and_then(|text| text.parse().ok()).ok_or(BadHead::Length)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn head(text: &str, method: &Method) -> Result<Option<Head>, BadHead> {
+        parse(&mut BytesMut::from(text), method)
+    }
+
+    fn end(fields: &str) -> Result<BodyEnd, BadHead> {
+        let head = head(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n"), &Method::GET)?;
+        Ok(head.unwrap().end)
+    }
+
+    #[test]
+    fn knows_where_the_body_ends() {
+        assert_eq!(end("content-length: 5\r\n"), Ok(BodyEnd::Length(5)));
+        assert_eq!(end("content-length: 5\r\ncontent-length: 5\r\n"), Ok(BodyEnd::Length(5)));
+        assert_eq!(end("transfer-encoding: Chunked\r\n"), Ok(BodyEnd::Chunked));
+        assert_eq!(end(""), Ok(BodyEnd::Close));
+        for fields in [
+            "content-length: 5\r\ncontent-length: 6\r\n",
+            "content-length: 5, 5\r\n",
+            "content-length: +5\r\n",
+            "content-length: \r\n",
+            "content-length: 99999999999999999999\r\n",
+            "content-length: 5\r\ntransfer-encoding: chunked\r\n",
+            "transfer-encoding: gzip, chunked\r\n",
+            "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
+        ] {
+            assert_eq!(end(fields), Err(BadHead::Length), "{fields}");
+        }
+    }
+
+    #[test]
+    fn some_responses_have_no_body_whatever_they_say() {
+        for (status, method) in [("204 No Content", Method::GET), ("304 Not Modified", Method::GET), ("200 OK", Method::HEAD)] {
+            let found = head(&format!("HTTP/1.1 {status}\r\ncontent-length: 7\r\n\r\n"), &method).unwrap().unwrap();
+            assert_eq!(found.end, BodyEnd::Length(0));
+            assert_eq!(found.response.headers()["content-length"], "7", "a HEAD tells what a GET would");
+            assert!(found.keep_alive);
+        }
+    }
+
+    #[test]
+    fn knows_whether_the_connection_goes_on() {
+        for (text, kept) in [
+            ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", true),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: Close\r\n\r\n", false),
+            ("HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n", false),
+            ("HTTP/1.0 200 OK\r\ncontent-length: 0\r\nconnection: keep-alive\r\n\r\n", true),
+            ("HTTP/1.1 200 OK\r\n\r\n", false),
+        ] {
+            assert_eq!(head(text, &Method::GET).unwrap().unwrap().keep_alive, kept, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_the_connection_stays_on_it() {
+        let text = "HTTP/1.1 200 OK\r\nconnection: x-hop, content-length\r\nx-hop: 1\r\nkeep-alive: 5\r\nupgrade: x\r\n\
+                    content-length: 2\r\nset-cookie: a\r\nset-cookie: b\r\n\r\nok";
+        let mut bytes = BytesMut::from(text);
+        let found = parse(&mut bytes, &Method::GET).unwrap().unwrap();
+        let names: Vec<_> = found.response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        assert_eq!(names, [("content-length", "2"), ("set-cookie", "a"), ("set-cookie", "b")]);
+        assert_eq!(&bytes[..], b"ok");
+    }
+
+    #[test]
+    fn interim_responses_are_left_out() {
+        let text = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n";
+        assert_eq!(head(text, &Method::GET).unwrap().unwrap().response.status(), 204);
+        assert!(head("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.", &Method::GET).unwrap().is_none());
+        assert_eq!(head("HTTP/1.1 101 Switching Protocols\r\n\r\n", &Method::GET).unwrap_err(), BadHead::Upgrade);
+    }
+
+    #[test]
+    fn refuses_what_is_not_http() {
+        for text in ["hello\r\n\r\n", "HTTP/2 200 OK\r\n\r\n", "HTTP/1.1 99 X\r\n\r\n", "HTTP/1.1 200 OK\r\nbad name: x\r\n\r\n"] {
+            assert_eq!(head(text, &Method::GET).unwrap_err(), BadHead::NotHttp, "{text}");
+        }
+        let large = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(MAX_HEAD));
+        assert_eq!(head(&large, &Method::GET).unwrap_err(), BadHead::TooLarge);
+        let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(MAX_FIELDS + 1));
+        assert_eq!(head(&many, &Method::GET).unwrap_err(), BadHead::TooLarge);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), prefix in any::<bool>()) {
+            let mut text = if prefix { BytesMut::from("HTTP/1.1 200 OK\r\n") } else { BytesMut::new() };
+            text.extend_from_slice(&bytes);
+            let _ = parse(&mut text, &Method::GET);
+        }
+    }
+}

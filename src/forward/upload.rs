@@ -1,0 +1,90 @@
+//! The body of a request on its way from the client to the upstream.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
+use hyper::body::{Body, Incoming};
+
+use super::chunked;
+use super::link::Link;
+use super::request::Framing;
+
+/// A body that is being sent.
+#[derive(Debug)]
+pub(super) struct Upload {
+    /// `None` once all of it is in the link's buffer.
+    body: Option<Incoming>,
+    framing: Framing,
+}
+
+/// Why a body cannot be sent.
+#[derive(Debug)]
+pub(super) enum UploadError {
+    /// The client broke off.
+    Client(hyper::Error),
+    /// The upstream takes no more; it may have answered all the same.
+    Upstream,
+}
+
+impl Upload {
+    /// The body, framed as its size allows.
+    pub(super) fn new(body: Incoming, headers: &HeaderMap) -> Self {
+        let framing = match body.size_hint().exact() {
+            // Some requests say that they have no body, others need not (RFC 9110, section 8.6).
+            Some(0) if !headers.contains_key(CONTENT_LENGTH) => Framing::None,
+            Some(length) => Framing::Length(length),
+            None => Framing::Chunked,
+        };
+        Self { body: (!body.is_end_stream()).then_some(body), framing }
+    }
+
+    pub(super) fn framing(&self) -> Framing {
+        self.framing
+    }
+
+    /// Whether there is no body to send, so that the request can be sent again.
+    pub(super) fn is_empty(&self) -> bool {
+        self.body.is_none()
+    }
+
+    /// Sends on what the client sends, at the pace at which the upstream takes it, until all is sent.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, link: &mut Link) -> Poll<Result<(), UploadError>> {
+        loop {
+            ready!(link.poll_flush(cx)).map_err(|_| UploadError::Upstream)?;
+            let Some(body) = &mut self.body else { return Poll::Ready(Ok(())) };
+            let chunked = self.framing == Framing::Chunked;
+            match ready!(Pin::new(&mut *body).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) if data.is_empty() => {}
+                    Ok(data) if chunked => {
+                        chunked::encode_size(data.len(), &mut link.sending);
+                        link.sending.extend_from_slice(&data);
+                        link.sending.extend_from_slice(b"\r\n");
+                    }
+                    Ok(data) => link.sending.extend_from_slice(&data),
+                    Err(frame) => {
+                        if chunked {
+                            chunked::encode_end(frame.trailers_ref(), &mut link.sending);
+                        }
+                        self.body = None;
+                        continue;
+                    }
+                },
+                Some(Err(error)) => return Poll::Ready(Err(UploadError::Client(error))),
+                None => {
+                    if chunked {
+                        chunked::encode_end(None, &mut link.sending);
+                    }
+                    self.body = None;
+                    continue;
+                }
+            }
+            // A length that is used up is the end: the client's connection may wait for nobody to ask for more.
+            if !chunked && body.is_end_stream() {
+                self.body = None;
+            }
+        }
+    }
+}
