@@ -66,11 +66,12 @@ pub enum Decision {
     Unknown,
 }
 
-/// The route's asks, or the guard that refuses a request without a key.
-///
-/// # Errors
-/// The index of the guard.
-pub fn gather(guards: &[Guard], facts: &Facts<'_>, worker: usize) -> Result<(Asks, SmallVec<[usize; 2]>), usize> {
+/// The route's asks with the guards they are for, or the guard that refuses a request without a key.
+fn gather<'a>(
+    guards: &'a [Guard],
+    facts: &Facts<'_>,
+    worker: usize,
+) -> Result<(Asks<'a>, SmallVec<[usize; 2]>), usize> {
     let mut asks = Asks::new();
     let mut asked = SmallVec::new();
     for (index, guard) in guards.iter().enumerate() {
@@ -86,7 +87,7 @@ pub fn gather(guards: &[Guard], facts: &Facts<'_>, worker: usize) -> Result<(Ask
                 return Err(index);
             }
         };
-        asks.push(Ask { limit: guard.limit.clone(), key, cost: 1 });
+        asks.push(Ask { limit: &guard.limit, key, cost: 1 });
         asked.push(index);
     }
     Ok((asks, asked))

@@ -20,10 +20,10 @@ use memcached::Memcached;
 use memory::Memory;
 
 /// One limit of a decision, asked for one key.
-#[derive(Clone, Debug)]
-pub struct Ask {
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
     /// The limit.
-    pub limit: Arc<Limit>,
+    pub limit: &'a Arc<Limit>,
     /// The client's key, in the domain of the limit.
     pub key: Fingerprint,
     /// What the request costs.
@@ -31,7 +31,7 @@ pub struct Ask {
 }
 
 /// All that one request asks, in the order of the route's limits.
-pub type Asks = SmallVec<[Ask; 2]>;
+pub type Asks<'a> = SmallVec<[Ask<'a>; 2]>;
 
 /// The verdict of each limit, in the order asked. If all admit, all were charged; else none was.
 pub type Verdicts = SmallVec<[Verdict; 2]>;
@@ -69,7 +69,7 @@ impl Store {
     }
 
     /// Decides: charged to every limit asked, or to none.
-    pub fn decide(&self, asks: &Asks, now: Time) -> Answer {
+    pub fn decide(&self, asks: &[Ask<'_>], now: Time) -> Answer {
         match self {
             Self::Memory(memory) => Answer::Now(memory.decide(asks, now)),
             Self::Memcached(memcached) => memcached.decide(asks, now),

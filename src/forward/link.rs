@@ -53,7 +53,11 @@ impl Link {
 
     /// Receives more; 0 if the other side has closed.
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>, large: bool) -> Poll<io::Result<usize>> {
-        // Room that the values of an earlier response held is free again once they are gone.
+        if self.received.is_empty() {
+            // Back to the beginning of the buffer.
+            self.received.clear();
+        }
+        // Room that was handed on as a body is free again once that is gone.
         self.received.reserve(if large { LARGE_READ } else { SMALL_READ });
         pin!(self.stream.read_buf(&mut self.received)).poll(cx)
     }

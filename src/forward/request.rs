@@ -54,11 +54,12 @@ pub(super) fn encode(
     if let Some(host) = origin.authority.or(client_host) {
         line(out, "host", host.as_bytes());
     }
-    let named = named_by_connection(headers);
+    let named = if headers.contains_key(header::CONNECTION) { named_by_connection(headers) } else { SmallVec::new() };
+    let is_named = |name: &HeaderName| named.iter().any(|named| named.eq_ignore_ascii_case(name.as_str().as_bytes()));
     let (mut proto, mut host, mut forwarded_for) = (false, false, false);
     for (name, value) in headers {
         let passes = match fate(name) {
-            Fate::Pass => named.is_empty() || !named.contains(name),
+            Fate::Pass => named.is_empty() || !is_named(name),
             Fate::Drop => false,
             Fate::Way => origin.trusted,
         };
@@ -107,14 +108,17 @@ fn fate(name: &HeaderName) -> Fate {
     }
 }
 
-/// The headers that Connection keeps on this connection.
-pub(super) fn named_by_connection(headers: &HeaderMap) -> SmallVec<[HeaderName; 2]> {
+/// The headers that Connection keeps on this connection, in any case.
+fn named_by_connection(headers: &HeaderMap) -> SmallVec<[&[u8]; 2]> {
     let lines = headers.get_all(header::CONNECTION).iter();
-    let names = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-    names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect()
+    let names = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+    names.filter(|name| !name.eq_ignore_ascii_case(b"keep-alive") && !name.eq_ignore_ascii_case(b"close")).collect()
 }
 
 fn wants_trailers(headers: &HeaderMap) -> bool {
+    if !headers.contains_key(header::TE) {
+        return false;
+    }
     let mut codings = headers.get_all(header::TE).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
     codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }

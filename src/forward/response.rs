@@ -1,9 +1,10 @@
 //! The head of an upstream's response: parsed, and where the body ends. Pure.
 
-use bytes::BytesMut;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
+use std::mem::MaybeUninit;
 
-use super::request::named_by_connection;
+use bytes::{Buf, Bytes, BytesMut};
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
+use smallvec::SmallVec;
 
 /// The largest head that is read.
 const MAX_HEAD: usize = 64 * 1024;
@@ -58,83 +59,119 @@ impl BadHead {
 /// left out: the gateway has already told the client to continue.
 pub(super) fn parse(bytes: &mut BytesMut, method: &Method) -> Result<Option<Head>, BadHead> {
     loop {
-        let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
-        let mut parsed = httparse::Response::new(&mut fields);
-        let length = match parsed.parse(bytes) {
+        let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+        let mut parsed = httparse::Response::new(&mut []);
+        let config = httparse::ParserConfig::default();
+        let length = match config.parse_response_with_uninit_headers(&mut parsed, bytes, &mut fields) {
             Ok(httparse::Status::Complete(length)) => length,
             Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
             Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => return Err(BadHead::TooLarge),
             Err(_) => return Err(BadHead::NotHttp),
         };
         let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(BadHead::NotHttp)?;
-        let minor = parsed.version;
         if status == StatusCode::SWITCHING_PROTOCOLS {
             return Err(BadHead::Upgrade);
         }
         if status.is_informational() {
-            let _ = bytes.split_to(length);
+            bytes.advance(length);
             continue;
         }
-        let places: smallvec::SmallVec<[(HeaderName, usize, usize); 16]> = parsed
-            .headers
-            .iter()
-            .map(|field| {
-                let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| BadHead::NotHttp)?;
-                let start = field.value.as_ptr() as usize - bytes.as_ptr() as usize;
-                Ok((name, start, start + field.value.len()))
-            })
-            .collect::<Result<_, BadHead>>()?;
-        // The values stay where they are; the map only points at them.
-        let head = bytes.split_to(length).freeze();
-        let mut headers = HeaderMap::with_capacity(places.len() + 4);
-        for (name, start, end) in places {
-            let value = HeaderValue::from_maybe_shared(head.slice(start..end)).map_err(|_| BadHead::NotHttp)?;
-            headers.append(name, value);
-        }
-        return finish(status, minor == Some(1), headers, method).map(Some);
+        let head = finish(status, parsed.version == Some(1), parsed.headers, &bytes[..length], method)?;
+        bytes.advance(length);
+        return Ok(Some(head));
     }
 }
 
-fn finish(status: StatusCode, http_11: bool, mut headers: HeaderMap, method: &Method) -> Result<Head, BadHead> {
-    let mut end = body_end(&headers)?;
+/// What the headers say of the message itself, and the connection it came on.
+#[derive(Default)]
+struct Frame<'a> {
+    length: Option<&'a [u8]>,
+    lengths_differ: bool,
+    codings: usize,
+    chunked: bool,
+    close: bool,
+    keep_alive: bool,
+    /// Headers that Connection keeps on the connection.
+    named: SmallVec<[&'a [u8]; 2]>,
+}
+
+impl<'a> Frame<'a> {
+    fn read(fields: &[httparse::Header<'a>]) -> Self {
+        let mut frame = Self::default();
+        for field in fields {
+            if field.name.eq_ignore_ascii_case("content-length") {
+                frame.lengths_differ |= frame.length.is_some_and(|length| length != field.value);
+                frame.length = Some(field.value);
+            } else if field.name.eq_ignore_ascii_case("transfer-encoding") {
+                frame.codings += 1;
+                frame.chunked = field.value.eq_ignore_ascii_case(b"chunked");
+            } else if field.name.eq_ignore_ascii_case("connection") {
+                for option in field.value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                    match option {
+                        _ if option.eq_ignore_ascii_case(b"close") => frame.close = true,
+                        _ if option.eq_ignore_ascii_case(b"keep-alive") => frame.keep_alive = true,
+                        // It frames the body: nobody's to take away.
+                        _ if option.eq_ignore_ascii_case(b"content-length") => {}
+                        _ => frame.named.push(option),
+                    }
+                }
+            }
+        }
+        frame
+    }
+
+    fn body_end(&self) -> Result<BodyEnd, BadHead> {
+        match (self.codings, self.length) {
+            (0, None) => Ok(BodyEnd::Close),
+            (0, Some(length)) if !self.lengths_differ => number(length).map(BodyEnd::Length),
+            (1, None) if self.chunked => Ok(BodyEnd::Chunked),
+            _ => Err(BadHead::Length),
+        }
+    }
+
+    /// Whether a header goes on to the client.
+    fn passes(&self, name: &HeaderName) -> bool {
+        let hop = matches!(
+            name.as_str(),
+            "connection" | "transfer-encoding" | "upgrade" | "keep-alive" | "proxy-connection"
+        );
+        !hop && !self.named.iter().any(|named| named.eq_ignore_ascii_case(name.as_str().as_bytes()))
+    }
+}
+
+fn finish(
+    status: StatusCode,
+    http_11: bool,
+    fields: &[httparse::Header<'_>],
+    raw: &[u8],
+    method: &Method,
+) -> Result<Head, BadHead> {
+    let frame = Frame::read(fields);
+    let mut end = frame.body_end()?;
     if *method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         end = BodyEnd::Length(0);
     }
-    let named = named_by_connection(&headers);
-    let close = named.iter().any(|name| name.as_str() == "close");
-    let kept = http_11 || named.iter().any(|name| name.as_str() == "keep-alive");
-    let keep_alive = kept && !close && end != BodyEnd::Close;
-    for name in &named {
-        if *name != header::CONTENT_LENGTH {
-            headers.remove(name);
-        }
-    }
-    for name in [header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE] {
-        headers.remove(name);
-    }
-    headers.remove("keep-alive");
-    headers.remove("proxy-connection");
+    let keep_alive = (http_11 || frame.keep_alive) && !frame.close && end != BodyEnd::Close;
+
+    // One copy, which all values point into.
+    let shared = Bytes::copy_from_slice(raw);
     let mut response = Response::new(());
     *response.status_mut() = status;
-    *response.headers_mut() = headers;
+    let headers = response.headers_mut();
+    // Room for the headers of the limits as well.
+    headers.reserve(fields.len() + 4);
+    for field in fields {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| BadHead::NotHttp)?;
+        if frame.passes(&name) {
+            let start = field.value.as_ptr() as usize - raw.as_ptr() as usize;
+            let value = shared.slice(start..start + field.value.len());
+            headers.append(name, HeaderValue::from_maybe_shared(value).map_err(|_| BadHead::NotHttp)?);
+        }
+    }
     Ok(Head { response, end, keep_alive })
 }
 
-fn body_end(headers: &HeaderMap) -> Result<BodyEnd, BadHead> {
-    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
-    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
-    match (codings.next(), lengths.next()) {
-        (None, None) => Ok(BodyEnd::Close),
-        (None, Some(length)) if lengths.all(|other| other == length) => number(length).map(BodyEnd::Length),
-        (Some(coding), None) if codings.next().is_none() && coding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
-            Ok(BodyEnd::Chunked)
-        }
-        _ => Err(BadHead::Length),
-    }
-}
-
-fn number(value: &HeaderValue) -> Result<u64, BadHead> {
-    let digits = value.as_bytes();
+fn number(digits: &[u8]) -> Result<u64, BadHead> {
     let text = std::str::from_utf8(digits).ok().filter(|_| digits.iter().all(u8::is_ascii_digit));
     text.and_then(|text| text.parse().ok()).ok_or(BadHead::Length)
 }

@@ -14,9 +14,11 @@ use std::thread;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Answer, Asks, Verdicts};
+use super::{Answer, Ask, Verdicts};
 use crate::clock::Time;
 use crate::config;
+use crate::fingerprint::Fingerprint;
+use crate::limit::Limit;
 use crate::tally::{Counter, Histogram};
 
 /// The Memcached store.
@@ -29,9 +31,17 @@ pub struct Memcached {
 /// One decision on its way to Memcached.
 #[derive(Debug)]
 struct Job {
-    asks: Asks,
+    asks: Vec<Wish>,
     now: Time,
     reply: oneshot::Sender<Verdicts>,
+}
+
+/// An ask that owns what it asks for.
+#[derive(Clone, Debug)]
+struct Wish {
+    limit: Arc<Limit>,
+    key: Fingerprint,
+    cost: u64,
 }
 
 /// How the exchanges with Memcached go.
@@ -62,12 +72,13 @@ impl Memcached {
     }
 
     /// Sends the decision off, unless Memcached is known to be away.
-    pub fn decide(&self, asks: &Asks, now: Time) -> Answer {
+    pub fn decide(&self, asks: &[Ask<'_>], now: Time) -> Answer {
         if now.micros() < self.health.away_until.load(Ordering::Relaxed) {
             return Answer::Away;
         }
         let (reply, verdicts) = oneshot::channel();
-        match self.jobs.send(Job { asks: asks.clone(), now, reply }) {
+        let wish = |ask: &Ask<'_>| Wish { limit: ask.limit.clone(), key: ask.key, cost: ask.cost };
+        match self.jobs.send(Job { asks: asks.iter().map(wish).collect(), now, reply }) {
             Ok(()) => Answer::Later(verdicts),
             Err(_) => Answer::Away,
         }

@@ -11,7 +11,7 @@ use hashlink::LruCache;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use super::{Asks, Verdicts};
+use super::{Ask, Verdicts};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
@@ -55,7 +55,7 @@ impl Memory {
     }
 
     /// Decides in three strokes under the locks: look at every cell, charge all if all admit, report.
-    pub fn decide(&self, asks: &Asks, now: Time) -> Verdicts {
+    pub fn decide(&self, asks: &[Ask<'_>], now: Time) -> Verdicts {
         let places: SmallVec<[(usize, Fingerprint); 2]> =
             asks.iter().map(|ask| ask.key.with(ask.limit.shape())).map(|key| (self.shard(key), key)).collect();
         let mut shards = Locked::take(&self.shards, &places);
@@ -80,7 +80,7 @@ impl Memory {
                         if !shard.contains_key(key) {
                             self.make_room(shard, now);
                             let cell = Cell::new(ask.limit.rates(), now);
-                            shard.insert(*key, Entry { cell, limit: ask.limit.clone() });
+                            shard.insert(*key, Entry { cell, limit: Arc::clone(ask.limit) });
                         }
                         shard.peek_mut(key).map(|entry| {
                             ask.limit.charge(&mut entry.cell, ask.cost);

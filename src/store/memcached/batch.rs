@@ -9,12 +9,12 @@ use memcache::exp::{Arithmetic, AsyncMetaClient, Error, Get, Op, OpResult};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::keys::{self, Placement};
-use super::{Health, Job};
+use super::{Health, Job, Wish};
 use crate::clock::{Time, micros};
 use crate::config;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Rate};
-use crate::store::{Ask, Verdicts};
+use crate::store::Verdicts;
 
 /// Decisions that share a round trip at most: more would wait for each other rather than for Memcached.
 const BATCH: usize = 128;
@@ -88,7 +88,7 @@ struct Wanted {
 
 /// One key of a batch.
 struct Key {
-    ask: Ask,
+    ask: Wish,
     base: String,
     /// Where its counters begin in the list.
     first: usize,
@@ -133,7 +133,7 @@ impl Wanted {
     }
 
     /// Decides one request against the counts as they are after those before it.
-    fn decide(&mut self, asks: &[Ask], now: Time, admitted: &mut Increments) -> Option<Verdicts> {
+    fn decide(&mut self, asks: &[Wish], now: Time, admitted: &mut Increments) -> Option<Verdicts> {
         let mut all = true;
         for ask in asks {
             let cell = self.keys.get(&ask.key.with(ask.limit.shape()))?.cell.as_ref()?;
@@ -154,7 +154,7 @@ impl Wanted {
 }
 
 impl Increments {
-    fn add(&mut self, base: &str, ask: &Ask, now: Time) {
+    fn add(&mut self, base: &str, ask: &Wish, now: Time) {
         for rate in ask.limit.rates() {
             let name = keys::counter(base, rate, now.micros() / rate.width());
             self.0.entry(name).or_insert((0, keys::lifetime(rate, now))).0 += ask.cost;
