@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use crate::clock::Time;
 use crate::config::Missing;
 use crate::identify::{Facts, Identity};
-use crate::limit::{Limit, Verdict};
+use crate::limit::Limit;
 use crate::store::{Answer, Ask, Asks, Store, Verdicts};
 use crate::tally::{Counter, PerWorker};
 
@@ -50,31 +48,23 @@ pub struct Decided {
     pub unknown: Counter,
 }
 
-/// The verdict of one guard, by its index on the route.
-pub type Judged = SmallVec<[(usize, Verdict); 2]>;
-
 /// The outcome for a request.
 #[derive(Debug)]
 pub enum Decision {
     /// It may pass; so say these guards, of which there may be none.
-    Admitted(Judged),
+    Admitted(Verdicts),
     /// At least one guard refuses.
-    Rejected(Judged),
+    Rejected(Verdicts),
     /// This guard, by its index, wants a key.
     NoKey(usize),
     /// The store does not answer.
     Unknown,
 }
 
-/// The route's asks with the guards they are for, or the guard that refuses a request without a key.
-fn gather<'a>(
-    guards: &'a [Guard],
-    facts: &Facts<'_>,
-    worker: usize,
-) -> Result<(Asks<'a>, SmallVec<[usize; 2]>), usize> {
+/// The route's asks, or the guard that refuses a request without a key.
+fn gather<'a>(guards: &'a [Guard], facts: &Facts<'_>, worker: usize) -> Result<Asks<'a>, usize> {
     let mut asks = Asks::new();
-    let mut asked = SmallVec::new();
-    for (index, guard) in guards.iter().enumerate() {
+    for (place, guard) in guards.iter().enumerate() {
         let key = match (guard.identity.of(facts), guard.missing) {
             (Some(key), _) => key,
             (None, Missing::Shared) => guard.identity.nobody(),
@@ -84,13 +74,12 @@ fn gather<'a>(
             }
             (None, Missing::Reject) => {
                 guard.tally.workers.of(worker).keyless.one();
-                return Err(index);
+                return Err(place);
             }
         };
-        asks.push(Ask { limit: &guard.limit, key, cost: 1 });
-        asked.push(index);
+        asks.push(Ask { limit: &guard.limit, key, cost: 1, place });
     }
-    Ok((asks, asked))
+    Ok(asks)
 }
 
 /// Decides. With a store in this process it answers on the spot; otherwise it waits `timeout` at most.
@@ -102,12 +91,12 @@ pub async fn decide(
     now: Time,
     worker: usize,
 ) -> Decision {
-    let (asks, asked) = match gather(guards, facts, worker) {
-        Ok(gathered) => gathered,
+    let asks = match gather(guards, facts, worker) {
+        Ok(asks) => asks,
         Err(guard) => return Decision::NoKey(guard),
     };
     if asks.is_empty() {
-        return Decision::Admitted(Judged::new());
+        return Decision::Admitted(Verdicts::new());
     }
     let verdicts = match store.decide(&asks, now) {
         Answer::Now(verdicts) => Some(verdicts),
@@ -115,24 +104,23 @@ pub async fn decide(
         Answer::Away => None,
     };
     match verdicts {
-        Some(verdicts) => settle(guards, &asked, verdicts, worker),
+        Some(verdicts) => settle(guards, verdicts, worker),
         None => {
-            asked.iter().for_each(|index| guards[*index].tally.workers.of(worker).unknown.one());
+            asks.iter().for_each(|ask| guards[ask.place].tally.workers.of(worker).unknown.one());
             Decision::Unknown
         }
     }
 }
 
-fn settle(guards: &[Guard], asked: &[usize], verdicts: Verdicts, worker: usize) -> Decision {
-    let judged: Judged = asked.iter().copied().zip(verdicts).collect();
-    let all = judged.iter().all(|(_, verdict)| verdict.admitted);
-    for (index, verdict) in &judged {
-        let decided = guards[*index].tally.workers.of(worker);
+fn settle(guards: &[Guard], verdicts: Verdicts, worker: usize) -> Decision {
+    let all = verdicts.iter().all(|(_, verdict)| verdict.admitted);
+    for (place, verdict) in &verdicts {
+        let decided = guards[*place].tally.workers.of(worker);
         match verdict.admitted {
             true if all => decided.admitted.one(),
             true => decided.spared.one(),
             false => decided.rejected.one(),
         }
     }
-    if all { Decision::Admitted(judged) } else { Decision::Rejected(judged) }
+    if all { Decision::Admitted(verdicts) } else { Decision::Rejected(verdicts) }
 }

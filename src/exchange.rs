@@ -13,14 +13,14 @@ use hyper::body::Incoming;
 use crate::account::{Account, Content, Line, Outcome, Settled};
 use crate::clock::{self, Time};
 use crate::config::OnError;
-use crate::decide::{self, Decision, Judged};
+use crate::decide::{self, Decision};
 use crate::forward::{Failure, Origin, Outbound, Pools, Upstream};
 use crate::gateway::{Action, Gateway, Served};
 use crate::identify::Facts;
 use crate::identify::client::{Client, client};
 use crate::respond::{self, Answer};
 use crate::route::path;
-use crate::store::Store;
+use crate::store::{Store, Verdicts};
 
 /// What a worker serves requests with.
 pub struct Worker {
@@ -91,7 +91,7 @@ pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<S
             let answer = respond::problem(StatusCode::SERVICE_UNAVAILABLE, "The store of the rate limits does not answer.");
             return own(account, Outcome::Unavailable, answer);
         }
-        Decision::Unknown => Judged::new(),
+        Decision::Unknown => Verdicts::new(),
     };
     drop(target);
 
@@ -155,7 +155,9 @@ fn bare(authority: &str) -> Option<&str> {
     let inner = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
     let valid = match inner {
         Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte)),
+        None => name.bytes().all(|byte| matches!(byte,
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'%' | b'!' | b'$'
+            | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=')),
     };
     let empty_name_with_port = name.is_empty() && !authority.is_empty();
     (valid && !empty_name_with_port && port.bytes().all(|byte| byte.is_ascii_digit())).then_some(name)
@@ -192,7 +194,7 @@ fn no_key(route: &Served, guard: usize) -> Answer {
     respond::problem(StatusCode::BAD_REQUEST, &format!("The request lacks what the limit \"{limit}\" counts by."))
 }
 
-fn tell(route: &Served, judged: &Judged, headers: &mut HeaderMap, now: Time) {
+fn tell(route: &Served, judged: &Verdicts, headers: &mut HeaderMap, now: Time) {
     if !judged.is_empty() {
         route.report.tell(headers, judged, now);
     }

@@ -8,7 +8,6 @@ pub mod client;
 use std::net::IpAddr;
 
 use http::{HeaderMap, Method, header};
-use smallvec::SmallVec;
 
 use crate::config::{Key, PathPattern, Segment, Source};
 use crate::fingerprint::{Domain, Fingerprint};
@@ -49,7 +48,8 @@ struct Reader {
     segment: usize,
 }
 
-type Bytes = SmallVec<[u8; 192]>;
+/// Room for the sources and values of most keys.
+const USUAL: usize = 128;
 
 impl Identity {
     /// The identity that `key` gives a request, counted by the limit called `limit` on a route with this path.
@@ -68,7 +68,7 @@ impl Identity {
 
     /// The key of a request; `None` if a part of it is missing.
     pub fn of(&self, facts: &Facts<'_>) -> Option<Fingerprint> {
-        let mut bytes = Bytes::new();
+        let mut bytes = Vec::with_capacity(USUAL);
         let present = |part: &Vec<Reader>| part.iter().any(|reader| reader.read(facts, &mut bytes).is_some());
         self.parts.iter().all(present).then(|| self.domain.fingerprint(&bytes))
     }
@@ -81,7 +81,7 @@ impl Identity {
 
 impl Reader {
     /// Appends the value if there is one; an empty value is none.
-    fn read(&self, facts: &Facts<'_>, bytes: &mut Bytes) -> Option<()> {
+    fn read(&self, facts: &Facts<'_>, bytes: &mut Vec<u8>) -> Option<()> {
         match &self.source {
             Source::ClientIp { v6 } => match facts.client.to_canonical() {
                 IpAddr::V4(address) => self.push(&address.octets(), bytes),
@@ -106,7 +106,7 @@ impl Reader {
         }
     }
 
-    fn push(&self, value: &[u8], bytes: &mut Bytes) -> Option<()> {
+    fn push(&self, value: &[u8], bytes: &mut Vec<u8>) -> Option<()> {
         if value.is_empty() {
             return None;
         }
@@ -206,7 +206,7 @@ mod tests {
         let headers = headers(lines);
         let facts = facts(&headers, "::1", Some("x=1&na%6De=a%20b&name=2"));
         let read = |source: Source| {
-            let mut bytes = Bytes::new();
+            let mut bytes = Vec::with_capacity(USUAL);
             let reader = &identity(&[&[source]]).parts[0][0];
             reader.read(&facts, &mut bytes).map(|()| bytes[16..].to_vec())
         };

@@ -28,13 +28,15 @@ pub struct Ask<'a> {
     pub key: Fingerprint,
     /// What the request costs.
     pub cost: u64,
+    /// The caller's own number for it, handed back with the verdict.
+    pub place: usize,
 }
 
 /// All that one request asks, in the order of the route's limits.
 pub type Asks<'a> = SmallVec<[Ask<'a>; 2]>;
 
-/// The verdict of each limit, in the order asked. If all admit, all were charged; else none was.
-pub type Verdicts = SmallVec<[Verdict; 2]>;
+/// The verdict of each limit under the place of its ask. If all admit, all were charged; else none was.
+pub type Verdicts = SmallVec<[(usize, Verdict); 2]>;
 
 /// A store's answer.
 #[derive(Debug)]

@@ -78,7 +78,7 @@ impl<T: Default> PerWorker<T> {
 
     /// The one of this worker.
     pub fn of(&self, worker: usize) -> &T {
-        &self.0[worker % self.0.len()].0
+        &self.0.get(worker).unwrap_or(&self.0[0]).0
     }
 
     /// All of them.

@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use sfv::{Integer, KeyRef, ListSerializer};
+use sfv::{Integer, ItemSerializer, KeyRef, ListSerializer};
 
 use super::{Answer, document, fixed, with_problem};
 use crate::clock::{Time, micros};
@@ -46,6 +46,8 @@ struct Teller {
 #[derive(Clone, Debug)]
 struct Policy {
     name: sfv::String,
+    /// Its item of RateLimit up to the number of requests that remain: `"name";r=`.
+    state: String,
     rate: Rate,
     document: Bytes,
 }
@@ -71,11 +73,13 @@ impl Report {
             headers.insert(POLICY, policy.clone());
         }
         if let Some((policy, verdict)) = self.binding(judged, |teller| teller.draft) {
-            let mut line = String::with_capacity(64);
-            let mut list = ListSerializer::with_buffer(&mut line);
-            let item = list.bare_item(&policy.name).parameter(KeyRef::constant("r"), integer(verdict.remaining));
+            // A structured integer is its digits, so what differs between requests goes behind what does not.
+            let mut line = Vec::with_capacity(policy.state.len() + 32);
+            line.extend_from_slice(policy.state.as_bytes());
+            line.extend_from_slice(itoa::Buffer::new().format(verdict.remaining).as_bytes());
             if let Some(wait) = verdict.wait {
-                let _ = item.parameter(KeyRef::constant("t"), integer(wait.div_ceil(SECOND)));
+                line.extend_from_slice(b";t=");
+                line.extend_from_slice(itoa::Buffer::new().format(wait.div_ceil(SECOND)).as_bytes());
             }
             if let Ok(line) = HeaderValue::from_maybe_shared(Bytes::from(line)) {
                 headers.insert(LIMIT, line);
@@ -145,7 +149,9 @@ impl Policy {
         let document = document(limit.status, QUOTA_EXCEEDED, &detail, &[&name]);
         // The configuration admits names of printable ASCII only, which are all structured strings.
         let name = sfv::String::from_string(name).unwrap_or_else(|_| sfv::StringRef::constant("limit").to_owned());
-        Self { name, rate: *rate, document }
+        let state = ItemSerializer::new().bare_item(&name).parameter(KeyRef::constant("r"), 0).finish();
+        let state = state.trim_end_matches('0').to_owned();
+        Self { name, state, rate: *rate, document }
     }
 }
 

@@ -42,6 +42,7 @@ struct Wish {
     limit: Arc<Limit>,
     key: Fingerprint,
     cost: u64,
+    place: usize,
 }
 
 /// How the exchanges with Memcached go.
@@ -77,7 +78,7 @@ impl Memcached {
             return Answer::Away;
         }
         let (reply, verdicts) = oneshot::channel();
-        let wish = |ask: &Ask<'_>| Wish { limit: ask.limit.clone(), key: ask.key, cost: ask.cost };
+        let wish = |ask: &Ask<'_>| Wish { limit: ask.limit.clone(), key: ask.key, cost: ask.cost, place: ask.place };
         match self.jobs.send(Job { asks: asks.iter().map(wish).collect(), now, reply }) {
             Ok(()) => Answer::Later(verdicts),
             Err(_) => Answer::Away,

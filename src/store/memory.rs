@@ -3,6 +3,7 @@
 //! Keys are spread over shards, each a least-recently-used map under a lock of its own. A decision takes
 //! the locks of all its shards in one order, so it is atomic and cannot deadlock.
 
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +15,7 @@ use smallvec::SmallVec;
 use super::{Ask, Verdicts};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
-use crate::limit::{Cell, Limit};
+use crate::limit::{Cell, Limit, Verdict};
 
 /// Small enough that walking a shard for spent cells holds its lock for some tens of microseconds.
 const KEYS_PER_SHARD: usize = 1024;
@@ -54,45 +55,48 @@ impl Memory {
         Self { shards, next_sweep: AtomicU64::new(0), evicted: AtomicU64::new(0) }
     }
 
-    /// Decides in three strokes under the locks: look at every cell, charge all if all admit, report.
+    /// Decides under the locks of all shards concerned: look at every cell, then charge all if all admit.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time) -> Verdicts {
-        let places: SmallVec<[(usize, Fingerprint); 2]> =
-            asks.iter().map(|ask| ask.key.with(ask.limit.shape())).map(|key| (self.shard(key), key)).collect();
+        let place = |ask: &Ask<'_>| {
+            let key = ask.key.with(ask.limit.shape());
+            (self.shard(key), key)
+        };
+        if let [ask] = asks {
+            let (shard, key) = place(ask);
+            let shard = &mut *self.shards[shard].lock();
+            let admitted = admits(shard, key, ask, now);
+            return iter::once(self.judge(shard, key, ask, now, admitted)).collect();
+        }
+        let places: SmallVec<[(usize, Fingerprint); 4]> = asks.iter().map(place).collect();
         let mut shards = Locked::take(&self.shards, &places);
-
         let mut admitted = true;
         for (ask, (shard, key)) in asks.iter().zip(&places) {
-            let rates = ask.limit.rates();
-            admitted &= match shards.of(*shard).and_then(|shard| shard.get_mut(key)) {
-                Some(entry) => {
-                    entry.cell.advance(rates, now);
-                    ask.limit.admits(&entry.cell, now, ask.cost)
-                }
-                None => rates.iter().all(|rate| ask.cost <= rate.quota()),
-            };
+            admitted &= shards.of(*shard).is_none_or(|shard| admits(shard, *key, ask, now));
         }
-        asks.iter()
-            .zip(&places)
-            .map(|(ask, (shard, key))| {
-                let shard = shards.of(*shard);
-                match shard {
-                    Some(shard) if admitted => {
-                        if !shard.contains_key(key) {
-                            self.make_room(shard, now);
-                            let cell = Cell::new(ask.limit.rates(), now);
-                            shard.insert(*key, Entry { cell, limit: Arc::clone(ask.limit) });
-                        }
-                        shard.peek_mut(key).map(|entry| {
-                            ask.limit.charge(&mut entry.cell, ask.cost);
-                            ask.limit.judge(&entry.cell, now, ask.cost, true)
-                        })
-                    }
-                    Some(shard) => shard.peek(key).map(|entry| ask.limit.judge(&entry.cell, now, ask.cost, false)),
-                    None => None,
+        let judge = |(ask, (shard, key)): (&Ask<'_>, &(usize, Fingerprint))| {
+            shards.of(*shard).map(|shard| self.judge(shard, *key, ask, now, admitted))
+        };
+        asks.iter().zip(&places).filter_map(judge).collect()
+    }
+
+    /// The verdict of one limit, charged if `all` admit.
+    fn judge(&self, shard: &mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time, all: bool) -> (usize, Verdict) {
+        let fresh = || Cell::new(ask.limit.rates(), now);
+        // Only an admission makes a cell: refused newcomers cannot push others out.
+        if all && !shard.contains_key(&key) {
+            self.make_room(shard, now);
+            shard.insert(key, Entry { cell: fresh(), limit: Arc::clone(ask.limit) });
+        }
+        let verdict = match shard.peek_mut(&key) {
+            Some(entry) => {
+                if all {
+                    ask.limit.charge(&mut entry.cell, ask.cost);
                 }
-                .unwrap_or_else(|| ask.limit.judge(&Cell::new(ask.limit.rates(), now), now, ask.cost, false))
-            })
-            .collect()
+                ask.limit.judge(&entry.cell, now, ask.cost, all)
+            }
+            None => ask.limit.judge(&fresh(), now, ask.cost, all),
+        };
+        (ask.place, verdict)
     }
 
     /// Drops cells that can no longer matter, in `1/parts` of the shards; call it regularly.
@@ -128,12 +132,24 @@ impl Memory {
     }
 }
 
+/// Whether the limit has room, as the key's most recent use.
+fn admits(shard: &mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -> bool {
+    let rates = ask.limit.rates();
+    match shard.get_mut(&key) {
+        Some(entry) => {
+            entry.cell.advance(rates, now);
+            ask.limit.admits(&entry.cell, now, ask.cost)
+        }
+        None => rates.iter().all(|rate| ask.cost <= rate.quota()),
+    }
+}
+
 /// The shards of one decision, locked.
-struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>);
+struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>);
 
 impl<'a> Locked<'a> {
     fn take(shards: &'a [Mutex<Shard>], places: &[(usize, Fingerprint)]) -> Self {
-        let mut wanted: SmallVec<[usize; 2]> = places.iter().map(|(shard, _)| *shard).collect();
+        let mut wanted: SmallVec<[usize; 4]> = places.iter().map(|(shard, _)| *shard).collect();
         wanted.sort_unstable();
         wanted.dedup();
         Self(wanted.iter().map(|index| (*index, shards[*index].lock())).collect())

@@ -147,7 +147,7 @@ impl Wanted {
                     ask.limit.charge(cell, ask.cost);
                     admitted.add(&key.base, ask, now);
                 }
-                Some(ask.limit.judge(cell, now, ask.cost, all))
+                Some((ask.place, ask.limit.judge(cell, now, ask.cost, all)))
             })
             .collect()
     }
