@@ -14,8 +14,11 @@ use crate::{config, describe, log, serve};
 /// It stands in front of APIs, finds the route and the client of every request, checks all rates that client has to
 /// keep, and forwards the request or answers 429. One binary, one file.
 #[derive(Debug, Parser)]
-#[command(version, after_help = "SIGHUP reloads the file, SIGTERM and SIGINT finish what is under way and stop.\n\
-    Exit codes: 0 all went well, 1 it could not start, 2 the file or the command line is not valid.")]
+#[command(
+    version,
+    after_help = "SIGHUP reloads the file, SIGTERM and SIGINT finish what is under way and stop.\n\
+    Exit codes: 0 all went well, 1 it could not start, 2 the file or the command line is not valid."
+)]
 struct Cli {
     /// The configuration file.
     #[arg(long, global = true, value_name = "FILE", default_value = "gateway.toml")]

@@ -1,14 +1,47 @@
 //! The configuration as it runs: every value checked, nothing waiting for a default.
 //!
-//! [`load`] and [`parse`] are the only ways to make one, for running, checking and reloading alike.
+//! [`load`] and [`parse`] are the only ways to make one.
+
+mod report;
+mod read;
+mod file;
+mod check;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode};
 use ipnet::IpNet;
 
+pub use report::Problems;
+
 use crate::limit::Rate;
+
+/// Reads a file: the same way for running, checking and reloading.
+///
+/// # Errors
+/// Everything that is wrong with it, each with its place.
+pub fn load(path: &Path) -> Result<Config, Problems> {
+    let name = path.display().to_string();
+    match std::fs::read(path) {
+        Ok(bytes) => parse(&name, bytes),
+        Err(error) => Err(Problems::unreadable(&name, &error)),
+    }
+}
+
+/// Reads the text of a file called `name`.
+///
+/// # Errors
+/// Everything that is wrong with it, each with its place.
+pub fn parse(name: &str, bytes: Vec<u8>) -> Result<Config, Problems> {
+    let text = String::from_utf8(bytes).map_err(|error| Problems::not_text(name, &error))?;
+    let (config, problems) = check::check(&text);
+    match config {
+        Some(config) if problems.is_empty() => Ok(config),
+        _ => Err(Problems::new(name, text, problems)),
+    }
+}
 
 /// All of gateway.toml.
 #[derive(Clone, Debug, PartialEq)]
@@ -317,19 +350,6 @@ impl std::fmt::Display for Source {
         }
     }
 }
-// STUB
-pub fn load(_: &std::path::Path) -> Result<Config, String> {
-    let mode = std::env::var("MODE").unwrap_or_default();
-    let up = std::env::var("UP").unwrap_or("127.0.0.1:9000".into());
-    let (host, port) = up.split_once(':').unwrap();
-    let rates = match mode.as_str() { "s3" => vec!["1/d"], _ => vec!["1000000/s", "4000000000/10m"] };
-    Ok(Config {
-        server: Server { listen: vec![std::env::var("LISTEN").unwrap_or("127.0.0.1:8080".into()).parse().unwrap()], workers: 1, trusted_proxies: vec![], header_timeout: Duration::from_secs(10), idle_timeout: Duration::from_secs(75), max_header_size: 65536, drain_timeout: Duration::from_secs(30) },
-        log: Log { level: tracing::Level::INFO, format: LogFormat::Auto, access: std::env::var("ACCESS").is_ok() },
-        admin: Some(Admin { listen: "127.0.0.1:9901".parse().unwrap() }),
-        store: Store::Memory { max_keys: 1000000 },
-        upstreams: vec![Upstream { name: "api".into(), servers: vec![UpstreamServer { address: if up == "echo:1" { Address::Echo } else { Address::Http { host: host.into(), port: port.parse().unwrap(), authority: up.clone() } }, weight: 1 }], connect_timeout: Duration::from_secs(1), timeout: Duration::from_secs(30) }],
-        limits: vec![Limit { name: "l".into(), key: Key { parts: vec![vec![Source::ClientIp { v6: 64 }]] }, rates: rates.iter().map(|r| r.parse().unwrap()).collect(), missing: Missing::Shared, headers: HeaderStyle::Draft, status: StatusCode::TOO_MANY_REQUESTS, body: String::new() }],
-        routes: vec![Route { host: Host::Any, path: PathPattern { text: "/*".into(), segments: vec![], rest: true }, methods: vec![], headers: vec![], action: Action::Forward { upstream: 0, strip: 0, preserve_host: false }, limits: if mode == "s1" { vec![] } else { vec![0] } }],
-    })
-}
+
+#[cfg(test)]
+mod tests;

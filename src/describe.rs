@@ -38,7 +38,11 @@ impl Display for Description<'_> {
             writeln!(f, "  {}", route::label(route))?;
             writeln!(f, "    {}", action(config, route))?;
             let limits: Vec<_> = route.limits.iter().map(|index| config.limits[*index].name.as_str()).collect();
-            writeln!(f, "    {}", if limits.is_empty() { "no limit".to_owned() } else { format!("limits: {}", limits.join(", ")) })?;
+            writeln!(
+                f,
+                "    {}",
+                if limits.is_empty() { "no limit".to_owned() } else { format!("limits: {}", limits.join(", ")) }
+            )?;
         }
         writeln!(f, "\nlimits")?;
         config.limits.iter().try_for_each(|limit| {

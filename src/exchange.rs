@@ -81,14 +81,14 @@ pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<S
         client: client.address,
         route: &route.tally.name,
     };
-    let decision =
-        decide::decide(&route.guards, &facts, &worker.store, gateway.store_timeout, now, worker.index).await;
+    let decision = decide::decide(&route.guards, &facts, &worker.store, gateway.store_timeout, now, worker.index).await;
     let judged = match decision {
         Decision::Admitted(judged) => judged,
         Decision::Rejected(judged) => return own(account, Outcome::Limited, route.report.reject(&judged, now)),
         Decision::NoKey(guard) => return own(account, Outcome::Refused, no_key(route, guard)),
         Decision::Unknown if gateway.on_error == OnError::Reject => {
-            let answer = respond::problem(StatusCode::SERVICE_UNAVAILABLE, "The store of the rate limits does not answer.");
+            let answer =
+                respond::problem(StatusCode::SERVICE_UNAVAILABLE, "The store of the rate limits does not answer.");
             return own(account, Outcome::Unavailable, answer);
         }
         Decision::Unknown => Verdicts::new(),
@@ -155,9 +155,11 @@ fn bare(authority: &str) -> Option<&str> {
     let inner = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
     let valid = match inner {
         Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => name.bytes().all(|byte| matches!(byte,
+        None => name.bytes().all(|byte| {
+            matches!(byte,
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'%' | b'!' | b'$'
-            | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=')),
+            | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=')
+        }),
     };
     let empty_name_with_port = name.is_empty() && !authority.is_empty();
     (valid && !empty_name_with_port && port.bytes().all(|byte| byte.is_ascii_digit())).then_some(name)

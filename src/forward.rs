@@ -60,7 +60,11 @@ pub struct Server {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') { write!(f, "[{}]:{}", self.host, self.port) } else { write!(f, "{}:{}", self.host, self.port) }
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
     }
 }
 
@@ -233,7 +237,13 @@ impl Outbound<'_> {
     }
 }
 
-fn attach((head, sent): Sent, link: Box<Link>, upload: Upload, pools: &Rc<Pools>, server: usize) -> Response<UpstreamBody> {
+fn attach(
+    (head, sent): Sent,
+    link: Box<Link>,
+    upload: Upload,
+    pools: &Rc<Pools>,
+    server: usize,
+) -> Response<UpstreamBody> {
     let body = UpstreamBody::new(link, head.end, head.keep_alive, pools, server);
     head.response.map(|()| if sent { body } else { body.uploading(upload) })
 }

@@ -122,7 +122,8 @@ fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
     let lines = headers.get_all(header::COOKIE).iter();
     let mut cookies = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
     cookies.find_map(|cookie| {
-        let value = cookie.trim_ascii().strip_prefix(name.as_bytes())?.trim_ascii_start().strip_prefix(b"=")?.trim_ascii();
+        let value =
+            cookie.trim_ascii().strip_prefix(name.as_bytes())?.trim_ascii_start().strip_prefix(b"=")?.trim_ascii();
         Some(value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value))
     })
 }
@@ -198,11 +199,8 @@ mod tests {
 
     #[test]
     fn every_source_is_read() {
-        let lines: &[(&'static str, &[u8])] = &[
-            ("cookie", b"theme=\xff; sid=one"),
-            ("cookie", b"other=\"two\""),
-            ("authorization", b"bEARER  token "),
-        ];
+        let lines: &[(&'static str, &[u8])] =
+            &[("cookie", b"theme=\xff; sid=one"), ("cookie", b"other=\"two\""), ("authorization", b"bEARER  token ")];
         let headers = headers(lines);
         let facts = facts(&headers, "::1", Some("x=1&na%6De=a%20b&name=2"));
         let read = |source: Source| {

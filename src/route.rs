@@ -115,7 +115,8 @@ pub fn label(route: &Route) -> String {
         Host::Under(name) => format!("*.{name}"),
     };
     let methods = route.methods.iter().map(Method::as_str).collect::<Vec<_>>().join(",");
-    let headers: String = route.headers.iter().map(|(name, value)| format!(" {name}={value}")).collect();
+    let headers =
+        route.headers.iter().fold(String::new(), |all, (name, value)| all + " " + name.as_str() + "=" + value);
     let methods = if methods.is_empty() { methods } else { methods + " " };
     format!("{methods}{host}{}{headers}", route.path.text)
 }
@@ -148,9 +149,10 @@ impl Node {
 impl Entry {
     fn wants(&self, method: &Method, headers: &HeaderMap) -> bool {
         (self.methods.is_empty() || self.methods.contains(method))
-            && self.headers.iter().all(|(name, value)| {
-                headers.get_all(name).iter().any(|found| found.as_bytes() == value.as_bytes())
-            })
+            && self
+                .headers
+                .iter()
+                .all(|(name, value)| headers.get_all(name).iter().any(|found| found.as_bytes() == value.as_bytes()))
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Upper bounds of the histogram's buckets in microseconds: a store's round trip at one end, a slow upstream at the other.
 pub const BOUNDS: [u64; 16] = [
-    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 10_000_000,
-    30_000_000,
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+    10_000_000, 30_000_000,
 ];
 
 /// A count that only grows.

@@ -16,10 +16,12 @@ pub fn text(view: &View) -> String {
     let routes = view.kept.routes();
     let limits = view.kept.limits();
     let mut families = vec![
-        family("gateway_build_info", "The version that runs; always 1.", MetricType::GAUGE, [gauge(
-            1,
-            &[("version", env!("CARGO_PKG_VERSION"))],
-        )]),
+        family(
+            "gateway_build_info",
+            "The version that runs; always 1.",
+            MetricType::GAUGE,
+            [gauge(1, &[("version", env!("CARGO_PKG_VERSION"))])],
+        ),
         family(
             "gateway_requests_total",
             "Requests by route, how they ended, and class of status.",
@@ -39,10 +41,12 @@ pub fn text(view: &View) -> String {
             MetricType::COUNTER,
             limits.iter().flat_map(|limit| decisions(limit)),
         ),
-        family("gateway_config_reloads_total", "Reloads of the configuration, by result.", MetricType::COUNTER, [
-            counter(view.reloaded.get(), &[("result", "ok")]),
-            counter(view.refused.get(), &[("result", "refused")]),
-        ]),
+        family(
+            "gateway_config_reloads_total",
+            "Reloads of the configuration, by result.",
+            MetricType::COUNTER,
+            [counter(view.reloaded.get(), &[("result", "ok")]), counter(view.refused.get(), &[("result", "refused")])],
+        ),
     ];
     families.extend(store(&view.store));
     families.retain(|family| !family.get_metric().is_empty());

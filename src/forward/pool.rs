@@ -15,6 +15,7 @@ const MOST_RESTING: usize = 512;
 /// Resting connections by the id of their server, the one used last on top.
 #[derive(Debug, Default)]
 pub struct Pools {
+    #[expect(clippy::vec_box, reason = "a link moves with every request: better its address than its buffers")]
     resting: RefCell<Vec<Vec<Box<Link>>>>,
     tick: Cell<u64>,
 }

@@ -84,6 +84,7 @@ pub(super) fn parse(bytes: &mut BytesMut, method: &Method) -> Result<Option<Head
 
 /// What the headers say of the message itself, and the connection it came on.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "four things that a head says or does not say")]
 struct Frame<'a> {
     length: Option<&'a [u8]>,
     lengths_differ: bool,
@@ -131,10 +132,8 @@ impl<'a> Frame<'a> {
 
     /// Whether a header goes on to the client.
     fn passes(&self, name: &HeaderName) -> bool {
-        let hop = matches!(
-            name.as_str(),
-            "connection" | "transfer-encoding" | "upgrade" | "keep-alive" | "proxy-connection"
-        );
+        let hop =
+            matches!(name.as_str(), "connection" | "transfer-encoding" | "upgrade" | "keep-alive" | "proxy-connection");
         !hop && !self.named.iter().any(|named| named.eq_ignore_ascii_case(name.as_str().as_bytes()))
     }
 }
@@ -213,7 +212,9 @@ mod tests {
 
     #[test]
     fn some_responses_have_no_body_whatever_they_say() {
-        for (status, method) in [("204 No Content", Method::GET), ("304 Not Modified", Method::GET), ("200 OK", Method::HEAD)] {
+        for (status, method) in
+            [("204 No Content", Method::GET), ("304 Not Modified", Method::GET), ("200 OK", Method::HEAD)]
+        {
             let found = head(&format!("HTTP/1.1 {status}\r\ncontent-length: 7\r\n\r\n"), &method).unwrap().unwrap();
             assert_eq!(found.end, BodyEnd::Length(0));
             assert_eq!(found.response.headers()["content-length"], "7", "a HEAD tells what a GET would");
@@ -240,14 +241,16 @@ mod tests {
                     content-length: 2\r\nset-cookie: a\r\nset-cookie: b\r\n\r\nok";
         let mut bytes = BytesMut::from(text);
         let found = parse(&mut bytes, &Method::GET).unwrap().unwrap();
-        let names: Vec<_> = found.response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        let names: Vec<_> =
+            found.response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         assert_eq!(names, [("content-length", "2"), ("set-cookie", "a"), ("set-cookie", "b")]);
         assert_eq!(&bytes[..], b"ok");
     }
 
     #[test]
     fn interim_responses_are_left_out() {
-        let text = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n";
+        let text =
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n";
         assert_eq!(head(text, &Method::GET).unwrap().unwrap().response.status(), 204);
         assert!(head("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.", &Method::GET).unwrap().is_none());
         assert_eq!(head("HTTP/1.1 101 Switching Protocols\r\n\r\n", &Method::GET).unwrap_err(), BadHead::Upgrade);
@@ -255,7 +258,12 @@ mod tests {
 
     #[test]
     fn refuses_what_is_not_http() {
-        for text in ["hello\r\n\r\n", "HTTP/2 200 OK\r\n\r\n", "HTTP/1.1 99 X\r\n\r\n", "HTTP/1.1 200 OK\r\nbad name: x\r\n\r\n"] {
+        for text in [
+            "hello\r\n\r\n",
+            "HTTP/2 200 OK\r\n\r\n",
+            "HTTP/1.1 99 X\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nbad name: x\r\n\r\n",
+        ] {
             assert_eq!(head(text, &Method::GET).unwrap_err(), BadHead::NotHttp, "{text}");
         }
         let large = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(MAX_HEAD));

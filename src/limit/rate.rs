@@ -138,7 +138,7 @@ impl fmt::Display for RateError {
             Self::Form => f.write_str("a rate is N/PERIOD, like \"10/s\" or \"3000/10m\""),
             Self::Quota => f.write_str("the number of requests in a rate is from 1 to 4294967296"),
             Self::Window => f.write_str("the period of a rate is from 1s to 31d"),
-            Self::Period(error) => write!(f, "the period of a rate is s, m, h, d or a duration: {error}"),
+            Self::Period(_) => f.write_str("the period of a rate is s, m, h, d or a duration like 10m"),
             Self::Precision => f.write_str("precision is from 1 to 60"),
         }
     }

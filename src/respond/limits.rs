@@ -104,7 +104,9 @@ impl Report {
         };
         let mut answer = match (&teller.body, teller.rates.get(verdict.rate)) {
             (Some(body), _) => fixed(teller.status, body.clone()),
-            (None, policy) => with_problem(teller.status, policy.map(|policy| policy.document.clone()).unwrap_or_default()),
+            (None, policy) => {
+                with_problem(teller.status, policy.map(|policy| policy.document.clone()).unwrap_or_default())
+            }
         };
         if let Some(wait) = verdict.wait {
             // The smallest whole second after which the request would pass, if nothing else came.
@@ -189,15 +191,13 @@ mod tests {
 
     #[test]
     fn the_draft_lists_all_policies_and_the_rate_that_binds() {
-        let limits = [limit("a", &["10/s", "3000/10m"], HeaderStyle::Draft), limit("b", &["5/90s"], HeaderStyle::Draft)];
+        let limits =
+            [limit("a", &["10/s", "3000/10m"], HeaderStyle::Draft), limit("b", &["5/90s"], HeaderStyle::Draft)];
         let report = Report::new(&limits);
         let judged = [(0, verdict(true, 1, 7, 900_000)), (1, verdict(true, 0, 4, 3_000_001))];
         assert_eq!(
             told(&report, &judged),
-            [
-                r#"ratelimit-policy: "a-s";q=10;w=1, "a-10m";q=3000;w=600, "b";q=5;w=90"#,
-                r#"ratelimit: "b";r=4;t=4"#,
-            ]
+            [r#"ratelimit-policy: "a-s";q=10;w=1, "a-10m";q=3000;w=600, "b";q=5;w=90"#, r#"ratelimit: "b";r=4;t=4"#,]
         );
         let judged = [(0, verdict(false, 0, 0, 900_000)), (1, verdict(true, 0, 0, 3_000_001))];
         assert_eq!(told(&report, &judged)[1], r#"ratelimit: "a-s";r=0;t=1"#, "a refusal goes before");

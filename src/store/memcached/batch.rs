@@ -54,7 +54,7 @@ struct Increments(HashMap<String, (u64, u32)>);
 ///
 /// On failure the replies are dropped, which tells those who wait.
 async fn exchange(link: &mut Link, increments: Increments, batch: Vec<Job>) -> Increments {
-    let Some(now) = batch.iter().map(|job| job.now).max().or_else(|| link.last) else { return Increments::default() };
+    let Some(now) = batch.iter().map(|job| job.now).max().or(link.last) else { return Increments::default() };
     link.last = Some(now);
     let mut wanted = Wanted::gather(&link.config.prefix, &batch, now);
 
