@@ -191,12 +191,12 @@ mod tests {
         }
     }
 
-    fn find(routes: &[Route], host: &str, path: &str, method: Method, beta: Option<&'static str>) -> Option<String> {
+    fn find(routes: &[Route], host: &str, path: &str, method: &Method, beta: Option<&'static str>) -> Option<String> {
         let mut headers = HeaderMap::new();
         if let Some(beta) = beta {
             headers.insert("x-beta", HeaderValue::from_static(beta));
         }
-        Routes::build(routes).find(host, path, &method, &headers).map(|index| label(&routes[index]))
+        Routes::build(routes).find(host, path, method, &headers).map(|index| label(&routes[index]))
     }
 
     #[test]
@@ -216,18 +216,18 @@ mod tests {
         for _ in 0..routes.len() {
             routes.rotate_left(1);
             let on = |path, method, beta| find(&routes, "h", path, method, beta).unwrap();
-            assert_eq!(on("/v1/login", Method::GET, None), "/v1/login");
-            assert_eq!(on("/v1/login", Method::POST, None), "POST /v1/login");
-            assert_eq!(on("/v1/login", Method::POST, Some("1")), "POST /v1/login x-beta=1");
-            assert_eq!(on("/v1/login", Method::POST, Some("2")), "POST /v1/login");
-            assert_eq!(on("/v1/acme", Method::GET, None), "/v1/{tenant}");
-            assert_eq!(on("/v1/users", Method::GET, None), "/v1/{tenant}");
-            assert_eq!(on("/v2/users", Method::GET, None), "/{any}/users");
-            assert_eq!(on("/v1/a/b", Method::GET, None), "/v1/*");
-            assert_eq!(on("/v1/", Method::GET, None), "/v1/*");
-            assert_eq!(on("/v1", Method::GET, None), "/*");
-            assert_eq!(on("/", Method::GET, None), "/*");
-            let at = |host, path| find(&routes, host, path, Method::GET, None).unwrap();
+            assert_eq!(on("/v1/login", &Method::GET, None), "/v1/login");
+            assert_eq!(on("/v1/login", &Method::POST, None), "POST /v1/login");
+            assert_eq!(on("/v1/login", &Method::POST, Some("1")), "POST /v1/login x-beta=1");
+            assert_eq!(on("/v1/login", &Method::POST, Some("2")), "POST /v1/login");
+            assert_eq!(on("/v1/acme", &Method::GET, None), "/v1/{tenant}");
+            assert_eq!(on("/v1/users", &Method::GET, None), "/v1/{tenant}");
+            assert_eq!(on("/v2/users", &Method::GET, None), "/{any}/users");
+            assert_eq!(on("/v1/a/b", &Method::GET, None), "/v1/*");
+            assert_eq!(on("/v1/", &Method::GET, None), "/v1/*");
+            assert_eq!(on("/v1", &Method::GET, None), "/*");
+            assert_eq!(on("/", &Method::GET, None), "/*");
+            let at = |host, path| find(&routes, host, path, &Method::GET, None).unwrap();
             assert_eq!(at("api.example.com", "/v1/login"), "api.example.com/*");
             assert_eq!(at("www.example.com", "/v1/login"), "*.example.com/v1/login");
             assert_eq!(at("www.example.com", "/v1/other"), "/v1/{tenant}");
@@ -239,9 +239,9 @@ mod tests {
     #[test]
     fn a_route_whose_conditions_fail_leaves_the_request_to_the_next() {
         let routes = [route("", "/v1/users", &[Method::POST], &[]), route("", "/{a}/users", &[Method::PUT], &[])];
-        assert_eq!(find(&routes, "h", "/v1/users", Method::PUT, None).unwrap(), "PUT /{a}/users");
-        assert_eq!(find(&routes, "h", "/v1/users", Method::GET, None), None);
-        assert_eq!(find(&routes, "h", "*", Method::OPTIONS, None), None);
+        assert_eq!(find(&routes, "h", "/v1/users", &Method::PUT, None).unwrap(), "PUT /{a}/users");
+        assert_eq!(find(&routes, "h", "/v1/users", &Method::GET, None), None);
+        assert_eq!(find(&routes, "h", "*", &Method::OPTIONS, None), None);
     }
 
     /// Whether the pattern is for this path, read off its definition.
