@@ -1,11 +1,14 @@
 //! The configuration as it runs: every value checked, nothing waiting for a default.
 //!
-//! [`load`] and [`parse`] are the only ways to make one.
+//! [`load`] and [`parse`] are the only ways to make one, for running, checking and reloading alike.
 
 mod report;
 mod read;
+mod values;
 mod file;
 mod check;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,33 +16,29 @@ use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode};
 use ipnet::IpNet;
-
-pub use report::Problems;
+use toml::de::DeTable;
 
 use crate::limit::Rate;
 
-/// Reads a file: the same way for running, checking and reloading.
-///
-/// # Errors
-/// Everything that is wrong with it, each with its place.
+pub use report::{Problem, Problems};
+
+/// Reads a file. Everything that is wrong with it is found at once.
 pub fn load(path: &Path) -> Result<Config, Problems> {
-    let name = path.display().to_string();
-    match std::fs::read(path) {
-        Ok(bytes) => parse(&name, bytes),
-        Err(error) => Err(Problems::unreadable(&name, &error)),
-    }
+    let bytes = std::fs::read(path).map_err(|error| Problems::unreadable(path, &error))?;
+    parse(&bytes, &path.display().to_string())
 }
 
-/// Reads the text of a file called `name`.
-///
-/// # Errors
-/// Everything that is wrong with it, each with its place.
-pub fn parse(name: &str, bytes: Vec<u8>) -> Result<Config, Problems> {
-    let text = String::from_utf8(bytes).map_err(|error| Problems::not_text(name, &error))?;
-    let (config, problems) = check::check(&text);
+/// Reads the text of a file; problems call it `name`.
+pub fn parse(bytes: &[u8], name: &str) -> Result<Config, Problems> {
+    let text = std::str::from_utf8(bytes).map_err(|error| Problems::not_utf8(name, bytes, error.valid_up_to()))?;
+    let (table, errors) = DeTable::parse_recoverable(text);
+    // What recovery makes of broken syntax is not what the user wrote, so it is not judged.
+    let broken = errors.iter().any(|error| !report::is_duplicate(error));
+    let source = read::Source::new(text, errors.iter().map(|error| report::syntax(text, error)).collect());
+    let config = (!broken).then(|| check::resolve(file::read(&table, &source), &source));
     match config {
-        Some(config) if problems.is_empty() => Ok(config),
-        _ => Err(Problems::new(name, text, problems)),
+        Some(config) if source.is_clean() => Ok(config),
+        _ => Err(Problems::new(name, text, source.into_problems())),
     }
 }
 
@@ -350,6 +349,3 @@ impl std::fmt::Display for Source {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,42 +1,75 @@
 //! Durations and sizes as people write them: `250ms`, `10m`, `64KiB`.
 
+use std::fmt;
 use std::time::Duration;
 
-/// Why a text is not a duration.
-pub type DurationError = humantime::DurationError;
+use bytesize::ByteSize;
 
 /// Reads `250ms`, `10s`, `10m`, `1h`, `7d`.
-///
-/// # Errors
-/// When it is not a number with a unit, or more than a duration can hold.
 pub fn duration(text: &str) -> Result<Duration, DurationError> {
-    humantime::parse_duration(text)
+    // What is longer can only be a sum that overflows inside the parser.
+    if text.len() > 20 {
+        return Err(DurationError::TooLong);
+    }
+    // Months and years have no fixed length, and `M` is mostly a slip for `m`.
+    let mut units = text.split(|c: char| !c.is_alphabetic()).filter(|unit| !unit.is_empty());
+    if let Some(unit) = units.find(|unit| *unit == "M" || unit.starts_with("mo") || unit.starts_with('y')) {
+        return Err(DurationError::Unit(unit.to_owned()));
+    }
+    humantime::parse_duration(text).map_err(|error| match error {
+        humantime::DurationError::Empty => DurationError::Empty,
+        humantime::DurationError::UnknownUnit { unit, .. } if unit.is_empty() => DurationError::NoUnit,
+        humantime::DurationError::UnknownUnit { unit, .. } => DurationError::Unit(unit),
+        humantime::DurationError::NumberOverflow => DurationError::TooLong,
+        _ => DurationError::Form,
+    })
 }
 
-/// Reads `16KiB`, `1MiB`, `64kB` as bytes.
-pub fn size(text: &str) -> Option<u64> {
-    text.parse::<bytesize::ByteSize>().ok().map(|size| size.as_u64())
+/// Why a text is not a duration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DurationError {
+    /// Nothing but spaces.
+    Empty,
+    /// A number alone.
+    NoUnit,
+    /// This is no unit of time.
+    Unit(String),
+    /// Not a number and a unit.
+    Form,
+    /// Longer than can be counted.
+    TooLong,
 }
 
-/// Writes a duration in the largest unit that it is a whole number of: `250ms`, `10m`, `30d`.
-pub fn span(span: Duration) -> String {
-    let (count, unit) = parts(span);
-    format!("{count}{unit}")
-}
-
-/// Writes a window as the period of a rate: like [`span`], without the number where it is one unit: `s`, `10m`.
-pub fn period(span: Duration) -> String {
-    match parts(span) {
-        (1, unit @ ("d" | "h" | "m" | "s")) => unit.to_owned(),
-        (count, unit) => format!("{count}{unit}"),
+impl fmt::Display for DurationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("it is empty"),
+            Self::NoUnit => f.write_str("it has no unit"),
+            Self::Unit(unit) => write!(f, "`{unit}` is not a unit"),
+            Self::Form => f.write_str("it is not a number and a unit"),
+            Self::TooLong => f.write_str("it is too long"),
+        }
     }
 }
 
-fn parts(span: Duration) -> (u128, &'static str) {
+impl std::error::Error for DurationError {}
+
+/// Reads a number of bytes: `512B`, `64KiB`, `1MiB`, or decimal `64KB`, `1MB`.
+pub fn size(text: &str) -> Option<u64> {
+    // A number alone leaves open what it counts.
+    let counted = text.ends_with(|last: char| last.is_ascii_alphabetic());
+    text.parse::<ByteSize>().ok().filter(|_| counted).map(|size| size.as_u64())
+}
+
+/// Writes a window as the period of a rate: `s`, `10m`, `30d`, in the largest unit that it is a whole number of.
+pub fn period(span: Duration) -> String {
     let micros = span.as_micros();
     let units = [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000)];
     let (unit, size) = units.into_iter().find(|(_, size)| micros.is_multiple_of(*size)).unwrap_or(("us", 1));
-    (micros / size, unit)
+    match micros / size {
+        1 if unit.len() == 1 => unit.to_owned(),
+        count => format!("{count}{unit}"),
+    }
 }
 
 #[cfg(test)]
@@ -44,14 +77,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_what_it_reads() {
-        for text in ["250ms", "10s", "10m", "1h", "7d", "90s", "31d", "1us"] {
-            assert_eq!(span(duration(text).unwrap()), text);
-        }
-        assert_eq!(period(Duration::from_secs(60)), "m");
-        assert_eq!(period(Duration::from_millis(1)), "1ms");
+    fn reads_durations() {
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("1h 30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(duration("7d"), Ok(Duration::from_secs(7 * 86_400)));
+        assert_eq!(duration(""), Err(DurationError::Empty));
+        assert_eq!(duration("10"), Err(DurationError::NoUnit));
+        assert_eq!(duration("10x"), Err(DurationError::Unit("x".to_owned())));
+        assert_eq!(duration("1M"), Err(DurationError::Unit("M".to_owned())));
+        assert_eq!(duration("-1s"), Err(DurationError::Form));
+        assert_eq!(duration("18446744073709551615s1000ms"), Err(DurationError::TooLong));
+    }
+
+    #[test]
+    fn reads_sizes() {
         assert_eq!(size("64KiB"), Some(65_536));
-        assert_eq!(size("64kB"), Some(64_000));
-        assert_eq!(size("64 apples"), None);
+        assert_eq!(size("64KB"), Some(64_000));
+        assert_eq!(size("1.5MiB"), Some(1_572_864));
+        assert_eq!(size("512B"), Some(512));
+        for text in ["", "64", "KiB", "64 potatoes", "-1KiB", "1e3KiB", "99999999999999999999999999"] {
+            assert_eq!(size(text), None, "{text}");
+        }
     }
 }

@@ -1,219 +1,365 @@
-//! Reads values out of TOML by name and notes every problem on the way, instead of stopping at the first.
+//! A reader over a parsed file that goes on after a problem, so that one run finds them all.
+//!
+//! Every method reports what is wrong itself and then returns nothing; callers take a default and carry on.
 
 use std::cell::RefCell;
 use std::ops::{Range, RangeInclusive};
-use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::report::Problem;
-use crate::units;
+use super::report::{Problem, did_you_mean, either, nearest, quoted};
 
-/// A value with its place.
-pub(super) type Value<'a> = Spanned<DeValue<'a>>;
-/// A value that was read, or what is wrong with it.
-pub(super) type Read<T> = Result<T, Problem>;
+/// The text being read, and what was found wrong with it so far.
+pub(super) struct Source<'a> {
+    pub(super) text: &'a str,
+    problems: RefCell<Vec<Problem>>,
+}
 
-/// The problems found so far.
-#[derive(Debug, Default)]
-pub(super) struct Findings(RefCell<Vec<Problem>>);
-
-impl Findings {
-    pub(super) fn add(&self, problem: Problem) {
-        self.0.borrow_mut().push(problem);
+impl<'a> Source<'a> {
+    pub(super) fn new(text: &'a str, problems: Vec<Problem>) -> Self {
+        Self { text, problems: RefCell::new(problems) }
     }
 
-    pub(super) fn keep<T>(&self, read: Read<T>) -> Option<T> {
-        read.map_err(|problem| self.add(problem)).ok()
+    pub(super) fn report(&self, span: Range<usize>, message: impl Into<String>, help: impl Into<String>) {
+        let help = Some(help.into()).filter(|help: &String| !help.is_empty());
+        self.problems.borrow_mut().push(Problem { span, message: message.into(), help });
     }
 
-    pub(super) fn into_vec(self) -> Vec<Problem> {
-        self.0.into_inner()
+    pub(super) fn is_clean(&self) -> bool {
+        self.problems.borrow().is_empty()
+    }
+
+    pub(super) fn into_problems(self) -> Vec<Problem> {
+        self.problems.into_inner()
     }
 }
 
-/// One table of the file. Every key that is asked for is known; [`Section::finish`] reports the others.
-pub(super) struct Section<'a> {
-    /// How the file writes it: `[server]`.
-    pub(super) name: String,
+/// Why a text is not the value that it should be.
+#[derive(Debug, PartialEq)]
+pub(super) struct Wrong {
+    /// What was found.
+    pub(super) message: String,
+    /// What is allowed.
+    pub(super) help: String,
+    /// The part of the text that is wrong, if not all of it.
+    pub(super) part: Option<Range<usize>>,
+}
+
+impl Wrong {
+    pub(super) fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { message: message.into(), help: help.into(), part: None }
+    }
+
+    /// Something of the contract that this version does not do.
+    pub(super) fn later(what: &str, help: impl Into<String>) -> Self {
+        Self::new(format!("`{what}` is not supported yet"), help)
+    }
+
+    /// The same, about a part of the text.
+    pub(super) fn at(self, part: Range<usize>) -> Self {
+        Self { part: Some(part), ..self }
+    }
+}
+
+/// A name in the file, and where it stands.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Name<'a> {
+    pub(super) text: &'a str,
     pub(super) span: Range<usize>,
-    table: Option<&'a DeTable<'a>>,
+}
+
+/// A table whose keys are known. [`Section::close`] reports those that nobody asked for.
+pub(super) struct Section<'a> {
+    /// Where it is defined.
+    pub(super) span: Range<usize>,
+    pub(super) source: &'a Source<'a>,
+    title: String,
+    table: &'a DeTable<'a>,
     known: RefCell<Vec<&'static str>>,
-    findings: &'a Findings,
+    refused: RefCell<Vec<&'static str>>,
 }
 
 impl<'a> Section<'a> {
-    pub(super) fn new(name: &str, span: Range<usize>, table: &'a DeTable<'a>, findings: &'a Findings) -> Self {
-        Self { name: name.to_owned(), span, table: Some(table), known: RefCell::default(), findings }
+    /// The whole file.
+    pub(super) fn root(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) -> Self {
+        Self {
+            span: 0..0,
+            source,
+            title: "the file".to_owned(),
+            table: table.get_ref(),
+            known: RefCell::default(),
+            refused: RefCell::default(),
+        }
     }
 
-    /// A section that the file leaves out, so that all its defaults hold.
-    pub(super) fn absent(findings: &'a Findings) -> Self {
-        Self { name: String::new(), span: 0..0, table: None, known: RefCell::default(), findings }
-    }
-
-    /// The section that a value is.
-    pub(super) fn of(name: &str, value: &'a Value<'a>, findings: &'a Findings) -> Option<Self> {
-        let table = findings.keep(match value.get_ref() {
-            DeValue::Table(table) => Ok(table),
-            other => Err(wrong(value, &format!("{name} is a table"), other)),
-        })?;
-        Some(Self::new(name, value.span(), table, findings))
-    }
-
-    pub(super) fn value(&self, key: &'static str) -> Option<&'a Value<'a>> {
+    /// The value of a key that may be left out.
+    pub(super) fn field(&self, key: &'static str) -> Option<Field<'a>> {
         self.known.borrow_mut().push(key);
-        self.table?.get(key)
+        let value = self.table.get(key)?;
+        Some(Field { what: format!("`{key}`"), span: value.span(), value: value.get_ref(), source: self.source })
     }
 
-    /// The value of `key` as `read` reads it; `None` if it is not there or wrong.
-    pub(super) fn read<T>(&self, key: &'static str, read: impl FnOnce(&'a Value<'a>) -> Read<T>) -> Option<T> {
-        self.value(key).and_then(|value| self.findings.keep(read(value)))
+    /// The value of a key that must be there; `help` says how it looks.
+    pub(super) fn required(&self, key: &'static str, help: &str) -> Option<Field<'a>> {
+        let field = self.field(key);
+        if field.is_none() {
+            self.source.report(self.span.clone(), format!("{} has no `{key}`", self.title), help);
+        }
+        field
     }
 
-    /// The value of a key that must be there.
-    pub(super) fn need<T>(
+    /// Where a key stands that is there.
+    pub(super) fn key_span(&self, key: &str) -> Range<usize> {
+        self.table.get_key_value(key).map_or(self.span.clone(), |(key, _)| key.span())
+    }
+
+    /// Reports those of `keys` that are there: they belong elsewhere.
+    pub(super) fn misplaced(&self, keys: &[&'static str], owner: &str, help: &str) {
+        for key in keys.iter().filter(|key| self.table.contains_key(**key)) {
+            self.source.report(self.key_span(key), format!("`{key}` belongs to {owner}"), help);
+            self.refused.borrow_mut().push(key);
+        }
+    }
+
+    /// The value of a key that is one of several words.
+    pub(super) fn choice<T: Copy>(&self, key: &'static str, words: &[(&str, T)], later: &[&str]) -> Option<T> {
+        self.field(key)?.choice(words, later)
+    }
+
+    /// All keys with their values, in the order of the file, where the keys are names of the user's choice.
+    pub(super) fn entries(&self) -> Vec<(Name<'a>, Field<'a>)> {
+        let mut entries: Vec<_> = self.table.iter().map(|(key, value)| self.entry(key, value)).collect();
+        entries.sort_by_key(|(name, _)| name.span.start);
+        entries
+    }
+
+    fn entry(
         &self,
-        key: &'static str,
-        example: &str,
-        read: impl FnOnce(&'a Value<'a>) -> Read<T>,
-    ) -> Option<T> {
-        if self.value(key).is_none() {
-            let message = format!("{} has no `{key}`", self.name);
-            self.findings.add(Problem::new(self.span.clone(), message, format!("add {key} = {example}")));
-        }
-        self.read(key, read)
+        key: &'a Spanned<std::borrow::Cow<'a, str>>,
+        value: &'a Spanned<DeValue<'a>>,
+    ) -> (Name<'a>, Field<'a>) {
+        let what = format!("`{}`", key.get_ref());
+        let field = Field { what, span: value.span(), value: value.get_ref(), source: self.source };
+        (Name { text: key.get_ref(), span: key.span() }, field)
     }
 
-    /// All entries of the table, for tables whose keys are names.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (&'a str, Range<usize>, &'a Value<'a>)> + use<'a> {
-        let entries = self.table.into_iter().flat_map(DeTable::iter);
-        entries.map(|(name, value)| (name.get_ref().as_ref(), name.span(), value))
-    }
-
-    /// Keys that the file may have one day, and what to say of them until then.
-    pub(super) fn later(&self, keys: &[&'static str]) {
-        for key in keys {
-            if let Some((name, _)) = self.table.and_then(|table| table.get_key_value(*key)) {
-                self.known.borrow_mut().push(key);
-                self.findings.add(Problem::plain(name.span(), format!("`{key}` is not supported yet")));
-            }
-        }
-    }
-
-    /// Reports keys that nobody asked for.
-    pub(super) fn finish(self) {
+    /// Reports every key that was not asked for; those in `later` are part of the contract, but not of this version.
+    pub(super) fn close(self, later: &[&str]) {
         let known = self.known.borrow();
-        for (name, span, _) in self.entries() {
-            if !known.contains(&name) {
-                let message = match self.name.as_str() {
-                    "" => format!("unknown key or section `{name}`"),
-                    section => format!("unknown key `{name}` in {section}"),
-                };
-                self.findings.add(Problem::new(span, message, suggest(name, &known)));
+        for (name, _) in self.entries() {
+            if known.contains(&name.text) || self.refused.borrow().contains(&name.text) {
+                continue;
+            }
+            if later.contains(&name.text) {
+                let wrong = Wrong::later(name.text, "remove it: this version of gateway does not have it");
+                self.source.report(name.span, wrong.message, wrong.help);
+                continue;
+            }
+            let all = format!("{} takes {}", self.title, either(&known).replace(" or ", " and "));
+            let help = did_you_mean(name.text, &known, &all);
+            self.source.report(name.span, format!("unknown key {} in {}", quoted_key(name.text), self.title), help);
+        }
+    }
+}
+
+/// A value, and what messages call it.
+#[derive(Clone)]
+pub(super) struct Field<'a> {
+    pub(super) span: Range<usize>,
+    pub(super) source: &'a Source<'a>,
+    what: String,
+    value: &'a DeValue<'a>,
+}
+
+impl<'a> Field<'a> {
+    /// Reports this value.
+    pub(super) fn report(&self, message: impl Into<String>, help: impl Into<String>) {
+        self.source.report(self.span.clone(), message, help);
+    }
+
+    /// Reports that the value has another type, with an example of how it should look.
+    pub(super) fn mistyped(&self, expected: &str, help: impl Into<String>) {
+        let found = match self.value {
+            DeValue::String(_) => "a string",
+            DeValue::Integer(_) => "an integer",
+            DeValue::Float(_) => "a float",
+            DeValue::Boolean(_) => "a boolean",
+            DeValue::Datetime(_) => "a date",
+            DeValue::Array(_) => "a list",
+            DeValue::Table(_) => "a table",
+        };
+        self.report(format!("{} must be {expected}, found {found}", self.what), help);
+    }
+
+    pub(super) fn is_text(&self) -> bool {
+        self.value.is_str()
+    }
+
+    pub(super) fn is_table(&self) -> bool {
+        self.value.is_table()
+    }
+
+    pub(super) fn is_list(&self) -> bool {
+        self.value.is_array()
+    }
+
+    pub(super) fn text(&self) -> Option<&'a str> {
+        let text = self.value.as_str();
+        if text.is_none() {
+            let scalar = self.value.is_integer() || self.value.is_float() || self.value.is_bool();
+            let written = self.source.text.get(self.span.clone()).filter(|_| scalar);
+            self.mistyped("a string", written.map_or(String::new(), |written| format!("write \"{written}\"")));
+        }
+        text
+    }
+
+    pub(super) fn boolean(&self) -> Option<bool> {
+        let value = self.value.as_bool();
+        if value.is_none() {
+            self.mistyped("true or false", "write true or false, without quotes");
+        }
+        value
+    }
+
+    pub(super) fn integer(&self, allowed: RangeInclusive<u64>) -> Option<u64> {
+        let (least, most) = (allowed.start(), allowed.end());
+        let Some(integer) = self.value.as_integer() else {
+            let help = match self.value.as_str() {
+                Some(text) if text.parse::<i64>().is_ok() => format!("write it without quotes: {text}"),
+                _ => format!("allowed: {least} to {most}"),
+            };
+            self.mistyped("an integer", help);
+            return None;
+        };
+        let value = u64::from_str_radix(integer.as_str(), integer.radix()).ok().filter(|value| allowed.contains(value));
+        if value.is_none() {
+            self.report(format!("{} is out of range: {integer}", self.what), format!("allowed: {least} to {most}"));
+        }
+        value
+    }
+
+    /// The value if it is this integer, silently.
+    pub(super) fn is_integer(&self, wanted: &str) -> bool {
+        self.value.as_integer().is_some_and(|integer| integer.as_str() == wanted)
+    }
+
+    /// The elements of a list.
+    pub(super) fn list(&self, example: &str) -> Option<Vec<Field<'a>>> {
+        let Some(list) = self.value.as_array() else {
+            self.mistyped("a list", format!("write it in brackets: {example}"));
+            return None;
+        };
+        let element = |value: &'a Spanned<DeValue<'a>>| Field {
+            what: format!("each of {}", self.what),
+            span: value.span(),
+            value: value.get_ref(),
+            source: self.source,
+        };
+        Some(list.iter().map(element).collect())
+    }
+
+    /// The elements of a list that has some, up to `most`.
+    pub(super) fn some(&self, example: &str, most: usize) -> Option<Vec<Field<'a>>> {
+        let list = self.list(example)?;
+        if list.is_empty() {
+            self.report(format!("{} is empty", self.what), format!("it has at least one element: {example}"));
+        }
+        self.at_most(&list, most);
+        Some(list)
+    }
+
+    pub(super) fn at_most(&self, list: &[Field<'a>], most: usize) {
+        if list.len() > most {
+            self.report(format!("{} has {} elements", self.what, list.len()), format!("allowed: at most {most}"));
+        }
+    }
+
+    /// A table.
+    pub(super) fn section(&self, title: impl Into<String>) -> Option<Section<'a>> {
+        let title = title.into();
+        let Some(table) = self.value.as_table() else {
+            self.mistyped("a table", format!("write {title} on a line of its own, and its keys below"));
+            return None;
+        };
+        Some(Section {
+            span: self.span.clone(),
+            source: self.source,
+            title,
+            table,
+            known: RefCell::default(),
+            refused: RefCell::default(),
+        })
+    }
+
+    /// A string that means something.
+    pub(super) fn parse<T>(&self, read: impl FnOnce(&'a str) -> Result<T, Wrong>) -> Option<T> {
+        match read(self.text()?) {
+            Ok(value) => Some(value),
+            Err(wrong) => {
+                self.refuse(wrong);
+                None
             }
         }
     }
-}
 
-/// The nearest of the names, if one is near, and all of them.
-pub(super) fn suggest<T: AsRef<str>>(found: &str, names: &[T]) -> String {
-    let distance = |name: &&T| strsim::damerau_levenshtein(found, name.as_ref());
-    let near = |name: &&T| distance(name) <= name.as_ref().len().max(found.len()).div_ceil(3);
-    let nearest = names.iter().filter(near).min_by_key(distance);
-    let mut all: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
-    all.sort_unstable();
-    all.dedup();
-    let all = all.join(", ");
-    match nearest {
-        Some(nearest) => format!("did you mean `{}`? allowed: {all}", nearest.as_ref()),
-        None if names.is_empty() => "there is none".to_owned(),
-        None => format!("allowed: {all}"),
+    pub(super) fn refuse(&self, wrong: Wrong) {
+        let span = wrong.part.and_then(|part| self.part(part)).unwrap_or(self.span.clone());
+        self.source.report(span, wrong.message, wrong.help);
     }
-}
 
-/// The problem of a value of another type.
-fn wrong(value: &Value<'_>, expected: &str, found: &DeValue<'_>) -> Problem {
-    let article = if found.type_str().starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
-    Problem::plain(value.span(), format!("expected {expected}, found {article} {}", found.type_str()))
-}
-
-pub(super) fn string<'a>(value: &'a Value<'a>) -> Read<&'a str> {
-    value.get_ref().as_str().ok_or_else(|| wrong(value, "a string", value.get_ref()))
-}
-
-pub(super) fn boolean(value: &Value<'_>) -> Read<bool> {
-    value.get_ref().as_bool().ok_or_else(|| wrong(value, "true or false", value.get_ref()))
-}
-
-/// A whole number in `range`.
-pub(super) fn integer(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Read<u64> {
-    move |value| {
-        let expected = format!("a whole number from {} to {}", range.start(), range.end());
-        let number = value.get_ref().as_integer().ok_or_else(|| wrong(value, &expected, value.get_ref()))?;
-        let parsed = u64::from_str_radix(number.as_str(), number.radix()).ok().filter(|number| range.contains(number));
-        let found = || Problem::plain(value.span(), format!("expected {expected}, found {}", number.as_str()));
-        parsed.ok_or_else(found)
+    /// Where a part of the string stands; strings with escapes are not counted out.
+    fn part(&self, part: Range<usize>) -> Option<Range<usize>> {
+        let text = self.value.as_str()?;
+        let written = self.source.text.get(self.span.clone())?;
+        let inner = written.get(1..written.len().checked_sub(1)?)?;
+        (inner == text).then(|| self.span.start + 1 + part.start..self.span.start + 1 + part.end)
     }
-}
 
-/// One of several words.
-pub(super) fn word<T: Copy>(words: &[(&'static str, T)]) -> impl Fn(&Value<'_>) -> Read<T> {
-    move |value| {
-        let text = string(value)?;
-        let found = words.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning);
-        let names: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-        found.ok_or_else(|| Problem::new(value.span(), format!("`{text}` is not allowed here"), suggest(text, &names)))
-    }
-}
-
-/// A duration in `range`.
-pub(super) fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Value<'_>) -> Read<Duration> {
-    move |value| {
-        let text = string(value).map_err(|problem| Problem {
-            help: Some("durations are strings like \"250ms\", \"10s\", \"10m\", \"1h\" or \"7d\"".to_owned()),
-            ..problem
-        })?;
-        let help = "a duration is a number and a unit: \"250ms\", \"10s\", \"10m\", \"1h\", \"7d\"";
-        let duration = units::duration(text)
-            .map_err(|_| Problem::new(value.span(), format!("`{text}` is not a duration"), help))?;
-        if range.contains(&duration) {
-            return Ok(duration);
+    /// One of several words; those in `later` are part of the contract, but not of this version.
+    pub(super) fn choice<T: Copy>(&self, words: &[(&str, T)], later: &[&str]) -> Option<T> {
+        let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
+        let all = format!("allowed: {}", either(&names));
+        if !self.is_text() {
+            self.mistyped("a string", all);
+            return None;
         }
-        let bounds = (units::span(*range.start()), units::span(*range.end()));
-        let message = format!("{text} is out of range");
-        Err(Problem::new(value.span(), message, format!("allowed is {} to {}", bounds.0, bounds.1)))
-    }
-}
-
-/// A size in bytes in `range`.
-pub(super) fn size(range: RangeInclusive<u64>) -> impl Fn(&Value<'_>) -> Read<usize> {
-    move |value| {
-        let text = string(value).map_err(|problem| Problem {
-            help: Some("sizes are strings like \"16KiB\" or \"1MiB\"".to_owned()),
-            ..problem
-        })?;
-        let bytes = units::size(text).ok_or_else(|| {
-            let help = "a size is a number and a unit: \"16KiB\", \"1MiB\"";
-            Problem::new(value.span(), format!("`{text}` is not a size"), help)
-        })?;
-        let allowed = usize::try_from(bytes).ok().filter(|_| range.contains(&bytes));
-        allowed.ok_or_else(|| {
-            let help = format!("allowed is {} to {} bytes", range.start(), range.end());
-            Problem::new(value.span(), format!("{text} is out of range"), help)
+        self.parse(|text| {
+            if let Some((_, value)) = words.iter().find(|(name, _)| *name == text) {
+                return Ok(*value);
+            }
+            let key = self.what.trim_matches('`');
+            if later.contains(&text) {
+                return Err(Wrong::later(&format!("{key} = \"{text}\""), all));
+            }
+            // A word of later is nearer than one that works, so say which was meant.
+            let help = match nearest(text, names.iter().chain(later).copied()) {
+                Some(near) if later.contains(&near) => format!("`{near}` is not supported yet; {all}"),
+                _ => did_you_mean(text, &names, &all),
+            };
+            Err(Wrong::new(format!("{} is not a value of {}", quoted(text), self.what), help))
         })
     }
 }
 
-/// The elements of a list; a single value counts as a list of one where `single` allows it.
-pub(super) fn list<'a>(value: &'a Value<'a>, what: &str, single: bool) -> Read<Vec<&'a Value<'a>>> {
-    match value.get_ref() {
-        DeValue::Array(array) if array.is_empty() => {
-            Err(Problem::plain(value.span(), format!("the list of {what} is empty")))
-        }
-        DeValue::Array(array) => Ok(array.iter().collect()),
-        _ if single => Ok(vec![value]),
-        other => Err(wrong(value, &format!("a list of {what}"), other)),
+/// Replaces a default by what the file says, if it says something valid.
+pub(super) fn set<T>(value: &mut T, read: Option<T>) {
+    if let Some(read) = read {
+        *value = read;
     }
+}
+
+/// Reports what is written again in a list.
+pub(super) fn report_repeated<T: PartialEq>(values: &[(T, Field<'_>)], what: &str, help: &str) {
+    for (index, (value, field)) in values.iter().enumerate() {
+        if values[..index].iter().any(|(earlier, _)| earlier == value) {
+            field.report(format!("{what} is listed twice"), help);
+        }
+    }
+}
+
+/// A key of the user's within a message.
+fn quoted_key(text: &str) -> String {
+    let quoted = quoted(text);
+    if quoted.ends_with("...") { quoted } else { format!("`{}`", quoted.trim_matches('"')) }
 }

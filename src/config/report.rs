@@ -1,90 +1,240 @@
-//! Problems of a file, drawn with their place: `file:line:column`, the line, what is wrong and what would be right.
+//! What is wrong with a file, and how that is shown: the place, the line, what to write instead.
 
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::string::FromUtf8Error;
+use std::path::Path;
 
-use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
+use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
+
+/// More than this many problems at once help nobody.
+const SHOWN: usize = 50;
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Problem {
-    /// Bytes of the text.
-    pub(super) span: Range<usize>,
-    pub(super) message: String,
-    /// What is allowed, or nearest.
-    pub(super) help: Option<String>,
+pub struct Problem {
+    /// Where, in bytes of the text.
+    pub span: Range<usize>,
+    /// What was found.
+    pub message: String,
+    /// What is allowed, and the nearest that is.
+    pub help: Option<String>,
 }
 
-impl Problem {
-    pub(super) fn new(span: Range<usize>, message: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { span, message: message.into(), help: Some(help.into()) }
-    }
-
-    pub(super) fn plain(span: Range<usize>, message: impl Into<String>) -> Self {
-        Self { span, message: message.into(), help: None }
-    }
-}
-
-/// Everything that is wrong with a file.
-#[derive(Clone, Debug)]
+/// Everything that is wrong with a file, in the order of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
     name: String,
-    /// `None` where there is no text to show.
+    /// `None` if the file could not be read.
     text: Option<String>,
-    problems: Vec<Problem>,
+    found: Vec<Problem>,
 }
 
 impl Problems {
-    pub(super) fn new(name: &str, text: String, mut problems: Vec<Problem>) -> Self {
-        problems.sort_by_key(|problem| (problem.span.start, problem.span.end));
+    /// The problems of a text. Names the file as the user did.
+    pub fn new(name: &str, text: &str, mut problems: Vec<Problem>) -> Self {
+        for problem in &mut problems {
+            problem.span = within(text, &problem.span);
+        }
+        problems.sort_by_key(|problem| problem.span.start);
         problems.dedup();
-        Self { name: name.to_owned(), text: Some(text), problems }
+        Self { name: name.to_owned(), text: Some(text.to_owned()), found: problems }
     }
 
-    pub(super) fn unreadable(name: &str, error: &io::Error) -> Self {
+    /// The one problem of a file that cannot be read.
+    pub fn unreadable(path: &Path, error: &io::Error) -> Self {
+        let name = path.display().to_string();
         let help = match error.kind() {
-            io::ErrorKind::NotFound => Some("name the file with --config FILE".to_owned()),
-            io::ErrorKind::IsADirectory => Some("name a file in it".to_owned()),
-            _ => None,
+            io::ErrorKind::NotFound => "name the file with --config FILE",
+            io::ErrorKind::IsADirectory => "name the file in it, like --config gateway.toml",
+            io::ErrorKind::PermissionDenied => "let the user that runs gateway read it",
+            _ => "the configuration is a regular file",
         };
-        let problem = Problem { span: 0..0, message: format!("cannot read {name}: {error}"), help };
-        Self { name: name.to_owned(), text: None, problems: vec![problem] }
+        let message = format!("cannot read the configuration: {error}");
+        let problem = Problem { span: 0..0, message, help: Some(help.to_owned()) };
+        Self { name, text: None, found: vec![problem] }
     }
 
-    pub(super) fn not_text(name: &str, error: &FromUtf8Error) -> Self {
-        let good = error.utf8_error().valid_up_to();
-        let bytes = error.as_bytes();
-        // The text up to the bad byte, with a stand-in for it, shows the place.
-        let mut text = String::from_utf8_lossy(&bytes[..good]).into_owned();
-        text.push(char::REPLACEMENT_CHARACTER);
-        let message = format!("the file is not UTF-8: found the byte 0x{:02x}", bytes.get(good).unwrap_or(&0));
-        let problem = Problem::new(good..text.len(), message, "save the file as UTF-8");
-        Self { name: name.to_owned(), text: Some(text), problems: vec![problem] }
+    /// The one problem of a file that is not UTF-8, the first wrong byte of which is at `offset`.
+    pub fn not_utf8(name: &str, bytes: &[u8], offset: usize) -> Self {
+        let text = String::from_utf8_lossy(bytes);
+        let (line, column) = place(&text, offset);
+        let byte = bytes.get(offset).copied().unwrap_or_default();
+        let message = format!("the file is not UTF-8: byte 0x{byte:02x} at line {line}, column {column}");
+        let help = Some("save the file in the encoding UTF-8".to_owned());
+        let wrong = offset..offset + char::REPLACEMENT_CHARACTER.len_utf8();
+        Self::new(name, &text, vec![Problem { span: wrong, message, help }])
+    }
+
+    /// The problems, in the order of the file.
+    pub fn iter(&self) -> impl Iterator<Item = &Problem> {
+        self.found.iter()
     }
 }
 
+/// Draws every problem with its line, as compilers do.
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, problem) in self.problems.iter().enumerate() {
-            if number > 0 {
+        let renderer = Renderer::plain();
+        for (index, problem) in self.found.iter().take(SHOWN).enumerate() {
+            if index > 0 {
                 f.write_str("\n\n")?;
             }
-            let mut group = annotate_snippets::Group::with_title(Level::ERROR.primary_title(&problem.message));
-            if let Some(text) = &self.text {
-                let end = problem.span.end.min(text.len());
-                let span = problem.span.start.min(end)..end;
-                let place = Snippet::source(text).path(&self.name).annotation(AnnotationKind::Primary.span(span));
-                group = group.element(place);
-            }
-            if let Some(help) = &problem.help {
-                group = group.element(Level::HELP.message(help));
-            }
-            f.write_str(&Renderer::plain().render(&[group]))?;
+            let title = Level::ERROR.primary_title(problem.message.as_str());
+            let group = match &self.text {
+                Some(text) => Group::with_title(title).element(
+                    Snippet::source(text.as_str())
+                        .path(self.name.as_str())
+                        .annotation(AnnotationKind::Primary.span(problem.span.clone())),
+                ),
+                None => Group::with_title(title).element(Origin::path(self.name.as_str())),
+            };
+            let help = problem.help.as_deref().map(|help| Level::HELP.message(help));
+            let drawn = renderer.render(&[group.elements(help)]);
+            f.write_str(&drawn.lines().map(str::trim_end).collect::<Vec<_>>().join("\n"))?;
+        }
+        let hidden = self.found.len().saturating_sub(SHOWN);
+        if hidden > 0 {
+            write!(f, "\n\nerror: and {hidden} more")?;
         }
         Ok(())
     }
 }
 
 impl std::error::Error for Problems {}
+
+/// Whether an error leaves the rest of the file as it was written.
+pub(super) fn is_duplicate(error: &toml::de::Error) -> bool {
+    error.message() == "duplicate key"
+}
+
+/// An error of syntax, in words for people who do not know the grammar.
+pub(super) fn syntax(text: &str, error: &toml::de::Error) -> Problem {
+    let span = within(text, &error.span().unwrap_or(text.len()..text.len()));
+    let written = &text[span.clone()];
+    if is_duplicate(error) {
+        let help = "each key and each [table] is written once; only [[routes]] is repeated, for each route";
+        return Problem { span, message: format!("`{written}` is defined twice"), help: Some(help.to_owned()) };
+    }
+    let kinds =
+        ["string values must be quoted", "invalid boolean", "invalid integer", "invalid float", "invalid datetime"];
+    let value = kinds.iter().any(|kind| error.message().starts_with(kind));
+    let (message, help) = match error.message() {
+        _ if value && written.is_empty() => ("a value is missing", "write one after the ="),
+        _ if value => ("this is not a value", "texts are written in quotes, like \"10s\" or \"127.0.0.1:8080\""),
+        message if message.starts_with("key with no value") => {
+            (message, "a line is [section], key = value or # comment")
+        }
+        message => (message, ""),
+    };
+    let help = Some(help.to_owned()).filter(|help| !help.is_empty());
+    Problem { span, message: format!("syntax error: {message}"), help }
+}
+
+/// The line and the column of an offset, both counted from 1.
+pub(super) fn place(text: &str, offset: usize) -> (usize, usize) {
+    let before = &text[..within(text, &(offset..offset)).start];
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
+/// The span cut to the text, to whole characters and to its first line, which is what can be drawn well.
+fn within(text: &str, span: &Range<usize>) -> Range<usize> {
+    let boundary = |mut offset: usize| {
+        offset = offset.min(text.len());
+        while !text.is_char_boundary(offset) {
+            offset -= 1;
+        }
+        offset
+    };
+    let start = boundary(span.start);
+    let end = boundary(span.end.max(start));
+    let line = text[start..end].find(['\n', '\r']).map_or(end, |newline| start + newline);
+    start..line
+}
+
+/// Names for a message: `` `a`, `b` or `c` ``.
+pub(super) fn either(names: &[&str]) -> String {
+    let quoted: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+    match quoted.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => "nothing".to_owned(),
+    }
+}
+
+/// The candidate that `name` was most likely meant to be, if any is near.
+pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let plain = |name: &str| name.to_ascii_lowercase().replace(['_', ' '], "-");
+    let name = plain(name);
+    let reach = (name.chars().count() / 3).clamp(1, 4);
+    // Longer names cannot be near any of ours, and comparing takes the product of both lengths.
+    let candidates = candidates.into_iter().filter(|_| name.len() <= 100);
+    let distance = |candidate: &str| {
+        let candidate = plain(candidate);
+        let begun =
+            name.len().min(candidate.len()) > 2 && (name.starts_with(&candidate) || candidate.starts_with(&name));
+        // `warning` for `warn` is far by letters and near by meaning.
+        strsim::damerau_levenshtein(&name, &candidate).min(if begun { reach } else { usize::MAX })
+    };
+    candidates
+        .map(|candidate| (distance(candidate), candidate))
+        .filter(|(distance, _)| *distance <= reach)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// What a value was likely meant to be, then all that it may be.
+pub(super) fn did_you_mean(name: &str, allowed: &[&str], all: &str) -> String {
+    match nearest(name, allowed.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`? {all}"),
+        None => all.to_owned(),
+    }
+}
+
+/// A text of the user's within a message, cut where it is long.
+pub(super) fn quoted(text: &str) -> String {
+    const LONGEST: usize = 60;
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{:?}...", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_nearest_name() {
+        assert_eq!(nearest("upstraem", ["upstream", "limits"]), Some("upstream"));
+        assert_eq!(nearest("Header-Timeout", ["header_timeout", "idle_timeout"]), Some("header_timeout"));
+        assert_eq!(nearest("colour", ["listen", "workers"]), None);
+        assert_eq!(nearest("", ["listen"]), None);
+    }
+
+    #[test]
+    fn counts_lines_and_characters() {
+        assert_eq!(place("", 0), (1, 1));
+        assert_eq!(place("a\nöb", 4), (2, 2));
+        assert_eq!(place("a\n", 99), (2, 1));
+    }
+
+    #[test]
+    fn draws_any_span() {
+        let text = "a = 1\r\nb = \"ö\"\n";
+        for start in 0..=text.len() + 1 {
+            for end in 0..=text.len() + 1 {
+                let problem = Problem { span: start..end, message: "m".to_owned(), help: None };
+                assert!(Problems::new("f", text, vec![problem]).to_string().contains("--> f:"));
+            }
+        }
+    }
+
+    #[test]
+    fn shows_a_limited_number() {
+        let problem = |at: usize| Problem { span: at..at, message: format!("{at}"), help: None };
+        let problems = Problems::new("f", &" ".repeat(100), (0..60).map(problem).collect());
+        assert!(problems.to_string().ends_with("error: and 10 more"));
+    }
+}

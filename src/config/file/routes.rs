@@ -1,181 +1,199 @@
-//! `[[routes]]`: which requests, and what answers them.
+//! `[[routes]]`: which requests, and what to do with them.
 
 use std::ops::Range;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 
-use super::super::read::{Findings, Read, Section, Value, boolean, integer, list, string};
-use super::super::report::Problem;
-use super::super::{Host, PathPattern, Segment};
+use super::paths;
+use crate::config::read::{Field, Name, Section, Wrong, report_repeated, set};
+use crate::config::report::quoted;
+use crate::config::{Host, PathPattern, values};
 
-/// More limits than anybody needs, and a bound for what one decision reads.
-const MAX_LIMITS: usize = 8;
-
-/// A route whose names are not looked up yet.
-#[derive(Debug)]
-pub(crate) struct WrittenRoute<'a> {
-    pub(crate) span: Range<usize>,
-    pub(crate) host: Host,
-    pub(crate) path: Option<PathPattern>,
-    pub(crate) methods: Vec<Method>,
-    pub(crate) headers: Vec<(HeaderName, String)>,
-    pub(crate) upstream: Option<(&'a str, Range<usize>)>,
-    pub(crate) respond: Option<((StatusCode, String), Range<usize>)>,
-    pub(crate) limits: Vec<(&'a str, Range<usize>)>,
-    pub(crate) strip_prefix: Option<(&'a str, Range<usize>)>,
-    pub(crate) preserve_host: Option<(bool, Range<usize>)>,
+/// A route as read; what is `None` is wrong and was reported.
+pub(in crate::config) struct Draft<'a> {
+    /// Where it begins.
+    pub(in crate::config) span: Range<usize>,
+    pub(in crate::config) host: Option<Host>,
+    pub(in crate::config) path: Option<PathPattern>,
+    pub(in crate::config) methods: Option<Vec<Method>>,
+    pub(in crate::config) headers: Option<Vec<(HeaderName, String)>>,
+    pub(in crate::config) answer: Option<Answer<'a>>,
+    pub(in crate::config) limits: Vec<Name<'a>>,
 }
 
-pub(crate) fn route<'a>(section: Section<'a>, findings: &'a Findings) -> WrittenRoute<'a> {
-    let named = |value: &'a Value<'a>| string(value).map(|name| (name, value.span()));
-    let limits = section.read("limits", |value| match value.get_ref().as_array() {
-        Some(empty) if empty.is_empty() => Ok(Vec::new()),
-        Some(many) if many.len() > MAX_LIMITS => {
-            Err(Problem::plain(value.span(), format!("a route has at most {MAX_LIMITS} limits")))
-        }
-        _ => list(value, "limits", false),
-    });
-    let methods = section.read("methods", |value| list(value, "methods", false));
-    let route = WrittenRoute {
-        span: section.span.clone(),
-        host: section.read("host", host).unwrap_or(Host::Any),
-        path: section.need("path", "\"/*\"", path),
-        methods: methods.into_iter().flatten().filter_map(|value| findings.keep(method(value))).collect(),
-        headers: section.value("headers").map(|value| headers(value, findings)).unwrap_or_default(),
-        upstream: section.read("upstream", named),
-        respond: section.value("respond").and_then(|value| respond(value, findings)),
-        limits: limits.into_iter().flatten().filter_map(|value| findings.keep(named(value))).collect(),
-        strip_prefix: section.read("strip_prefix", named),
-        preserve_host: section.read("preserve_host", |value| Ok((boolean(value)?, value.span()))),
-    };
-    section.finish();
-    route
+/// What answers.
+pub(in crate::config) enum Answer<'a> {
+    /// An upstream, by name.
+    Forward { upstream: Name<'a>, strip: usize, preserve_host: bool },
+    /// The gateway.
+    Respond { status: StatusCode, body: String },
 }
 
-fn host(value: &Value<'_>) -> Read<Host> {
-    let text = string(value)?;
+/// Reads all routes; `None` if there is no list of them.
+pub(super) fn read<'a>(field: &Field<'a>) -> Option<Vec<Draft<'a>>> {
+    if !field.is_list() {
+        field.mistyped("a list of tables", "write [[routes]], with two brackets on each side, for each route");
+        return None;
+    }
+    let list = field.list("")?;
+    Some(list.iter().filter_map(|field| field.section("[[routes]]")).map(route).collect())
+}
+
+fn route(section: Section<'_>) -> Draft<'_> {
+    let host = section.field("host").map_or(Some(Host::Any), |field| field.parse(host));
+    let path = section.required("path", "say which paths it is for, like path = \"/*\" or path = \"/v1/{tenant}/*\"");
+    let path = path.and_then(|field| field.parse(paths::pattern));
+    let methods = section.field("methods").map_or(Some(Vec::new()), |field| methods(&field));
+    let headers = section.field("headers").map_or(Some(Vec::new()), |field| headers(&field));
+    let answer = answer(&section, path.as_ref());
+    let limits = section.field("limits").map(|field| limits(&field)).unwrap_or_default();
+    let span = section.span.clone();
+    section.close(&[]);
+    Draft { span, host, path, methods, headers, answer, limits }
+}
+
+fn host(text: &str) -> Result<Host, Wrong> {
+    if text == "*" {
+        return Err(Wrong::new("\"*\" is not a host", "leave `host` out: the route is for every host then"));
+    }
     let lower = text.to_ascii_lowercase();
-    let help = "a host is \"api.example.com\" or \"*.example.com\", without scheme and port";
+    if lower
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .is_some_and(|ip| ip.parse::<std::net::Ipv6Addr>().is_ok())
+    {
+        return Ok(Host::Exact(lower));
+    }
     let (name, under) = lower.strip_prefix("*.").map_or((lower.as_str(), false), |name| (name, true));
-    let ipv6 = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
-    let valid = match ipv6 {
-        Some(address) => !under && address.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => {
-            !name.is_empty()
-                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
-                && !name.starts_with('.')
-        }
-    };
-    match (valid, under) {
-        (true, true) => Ok(Host::Under(name.to_owned())),
-        (true, false) => Ok(Host::Exact(name.to_owned())),
-        (false, _) => Err(Problem::new(value.span(), format!("`{text}` is not a host"), help)),
+    if name.contains('*') {
+        let help = "a `*` stands only for the first part of a host, like \"*.example.com\"";
+        return Err(Wrong::new(format!("{} is not a host", quoted(text)), help));
     }
+    if let Some((alone, port)) = text.rsplit_once(':')
+        && port.bytes().all(|byte| byte.is_ascii_digit())
+    {
+        let help = format!("a host has no port here: write {alone:?}");
+        return Err(Wrong::new(format!("{} has a port", quoted(text)), help));
+    }
+    values::hostname(name)?;
+    Ok(if under { Host::Under(name.to_owned()) } else { Host::Exact(name.to_owned()) })
 }
 
-fn path(value: &Value<'_>) -> Read<PathPattern> {
-    let text = string(value)?;
-    let help = "a path is \"/exact\", \"/with/{name}\" for any one segment, or \"/under/*\" for all that follows";
-    let bad = |why: String| Problem::new(value.span(), format!("`{text}` {why}"), help);
-    let rest = text.strip_prefix('/').ok_or_else(|| bad("does not begin with /".to_owned()))?;
-    let mut written: Vec<&str> = rest.split('/').collect();
-    let takes_rest = written.last() == Some(&"*");
-    if takes_rest {
-        written.pop();
-    }
-    let mut segments: Vec<Segment> = Vec::new();
-    for (position, segment) in written.iter().enumerate() {
-        let last = position + 1 == written.len() && !takes_rest;
-        if segment.is_empty() && !last {
-            return Err(bad("has an empty segment".to_owned()));
-        }
-        let segment = segment_of(segment).map_err(&bad)?;
-        if matches!(segment, Segment::Capture(_)) && segments.contains(&segment) {
-            return Err(bad("uses the same name twice".to_owned()));
-        }
-        segments.push(segment);
-    }
-    Ok(PathPattern { text: text.to_owned(), segments, rest: takes_rest })
+fn methods(field: &Field<'_>) -> Option<Vec<Method>> {
+    let list = field.some("[\"GET\", \"POST\"]", 64)?;
+    let count = list.len();
+    let read: Vec<_> = list.into_iter().filter_map(|field| Some((field.parse(values::method)?, field))).collect();
+    report_repeated(&read, "this method", "list it once");
+    Some(read.into_iter().map(|(method, _)| method).collect()).filter(|methods: &Vec<_>| methods.len() == count)
 }
 
-fn segment_of(text: &str) -> Result<Segment, String> {
-    if let Some(name) = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')) {
-        let valid = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
-        return if valid {
-            Ok(Segment::Capture(name.to_owned()))
-        } else {
-            Err(format!("has no valid name in {{{name}}}"))
+fn headers(field: &Field<'_>) -> Option<Vec<(HeaderName, String)>> {
+    if !field.is_table() {
+        field.mistyped("a table", "write names and values in braces: headers = { \"x-beta\" = \"1\" }");
+        return None;
+    }
+    let mut headers: Vec<(HeaderName, String)> = Vec::new();
+    let mut whole = true;
+    for (key, field) in field.section("`headers`")?.entries() {
+        let name = match values::header(key.text) {
+            Ok(name) => name,
+            Err(wrong) => {
+                field.source.report(key.span, wrong.message, wrong.help);
+                whole = false;
+                continue;
+            }
         };
+        if headers.iter().any(|(earlier, _)| *earlier == name) {
+            let help = "upper and lower case are the same in the name of a header";
+            field.source.report(key.span, format!("the header `{name}` is listed twice"), help);
+        }
+        let value = field.parse(|text| match HeaderValue::from_str(text) {
+            Ok(_) if text.trim() == text => Ok(text.to_owned()),
+            _ => Err(Wrong::new(
+                format!("{} is not the value of a header", quoted(text)),
+                "it is visible ASCII characters, without spaces around them",
+            )),
+        });
+        whole &= value.is_some();
+        headers.extend(value.map(|value| (name, value)));
     }
-    if text.contains(['{', '}']) {
-        return Err("has a brace inside a segment: {name} is a whole segment".to_owned());
+    whole.then_some(headers)
+}
+
+fn limits<'a>(field: &Field<'a>) -> Vec<Name<'a>> {
+    let Some(list) = field.list("[\"per-client\"]") else { return Vec::new() };
+    field.at_most(&list, values::MOST);
+    let names = list.iter().filter_map(|field| Some((field.text()?, field.clone())));
+    let names: Vec<_> = names.collect();
+    report_repeated(&names, "this limit", "list it once: a request is counted once by each limit");
+    names.into_iter().map(|(text, field)| Name { text, span: field.span }).collect()
+}
+
+fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answer<'a>> {
+    let upstream = section.field("upstream");
+    let strip = section.field("strip_prefix");
+    let preserve_host = section.field("preserve_host");
+    let respond = section.field("respond");
+    if upstream.is_none() && respond.is_none() {
+        let help = "write upstream = \"NAME\", or respond = { status = 200, body = \"hello\\n\" }";
+        section.source.report(section.span.clone(), "the route has neither `upstream` nor `respond`", help);
+        return None;
     }
-    if text.contains('*') {
-        return Err("has a * that is not the whole last segment".to_owned());
+    if let Some(respond) = respond {
+        if upstream.is_some() {
+            let message = "the route has both `upstream` and `respond`";
+            section.source.report(section.key_span("respond"), message, "keep the one that should answer");
+        }
+        for (key, field) in [("strip_prefix", strip), ("preserve_host", preserve_host)] {
+            if field.is_some() && upstream.is_none() {
+                let message = format!("`{key}` says nothing beside `respond`");
+                section.source.report(section.key_span(key), message, "remove it: nothing is forwarded");
+            }
+        }
+        return answer_itself(&respond);
     }
-    if matches!(text, "." | "..") {
-        return Err("has a dot segment, which no request can have".to_owned());
-    }
-    // As requests are matched: what needs no escape is written without one.
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()+,;=:@".contains(&byte);
-    if text.bytes().all(plain) {
-        return Ok(Segment::Literal(text.to_owned()));
-    }
-    let escaped = percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
-    Err(match text.contains('%') {
-        // An escape in the spelling of the routes is the only way to write some characters.
-        true if is_escaped(text) => return Ok(Segment::Literal(text.to_owned())),
-        true => "has an escape that is not needed, or not in upper case".to_owned(),
-        false => format!("has characters that a path escapes: write {escaped}"),
+    let field = upstream?;
+    let strip = match (strip, path) {
+        (Some(strip), Some(path)) => strip.parse(|text| paths::stripped(text, path)),
+        _ => None,
+    };
+    Some(Answer::Forward {
+        upstream: Name { text: field.text()?, span: field.span },
+        strip: strip.unwrap_or(0),
+        preserve_host: preserve_host.and_then(|field| field.boolean()).unwrap_or(false),
     })
 }
 
-/// Whether all escapes are of bytes that need one, in upper case.
-fn is_escaped(text: &str) -> bool {
-    let mut parts = text.split('%');
-    let plain =
-        |part: &str| part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~!$&'()+,;=:@".contains(&byte));
-    parts.next().is_some_and(plain)
-        && parts.all(|part| {
-            let byte = part.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-            let upper = part.get(..2).is_some_and(|digits| !digits.bytes().any(|digit| digit.is_ascii_lowercase()));
-            let needed = byte.is_some_and(|byte| !byte.is_ascii_alphanumeric() && !b"-._~".contains(&byte));
-            upper && needed && plain(&part[2..])
-        })
-}
-
-fn method(value: &Value<'_>) -> Read<Method> {
-    let text = string(value)?;
-    let upper = text.to_ascii_uppercase();
-    if upper != text {
-        return Err(Problem::new(
-            value.span(),
-            format!("`{text}` is not a method"),
-            format!("did you mean `{upper}`?"),
-        ));
+fn answer_itself<'a>(field: &Field<'_>) -> Option<Answer<'a>> {
+    if !field.is_table() {
+        field.mistyped("a table", "write respond = { status = 200, body = \"hello\\n\" }");
+        return None;
     }
-    let help = "methods are like \"GET\", \"POST\"";
-    Method::from_bytes(text.as_bytes())
-        .map_err(|_| Problem::new(value.span(), format!("`{text}` is not a method"), help))
+    let section = field.section("`respond`")?;
+    let (mut status, mut body) = (StatusCode::OK, String::new());
+    set(&mut status, section.field("status").and_then(|field| values::status(&field, 200..=599)));
+    if let Some(field) = section.field("body") {
+        set(&mut body, field.text().map(str::to_owned));
+        if [204, 205, 304].contains(&status.as_u16()) && !body.is_empty() {
+            field.report(format!("a response with status {} has no body", status.as_u16()), "remove the body");
+        }
+    }
+    section.close(&[]);
+    Some(Answer::Respond { status, body })
 }
 
-fn headers(value: &Value<'_>, findings: &Findings) -> Vec<(HeaderName, String)> {
-    let Some(section) = Section::of("`headers`", value, findings) else { return Vec::new() };
-    let header = |(name, span, value): (&str, Range<usize>, &Value<'_>)| {
-        let bad = |what: &str| Problem::plain(span.clone(), format!("`{name}` has no valid {what} of a header"));
-        let parsed = findings.keep(HeaderName::try_from(name).map_err(|_| bad("name")))?;
-        let text = findings.keep(string(value))?;
-        findings.keep(HeaderValue::try_from(text).map_err(|_| bad("value")))?;
-        Some((parsed, text.to_owned()))
-    };
-    section.entries().filter_map(header).collect()
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn respond(value: &Value<'_>, findings: &Findings) -> Option<((StatusCode, String), Range<usize>)> {
-    let section = Section::of("`respond`", value, findings)?;
-    let status = section.read("status", integer(200..=599)).and_then(|status| u16::try_from(status).ok());
-    let status = status.and_then(|status| StatusCode::from_u16(status).ok()).unwrap_or(StatusCode::OK);
-    let body = section.read("body", string).unwrap_or_default().to_owned();
-    section.finish();
-    Some(((status, body), value.span()))
+    #[test]
+    fn reads_hosts() {
+        assert_eq!(host("API.example.com"), Ok(Host::Exact("api.example.com".to_owned())));
+        assert_eq!(host("*.Example.com"), Ok(Host::Under("example.com".to_owned())));
+        assert_eq!(host("[::1]"), Ok(Host::Exact("[::1]".to_owned())));
+        for text in ["", "*", "*.", "a.*.b", "**.b", "a:80", "a.", "a b", "é.com", "http://a", "[::1]:80", "256.1.1.1"]
+        {
+            assert!(host(text).is_err(), "{text}");
+        }
+    }
 }

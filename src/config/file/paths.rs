@@ -1,0 +1,170 @@
+//! The paths of routes: exact, `{name}` for one segment, a final `*` for the rest.
+//!
+//! Requests are matched in the normal form of their path (RFC 3986, section 6.2.2), so literals are brought into it
+//! here: a pattern in another spelling would never match.
+
+use std::fmt::Write;
+use std::ops::Range;
+
+use crate::config::read::Wrong;
+use crate::config::report::quoted;
+use crate::config::{PathPattern, Segment, values};
+
+/// Reads a pattern.
+pub(super) fn pattern(text: &str) -> Result<PathPattern, Wrong> {
+    let Some(inner) = text.strip_prefix('/') else {
+        let help = format!("a path begins with a slash: \"/{}\"", text.trim());
+        return Err(Wrong::new(format!("{} is not a path", quoted(text)), help));
+    };
+    if let Some((at, found)) =
+        text.char_indices().find(|(_, c)| c.is_control() || c.is_whitespace() || "?#".contains(*c))
+    {
+        let help = match found {
+            '?' => "a route is chosen by the path, not by the query; a limit can count by `query:NAME`",
+            '#' => "clients do not send what follows a `#`",
+            _ => "write a space as %20",
+        };
+        return Err(Wrong::new(format!("a path has no {found:?}"), help).at(at..at + found.len_utf8()));
+    }
+    let mut pattern = PathPattern { text: text.to_owned(), segments: Vec::new(), rest: false };
+    let mut start = 1;
+    for part in inner.split('/') {
+        let place = start..start + part.len();
+        start = place.end + 1;
+        let last = place.end == text.len();
+        if part == "*" && last {
+            pattern.rest = true;
+            break;
+        }
+        if part.is_empty() && !last {
+            let help = "requests are matched with their slashes merged; write one slash";
+            return Err(Wrong::new("a path has no empty segment", help).at(place.start - 1..place.end + 1));
+        }
+        pattern.segments.push(segment(part, &pattern.segments, &place, text.len())?);
+    }
+    Ok(pattern)
+}
+
+fn segment(part: &str, earlier: &[Segment], place: &Range<usize>, length: usize) -> Result<Segment, Wrong> {
+    let wrong = |message: &str, help: &str| Err(Wrong::new(message, help).at(place.clone()));
+    if let Some(name) = part.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
+        if name == "*" || name.starts_with('*') || name.ends_with("..") {
+            return wrong("a capture is one segment", "write a final `*` for the rest of the path");
+        }
+        values::capture(name).map_err(|wrong| wrong.at(place.clone()))?;
+        let capture = Segment::Capture(name.to_owned());
+        if earlier.contains(&capture) {
+            return wrong(&format!("`{{{name}}}` is captured twice"), "give the captures of a path different names");
+        }
+        return Ok(capture);
+    }
+    if let (Some(before), true) = (part.strip_suffix('*'), place.end == length) {
+        return wrong("a `*` is a whole segment", &format!("write a slash before it: {before}/*"));
+    }
+    if part.contains('*') {
+        return wrong("a `*` is the last segment of a path", "write `{name}` for one segment in the middle");
+    }
+    if part.contains(['{', '}']) {
+        return wrong("a capture is a whole segment", "write it between slashes, like /v1/{tenant}/users");
+    }
+    let literal = normal(part).map_err(|wrong| wrong.at(place.clone()))?;
+    if literal == "." || literal == ".." {
+        return wrong("a path has no `.` and `..` segments", "requests with such segments are refused before routing");
+    }
+    Ok(Segment::Literal(literal))
+}
+
+/// A literal in the one spelling that requests are matched in.
+fn normal(part: &str) -> Result<String, Wrong> {
+    let mut normal = String::new();
+    let mut bytes = part.bytes();
+    while let Some(byte) = bytes.next() {
+        let value = if byte == b'%' {
+            let digits =
+                [bytes.next(), bytes.next()].map(|digit| digit.and_then(|digit| char::from(digit).to_digit(16)));
+            let [Some(high), Some(low)] = digits else {
+                return Err(Wrong::new("a `%` is followed by two hexadecimal digits", "write a `%` itself as %25"));
+            };
+            let value = u8::try_from(high * 16 + low).unwrap_or_default();
+            if !value.is_ascii_alphanumeric() && !b"-._~".contains(&value) {
+                // Writing to a string cannot fail.
+                let _ = write!(normal, "%{value:02X}");
+                continue;
+            }
+            value
+        } else {
+            byte
+        };
+        if value.is_ascii() {
+            normal.push(char::from(value));
+        } else {
+            let _ = write!(normal, "%{value:02X}");
+        }
+    }
+    Ok(normal)
+}
+
+/// How many segments of the path a prefix takes away.
+pub(super) fn stripped(text: &str, path: &PathPattern) -> Result<usize, Wrong> {
+    let message = format!("{} is not a prefix of the path {}", quoted(text), quoted(&path.text));
+    let literals = path.segments.iter().take_while(|segment| matches!(segment, Segment::Literal(_))).count();
+    let help = if literals == 0 || path.text == "/" {
+        "this path begins with no literal segment, so there is nothing to strip".to_owned()
+    } else {
+        let longest = path.text.split('/').take(literals + 1).collect::<Vec<_>>().join("/");
+        format!("it is whole literal segments of the path, at most {:?}", longest.trim_end_matches('/'))
+    };
+    let wrong = || Wrong::new(message, help);
+    let Some(prefix) = pattern(text).ok().filter(|prefix| !prefix.rest) else { return Err(wrong()) };
+    let ends_empty = prefix.segments.last() == Some(&Segment::Literal(String::new()));
+    let literal = prefix.segments.iter().all(|segment| matches!(segment, Segment::Literal(_)));
+    if ends_empty || !literal || !path.segments.starts_with(&prefix.segments) {
+        return Err(wrong());
+    }
+    Ok(prefix.segments.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn literal(text: &str) -> Segment {
+        Segment::Literal(text.to_owned())
+    }
+
+    #[test]
+    fn reads_patterns() {
+        let capture = Segment::Capture("tenant".to_owned());
+        for (text, segments, rest) in [
+            ("/", vec![literal("")], false),
+            ("/*", vec![], true),
+            ("/v1/*", vec![literal("v1")], true),
+            ("/v1/{tenant}/x", vec![literal("v1"), capture, literal("x")], false),
+            ("/a/", vec![literal("a"), literal("")], false),
+            ("/%7eme/a%2fb/é", vec![literal("~me"), literal("a%2Fb"), literal("%C3%A9")], false),
+        ] {
+            assert_eq!(pattern(text), Ok(PathPattern { text: text.to_owned(), segments, rest }), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_other_patterns() {
+        for text in [
+            "", "*", "v1", "/*/a", "/a*", "/{a}b", "/{a", "/{}", "/{a}/{a}", "/a/../b", "/%2e%2e", "/%zz", "/%4",
+            "/a b", "/a?b", "/a#b", "/a//b", "//", "/{*rest}", "/a\n",
+        ] {
+            assert!(pattern(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn strips_whole_literal_segments() {
+        let path = pattern("/v1/api/{tenant}/*").unwrap();
+        assert_eq!(stripped("/v1", &path), Ok(1));
+        assert_eq!(stripped("/v1/api", &path), Ok(2));
+        for text in ["", "/", "v1", "/v", "/v1/", "/v2", "/v1/api/{tenant}", "/v1/api/x", "/v1/*"] {
+            assert!(stripped(text, &path).is_err(), "{text}");
+        }
+        assert!(stripped("/", &pattern("/").unwrap()).is_err());
+    }
+}

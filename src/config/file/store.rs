@@ -1,0 +1,80 @@
+//! `[store]`: where counters live.
+
+use std::time::Duration;
+
+use crate::config::read::{Section, Wrong, report_repeated, set};
+use crate::config::{Memcached, OnError, Store, values};
+
+#[derive(Clone, Copy, PartialEq)]
+enum Type {
+    Memory,
+    Memcached,
+}
+
+const OF_MEMORY: [&str; 1] = ["max_keys"];
+const OF_MEMCACHED: [&str; 5] = ["servers", "prefix", "timeout", "on_error", "strict"];
+const SERVERS: &str = "[\"10.0.0.1:11211\"]";
+
+/// Reads the section; without one, counters live in this process.
+pub(super) fn read(section: Option<Section<'_>>) -> Store {
+    let mut max_keys = 1_000_000;
+    let Some(section) = section else { return Store::Memory { max_keys } };
+    let field = section.field("type");
+    let given = field.is_some();
+    let types = [("memory", Type::Memory), ("memcached", Type::Memcached)];
+    let Some(kind) = field.map_or(Some(Type::Memory), |field| field.choice(&types, &[])) else {
+        // Which keys belong here depends on the type, so nothing can be said of them.
+        return Store::Memory { max_keys };
+    };
+    let store = match kind {
+        Type::Memory => {
+            let help = if given { "remove it, or choose that type" } else { "add type = \"memcached\", or remove it" };
+            section.misplaced(&OF_MEMCACHED, "`type = \"memcached\"`", help);
+            let read = section.field("max_keys").and_then(|field| field.integer(1..=1_000_000_000));
+            set(&mut max_keys, read.and_then(|keys| usize::try_from(keys).ok()));
+            Store::Memory { max_keys }
+        }
+        Type::Memcached => {
+            section.misplaced(&OF_MEMORY, "`type = \"memory\"`", "remove it: Memcached has its own limit on memory");
+            Store::Memcached(memcached(&section))
+        }
+    };
+    section.close(&[]);
+    store
+}
+
+fn memcached(section: &Section<'_>) -> Memcached {
+    let mut store = Memcached {
+        servers: Vec::new(),
+        prefix: "gw".to_owned(),
+        timeout: Duration::from_millis(25),
+        on_error: OnError::Allow,
+    };
+    let servers = section.required("servers", &format!("write where Memcached is: servers = {SERVERS}"));
+    if let Some(list) = servers.and_then(|field| field.some(SERVERS, 256)) {
+        let read: Vec<_> =
+            list.into_iter().filter_map(|field| Some((field.parse(values::memcached)?, field))).collect();
+        report_repeated(&read, "this server", "keys are spread evenly over servers: list each once");
+        store.servers = read.into_iter().map(|(server, _)| server).collect();
+    }
+    if let Some(field) = section.field("prefix") {
+        set(&mut store.prefix, field.parse(prefix));
+    }
+    set(&mut store.timeout, values::wait(section, "timeout", Duration::from_millis(1)..=Duration::from_secs(10)));
+    let actions = [("allow", OnError::Allow), ("reject", OnError::Reject)];
+    set(&mut store.on_error, section.choice("on_error", &actions, &["local"]));
+    if let Some(field) = section.field("strict")
+        && field.boolean() == Some(true)
+    {
+        field.refuse(Wrong::later("strict = true", "remove it, or write false"));
+    }
+    store
+}
+
+fn prefix(text: &str) -> Result<String, Wrong> {
+    if (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(text.to_owned());
+    }
+    let help = "it begins every key in Memcached: 1 to 64 printable ASCII characters without spaces";
+    Err(Wrong::new("this is not a prefix for keys", help))
+}

@@ -1,0 +1,299 @@
+//! Texts that mean something: durations, sizes, addresses, networks, URLs, names.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use http::{HeaderName, Method, StatusCode};
+use ipnet::IpNet;
+
+use super::Address;
+use super::read::{Field, Section, Wrong};
+use super::report::quoted;
+use crate::units;
+
+/// The most elements of lists that every request pays for.
+pub(super) const MOST: usize = 8;
+
+/// Bounds of everything that waits.
+pub(super) const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(7 * 86_400);
+
+type Read<T> = Result<T, Wrong>;
+
+/// The value of a key that is a duration within bounds.
+pub(super) fn wait(section: &Section<'_>, key: &'static str, allowed: RangeInclusive<Duration>) -> Option<Duration> {
+    let field = section.field(key)?;
+    if !field.is_text() {
+        field.mistyped("a duration", DURATION);
+        return None;
+    }
+    field.parse(duration(allowed))
+}
+
+/// The value of a status within bounds.
+pub(super) fn status(field: &Field<'_>, allowed: RangeInclusive<u64>) -> Option<StatusCode> {
+    field.integer(allowed).and_then(|code| StatusCode::from_u16(u16::try_from(code).ok()?).ok())
+}
+
+const DURATION: &str = "a duration is a string with a unit (ms, s, m, h, d), like \"250ms\", \"10s\" or \"1h\"";
+
+fn duration(allowed: RangeInclusive<Duration>) -> impl FnOnce(&str) -> Read<Duration> {
+    move |text| {
+        let value = units::duration(text)
+            .map_err(|error| Wrong::new(format!("{} is not a duration: {error}", quoted(text)), DURATION))?;
+        if allowed.contains(&value) {
+            return Ok(value);
+        }
+        let (least, most) = (spelled(*allowed.start()), spelled(*allowed.end()));
+        Err(Wrong::new(format!("{} is out of range", quoted(text)), format!("allowed: {least} to {most}")))
+    }
+}
+
+fn spelled(span: Duration) -> String {
+    let period = units::period(span);
+    if period.starts_with(|first: char| first.is_ascii_digit()) { period } else { format!("1{period}") }
+}
+
+/// A number of bytes within bounds, which are written as `bounds` says.
+pub(super) fn size(allowed: RangeInclusive<u64>, bounds: &str) -> impl FnOnce(&str) -> Read<usize> {
+    move |text| {
+        let help = "a size is a number with a unit (B, KB, MB, KiB, MiB), like \"16KiB\" or \"1MiB\"";
+        let value = units::size(text).ok_or_else(|| Wrong::new(format!("{} is not a size", quoted(text)), help))?;
+        let value = Some(value).filter(|value| allowed.contains(value)).and_then(|value| usize::try_from(value).ok());
+        value.ok_or_else(|| Wrong::new(format!("{} is out of range", quoted(text)), format!("allowed: {bounds}")))
+    }
+}
+
+/// An address to listen on.
+pub(super) fn socket(text: &str) -> Read<SocketAddr> {
+    text.parse().map_err(|_| {
+        let message = format!("{} is not an address to listen on", quoted(text));
+        let help = if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+            format!("add the port: \"{}\"", SocketAddr::new(ip, 8080))
+        } else if let Some(port) = text.strip_prefix(':').or(text.strip_prefix("*:")) {
+            format!("name the address too: \"127.0.0.1:{port}\" for this machine only, \"0.0.0.0:{port}\" for all")
+        } else if let Some(port) = text.strip_prefix("localhost:") {
+            format!("write the address instead of the name: \"127.0.0.1:{port}\" or \"[::1]:{port}\"")
+        } else if let Some(rest) = text.strip_prefix("http://") {
+            format!("write it without the scheme: \"{}\"", rest.trim_end_matches('/'))
+        } else {
+            "it is an IP address and a port from 0 to 65535, like \"127.0.0.1:8080\" or \"[::]:8080\"".to_owned()
+        };
+        Wrong::new(message, help)
+    })
+}
+
+/// A network, or one address as a network.
+pub(super) fn network(text: &str) -> Read<IpNet> {
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok(IpNet::from(ip));
+    }
+    let Ok(network) = text.parse::<IpNet>() else {
+        let help = "it is an address and a prefix length, like \"10.0.0.0/8\", \"fd00::/8\" or \"192.0.2.7\"";
+        return Err(Wrong::new(format!("{} is not a network", quoted(text)), help));
+    };
+    if network.addr() == network.network() {
+        return Ok(network);
+    }
+    // To believe a whole network where one machine was meant would be a hole.
+    let message = format!("{} is an address within a network", quoted(text));
+    Err(Wrong::new(
+        message,
+        format!("write \"{}\" for the network, \"{}\" for the address", network.trunc(), network.addr()),
+    ))
+}
+
+/// A server of an upstream.
+pub(super) fn server(text: &str) -> Read<Address> {
+    if let Some(name) = text.strip_prefix("builtin:") {
+        return match name {
+            "echo" => Ok(Address::Echo),
+            _ => Err(Wrong::new(
+                format!("{} is not a server", quoted(text)),
+                "the one that is built in is `builtin:echo`",
+            )),
+        };
+    }
+    let Some((scheme, rest)) = text.split_once("://") else {
+        let message = format!("{} is not a server: it has no scheme", quoted(text));
+        let help = match authority(text, 80) {
+            Ok(_) => format!("did you mean \"http://{text}\"?"),
+            Err(_) => "a server is \"http://host:port\"".to_owned(),
+        };
+        return Err(Wrong::new(message, help));
+    };
+    match scheme {
+        "http" => {}
+        "https" => return Err(Wrong::later("https://", "servers are spoken to over http:// for now")),
+        _ => return Err(Wrong::new(format!("{} is not a scheme for servers", quoted(scheme)), "allowed: `http`")),
+    }
+    let start = text.len() - rest.len();
+    let place = |at: usize| start + at..text.len();
+    if let Some(at) = rest.find(['/', '?', '#']) {
+        let what = match rest.as_bytes()[at] {
+            b'/' => "path",
+            b'?' => "query",
+            _ => "fragment",
+        };
+        let help = format!("write \"{scheme}://{}\"", &rest[..at]);
+        return Err(Wrong::new(format!("a server has no {what}"), help).at(place(at)));
+    }
+    if let Some(at) = rest.rfind('@') {
+        let help = format!("write \"{scheme}://{}\"", &rest[at + 1..]);
+        return Err(Wrong::new("a server has no user name", help).at(start..start + at + 1));
+    }
+    let (host, port) = authority(rest, 80).map_err(|wrong| wrong.at(place(0)))?;
+    Ok(Address::Http { host, port, authority: rest.to_owned() })
+}
+
+/// A server of the store: `host:port` with the usual port put in.
+pub(super) fn memcached(text: &str) -> Read<String> {
+    if text.contains("://") {
+        return Err(Wrong::new(format!("{} is not host:port", quoted(text)), "write it without a scheme"));
+    }
+    let (host, port) = authority(text, 11_211)?;
+    Ok(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
+}
+
+/// `host`, `host:port`, `[v6]` or `[v6]:port`.
+fn authority(text: &str, default: u16) -> Read<(String, u16)> {
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, port)) => {
+            if host.parse::<Ipv6Addr>().is_err() {
+                return Err(Wrong::new(format!("{} is not an IPv6 address", quoted(host)), "like \"[::1]:9000\""));
+            }
+            (host, if port.is_empty() { None } else { Some(port.strip_prefix(':').unwrap_or("")) })
+        }
+        None if text.parse::<Ipv6Addr>().is_ok() => {
+            let message = format!("{} is an IPv6 address without brackets", quoted(text));
+            return Err(Wrong::new(message, "write it in brackets, like \"[::1]:9000\""));
+        }
+        None => {
+            let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
+            hostname(host)?;
+            (host, port)
+        }
+    };
+    let port = match port {
+        None => default,
+        Some(port) => port.parse().ok().filter(|number| *number > 0 && !port.starts_with('+')).ok_or_else(|| {
+            Wrong::new(format!("{} is not a port", quoted(port)), "a port is a number from 1 to 65535")
+        })?,
+    };
+    Ok((host.to_owned(), port))
+}
+
+/// A host name or an IPv4 address.
+pub(super) fn hostname(text: &str) -> Read<()> {
+    let wrong = |help: &str| Err(Wrong::new(format!("{} is not a host name", quoted(text)), help));
+    if !text.is_ascii() {
+        return wrong("write an international name in its ASCII form, which begins with xn--");
+    }
+    let label = |label: &str| {
+        let plain = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+        plain && (1..=63).contains(&label.len())
+    };
+    if text.len() > 253 || !text.split('.').all(label) {
+        return wrong("a host name is letters, digits, - and _, in parts joined by single dots");
+    }
+    let numeric = text.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
+    if numeric && text.parse::<Ipv4Addr>().is_err() {
+        return wrong("an IPv4 address is four numbers from 0 to 255, like \"10.0.1.1\"");
+    }
+    Ok(())
+}
+
+/// A method, in upper case.
+pub(super) fn method(text: &str) -> Read<Method> {
+    let Ok(method) = Method::from_bytes(text.as_bytes()) else {
+        return Err(Wrong::new(
+            format!("{} is not a method", quoted(text)),
+            "a method is a word like \"GET\" or \"POST\"",
+        ));
+    };
+    let upper = text.to_ascii_uppercase();
+    if upper == text {
+        return Ok(method);
+    }
+    Err(Wrong::new(format!("{} is not in upper case", quoted(text)), format!("write \"{upper}\"")))
+}
+
+/// The name of a header.
+pub(super) fn header(text: &str) -> Read<HeaderName> {
+    HeaderName::from_bytes(text.as_bytes()).map_err(|_| {
+        let help = "a header name is letters, digits and - without spaces, like \"x-api-key\"";
+        Wrong::new(format!("{} is not a header name", quoted(text)), help)
+    })
+}
+
+/// The name of a limit or an upstream: it goes into headers and keys of the store.
+pub(super) fn name(text: &str) -> Read<()> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    if plain && (1..=64).contains(&text.len()) {
+        return Ok(());
+    }
+    let help = "a name is 1 to 64 of A-Z, a-z, 0-9, -, _ and .";
+    Err(Wrong::new(format!("{} is not a name", quoted(text)), help))
+}
+
+/// The name of a captured segment.
+pub(super) fn capture(text: &str) -> Read<()> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
+    if plain && (1..=64).contains(&text.len()) {
+        return Ok(());
+    }
+    let help = "the name of a capture is 1 to 64 of A-Z, a-z, 0-9, - and _, like `{tenant}`";
+    Err(Wrong::new(format!("{} is not a name for a capture", quoted(text)), help))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_servers() {
+        let http =
+            |host: &str, port, authority: &str| Address::Http { host: host.into(), port, authority: authority.into() };
+        assert_eq!(server("http://10.0.1.1:9000"), Ok(http("10.0.1.1", 9000, "10.0.1.1:9000")));
+        assert_eq!(server("http://api.internal"), Ok(http("api.internal", 80, "api.internal")));
+        assert_eq!(server("http://[::1]:81"), Ok(http("::1", 81, "[::1]:81")));
+        assert_eq!(server("builtin:echo"), Ok(Address::Echo));
+        for text in [
+            "",
+            "http://",
+            "http://:80",
+            "http://a:",
+            "http://a:0",
+            "http://a:99999",
+            "http://a:+80",
+            "http://[::1",
+            "http://[::1]x",
+            "http://::1",
+            "http://a b",
+            "http://a/",
+            "http://a?b",
+            "http://u@a",
+            "ftp://a",
+            "http://1.2.3",
+        ] {
+            assert!(server(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn reads_networks() {
+        assert_eq!(network("192.0.2.7").unwrap().to_string(), "192.0.2.7/32");
+        assert_eq!(network("::1").unwrap().to_string(), "::1/128");
+        assert_eq!(network("10.0.0.0/8").unwrap().to_string(), "10.0.0.0/8");
+        for text in ["", "10.0.0.0/33", "10.0.0.1/8", "10.0.0/8", "here"] {
+            assert!(network(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn puts_in_the_usual_port() {
+        assert_eq!(memcached("cache").unwrap(), "cache:11211");
+        assert_eq!(memcached("[::1]").unwrap(), "[::1]:11211");
+        assert_eq!(memcached("10.0.0.1:11212").unwrap(), "10.0.0.1:11212");
+    }
+}
