@@ -1,0 +1,112 @@
+//! Whose address counts: the peer's, or what trusted proxies say.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use crate::harness::{Client, Gateway};
+
+const LIMITED: &str = "
+[limits.l]
+key = \"client-ip\"
+rates = [\"1/d\"]
+[[routes]]
+path = \"/*\"
+limits = [\"l\"]
+respond = { status = 200 }
+";
+const TRUSTING: &str = "trusted_proxies = [\"127.0.0.0/8\", \"10.0.0.0/8\"]";
+
+/// The status of a request with these lines of X-Forwarded-For.
+fn ask(client: &mut Client, lines: &[&str]) -> u16 {
+    let fields: String = lines.iter().map(|line| format!("X-Forwarded-For: {line}\r\n")).collect();
+    client.get_with("/", fields).status
+}
+
+/// Fails unless each of these is counted as the same client.
+#[track_caller]
+fn one_client(client: &mut Client, spellings: &[&[&str]]) {
+    for (at, lines) in spellings.iter().enumerate() {
+        let expected = if at == 0 { 200 } else { 429 };
+        assert_eq!(ask(client, lines), expected, "{lines:?} after {:?}", &spellings[..at]);
+    }
+}
+
+#[test]
+fn strangers_are_not_believed() {
+    let gateway = Gateway::start(LIMITED);
+    one_client(&mut gateway.client(), &[&["192.0.2.1"], &["192.0.2.2"], &[]]);
+}
+
+#[test]
+fn peers_are_counted_apart_and_ports_are_not() {
+    let gateway = Gateway::start(LIMITED);
+    let from = |last| Client::connect_from(IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)), gateway.http);
+    assert_eq!([from(1), from(1), from(2), from(2)].map(|mut client| ask(&mut client, &[])), [200, 429, 200, 429]);
+}
+
+#[test]
+fn only_the_trusted_peers_are_believed() {
+    let gateway = Gateway::with_server("trusted_proxies = [\"127.0.0.2/32\"]", LIMITED);
+    let from = |last| Client::connect_from(IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)), gateway.http);
+    one_client(&mut from(1), &[&["192.0.2.1"], &["192.0.2.2"]]);
+    let mut trusted = from(2);
+    one_client(&mut trusted, &[&["192.0.2.1"], &["192.0.2.1"]]);
+    one_client(&mut trusted, &[&["192.0.2.2"], &["192.0.2.2"]]);
+}
+
+#[test]
+fn the_rightmost_stranger_is_the_client() {
+    let gateway = Gateway::with_server(TRUSTING, LIMITED);
+    let spellings: &[&[&str]] = &[
+        &["192.0.2.1"],
+        &["198.51.100.9, 192.0.2.1"],
+        &["198.51.100.8, 192.0.2.1, 10.1.2.3"],
+        &["198.51.100.7,192.0.2.1,127.0.0.9 , 10.1.2.3"],
+    ];
+    one_client(&mut gateway.client(), spellings);
+}
+
+#[test]
+fn several_lines_are_one_list() {
+    let gateway = Gateway::with_server(TRUSTING, LIMITED);
+    let mut client = gateway.client();
+    one_client(&mut client, &[&["192.0.2.1"], &["198.51.100.9", "192.0.2.1"], &["192.0.2.1", "10.0.0.1"]]);
+    one_client(&mut client, &[&["192.0.2.2", "192.0.2.3"], &["192.0.2.3"]]);
+}
+
+#[test]
+fn what_stands_left_of_garbage_is_not_believed() {
+    let gateway = Gateway::with_server(TRUSTING, LIMITED);
+    let mut client = gateway.client();
+    one_client(&mut client, &[&["192.0.2.1"], &["garbage, 192.0.2.1"], &["999.1.1.1, 192.0.2.1"]]);
+    // Otherwise anybody could choose an address by making the one right of it unreadable.
+    one_client(&mut client, &[&["198.51.100.1, garbage"], &["198.51.100.2, garbage"], &["198.51.100.3, <>"]]);
+}
+
+#[test]
+fn all_trusted_or_empty_is_still_somebody() {
+    let gateway = Gateway::with_server(TRUSTING, LIMITED);
+    let mut client = gateway.client();
+    assert_eq!(ask(&mut client, &["10.0.0.1"]), 200);
+    assert_eq!(ask(&mut client, &["10.0.0.1"]), 429);
+    assert_eq!(ask(&mut client, &["", " , "]), 200);
+    assert_eq!(ask(&mut client, &[]), 429);
+}
+
+#[test]
+fn ipv6_clients_are_counted_by_their_network() {
+    let gateway = Gateway::with_server(TRUSTING, LIMITED);
+    let mut client = gateway.client();
+    one_client(&mut client, &[&["2001:db8:0:1::1"], &["2001:db8:0:1::2"], &["2001:db8:0:1:ffff::"]]);
+    one_client(&mut client, &[&["2001:db8:0:2::1"], &["2001:0DB8:0:2::1"]]);
+    one_client(&mut client, &[&["192.0.2.1"], &["::ffff:192.0.2.1"]]);
+}
+
+#[test]
+fn another_prefix_can_be_chosen() {
+    for (source, together) in [("client-ip:128", false), ("client-ip:48", true)] {
+        let gateway = Gateway::with_server(TRUSTING, &LIMITED.replace("client-ip", source));
+        let mut client = gateway.client();
+        assert_eq!(ask(&mut client, &["2001:db8:0:1::1"]), 200);
+        assert_eq!(ask(&mut client, &["2001:db8:0:2::2"]), if together { 429 } else { 200 }, "{source}");
+    }
+}

@@ -1,0 +1,15 @@
+//! What the tests stand on: gateways, clients, upstreams and Memcached, each on a port of its own.
+
+mod client;
+mod clock;
+mod gateway;
+mod memcached;
+mod upstream;
+mod wire;
+
+pub(crate) use client::{Client, Response};
+pub(crate) use clock::{align, alone, unix, until};
+pub(crate) use gateway::{Gateway, run};
+pub(crate) use memcached::Memcached;
+pub(crate) use upstream::{Received, Upstream, closed_port, reply};
+pub(crate) use wire::{Framing, Headers, Pattern, Wire};

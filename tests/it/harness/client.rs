@@ -1,0 +1,125 @@
+//! A client that sends the bytes it is told and reads what comes.
+
+use std::io::{ErrorKind, Result};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+
+use super::wire::{Framing, Headers, Wire};
+
+/// One connection to a gateway.
+pub(crate) struct Client {
+    pub(crate) wire: Wire,
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub(crate) struct Response {
+    pub(crate) version: String,
+    pub(crate) status: u16,
+    pub(crate) headers: Headers,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: Headers,
+}
+
+impl Client {
+    #[track_caller]
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).unwrap();
+        Self { wire: Wire::new(stream) }
+    }
+
+    /// From a local address that it chooses, such as 127.0.0.2.
+    pub(crate) fn connect_from(from: IpAddr, address: SocketAddr) -> Self {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::new(from, 0).into()).unwrap();
+        socket.connect(&address.into()).unwrap();
+        Self { wire: Wire::new(socket.into()) }
+    }
+
+    #[track_caller]
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.wire.write(bytes.as_ref()).unwrap();
+    }
+
+    /// Sends a request and reads its response.
+    #[track_caller]
+    pub(crate) fn call(&mut self, request: impl AsRef<[u8]>) -> Response {
+        let request = request.as_ref();
+        self.send(request);
+        self.response(request.starts_with(b"HEAD "))
+    }
+
+    #[track_caller]
+    pub(crate) fn get(&mut self, path: &str) -> Response {
+        self.get_with(path, "")
+    }
+
+    /// GET with more fields, each ending in `\r\n`.
+    #[track_caller]
+    pub(crate) fn get_with(&mut self, path: &str, fields: impl AsRef<[u8]>) -> Response {
+        let mut request = format!("GET {path} HTTP/1.1\r\nHost: test.example\r\n").into_bytes();
+        request.extend_from_slice(fields.as_ref());
+        request.extend_from_slice(b"\r\n");
+        self.call(request)
+    }
+
+    /// The next response; `bodiless` for the answer to HEAD.
+    #[track_caller]
+    pub(crate) fn response(&mut self, bodiless: bool) -> Response {
+        self.try_response(bodiless).unwrap_or_else(|error| panic!("no response: {error}"))
+    }
+
+    pub(crate) fn try_response(&mut self, bodiless: bool) -> Result<Response> {
+        let (mut response, framing) = self.try_head()?;
+        if !bodiless {
+            let body = &mut response.body;
+            response.trailers = self.wire.body(framing, &mut |piece| body.extend_from_slice(piece))?;
+        }
+        Ok(response)
+    }
+
+    /// The head of the next response, and how its body is framed.
+    pub(crate) fn try_head(&mut self) -> Result<(Response, Framing)> {
+        let (line, headers) = self.wire.head()?.ok_or(ErrorKind::UnexpectedEof)?;
+        let (version, rest) = line.split_once(' ').ok_or(ErrorKind::InvalidData)?;
+        let status = rest.get(..3).and_then(|status| status.parse().ok()).ok_or(ErrorKind::InvalidData)?;
+        let framing = match status {
+            100..=199 | 204 | 304 => Framing::Length(0),
+            _ => headers.framing(Framing::UntilClose)?,
+        };
+        let (version, body, trailers) = (version.to_owned(), Vec::new(), Headers::default());
+        Ok((Response { version, status, headers, body, trailers }, framing))
+    }
+
+    /// Waits until the gateway closes: what it still sent.
+    #[track_caller]
+    pub(crate) fn closed(&mut self) -> Vec<u8> {
+        let (rest, closed) = self.wire.rest();
+        assert!(closed, "the connection stays open");
+        rest
+    }
+}
+
+impl Response {
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.text()))
+    }
+
+    /// Fails unless the body is a problem document of this status, as the gateway's own errors are.
+    #[track_caller]
+    pub(crate) fn expect_problem(&self, status: u16) {
+        assert_eq!(self.status, status, "{self:?}");
+        assert_eq!(self.headers.must("content-type"), "application/problem+json");
+        let problem = self.json();
+        assert_eq!(problem["status"], status, "{problem}");
+        assert!(problem["title"].as_str().is_some_and(|title| !title.is_empty()), "{problem}");
+        assert!(problem["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{problem}");
+    }
+}

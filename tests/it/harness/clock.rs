@@ -1,0 +1,37 @@
+//! Waiting: for a condition, for a moment of the Unix clock, for a quiet machine.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Held by tests that load the machine and by tests that measure short times, so that they do not meet.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asks until it is so; panics when it is not within `bound`.
+#[track_caller]
+pub(crate) fn until(what: &str, bound: Duration, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < bound, "not within {bound:?}: {what}");
+        sleep(Duration::from_millis(10));
+    }
+}
+
+/// The time since 1970, as the buckets of the gateway are aligned to it.
+#[allow(clippy::disallowed_methods)] // The tests are outside: they have no clock to be given.
+pub(crate) fn unix() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
+}
+
+/// Waits until the running bucket of `window` has at least `left` to go.
+pub(crate) fn align(window: Duration, left: Duration) {
+    let elapsed = Duration::from_millis((unix().as_millis() % window.as_millis()).try_into().unwrap());
+    let rest = window.checked_sub(elapsed).unwrap();
+    if rest < left {
+        sleep(rest + Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,184 @@
+//! The gateway as a process of its own: started from a text, watched through its log, ended by signals.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::client::Client;
+
+/// What a start, a reload or an end may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A gateway that runs; dropping it kills it.
+pub(crate) struct Gateway {
+    child: Child,
+    /// Where clients connect.
+    pub(crate) http: SocketAddr,
+    /// Health and metrics.
+    pub(crate) admin: SocketAddr,
+    config: PathBuf,
+    log: Arc<Log>,
+    _directory: TempDir,
+}
+
+#[derive(Default)]
+struct Log {
+    lines: Mutex<(Vec<String>, bool)>,
+    more: Condvar,
+}
+
+impl Gateway {
+    /// Starts with everything in `rest` but `[server]` and `[admin]`.
+    #[track_caller]
+    pub(crate) fn start(rest: &str) -> Self {
+        Self::with_server("", rest)
+    }
+
+    /// The same with more keys for `[server]`.
+    #[track_caller]
+    pub(crate) fn with_server(server: &str, rest: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let config = directory.path().join("gateway.toml");
+        std::fs::write(&config, text(server, rest)).unwrap();
+        let mut child = command(&config).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let log = Arc::new(Log::default());
+        log.follow(child.stderr.take().unwrap());
+        let unknown = SocketAddr::from(([0; 4], 0));
+        let mut gateway = Self { child, http: unknown, admin: unknown, config, log, _directory: directory };
+        gateway.http = gateway.listening("http");
+        gateway.admin = gateway.listening("admin");
+        gateway
+    }
+
+    #[track_caller]
+    fn listening(&self, listener: &str) -> SocketAddr {
+        let line = self.wait_log(&format!("listening {listener}"), |line| {
+            line["message"] == "listening" && line["listener"] == listener
+        });
+        line["address"].as_str().unwrap().parse().unwrap()
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.http)
+    }
+
+    /// A request to the admin listener.
+    pub(crate) fn admin(&self, path: &str) -> super::Response {
+        Client::connect(self.admin).get(path)
+    }
+
+    /// The first log line that is as wanted, waiting for it if need be.
+    #[track_caller]
+    pub(crate) fn wait_log(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let end = Instant::now() + PATIENCE;
+        let (mut seen, mut lines) = (0, self.log.lines.lock().unwrap());
+        loop {
+            let fresh = &lines.0[seen..];
+            if let Some(line) = fresh.iter().filter_map(|line| serde_json::from_str(line).ok()).find(|line| wanted(line)) {
+                return line;
+            }
+            seen = lines.0.len();
+            let left = end.saturating_duration_since(Instant::now());
+            assert!(!lines.1 && !left.is_zero(), "no line {what:?} in the log:\n{}", lines.0.join("\n"));
+            lines = self.log.more.wait_timeout(lines, left).unwrap().0;
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_message(&self, message: &str) -> Value {
+        self.wait_log(message, |line| line["message"] == message)
+    }
+
+    /// All log lines so far.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.log.lines.lock().unwrap().0.clone()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Writes a new file and asks the gateway to read it.
+    pub(crate) fn reload(&self, server: &str, rest: &str) {
+        std::fs::write(&self.config, text(server, rest)).unwrap();
+        self.signal(Signal::HUP);
+    }
+
+    /// Waits until the process ends.
+    #[track_caller]
+    pub(crate) fn wait_exit(&mut self) -> ExitStatus {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < end, "it does not end:\n{}", self.log().join("\n"));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// A figure of /proc/PID/status in bytes, such as `VmRSS` or its peak `VmHWM`.
+    pub(crate) fn memory(&self, figure: &str) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(path).unwrap();
+        let line = status.lines().find(|line| line.starts_with(figure)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let mut err = std::io::stderr();
+            let _ = writeln!(err, "--- log of the gateway\n{}", self.log().join("\n"));
+        }
+    }
+}
+
+impl Log {
+    /// Collects in a thread of its own, so that the gateway never waits for its log to be read.
+    fn follow(self: &Arc<Self>, stderr: ChildStderr) {
+        let log = Arc::clone(self);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines() {
+                let Ok(line) = line else { break };
+                log.lines.lock().unwrap().0.push(line);
+                log.more.notify_all();
+            }
+            log.lines.lock().unwrap().1 = true;
+            log.more.notify_all();
+        });
+    }
+}
+
+fn text(server: &str, rest: &str) -> String {
+    format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\nworkers = 2\n{server}\n[admin]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"info\"\n\n{rest}\n"
+    )
+}
+
+/// The command that runs a file.
+fn command(config: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
+    command.arg("--config").arg(config).stdin(Stdio::null());
+    command
+}
+
+/// Runs the binary with these arguments to its end.
+pub(crate) fn run(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
+    command.args(arguments).stdin(Stdio::null()).output().unwrap()
+}

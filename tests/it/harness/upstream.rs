@@ -1,0 +1,115 @@
+//! Upstreams: one that answers HTTP and remembers what it saw, and one whose bytes the test writes itself.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+
+use super::clock::until;
+use super::wire::{Framing, Headers, Wire};
+
+/// A request as an upstream saw it.
+#[derive(Clone, Debug)]
+pub(crate) struct Received {
+    pub(crate) method: String,
+    pub(crate) target: String,
+    pub(crate) headers: Headers,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: Headers,
+}
+
+/// A server in a thread for as long as the tests run.
+pub(crate) struct Upstream {
+    address: SocketAddr,
+    connections: Arc<AtomicUsize>,
+    received: Arc<Mutex<Vec<Received>>>,
+}
+
+impl Upstream {
+    /// Answers every whole request with the bytes that `answer` makes, and keeps connections open.
+    pub(crate) fn start(answer: impl Fn(&Received) -> Vec<u8> + Send + Sync + 'static) -> Self {
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let record = Arc::clone(&received);
+        let mut upstream = Self::raw(move |mut wire, _| {
+            while let Ok(Some(request)) = receive(&mut wire) {
+                record.lock().unwrap().push(request.clone());
+                if wire.write(&answer(&request)).is_err() {
+                    break;
+                }
+            }
+        });
+        upstream.received = received;
+        upstream
+    }
+
+    /// Hands every connection, with its number from 0, to `serve` in a thread of its own.
+    pub(crate) fn raw(serve: impl Fn(Wire, usize) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (connections, serve) = (Arc::new(AtomicUsize::new(0)), Arc::new(serve));
+        let count = Arc::clone(&connections);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else { break };
+                let number = count.fetch_add(1, Ordering::SeqCst);
+                let serve = Arc::clone(&serve);
+                std::thread::spawn(move || serve(Wire::new(stream), number));
+            }
+        });
+        Self { address, connections, received: Arc::default() }
+    }
+
+    /// `[upstreams.up]` with this server, and a route that sends everything to it.
+    pub(crate) fn everything(&self) -> String {
+        format!("{}\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n", self.section())
+    }
+
+    /// `[upstreams.up]` with this server.
+    pub(crate) fn section(&self) -> String {
+        format!("[upstreams.up]\nservers = [\"http://{}\"]\n", self.address)
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn received(&self) -> Vec<Received> {
+        self.received.lock().unwrap().clone()
+    }
+
+    /// Waits until this many connections were made.
+    #[track_caller]
+    pub(crate) fn wait_connections(&self, count: usize) {
+        until("the upstream is asked", Duration::from_secs(10), || self.connections() >= count);
+    }
+}
+
+/// One whole request; an error where it is cut short.
+pub(crate) fn receive(wire: &mut Wire) -> std::io::Result<Option<Received>> {
+    let Some((line, headers)) = wire.head()? else { return Ok(None) };
+    let mut words = line.split(' ').map(str::to_owned);
+    let (method, target) = (words.next().unwrap(), words.next().unwrap());
+    let mut body = Vec::new();
+    let framing = headers.framing(Framing::Length(0))?;
+    let trailers = wire.body(framing, &mut |piece| body.extend_from_slice(piece))?;
+    Ok(Some(Received { method, target, headers, body, trailers }))
+}
+
+/// A response with a length.
+pub(crate) fn reply(status: u16, body: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status} Word\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+/// A port that refuses connections, and that nobody else gets while the socket lives.
+pub(crate) fn closed_port() -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
+}

@@ -1,0 +1,202 @@
+//! HTTP/1 messages as bytes on a connection, read strictly: what is not well formed is an error, never repaired.
+
+use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// The most that a read or a write waits: a test that hangs shall fail instead.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One side of a connection.
+pub(crate) struct Wire {
+    reader: BufReader<TcpStream>,
+}
+
+/// The fields of a message in their order, names in lower case.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Headers(pub(crate) Vec<(String, Vec<u8>)>);
+
+/// Where a body ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    Length(u64),
+    Chunked,
+    UntilClose,
+}
+
+impl Headers {
+    /// The first field of this name.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.0.iter().find(|(other, _)| other == name)?;
+        Some(std::str::from_utf8(value).unwrap())
+    }
+
+    /// The first field of this name, which must be there.
+    #[track_caller]
+    pub(crate) fn must(&self, name: &str) -> &str {
+        self.get(name).unwrap_or_else(|| panic!("no {name} in {self:?}"))
+    }
+
+    /// All fields of this name, joined as the standard allows.
+    pub(crate) fn joined(&self, name: &str) -> String {
+        let values = self.0.iter().filter(|(other, _)| other == name);
+        values.map(|(_, value)| String::from_utf8_lossy(value)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// How the body that follows is framed, for a message that has one.
+    pub(crate) fn framing(&self, otherwise: Framing) -> Result<Framing> {
+        match (self.get("content-length"), self.get("transfer-encoding")) {
+            (None, None) => Ok(otherwise),
+            (Some(length), None) => length.parse().map(Framing::Length).map_err(|_| broken("content-length")),
+            (None, Some(coding)) if coding.eq_ignore_ascii_case("chunked") => Ok(Framing::Chunked),
+            _ => Err(broken("framing")),
+        }
+    }
+}
+
+impl Wire {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Self { reader: BufReader::with_capacity(1 << 16, stream) }
+    }
+
+    pub(crate) fn stream(&self) -> &TcpStream {
+        self.reader.get_ref()
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.reader.get_mut().write_all(bytes)
+    }
+
+    /// The first line and the fields; `None` where the peer closed before it began.
+    pub(crate) fn head(&mut self) -> Result<Option<(String, Headers)>> {
+        let Some(first) = self.line()? else { return Ok(None) };
+        let first = String::from_utf8(first).map_err(|_| broken("first line"))?;
+        Ok(Some((first, self.fields()?)))
+    }
+
+    /// Fields until the empty line: of a head, or of trailers.
+    fn fields(&mut self) -> Result<Headers> {
+        let mut headers = Headers::default();
+        loop {
+            let line = self.line()?.ok_or(ErrorKind::UnexpectedEof)?;
+            if line.is_empty() {
+                return Ok(headers);
+            }
+            let colon = line.iter().position(|byte| *byte == b':').ok_or_else(|| broken("field"))?;
+            let name = String::from_utf8(line[..colon].to_ascii_lowercase()).map_err(|_| broken("field"))?;
+            headers.0.push((name, line[colon + 1..].trim_ascii().to_vec()));
+        }
+    }
+
+    fn line(&mut self) -> Result<Option<Vec<u8>>> {
+        let mut line = Vec::new();
+        if self.reader.read_until(b'\n', &mut line)? == 0 {
+            return Ok(None);
+        }
+        if line.pop() != Some(b'\n') {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        if line.pop() != Some(b'\r') {
+            return Err(broken("end of a line"));
+        }
+        Ok(Some(line))
+    }
+
+    /// Feeds the body to `sink` piece by piece and returns the trailers.
+    pub(crate) fn body(&mut self, framing: Framing, sink: &mut dyn FnMut(&[u8])) -> Result<Headers> {
+        match framing {
+            Framing::Length(length) => self.exactly(length, sink).map(|()| Headers::default()),
+            Framing::UntilClose => loop {
+                let piece = self.reader.fill_buf()?;
+                if piece.is_empty() {
+                    return Ok(Headers::default());
+                }
+                let length = piece.len();
+                sink(piece);
+                self.reader.consume(length);
+            },
+            Framing::Chunked => loop {
+                let line = self.line()?.ok_or(ErrorKind::UnexpectedEof)?;
+                let size = std::str::from_utf8(&line).ok().and_then(|size| u64::from_str_radix(size, 16).ok());
+                match size.ok_or_else(|| broken("chunk size"))? {
+                    0 => return self.fields(),
+                    size => self.exactly(size, sink)?,
+                }
+                if self.line()? != Some(Vec::new()) {
+                    return Err(broken("end of a chunk"));
+                }
+            },
+        }
+    }
+
+    fn exactly(&mut self, mut left: u64, sink: &mut dyn FnMut(&[u8])) -> Result<()> {
+        while left > 0 {
+            let piece = self.reader.fill_buf()?;
+            if piece.is_empty() {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            let length = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            sink(&piece[..length]);
+            self.reader.consume(length);
+            left -= length as u64;
+        }
+        Ok(())
+    }
+
+    /// Reads until the peer closes, cleanly or not: what came, and whether it closed at all.
+    pub(crate) fn rest(&mut self) -> (Vec<u8>, bool) {
+        let mut rest = Vec::new();
+        let closed = match self.reader.read_to_end(&mut rest) {
+            Ok(_) => true,
+            Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+        };
+        (rest, closed)
+    }
+}
+
+fn broken(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidData, format!("broken {what}"))
+}
+
+/// Bytes of any length that can be checked without being kept: a period that no power of two hides.
+pub(crate) struct Pattern {
+    twice: Vec<u8>,
+    at: usize,
+}
+
+impl Pattern {
+    const PERIOD: usize = 65_521;
+
+    pub(crate) fn new() -> Self {
+        let once = (0..Self::PERIOD).map(|at| u8::try_from((at * 31 + (at >> 8) * 7) % 251).unwrap());
+        Self { twice: once.clone().chain(once).collect(), at: 0 }
+    }
+
+    /// The next `length` bytes, one period at most.
+    pub(crate) fn next(&mut self, length: usize) -> &[u8] {
+        let at = self.at % Self::PERIOD;
+        self.at += length;
+        &self.twice[at..at + length]
+    }
+
+    /// Whether `piece` is what comes next; panics otherwise.
+    pub(crate) fn check(&mut self, piece: &[u8]) {
+        for part in piece.chunks(Self::PERIOD) {
+            assert!(self.next(part.len()) == part, "the body differs before byte {}", self.at);
+        }
+    }
+
+    /// How much has passed.
+    pub(crate) fn len(&self) -> u64 {
+        self.at as u64
+    }
+
+    /// The first `length` bytes.
+    pub(crate) fn bytes(length: usize) -> Vec<u8> {
+        let pattern = Self::new();
+        pattern.twice[..Self::PERIOD].iter().copied().cycle().take(length).collect()
+    }
+}

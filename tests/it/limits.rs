@@ -1,0 +1,196 @@
+//! Counting: exact under load, all or nothing over several limits, and with a Retry-After that keeps its word.
+
+use std::sync::Barrier;
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Client, Gateway, Memcached, Response, align, alone};
+
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// A route `/NAME` that answers itself, under these limits.
+fn route(name: &str, limits: &str) -> String {
+    format!("[[routes]]\npath = \"/{name}\"\nlimits = [{limits}]\nrespond = {{ status = 200, body = \"in\" }}\n")
+}
+
+fn limit(name: &str, rates: &str) -> String {
+    format!("[limits.{name}]\nkey = \"global\"\nrates = [{rates}]\n")
+}
+
+fn both_stores(test: impl Fn(&str)) {
+    test("[store]\ntype = \"memory\"\n");
+    let memcached = Memcached::start();
+    // With "reject" a request that memcached did not count shows.
+    test(&memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\""));
+    assert!(memcached.stat("curr_items") > 0, "memcached was never asked");
+}
+
+/// `each` requests on every one of these connections, all at once: how many were admitted and how many rejected.
+fn flood(clients: Vec<Client>, each: usize) -> (usize, usize) {
+    let start = Barrier::new(clients.len());
+    let statuses: Vec<u16> = thread::scope(|scope| {
+        let flood = |mut client: Client| {
+            start.wait();
+            (0..each).map(|_| client.get("/in").status).collect::<Vec<_>>()
+        };
+        let threads: Vec<_> = clients.into_iter().map(|client| scope.spawn(move || flood(client))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let of = |wanted| statuses.iter().filter(|status| **status == wanted).count();
+    assert_eq!(of(200) + of(429), statuses.len(), "{statuses:?}");
+    (of(200), of(429))
+}
+
+fn statuses(client: &mut Client, path: &str, count: usize) -> Vec<u16> {
+    (0..count).map(|_| client.get(path).status).collect()
+}
+
+#[test]
+fn a_burst_over_fifty_connections_gets_exactly_its_limit() {
+    let _alone = alone();
+    both_stores(|store| {
+        let limit = "[limits.l]\nkey = \"client-ip\"\nrates = [\"20/10s\"]\n";
+        let gateway = Gateway::start(&format!("{store}{limit}{}", route("in", "\"l\"")));
+        let clients = (0..50).map(|_| gateway.client()).collect();
+        align(WINDOW, Duration::from_secs(3));
+        assert_eq!(flood(clients, 4), (20, 180), "{store}");
+    });
+}
+
+#[test]
+fn gateways_share_the_counters_in_memcached() {
+    let _alone = alone();
+    let memcached = Memcached::start();
+    let store = memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\"");
+    let config = format!("{store}{}{}", limit("l", "\"20/10s\""), route("in", "\"l\""));
+    let gateways = [Gateway::start(&config), Gateway::start(&config)];
+    let connections = 16;
+    let clients = gateways.iter().flat_map(|gateway| (0..connections / 2).map(|_| gateway.client())).collect();
+    align(WINDOW, Duration::from_secs(3));
+    let (admitted, _) = flood(clients, 20);
+    // Two gateways may each admit what is under way before they see the other's increments.
+    assert!((20..=20 + connections).contains(&admitted), "{admitted} admitted");
+    for gateway in &gateways {
+        assert_eq!(gateway.client().get("/in").status, 429);
+    }
+}
+
+#[test]
+fn a_second_gateway_sees_what_the_first_admitted() {
+    let memcached = Memcached::start();
+    let config = format!("{}{}{}", memcached.store(), limit("l", "\"5/d\""), route("in", "\"l\""));
+    let gateways = [Gateway::start(&config), Gateway::start(&config)];
+    assert_eq!(statuses(&mut gateways[0].client(), "/in", 3), [200; 3]);
+    // Increments travel after the answer: give them a moment.
+    sleep(Duration::from_millis(300));
+    assert_eq!(statuses(&mut gateways[1].client(), "/in", 3), [200, 200, 429]);
+}
+
+#[test]
+fn a_request_is_charged_to_all_limits_or_to_none() {
+    both_stores(|store| {
+        // Names of their own in each order: fresh counters in the memcached that both use.
+        for (wide, names) in [("a", "\"a\", \"b\""), ("d", "\"c\", \"d\"")] {
+            let limits = [limit("a", "\"10/d\""), limit("b", "\"2/d\""), limit("c", "\"2/d\""), limit("d", "\"10/d\"")];
+            let routes = route("both", names) + &route("wide", &format!("{wide:?}"));
+            let gateway = Gateway::start(&format!("{store}{}{routes}", limits.concat()));
+            let mut client = gateway.client();
+            assert_eq!(statuses(&mut client, "/both", 5), [200, 200, 429, 429, 429], "{store}");
+            let admitted = statuses(&mut client, "/wide", 10).iter().filter(|status| **status == 200).count();
+            assert_eq!(admitted, 8, "the rejected requests were charged to the wide limit: {store}");
+        }
+    });
+}
+
+#[test]
+fn every_rate_of_a_limit_holds() {
+    both_stores(|store| {
+        let limits = limit("first", "\"2/h\", \"5/d\"") + &limit("second", "\"5/h\", \"3/d\"");
+        let routes = route("first", "\"first\"") + &route("second", "\"second\"");
+        let gateway = Gateway::start(&format!("{store}{limits}{routes}"));
+        align(Duration::from_hours(1), Duration::from_secs(5));
+        let mut client = gateway.client();
+        assert_eq!(statuses(&mut client, "/first", 4), [200, 200, 429, 429], "{store}");
+        assert_eq!(statuses(&mut client, "/second", 4), [200, 200, 200, 429], "{store}");
+    });
+}
+
+#[test]
+fn a_rejected_request_is_charged_nowhere() {
+    let _alone = alone();
+    both_stores(|store| {
+        let gateway = Gateway::start(&format!("{store}{}{}", limit("l", "\"2/2s\", \"4/d\""), route("in", "\"l\"")));
+        let mut client = gateway.client();
+        align(Duration::from_secs(2), Duration::from_millis(1500));
+        // If the rejected counted, the day would be used up before the short window is over.
+        assert_eq!(statuses(&mut client, "/in", 12)[..4], [200, 200, 429, 429], "{store}");
+        sleep(Duration::from_millis(4100));
+        assert_eq!(statuses(&mut client, "/in", 3), [200, 200, 429], "{store}");
+        sleep(Duration::from_millis(4100));
+        let last = client.get("/in");
+        assert_eq!(last.status, 429, "the day allows four: {store}");
+        assert!(retry_after(&last) > 60, "{last:?}");
+    });
+}
+
+#[track_caller]
+fn retry_after(rejected: &Response) -> u64 {
+    assert_eq!(rejected.status, 429, "{rejected:?}");
+    rejected.headers.must("retry-after").parse().unwrap()
+}
+
+#[test]
+fn retry_after_is_exact() {
+    let _alone = alone();
+    both_stores(|store| {
+        for rate in ["1/2s", "7/3s", "10/4s"] {
+            let name = format!("l{}", &rate[..1]);
+            let gateway = Gateway::start(&format!("{store}{}{}", limit(&name, &format!("{rate:?}")), route("in", &format!("{name:?}"))));
+            let mut client = gateway.client();
+            for _ in 0..2 {
+                while client.get("/in").status == 200 {}
+                let asked = Instant::now();
+                let seconds = retry_after(&client.get("/in"));
+                let answered = Instant::now();
+                // A little before, as the moment at which the gateway decided lies between the two.
+                sleep(Duration::from_millis((seconds * 1000).saturating_sub(1050)).saturating_sub(asked.elapsed()));
+                assert_eq!(client.get("/in").status, 429, "a second before Retry-After: {seconds}, {rate}, {store}");
+                sleep(Duration::from_secs(seconds).saturating_sub(answered.elapsed()) + Duration::from_millis(5));
+                assert_eq!(client.get("/in").status, 200, "at Retry-After: {seconds}, {rate}, {store}");
+            }
+        }
+    });
+}
+
+#[test]
+fn the_previous_bucket_counts_by_its_share() {
+    let _alone = alone();
+    let gateway = Gateway::start(&(limit("l", "\"10/4s\"") + &route("in", "\"l\"")));
+    let mut client = gateway.client();
+    let window = Duration::from_secs(4);
+    align(window, Duration::from_millis(3900));
+    assert_eq!(statuses(&mut client, "/in", 11).iter().filter(|status| **status == 200).count(), 10);
+    align(window, Duration::from_millis(3900));
+    sleep(Duration::from_secs(2));
+    // Half of the next window has passed, so about half of the ten still count.
+    let admitted = statuses(&mut client, "/in", 10).iter().filter(|status| **status == 200).count();
+    assert!((5..=7).contains(&admitted), "{admitted} admitted");
+}
+
+#[test]
+fn a_window_of_a_month_counts_in_memcached_too() {
+    // A TTL of more than 30 days would be read as a date, long past.
+    let memcached = Memcached::start();
+    let store = memcached.store_with("on_error = \"reject\"");
+    let gateway = Gateway::start(&format!("{store}{}{}", limit("l", "\"3/31d\""), route("in", "\"l\"")));
+    let mut client = gateway.client();
+    let mut admitted = 0;
+    for _ in 0..10 {
+        admitted += usize::from(client.get("/in").status == 200);
+        // The increments shall be in memcached, not under way.
+        sleep(Duration::from_millis(50));
+    }
+    assert_eq!(admitted, 3);
+    let second = Gateway::start(&format!("{store}{}{}", limit("l", "\"3/31d\""), route("in", "\"l\"")));
+    assert_eq!(second.client().get("/in").status, 429);
+}

@@ -1,0 +1,10 @@
+//! The gateway from outside: its process, its sockets, its log.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::missing_panics_doc)]
+
+mod client_ip;
+mod harness;
+mod headers;
+mod keys;
+mod limits;
+mod routing;
