@@ -2,9 +2,13 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::missing_panics_doc)]
 
+mod bodies;
 mod client_ip;
+mod failures;
+mod forwarding;
 mod harness;
 mod headers;
 mod keys;
 mod limits;
+mod malformed;
 mod routing;

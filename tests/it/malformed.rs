@@ -1,0 +1,206 @@
+//! Requests that could be read in two ways, or in none: refused, not repaired, and never forwarded.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::{Client, Gateway, Upstream, alone, reply};
+
+/// Fails unless each is answered with this status and the connection closed, and no upstream hears of it.
+#[track_caller]
+fn refused(status: u16, requests: &[&[u8]]) {
+    let up = Upstream::start(|_| reply(200, "forwarded"));
+    let gateway = Gateway::start(&up.everything());
+    let mut wrong = Vec::new();
+    for request in requests {
+        let mut client = gateway.client();
+        client.send(request);
+        // The end of what is sent, for those that look unfinished.
+        let _ = client.wire.stream().shutdown(std::net::Shutdown::Write);
+        let text = String::from_utf8_lossy(&client.closed()).into_owned();
+        if !text.starts_with(&format!("HTTP/1.1 {status} ")) {
+            let shown: String = String::from_utf8_lossy(request).chars().take(200).collect();
+            wrong.push(format!("{shown:?} was answered {:?}", text.lines().next().unwrap_or_default()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(up.received().is_empty(), "forwarded: {:?}", up.received());
+    assert_eq!(gateway.client().get("/").text(), "forwarded");
+}
+
+#[test]
+fn two_framings() {
+    refused(
+        400,
+        &[
+            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+        ],
+    );
+}
+
+#[test]
+fn two_lengths() {
+    refused(
+        400,
+        &[
+            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
+            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5, 6\r\n\r\nhello!",
+        ],
+    );
+}
+
+#[test]
+fn lengths_that_are_no_number() {
+    let lengths = ["+5", "-5", "0x5", "5x", "", "5 5", "18446744073709551616", "99999999999999999999999"];
+    let requests = lengths.map(|length| format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\nhello").into_bytes());
+    refused(400, &requests.each_ref().map(Vec::as_slice));
+}
+
+#[test]
+fn codings_that_do_not_end_in_chunked() {
+    let codings = ["gzip", "xchunked", "chunked, gzip", "chunked, chunked", "identity", "\"chunked\"", ""];
+    let requests = codings
+        .map(|coding| format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: {coding}\r\n\r\n0\r\n\r\n").into_bytes());
+    refused(400, &requests.each_ref().map(Vec::as_slice));
+}
+
+#[test]
+fn chunks_in_http_1_0() {
+    refused(400, &[b"POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"]);
+}
+
+#[test]
+fn no_host_or_two() {
+    refused(400, &[b"GET / HTTP/1.1\r\n\r\n"]);
+    refused(400, &[b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n"]);
+}
+
+#[test]
+fn hosts_that_are_none() {
+    let hosts = ["a b", "a/b", "user@a", "a:port", "a:99999", "[::1", "a,b", "a?b", "a#b", "a\\b", "\u{e9}.test", "<a>"];
+    let requests = hosts.map(|host| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes());
+    refused(400, &requests.each_ref().map(Vec::as_slice));
+}
+
+#[test]
+fn garbage() {
+    refused(
+        400,
+        &[
+            b"garbage\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+            b"GET /\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: a\r\nX-Nul: a\0b\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: a\r\nX Y: 1\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: a\r\n: empty\r\n\r\n",
+            b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"GET / x HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"G(T / HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"GET \xff\xfe HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"GET nothing HTTP/1.1\r\nHost: a\r\n\r\n",
+        ],
+    );
+}
+
+#[test]
+fn lines_that_end_in_a_bare_line_feed() {
+    refused(
+        400,
+        &[
+            b"GET / HTTP/1.1\nHost: a\n\n",
+            b"GET / HTTP/1.1\r\nHost: a\nX-Smuggled: 1\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: a\r\n\n",
+        ],
+    );
+}
+
+#[test]
+fn folded_lines() {
+    refused(400, &[b"GET / HTTP/1.1\r\nHost: a\r\nX-Folded: a\r\n b\r\n\r\n", b"GET / HTTP/1.1\r\n Host: a\r\n\r\n"]);
+}
+
+#[test]
+fn chunks_that_are_broken_end_the_connection() {
+    let up = Upstream::start(|_| reply(200, "forwarded"));
+    let gateway = Gateway::start(&up.everything());
+    for chunks in ["zz\r\nab\r\n0\r\n\r\n", "2\r\nabc\r\n0\r\n\r\n", "-1\r\n\r\n0\r\n\r\n", "2;a\nab\r\n0\r\n\r\n", "fffffffffffffffff\r\nab"] {
+        let mut client = gateway.client();
+        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}"));
+        client.send("GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
+        let text = String::from_utf8_lossy(&client.closed()).into_owned();
+        assert!(!text.contains("HTTP/1.1 200"), "{chunks:?} was answered {text:?}");
+    }
+    assert!(up.received().is_empty(), "{:?}", up.received());
+}
+
+#[test]
+fn a_head_that_is_too_long_is_431() {
+    let up = Upstream::start(|_| reply(200, "forwarded"));
+    let gateway = Gateway::with_server("max_header_size = \"16KiB\"", &up.everything());
+    let ask = |length: usize| format!("GET / HTTP/1.1\r\nHost: a\r\nX-Long: {}\r\n\r\n", "x".repeat(length));
+    assert_eq!(gateway.client().call(ask(15_000)).status, 200);
+    let mut client = gateway.client();
+    client.send(ask(17_000));
+    assert_eq!(client.response(false).status, 431);
+    let mut client = gateway.client();
+    client.send(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(17_000)));
+    let status = client.response(false).status;
+    assert!([414, 431].contains(&status), "{status}");
+    assert_eq!(up.received().len(), 1);
+}
+
+/// How long the gateway leaves the connection open.
+#[track_caller]
+fn open_for(client: &mut Client) -> Duration {
+    let start = Instant::now();
+    client.closed();
+    start.elapsed()
+}
+
+#[test]
+fn a_head_that_does_not_come_ends_the_connection() {
+    let _alone = alone();
+    let up = Upstream::start(|_| reply(200, ""));
+    let gateway = Gateway::with_server("header_timeout = \"500ms\"", &up.everything());
+    for beginning in ["G", "GET / HTTP/1.1\r\nHost: a\r\nX-Slow: "] {
+        let mut client = gateway.client();
+        client.send(beginning);
+        let open = open_for(&mut client);
+        assert!((Duration::from_millis(400)..Duration::from_secs(3)).contains(&open), "{open:?} after {beginning:?}");
+    }
+}
+
+#[test]
+fn a_head_that_drips_ends_the_connection() {
+    let _alone = alone();
+    let up = Upstream::start(|_| reply(200, ""));
+    let gateway = Gateway::with_server("header_timeout = \"500ms\"", &up.everything());
+    let mut client = gateway.client();
+    // A request before must not give the next one more time.
+    assert_eq!(client.get("/").status, 200);
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nX-Slow: ");
+    let start = Instant::now();
+    while client.wire.write(b"x").is_ok() && start.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+}
+
+#[test]
+fn an_idle_connection_is_closed_in_time() {
+    let _alone = alone();
+    let up = Upstream::start(|_| reply(200, ""));
+    let gateway = Gateway::with_server("idle_timeout = \"700ms\"", &up.everything());
+    let mut client = gateway.client();
+    for _ in 0..3 {
+        assert_eq!(client.get("/").status, 200);
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    assert_eq!(client.get("/").status, 200);
+    let open = open_for(&mut client);
+    assert!((Duration::from_millis(500)..Duration::from_secs(4)).contains(&open), "{open:?}");
+    let mut silent = gateway.client();
+    let open = open_for(&mut silent);
+    assert!(open < Duration::from_secs(4), "{open:?} without a byte");
+}
