@@ -185,7 +185,8 @@ fn pieces_arrive_as_they_are_sent() {
 #[test]
 fn trailers_pass_both_ways() {
     let up = Upstream::start(|_| {
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\n\r\n".to_vec()
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\n\r\n"
+            .to_vec()
     });
     let gateway = Gateway::start(&up.everything());
     let mut client = gateway.client();

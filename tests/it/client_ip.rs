@@ -17,8 +17,8 @@ const TRUSTING: &str = "trusted_proxies = [\"127.0.0.0/8\", \"10.0.0.0/8\"]";
 
 /// The status of a request with these lines of X-Forwarded-For.
 fn ask(client: &mut Client, lines: &[&str]) -> u16 {
-    let fields: String = lines.iter().map(|line| format!("X-Forwarded-For: {line}\r\n")).collect();
-    client.get_with("/", fields).status
+    let fields: Vec<_> = lines.iter().map(|line| format!("X-Forwarded-For: {line}\r\n")).collect();
+    client.get_with("/", fields.concat()).status
 }
 
 /// Fails unless each of these is counted as the same client.

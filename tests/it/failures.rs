@@ -1,8 +1,8 @@
 //! Upstreams that are away, late, confused or cut off, and clients that go away.
 
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::sync::Mutex;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use crate::harness::{Framing, Gateway, Upstream, alone, closed_port, reply, until};

@@ -47,7 +47,8 @@ fn pipelined_requests_are_answered_in_order() {
 
 #[test]
 fn http_1_0_closes_unless_it_is_asked_to_stay() {
-    let up = Upstream::start(|_| b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n".to_vec());
+    let up =
+        Upstream::start(|_| b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n".to_vec());
     let gateway = Gateway::start(&up.everything());
     let mut client = gateway.client();
     let response = client.call("GET / HTTP/1.0\r\n\r\n");
@@ -60,6 +61,7 @@ fn http_1_0_closes_unless_it_is_asked_to_stay() {
     for _ in 0..2 {
         let response = client.call("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
         assert_eq!((response.status, response.text()), (200, "hello"));
+        assert!(response.version.starts_with("HTTP/1."), "{response:?}");
         assert_eq!(response.headers.joined("connection").to_lowercase(), "keep-alive");
     }
     assert_eq!(client.call("GET / HTTP/1.0\r\n\r\n").text(), "hello");
@@ -105,7 +107,10 @@ fn heads_without_bodies_pass_and_the_connection_lives_on() {
     assert_eq!((head.status, head.headers.must("content-length"), head.headers.must("x-mark")), (200, "5", "yes"));
     assert_eq!(client.get("/").text(), "after");
     let empty = client.get("/204");
-    assert_eq!((empty.status, empty.headers.must("x-mark"), empty.headers.get("transfer-encoding")), (204, "yes", None));
+    assert_eq!(
+        (empty.status, empty.headers.must("x-mark"), empty.headers.get("transfer-encoding")),
+        (204, "yes", None)
+    );
     assert_eq!(client.get("/").text(), "after");
     let unchanged = client.get("/304");
     assert_eq!((unchanged.status, unchanged.headers.must("etag")), (304, "\"x\""));
@@ -185,7 +190,8 @@ fn a_trusted_proxy_is_passed_on() {
 
 #[test]
 fn fields_pass_byte_by_byte() {
-    let up = Upstream::start(|_| b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Odd: \xff \xe9\r\nX-Empty:\r\n\r\n".to_vec());
+    let up =
+        Upstream::start(|_| b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Odd: \xff \xe9\r\nX-Empty:\r\n\r\n".to_vec());
     let gateway = Gateway::start(&up.everything());
     let response = gateway.client().get_with("/a%00?b=\"|", b"X-Odd: \xfe\tx  y\r\nX-Empty:\r\n");
     let of = |headers: &crate::harness::Headers, name: &str| {

@@ -11,5 +11,5 @@ pub(crate) use client::{Client, Response};
 pub(crate) use clock::{align, alone, unix, until};
 pub(crate) use gateway::{Gateway, run};
 pub(crate) use memcached::Memcached;
-pub(crate) use upstream::{Received, Upstream, closed_port, reply};
+pub(crate) use upstream::{Upstream, closed_port, reply};
 pub(crate) use wire::{Framing, Headers, Pattern, Wire};

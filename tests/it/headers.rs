@@ -31,11 +31,18 @@ fn parameter(parameters: &[(String, i64)], name: &str) -> Option<i64> {
     parameters.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
 }
 
-/// The policies as (quota, window), and what RateLimit says: (its policy's quota, remaining, time).
+/// Quota and window.
+type Policy = (i64, i64);
+/// The quota of its policy, what remains, and the time.
+type State = (i64, i64, i64);
+
+/// What the headers of the draft say.
 #[track_caller]
-fn draft(response: &Response) -> (Vec<(i64, i64)>, Vec<(i64, i64, i64)>) {
+fn draft(response: &Response) -> (Vec<Policy>, Vec<State>) {
     let policies = members(response, "ratelimit-policy");
-    let of = |parameters: &[(String, i64)], name| parameter(parameters, name).unwrap_or_else(|| panic!("no {name}: {response:?}"));
+    let of = |parameters: &[(String, i64)], name| {
+        parameter(parameters, name).unwrap_or_else(|| panic!("no {name}: {response:?}"))
+    };
     let states = members(response, "ratelimit").into_iter().map(|(name, state)| {
         let policy = policies.iter().find(|(other, _)| *other == name);
         let (_, policy) = policy.unwrap_or_else(|| panic!("{name} has no policy: {response:?}"));
@@ -91,7 +98,8 @@ fn every_rate_has_a_policy() {
 
 #[test]
 fn several_limits_show_together() {
-    let limits = "[limits.a]\nkey = \"global\"\nrates = [\"5/d\"]\n[limits.b]\nkey = \"client-ip\"\nrates = [\"7/h\"]\n";
+    let limits =
+        "[limits.a]\nkey = \"global\"\nrates = [\"5/d\"]\n[limits.b]\nkey = \"client-ip\"\nrates = [\"7/h\"]\n";
     let route = "[[routes]]\npath = \"/\"\nlimits = [\"a\", \"b\"]\nrespond = { status = 200 }\n";
     let gateway = Gateway::start(&format!("{limits}{route}"));
     let (mut policies, states) = draft(&gateway.client().get("/"));

@@ -152,10 +152,26 @@ fn shared_is_the_default_without_a_key() {
 /// Values that a key made of text, or cut short, would confuse.
 fn odd_values() -> Vec<Vec<u8>> {
     let long = |last: u8| [vec![b'k'; 8191], vec![last]].concat();
-    let mut values: Vec<Vec<u8>> = vec![long(b'a'), long(b'b'), vec![b'k'; 8191], b"\xff\xfe".to_vec(), b"\xff\xfd".to_vec()];
-    let texts = ["\u{e9}", "e\u{301}", "a b", "a  b", "a%20b", "a+b", "%0d%0aset k 0 0 1%0d%0a", "%0D%0A", "%00", "k 0 0 1", "noreply"];
+    let mut values: Vec<Vec<u8>> =
+        vec![long(b'a'), long(b'b'), vec![b'k'; 8191], b"\xff\xfe".to_vec(), b"\xff\xfd".to_vec()];
+    let texts = [
+        "\u{e9}",
+        "e\u{301}",
+        "a b",
+        "a  b",
+        "a%20b",
+        "a+b",
+        "%0d%0aset k 0 0 1%0d%0a",
+        "%0D%0A",
+        "%00",
+        "k 0 0 1",
+        "noreply",
+    ];
     values.extend(texts.map(|text| text.as_bytes().to_vec()));
-    values.extend([&b"a\tb"[..], b"a:b", b"a#0.1", b"a#0", b"gw:l:a", b"|", b"\"", b"{}", b"*", b"global", b"k"].map(<[u8]>::to_vec));
+    values.extend(
+        [&b"a\tb"[..], b"a:b", b"a#0.1", b"a#0", b"gw:l:a", b"|", b"\"", b"{}", b"*", b"global", b"k"]
+            .map(<[u8]>::to_vec),
+    );
     values
 }
 

@@ -145,7 +145,11 @@ fn retry_after_is_exact() {
     both_stores(|store| {
         for rate in ["1/2s", "7/3s", "10/4s"] {
             let name = format!("l{}", &rate[..1]);
-            let gateway = Gateway::start(&format!("{store}{}{}", limit(&name, &format!("{rate:?}")), route("in", &format!("{name:?}"))));
+            let gateway = Gateway::start(&format!(
+                "{store}{}{}",
+                limit(&name, &format!("{rate:?}")),
+                route("in", &format!("{name:?}"))
+            ));
             let mut client = gateway.client();
             for _ in 0..2 {
                 while client.get("/in").status == 200 {}

@@ -3,7 +3,9 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::missing_panics_doc)]
 
 mod bodies;
+mod cli;
 mod client_ip;
+mod drain;
 mod failures;
 mod forwarding;
 mod harness;
@@ -11,4 +13,7 @@ mod headers;
 mod keys;
 mod limits;
 mod malformed;
+mod outage;
+mod reload;
 mod routing;
+mod watching;

@@ -51,15 +51,17 @@ fn two_lengths() {
 #[test]
 fn lengths_that_are_no_number() {
     let lengths = ["+5", "-5", "0x5", "5x", "", "5 5", "18446744073709551616", "99999999999999999999999"];
-    let requests = lengths.map(|length| format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\nhello").into_bytes());
+    let requests = lengths
+        .map(|length| format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\nhello").into_bytes());
     refused(400, &requests.each_ref().map(Vec::as_slice));
 }
 
 #[test]
 fn codings_that_do_not_end_in_chunked() {
     let codings = ["gzip", "xchunked", "chunked, gzip", "chunked, chunked", "identity", "\"chunked\"", ""];
-    let requests = codings
-        .map(|coding| format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: {coding}\r\n\r\n0\r\n\r\n").into_bytes());
+    let requests = codings.map(|coding| {
+        format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: {coding}\r\n\r\n0\r\n\r\n").into_bytes()
+    });
     refused(400, &requests.each_ref().map(Vec::as_slice));
 }
 
@@ -76,7 +78,8 @@ fn no_host_or_two() {
 
 #[test]
 fn hosts_that_are_none() {
-    let hosts = ["a b", "a/b", "user@a", "a:port", "a:99999", "[::1", "a,b", "a?b", "a#b", "a\\b", "\u{e9}.test", "<a>"];
+    let hosts =
+        ["a b", "a/b", "user@a", "a:port", "a:99999", "[::1", "a,b", "a?b", "a#b", "a\\b", "\u{e9}.test", "<a>"];
     let requests = hosts.map(|host| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes());
     refused(400, &requests.each_ref().map(Vec::as_slice));
 }
@@ -124,7 +127,13 @@ fn folded_lines() {
 fn chunks_that_are_broken_end_the_connection() {
     let up = Upstream::start(|_| reply(200, "forwarded"));
     let gateway = Gateway::start(&up.everything());
-    for chunks in ["zz\r\nab\r\n0\r\n\r\n", "2\r\nabc\r\n0\r\n\r\n", "-1\r\n\r\n0\r\n\r\n", "2;a\nab\r\n0\r\n\r\n", "fffffffffffffffff\r\nab"] {
+    for chunks in [
+        "zz\r\nab\r\n0\r\n\r\n",
+        "2\r\nabc\r\n0\r\n\r\n",
+        "-1\r\n\r\n0\r\n\r\n",
+        "2;a\nab\r\n0\r\n\r\n",
+        "fffffffffffffffff\r\nab",
+    ] {
         let mut client = gateway.client();
         client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}"));
         client.send("GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n");

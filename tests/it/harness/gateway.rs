@@ -44,9 +44,20 @@ impl Gateway {
     /// The same with more keys for `[server]`.
     #[track_caller]
     pub(crate) fn with_server(server: &str, rest: &str) -> Self {
+        Self::from_text(&text(server, "", rest))
+    }
+
+    /// The same with more keys for `[log]`.
+    #[track_caller]
+    pub(crate) fn with_log(log: &str, rest: &str) -> Self {
+        Self::from_text(&text("", log, rest))
+    }
+
+    #[track_caller]
+    fn from_text(text: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = directory.path().join("gateway.toml");
-        std::fs::write(&config, text(server, rest)).unwrap();
+        std::fs::write(&config, text).unwrap();
         let mut child = command(&config).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Log::default());
         log.follow(child.stderr.take().unwrap());
@@ -81,7 +92,9 @@ impl Gateway {
         let (mut seen, mut lines) = (0, self.log.lines.lock().unwrap());
         loop {
             let fresh = &lines.0[seen..];
-            if let Some(line) = fresh.iter().filter_map(|line| serde_json::from_str(line).ok()).find(|line| wanted(line)) {
+            if let Some(line) =
+                fresh.iter().filter_map(|line| serde_json::from_str(line).ok()).find(|line| wanted(line))
+            {
                 return line;
             }
             seen = lines.0.len();
@@ -111,8 +124,12 @@ impl Gateway {
 
     /// Writes a new file and asks the gateway to read it.
     pub(crate) fn reload(&self, server: &str, rest: &str) {
-        std::fs::write(&self.config, text(server, rest)).unwrap();
+        std::fs::write(&self.config, text(server, "", rest)).unwrap();
         self.signal(Signal::HUP);
+    }
+
+    pub(crate) fn remove_config(&self) {
+        std::fs::remove_file(&self.config).unwrap();
     }
 
     /// Waits until the process ends.
@@ -164,10 +181,9 @@ impl Log {
     }
 }
 
-fn text(server: &str, rest: &str) -> String {
-    format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\nworkers = 2\n{server}\n[admin]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"info\"\n\n{rest}\n"
-    )
+fn text(server: &str, log: &str, rest: &str) -> String {
+    let server = format!("[server]\nlisten = \"127.0.0.1:0\"\nworkers = 2\n{server}\n");
+    format!("{server}[admin]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"info\"\n{log}\n{rest}\n")
 }
 
 /// The command that runs a file.

@@ -193,10 +193,4 @@ impl Pattern {
     pub(crate) fn len(&self) -> u64 {
         self.at as u64
     }
-
-    /// The first `length` bytes.
-    pub(crate) fn bytes(length: usize) -> Vec<u8> {
-        let pattern = Self::new();
-        pattern.twice[..Self::PERIOD].iter().copied().cycle().take(length).collect()
-    }
 }

@@ -1,0 +1,137 @@
+//! The end of the process: what is under way finishes, nothing new begins, and a deadline holds.
+
+use std::net::TcpStream;
+use std::sync::Mutex;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::harness::{Client, Gateway, Upstream, alone, reply, until};
+
+/// An upstream that answers only when it is told, once for every message.
+fn held_back() -> (Upstream, Sender<()>) {
+    let (release, released) = channel::<()>();
+    let released = Mutex::new(released);
+    let up = Upstream::raw(move |mut wire, _| {
+        while let Ok(Some(_)) = wire.head() {
+            let _ = released.lock().unwrap().recv();
+            let _ = wire.write(&reply(200, "finished"));
+        }
+    });
+    (up, release)
+}
+
+/// A connection with a request that waits for its upstream.
+fn under_way(gateway: &Gateway, up: &Upstream) -> Client {
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    up.wait_connections(1);
+    client
+}
+
+#[test]
+fn sigterm_lets_requests_finish_and_takes_no_new_ones() {
+    let (up, release) = held_back();
+    let fixed = "[[routes]]\npath = \"/fixed\"\nrespond = { status = 200 }\n";
+    let mut gateway = Gateway::start(&format!("{}{fixed}", up.everything()));
+    let mut idle = gateway.client();
+    assert_eq!(idle.get("/fixed").status, 200);
+    assert_eq!(gateway.admin("/readyz").status, 200);
+    let mut busy = under_way(&gateway, &up);
+
+    gateway.signal(Signal::TERM);
+    gateway.wait_message("draining");
+    assert!(idle.closed().is_empty());
+    until("new connections are refused", Duration::from_secs(5), || TcpStream::connect(gateway.http).is_err());
+    assert_eq!(gateway.admin("/readyz").status, 503);
+    assert_eq!(gateway.admin("/healthz").status, 200);
+
+    release.send(()).unwrap();
+    let response = busy.response(false);
+    assert_eq!((response.status, response.text()), (200, "finished"));
+    assert!(busy.closed().is_empty());
+    assert_eq!(gateway.wait_exit().code(), Some(0));
+    gateway.wait_message("stopped");
+}
+
+#[test]
+fn without_requests_it_stops_at_once() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let up = Upstream::start(|_| reply(200, ""));
+        let mut gateway = Gateway::start(&up.everything());
+        let mut idle = gateway.client();
+        assert_eq!(idle.get("/").status, 200);
+        let asked = Instant::now();
+        gateway.signal(signal);
+        assert_eq!(gateway.wait_exit().code(), Some(0), "{signal:?}");
+        // Far below drain_timeout, which is 30 s.
+        assert!(asked.elapsed() < Duration::from_secs(5), "{signal:?}: {:?}", asked.elapsed());
+        gateway.wait_message("stopped");
+    }
+}
+
+#[test]
+fn sigint_lets_requests_finish_too() {
+    let (up, release) = held_back();
+    let mut gateway = Gateway::start(&up.everything());
+    let mut busy = under_way(&gateway, &up);
+    gateway.signal(Signal::INT);
+    gateway.wait_message("draining");
+    release.send(()).unwrap();
+    assert_eq!(busy.response(false).status, 200);
+    assert_eq!(gateway.wait_exit().code(), Some(0));
+}
+
+#[test]
+fn a_drain_has_a_deadline() {
+    let _alone = alone();
+    let (up, _never) = held_back();
+    let mut gateway = Gateway::with_server("drain_timeout = \"700ms\"", &up.everything());
+    let mut busy = under_way(&gateway, &up);
+    let asked = Instant::now();
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.wait_exit().code(), Some(0));
+    let took = asked.elapsed();
+    assert!((Duration::from_millis(600)..Duration::from_secs(4)).contains(&took), "{took:?}");
+    let left = busy.closed();
+    assert!(!left.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&left));
+}
+
+#[test]
+fn a_body_on_its_way_finishes_too() {
+    let (release, released) = channel::<()>();
+    let released = Mutex::new(released);
+    let up = Upstream::raw(move |mut wire, _| {
+        let _ = wire.head();
+        let _ = wire.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n");
+        let _ = released.lock().unwrap().recv();
+        let _ = wire.write(b"4\r\nlast\r\n0\r\n\r\n");
+    });
+    let mut gateway = Gateway::start(&up.everything());
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let (_, framing) = client.try_head().unwrap();
+    gateway.signal(Signal::TERM);
+    gateway.wait_message("draining");
+    release.send(()).unwrap();
+    let mut body = Vec::new();
+    client.wire.body(framing, &mut |piece| body.extend_from_slice(piece)).unwrap();
+    assert_eq!(body, b"firstlast");
+    assert_eq!(gateway.wait_exit().code(), Some(0));
+}
+
+#[test]
+fn the_log_is_complete_when_it_ends() {
+    let up = Upstream::start(|_| reply(200, ""));
+    let mut gateway = Gateway::start(&up.everything());
+    let mut client = gateway.client();
+    for _ in 0..200 {
+        client.get("/");
+    }
+    gateway.signal(Signal::TERM);
+    gateway.wait_exit();
+    gateway.wait_message("stopped");
+    let requests = gateway.log().iter().filter(|line| line.contains("\"message\":\"request\"")).count();
+    assert_eq!(requests, 200);
+}
