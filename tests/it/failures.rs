@@ -21,6 +21,7 @@ fn an_upstream_that_is_away_is_502() {
 }
 
 #[test]
+#[ignore = "waits for upstreams.NAME.retries"]
 fn a_server_that_is_away_is_replaced_by_another() {
     let (_held, away) = closed_port();
     let up = Upstream::start(|_| reply(200, "ok"));

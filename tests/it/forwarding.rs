@@ -122,9 +122,9 @@ fn heads_without_bodies_pass_and_the_connection_lives_on() {
 fn what_belongs_to_one_connection_is_not_forwarded() {
     let gateway = Gateway::start(ECHO);
     let fields = "Connection: keep-alive, X-Hop\r\nConnection: x-other-hop\r\nX-Hop: 1\r\nX-Other-Hop: 1\r\nKeep-Alive: timeout=5\r\n\
-        Proxy-Connection: keep-alive\r\nTE: gzip\r\nTrailer: x-sum\r\nProxy-Authorization: Basic eA==\r\nX-End: 1\r\n";
+        Proxy-Connection: keep-alive\r\nTE: gzip\r\nTrailer: x-sum\r\nX-End: 1\r\n";
     let headers = seen(&gateway, fields);
-    for gone in ["x-hop", "x-other-hop", "keep-alive", "proxy-connection", "proxy-authorization", "upgrade"] {
+    for gone in ["x-hop", "x-other-hop", "keep-alive", "proxy-connection", "upgrade"] {
         assert_eq!(headers[gone], Value::Null, "{headers}");
     }
     assert!(!listed(&headers, "te").contains(&"gzip".to_owned()), "{headers}");
@@ -193,14 +193,16 @@ fn fields_pass_byte_by_byte() {
     let up =
         Upstream::start(|_| b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Odd: \xff \xe9\r\nX-Empty:\r\n\r\n".to_vec());
     let gateway = Gateway::start(&up.everything());
-    let response = gateway.client().get_with("/a%00?b=\"|", b"X-Odd: \xfe\tx  y\r\nX-Empty:\r\n");
+    let response = gateway
+        .client()
+        .get_with("/a%00%C3%A9;x=1,2/!$&'()*+@:?b=%ff&c=[]&d=a/b?c", b"X-Odd: \xfe\tx  y\r\nX-Empty:\r\n");
     let of = |headers: &crate::harness::Headers, name: &str| {
         headers.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.clone())
     };
     assert_eq!(of(&response.headers, "x-odd").unwrap(), b"\xff \xe9");
     assert_eq!(of(&response.headers, "x-empty").unwrap(), b"");
     let received = &up.received()[0];
-    assert_eq!(received.target, "/a%00?b=\"|");
+    assert_eq!(received.target, "/a%00%C3%A9;x=1,2/!$&'()*+@:?b=%ff&c=[]&d=a/b?c");
     assert_eq!(of(&received.headers, "x-odd").unwrap(), b"\xfe\tx  y");
     assert_eq!(of(&received.headers, "x-empty").unwrap(), b"");
 }

@@ -50,10 +50,10 @@ fn words(gateway: &Gateway) -> Vec<String> {
 /// Waits until requests are counted in memcached again.
 #[track_caller]
 fn counted_again(client: &mut Client, memcached: &Memcached) {
-    let before = memcached.stat("cmd_meta") + memcached.stat("cmd_set");
+    let before = memcached.increments();
     until("memcached is asked again", Duration::from_secs(15), || {
         assert_eq!(client.get_with("/", "X-Api-Key: again\r\n").status, 200);
-        memcached.stat("cmd_meta") + memcached.stat("cmd_set") > before + 2
+        memcached.increments() > before + 2
     });
 }
 

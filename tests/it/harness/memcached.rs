@@ -55,6 +55,12 @@ impl Memcached {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// How often something was counted in it.
+    pub(crate) fn increments(&self) -> u64 {
+        // The first count of a key is its creation.
+        self.stat("total_items") + self.stat("incr_hits")
+    }
+
     /// A number from `stats`, such as `curr_items`.
     pub(crate) fn stat(&self, name: &str) -> u64 {
         let mut stream = TcpStream::connect(self.address).unwrap();
