@@ -103,7 +103,7 @@ impl Gateway {
                 let end = if lines.1 { "it ended" } else { "in time" };
                 // Dropping the gateway shows the log, for which the lock must be free.
                 drop(lines);
-                panic!("no line {what:?} before {end}");
+                panic!("no line {what:?} before {end}:\n{}", self.log().join("\n"));
             }
             lines = self.log.more.wait_timeout(lines, left).unwrap().0;
         }
