@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
-use crate::harness::{Client, Gateway, Upstream, reply};
+use crate::harness::{Gateway, Upstream, reply};
 
 const ECHO: &str = "[upstreams.up]\nservers = [\"builtin:echo\"]\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n";
 
@@ -251,14 +251,27 @@ fn a_get_that_meets_a_closing_connection_is_sent_again() {
 
 #[test]
 fn a_post_is_never_sent_twice() {
-    let asked = Arc::default();
-    let up = closes_on_the_second(&asked);
-    let gateway = Gateway::start(&up.everything());
-    let mut client: Client = gateway.client();
-    let mut answers = Vec::new();
-    for _ in 0..4 {
-        answers.push(client.call("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab").status);
+    for body in ["", "ab"] {
+        let asked = Arc::default();
+        let up = closes_on_the_second(&asked);
+        let gateway = Gateway::start(&up.everything());
+        let mut client = gateway.client();
+        let request = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let answers: Vec<_> = (0..4).map(|_| client.call(&request).status).collect();
+        assert_eq!(asked.load(Ordering::SeqCst), answers.len(), "{answers:?}");
+        assert!(answers.iter().all(|status| [200, 502].contains(status)), "{answers:?}");
     }
-    assert_eq!(asked.load(Ordering::SeqCst), answers.len(), "{answers:?}");
-    assert!(answers.iter().all(|status| [200, 502].contains(status)), "{answers:?}");
+}
+
+#[test]
+fn servers_are_asked_by_their_weight() {
+    let light = Upstream::start(|_| reply(200, "light"));
+    let heavy = Upstream::start(|_| reply(200, "heavy"));
+    let (light, heavy) = (light.address(), heavy.address());
+    let servers = format!("[\"http://{light}\", {{ url = \"http://{heavy}\", weight = 3 }}]");
+    let config = format!("[upstreams.up]\nservers = {servers}\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n");
+    let gateway = Gateway::start(&config);
+    let mut client = gateway.client();
+    let count = (0..80).filter(|_| client.get("/").text() == "heavy").count();
+    assert!((50..=70).contains(&count), "{count} of 80 went to the server that has three quarters of the weight");
 }

@@ -108,6 +108,17 @@ fn everybody_together() {
 }
 
 #[test]
+fn routes_share_a_limit_unless_they_are_its_key() {
+    for (key, second) in [("[\"client-ip\"]", 429), ("[\"client-ip\", \"route\"]", 200)] {
+        let other = "[[routes]]\npath = \"/two\"\nlimits = [\"l\"]\n".to_owned() + ROUTE;
+        let gateway = Gateway::start(&(limited("l", "/one", key, "") + &other));
+        let mut client = gateway.client();
+        assert_eq!(statuses(&mut client, &request("GET", "/one", ""), 3), [200, 200, 429]);
+        assert_eq!(client.call(request("GET", "/two", "")).status, second, "{key}");
+    }
+}
+
+#[test]
 fn several_parts_at_once_and_where_they_meet() {
     let ask = |a: &str, b: &str| request("GET", "/", &format!("X-A: {a}\r\nX-B: {b}\r\n"));
     let key = "[\"header:x-a\", \"header:x-b\"]";
