@@ -72,6 +72,17 @@ fn without_requests_it_stops_at_once() {
 }
 
 #[test]
+fn a_signal_right_after_the_start_is_heard() {
+    // Whoever reads "listening" may signal: a process that is not ready for it would die of it.
+    for _ in 0..10 {
+        let mut gateway = Gateway::start("[[routes]]\npath = \"/\"\nrespond = { status = 200 }\n");
+        gateway.signal(Signal::HUP);
+        gateway.signal(Signal::TERM);
+        assert_eq!(gateway.wait_exit().code(), Some(0));
+    }
+}
+
+#[test]
 fn sigint_lets_requests_finish_too() {
     let (up, release) = held_back();
     let mut gateway = Gateway::start(&up.everything());
