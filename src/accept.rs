@@ -4,6 +4,7 @@
 //! Requests are handed to a function; what becomes of them is not known here.
 
 mod connections;
+mod framing;
 mod stream;
 
 use std::future::{Future, poll_fn};
@@ -62,6 +63,10 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
+
+/// Goes with a request on whose connection a head could be read in two ways: it is not to be served.
+#[derive(Clone, Copy, Debug)]
+pub struct Ambiguous;
 
 /// How far the process has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +181,10 @@ where
     let leaving = Leaving { connections: door.connections.clone(), place };
     let requests = slot.clone();
     let handle = (door.connected)(peer);
-    let service = service_fn(move |request| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        if requests.is_ambiguous() {
+            request.extensions_mut().insert(Ambiguous);
+        }
         let busy = requests.begin();
         let response = handle(request);
         async move { Ok::<_, std::convert::Infallible>(response.await.map(|body| Tracked { body, _busy: busy })) }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use http::uri::{PathAndQuery, Uri};
-use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::Incoming;
 
+use crate::accept::Ambiguous;
 use crate::account::{Account, Content, Line, Outcome, Settled};
 use crate::clock::{self, Time};
 use crate::config::OnError;
@@ -61,7 +62,10 @@ pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<S
         Ok(target) => target,
         Err(why) => {
             let account = open(&gateway, None, worker, now, client, &request, "");
-            return own(account, Outcome::Refused, respond::problem(StatusCode::BAD_REQUEST, why));
+            let mut answer = respond::problem(StatusCode::BAD_REQUEST, why);
+            // What comes after it on the connection may be part of what was not understood.
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            return own(account, Outcome::Refused, answer);
         }
     };
     let found = gateway.routes.find(&target.host, &target.path, request.method(), request.headers());
@@ -128,6 +132,12 @@ fn target(request: &Request<Incoming>) -> Result<Target<'_>, &'static str> {
         (None, _) if request.version() > Version::HTTP_10 => return Err("The request has no Host header."),
         (None, _) => "",
     };
+    if request.extensions().get::<Ambiguous>().is_some() {
+        return Err("The request can be read in two ways: lines end in CR LF, and a body has one framing.");
+    }
+    if !is_plain(request.headers()) {
+        return Err("The request has a transfer coding other than chunked.");
+    }
     if *request.method() == Method::CONNECT {
         return Err("This is a reverse proxy: CONNECT is not served.");
     }
@@ -144,6 +154,16 @@ fn target(request: &Request<Incoming>) -> Result<Target<'_>, &'static str> {
         path::BadPath::BadEscape => "The path has a percent sign that two hexadecimal digits do not follow.",
     })?;
     Ok(Target { host, path })
+}
+
+/// Whether the body has no other coding than chunks: forwarded in chunks of our own, it would lose any other.
+fn is_plain(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => true,
+        (Some(coding), None) => coding.as_bytes().eq_ignore_ascii_case(b"chunked"),
+        (Some(_), Some(_)) => false,
+    }
 }
 
 /// The name in `name:port`; `None` if it cannot be one (RFC 3986, section 3.2.2).

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_local;
 
@@ -70,6 +70,11 @@ pub fn run(path: &Path, config: Config) -> Result<(), StartError> {
         workers => workers,
     };
     let runtime = local_runtime()?;
+    // Before anybody can know that we run: a signal that nobody handles would end the process.
+    let signals = {
+        let _entered = runtime.enter();
+        Signals::handle()?
+    };
     let doors = Doors::open(&config, workers)?;
     let kept = Arc::new(Kept::new(workers));
     start_echo(&config, &kept)?;
@@ -98,7 +103,7 @@ pub fn run(path: &Path, config: Config) -> Result<(), StartError> {
         reloaded: Counter::default(),
         refused: Counter::default(),
     });
-    let control = Control { path, config, gateway, view, stage, finished };
+    let control = Control { path, config, gateway, view, stage, finished, signals };
     runtime.block_on(control.run(doors.admin))?;
     Ok(())
 }
@@ -179,6 +184,24 @@ struct Control<'a> {
     stage: watch::Sender<Stage>,
     /// Closes when the last worker is done.
     finished: mpsc::Receiver<()>,
+    signals: Signals,
+}
+
+/// What the process is told from outside.
+struct Signals {
+    reload: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn handle() -> io::Result<Self> {
+        Ok(Self {
+            reload: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
 }
 
 impl Control<'_> {
@@ -186,15 +209,12 @@ impl Control<'_> {
         if let Some(listener) = admin {
             spawn_local(admin::serve(listener, self.view.clone()));
         }
-        let mut reload = signal(SignalKind::hangup())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         loop {
             tokio::select! {
-                _ = reload.recv() => self.reload(),
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
+                _ = self.signals.reload.recv() => self.reload(),
+                _ = self.signals.terminate.recv() => break,
+                _ = self.signals.interrupt.recv() => break,
                 _ = sweep.tick() => self.sweep(),
                 _ = self.finished.recv() => return Err(io::Error::other("every worker ended")),
             }

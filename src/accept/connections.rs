@@ -40,6 +40,7 @@ pub(super) struct Slot {
     /// The tick at which the phase began.
     since: Cell<u64>,
     end: Cell<Option<End>>,
+    ambiguous: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     register: Rc<Connections>,
 }
@@ -81,6 +82,7 @@ impl Connections {
             phase: Cell::new(Phase::Fresh),
             since: Cell::new(self.tick.get()),
             end: Cell::new(None),
+            ambiguous: Cell::new(false),
             waker: RefCell::new(None),
             register: self.clone(),
         });
@@ -135,11 +137,17 @@ impl Slot {
         self.since.set(self.register.tick.get());
     }
 
-    /// Bytes have come from the client.
-    pub(super) fn received(&self) {
+    /// Bytes have come from the client, and so far could be read in two ways or not.
+    pub(super) fn received(&self, ambiguous: bool) {
+        self.ambiguous.set(ambiguous);
         if matches!(self.phase.get(), Phase::Fresh | Phase::Idle) {
             self.enter(Phase::Head);
         }
+    }
+
+    /// Whether a head on this connection could be read in two ways.
+    pub(super) fn is_ambiguous(&self) -> bool {
+        self.ambiguous.get()
     }
 
     /// A request has begun; it is over when what is returned is dropped.

@@ -1,4 +1,4 @@
-//! A client's stream that tells its slot when bytes come.
+//! A client's stream that tells its slot when bytes come, and when they could be read in two ways.
 
 use std::io;
 use std::pin::Pin;
@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::connections::Slot;
+use super::framing::Follower;
 
 /// See the head of this file.
 pub(super) type Watched = TokioIo<Noting>;
@@ -18,20 +19,24 @@ pub(super) type Watched = TokioIo<Noting>;
 pub(super) struct Noting {
     stream: TcpStream,
     slot: Rc<Slot>,
+    follower: Follower,
 }
 
 impl Noting {
     pub(super) fn wrap(stream: TcpStream, slot: Rc<Slot>) -> Watched {
-        TokioIo::new(Self { stream, slot })
+        TokioIo::new(Self { stream, slot, follower: Follower::default() })
     }
 }
 
 impl AsyncRead for Noting {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
         let before = buf.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        if buf.filled().len() > before {
-            self.slot.received();
+        ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+        let received = &buf.filled()[before..];
+        if !received.is_empty() {
+            this.follower.follow(received);
+            this.slot.received(this.follower.is_ambiguous());
         }
         Poll::Ready(Ok(()))
     }
