@@ -78,3 +78,6 @@ impl Store {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
