@@ -41,6 +41,44 @@ fn two_framings() {
 }
 
 #[test]
+fn what_is_refused_is_refused_however_it_arrives() {
+    let up = Upstream::start(|_| reply(200, "forwarded"));
+    let gateway = Gateway::start(&up.everything());
+    let bad: [&[u8]; 3] = [
+        b"POST /bad HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET /bad HTTP/1.1\r\nHost: a\nX-Smuggled: 1\r\n\r\n",
+        b"GET /bad HTTP/1.1\r\nHost: a\r\nX-Folded: a\r\n b\r\n\r\n",
+    ];
+    // What goes before looks bad only to who takes a body for a head.
+    let good: [&[u8]; 4] = [
+        b"GET /good HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"POST /good HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\na\nb\r\n\r\n\n c",
+        b"POST /good HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n\na\r\n\r\n3;x=y\r\n\n\n\n\r\n0\r\nX-Trailer: 1\r\n\r\n",
+        b"POST /good HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
+    ];
+    for (before, after) in good.iter().flat_map(|good| bad.iter().map(move |bad| (good, bad))) {
+        let all = [before, after].map(|bytes| bytes.to_vec()).concat();
+        for size in [1, 7, all.len()] {
+            let mut client = gateway.client();
+            for piece in all.chunks(size) {
+                // The connection may be closed before all is sent.
+                let _ = client.wire.write(piece);
+            }
+            let text = String::from_utf8_lossy(&client.closed()).into_owned();
+            let answers: Vec<_> = text.match_indices("HTTP/1.1 ").map(|(at, _)| &text[at + 9..at + 12]).collect();
+            // What comes in one piece with it may be refused with it.
+            let expected = [&["200", "400"][..], &["400"]];
+            assert!(
+                expected.contains(&&answers[..]),
+                "{size} bytes at once: {answers:?} for {:?}",
+                String::from_utf8_lossy(&all)
+            );
+        }
+    }
+    assert!(up.received().iter().all(|request| request.target == "/good"), "{:?}", up.received());
+}
+
+#[test]
 fn two_lengths() {
     refused(
         400,
