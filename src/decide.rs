@@ -1,11 +1,12 @@
 //! May this request pass? Every limit of its route is asked at once; all are charged, or none.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Time;
 use crate::config::Missing;
-use crate::identify::{Facts, Identity};
+use crate::identify::{Facts, Identity, Memo};
 use crate::limit::Limit;
 use crate::store::{Answer, Ask, Asks, Store, Verdicts};
 use crate::tally::{Counter, PerWorker};
@@ -62,10 +63,10 @@ pub enum Decision {
 }
 
 /// The route's asks, or the guard that refuses a request without a key.
-fn gather<'a>(guards: &'a [Guard], facts: &Facts<'_>, worker: usize) -> Result<Asks<'a>, usize> {
+fn gather<'a>(guards: &'a [Guard], facts: &Facts<'_>, memo: &mut Memo, worker: usize) -> Result<Asks<'a>, usize> {
     let mut asks = Asks::new();
     for (place, guard) in guards.iter().enumerate() {
-        let key = match (guard.identity.of(facts), guard.missing) {
+        let key = match (guard.identity.of(facts, place, memo), guard.missing) {
             (Some(key), _) => key,
             (None, Missing::Shared) => guard.identity.nobody(),
             (None, Missing::Skip) => {
@@ -86,12 +87,13 @@ fn gather<'a>(guards: &'a [Guard], facts: &Facts<'_>, worker: usize) -> Result<A
 pub async fn decide(
     guards: &[Guard],
     facts: &Facts<'_>,
+    memo: &RefCell<Memo>,
     store: &Store,
     timeout: Duration,
     now: Time,
     worker: usize,
 ) -> Decision {
-    let asks = match gather(guards, facts, worker) {
+    let asks = match gather(guards, facts, &mut memo.borrow_mut(), worker) {
         Ok(asks) => asks,
         Err(guard) => return Decision::NoKey(guard),
     };

@@ -1,6 +1,7 @@
 //! One request through the steps, in order. Start reading here.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use crate::config::OnError;
 use crate::decide::{self, Decision};
 use crate::forward::{Failure, Origin, Outbound, Pools, Upstream};
 use crate::gateway::{Action, Gateway, Served};
-use crate::identify::Facts;
 use crate::identify::client::{Client, client};
+use crate::identify::{Facts, Memo};
 use crate::respond::{self, Answer};
 use crate::route::path;
 use crate::store::{Store, Verdicts};
@@ -41,13 +42,14 @@ pub struct Caller {
     peer: IpAddr,
     /// The peer's address as text, for every request to hand on.
     address: String,
+    memo: RefCell<Memo>,
 }
 
 impl Caller {
     /// The caller at this address.
     pub fn new(worker: Rc<Worker>, peer: IpAddr) -> Self {
         let peer = peer.to_canonical();
-        Self { worker, peer, address: peer.to_string() }
+        Self { worker, peer, address: peer.to_string(), memo: RefCell::default() }
     }
 }
 
@@ -85,7 +87,9 @@ pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<S
         client: client.address,
         route: &route.tally.name,
     };
-    let decision = decide::decide(&route.guards, &facts, &worker.store, gateway.store_timeout, now, worker.index).await;
+    let decision =
+        decide::decide(&route.guards, &facts, &caller.memo, &worker.store, gateway.store_timeout, now, worker.index)
+            .await;
     let judged = match decision {
         Decision::Admitted(judged) => judged,
         Decision::Rejected(judged) => return own(account, Outcome::Limited, route.report.reject(&judged, now)),
@@ -158,12 +162,9 @@ fn target(request: &Request<Incoming>) -> Result<Target<'_>, &'static str> {
 
 /// Whether the body has no other coding than chunks: forwarded in chunks of our own, it would lose any other.
 fn is_plain(headers: &HeaderMap) -> bool {
-    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
-    match (codings.next(), codings.next()) {
-        (None, _) => true,
-        (Some(coding), None) => coding.as_bytes().eq_ignore_ascii_case(b"chunked"),
-        (Some(_), Some(_)) => false,
-    }
+    let Some(coding) = headers.get(header::TRANSFER_ENCODING) else { return true };
+    let codings = headers.get_all(header::TRANSFER_ENCODING).iter().count();
+    codings == 1 && coding.as_bytes().eq_ignore_ascii_case(b"chunked")
 }
 
 /// The name in `name:port`; `None` if it cannot be one (RFC 3986, section 3.2.2).

@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Fingerprint(u128);
 
 /// Keeps the keys of different limits apart.
-#[derive(Clone)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain([u8; 32]);
 
 impl Domain {

@@ -48,8 +48,32 @@ struct Reader {
     segment: usize,
 }
 
-/// Room for the sources and values of most keys.
-const USUAL: usize = 128;
+/// What one connection's requests were last identified as. Mostly the next one comes from the same client, and
+/// comparing a key is much cheaper than hashing it.
+#[derive(Debug, Default)]
+pub struct Memo {
+    /// Room for the sources and values of a key.
+    bytes: Vec<u8>,
+    /// By place of the guard on the route.
+    last: Vec<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    domain: Domain,
+    bytes: Vec<u8>,
+    fingerprint: Fingerprint,
+}
+
+impl Known {
+    fn nothing(domain: &Domain) -> Self {
+        Self { domain: domain.clone(), bytes: Vec::new(), fingerprint: domain.fingerprint(b"") }
+    }
+}
+
+/// Longer keys are hashed every time, so that a connection never holds on to much.
+const LONGEST_KEPT: usize = 256;
+const MOST_KEPT: usize = 8;
 
 impl Identity {
     /// The identity that `key` gives a request, counted by the limit called `limit` on a route with this path.
@@ -66,11 +90,23 @@ impl Identity {
         Self { domain: Domain::new(limit), parts }
     }
 
-    /// The key of a request; `None` if a part of it is missing.
-    pub fn of(&self, facts: &Facts<'_>) -> Option<Fingerprint> {
-        let mut bytes = Vec::with_capacity(USUAL);
-        let present = |part: &Vec<Reader>| part.iter().any(|reader| reader.read(facts, &mut bytes).is_some());
-        self.parts.iter().all(present).then(|| self.domain.fingerprint(&bytes))
+    /// The key of a request, for the guard at this place on its route; `None` if a part of it is missing.
+    pub fn of(&self, facts: &Facts<'_>, place: usize, memo: &mut Memo) -> Option<Fingerprint> {
+        let Memo { bytes, last } = memo;
+        bytes.clear();
+        let present = |part: &Vec<Reader>| part.iter().any(|reader| reader.read(facts, bytes).is_some());
+        if !self.parts.iter().all(present) {
+            return None;
+        }
+        if let Some(entry) = last.get(place).filter(|entry| entry.domain == self.domain && entry.bytes == *bytes) {
+            return Some(entry.fingerprint);
+        }
+        let fingerprint = self.domain.fingerprint(bytes);
+        if bytes.len() <= LONGEST_KEPT && place < MOST_KEPT {
+            last.resize_with(last.len().max(place + 1), || Known::nothing(&self.domain));
+            last[place] = Known { domain: self.domain.clone(), bytes: bytes.clone(), fingerprint };
+        }
+        Some(fingerprint)
     }
 
     /// The key that all requests without one share.
@@ -164,7 +200,9 @@ mod tests {
     #[test]
     fn the_first_source_that_is_present_counts() {
         let identity = identity(&[&[key("x-api-key"), Source::ClientIp { v6: 64 }]]);
-        let of = |lines: &[(&'static str, &[u8])], client| identity.of(&facts(&headers(lines), client, None)).unwrap();
+        let of = |lines: &[(&'static str, &[u8])], client| {
+            identity.of(&facts(&headers(lines), client, None), 0, &mut Memo::default()).unwrap()
+        };
         let a = of(&[("x-api-key", b"a")], "192.0.2.1");
         assert_eq!(a, of(&[("x-api-key", b" a ")], "192.0.2.2"));
         assert_ne!(a, of(&[("x-api-key", b"b")], "192.0.2.1"));
@@ -176,7 +214,7 @@ mod tests {
     fn ipv6_is_cut_to_its_prefix() {
         let identity = identity(&[&[Source::ClientIp { v6: 64 }]]);
         let none = HeaderMap::new();
-        let of = |client| identity.of(&facts(&none, client, None)).unwrap();
+        let of = |client| identity.of(&facts(&none, client, None), 0, &mut Memo::default()).unwrap();
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
@@ -185,10 +223,12 @@ mod tests {
     #[test]
     fn different_keys_never_run_into_one_another() {
         let both = identity(&[&[key("a")], &[key("b")]]);
-        let of = |a: &[u8], b: &[u8]| both.of(&facts(&headers(&[("a", a), ("b", b)]), "::1", None)).unwrap();
+        let of = |a: &[u8], b: &[u8]| {
+            both.of(&facts(&headers(&[("a", a), ("b", b)]), "::1", None), 0, &mut Memo::default()).unwrap()
+        };
         assert_ne!(of(b"xy", b"z"), of(b"x", b"yz"));
         let either = identity(&[&[key("a"), key("b")]]);
-        let of = |name| either.of(&facts(&headers(&[(name, b"v")]), "::1", None)).unwrap();
+        let of = |name| either.of(&facts(&headers(&[(name, b"v")]), "::1", None), 0, &mut Memo::default()).unwrap();
         assert_ne!(of("a"), of("b"), "the same value from another source is another key");
         assert_ne!(Identity::new("one", &Key { parts: vec![] }, &path()).nobody(), either.nobody());
     }
@@ -204,7 +244,7 @@ mod tests {
         let headers = headers(lines);
         let facts = facts(&headers, "::1", Some("x=1&na%6De=a%20b&name=2"));
         let read = |source: Source| {
-            let mut bytes = Vec::with_capacity(USUAL);
+            let mut bytes = Vec::new();
             let reader = &identity(&[&[source]]).parts[0][0];
             reader.read(&facts, &mut bytes).map(|()| bytes[16..].to_vec())
         };
@@ -224,8 +264,23 @@ mod tests {
     }
 
     #[test]
+    fn remembering_the_last_request_changes_nothing() {
+        let (a, b) = (identity(&[&[key("a")]]), Identity::new("other", &Key { parts: vec![vec![key("a")]] }, &path()));
+        let mut memo = Memo::default();
+        let long = "x".repeat(1000);
+        for value in ["1", "1", "2", &long, &long, "1", "12"] {
+            for (identity, place) in [(&a, 0), (&b, 0), (&a, 5), (&b, 5), (&a, 100)] {
+                let headers = headers(&[("a", value.as_bytes())]);
+                let facts = facts(&headers, "::1", None);
+                let fresh = identity.of(&facts, place, &mut Memo::default());
+                assert_eq!(identity.of(&facts, place, &mut memo), fresh, "{value} at {place}");
+            }
+        }
+    }
+
+    #[test]
     fn a_part_that_is_missing_leaves_no_key() {
         let identity = identity(&[&[Source::Global], &[key("a")]]);
-        assert_eq!(identity.of(&facts(&HeaderMap::new(), "::1", None)), None);
+        assert_eq!(identity.of(&facts(&HeaderMap::new(), "::1", None), 0, &mut Memo::default()), None);
     }
 }

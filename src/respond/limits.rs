@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use sfv::{Integer, ItemSerializer, KeyRef, ListSerializer};
+use smallvec::SmallVec;
 
 use super::{Answer, document, fixed, with_problem};
 use crate::clock::{Time, micros};
@@ -74,14 +75,14 @@ impl Report {
         }
         if let Some((policy, verdict)) = self.binding(judged, |teller| teller.draft) {
             // A structured integer is its digits, so what differs between requests goes behind what does not.
-            let mut line = Vec::with_capacity(policy.state.len() + 32);
+            let mut line = SmallVec::<[u8; 128]>::new();
             line.extend_from_slice(policy.state.as_bytes());
             line.extend_from_slice(itoa::Buffer::new().format(verdict.remaining).as_bytes());
             if let Some(wait) = verdict.wait {
                 line.extend_from_slice(b";t=");
                 line.extend_from_slice(itoa::Buffer::new().format(wait.div_ceil(SECOND)).as_bytes());
             }
-            if let Ok(line) = HeaderValue::from_maybe_shared(Bytes::from(line)) {
+            if let Ok(line) = HeaderValue::from_bytes(&line) {
                 headers.insert(LIMIT, line);
             }
         }

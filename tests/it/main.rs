@@ -16,4 +16,5 @@ mod malformed;
 mod outage;
 mod reload;
 mod routing;
+mod tidy;
 mod watching;

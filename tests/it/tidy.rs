@@ -1,0 +1,93 @@
+//! The plan of the house: rooms import only rooms above them, and stay small enough to see whole.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines of code in a file, without its tests.
+const LONGEST_FILE: usize = 400;
+
+fn sources() -> Vec<(PathBuf, String)> {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.push((path.clone(), fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    assert!(files.len() > 30, "only {} files", files.len());
+    files
+}
+
+/// `src/forward/link.rs` is in the room `forward`.
+fn room(path: &Path) -> String {
+    let inside = path.strip_prefix(Path::new(env!("CARGO_MANIFEST_DIR")).join("src")).unwrap();
+    inside.components().next().unwrap().as_os_str().to_str().unwrap().trim_end_matches(".rs").to_owned()
+}
+
+/// The code of a file without its tests.
+fn code(text: &str) -> &str {
+    text.split("#[cfg(test)]").next().unwrap()
+}
+
+/// The rooms in the order of lib.rs.
+fn plan() -> Vec<String> {
+    let lib = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs")).unwrap();
+    lib.lines().filter_map(|line| Some(line.strip_prefix("pub mod ")?.strip_suffix(';')?.to_owned())).collect()
+}
+
+#[test]
+fn rooms_import_only_rooms_above_them() {
+    let plan = plan();
+    let mut wrong = BTreeSet::new();
+    for (path, text) in sources() {
+        let here = room(&path);
+        let Some(level) = plan.iter().position(|room| *room == here) else { continue };
+        // `crate::room::…`, also inside code, and `use crate::{room, …}`.
+        let grouped =
+            text.lines().filter_map(|line| line.trim().strip_prefix("use crate::{")).flat_map(|list| list.split(", "));
+        let named = text.split("crate::").skip(1).chain(grouped);
+        for name in named.map(|rest| rest.split(|c: char| !c.is_ascii_lowercase()).next().unwrap()) {
+            if plan.iter().position(|room| room == name).is_some_and(|other| other > level) {
+                wrong.insert(format!("{here} imports {name}, which comes after it"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn files_are_small_and_say_what_they_are_for() {
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        let lines = code(&text).lines().count();
+        if lines > LONGEST_FILE {
+            wrong.push(format!("{}: {lines} lines", path.display()));
+        }
+        if !text.starts_with("//! ") {
+            wrong.push(format!("{}: no purpose in its first line", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn what_has_one_place_stays_there() {
+    for (name, places) in [
+        ("SystemTime", &["clock"][..]),
+        ("memcache::", &["store"]),
+        ("prometheus::", &["admin"]),
+        ("clap::", &["cli"]),
+        ("socket2::", &["accept"]),
+    ] {
+        let users: BTreeSet<_> =
+            sources().iter().filter(|(_, text)| code(text).contains(name)).map(|(path, _)| room(path)).collect();
+        assert!(!users.is_empty(), "nobody uses {name}");
+        assert!(users.iter().all(|user| places.contains(&user.as_str())), "{name} is used in {users:?}");
+    }
+}
