@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, header};
@@ -18,6 +19,9 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::spawn_local;
+
+/// After an accept that failed for want of file handles or memory.
+const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Serialize)]
 struct Seen {
@@ -48,8 +52,12 @@ pub fn start() -> io::Result<SocketAddr> {
 async fn serve(listener: std::net::TcpListener) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     loop {
-        let (stream, _) = listener.accept().await?;
-        stream.set_nodelay(true)?;
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        // Slower without, but no reason to end.
+        let _ = stream.set_nodelay(true);
         spawn_local(http1::Builder::new().writev(false).serve_connection(TokioIo::new(stream), service_fn(echo)));
     }
 }

@@ -16,7 +16,7 @@ use crate::account::{Account, Content, Line, Outcome, Settled};
 use crate::clock::{self, Time};
 use crate::config::OnError;
 use crate::decide::{self, Decision};
-use crate::forward::{Failure, Origin, Outbound, Pools, Upstream};
+use crate::forward::{Origin, Outbound, Pools, Upstream};
 use crate::gateway::{Action, Gateway, Served};
 use crate::identify::client::{Client, client};
 use crate::identify::{Facts, Memo};
@@ -145,8 +145,11 @@ fn target(request: &Request<Incoming>) -> Result<Target<'_>, &'static str> {
     if *request.method() == Method::CONNECT {
         return Err("This is a reverse proxy: CONNECT is not served.");
     }
-    // RFC 9112, section 3.2.2: a target in absolute form goes before Host.
+    // A target in absolute form names the host as well (RFC 9112, section 3.2.2).
     let authority = request.uri().authority().map_or(named, |authority| authority.as_str());
+    if !named.is_empty() && !named.eq_ignore_ascii_case(authority) {
+        return Err("The target and the Host header name different hosts.");
+    }
     let host = bare(authority).ok_or("The Host header is not valid.")?;
     let host = if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
         Cow::Owned(host.to_ascii_lowercase())
@@ -183,7 +186,9 @@ fn bare(authority: &str) -> Option<&str> {
         }),
     };
     let empty_name_with_port = name.is_empty() && !authority.is_empty();
-    (valid && !empty_name_with_port && port.bytes().all(|byte| byte.is_ascii_digit())).then_some(name)
+    let valid = valid && !empty_name_with_port && port.bytes().all(|byte| byte.is_ascii_digit());
+    // `example.com.` is the same name, written to its end.
+    valid.then(|| name.strip_suffix('.').unwrap_or(name))
 }
 
 fn open(
@@ -257,8 +262,13 @@ impl Hop<'_> {
         match self.upstream.send(server, &self.caller.worker.pools, &outbound, body).await {
             Ok(response) => (Outcome::Forwarded, response.map(Content::Upstream)),
             Err(failure) => {
-                tracing::warn!(upstream = self.upstream.name, %server, error = %failure, "upstream failed");
-                let outcome = if matches!(failure, Failure::Client(_)) { Outcome::Refused } else { Outcome::Failed };
+                let outcome = if failure.is_clients() {
+                    tracing::debug!(upstream = self.upstream.name, error = %failure, "request broke off");
+                    Outcome::Refused
+                } else {
+                    tracing::warn!(upstream = self.upstream.name, %server, error = %failure, "upstream failed");
+                    Outcome::Failed
+                };
                 (outcome, respond::problem(failure.status(), failure.detail()).map(Content::Own))
             }
         }

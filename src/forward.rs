@@ -12,11 +12,12 @@ mod upload;
 mod body;
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
@@ -83,15 +84,23 @@ pub enum Failure {
     Bad(BadHead),
     /// The client broke off while it sent its body.
     Client(hyper::Error),
+    /// For this time the client sent nothing more of its body.
+    Stalled(Duration),
 }
 
 impl Failure {
-    /// What the client is answered: 504 where the upstream was slow, 502 where it failed, 400 where the client did.
+    /// Whether it is the client's doing rather than the upstream's.
+    pub fn is_clients(&self) -> bool {
+        matches!(self, Self::Client(_) | Self::Stalled(_))
+    }
+
+    /// What the client is answered: 504 where the upstream was slow, 502 where it failed, 4xx where the client did.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Connect(_) | Self::Closed(_) | Self::Bad(_) => StatusCode::BAD_GATEWAY,
             Self::ConnectTimeout(_) | Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::Client(_) => StatusCode::BAD_REQUEST,
+            Self::Stalled(_) => StatusCode::REQUEST_TIMEOUT,
         }
     }
 
@@ -104,6 +113,7 @@ impl Failure {
             Self::Closed(_) => "The upstream server closed the connection before it answered.",
             Self::Bad(_) => "The upstream server's answer is not a valid HTTP response.",
             Self::Client(_) => "The body of the request is not valid.",
+            Self::Stalled(_) => "The body of the request did not come on in time.",
         }
     }
 }
@@ -117,6 +127,7 @@ impl fmt::Display for Failure {
             Self::Closed(error) => write!(f, "closed before a response: {error}"),
             Self::Bad(bad) => write!(f, "sent {}", bad.name()),
             Self::Client(error) => write!(f, "the client broke off: {error}"),
+            Self::Stalled(limit) => write!(f, "the request's body did not come on for {limit:?}"),
         }
     }
 }
@@ -153,27 +164,17 @@ impl Upstream {
         outbound: &Outbound<'_>,
         body: Incoming,
     ) -> Result<Response<UpstreamBody>, Failure> {
-        let exchange = self.exchange(server, pools, outbound, Upload::new(body, outbound.headers));
-        tokio::time::timeout(self.timeout, exchange).await.unwrap_or(Err(Failure::Timeout(self.timeout)))
-    }
-
-    async fn exchange(
-        &self,
-        server: &Server,
-        pools: &Rc<Pools>,
-        outbound: &Outbound<'_>,
-        mut upload: Upload,
-    ) -> Result<Response<UpstreamBody>, Failure> {
+        let mut upload = Upload::new(body, outbound.headers);
         // RFC 9110, section 9.2.2: what may be sent twice. A body would be gone.
         let replayable = outbound.method.is_idempotent() && upload.is_empty();
         while let Some(mut link) = pools.take(server.id) {
-            match outbound.send(&mut link, &mut upload).await {
+            match outbound.send(&mut link, &mut upload, self.timeout).await {
                 Err(Failure::Closed(_)) if replayable => {}
                 sent => return sent.map(|sent| attach(sent, link, upload, pools, server.id)),
             }
         }
         let mut link = self.connect(server).await?;
-        let sent = outbound.send(&mut link, &mut upload).await?;
+        let sent = outbound.send(&mut link, &mut upload, self.timeout).await?;
         Ok(attach(sent, link, upload, pools, server.id))
     }
 
@@ -204,36 +205,62 @@ type Sent = (Head, bool);
 
 impl Outbound<'_> {
     /// Sends the request until the head of its response is there, which may be before all of it is sent.
-    async fn send(&self, link: &mut Link, upload: &mut Upload) -> Result<Sent, Failure> {
+    ///
+    /// `timeout` runs from the last of the request that was sent: a long body takes its time.
+    async fn send(&self, link: &mut Link, upload: &mut Upload, timeout: Duration) -> Result<Sent, Failure> {
         link.sending.clear();
         request::encode(&mut link.sending, self.method, self.target, self.headers, &self.origin, upload.framing());
         let mut uploading = true;
+        let mut sent = 0;
+        let mut deadline = pin!(tokio::time::sleep(timeout));
         poll_fn(|cx| {
-            if uploading {
-                match upload.poll(cx, link) {
-                    Poll::Pending => {}
-                    Poll::Ready(Err(UploadError::Client(error))) => return Poll::Ready(Err(Failure::Client(error))),
-                    // What it has to say may be on its way already; if not, reading will tell.
-                    Poll::Ready(Ok(()) | Err(UploadError::Upstream)) => uploading = false,
-                }
+            let advanced = self.advance(cx, link, upload, &mut uploading);
+            if advanced.is_ready() {
+                return advanced;
             }
-            loop {
-                if !link.received.is_empty()
-                    && let Some(head) = response::parse(&mut link.received, self.method).map_err(Failure::Bad)?
-                {
-                    return Poll::Ready(Ok((head, !uploading)));
-                }
-                match ready!(link.poll_fill(cx, false)) {
-                    Ok(0) if link.received.is_empty() => {
-                        return Poll::Ready(Err(Failure::Closed(io::ErrorKind::UnexpectedEof.into())));
-                    }
-                    Err(error) if link.received.is_empty() => return Poll::Ready(Err(Failure::Closed(error))),
-                    Ok(0) | Err(_) => return Poll::Ready(Err(Failure::Bad(BadHead::NotHttp))),
-                    Ok(_) => {}
-                }
+            if upload.sent() != sent {
+                sent = upload.sent();
+                deadline.as_mut().reset(tokio::time::Instant::now() + timeout);
             }
+            ready!(deadline.as_mut().poll(cx));
+            // With nothing left to send it is the client that is waited for.
+            let clients = uploading && link.sending.is_empty();
+            Poll::Ready(Err(if clients { Failure::Stalled(timeout) } else { Failure::Timeout(timeout) }))
         })
         .await
+    }
+
+    /// Brings the exchange on as far as it goes.
+    fn advance(
+        &self,
+        cx: &mut Context<'_>,
+        link: &mut Link,
+        upload: &mut Upload,
+        uploading: &mut bool,
+    ) -> Poll<Result<Sent, Failure>> {
+        if *uploading {
+            match upload.poll(cx, link) {
+                Poll::Pending => {}
+                Poll::Ready(Err(UploadError::Client(error))) => return Poll::Ready(Err(Failure::Client(error))),
+                // What it has to say may be on its way already; if not, reading will tell.
+                Poll::Ready(Ok(()) | Err(UploadError::Upstream)) => *uploading = false,
+            }
+        }
+        loop {
+            if !link.received.is_empty()
+                && let Some(head) = response::parse(&mut link.received, self.method).map_err(Failure::Bad)?
+            {
+                return Poll::Ready(Ok((head, !*uploading)));
+            }
+            match ready!(link.poll_fill(cx, false)) {
+                Ok(0) if link.received.is_empty() => {
+                    return Poll::Ready(Err(Failure::Closed(io::ErrorKind::UnexpectedEof.into())));
+                }
+                Err(error) if link.received.is_empty() => return Poll::Ready(Err(Failure::Closed(error))),
+                Ok(0) | Err(_) => return Poll::Ready(Err(Failure::Bad(BadHead::NotHttp))),
+                Ok(_) => {}
+            }
+        }
     }
 }
 

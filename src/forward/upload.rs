@@ -17,6 +17,8 @@ pub(super) struct Upload {
     /// `None` once all of it is in the link's buffer.
     body: Option<Incoming>,
     framing: Framing,
+    /// Bytes of it that the link's buffer has taken.
+    sent: u64,
 }
 
 /// Why a body cannot be sent.
@@ -37,11 +39,16 @@ impl Upload {
             Some(length) => Framing::Length(length),
             None => Framing::Chunked,
         };
-        Self { body: (!body.is_end_stream()).then_some(body), framing }
+        Self { body: (!body.is_end_stream()).then_some(body), framing, sent: 0 }
     }
 
     pub(super) fn framing(&self) -> Framing {
         self.framing
+    }
+
+    /// How many bytes of the body are on their way or gone.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
     }
 
     /// Whether there is no body to send, so that the request can be sent again.
@@ -55,7 +62,11 @@ impl Upload {
             ready!(link.poll_flush(cx)).map_err(|_| UploadError::Upstream)?;
             let Some(body) = &mut self.body else { return Poll::Ready(Ok(())) };
             let chunked = self.framing == Framing::Chunked;
-            match ready!(Pin::new(&mut *body).poll_frame(cx)) {
+            let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
+            if let Some(Ok(frame)) = &frame {
+                self.sent += frame.data_ref().map_or(0, |data| data.len() as u64);
+            }
+            match frame {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) if data.is_empty() => {}
                     Ok(data) if chunked => {

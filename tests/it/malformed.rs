@@ -128,6 +128,11 @@ fn no_host_or_two() {
 }
 
 #[test]
+fn two_names_for_the_host() {
+    refused(400, &[b"GET http://a/ HTTP/1.1\r\nHost: b\r\n\r\n", b"GET http://a:1/ HTTP/1.1\r\nHost: a:2\r\n\r\n"]);
+}
+
+#[test]
 fn hosts_that_are_none() {
     let hosts = ["a b", "a/b", "user@a", "a:port", "[::1", "a?b", "a#b", "a\\b", "\u{e9}.test", "<a>"];
     let requests = hosts.map(|host| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes());
