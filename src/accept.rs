@@ -7,6 +7,7 @@ mod connections;
 mod framing;
 mod stream;
 
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
@@ -27,7 +28,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_local};
 
 use connections::{Busy, Connections, End, Slot};
-use stream::{Noting, Watched};
+use stream::{Noting, Shared, Watched};
 
 use crate::config;
 
@@ -101,8 +102,9 @@ where
     let watching = connections.clone();
     let watch = spawn_local(async move { watching.watch().await });
     let mut builder = http1::Builder::new();
-    // One write per response: the head and a small body go out together.
-    builder.max_header_size(limits.max_header_size).writev(false);
+    // One write per response: the head and a small body go out together. Half-closed clients are dropped all the
+    // same, by `poll_gone`.
+    builder.max_header_size(limits.max_header_size).writev(false).half_close(true);
     let door = Door { builder: Rc::new(builder), connections: connections.clone(), connected };
 
     let mut accepting = JoinSet::new();
@@ -137,8 +139,8 @@ where
     loop {
         let accepted = tokio::select! {
             biased;
-            accepted = listener.accept() => accepted,
             _ = &mut draining => break,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, peer)) => drop(spawn_local(serve(stream, peer, door.clone()))),
@@ -189,16 +191,16 @@ where
         let response = handle(request);
         async move { Ok::<_, std::convert::Infallible>(response.await.map(|body| Tracked { body, _busy: busy })) }
     });
-    let stream = Noting::wrap(stream, slot.clone());
-    let connection = door.builder.serve_connection(stream, service);
-    if let Err(error) = until_ended(connection, &slot).await {
+    let stream = Rc::new(RefCell::new(stream));
+    let connection = door.builder.serve_connection(Noting::wrap(stream.clone(), slot.clone()), service);
+    if let Err(error) = until_ended(connection, &stream, &slot).await {
         tracing::debug!(%error, %peer, "connection failed");
     }
     drop(leaving);
 }
 
-/// Drives a connection until it is over or its slot says that it is to end.
-async fn until_ended<S, B>(connection: http1::Connection<Watched, S>, slot: &Slot) -> hyper::Result<()>
+/// Drives a connection until it is over, its client has gone, or its slot says that it is to end.
+async fn until_ended<S, B>(connection: http1::Connection<Watched, S>, stream: &Shared, slot: &Slot) -> hyper::Result<()>
 where
     S: hyper::service::HttpService<Incoming, ResBody = B>,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -216,7 +218,11 @@ where
             }
             _ => {}
         }
-        connection.as_mut().poll(cx)
+        let polled = connection.as_mut().poll(cx);
+        if polled.is_pending() && stream::poll_gone(stream, slot, cx).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        polled
     })
     .await
 }

@@ -41,6 +41,8 @@ pub(super) struct Slot {
     since: Cell<u64>,
     end: Cell<Option<End>>,
     ambiguous: Cell<bool>,
+    /// Whether bytes wait that nobody has read: then the end cannot be seen behind them.
+    unread: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     register: Rc<Connections>,
 }
@@ -83,6 +85,7 @@ impl Connections {
             since: Cell::new(self.tick.get()),
             end: Cell::new(None),
             ambiguous: Cell::new(false),
+            unread: Cell::new(false),
             waker: RefCell::new(None),
             register: self.clone(),
         });
@@ -140,6 +143,7 @@ impl Slot {
     /// Bytes have come from the client, and so far could be read in two ways or not.
     pub(super) fn received(&self, ambiguous: bool) {
         self.ambiguous.set(ambiguous);
+        self.unread.set(false);
         if matches!(self.phase.get(), Phase::Fresh | Phase::Idle) {
             self.enter(Phase::Head);
         }
@@ -148,6 +152,16 @@ impl Slot {
     /// Whether a head on this connection could be read in two ways.
     pub(super) fn is_ambiguous(&self) -> bool {
         self.ambiguous.get()
+    }
+
+    /// Whether it would be seen if the client went away now, which matters while a request is under way.
+    pub(super) fn is_watched(&self) -> bool {
+        self.phase.get() == Phase::Busy && !self.unread.get()
+    }
+
+    /// Bytes have come that nobody reads yet.
+    pub(super) fn unread(&self) {
+        self.unread.set(true);
     }
 
     /// A request has begun; it is over when what is returned is dropped.

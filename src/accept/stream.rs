@@ -1,5 +1,6 @@
 //! A client's stream that tells its slot when bytes come, and when they could be read in two ways.
 
+use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -15,16 +16,36 @@ use super::framing::Follower;
 /// See the head of this file.
 pub(super) type Watched = TokioIo<Noting>;
 
+/// A stream that the HTTP library uses and its connection's task watches.
+pub(super) type Shared = Rc<RefCell<TcpStream>>;
+
 /// The stream as tokio sees it.
 pub(super) struct Noting {
-    stream: TcpStream,
+    stream: Shared,
     slot: Rc<Slot>,
     follower: Follower,
 }
 
 impl Noting {
-    pub(super) fn wrap(stream: TcpStream, slot: Rc<Slot>) -> Watched {
+    pub(super) fn wrap(stream: Shared, slot: Rc<Slot>) -> Watched {
         TokioIo::new(Self { stream, slot, follower: Follower::default() })
+    }
+}
+
+/// Whether the client has gone away while its request is under way. Makes no system call while nothing has come.
+///
+/// The HTTP library would look by reading ahead, for which it takes a new buffer with every request.
+pub(super) fn poll_gone(stream: &Shared, slot: &Slot, cx: &mut Context<'_>) -> Poll<()> {
+    if !slot.is_watched() {
+        return Poll::Pending;
+    }
+    let mut byte = [0];
+    match ready!(stream.borrow().poll_peek(cx, &mut ReadBuf::new(&mut byte))) {
+        Ok(0) | Err(_) => Poll::Ready(()),
+        Ok(_) => {
+            slot.unread();
+            Poll::Pending
+        }
     }
 }
 
@@ -32,7 +53,7 @@ impl AsyncRead for Noting {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buf.filled().len();
-        ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+        ready!(Pin::new(&mut *this.stream.borrow_mut()).poll_read(cx, buf))?;
         let received = &buf.filled()[before..];
         if !received.is_empty() {
             this.follower.follow(received);
@@ -43,27 +64,27 @@ impl AsyncRead for Noting {
 }
 
 impl AsyncWrite for Noting {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.stream.borrow_mut()).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        Pin::new(&mut *self.stream.borrow_mut()).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.stream.borrow().is_write_vectored()
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.stream.borrow_mut()).poll_flush(cx)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.stream.borrow_mut()).poll_shutdown(cx)
     }
 }
