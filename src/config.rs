@@ -11,7 +11,9 @@ mod check;
 mod tests;
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode};
@@ -19,6 +21,7 @@ use ipnet::IpNet;
 use toml::de::DeTable;
 
 use crate::limit::Rate;
+use crate::overrides::Overrides;
 
 pub use report::{Problem, Problems};
 
@@ -188,16 +191,66 @@ pub struct Limit {
     pub name: String,
     /// What is counted.
     pub key: Key,
-    /// All of them must hold; at least one. Precision and edge are already in them.
+    /// All of them must hold; empty only beside `max_in_flight`. Their strategies are already in them.
     pub rates: Vec<Rate>,
+    /// How many requests of a key may be under way at the same moment in this process, 1 to 2^32.
+    pub max_in_flight: Option<u64>,
+    /// What a request costs, and when that is known.
+    pub cost: Cost,
+    /// Keys that get something else than `rates`.
+    pub overrides: Arc<Overrides>,
+    /// Rates by an attribute of the request, for keys without an override.
+    pub tiers: Option<Tiers>,
+    /// What happens to a request over the limit.
+    pub on_limit: OnLimit,
     /// What happens to a request without the key.
     pub missing: Missing,
     /// Which headers report the limit.
     pub headers: HeaderStyle,
-    /// The status of a rejection, 400 to 599.
+    /// The status of a rejection, 400 to 599; of a silent answer, 200 to 599.
     pub status: StatusCode,
-    /// The body of a rejection; empty is a problem document.
+    /// The body of a rejection (empty is a problem document) or of a silent answer.
     pub body: String,
+}
+
+/// What a request costs, and when that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// This much, 1 to 2^32.
+    Fixed(u64),
+    /// What this header of the request says; 1 if it says nothing that is a cost.
+    RequestHeader(HeaderName),
+    /// What this header of the response says, charged after it; 1 if it says nothing that is a cost.
+    ResponseHeader(HeaderName),
+    /// This much if the response has one of these statuses, charged after it.
+    OnStatus(u64, Vec<RangeInclusive<u16>>),
+}
+
+/// Rates by an attribute of the request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tiers {
+    /// Where the name of the tier comes from.
+    pub source: Source,
+    /// At least one, each with at least one rate; a request of no known tier gets the limit's own rates.
+    pub rates: Vec<(String, Vec<Rate>)>,
+}
+
+/// What happens to a request over a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLimit {
+    /// It is refused.
+    Reject,
+    /// It passes; a header and a metric say that it would have been refused.
+    Shadow,
+    /// It is answered as if all were well, and goes nowhere.
+    Silent,
+    /// It is held until it fits.
+    Delay {
+        /// The longest it is held.
+        max_delay: Duration,
+        /// How many of a key are held at the same time in this process, at least 1.
+        max_delayed: usize,
+    },
 }
 
 /// What is counted: every part together is the key.

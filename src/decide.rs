@@ -78,7 +78,7 @@ fn gather<'a>(guards: &'a [Guard], facts: &Facts<'_>, memo: &mut Memo, worker: u
                 return Err(place);
             }
         };
-        asks.push(Ask { limit: &guard.limit, key, cost: 1, place });
+        asks.push(Ask { limit: &guard.limit, key, need: 1, cost: 1, advisory: false, place });
     }
     Ok(asks)
 }

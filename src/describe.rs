@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Write as _};
 
 use crate::config::{Action, Address, Config, Key, Missing, OnError, PathPattern, Route, Store};
-use crate::limit::Edge;
+use crate::limit::{Edge, Rate, Strategy};
 use crate::route;
 
 /// The configuration in words.
@@ -49,12 +49,12 @@ impl Display for Description<'_> {
             let rates: Vec<_> = limit.rates.iter().map(ToString::to_string).collect();
             writeln!(f, "  {}", limit.name)?;
             writeln!(f, "    {} per {}", rates.join(" and "), key(&limit.key))?;
-            if let Some(rate) = limit.rates.first() {
-                let edge = match rate.edge() {
+            if let Some(Strategy::Sliding { precision, edge }) = limit.rates.first().map(Rate::strategy) {
+                let edge = match edge {
                     Edge::Weighted => "weighted by its share in the window",
                     Edge::Whole => "counted whole",
                 };
-                writeln!(f, "    sliding window of {} bucket(s), the oldest {edge}", rate.precision())?;
+                writeln!(f, "    sliding window of {precision} bucket(s), the oldest {edge}")?;
             }
             let missing = match limit.missing {
                 Missing::Shared => "share one counter",

@@ -11,6 +11,9 @@ pub mod units;
 // What a limit is: pure.
 pub mod limit;
 
+// Who gets something else.
+pub mod overrides;
+
 // The file.
 pub mod config;
 

@@ -3,12 +3,18 @@
 //! A [`Limit`] is several rates that must all hold for one key. A store keeps a [`Cell`] for each key,
 //! asks [`Limit::admits`] for every limit of a request, and charges all of them or none.
 
-mod cell;
+mod calendar;
 mod rate;
 mod sliding;
+mod fixed;
+mod moving;
+mod bucket;
+mod cell;
+mod saved;
 
+pub use calendar::{Calendar, Unit};
 pub use cell::Cell;
-pub use rate::{Edge, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW, Rate, RateError};
+pub use rate::{Edge, MAX_LOG, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW, Rate, RateError, Strategy};
 
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
@@ -38,7 +44,7 @@ pub struct Verdict {
 impl Limit {
     /// A limit of `rates`, of which there is at least one.
     pub fn new(name: &str, rates: &[Rate]) -> Self {
-        let shape = rates.iter().map(|rate| format!("{}x{}", rate.width(), rate.precision())).collect::<Vec<_>>();
+        let shape = rates.iter().map(shape).collect::<Vec<_>>();
         Self { name: name.to_owned(), rates: rates.into(), shape: Fingerprint::of(shape.join(",").as_bytes()) }
     }
 
@@ -57,39 +63,66 @@ impl Limit {
         self.shape
     }
 
-    /// Whether every rate has room for `cost` more. The cell has been advanced to `now`.
-    pub fn admits(&self, cell: &Cell, now: Time, cost: u64) -> bool {
-        cell.windows(&self.rates, now).all(|window| window.remaining() >= cost)
+    /// The most that one request may cost; what costs more can never pass.
+    pub fn capacity(&self) -> u64 {
+        self.rates.iter().map(Rate::capacity).min().unwrap_or(0)
     }
 
-    /// Counts `cost` against every rate.
-    pub fn charge(&self, cell: &mut Cell, cost: u64) {
-        cell.charge(&self.rates, cost);
+    /// Whether every rate has room for `need` more. The cell has been advanced to `now`.
+    pub fn admits(&self, cell: &Cell, now: Time, need: u64) -> bool {
+        cell.gauges(&self.rates, now).all(|gauge| gauge.remaining() >= need)
     }
 
-    /// The verdict on a request that would cost `cost`, or that did if it was `charged`: the cell holds it then.
-    pub fn judge(&self, cell: &Cell, now: Time, cost: u64, charged: bool) -> Verdict {
-        if charged || self.admits(cell, now, cost) { self.passed(cell, now) } else { self.refused(cell, now, cost) }
+    /// Counts `cost` against every rate. The cell has been advanced to `now`.
+    pub fn charge(&self, cell: &mut Cell, now: Time, cost: u64) {
+        cell.charge(&self.rates, now, cost, false);
+    }
+
+    /// Counts `cost` again against the rates whose state is kept as a whole, after that was read anew.
+    pub fn charge_whole(&self, cell: &mut Cell, now: Time, cost: u64) {
+        cell.charge(&self.rates, now, cost, true);
+    }
+
+    /// Whether it has a rate whose state is kept as a whole.
+    pub fn is_whole(&self) -> bool {
+        !self.rates.iter().all(Rate::is_counted)
+    }
+
+    /// The verdict on a request that needs room for `need`, or that was `charged`: the cell holds it then.
+    pub fn judge(&self, cell: &Cell, now: Time, need: u64, charged: bool) -> Verdict {
+        if charged || self.admits(cell, now, need) { self.passed(cell, now) } else { self.refused(cell, now, need) }
     }
 
     fn passed(&self, cell: &Cell, now: Time) -> Verdict {
         let (rate, remaining, wait) = cell
-            .windows(&self.rates, now)
+            .gauges(&self.rates, now)
             .enumerate()
-            .map(|(rate, window)| (rate, window.remaining(), window))
+            .map(|(rate, gauge)| (rate, gauge.remaining(), gauge))
             .min_by_key(|(_, remaining, _)| *remaining)
-            .map_or((0, 0, None), |(rate, remaining, window)| (rate, remaining, window.wait(remaining + 1)));
+            .map_or((0, 0, None), |(rate, remaining, gauge)| (rate, remaining, gauge.wait(remaining + 1)));
         Verdict { admitted: true, rate, remaining, wait }
     }
 
-    fn refused(&self, cell: &Cell, now: Time, cost: u64) -> Verdict {
+    fn refused(&self, cell: &Cell, now: Time, need: u64) -> Verdict {
         let (rate, remaining, wait) = cell
-            .windows(&self.rates, now)
+            .gauges(&self.rates, now)
             .enumerate()
-            .map(|(rate, window)| (rate, window.remaining(), window.wait(cost)))
+            .map(|(rate, gauge)| (rate, gauge.remaining(), gauge.wait(need)))
             .max_by_key(|(_, _, wait)| wait.unwrap_or(u64::MAX))
             .unwrap_or((0, 0, None));
         Verdict { admitted: false, rate, remaining, wait }
+    }
+}
+
+/// What the state of a rate looks like, whatever its quota.
+fn shape(rate: &Rate) -> String {
+    let span = rate.span();
+    match rate.strategy() {
+        Strategy::Sliding { precision, .. } => format!("{}x{precision}", rate.width()),
+        Strategy::Fixed => format!("{span}f"),
+        Strategy::Moving => format!("{span}m"),
+        Strategy::Bucket { .. } => format!("{span}b"),
+        Strategy::Calendar(calendar) => format!("{}@{}", calendar.unit().name(), calendar.zone()),
     }
 }
 

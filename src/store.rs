@@ -26,8 +26,12 @@ pub struct Ask<'a> {
     pub limit: &'a Arc<Limit>,
     /// The client's key, in the domain of the limit.
     pub key: Fingerprint,
-    /// What the request costs.
+    /// The room that the request needs to be admitted.
+    pub need: u64,
+    /// What it is charged when it is.
     pub cost: u64,
+    /// Whether the limit only says what it would do: it is charged like the others, but stops nobody.
+    pub advisory: bool,
     /// The caller's own number for it, handed back with the verdict.
     pub place: usize,
 }
@@ -35,7 +39,8 @@ pub struct Ask<'a> {
 /// All that one request asks, in the order of the route's limits.
 pub type Asks<'a> = SmallVec<[Ask<'a>; 2]>;
 
-/// The verdict of each limit under the place of its ask. If all admit, all were charged; else none was.
+/// The verdict of each limit under the place of its ask. If all that are not advisory admit, those that admit were
+/// charged; else none was.
 pub type Verdicts = SmallVec<[(usize, Verdict); 2]>;
 
 /// A store's answer.
@@ -67,6 +72,14 @@ impl Store {
         match config {
             config::Store::Memory { max_keys } => Ok(Self::Memory(Memory::new(*max_keys))),
             config::Store::Memcached(config) => Memcached::start(config).map(Self::Memcached),
+        }
+    }
+
+    /// Charges what became known only after the decision, whether there is room for it or not.
+    pub fn charge(&self, ask: &Ask<'_>, now: Time) {
+        match self {
+            Self::Memory(memory) => memory.charge(ask, now),
+            Self::Memcached(memcached) => memcached.charge(ask, now),
         }
     }
 

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
+use crate::limit::{Edge, Strategy};
 
 const FULL: &str = r#"
 [server]
@@ -127,7 +128,8 @@ fn everything_is_read() {
     assert_eq!(config.upstreams[0].servers[1].weight, 2);
     let limit = &config.limits[0];
     assert_eq!((limit.name.as_str(), limit.status.as_u16(), limit.missing), ("per-tenant", 503, Missing::Skip));
-    assert_eq!((limit.rates[1].precision(), limit.rates[1].quota()), (10, 3000));
+    assert_eq!(limit.rates[1].quota(), 3000);
+    assert_eq!(*limit.rates[1].strategy(), Strategy::Sliding { precision: 10, edge: Edge::Whole });
     assert_eq!(limit.key.parts.len(), 2);
     let route = &config.routes[0];
     assert_eq!(route.limits, [1, 0]);

@@ -1,111 +1,276 @@
-//! What a store holds for one key: the counts of every rate of a limit, as of some moment.
+//! What a store holds for one key: the state of every rate of a limit, as of some moment.
 
-use std::mem::size_of;
-
-use super::rate::Rate;
-use super::sliding::Window;
+use super::calendar::Calendar;
+use super::moving::{self, Log};
+use super::rate::{Rate, Strategy};
+use super::{bucket, fixed, sliding};
 use crate::clock::Time;
 
 /// Larger than any count that admissions can lead to; what a store reads beyond it is cut to it.
 const MAX_COUNT: u64 = 1 << 40;
 
 /// A clock that steps back by less than this is waited for; by more, the counts move back with it.
-const JITTER: u64 = 1_000_000;
+pub(super) const JITTER: u64 = 1_000_000;
 
-/// For each rate in turn: the index of its newest bucket, then its counts, newest first.
+/// The state of each rate in turn, in words: of a sliding window the index of its newest bucket and the counts, newest
+/// first; of a fixed window its start and count; of a calendar's window its start, end and count; of a bucket the
+/// moment and the units used then, high half first. Moving windows share the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cell(Box<[u64]>);
+pub struct Cell {
+    words: Box<[u64]>,
+    log: Option<Box<Log>>,
+}
+
+/// How many words hold the state of a rate.
+fn words(rate: &Rate) -> usize {
+    match rate.strategy() {
+        Strategy::Sliding { precision, .. } => *precision as usize + 2,
+        Strategy::Fixed => 2,
+        Strategy::Moving => 0,
+        Strategy::Bucket { .. } | Strategy::Calendar(_) => 3,
+    }
+}
+
+/// The longest moving window among the rates.
+fn longest(rates: &[Rate]) -> Option<u64> {
+    let moving = rates.iter().filter(|rate| *rate.strategy() == Strategy::Moving);
+    moving.map(Rate::span).max()
+}
+
+/// Whether a moment lies further ahead than reading the clock at different times explains.
+fn is_ahead(moment: u64, now: Time) -> bool {
+    moment > now.micros().saturating_add(JITTER)
+}
 
 impl Cell {
     /// A cell for `rates` in which nothing has been counted at `now`.
     pub fn new(rates: &[Rate], now: Time) -> Self {
-        let mut words = Vec::with_capacity(rates.iter().map(|rate| rate.slots() + 1).sum());
-        for rate in rates {
-            words.push(now.micros() / rate.width());
-            words.extend(std::iter::repeat_n(0, rate.slots()));
+        let mut cell = Self { words: vec![0; rates.iter().map(words).sum()].into_boxed_slice(), log: None };
+        for (rate, block) in cell.blocks_mut(rates) {
+            match (rate.strategy(), block) {
+                (Strategy::Sliding { .. }, [newest, ..]) => *newest = now.micros() / rate.width(),
+                (Strategy::Calendar(calendar), [start, end, _]) => (*start, *end) = calendar.window(now),
+                (Strategy::Bucket { .. }, [moment, ..]) => *moment = now.micros(),
+                _ => {}
+            }
         }
-        Self(words.into_boxed_slice())
+        cell
     }
 
-    /// The counts of each rate, newest first, with the index of its newest bucket.
-    pub fn blocks_mut<'a>(&'a mut self, rates: &'a [Rate]) -> impl Iterator<Item = (&'a Rate, u64, &'a mut [u64])> {
-        let mut rest = &mut self.0[..];
+    /// The words of each rate.
+    pub(super) fn blocks_mut<'a>(&'a mut self, rates: &'a [Rate]) -> impl Iterator<Item = (&'a Rate, &'a mut [u64])> {
+        let mut rest = &mut self.words[..];
         rates.iter().map_while(move |rate| {
-            let (block, tail) = std::mem::take(&mut rest).split_at_mut_checked(rate.slots() + 1)?;
+            let (block, tail) = std::mem::take(&mut rest).split_at_mut_checked(words(rate))?;
             rest = tail;
-            let (newest, counts) = block.split_first_mut()?;
-            Some((rate, *newest, counts))
+            Some((rate, block))
         })
     }
 
-    /// Takes over counts read elsewhere: `read(rate, bucket)` for every counter that matters.
+    fn blocks<'a>(&'a self, rates: &'a [Rate]) -> impl Iterator<Item = (&'a Rate, &'a [u64])> {
+        let mut rest = &self.words[..];
+        rates.iter().map_while(move |rate| {
+            let (block, tail) = rest.split_at_checked(words(rate))?;
+            rest = tail;
+            Some((rate, block))
+        })
+    }
+
+    /// Every count that is a plain sum: the place of its rate, what names its bucket (an index, or the start of a
+    /// calendar's window in seconds), and the count. The first of a rate is the one that is being added to.
+    pub fn counts_mut<'a>(&'a mut self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64, &'a mut u64)> {
+        self.blocks_mut(rates).enumerate().flat_map(|(place, (rate, block))| {
+            let (newest, counts) = match (rate.strategy(), block) {
+                (Strategy::Sliding { .. }, [newest, counts @ ..]) => (*newest, counts),
+                (Strategy::Calendar(_), [start, _, count]) => (*start / 1_000_000, std::slice::from_mut(count)),
+                _ => (0, &mut [][..]),
+            };
+            (0..).zip(counts).map(move |(age, count)| (place, newest.saturating_sub(age), count))
+        })
+    }
+
+    /// Takes over sums read elsewhere: `read(place of the rate, bucket)` for every one that matters.
     pub fn fill(&mut self, rates: &[Rate], mut read: impl FnMut(usize, u64) -> u64) {
-        for (position, (_, newest, counts)) in self.blocks_mut(rates).enumerate() {
-            for (age, count) in (0..).zip(counts) {
-                *count = newest.checked_sub(age).map_or(0, |bucket| read(position, bucket).min(MAX_COUNT));
-            }
+        for (place, bucket, count) in self.counts_mut(rates) {
+            *count = read(place, bucket).min(MAX_COUNT);
         }
     }
 
-    /// Moves every rate's buckets on to `now`.
+    /// Moves the state of every rate on to `now`.
     ///
-    /// A clock that went back a little (another thread read it a moment earlier) is waited for: the newest
-    /// bucket stays the newest. One that was set back takes the counts along: they leave later, never earlier,
-    /// so nobody gets a second helping and nobody waits for the old time to come again.
+    /// A clock that went back a little (another thread read it a moment earlier) is waited for. One that was set
+    /// back takes the counts along: they leave later, never earlier, so nobody gets a second helping and nobody
+    /// waits for the old time to come again.
     pub fn advance(&mut self, rates: &[Rate], now: Time) {
-        let mut rest = &mut self.0[..];
-        for rate in rates {
-            let Some((block, tail)) = std::mem::take(&mut rest).split_at_mut_checked(rate.slots() + 1) else { return };
-            rest = tail;
-            let Some((newest, counts)) = block.split_first_mut() else { return };
-            let bucket = now.micros() / rate.width();
-            if bucket > *newest {
-                let by = usize::try_from(bucket - *newest).unwrap_or(usize::MAX);
-                if by < counts.len() {
-                    counts.copy_within(..counts.len() - by, by);
-                    counts[..by].fill(0);
-                } else {
-                    counts.fill(0);
+        for (rate, block) in self.blocks_mut(rates) {
+            match (rate.strategy(), block) {
+                (Strategy::Sliding { .. }, [newest, counts @ ..]) => slide(rate, newest, counts, now),
+                (Strategy::Fixed, [start, count]) => {
+                    if is_ahead(*start, now) {
+                        *start = now.micros();
+                    } else if now.micros().saturating_sub(*start) >= rate.span() {
+                        *count = 0;
+                    }
                 }
-                *newest = bucket;
-            } else if *newest * rate.width() > now.micros().saturating_add(JITTER) {
-                *newest = bucket;
+                (Strategy::Calendar(calendar), [start, end, count]) => turn(calendar, start, end, count, now),
+                (Strategy::Bucket { .. }, [moment, high, low]) => {
+                    let left = bucket::drained(rate, join(*high, *low), now.micros().saturating_sub(*moment));
+                    (*high, *low) = split(left);
+                    if now.micros() > *moment || is_ahead(*moment, now) {
+                        *moment = now.micros();
+                    }
+                }
+                _ => {}
             }
+        }
+        if let (Some(log), Some(longest)) = (&mut self.log, longest(rates)) {
+            if let Some(newest) = log.newest().filter(|newest| is_ahead(*newest, now)) {
+                log.shift(newest - now.micros());
+            }
+            log.forget(now.micros().saturating_sub(longest));
         }
     }
 
-    /// The window of each rate at `now`, to which the cell has been advanced.
-    pub(super) fn windows<'a>(&'a self, rates: &'a [Rate], now: Time) -> impl Iterator<Item = Window<'a>> {
-        let mut rest = &self.0[..];
-        rates.iter().map_while(move |rate| {
-            let (block, tail) = rest.split_at_checked(rate.slots() + 1)?;
-            rest = tail;
-            let (newest, counts) = block.split_first()?;
-            Some(Window::new(rate, counts, now.micros().saturating_sub(newest * rate.width())))
+    /// The state of each rate at `now`, to which the cell has been advanced.
+    pub(super) fn gauges<'a>(&'a self, rates: &'a [Rate], now: Time) -> impl Iterator<Item = Gauge<'a>> {
+        let now = now.micros();
+        self.blocks(rates).map(move |(rate, block)| match (rate.strategy(), block) {
+            (Strategy::Sliding { edge, .. }, [newest, counts @ ..]) => {
+                let elapsed = now.saturating_sub(newest * rate.width());
+                Gauge::Sliding(sliding::Window::new(rate, *edge, counts, elapsed))
+            }
+            (Strategy::Fixed, [start, count]) => {
+                let left = start.saturating_add(rate.span()).saturating_sub(now.max(*start));
+                Gauge::Fixed(fixed::Window::new(rate, *count, left))
+            }
+            (Strategy::Calendar(_), [_, end, count]) => {
+                Gauge::Fixed(fixed::Window::new(rate, *count, end.saturating_sub(now)))
+            }
+            (Strategy::Bucket { burst }, [_, high, low]) => {
+                Gauge::Bucket(bucket::Bucket::new(rate, *burst, join(*high, *low)))
+            }
+            _ => Gauge::Moving(moving::Window::new(rate, self.log.as_deref(), now)),
         })
     }
 
-    /// Counts `cost` in the newest bucket of every rate.
-    pub(super) fn charge(&mut self, rates: &[Rate], cost: u64) {
-        for (_, _, counts) in self.blocks_mut(rates) {
-            if let Some(newest) = counts.first_mut() {
-                *newest = newest.saturating_add(cost).min(MAX_COUNT);
+    /// Counts `cost` at `now`, to which the cell has been advanced: against every rate, or only against those
+    /// whose state is kept as a whole.
+    pub(super) fn charge(&mut self, rates: &[Rate], now: Time, cost: u64, only_whole: bool) {
+        let add = |count: &mut u64| *count = count.saturating_add(cost).min(MAX_COUNT);
+        for (rate, block) in self.blocks_mut(rates).filter(|(rate, _)| !(only_whole && rate.is_counted())) {
+            match (rate.strategy(), block) {
+                (Strategy::Sliding { .. }, [_, newest, ..]) => add(newest),
+                (Strategy::Calendar(_), [.., count]) => add(count),
+                (Strategy::Fixed, [start, count]) => {
+                    if *count == 0 {
+                        *start = now.micros();
+                    }
+                    add(count);
+                }
+                (Strategy::Bucket { .. }, [_, high, low]) => {
+                    let most = bucket::units(rate, MAX_COUNT);
+                    let used = join(*high, *low).saturating_add(bucket::units(rate, cost)).min(most);
+                    (*high, *low) = split(used);
+                }
+                _ => {}
             }
+        }
+        if longest(rates).is_some() {
+            self.log.get_or_insert_default().add(now.micros(), cost);
         }
     }
 
     /// Whether nothing in it can matter at `now` or later.
     pub fn is_spent(&self, rates: &[Rate], now: Time) -> bool {
-        let mut rest = &self.0[..];
-        rates.iter().all(|rate| {
-            let Some((block, tail)) = rest.split_at_checked(rate.slots() + 1) else { return true };
-            rest = tail;
-            (now.micros() / rate.width()).saturating_sub(block[0]) >= rate.slots() as u64
-        })
+        let now = now.micros();
+        let words_are = self.blocks(rates).all(|(rate, block)| match (rate.strategy(), block) {
+            (Strategy::Sliding { .. }, [newest, counts @ ..]) => {
+                (now / rate.width()).saturating_sub(*newest) >= counts.len() as u64
+            }
+            (Strategy::Fixed, [start, count]) => *count == 0 || now.saturating_sub(*start) >= rate.span(),
+            (Strategy::Calendar(_), [_, end, count]) => *count == 0 || now >= *end,
+            (Strategy::Bucket { .. }, [moment, high, low]) => {
+                bucket::drained(rate, join(*high, *low), now.saturating_sub(*moment)) == 0
+            }
+            _ => true,
+        });
+        let newest = self.log.as_ref().and_then(|log| log.newest());
+        let gone = |newest: u64| longest(rates).is_none_or(|longest| now.saturating_sub(newest) >= longest);
+        words_are && newest.is_none_or(gone)
     }
 
-    /// Bytes that the counts take on the heap.
-    pub fn heap_bytes(&self) -> usize {
-        self.0.len() * size_of::<u64>()
+    /// The log of the moving windows.
+    pub(super) fn log(&self) -> Option<&Log> {
+        self.log.as_deref()
+    }
+
+    /// Replaces the log of the moving windows.
+    pub(super) fn set_log(&mut self, log: Log) {
+        self.log = Some(Box::new(log));
+    }
+}
+
+fn slide(rate: &Rate, newest: &mut u64, counts: &mut [u64], now: Time) {
+    let bucket = now.micros() / rate.width();
+    if bucket > *newest {
+        let by = usize::try_from(bucket - *newest).unwrap_or(usize::MAX);
+        if by < counts.len() {
+            counts.copy_within(..counts.len() - by, by);
+            counts[..by].fill(0);
+        } else {
+            counts.fill(0);
+        }
+        *newest = bucket;
+    } else if is_ahead(newest.saturating_mul(rate.width()), now) {
+        *newest = bucket;
+    }
+}
+
+fn turn(calendar: &Calendar, start: &mut u64, end: &mut u64, count: &mut u64, now: Time) {
+    if now.micros() >= *end {
+        (*start, *end) = calendar.window(now);
+        *count = 0;
+    } else if is_ahead(*start, now) {
+        (*start, *end) = calendar.window(now);
+    }
+}
+
+fn join(high: u64, low: u64) -> u128 {
+    u128::from(high) << 64 | u128::from(low)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "these are the two halves")]
+fn split(wide: u128) -> (u64, u64) {
+    ((wide >> 64) as u64, wide as u64)
+}
+
+/// The state of one rate at a moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Gauge<'a> {
+    Sliding(sliding::Window<'a>),
+    Fixed(fixed::Window<'a>),
+    Moving(moving::Window<'a>),
+    Bucket(bucket::Bucket<'a>),
+}
+
+impl Gauge<'_> {
+    /// How much more fits now.
+    pub(super) fn remaining(&self) -> u64 {
+        match self {
+            Self::Sliding(window) => window.remaining(),
+            Self::Fixed(window) => window.remaining(),
+            Self::Moving(window) => window.remaining(),
+            Self::Bucket(bucket) => bucket.remaining(),
+        }
+    }
+
+    /// Microseconds until `need` more fit if nothing else comes; 0 if they do now, `None` if they never will.
+    pub(super) fn wait(&self, need: u64) -> Option<u64> {
+        match self {
+            Self::Sliding(window) => window.wait(need),
+            Self::Fixed(window) => window.wait(need),
+            Self::Moving(window) => window.wait(need),
+            Self::Bucket(bucket) => bucket.wait(need),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! One rate: so many requests per window, and how the window is cut into buckets.
+//! One rate: so many requests per window, and the strategy by which they are counted.
 //!
 //! A rate that exists is valid: zero requests, an empty window or an overflow cannot be written.
 
@@ -6,10 +6,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::calendar::{Calendar, Unit};
 use crate::clock::micros;
 use crate::units::{self, DurationError};
 
-/// The largest quota, 2^32 requests per window.
+/// The largest quota, 2^32 requests per window; of a burst as well.
 pub const MAX_QUOTA: u64 = 1 << 32;
 /// The shortest window.
 pub const MIN_WINDOW: Duration = Duration::from_secs(1);
@@ -17,9 +18,11 @@ pub const MIN_WINDOW: Duration = Duration::from_secs(1);
 pub const MAX_WINDOW: Duration = Duration::from_secs(31 * 86_400);
 /// The most buckets that a window can be cut into.
 pub const MAX_PRECISION: u32 = 60;
+/// The largest quota of a moving window, which remembers every request.
+pub const MAX_LOG: u64 = 10_000;
 
 /// How the oldest bucket counts while the window slides out of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Edge {
     /// By the share of it that still lies in the window.
     #[default]
@@ -28,17 +31,45 @@ pub enum Edge {
     Whole,
 }
 
-/// At most `quota` requests per `window`, counted in `precision` buckets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How requests are counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// The sliding window counter: the window is cut into buckets, aligned to the Unix clock.
+    Sliding {
+        /// How many buckets, 1 to 60.
+        precision: u32,
+        /// How the oldest bucket counts.
+        edge: Edge,
+    },
+    /// A window that begins with the key's first request and lasts its whole length.
+    Fixed,
+    /// The exact log of what was admitted. At most 10 000 requests per window.
+    Moving,
+    /// A bucket of `burst` tokens (1 to 2^32) that fills at the rate.
+    Bucket {
+        /// How many requests a full bucket lets through at once.
+        burst: u64,
+    },
+    /// Windows that begin at midnight or on the first of the month.
+    Calendar(Calendar),
+}
+
+impl Default for Strategy {
+    fn default() -> Self {
+        Self::Sliding { precision: 1, edge: Edge::Weighted }
+    }
+}
+
+/// At most `quota` requests per window, counted by a strategy.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rate {
     quota: u64,
     window: u64,
-    precision: u32,
-    edge: Edge,
+    strategy: Strategy,
 }
 
 impl Rate {
-    /// A rate of `quota` (1 to 2^32) per `window` (1 s to 31 days) in one bucket, weighted.
+    /// A rate of `quota` (1 to 2^32) per `window` (1 s to 31 days), as a sliding window of one bucket, weighted.
     pub fn new(quota: u64, window: Duration) -> Result<Self, RateError> {
         if quota == 0 || quota > MAX_QUOTA {
             return Err(RateError::Quota);
@@ -46,15 +77,21 @@ impl Rate {
         if window < MIN_WINDOW || window > MAX_WINDOW {
             return Err(RateError::Window);
         }
-        Ok(Self { quota, window: micros(window), precision: 1, edge: Edge::Weighted })
+        Ok(Self { quota, window: micros(window), strategy: Strategy::default() })
     }
 
-    /// The same rate with its window cut into `precision` buckets (1 to 60), the oldest counted as `edge` says.
-    pub fn cut(self, precision: u32, edge: Edge) -> Result<Self, RateError> {
-        if precision == 0 || precision > MAX_PRECISION {
-            return Err(RateError::Precision);
-        }
-        Ok(Self { precision, edge, ..self })
+    /// The same rate counted in another way. A calendar brings its own window.
+    pub fn counted(self, strategy: Strategy) -> Result<Self, RateError> {
+        let window = match &strategy {
+            Strategy::Sliding { precision, .. } if !(1..=MAX_PRECISION).contains(precision) => {
+                return Err(RateError::Precision);
+            }
+            Strategy::Moving if self.quota > MAX_LOG => return Err(RateError::Log),
+            Strategy::Bucket { burst } if !(1..=MAX_QUOTA).contains(burst) => return Err(RateError::Burst),
+            Strategy::Calendar(calendar) => micros(calendar.longest()),
+            _ => self.window,
+        };
+        Ok(Self { window, strategy, ..self })
     }
 
     /// Requests per window, 1 to 2^32.
@@ -62,59 +99,116 @@ impl Rate {
         self.quota
     }
 
-    /// The window, 1 s to 31 days.
+    /// The most that one request may cost: the burst of a bucket, else the quota.
+    pub fn capacity(&self) -> u64 {
+        match self.strategy {
+            Strategy::Bucket { burst } => burst,
+            _ => self.quota,
+        }
+    }
+
+    /// The window, 1 s to 31 days; of a calendar, the longest that it has.
     pub fn window(&self) -> Duration {
         Duration::from_micros(self.window)
     }
 
-    /// How many buckets the window is cut into, 1 to 60.
-    pub fn precision(&self) -> u32 {
-        self.precision
+    /// How requests are counted.
+    pub fn strategy(&self) -> &Strategy {
+        &self.strategy
     }
 
-    /// How the oldest bucket counts.
-    pub fn edge(&self) -> Edge {
-        self.edge
+    /// Whether its counts are plain sums, one for each bucket, to which anybody may add. The state of other
+    /// strategies is kept as a whole.
+    pub fn is_counted(&self) -> bool {
+        matches!(self.strategy, Strategy::Sliding { .. } | Strategy::Calendar(_))
     }
 
-    /// How many counters stand for this rate: the buckets of a window and the one it slides out of.
-    pub fn slots(&self) -> usize {
-        self.precision as usize + 1
+    /// Microseconds after which a cell that nobody has touched says nothing any more.
+    pub fn memory(&self) -> u64 {
+        match &self.strategy {
+            Strategy::Sliding { precision, .. } => self.width() * (u64::from(*precision) + 1),
+            Strategy::Bucket { burst } => {
+                let full = u128::from(*burst) * u128::from(self.window);
+                u64::try_from(full.div_ceil(u128::from(self.quota))).unwrap_or(u64::MAX)
+            }
+            Strategy::Fixed | Strategy::Moving | Strategy::Calendar(_) => self.window,
+        }
     }
 
-    /// The width of a bucket in microseconds. Rounded up where the window does not divide evenly:
+    /// The window in microseconds.
+    pub(super) fn span(&self) -> u64 {
+        self.window
+    }
+
+    /// The width of a sliding window's bucket in microseconds. Rounded up where the window does not divide evenly:
     /// the buckets then cover a hair more than the window, and the promise holds for the window.
-    pub fn width(&self) -> u64 {
-        self.window.div_ceil(u64::from(self.precision))
+    pub(super) fn width(&self) -> u64 {
+        match self.strategy {
+            Strategy::Sliding { precision, .. } => self.window.div_ceil(u64::from(precision)),
+            _ => self.window,
+        }
     }
 }
 
-/// Writes the rate as the configuration spells it: `10/s`, `3000/10m`.
+/// Writes the rate as the configuration spells it: `10/s`, `3000/10m`, `10/s burst 50`, `5000/day`.
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.quota, units::period(self.window()))
+        write!(f, "{}/{}", self.quota, self.period())?;
+        match self.strategy {
+            Strategy::Bucket { burst } if burst != self.quota => write!(f, " burst {burst}"),
+            _ => Ok(()),
+        }
     }
 }
 
-/// Reads `N/PERIOD`, where PERIOD is a unit (`s`, `m`, `h`, `d`) or a duration (`10m`).
+impl Rate {
+    /// The period as the configuration spells it: `s`, `10m`, `day`.
+    pub fn period(&self) -> String {
+        match &self.strategy {
+            Strategy::Calendar(calendar) => calendar.unit().name().to_owned(),
+            _ => units::period(self.window()),
+        }
+    }
+}
+
+/// Reads `N/PERIOD`, where PERIOD is a unit (`s`, `m`, `h`, `d`), a duration (`10m`), or `day` or `month` of the
+/// calendar in UTC; `N/PERIOD burst B` is a token bucket.
 impl FromStr for Rate {
     type Err = RateError;
 
     fn from_str(text: &str) -> Result<Self, RateError> {
         let (quota, period) = text.split_once('/').ok_or(RateError::Form)?;
-        let digits = quota.trim();
-        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(RateError::Form);
+        let quota = number(quota)?.ok_or(RateError::Quota)?;
+        let (period, burst) = match period.split_once("burst") {
+            Some((period, burst)) => (period.trim(), Some(number(burst)?.ok_or(RateError::Burst)?)),
+            None => (period.trim(), None),
+        };
+        if let Some(unit) = Unit::named(period) {
+            let rate = Self::new(quota, unit.longest())?;
+            return match burst {
+                None => rate.counted(Strategy::Calendar(Calendar::utc(unit))),
+                Some(_) => Err(RateError::Form),
+            };
         }
-        // Only digits are left, so a failure means too many of them.
-        let quota = digits.parse().map_err(|_| RateError::Quota)?;
-        let period = period.trim();
         let window = match period {
             "s" | "m" | "h" | "d" => units::duration(&format!("1{period}")),
             _ => units::duration(period),
         };
-        Self::new(quota, window.map_err(RateError::Period)?)
+        let rate = Self::new(quota, window.map_err(RateError::Period)?)?;
+        match burst {
+            None => Ok(rate),
+            Some(burst) => rate.counted(Strategy::Bucket { burst }),
+        }
     }
+}
+
+/// A number in digits alone; `None` if there are too many of them.
+fn number(text: &str) -> Result<Option<u64>, RateError> {
+    let digits = text.trim();
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(RateError::Form);
+    }
+    Ok(digits.parse().ok())
 }
 
 /// Why a text or a number is not a rate.
@@ -130,17 +224,23 @@ pub enum RateError {
     Period(DurationError),
     /// The precision is zero or over 60.
     Precision,
+    /// The burst is zero or over 2^32.
+    Burst,
+    /// More than 10 000 requests for a moving window to remember.
+    Log,
 }
 
 impl fmt::Display for RateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Form => f.write_str("a rate is N/PERIOD, like \"10/s\" or \"3000/10m\""),
-            Self::Quota => f.write_str("the number of requests in a rate is from 1 to 4294967296"),
-            Self::Window => f.write_str("the period of a rate is from 1s to 31d"),
-            Self::Period(_) => f.write_str("the period of a rate is s, m, h, d or a duration like 10m"),
-            Self::Precision => f.write_str("precision is from 1 to 60"),
-        }
+        f.write_str(match self {
+            Self::Form => "a rate is N/PERIOD, like \"10/s\" or \"3000/10m\"",
+            Self::Quota => "the number of requests in a rate is from 1 to 4294967296",
+            Self::Window => "the period of a rate is from 1s to 31d",
+            Self::Period(_) => "the period of a rate is s, m, h, d or a duration like 10m",
+            Self::Precision => "precision is from 1 to 60",
+            Self::Burst => "a burst is from 1 to 4294967296",
+            Self::Log => "a moving window remembers every request: at most 10000",
+        })
     }
 }
 
@@ -152,7 +252,19 @@ mod tests {
 
     #[test]
     fn reads_what_it_writes() {
-        for text in ["10/s", "3000/10m", "100000/30d", "1/h", "5/90s", "4294967296/31d", "7/d"] {
+        for text in [
+            "10/s",
+            "3000/10m",
+            "100000/30d",
+            "1/h",
+            "5/90s",
+            "4294967296/31d",
+            "7/d",
+            "10/s burst 50",
+            "3/10m burst 1",
+            "5000/day",
+            "1000000/month",
+        ] {
             assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
         }
         assert_eq!("10/1s".parse::<Rate>().unwrap().to_string(), "10/s");
@@ -161,25 +273,36 @@ mod tests {
 
     #[test]
     fn refuses_what_is_not_a_rate() {
-        for text in ["", "10", "/s", "10/", "-1/s", "+1/s", "1.5/s", "10/x", "10/10"] {
+        for text in ["", "10", "/s", "10/", "-1/s", "+1/s", "1.5/s", "10/x", "10/10", "10/s burst", "1/day burst 2"] {
             assert!(matches!(text.parse::<Rate>(), Err(RateError::Form | RateError::Period(_))), "{text}");
         }
-        for text in ["0/s", "4294967297/s", "99999999999999999999999/s"] {
+        for text in ["0/s", "4294967297/s", "99999999999999999999999/s", "0/day"] {
             assert_eq!(text.parse::<Rate>(), Err(RateError::Quota), "{text}");
         }
         for text in ["1/999ms", "1/32d", "1/0s"] {
             assert_eq!(text.parse::<Rate>(), Err(RateError::Window), "{text}");
         }
+        for text in ["1/s burst 0", "1/s burst 4294967297", "1/s burst 99999999999999999999999"] {
+            assert_eq!(text.parse::<Rate>(), Err(RateError::Burst), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_a_strategy_cannot_count() {
+        let rate = |text: &str| text.parse::<Rate>().unwrap();
+        let sliding = |precision| Strategy::Sliding { precision, edge: Edge::Whole };
+        assert_eq!(rate("1/s").counted(sliding(0)), Err(RateError::Precision));
+        assert_eq!(rate("1/s").counted(sliding(61)), Err(RateError::Precision));
+        assert_eq!(rate("10001/s").counted(Strategy::Moving), Err(RateError::Log));
+        assert!(rate("10000/s").counted(Strategy::Moving).is_ok());
     }
 
     #[test]
     fn buckets_cover_the_window() {
-        let rate = Rate::new(1, Duration::from_secs(1)).unwrap();
         for precision in 1..=MAX_PRECISION {
-            let rate = rate.cut(precision, Edge::Weighted).unwrap();
+            let sliding = Strategy::Sliding { precision, edge: Edge::Weighted };
+            let rate = Rate::new(1, Duration::from_secs(1)).unwrap().counted(sliding).unwrap();
             assert!(rate.width() * u64::from(precision) >= 1_000_000);
         }
-        assert_eq!(rate.cut(0, Edge::Whole), Err(RateError::Precision));
-        assert_eq!(rate.cut(61, Edge::Whole), Err(RateError::Precision));
     }
 }

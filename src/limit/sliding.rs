@@ -10,6 +10,7 @@ use super::rate::{Edge, Rate};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window<'a> {
     rate: &'a Rate,
+    edge: Edge,
     /// Newest first; one more than the rate has buckets.
     counts: &'a [u64],
     /// Microseconds of the newest bucket that are over, less than its width.
@@ -17,9 +18,8 @@ pub(super) struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    pub(super) fn new(rate: &'a Rate, counts: &'a [u64], elapsed: u64) -> Self {
-        debug_assert_eq!(counts.len(), rate.slots());
-        Self { rate, counts, elapsed: elapsed.min(rate.width() - 1) }
+    pub(super) fn new(rate: &'a Rate, edge: Edge, counts: &'a [u64], elapsed: u64) -> Self {
+        Self { rate, edge, counts, elapsed: elapsed.min(rate.width() - 1) }
     }
 
     /// The requests that count now. Stays at the largest number instead of wrapping.
@@ -30,7 +30,7 @@ impl<'a> Window<'a> {
     }
 
     fn share(&self, oldest: u64) -> u64 {
-        match self.rate.edge() {
+        match self.edge {
             Edge::Whole => oldest,
             Edge::Weighted if oldest == 0 => 0,
             Edge::Weighted => {
@@ -65,7 +65,7 @@ impl<'a> Window<'a> {
             let Some(room) = u128::from(quota - need).checked_sub(full) else { continue };
             let into = if oldest <= room {
                 0
-            } else if self.rate.edge() == Edge::Whole {
+            } else if self.edge == Edge::Whole {
                 continue;
             } else {
                 let counted = ((room + 1) * u128::from(width) - 1) / oldest;

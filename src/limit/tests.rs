@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::strategy::Strategy;
 
 use super::*;
 
@@ -24,12 +25,40 @@ fn cell(limit: &Limit, now: Time, counts: &[u64]) -> Cell {
     cell
 }
 
+fn sliding(rate: Rate, precision: u32, edge: Edge) -> Rate {
+    rate.counted(super::Strategy::Sliding { precision, edge }).unwrap()
+}
+
+fn edge(rate: &Rate) -> Edge {
+    match rate.strategy() {
+        super::Strategy::Sliding { edge, .. } => *edge,
+        other => panic!("{other:?} has no edge"),
+    }
+}
+
+/// How many counters stand for a sliding rate.
+fn slots(rate: &Rate) -> usize {
+    usize::try_from(rate.memory() / rate.width()).unwrap()
+}
+
+fn estimate(limit: &Limit, cell: &Cell, now: Time) -> u64 {
+    match cell.gauges(limit.rates(), now).next().unwrap() {
+        cell::Gauge::Sliding(window) => window.estimate(),
+        other => panic!("{other:?} has no estimate"),
+    }
+}
+
+/// All counts, in the order of the rates, newest first.
+fn counts(cell: &mut Cell, rates: &[Rate]) -> Vec<u64> {
+    cell.counts_mut(rates).map(|(_, _, count)| *count).collect()
+}
+
 /// Decides as a store does.
 fn ask(limit: &Limit, cell: &mut Cell, now: Time, cost: u64) -> bool {
     cell.advance(limit.rates(), now);
     let admitted = limit.admits(cell, now, cost);
     if admitted {
-        limit.charge(cell, cost);
+        limit.charge(cell, now, cost);
     }
     admitted
 }
@@ -39,16 +68,16 @@ fn five_hundred_a_minute() {
     let limit = limit(&["500/m"]);
     let now = at((23 * 60 + 45) * SECOND);
     let mut cell = cell(&limit, now, &[250, 400]);
-    assert_eq!(cell.windows(limit.rates(), now).next().unwrap().estimate(), 350);
+    assert_eq!(estimate(&limit, &cell, now), 350);
     assert!(ask(&limit, &mut cell, now, 1));
-    assert_eq!(cell.blocks_mut(limit.rates()).next().unwrap().2, &[251, 400]);
+    assert_eq!(counts(&mut cell, limit.rates()), [251, 400]);
 }
 
 #[test]
 fn a_hundred_a_minute() {
     let limit = limit(&["100/m"]);
     let cell = cell(&limit, at(600 * SECOND), &[80, 40]);
-    let estimate = |seconds: u64| cell.windows(limit.rates(), at((600 + seconds) * SECOND)).next().unwrap().estimate();
+    let estimate = |seconds: u64| estimate(&limit, &cell, at((600 + seconds) * SECOND));
     assert_eq!(estimate(30), 100);
     assert!(!limit.admits(&cell, at(630 * SECOND), 1));
     assert_eq!(estimate(40), 93);
@@ -105,7 +134,7 @@ fn rates() -> impl Strategy<Value = Rate> {
     let window = prop_oneof![1_000_000..=3_000_000u64, 1_000_000..=31 * 86_400 * SECOND];
     (quota, window, 1..=MAX_PRECISION, any::<bool>()).prop_map(|(quota, window, precision, whole)| {
         let edge = if whole { Edge::Whole } else { Edge::Weighted };
-        Rate::new(quota, Duration::from_micros(window)).unwrap().cut(precision, edge).unwrap()
+        sliding(Rate::new(quota, Duration::from_micros(window)).unwrap(), precision, edge)
     })
 }
 
@@ -113,7 +142,7 @@ fn rates() -> impl Strategy<Value = Rate> {
 fn states() -> impl Strategy<Value = (Rate, Vec<u64>, u64)> {
     (rates(), any::<u16>()).prop_flat_map(|(rate, base)| {
         let count = prop_oneof![0..=rate.quota().min(30), 0..=rate.quota(), Just(0)];
-        let counts = prop::collection::vec(count, rate.slots());
+        let counts = prop::collection::vec(count, slots(&rate));
         let elapsed = prop_oneof![0..rate.width(), Just(0), Just(rate.width() - 1)];
         let start = (u64::from(base) + 100) * rate.width();
         (Just(rate), counts, elapsed.prop_map(move |elapsed| start + elapsed))
@@ -125,7 +154,7 @@ fn naive_estimate(rate: &Rate, counts: &[u64], now: u64) -> u128 {
     let width = u128::from(rate.width());
     let elapsed = u128::from(now) % width;
     let (oldest, inside) = counts.split_last().unwrap();
-    let share = match rate.edge() {
+    let share = match edge(rate) {
         Edge::Whole => u128::from(*oldest),
         Edge::Weighted => u128::from(*oldest) * (width - elapsed) / width,
     };
@@ -134,15 +163,15 @@ fn naive_estimate(rate: &Rate, counts: &[u64], now: u64) -> u128 {
 
 /// Runs `schedule` (gaps in microseconds) and returns the times of what was admitted, with the largest
 /// count that the oldest bucket held at any of them.
-fn admitted(rate: Rate, schedule: &[u64]) -> Vec<(u64, u64)> {
-    let limit = Limit::new("test", &[rate]);
+fn admitted(rate: &Rate, schedule: &[u64]) -> Vec<(u64, u64)> {
+    let limit = Limit::new("test", std::slice::from_ref(rate));
     let mut cell = Cell::new(limit.rates(), at(0));
     let mut now = 1_000 * rate.width();
     let mut times = Vec::new();
     for gap in schedule {
         now += gap;
         if ask(&limit, &mut cell, at(now), 1) {
-            let oldest = *cell.blocks_mut(limit.rates()).next().unwrap().2.last().unwrap();
+            let oldest = *counts(&mut cell, limit.rates()).last().unwrap();
             times.push((now, oldest));
         }
     }
@@ -157,7 +186,7 @@ fn check_windows(rate: &Rate, times: &[(u64, u64)]) -> Result<(), TestCaseError>
         while times[first].0 + window < *time {
             first += 1;
         }
-        let bound = match rate.edge() {
+        let bound = match edge(rate) {
             Edge::Whole => rate.quota(),
             Edge::Weighted => rate.quota() + oldest,
         };
@@ -169,32 +198,32 @@ fn check_windows(rate: &Rate, times: &[(u64, u64)]) -> Result<(), TestCaseError>
 fn small_rate() -> impl Strategy<Value = Rate> {
     (1..=8u64, 1..=3u64, 1..=MAX_PRECISION, any::<bool>()).prop_map(|(quota, seconds, precision, whole)| {
         let edge = if whole { Edge::Whole } else { Edge::Weighted };
-        Rate::new(quota, Duration::from_secs(seconds)).unwrap().cut(precision, edge).unwrap()
+        sliding(Rate::new(quota, Duration::from_secs(seconds)).unwrap(), precision, edge)
     })
 }
 
 proptest! {
     #[test]
     fn decides_as_the_naive_model((rate, counts, now) in states(), cost in prop_oneof![1..=3u64, 1..=2 * MAX_QUOTA]) {
-        let limit = Limit::new("test", &[rate]);
+        let limit = Limit::new("test", std::slice::from_ref(&rate));
         let cell = cell(&limit, at(now), &counts);
         let model = naive_estimate(&rate, &counts, now);
-        prop_assert_eq!(u128::from(cell.windows(limit.rates(), at(now)).next().unwrap().estimate()), model);
+        prop_assert_eq!(u128::from(estimate(&limit, &cell, at(now))), model);
         prop_assert_eq!(limit.admits(&cell, at(now), cost), model + u128::from(cost) <= u128::from(rate.quota()));
     }
 
     #[test]
     fn the_estimate_never_wraps(rate in rates(), counts in prop::collection::vec(any::<u64>(), 61), elapsed in any::<u64>()) {
-        let window = sliding::Window::new(&rate, &counts[..rate.slots()], elapsed);
-        let most = counts[..rate.slots()].iter().map(|count| u128::from(*count)).sum::<u128>();
+        let window = sliding::Window::new(&rate, edge(&rate), &counts[..slots(&rate)], elapsed);
+        let most = counts[..slots(&rate)].iter().map(|count| u128::from(*count)).sum::<u128>();
         prop_assert!(u128::from(window.estimate()) <= most);
         prop_assert!(window.remaining() <= rate.quota());
-        prop_assert!(window.wait(1).unwrap() <= rate.width() * rate.slots() as u64);
+        prop_assert!(window.wait(1).unwrap() <= rate.width() * slots(&rate) as u64);
     }
 
     #[test]
     fn the_wait_is_the_first_moment_that_fits((rate, counts, now) in states(), cost in 1..=4u64) {
-        let limit = Limit::new("test", &[rate]);
+        let limit = Limit::new("test", std::slice::from_ref(&rate));
         let mut cell = cell(&limit, at(now), &counts);
         let fits = |cell: &mut Cell, now| { cell.advance(limit.rates(), at(now)); limit.admits(cell, at(now), cost) };
         match limit.refused(&cell, at(now), cost).wait {
@@ -213,7 +242,7 @@ proptest! {
 
     #[test]
     fn what_remains_is_let_through_and_no_more((rate, counts, now) in states()) {
-        let limit = Limit::new("test", &[rate]);
+        let limit = Limit::new("test", std::slice::from_ref(&rate));
         let mut cell = cell(&limit, at(now), &counts);
         let remaining = limit.passed(&cell, at(now)).remaining;
         if remaining > 0 {
@@ -225,7 +254,7 @@ proptest! {
     #[test]
     fn random_traffic_stays_within_the_bound(rate in small_rate(), schedule in prop::collection::vec(
         prop_oneof![Just(0), 0..50_000u64, 0..1_500_000u64], 1..400)) {
-        check_windows(&rate, &admitted(rate, &schedule))?;
+        check_windows(&rate, &admitted(&rate, &schedule))?;
     }
 
     // The worst clients know the clock: they wait for an edge of a bucket, or for just before or after it,
@@ -243,12 +272,12 @@ proptest! {
             schedule.push(gap);
             schedule.extend(std::iter::repeat_n(0, burst));
         }
-        check_windows(&rate, &admitted(rate, &schedule))?;
+        check_windows(&rate, &admitted(&rate, &schedule))?;
     }
 
     #[test]
     fn moving_on_in_steps_or_at_once_is_the_same((rate, counts, now) in states(), steps in prop::collection::vec(0..200u64, 0..8)) {
-        let limit = Limit::new("test", &[rate]);
+        let limit = Limit::new("test", std::slice::from_ref(&rate));
         let mut stepwise = cell(&limit, at(now), &counts);
         let mut once = stepwise.clone();
         let mut end = now;

@@ -154,7 +154,7 @@ impl Policy {
         let name = sfv::String::from_string(name).unwrap_or_else(|_| sfv::StringRef::constant("limit").to_owned());
         let state = ItemSerializer::new().bare_item(&name).parameter(KeyRef::constant("r"), 0).finish();
         let state = state.trim_end_matches('0').to_owned();
-        Self { name, state, rate: *rate, document }
+        Self { name, state, rate: rate.clone(), document }
     }
 }
 
@@ -179,6 +179,11 @@ mod tests {
             key: Key { parts: vec![vec![Source::Global]] },
             rates: rates.iter().map(|rate| rate.parse().unwrap()).collect(),
             missing: Missing::Shared,
+            max_in_flight: None,
+            cost: config::Cost::Fixed(1),
+            overrides: std::sync::Arc::default(),
+            tiers: None,
+            on_limit: config::OnLimit::Reject,
             headers,
             status: StatusCode::TOO_MANY_REQUESTS,
             body: String::new(),

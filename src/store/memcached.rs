@@ -4,8 +4,11 @@
 //! and what they were admitted travels as increments ahead of the next one. A decision therefore sees every
 //! admission before it, and a burst for one key gets exactly its limit.
 
-mod batch;
 mod keys;
+mod link;
+mod owed;
+mod wanted;
+mod batch;
 
 use std::io;
 use std::sync::Arc;
@@ -28,12 +31,12 @@ pub struct Memcached {
     health: Arc<Health>,
 }
 
-/// One decision on its way to Memcached.
+/// One decision on its way to Memcached, or without a reply a charge that nobody waits for.
 #[derive(Debug)]
 struct Job {
     asks: Vec<Wish>,
     now: Time,
-    reply: oneshot::Sender<Verdicts>,
+    reply: Option<oneshot::Sender<Verdicts>>,
 }
 
 /// An ask that owns what it asks for.
@@ -41,8 +44,24 @@ struct Job {
 struct Wish {
     limit: Arc<Limit>,
     key: Fingerprint,
+    need: u64,
     cost: u64,
+    advisory: bool,
     place: usize,
+}
+
+impl From<&Ask<'_>> for Wish {
+    fn from(ask: &Ask<'_>) -> Self {
+        let Ask { limit, key, need, cost, advisory, place } = *ask;
+        Self { limit: limit.clone(), key, need, cost, advisory, place }
+    }
+}
+
+impl Wish {
+    /// What its cell is found by.
+    fn cell(&self) -> Fingerprint {
+        self.key.with(self.limit.shape())
+    }
 }
 
 /// How the exchanges with Memcached go.
@@ -74,15 +93,26 @@ impl Memcached {
 
     /// Sends the decision off, unless Memcached is known to be away.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time) -> Answer {
-        if now.micros() < self.health.away_until.load(Ordering::Relaxed) {
+        if self.is_away(now) {
             return Answer::Away;
         }
         let (reply, verdicts) = oneshot::channel();
-        let wish = |ask: &Ask<'_>| Wish { limit: ask.limit.clone(), key: ask.key, cost: ask.cost, place: ask.place };
-        match self.jobs.send(Job { asks: asks.iter().map(wish).collect(), now, reply }) {
+        match self.jobs.send(Job { asks: asks.iter().map(Wish::from).collect(), now, reply: Some(reply) }) {
             Ok(()) => Answer::Later(verdicts),
             Err(_) => Answer::Away,
         }
+    }
+
+    /// Sends a charge off, unless Memcached is known to be away.
+    pub fn charge(&self, ask: &Ask<'_>, now: Time) {
+        if !self.is_away(now) {
+            // With the other end gone the process is about to end.
+            let _ = self.jobs.send(Job { asks: vec![Wish::from(ask)], now, reply: None });
+        }
+    }
+
+    fn is_away(&self, now: Time) -> bool {
+        now.micros() < self.health.away_until.load(Ordering::Relaxed)
     }
 
     /// How the exchanges go.

@@ -57,46 +57,57 @@ impl Memory {
 
     /// Decides under the locks of all shards concerned: look at every cell, then charge all if all admit.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time) -> Verdicts {
-        let place = |ask: &Ask<'_>| {
-            let key = ask.key.with(ask.limit.shape());
-            (self.shard(key), key)
-        };
         if let [ask] = asks {
-            let (shard, key) = place(ask);
+            let (shard, key) = self.place(ask);
             let shard = &mut *self.shards[shard].lock();
             let admitted = admits(shard, key, ask, now);
-            return iter::once(self.judge(shard, key, ask, now, admitted)).collect();
+            return iter::once((ask.place, self.judge(shard, key, ask, now, admitted))).collect();
         }
-        let places: SmallVec<[(usize, Fingerprint); 4]> = asks.iter().map(place).collect();
+        let places: SmallVec<[(usize, Fingerprint); 4]> = asks.iter().map(|ask| self.place(ask)).collect();
         let mut shards = Locked::take(&self.shards, &places);
-        let mut admitted = true;
-        for (ask, (shard, key)) in asks.iter().zip(&places) {
-            admitted &= shards.of(*shard).is_none_or(|shard| admits(shard, *key, ask, now));
-        }
-        let judge = |(ask, (shard, key)): (&Ask<'_>, &(usize, Fingerprint))| {
-            shards.of(*shard).map(|shard| self.judge(shard, *key, ask, now, admitted))
+        let mut looks = |(ask, (shard, key)): (&Ask<'_>, &(usize, Fingerprint))| {
+            shards.of(*shard).is_none_or(|shard| admits(shard, *key, ask, now))
         };
-        asks.iter().zip(&places).filter_map(judge).collect()
+        let admitted: SmallVec<[bool; 4]> = asks.iter().zip(&places).map(&mut looks).collect();
+        let all = asks.iter().zip(&admitted).all(|(ask, admitted)| *admitted || ask.advisory);
+        let judged = asks.iter().zip(&places).zip(&admitted).filter_map(|((ask, (shard, key)), admitted)| {
+            let shard = shards.of(*shard)?;
+            Some((ask.place, self.judge(shard, *key, ask, now, all && *admitted)))
+        });
+        judged.collect()
     }
 
-    /// The verdict of one limit, charged if `all` admit.
-    fn judge(&self, shard: &mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time, all: bool) -> (usize, Verdict) {
+    /// Charges, whether there is room or not.
+    pub fn charge(&self, ask: &Ask<'_>, now: Time) {
+        let (shard, key) = self.place(ask);
+        let shard = &mut *self.shards[shard].lock();
+        admits(shard, key, ask, now);
+        self.judge(shard, key, ask, now, true);
+    }
+
+    fn place(&self, ask: &Ask<'_>) -> (usize, Fingerprint) {
+        let key = ask.key.with(ask.limit.shape());
+        (self.shard(key), key)
+    }
+
+    /// The verdict of one limit, with or without the charge. The cell is as of `now` if there is one.
+    fn judge(&self, shard: &mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time, charged: bool) -> Verdict {
         let fresh = || Cell::new(ask.limit.rates(), now);
-        // Only an admission makes a cell: refused newcomers cannot push others out.
-        if all && !shard.contains_key(&key) {
+        // Only a charge makes a cell: refused newcomers cannot push others out.
+        let charged = charged && ask.cost > 0;
+        if charged && !shard.contains_key(&key) {
             self.make_room(shard, now);
             shard.insert(key, Entry { cell: fresh(), limit: Arc::clone(ask.limit) });
         }
-        let verdict = match shard.peek_mut(&key) {
+        match shard.peek_mut(&key) {
             Some(entry) => {
-                if all {
-                    ask.limit.charge(&mut entry.cell, ask.cost);
+                if charged {
+                    ask.limit.charge(&mut entry.cell, now, ask.cost);
                 }
-                ask.limit.judge(&entry.cell, now, ask.cost, all)
+                ask.limit.judge(&entry.cell, now, ask.need, charged)
             }
-            None => ask.limit.judge(&fresh(), now, ask.cost, all),
-        };
-        (ask.place, verdict)
+            None => ask.limit.judge(&fresh(), now, ask.need, charged),
+        }
     }
 
     /// Drops cells that can no longer matter, in `1/parts` of the shards; call it regularly.
@@ -138,9 +149,9 @@ fn admits(shard: &mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -> bool
     match shard.get_mut(&key) {
         Some(entry) => {
             entry.cell.advance(rates, now);
-            ask.limit.admits(&entry.cell, now, ask.cost)
+            ask.limit.admits(&entry.cell, now, ask.need)
         }
-        None => rates.iter().all(|rate| ask.cost <= rate.quota()),
+        None => ask.need <= ask.limit.capacity(),
     }
 }
 

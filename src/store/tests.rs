@@ -17,7 +17,7 @@ fn key(number: u64) -> Fingerprint {
 }
 
 fn ask(limit: &Arc<Limit>, key: Fingerprint) -> Ask<'_> {
-    Ask { limit, key, cost: 1, place: 0 }
+    Ask { limit, key, need: 1, cost: 1, advisory: false, place: 0 }
 }
 
 fn admitted(memory: &Memory, asks: &[Ask<'_>], now: Time) -> bool {

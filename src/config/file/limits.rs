@@ -1,11 +1,14 @@
 //! `[limits.NAME]`: what is counted, and how much is allowed.
 
+use std::sync::Arc;
+
 use http::{HeaderName, StatusCode};
 
 use crate::config::read::{Field, Name, Section, Wrong, set};
 use crate::config::report::{did_you_mean, quoted};
-use crate::config::{HeaderStyle, Key, Limit, Missing, Source, values};
-use crate::limit::{Edge, MAX_PRECISION, Rate, RateError};
+use crate::config::{Cost, HeaderStyle, Key, Limit, Missing, OnLimit, Source, values};
+use crate::limit::{Edge, MAX_PRECISION, Rate, RateError, Strategy};
+use crate::overrides::Overrides;
 use crate::units;
 
 /// Keys of the contract that this version does not know.
@@ -63,7 +66,20 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
         cost.refuse(Wrong::new("a `cost` other than 1 is not supported yet", "remove it: every request costs 1"));
     }
     section.close(&LATER);
-    Some(Limit { name: name.text.to_owned(), key: key?, rates: rates?, missing, headers, status, body })
+    Some(Limit {
+        name: name.text.to_owned(),
+        key: key?,
+        rates: rates?,
+        max_in_flight: None,
+        cost: Cost::Fixed(1),
+        overrides: Arc::new(Overrides::default()),
+        tiers: None,
+        on_limit: OnLimit::Reject,
+        missing,
+        headers,
+        status,
+        body,
+    })
 }
 
 fn rates(section: &Section<'_>) -> Option<Vec<Rate>> {
@@ -78,7 +94,7 @@ fn rates(section: &Section<'_>) -> Option<Vec<Rate>> {
     for field in list? {
         let Some(rate) = field.parse(rate) else { continue };
         if let Some(earlier) = rates.iter().find(|earlier| earlier.window() == rate.window()) {
-            let least = if earlier.quota() < rate.quota() { *earlier } else { rate };
+            let least = if earlier.quota() < rate.quota() { earlier } else { &rate };
             field.report(
                 format!("\"{rate}\" has the same period as \"{earlier}\""),
                 format!("all rates must hold, so the smaller one alone says the same: \"{least}\""),
@@ -86,7 +102,8 @@ fn rates(section: &Section<'_>) -> Option<Vec<Rate>> {
         }
         rates.push(rate);
     }
-    rates.into_iter().map(|rate| rate.cut(precision, edge).ok()).collect()
+    let strategy = Strategy::Sliding { precision, edge };
+    rates.into_iter().map(|rate| rate.counted(strategy.clone()).ok()).collect()
 }
 
 fn rate(text: &str) -> Result<Rate, Wrong> {

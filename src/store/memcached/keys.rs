@@ -1,14 +1,15 @@
 //! How counters are named in Memcached, how long they live, and on which server.
 //!
 //! A counter is `{prefix}:{limit}:{fingerprint}#{window}.{bucket}`, for example
-//! `gw:per-client:3f…#10m.2966667`; with several buckets a window their number follows it: `#10mx6.17800002`.
+//! `gw:per-client:3f…#10m.2966667`; with several buckets a window their number follows it: `#10mx6.17800002`; days
+//! and months are named by the second they begin: `#month.1764547200`. State that is kept as one value is at
+//! `#=` and what stands for its layout.
 
 use memcache::exp::Router;
 
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
-use crate::limit::{Limit, Rate};
-use crate::units;
+use crate::limit::{Limit, Rate, Strategy};
 
 /// Seconds that a counter outlives its use, so that clocks may differ a little.
 const GRACE: u64 = 5;
@@ -22,17 +23,23 @@ pub(super) fn base(prefix: &str, limit: &Limit, key: Fingerprint) -> String {
 
 /// The counter of one bucket of one rate.
 pub(super) fn counter(base: &str, rate: &Rate, bucket: u64) -> String {
-    let window = units::period(rate.window());
-    match rate.precision() {
-        1 => format!("{base}#{window}.{bucket}"),
-        buckets => format!("{base}#{window}x{buckets}.{bucket}"),
+    let period = rate.period();
+    match rate.strategy() {
+        Strategy::Sliding { precision, .. } if *precision > 1 => format!("{base}#{period}x{precision}.{bucket}"),
+        _ => format!("{base}#{period}.{bucket}"),
     }
 }
 
-/// How long a counter that is created at `now` is kept, as the protocol wants it.
-pub(super) fn lifetime(rate: &Rate, now: Time) -> u32 {
-    let seconds = (rate.width() * rate.slots() as u64).div_ceil(1_000_000) + GRACE;
-    let wire = if seconds > LONGEST_RELATIVE { now.seconds_up() + seconds } else { seconds };
+/// The state of all rates of a limit that are kept as a whole.
+pub(super) fn state(base: &str, limit: &Limit) -> String {
+    format!("{base}#={:016x}", limit.shape().high())
+}
+
+/// How long what says something about these rates is kept from `now` on, as the protocol wants it.
+pub(super) fn lifetime<'a>(rates: impl IntoIterator<Item = &'a Rate>, now: Time) -> u32 {
+    let memory = rates.into_iter().map(Rate::memory).max().unwrap_or(0);
+    let seconds = memory.div_ceil(1_000_000).saturating_add(GRACE);
+    let wire = if seconds > LONGEST_RELATIVE { now.seconds_up().saturating_add(seconds) } else { seconds };
     u32::try_from(wire).unwrap_or(u32::MAX)
 }
 
@@ -61,8 +68,9 @@ mod tests {
 
     #[test]
     fn names_are_short_and_printable() {
-        let rate = Rate::new(1, Duration::from_micros(2_678_399_999_999)).unwrap().cut(60, Edge::Whole).unwrap();
-        let limit = Limit::new(&"l".repeat(64), &[rate]);
+        let sliding = Strategy::Sliding { precision: 60, edge: Edge::Whole };
+        let rate = Rate::new(1, Duration::from_micros(2_678_399_999_999)).unwrap().counted(sliding).unwrap();
+        let limit = Limit::new(&"l".repeat(64), std::slice::from_ref(&rate));
         let name = counter(&base(&"p".repeat(64), &limit, Fingerprint::of(b"\0 \n")), &rate, u64::MAX);
         assert!(name.len() <= 250, "{}", name.len());
         assert!(name.bytes().all(|byte| byte.is_ascii_graphic()), "{name}");
@@ -71,9 +79,10 @@ mod tests {
     #[test]
     fn counters_outlive_their_window() {
         let now = Time::from_micros(1_700_000_000_000_000);
-        assert_eq!(lifetime(&"1/s".parse().unwrap(), now), 2 + 5);
-        assert_eq!(lifetime(&"1/14d".parse().unwrap(), now), 28 * 86_400 + 5);
-        assert_eq!(lifetime(&"1/31d".parse().unwrap(), now), 1_700_000_000 + 62 * 86_400 + 5);
+        let rate = |text: &str| text.parse::<Rate>().unwrap();
+        assert_eq!(lifetime(&[rate("1/s")], now), 2 + 5);
+        assert_eq!(lifetime(&[rate("1/14d")], now), 28 * 86_400 + 5);
+        assert_eq!(lifetime(&[rate("1/31d")], now), 1_700_000_000 + 62 * 86_400 + 5);
     }
 
     #[test]

@@ -1,0 +1,115 @@
+//! The moving window: the exact log of what was admitted. One log serves all moving rates of a limit.
+//!
+//! A request counts from the moment it was admitted until exactly one window later.
+
+use std::collections::VecDeque;
+
+use super::rate::Rate;
+
+/// The most entries of a log; beyond it, neighbours are counted together, at the later moment.
+const MAX_ENTRIES: usize = 20_000;
+
+/// When was admitted how much.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Log {
+    /// By time, oldest first.
+    entries: VecDeque<Entry>,
+    /// The total before the first entry.
+    before: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    /// Microseconds since 1970.
+    time: u64,
+    /// Everything charged up to and with this entry.
+    total: u64,
+}
+
+impl Log {
+    /// The moment of the newest entry.
+    pub(super) fn newest(&self) -> Option<u64> {
+        self.entries.back().map(|entry| entry.time)
+    }
+
+    /// Adds `cost` at `now`, or at the newest entry's moment if that is later.
+    pub(super) fn add(&mut self, now: u64, cost: u64) {
+        if cost == 0 {
+            return;
+        }
+        let total = self.total().saturating_add(cost);
+        match self.entries.back_mut() {
+            Some(last) if last.time >= now => last.total = total,
+            _ => self.entries.push_back(Entry { time: now, total }),
+        }
+        if self.entries.len() > MAX_ENTRIES {
+            // Its share now counts as the next one's.
+            self.entries.pop_front();
+        }
+    }
+
+    /// Forgets what came at `until` or before.
+    pub(super) fn forget(&mut self, until: u64) {
+        while let Some(first) = self.entries.front()
+            && first.time <= until
+        {
+            self.before = first.total;
+            self.entries.pop_front();
+        }
+        // Room that a burst took is given back when it is over.
+        if self.entries.capacity() > 64 && self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(self.entries.len() * 2);
+        }
+    }
+
+    /// Moves every entry back in time by `by` microseconds.
+    pub(super) fn shift(&mut self, by: u64) {
+        self.entries.iter_mut().for_each(|entry| entry.time = entry.time.saturating_sub(by));
+    }
+
+    /// Times and costs, oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        let befores = std::iter::once(self.before).chain(self.entries.iter().map(|entry| entry.total));
+        self.entries.iter().zip(befores).map(|(entry, before)| (entry.time, entry.total - before))
+    }
+
+    fn total(&self) -> u64 {
+        self.entries.back().map_or(self.before, |entry| entry.total)
+    }
+}
+
+/// The log as one rate sees it at a moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window<'a> {
+    rate: &'a Rate,
+    log: Option<&'a Log>,
+    now: u64,
+}
+
+impl<'a> Window<'a> {
+    pub(super) fn new(rate: &'a Rate, log: Option<&'a Log>, now: u64) -> Self {
+        Self { rate, log, now }
+    }
+
+    fn count(&self) -> u64 {
+        let Some(log) = self.log else { return 0 };
+        let gone = log.entries.partition_point(|entry| entry.time.saturating_add(self.rate.span()) <= self.now);
+        let before = gone.checked_sub(1).and_then(|last| log.entries.get(last)).map_or(log.before, |last| last.total);
+        log.total() - before
+    }
+
+    pub(super) fn remaining(&self) -> u64 {
+        self.rate.quota().saturating_sub(self.count())
+    }
+
+    /// Microseconds until enough of the log has left the window for `need` more.
+    pub(super) fn wait(&self, need: u64) -> Option<u64> {
+        if need > self.rate.quota() {
+            return None;
+        }
+        let Some(log) = self.log.filter(|_| need > self.remaining()) else { return Some(0) };
+        let must_go = log.total().saturating_sub(self.rate.quota() - need);
+        let last = log.entries.get(log.entries.partition_point(|entry| entry.total < must_go))?;
+        Some(last.time.saturating_add(self.rate.span()).saturating_sub(self.now))
+    }
+}

@@ -1,0 +1,68 @@
+//! The state of a cell as bytes, for stores that keep it as one value.
+//!
+//! A version, then numbers of variable length: the words of every rate whose state is no plain sum, in order, then
+//! the log of the moving windows, each entry as the time since the one before and the cost.
+
+use integer_encoding::VarInt;
+
+use super::cell::Cell;
+use super::moving::Log;
+use super::rate::Rate;
+use crate::clock::Time;
+
+/// Changes with the layout; bytes of another version are nobody's.
+const VERSION: u8 = 1;
+
+impl Cell {
+    /// What [`Cell::restore`] reads.
+    pub fn save(&mut self, rates: &[Rate]) -> Vec<u8> {
+        let mut bytes = vec![VERSION];
+        for (_, block) in self.blocks_mut(rates).filter(|(rate, _)| !rate.is_counted()) {
+            block.iter().for_each(|word| push(*word, &mut bytes));
+        }
+        let mut last = 0;
+        for (time, cost) in self.log().into_iter().flat_map(Log::iter) {
+            push(time - last, &mut bytes);
+            push(cost, &mut bytes);
+            last = time;
+        }
+        bytes
+    }
+
+    /// The cell of these rates with the state that was saved; sums are 0. `None` if the bytes say nothing.
+    pub fn restore(rates: &[Rate], now: Time, bytes: &[u8]) -> Option<Self> {
+        let (version, mut rest) = bytes.split_first()?;
+        if *version != VERSION {
+            return None;
+        }
+        let mut cell = Self::new(rates, now);
+        for (_, block) in cell.blocks_mut(rates).filter(|(rate, _)| !rate.is_counted()) {
+            for word in block {
+                *word = pull(&mut rest)?;
+            }
+        }
+        let mut log = Log::default();
+        let mut time = 0u64;
+        while !rest.is_empty() {
+            time = time.checked_add(pull(&mut rest)?)?;
+            log.add(time, pull(&mut rest)?);
+        }
+        if log.newest().is_some() {
+            cell.set_log(log);
+        }
+        cell.advance(rates, now);
+        Some(cell)
+    }
+}
+
+fn push(word: u64, bytes: &mut Vec<u8>) {
+    let mut digits = [0; 10];
+    let length = word.encode_var(&mut digits);
+    bytes.extend_from_slice(&digits[..length]);
+}
+
+fn pull(rest: &mut &[u8]) -> Option<u64> {
+    let (word, length) = u64::decode_var(rest)?;
+    *rest = rest.get(length..)?;
+    Some(word)
+}
