@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 
 use crate::accept::Ambiguous;
 use crate::account::{Account, Content, Line, Outcome, Settled};
@@ -21,7 +21,7 @@ use crate::gateway::{Action, Gateway, Served};
 use crate::identify::client::{Client, client};
 use crate::identify::{Facts, Memo};
 use crate::respond::{self, Answer};
-use crate::route::path;
+use crate::route::{host, path};
 use crate::store::{Store, Verdicts};
 
 /// What a worker serves requests with.
@@ -132,30 +132,29 @@ fn target(request: &Request<Incoming>) -> Result<Target<'_>, &'static str> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let named = match (hosts.next(), hosts.next()) {
         (Some(_), Some(_)) => return Err("The request has more than one Host header."),
-        (Some(host), None) => host.to_str().map_err(|_| "The Host header is not valid.")?,
+        (Some(host), None) => std::str::from_utf8(host.as_bytes()).map_err(|_| "The Host header is not valid.")?,
         (None, _) if request.version() > Version::HTTP_10 => return Err("The request has no Host header."),
         (None, _) => "",
     };
     if request.extensions().get::<Ambiguous>().is_some() {
         return Err("The request can be read in two ways: lines end in CR LF, and a body has one framing.");
     }
-    if !is_plain(request.headers()) {
+    // The HTTP library takes no coding for a request without a body.
+    if !request.body().is_end_stream() && !is_plain(request.headers()) {
         return Err("The request has a transfer coding other than chunked.");
     }
     if *request.method() == Method::CONNECT {
         return Err("This is a reverse proxy: CONNECT is not served.");
     }
     // A target in absolute form names the host as well (RFC 9112, section 3.2.2).
-    let authority = request.uri().authority().map_or(named, |authority| authority.as_str());
-    if !named.is_empty() && !named.eq_ignore_ascii_case(authority) {
-        return Err("The target and the Host header name different hosts.");
-    }
-    let host = bare(authority).ok_or("The Host header is not valid.")?;
-    let host = if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        Cow::Owned(host.to_ascii_lowercase())
-    } else {
-        Cow::Borrowed(host)
+    let authority = match request.uri().authority() {
+        Some(authority) if !named.is_empty() && !named.eq_ignore_ascii_case(authority.as_str()) => {
+            return Err("The target and the Host header name different hosts.");
+        }
+        Some(authority) => authority.as_str(),
+        None => named,
     };
+    let host = host::normal(authority).ok_or("The Host header is not valid.")?;
     let path = path::normal(request.uri().path()).map_err(|error| match error {
         path::BadPath::DotSegment => "The path has dot segments.",
         path::BadPath::BadEscape => "The path has a percent sign that two hexadecimal digits do not follow.",
@@ -168,27 +167,6 @@ fn is_plain(headers: &HeaderMap) -> bool {
     let Some(coding) = headers.get(header::TRANSFER_ENCODING) else { return true };
     let codings = headers.get_all(header::TRANSFER_ENCODING).iter().count();
     codings == 1 && coding.as_bytes().eq_ignore_ascii_case(b"chunked")
-}
-
-/// The name in `name:port`; `None` if it cannot be one (RFC 3986, section 3.2.2).
-fn bare(authority: &str) -> Option<&str> {
-    let (name, port) = match authority.rfind([':', ']']) {
-        Some(at) if authority.as_bytes()[at] == b':' => (&authority[..at], &authority[at + 1..]),
-        _ => (authority, ""),
-    };
-    let inner = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
-    let valid = match inner {
-        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => name.bytes().all(|byte| {
-            matches!(byte,
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'%' | b'!' | b'$'
-            | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=')
-        }),
-    };
-    let empty_name_with_port = name.is_empty() && !authority.is_empty();
-    let valid = valid && !empty_name_with_port && port.bytes().all(|byte| byte.is_ascii_digit());
-    // `example.com.` is the same name, written to its end.
-    valid.then(|| name.strip_suffix('.').unwrap_or(name))
 }
 
 fn open(
