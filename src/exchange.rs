@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 
 use crate::accept::Ambiguous;
 use crate::account::{Account, Content, Line, Outcome, Settled};
@@ -20,8 +20,9 @@ use crate::forward::{Origin, Outbound, Pools, Upstream};
 use crate::gateway::{Action, Gateway, Served};
 use crate::identify::client::{Client, client};
 use crate::identify::{Facts, Memo};
+use crate::respond::limits::LastRefusal;
 use crate::respond::{self, Answer};
-use crate::route::path;
+use crate::route::{host, path};
 use crate::store::{Store, Verdicts};
 
 /// What a worker serves requests with.
@@ -43,13 +44,14 @@ pub struct Caller {
     /// The peer's address as text, for every request to hand on.
     address: String,
     memo: RefCell<Memo>,
+    last_refusal: RefCell<LastRefusal>,
 }
 
 impl Caller {
     /// The caller at this address.
     pub fn new(worker: Rc<Worker>, peer: IpAddr) -> Self {
         let peer = peer.to_canonical();
-        Self { worker, peer, address: peer.to_string(), memo: RefCell::default() }
+        Self { worker, peer, address: peer.to_string(), memo: RefCell::default(), last_refusal: RefCell::default() }
     }
 }
 
@@ -92,7 +94,10 @@ pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<S
             .await;
     let judged = match decision {
         Decision::Admitted(judged) => judged,
-        Decision::Rejected(judged) => return own(account, Outcome::Limited, route.report.reject(&judged, now)),
+        Decision::Rejected(judged) => {
+            let answer = route.report.reject(&judged, now, &mut caller.last_refusal.borrow_mut());
+            return own(account, Outcome::Limited, answer);
+        }
         Decision::NoKey(guard) => return own(account, Outcome::Refused, no_key(route, guard)),
         Decision::Unknown if gateway.on_error == OnError::Reject => {
             let answer =
@@ -139,23 +144,22 @@ fn target(request: &Request<Incoming>) -> Result<Target<'_>, &'static str> {
     if request.extensions().get::<Ambiguous>().is_some() {
         return Err("The request can be read in two ways: lines end in CR LF, and a body has one framing.");
     }
-    if !is_plain(request.headers()) {
+    // The HTTP library takes no coding for a request without a body.
+    if !request.body().is_end_stream() && !is_plain(request.headers()) {
         return Err("The request has a transfer coding other than chunked.");
     }
     if *request.method() == Method::CONNECT {
         return Err("This is a reverse proxy: CONNECT is not served.");
     }
     // A target in absolute form names the host as well (RFC 9112, section 3.2.2).
-    let authority = request.uri().authority().map_or(named, |authority| authority.as_str());
-    if !named.is_empty() && !named.eq_ignore_ascii_case(authority) {
-        return Err("The target and the Host header name different hosts.");
-    }
-    let host = bare(authority).ok_or("The Host header is not valid.")?;
-    let host = if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        Cow::Owned(host.to_ascii_lowercase())
-    } else {
-        Cow::Borrowed(host)
+    let authority = match request.uri().authority() {
+        Some(authority) if !named.is_empty() && !named.eq_ignore_ascii_case(authority.as_str()) => {
+            return Err("The target and the Host header name different hosts.");
+        }
+        Some(authority) => authority.as_str(),
+        None => named,
     };
+    let host = host::normal(authority).ok_or("The Host header is not valid.")?;
     let path = path::normal(request.uri().path()).map_err(|error| match error {
         path::BadPath::DotSegment => "The path has dot segments.",
         path::BadPath::BadEscape => "The path has a percent sign that two hexadecimal digits do not follow.",
@@ -168,27 +172,6 @@ fn is_plain(headers: &HeaderMap) -> bool {
     let Some(coding) = headers.get(header::TRANSFER_ENCODING) else { return true };
     let codings = headers.get_all(header::TRANSFER_ENCODING).iter().count();
     codings == 1 && coding.as_bytes().eq_ignore_ascii_case(b"chunked")
-}
-
-/// The name in `name:port`; `None` if it cannot be one (RFC 3986, section 3.2.2).
-fn bare(authority: &str) -> Option<&str> {
-    let (name, port) = match authority.rfind([':', ']']) {
-        Some(at) if authority.as_bytes()[at] == b':' => (&authority[..at], &authority[at + 1..]),
-        _ => (authority, ""),
-    };
-    let inner = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
-    let valid = match inner {
-        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => name.bytes().all(|byte| {
-            matches!(byte,
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'%' | b'!' | b'$'
-            | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=')
-        }),
-    };
-    let empty_name_with_port = name.is_empty() && !authority.is_empty();
-    let valid = valid && !empty_name_with_port && port.bytes().all(|byte| byte.is_ascii_digit());
-    // `example.com.` is the same name, written to its end.
-    valid.then(|| name.strip_suffix('.').unwrap_or(name))
 }
 
 fn open(

@@ -5,7 +5,7 @@
 pub mod limits;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
 use serde::Serialize;
 
@@ -28,7 +28,7 @@ struct Problem<'a> {
 
 /// An error with nothing more to it than its status and what happened.
 pub fn problem(status: StatusCode, detail: &str) -> Answer {
-    with_problem(status, document(status, "about:blank", detail, &[]))
+    with_body(status, PROBLEM, document(status, "about:blank", detail, &[]))
 }
 
 /// The answer of a route that answers itself.
@@ -36,14 +36,14 @@ pub fn fixed(status: StatusCode, body: Bytes) -> Answer {
     with_body(status, TEXT, body)
 }
 
-fn with_problem(status: StatusCode, document: Bytes) -> Answer {
-    with_body(status, PROBLEM, document)
+fn with_body(status: StatusCode, kind: HeaderValue, body: Bytes) -> Answer {
+    with_headers(status, HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]), body)
 }
 
-fn with_body(status: StatusCode, kind: HeaderValue, body: Bytes) -> Answer {
+fn with_headers(status: StatusCode, headers: HeaderMap, body: Bytes) -> Answer {
     let mut answer = Response::new(Full::new(body));
     *answer.status_mut() = status;
-    answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+    *answer.headers_mut() = headers;
     answer
 }
 

@@ -4,6 +4,7 @@
 //! segment by segment, a literal before a capture before the final `*`; more conditions on method and headers
 //! before fewer; fewer methods before more; and last the order of the file.
 
+pub mod host;
 pub mod path;
 
 use std::cmp::Reverse;

@@ -1,0 +1,73 @@
+//! The one spelling of a host that routes are matched against: in lower case, without its port and a final dot.
+
+use std::borrow::Cow;
+use std::net::Ipv6Addr;
+
+/// A byte that the name of a host cannot have (RFC 3986, section 3.2.2).
+const FOREIGN: u8 = 1;
+/// A byte with another spelling in lower case.
+const UPPER: u8 = 2;
+
+/// What each byte is, so that a name is looked through once.
+static KINDS: [u8; 256] = kinds();
+
+const fn kinds() -> [u8; 256] {
+    let mut kinds = [FOREIGN; 256];
+    let mut byte = 0u8;
+    while byte < 128 {
+        kinds[byte as usize] = match byte {
+            b'A'..=b'Z' => UPPER,
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'%' => 0,
+            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' => 0,
+            _ => FOREIGN,
+        };
+        byte += 1;
+    }
+    kinds
+}
+
+/// The name in `name:port`; `None` if it cannot be one. Borrowed where it is written so already.
+pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
+    let (name, port) = match authority.bytes().rposition(|byte| matches!(byte, b':' | b']')) {
+        Some(at) if authority.as_bytes()[at] == b':' => (&authority[..at], &authority[at + 1..]),
+        _ => (authority, ""),
+    };
+    let kinds = name.bytes().fold(0, |kinds, byte| kinds | KINDS[usize::from(byte)]);
+    let inner = || name.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
+    let is_name = kinds & FOREIGN == 0 || inner().is_some();
+    let empty_name_with_port = name.is_empty() && !authority.is_empty();
+    if !is_name || empty_name_with_port || !port.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    // `example.com.` is the same name, written to its end.
+    let name = name.strip_suffix('.').unwrap_or(name);
+    Some(if kinds == 0 { Cow::Borrowed(name) } else { Cow::Owned(name.to_ascii_lowercase()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_host_has_one_spelling() {
+        for (written, name) in [
+            ("", ""),
+            ("example.com", "example.com"),
+            ("Example.COM:80", "example.com"),
+            ("example.com.:", "example.com"),
+            ("127.0.0.1:8080", "127.0.0.1"),
+            ("[::1]", "[::1]"),
+            ("[2001:DB8::A]:443", "[2001:db8::a]"),
+            ("a_b~%41!$&'()*+,;=", "a_b~%41!$&'()*+,;="),
+        ] {
+            assert_eq!(normal(written).as_deref(), Some(name), "{written}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_host_is_none() {
+        for written in [":80", "a:b", "a:80:90", "a b", "a/b", "a@b", "[a]", "[::1", "::1]", "ä", "a\t", "[::1]x"] {
+            assert_eq!(normal(written), None, "{written}");
+        }
+    }
+}
