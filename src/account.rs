@@ -13,6 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 
 use crate::clock::{self, Time};
+use crate::decide::Permit;
 use crate::forward::{BodyError, UpstreamBody};
 use crate::tally::{Counter, Histogram, PerWorker};
 
@@ -25,6 +26,10 @@ pub enum Outcome {
     Responded,
     /// Over a limit.
     Limited,
+    /// Over a limit, and answered as if all were well.
+    Silenced,
+    /// From a client that a limit blocks.
+    Blocked,
     /// Not a request that can be served: malformed, or without a key that a limit wants.
     Refused,
     /// No route is for it.
@@ -39,10 +44,12 @@ pub enum Outcome {
 
 impl Outcome {
     /// All of them, in order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Forwarded,
         Self::Responded,
         Self::Limited,
+        Self::Silenced,
+        Self::Blocked,
         Self::Refused,
         Self::Unrouted,
         Self::Failed,
@@ -56,6 +63,8 @@ impl Outcome {
             Self::Forwarded => "forwarded",
             Self::Responded => "responded",
             Self::Limited => "limited",
+            Self::Silenced => "silenced",
+            Self::Blocked => "blocked",
             Self::Refused => "refused",
             Self::Unrouted => "unrouted",
             Self::Failed => "failed",
@@ -109,12 +118,19 @@ pub struct Account {
     outcome: Outcome,
     status: Option<StatusCode>,
     bytes: u64,
+    /// Its places among the requests under way, until the end.
+    permits: Vec<Permit>,
 }
 
 impl Account {
     /// Opens the account of a request that came at `begun`. Without a `line` the access log is silent.
     pub fn open(route: Arc<RouteTally>, worker: usize, begun: Time, line: Option<Box<Line>>) -> Self {
-        Self { route, worker, begun, line, outcome: Outcome::Abandoned, status: None, bytes: 0 }
+        Self { route, worker, begun, line, outcome: Outcome::Abandoned, status: None, bytes: 0, permits: Vec::new() }
+    }
+
+    /// Holds these places until the account is closed.
+    pub fn hold(&mut self, permits: Vec<Permit>) {
+        self.permits = permits;
     }
 
     /// The response that the account is closed with, once its body is out.

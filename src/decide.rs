@@ -1,22 +1,42 @@
 //! May this request pass? Every limit of its route is asked at once; all are charged, or none.
 
+mod terms;
+mod bill;
+mod flights;
+mod lines;
+mod hold;
+
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::clock::Time;
-use crate::config::Missing;
+use crate::config::{Cost, Missing, OnLimit};
+use crate::fingerprint::Fingerprint;
 use crate::identify::{Facts, Identity, Memo};
-use crate::limit::Limit;
+use crate::limit::{Limit, Verdict};
 use crate::store::{Answer, Ask, Asks, Store, Verdicts};
 use crate::tally::{Counter, PerWorker};
 
+pub use bill::Bill;
+pub use flights::{Flights, Permit};
+pub use lines::Lines;
+pub use terms::{Term, Terms};
+
 /// One limit as it guards one route.
 pub struct Guard {
-    /// The limit.
-    pub limit: Arc<Limit>,
+    /// Which rates hold for whom.
+    pub terms: Terms,
+    /// How many requests of a key may be under way.
+    pub max_in_flight: Option<u64>,
     /// How its key is read from the route's requests.
     pub identity: Identity,
+    /// What requests cost.
+    pub cost: Cost,
+    /// What happens over the limit.
+    pub on_limit: OnLimit,
     /// What happens without a key.
     pub missing: Missing,
     /// What it has decided.
@@ -39,8 +59,18 @@ pub struct Decided {
     pub admitted: Counter,
     /// Refused by this limit.
     pub rejected: Counter,
+    /// Over this limit, and let through because it only reports.
+    pub shadowed: Counter,
+    /// Over this limit, and answered as if all were well.
+    pub silenced: Counter,
+    /// Held by this limit until there was room, or until that took too long.
+    pub delayed: Counter,
     /// Would have been let through by this limit, refused by another: not charged.
     pub spared: Counter,
+    /// Not counted, because the key is exempt.
+    pub exempt: Counter,
+    /// Refused, because the key is blocked.
+    pub blocked: Counter,
     /// Not asked, for want of a key.
     pub skipped: Counter,
     /// Refused for want of a key.
@@ -49,80 +79,295 @@ pub struct Decided {
     pub unknown: Counter,
 }
 
+/// All that a decision is made from.
+pub struct Case<'a, 'r> {
+    /// The limits of the route.
+    pub guards: &'a [Guard],
+    /// The request.
+    pub facts: &'r Facts<'r>,
+    /// What the connection's requests were last identified as.
+    pub memo: &'r RefCell<Memo>,
+    /// Where counters live.
+    pub store: &'a Store,
+    /// The longest that the store may take.
+    pub timeout: Duration,
+    /// Who is under way.
+    pub flights: &'a Arc<Flights>,
+    /// Who is held.
+    pub lines: &'a Arc<Lines>,
+    /// When the request came.
+    pub now: Time,
+    /// Which worker serves it.
+    pub worker: usize,
+}
+
+/// What one limit says of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Judged<'a> {
+    /// Which guard of the route.
+    pub place: usize,
+    /// Which of the limit's rates hold, 0 for its own.
+    pub profile: usize,
+    /// These rates.
+    pub limit: &'a Limit,
+    /// What they say. A rate beyond the last is the number of requests under way.
+    pub verdict: Verdict,
+}
+
+/// A few of them.
+pub type AllJudged<'a> = SmallVec<[Judged<'a>; 2]>;
+
+/// What was decided, and what belongs to it.
+pub struct Opinion<'a> {
+    /// What was decided.
+    pub decision: Decision,
+    /// What the limits say that were asked.
+    pub judged: AllJudged<'a>,
+    /// The guards that only report, and would have refused the request.
+    pub shadowed: SmallVec<[usize; 2]>,
+    /// What is charged after the response.
+    pub bill: Bill<'a>,
+    /// What holds its place among those under way.
+    pub permits: Vec<Permit>,
+}
+
 /// The outcome for a request.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It may pass; so say these guards, of which there may be none.
-    Admitted(Verdicts),
-    /// At least one guard refuses.
-    Rejected(Verdicts),
-    /// This guard, by its index, wants a key.
+    /// It may pass.
+    Admitted,
+    /// At least one limit refuses.
+    Rejected,
+    /// This guard wants it answered without anybody being asked.
+    Silenced(usize),
+    /// This guard lets nothing of its key pass.
+    Blocked(usize),
+    /// It costs more than a guard ever allows at once.
+    TooCostly {
+        /// Which guard.
+        place: usize,
+        /// What it costs.
+        cost: u64,
+        /// The most that is allowed.
+        most: u64,
+    },
+    /// This guard wants a key.
     NoKey(usize),
     /// The store does not answer.
     Unknown,
 }
 
-/// The route's asks, or the guard that refuses a request without a key.
-fn gather<'a>(guards: &'a [Guard], facts: &Facts<'_>, memo: &mut Memo, worker: usize) -> Result<Asks<'a>, usize> {
-    let mut asks = Asks::new();
-    for (place, guard) in guards.iter().enumerate() {
-        let key = match (guard.identity.of(facts, place, memo), guard.missing) {
-            (Some(key), _) => key,
-            (None, Missing::Shared) => guard.identity.nobody(),
-            (None, Missing::Skip) => {
-                guard.tally.workers.of(worker).skipped.one();
-                continue;
-            }
-            (None, Missing::Reject) => {
-                guard.tally.workers.of(worker).keyless.one();
-                return Err(place);
-            }
-        };
-        asks.push(Ask { limit: &guard.limit, key, need: 1, cost: 1, advisory: false, place });
+impl Guard {
+    fn decided(&self, worker: usize) -> &Decided {
+        self.tally.workers.of(worker)
     }
-    Ok(asks)
 }
 
-/// Decides. With a store in this process it answers on the spot; otherwise it waits `timeout` at most.
-pub async fn decide(
-    guards: &[Guard],
-    facts: &Facts<'_>,
-    memo: &RefCell<Memo>,
-    store: &Store,
-    timeout: Duration,
-    now: Time,
-    worker: usize,
-) -> Decision {
-    let asks = match gather(guards, facts, &mut memo.borrow_mut(), worker) {
-        Ok(asks) => asks,
-        Err(guard) => return Decision::NoKey(guard),
-    };
-    if asks.is_empty() {
-        return Decision::Admitted(Verdicts::new());
+impl Judged<'_> {
+    /// Corrects it by a cost that was charged afterwards; `verdict` if the store knows better.
+    fn charged(&mut self, cost: u64, verdict: Option<Verdict>) {
+        self.verdict = verdict.unwrap_or(Verdict {
+            remaining: self.verdict.remaining.saturating_sub(cost),
+            wait: None,
+            ..self.verdict
+        });
     }
-    let verdicts = match store.decide(&asks, now) {
+}
+
+/// Decides. With a store in this process it answers on the spot, unless the request is to be held; otherwise it waits
+/// `timeout` at most.
+pub async fn decide<'a>(case: &Case<'a, '_>) -> Opinion<'a> {
+    let mut open = Open::new(case.store);
+    let known = open.read(case);
+    let decision = match known {
+        Some(decision) => decision,
+        None if open.asks.is_empty() => Decision::Admitted,
+        None if case.guards.iter().any(|guard| matches!(guard.on_limit, OnLimit::Delay { .. })) => {
+            hold::decide(case, &mut open).await
+        }
+        None => match ask(case, &open.asks, case.now).await {
+            None => open.unknown(case),
+            Some(verdicts) => open.conclude(case, &verdicts),
+        },
+    };
+    open.close(decision)
+}
+
+async fn ask(case: &Case<'_, '_>, asks: &[Ask<'_>], now: Time) -> Option<Verdicts> {
+    match case.store.decide(asks, now) {
         Answer::Now(verdicts) => Some(verdicts),
-        Answer::Later(verdicts) => tokio::time::timeout(timeout, verdicts).await.ok().and_then(Result::ok),
+        Answer::Later(verdicts) => tokio::time::timeout(case.timeout, verdicts).await.ok().and_then(Result::ok),
         Answer::Away => None,
-    };
-    match verdicts {
-        Some(verdicts) => settle(guards, verdicts, worker),
-        None => {
-            asks.iter().for_each(|ask| guards[ask.place].tally.workers.of(worker).unknown.one());
-            Decision::Unknown
-        }
     }
 }
 
-fn settle(guards: &[Guard], verdicts: Verdicts, worker: usize) -> Decision {
-    let all = verdicts.iter().all(|(_, verdict)| verdict.admitted);
-    for (place, verdict) in &verdicts {
-        let decided = guards[*place].tally.workers.of(worker);
-        match verdict.admitted {
-            true if all => decided.admitted.one(),
-            true => decided.spared.one(),
-            false => decided.rejected.one(),
+/// A case while it is open: what there is to ask, and what is known so far.
+struct Open<'a> {
+    asks: Asks<'a>,
+    /// For each ask, which of the limit's rates hold.
+    profiles: SmallVec<[usize; 2]>,
+    judged: AllJudged<'a>,
+    shadowed: SmallVec<[usize; 2]>,
+    bill: Bill<'a>,
+    permits: Vec<Permit>,
+}
+
+impl<'a> Open<'a> {
+    fn new(store: &'a Store) -> Self {
+        let (judged, shadowed, permits) = (SmallVec::new(), SmallVec::new(), Vec::new());
+        Self { asks: Asks::new(), profiles: SmallVec::new(), judged, shadowed, bill: Bill::new(store), permits }
+    }
+
+    /// What was decided: only what passes is billed, and has its place among those under way.
+    fn close(mut self, decision: Decision) -> Opinion<'a> {
+        if matches!(decision, Decision::Admitted | Decision::Unknown) {
+            self.bill.admitted();
+        }
+        let Self { judged, shadowed, bill, permits, .. } = self;
+        Opinion { decision, judged, shadowed, bill, permits }
+    }
+
+    /// Reads keys, rates and costs; what that alone decides is the answer.
+    fn read(&mut self, case: &Case<'a, '_>) -> Option<Decision> {
+        let memo = &mut case.memo.borrow_mut();
+        for (place, guard) in case.guards.iter().enumerate() {
+            let decided = guard.decided(case.worker);
+            let known = guard.identity.of(case.facts, place, memo);
+            let key = match (known, guard.missing) {
+                (Some(key), _) => key,
+                (None, Missing::Shared) => guard.identity.nobody(),
+                (None, Missing::Skip) => {
+                    decided.skipped.one();
+                    continue;
+                }
+                (None, Missing::Reject) => {
+                    decided.keyless.one();
+                    return Some(Decision::NoKey(place));
+                }
+            };
+            match guard.terms.of(&guard.identity, known.is_some(), case.facts, memo) {
+                Term::Exempt => decided.exempt.one(),
+                Term::Block if guard.on_limit == OnLimit::Shadow => self.shadow(decided, place),
+                Term::Block => {
+                    decided.blocked.one();
+                    return Some(Decision::Blocked(place));
+                }
+                Term::Rates(profile, limit) => {
+                    let decision = self.board(case, place, key, (profile, limit));
+                    let decision = decision.or_else(|| self.prepare(case, place, key, (profile, limit)));
+                    if decision.is_some() {
+                        return decision;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes a place among those under way, if their number is limited.
+    fn board(
+        &mut self,
+        case: &Case<'a, '_>,
+        place: usize,
+        key: Fingerprint,
+        (profile, limit): (usize, &'a Arc<Limit>),
+    ) -> Option<Decision> {
+        let guard = &case.guards[place];
+        let decided = guard.decided(case.worker);
+        let taken = case.flights.enter(key, guard.max_in_flight?);
+        let (admitted, remaining) = (taken.is_some(), taken.as_ref().map_or(0, |(_, left)| *left));
+        let verdict = Verdict { admitted, rate: limit.rates().len(), remaining, wait: None };
+        let judged = Judged { place, profile, limit, verdict };
+        match (taken, guard.on_limit) {
+            (Some((permit, _)), _) => {
+                self.permits.push(permit);
+                self.judged.push(judged);
+                if limit.rates().is_empty() {
+                    decided.admitted.one();
+                }
+                None
+            }
+            (None, OnLimit::Shadow) => {
+                self.shadow(decided, place);
+                None
+            }
+            (None, OnLimit::Silent) => {
+                decided.silenced.one();
+                Some(Decision::Silenced(place))
+            }
+            (None, OnLimit::Reject | OnLimit::Delay { .. }) => {
+                decided.rejected.one();
+                self.judged = SmallVec::from_iter([judged]);
+                Some(Decision::Rejected)
+            }
         }
     }
-    if all { Decision::Admitted(verdicts) } else { Decision::Rejected(verdicts) }
+
+    /// Notes what to ask the store.
+    fn prepare(
+        &mut self,
+        case: &Case<'a, '_>,
+        place: usize,
+        key: Fingerprint,
+        (profile, limit): (usize, &'a Arc<Limit>),
+    ) -> Option<Decision> {
+        if limit.rates().is_empty() {
+            return None;
+        }
+        let guard = &case.guards[place];
+        let (need, cost) = bill::price(&guard.cost, case.facts.headers);
+        let most = limit.capacity();
+        if need > most && matches!(guard.on_limit, OnLimit::Reject | OnLimit::Delay { .. }) {
+            guard.decided(case.worker).rejected.one();
+            return Some(Decision::TooCostly { place, cost: need, most });
+        }
+        let ask = Ask { limit, key, need, cost, advisory: guard.on_limit == OnLimit::Shadow, place };
+        self.bill.owe(&guard.cost, ask);
+        self.asks.push(ask);
+        self.profiles.push(profile);
+        None
+    }
+
+    fn shadow(&mut self, decided: &Decided, place: usize) {
+        decided.shadowed.one();
+        if !self.shadowed.contains(&place) {
+            self.shadowed.push(place);
+        }
+    }
+
+    fn unknown(&self, case: &Case<'_, '_>) -> Decision {
+        self.asks.iter().for_each(|ask| case.guards[ask.place].decided(case.worker).unknown.one());
+        Decision::Unknown
+    }
+
+    /// The guards that these verdicts would have refuse the request.
+    fn refusing<'s>(&'s self, verdicts: &'s Verdicts) -> impl Iterator<Item = (usize, Verdict)> {
+        let asked = self.asks.iter().zip(verdicts);
+        let refused = asked.filter(|(ask, (_, verdict))| !verdict.admitted && !ask.advisory);
+        refused.map(|(ask, (_, verdict))| (ask.place, *verdict))
+    }
+
+    /// What the verdicts come to. Nobody is held any more.
+    fn conclude(&mut self, case: &Case<'a, '_>, verdicts: &Verdicts) -> Decision {
+        let all = self.refusing(verdicts).next().is_none();
+        for at in 0..verdicts.len().min(self.asks.len()) {
+            let (place, verdict) = (self.asks[at].place, verdicts[at].1);
+            let guard = &case.guards[place];
+            let decided = guard.decided(case.worker);
+            match (verdict.admitted, guard.on_limit) {
+                (true, _) if all => decided.admitted.one(),
+                (true, _) => decided.spared.one(),
+                (false, OnLimit::Shadow) => self.shadow(decided, place),
+                (false, OnLimit::Silent) => decided.silenced.one(),
+                (false, OnLimit::Reject | OnLimit::Delay { .. }) => decided.rejected.one(),
+            }
+            self.judged.push(Judged { place, profile: self.profiles[at], limit: self.asks[at].limit, verdict });
+        }
+        let is_silent = |place: usize| case.guards[place].on_limit == OnLimit::Silent;
+        match self.refusing(verdicts).next() {
+            None => Decision::Admitted,
+            Some((first, _)) if self.refusing(verdicts).all(|(place, _)| is_silent(place)) => Decision::Silenced(first),
+            Some(_) => Decision::Rejected,
+        }
+    }
 }

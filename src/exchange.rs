@@ -15,7 +15,7 @@ use crate::accept::Ambiguous;
 use crate::account::{Account, Content, Line, Outcome, Settled};
 use crate::clock::{self, Time};
 use crate::config::OnError;
-use crate::decide::{self, Decision};
+use crate::decide::{self, Case, Decision, Opinion};
 use crate::forward::{Origin, Outbound, Pools, Upstream};
 use crate::gateway::{Action, Gateway, Served};
 use crate::identify::client::{Client, client};
@@ -23,7 +23,7 @@ use crate::identify::{Facts, Memo};
 use crate::respond::limits::LastRefusal;
 use crate::respond::{self, Answer};
 use crate::route::{host, path};
-use crate::store::{Store, Verdicts};
+use crate::store::Store;
 
 /// What a worker serves requests with.
 pub struct Worker {
@@ -74,7 +74,7 @@ pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<S
     };
     let found = gateway.routes.find(&target.host, &target.path, request.method(), request.headers());
     let route = found.and_then(|index| gateway.served.get(index));
-    let account = open(&gateway, route, worker, now, client, &request, &target.host);
+    let mut account = open(&gateway, route, worker, now, client, &request, &target.host);
     let Some(route) = route else {
         let answer = respond::problem(StatusCode::NOT_FOUND, "No route is for this host, path and method.");
         return own(account, Outcome::Unrouted, answer);
@@ -89,37 +89,66 @@ pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<S
         client: client.address,
         route: &route.tally.name,
     };
-    let decision =
-        decide::decide(&route.guards, &facts, &caller.memo, &worker.store, gateway.store_timeout, now, worker.index)
-            .await;
-    let judged = match decision {
-        Decision::Admitted(judged) => judged,
-        Decision::Rejected(judged) => {
-            let answer = route.report.reject(&judged, now, &mut caller.last_refusal.borrow_mut());
-            return own(account, Outcome::Limited, answer);
-        }
-        Decision::NoKey(guard) => return own(account, Outcome::Refused, no_key(route, guard)),
-        Decision::Unknown if gateway.on_error == OnError::Reject => {
-            let answer =
-                respond::problem(StatusCode::SERVICE_UNAVAILABLE, "The store of the rate limits does not answer.");
-            return own(account, Outcome::Unavailable, answer);
-        }
-        Decision::Unknown => Verdicts::new(),
+    let case = Case {
+        guards: &route.guards,
+        facts: &facts,
+        memo: &caller.memo,
+        store: &worker.store,
+        timeout: gateway.store_timeout,
+        flights: &gateway.flights,
+        lines: &gateway.lines,
+        now,
+        worker: worker.index,
     };
+    let opinion = decide::decide(&case).await;
+    match opinion.decision {
+        Decision::Admitted => {}
+        Decision::Unknown if gateway.on_error == OnError::Allow => {}
+        _ => {
+            let (outcome, answer) = refuse(route, &opinion, now, &caller);
+            return own(account, outcome, answer);
+        }
+    }
+    let Opinion { mut judged, shadowed, bill, permits, .. } = opinion;
+    account.hold(permits);
     drop(target);
 
-    match &route.action {
+    let (outcome, mut response) = match &route.action {
         Action::Respond { status, body } => {
-            let mut answer = respond::fixed(*status, body.clone());
-            tell(route, &judged, answer.headers_mut(), now);
-            own(account, Outcome::Responded, answer)
+            (Outcome::Responded, respond::fixed(*status, body.clone()).map(Content::Own))
         }
         Action::Forward { upstream, strip, preserve_host } => {
             let hop = Hop { upstream, strip: *strip, preserve_host: *preserve_host, caller: &caller, client };
-            let (outcome, mut response) = hop.take(request).await;
-            tell(route, &judged, response.headers_mut(), now);
-            let status = response.status();
-            response.map(|content| account.settle(outcome, status, content))
+            hop.take(request).await
+        }
+    };
+    let status = response.status();
+    bill.settle(status, response.headers(), &mut judged);
+    route.report.tell(response.headers_mut(), &judged, &shadowed, now);
+    response.map(|content| account.settle(outcome, status, content))
+}
+
+/// The answer to a request that its limits do not let through.
+fn refuse(route: &Served, opinion: &Opinion<'_>, now: Time, caller: &Caller) -> (Outcome, Answer) {
+    let name = |guard: usize| route.guards.get(guard).map_or("", |guard| guard.terms.own().name());
+    match opinion.decision {
+        Decision::Rejected => {
+            let mut last = caller.last_refusal.borrow_mut();
+            (Outcome::Limited, route.report.reject(&opinion.judged, now, &mut last))
+        }
+        Decision::Silenced(guard) => (Outcome::Silenced, route.report.silence(guard)),
+        Decision::TooCostly { place, cost, most } => (Outcome::Limited, route.report.too_costly(place, cost, most)),
+        Decision::Blocked(guard) => {
+            let why = format!("The limit \"{}\" blocks this client.", name(guard));
+            (Outcome::Blocked, respond::problem(StatusCode::FORBIDDEN, &why))
+        }
+        Decision::NoKey(guard) => {
+            let why = format!("The request lacks what the limit \"{}\" counts by.", name(guard));
+            (Outcome::Refused, respond::problem(StatusCode::BAD_REQUEST, &why))
+        }
+        Decision::Admitted | Decision::Unknown => {
+            let why = "The store of the rate limits does not answer.";
+            (Outcome::Unavailable, respond::problem(StatusCode::SERVICE_UNAVAILABLE, why))
         }
     }
 }
@@ -198,17 +227,6 @@ fn open(
 fn own(account: Account, outcome: Outcome, answer: Answer) -> Response<Settled> {
     let status = answer.status();
     answer.map(|body| account.settle(outcome, status, Content::Own(body)))
-}
-
-fn no_key(route: &Served, guard: usize) -> Answer {
-    let limit = route.guards.get(guard).map_or("", |guard| guard.limit.name());
-    respond::problem(StatusCode::BAD_REQUEST, &format!("The request lacks what the limit \"{limit}\" counts by."))
-}
-
-fn tell(route: &Served, judged: &Verdicts, headers: &mut HeaderMap, now: Time) {
-    if !judged.is_empty() {
-        route.report.tell(headers, judged, now);
-    }
 }
 
 /// The way of one request to its upstream.

@@ -11,11 +11,10 @@ use ipnet::IpNet;
 use parking_lot::Mutex;
 
 use crate::account::RouteTally;
-use crate::config::{self, Address, Config, OnError};
-use crate::decide::{Guard, LimitTally};
+use crate::config::{self, Address, Config, OnError, PathPattern};
+use crate::decide::{Flights, Guard, LimitTally, Lines, Terms};
 use crate::forward::{Server, Upstream};
 use crate::identify::Identity;
-use crate::limit::Limit;
 use crate::respond::limits::Report;
 use crate::route::{self, Routes};
 use crate::tally::PerWorker;
@@ -39,6 +38,10 @@ pub struct Gateway {
     pub store_timeout: Duration,
     /// What happens without a decision.
     pub on_error: OnError,
+    /// Requests under way, of limits on their number.
+    pub flights: Arc<Flights>,
+    /// Requests that are held.
+    pub lines: Arc<Lines>,
 }
 
 /// One route, ready to serve.
@@ -80,13 +83,21 @@ pub struct Kept {
     limits: Mutex<BTreeMap<String, Arc<LimitTally>>>,
     servers: Mutex<Vec<(String, u16)>>,
     echo: OnceLock<SocketAddr>,
+    flights: Arc<Flights>,
+    lines: Arc<Lines>,
 }
 
 impl Kept {
     /// For `workers` worker threads.
     pub fn new(workers: usize) -> Self {
         let (routes, limits, servers) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { workers, routes, limits, servers, echo: OnceLock::new() }
+        let (flights, lines) = (Arc::default(), Arc::default());
+        Self { workers, routes, limits, servers, echo: OnceLock::new(), flights, lines }
+    }
+
+    /// How many requests are held.
+    pub fn held(&self) -> usize {
+        self.lines.len()
     }
 
     /// Where the built-in echo server listens, if it runs.
@@ -144,23 +155,27 @@ impl Gateway {
     /// Builds the snapshot. Opens nothing, so it cannot fail.
     pub fn build(config: &Config, kept: &Kept) -> Self {
         let upstreams: Vec<_> = config.upstreams.iter().map(|upstream| Arc::new(connect(upstream, kept))).collect();
-        let limits: Vec<_> = config.limits.iter().map(|l| Arc::new(Limit::new(&l.name, &l.rates))).collect();
+        let anywhere = PathPattern { text: String::new(), segments: Vec::new(), rest: true };
+        let limits: Vec<_> = config.limits.iter().map(|limit| Terms::new(limit, &anywhere)).collect();
         let (store_timeout, on_error) = match &config.store {
             config::Store::Memory { .. } => (Duration::MAX, OnError::Allow),
             config::Store::Memcached(memcached) => (memcached.timeout, memcached.on_error),
         };
         let served = |route: &config::Route| {
             let guarded = || route.limits.iter().filter_map(|index| config.limits.get(*index).zip(limits.get(*index)));
-            let guard = |(limit, compiled): (&config::Limit, &Arc<Limit>)| Guard {
-                limit: compiled.clone(),
+            let guard = |(limit, terms): (&config::Limit, &Terms)| Guard {
+                terms: terms.on(limit, &route.path),
+                max_in_flight: limit.max_in_flight,
                 identity: Identity::new(&limit.name, &limit.key, &route.path),
+                cost: limit.cost.clone(),
+                on_limit: limit.on_limit,
                 missing: limit.missing,
                 tally: kept.limit(&limit.name),
             };
             Served {
                 tally: kept.route(&route::label(route)),
                 guards: guarded().map(guard).collect(),
-                report: Arc::new(Report::new(guarded().map(|(limit, _)| limit))),
+                report: Arc::new(Report::new(guarded().map(|(limit, terms)| (limit, terms.profiles())))),
                 action: action(&route.action, &upstreams),
             }
         };
@@ -172,6 +187,8 @@ impl Gateway {
             access_log: config.log.access,
             store_timeout,
             on_error,
+            flights: kept.flights.clone(),
+            lines: kept.lines.clone(),
         }
     }
 }

@@ -38,6 +38,18 @@ pub struct Identity {
     parts: Vec<Vec<Reader>>,
 }
 
+/// Whom a key names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject<'a> {
+    /// Who says so.
+    Text(&'a [u8]),
+    /// Who comes from here.
+    Address(IpAddr),
+}
+
+/// Bytes before each value of a key: what stands for its source, and its length.
+const HEAD: usize = 16;
+
 /// A source, ready to be read.
 #[derive(Clone)]
 struct Reader {
@@ -107,6 +119,17 @@ impl Identity {
             last[place] = Known { domain: self.domain.clone(), bytes: bytes.clone(), fingerprint };
         }
         Some(fingerprint)
+    }
+
+    /// What the first part of the key was read from, as it is: whom it names.
+    pub fn subject<'m>(&self, facts: &Facts<'_>, memo: &'m mut Memo) -> Option<Subject<'m>> {
+        memo.bytes.clear();
+        let mut readers = self.parts.first()?.iter();
+        let reader = readers.find(|reader| reader.read(facts, &mut memo.bytes).is_some())?;
+        match reader.source {
+            Source::ClientIp { .. } => Some(Subject::Address(facts.client.to_canonical())),
+            _ => memo.bytes.get(HEAD..).map(Subject::Text),
+        }
     }
 
     /// The key that all requests without one share.

@@ -65,7 +65,7 @@ impl Limit {
 
     /// The most that one request may cost; what costs more can never pass.
     pub fn capacity(&self) -> u64 {
-        self.rates.iter().map(Rate::capacity).min().unwrap_or(0)
+        self.rates.iter().map(Rate::capacity).min().unwrap_or(u64::MAX)
     }
 
     /// Whether every rate has room for `need` more. The cell has been advanced to `now`.

@@ -2,6 +2,7 @@
 //!
 //! Errors are problem documents (RFC 9457) that say what happened.
 
+mod policy;
 pub mod limits;
 
 use bytes::Bytes;

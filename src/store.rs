@@ -75,11 +75,15 @@ impl Store {
         }
     }
 
-    /// Charges what became known only after the decision, whether there is room for it or not.
-    pub fn charge(&self, ask: &Ask<'_>, now: Time) {
+    /// Charges what became known only after the decision, whether there is room for it or not. The verdict after it
+    /// is there if the store knows it on the spot.
+    pub fn charge(&self, ask: &Ask<'_>, now: Time) -> Option<Verdict> {
         match self {
-            Self::Memory(memory) => memory.charge(ask, now),
-            Self::Memcached(memcached) => memcached.charge(ask, now),
+            Self::Memory(memory) => Some(memory.charge(ask, now)),
+            Self::Memcached(memcached) => {
+                memcached.charge(ask, now);
+                None
+            }
         }
     }
 

@@ -36,10 +36,17 @@ pub fn text(view: &View) -> String {
         ),
         family(
             "gateway_limit_decisions_total",
-            "Decisions by limit: admitted, rejected, spared (another limit rejected: not charged), skipped and keyless \
-             (no key), unknown (the store did not answer).",
+            "Decisions by limit: admitted, rejected, shadowed (over the limit, which only reports), silenced, delayed \
+             (held first), spared (another limit rejected: not charged), exempt and blocked (overrides), skipped and \
+             keyless (no key), unknown (the store did not answer).",
             MetricType::COUNTER,
             limits.iter().flat_map(|limit| decisions(limit)),
+        ),
+        family(
+            "gateway_requests_held",
+            "Requests that wait for room in a limit.",
+            MetricType::GAUGE,
+            [gauge(view.kept.held(), &[])],
         ),
         family(
             "gateway_config_reloads_total",
@@ -77,9 +84,14 @@ fn durations(route: &RouteTally) -> Metric {
 
 fn decisions(limit: &LimitTally) -> Vec<Metric> {
     let sum = |read: fn(&Decided) -> &Counter| limit.workers.iter().map(|worker| read(worker).get()).sum();
-    let kinds: [(&str, u64); 6] = [
+    let kinds: [(&str, u64); 11] = [
         ("admitted", sum(|decided| &decided.admitted)),
         ("rejected", sum(|decided| &decided.rejected)),
+        ("shadowed", sum(|decided| &decided.shadowed)),
+        ("silenced", sum(|decided| &decided.silenced)),
+        ("delayed", sum(|decided| &decided.delayed)),
+        ("exempt", sum(|decided| &decided.exempt)),
+        ("blocked", sum(|decided| &decided.blocked)),
         ("spared", sum(|decided| &decided.spared)),
         ("skipped", sum(|decided| &decided.skipped)),
         ("keyless", sum(|decided| &decided.keyless)),

@@ -2,64 +2,59 @@
 //!
 //! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-10; the X-RateLimit headers are
 //! as GitHub sends them. All policies are listed; of their states the one that binds is told: the next to run out,
-//! or the one that takes longest to let the refused request through.
+//! or the one that takes longest to let the refused request through. Limits that are silent or only report tell nothing.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use sfv::{Integer, ItemSerializer, KeyRef, ListSerializer};
+use sfv::{ListSerializer, StringRef};
+use smallvec::SmallVec;
 
-use super::{Answer, PROBLEM, TEXT, document, with_body, with_headers};
-use crate::clock::{Time, micros};
-use crate::config::{self, HeaderStyle};
-use crate::limit::{Rate, Verdict};
-use crate::units;
+use super::policy::{Policies, Policy};
+use super::{Answer, PROBLEM, TEXT, problem, with_body, with_headers};
+use crate::clock::Time;
+use crate::config::{self, HeaderStyle, OnLimit};
+use crate::decide::Judged;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const SHADOW: HeaderName = HeaderName::from_static("ratelimit-shadow");
 const GITHUB_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const GITHUB_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const GITHUB_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-/// The problem type of the draft, section "Quota Exceeded".
-const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const SECOND: u64 = 1_000_000;
 
 /// What the limits of one route tell.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Report {
     tellers: Vec<Teller>,
-    policy: Option<HeaderValue>,
 }
 
 /// What one limit tells on one route.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Teller {
+    name: String,
     draft: bool,
     github: bool,
+    shadow: bool,
     status: StatusCode,
     /// The configured body; without one, each rate has a document.
     body: Option<Bytes>,
-    rates: Vec<Policy>,
-}
-
-/// One rate under the name that clients see.
-#[derive(Clone, Debug)]
-struct Policy {
-    name: sfv::String,
-    /// Its item of RateLimit up to the number of requests that remain: `"name";r=`.
-    state: String,
-    rate: Rate,
-    document: Bytes,
+    max_in_flight: Option<u64>,
+    /// For each of the rates that may hold, written when they first do.
+    profiles: Box<[OnceLock<Policies>]>,
 }
 
 /// All in the headers that differs between the responses of a route: the same words make the same headers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Words {
-    refused: Option<Item>,
+    refused: Item,
     draft: Option<Item>,
     github: Option<Item>,
+    /// The limits that were asked, with the profile that holds.
+    listed: SmallVec<[(usize, usize); 2]>,
 }
 
 /// What is told of one rate.
@@ -67,6 +62,7 @@ struct Words {
 struct Item {
     /// The limit, by its index on the route.
     place: usize,
+    profile: usize,
     rate: usize,
     remaining: u64,
     /// Until more remains; for GitHub's headers since the epoch.
@@ -85,108 +81,154 @@ struct Refusal {
 }
 
 impl Report {
-    /// The report for these limits, in the order of the route.
-    pub fn new<'a>(limits: impl IntoIterator<Item = &'a config::Limit>) -> Self {
-        let tellers: Vec<Teller> = limits.into_iter().map(Teller::new).collect();
-        let mut list = ListSerializer::new();
-        for policy in tellers.iter().filter(|teller| teller.draft).flat_map(|teller| &teller.rates) {
-            let _ = list
-                .bare_item(&policy.name)
-                .parameter(KeyRef::constant("q"), integer(policy.rate.quota()))
-                .parameter(KeyRef::constant("w"), integer(micros(policy.rate.window()).div_ceil(SECOND)));
-        }
-        let policy = list.finish().and_then(|line| HeaderValue::try_from(line).ok());
-        Self { tellers, policy }
+    /// The report for these limits, in the order of the route, each with the number of its profiles.
+    pub fn new<'a>(limits: impl IntoIterator<Item = (&'a config::Limit, usize)>) -> Self {
+        Self { tellers: limits.into_iter().map(|(limit, profiles)| Teller::new(limit, profiles)).collect() }
     }
 
-    /// Adds the headers that tell of these verdicts, by index of the limit on the route.
-    pub fn tell(&self, headers: &mut HeaderMap, judged: &[(usize, Verdict)], now: Time) {
-        self.write(headers, &self.words(judged, now));
+    /// Adds the headers that tell of these verdicts, and of the limits that would have refused.
+    pub fn tell(&self, headers: &mut HeaderMap, judged: &[Judged<'_>], shadowed: &[usize], now: Time) {
+        self.write(headers, judged, now);
+        if shadowed.is_empty() {
+            return;
+        }
+        let mut list = ListSerializer::new();
+        for teller in shadowed.iter().filter_map(|place| self.tellers.get(*place)).filter(|teller| teller.shadow) {
+            if let Ok(name) = StringRef::from_str(&teller.name) {
+                let _ = list.bare_item(name);
+            }
+        }
+        if let Some(line) = list.finish().and_then(|line| HeaderValue::try_from(line).ok()) {
+            headers.insert(SHADOW, line);
+        }
     }
 
     /// The answer to a request that these verdicts refuse.
-    pub fn reject(self: &Arc<Self>, judged: &[(usize, Verdict)], now: Time, last: &mut LastRefusal) -> Answer {
-        let refusals = judged.iter().filter(|(_, verdict)| !verdict.admitted);
-        let longest = refusals.max_by_key(|(_, verdict)| verdict.wait.unwrap_or(u64::MAX));
-        let Some((teller, place, verdict)) =
-            longest.and_then(|(place, verdict)| Some((self.tellers.get(*place)?, *place, verdict)))
-        else {
+    pub fn reject(self: &Arc<Self>, judged: &[Judged<'_>], now: Time, last: &mut LastRefusal) -> Answer {
+        let refusals = judged.iter().filter(|judged| !judged.verdict.admitted);
+        let refusals = refusals.filter_map(|judged| Some((self.tellers.get(judged.place)?, judged)));
+        let longest = refusals.max_by_key(|(_, judged)| judged.verdict.wait.unwrap_or(u64::MAX));
+        let Some((teller, longest)) = longest else {
             return with_body(StatusCode::TOO_MANY_REQUESTS, PROBLEM, Bytes::new());
         };
-        let (kind, body) = match (&teller.body, teller.rates.get(verdict.rate)) {
+        let (kind, body) = match (&teller.body, self.policy(longest)) {
             (Some(body), _) => (TEXT, body.clone()),
             (None, policy) => (PROBLEM, policy.map(|policy| policy.document.clone()).unwrap_or_default()),
         };
-        let refused = Item::new(place, verdict);
-        let words = Words { refused: Some(refused), ..self.words(judged, now) };
+        let words = self.words(Item::new(longest), judged, now);
         let headers = last.headers(self, words, || {
             let mut headers = HeaderMap::new();
             headers.insert(CONTENT_TYPE, kind);
-            if let Some(seconds) = refused.seconds {
+            if let Some(wait) = longest.verdict.wait {
                 // The smallest whole second after which the request would pass, if nothing else came.
-                headers.insert(RETRY_AFTER, digits(seconds));
+                headers.insert(RETRY_AFTER, digits(wait.div_ceil(SECOND)));
             }
-            self.write(&mut headers, &words);
+            self.write(&mut headers, judged, now);
             headers
         });
         with_headers(teller.status, headers, body)
     }
 
-    fn words(&self, judged: &[(usize, Verdict)], now: Time) -> Words {
-        let draft = self.binding(judged, |teller| teller.draft);
+    /// The answer of a limit that does not let on that there is one.
+    pub fn silence(&self, place: usize) -> Answer {
+        match self.tellers.get(place) {
+            Some(Teller { status, body: Some(body), .. }) => with_body(*status, TEXT, body.clone()),
+            Some(Teller { status, body: None, .. }) => with_headers(*status, HeaderMap::new(), Bytes::new()),
+            None => with_headers(StatusCode::OK, HeaderMap::new(), Bytes::new()),
+        }
+    }
+
+    /// The answer to a request that costs more than the limit allows at once, however long it waits.
+    pub fn too_costly(&self, place: usize, cost: u64, most: u64) -> Answer {
+        let name = self.tellers.get(place).map_or("", |teller| &teller.name);
+        let detail = format!(
+            "The request costs {cost}, and the limit \"{name}\" never allows more than {most} at once: it can never pass."
+        );
+        problem(StatusCode::PAYLOAD_TOO_LARGE, &detail)
+    }
+
+    /// Everything that the headers of a refusal are made from.
+    fn words(&self, refused: Item, judged: &[Judged<'_>], now: Time) -> Words {
+        let at = |wait: u64| now.micros().saturating_add(wait).div_ceil(SECOND);
         let github = self.binding(judged, |teller| teller.github);
-        let at = |wait| now.micros().saturating_add(wait).div_ceil(SECOND);
         Words {
-            refused: None,
-            draft: draft.map(|(place, verdict)| Item::new(place, &verdict)),
-            github: github.map(|(place, verdict)| Item { seconds: verdict.wait.map(at), ..Item::new(place, &verdict) }),
+            refused,
+            draft: self.binding(judged, |teller| teller.draft).map(Item::new),
+            github: github.map(|judged| Item { seconds: judged.verdict.wait.map(at), ..Item::new(judged) }),
+            listed: judged.iter().map(|judged| (judged.place, judged.profile)).collect(),
         }
     }
 
     /// The verdict to tell, among the limits that tell this way: a refusal that waits longest, or else the rate that
     /// has least left.
-    fn binding(&self, judged: &[(usize, Verdict)], tells: impl Fn(&Teller) -> bool) -> Option<(usize, Verdict)> {
-        let told = judged.iter().filter(|(place, _)| self.tellers.get(*place).is_some_and(&tells));
-        told.copied().min_by_key(|(_, verdict)| match verdict.admitted {
-            false => (0, u64::MAX - verdict.wait.unwrap_or(u64::MAX)),
-            true => (1, verdict.remaining),
+    fn binding<'j, 'a>(&self, judged: &'j [Judged<'a>], tells: impl Fn(&Teller) -> bool) -> Option<&'j Judged<'a>> {
+        let told = judged.iter().filter(|judged| self.tellers.get(judged.place).is_some_and(&tells));
+        told.min_by_key(|judged| match judged.verdict.admitted {
+            false => (0, u64::MAX - judged.verdict.wait.unwrap_or(u64::MAX)),
+            true => (1, judged.verdict.remaining),
         })
     }
 
-    fn policy(&self, item: &Item) -> Option<&Policy> {
-        self.tellers.get(item.place)?.rates.get(item.rate)
+    /// What the rates that hold are called, written now if they have not held before.
+    fn policies(&self, judged: &Judged<'_>) -> Option<&Policies> {
+        let teller = self.tellers.get(judged.place)?;
+        let write = || Policies::new(judged.limit, teller.max_in_flight, teller.status);
+        Some(teller.profiles.get(judged.profile)?.get_or_init(write))
     }
 
-    fn write(&self, headers: &mut HeaderMap, words: &Words) {
-        if let Some(policy) = &self.policy {
-            headers.insert(POLICY, policy.clone());
+    fn policy(&self, judged: &Judged<'_>) -> Option<&Policy> {
+        self.policies(judged)?.each.get(judged.verdict.rate)
+    }
+
+    fn write(&self, headers: &mut HeaderMap, judged: &[Judged<'_>], now: Time) {
+        if let Some(line) = self.listing(judged) {
+            headers.insert(POLICY, line);
         }
-        if let Some((policy, item)) = words.draft.as_ref().and_then(|item| Some((self.policy(item)?, item))) {
+        let draft = self.binding(judged, |teller| teller.draft);
+        if let Some((policy, judged)) = draft.and_then(|judged| Some((self.policy(judged)?, judged))) {
             // A structured integer is its digits, so what differs between requests goes behind what does not.
             let (mut remaining, mut seconds) = (itoa::Buffer::new(), itoa::Buffer::new());
-            let remaining = remaining.format(item.remaining);
-            let line = match item.seconds {
-                Some(after) => [&policy.state, remaining, ";t=", seconds.format(after)].concat(),
+            let remaining = remaining.format(judged.verdict.remaining);
+            let line = match judged.verdict.wait {
+                Some(wait) => [&policy.state, remaining, ";t=", seconds.format(wait.div_ceil(SECOND))].concat(),
                 None => [&policy.state, remaining].concat(),
             };
             if let Ok(line) = HeaderValue::from_maybe_shared(Bytes::from(line)) {
                 headers.insert(LIMIT, line);
             }
         }
-        if let Some((policy, item)) = words.github.as_ref().and_then(|item| Some((self.policy(item)?, item))) {
-            headers.insert(GITHUB_LIMIT, digits(policy.rate.quota()));
-            headers.insert(GITHUB_REMAINING, digits(item.remaining));
-            if let Some(at) = item.seconds {
-                headers.insert(GITHUB_RESET, digits(at));
+        let github = self.binding(judged, |teller| teller.github);
+        if let Some((policy, judged)) = github.and_then(|judged| Some((self.policy(judged)?, judged))) {
+            headers.insert(GITHUB_LIMIT, digits(policy.quota));
+            headers.insert(GITHUB_REMAINING, digits(judged.verdict.remaining));
+            if let Some(wait) = judged.verdict.wait {
+                headers.insert(GITHUB_RESET, digits(now.micros().saturating_add(wait).div_ceil(SECOND)));
             }
         }
+    }
+
+    /// The policies of all limits that were asked, in the order of the route.
+    fn listing(&self, judged: &[Judged<'_>]) -> Option<HeaderValue> {
+        let drafts =
+            || judged.iter().filter(|judged| self.tellers.get(judged.place).is_some_and(|teller| teller.draft));
+        // A limit of rates and requests under way is there twice, one after the other.
+        let mut last = None;
+        let mut lines = drafts().filter(|judged| last.replace(judged.place) != Some(judged.place));
+        let first = self.policies(lines.next()?)?.line.as_ref()?;
+        let mut rest = lines.filter_map(|judged| self.policies(judged)?.line.as_ref()).peekable();
+        if rest.peek().is_none() {
+            return Some(first.clone());
+        }
+        let lines: Vec<&[u8]> = std::iter::once(first).chain(rest).map(HeaderValue::as_bytes).collect();
+        HeaderValue::from_maybe_shared(Bytes::from(lines.join(&b", "[..]))).ok()
     }
 }
 
 impl Item {
-    fn new(place: usize, verdict: &Verdict) -> Self {
+    fn new(judged: &Judged<'_>) -> Self {
+        let Judged { place, profile, verdict, .. } = judged;
         let seconds = verdict.wait.map(|wait| wait.div_ceil(SECOND));
-        Self { place, rate: verdict.rate, remaining: verdict.remaining, seconds }
+        Self { place: *place, profile: *profile, rate: verdict.rate, remaining: verdict.remaining, seconds }
     }
 }
 
@@ -204,29 +246,19 @@ impl LastRefusal {
 }
 
 impl Teller {
-    fn new(limit: &config::Limit) -> Self {
+    fn new(limit: &config::Limit, profiles: usize) -> Self {
+        // Who is not to know of a limit is not told its numbers either.
+        let loud = matches!(limit.on_limit, OnLimit::Reject | OnLimit::Delay { .. });
         Self {
-            draft: matches!(limit.headers, HeaderStyle::Draft | HeaderStyle::Both),
-            github: matches!(limit.headers, HeaderStyle::Github | HeaderStyle::Both),
+            name: limit.name.clone(),
+            draft: loud && matches!(limit.headers, HeaderStyle::Draft | HeaderStyle::Both),
+            github: loud && matches!(limit.headers, HeaderStyle::Github | HeaderStyle::Both),
+            shadow: limit.on_limit == OnLimit::Shadow && limit.headers != HeaderStyle::None,
             status: limit.status,
             body: (!limit.body.is_empty()).then(|| Bytes::from(limit.body.clone())),
-            rates: limit.rates.iter().map(|rate| Policy::new(limit, rate)).collect(),
+            max_in_flight: limit.max_in_flight,
+            profiles: (0..profiles).map(|_| OnceLock::new()).collect(),
         }
-    }
-}
-
-impl Policy {
-    fn new(limit: &config::Limit, rate: &Rate) -> Self {
-        let period = units::period(rate.window());
-        // One name for each policy: a limit of several rates needs more than its own.
-        let name = if limit.rates.len() == 1 { limit.name.clone() } else { format!("{}-{period}", limit.name) };
-        let detail = format!("The limit \"{}\" allows {rate}, and that is used up for now.", limit.name);
-        let document = document(limit.status, QUOTA_EXCEEDED, &detail, &[&name]);
-        // The configuration admits names of printable ASCII only, which are all structured strings.
-        let name = sfv::String::from_string(name).unwrap_or_else(|_| sfv::StringRef::constant("limit").to_owned());
-        let state = ItemSerializer::new().bare_item(&name).parameter(KeyRef::constant("r"), 0).finish();
-        let state = state.trim_end_matches('0').to_owned();
-        Self { name, state, rate: rate.clone(), document }
     }
 }
 
@@ -235,15 +267,11 @@ fn digits(value: u64) -> HeaderValue {
     HeaderValue::from_str(itoa::Buffer::new().format(value)).unwrap_or_else(|_| value.into())
 }
 
-/// Quotas and waits are far below the largest structured integer, 10^15 - 1.
-fn integer(value: u64) -> Integer {
-    Integer::try_from(value).unwrap_or(Integer::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::{Key, Missing, Source};
+    use crate::limit::{Limit, Verdict};
 
     fn limit(name: &str, rates: &[&str], headers: HeaderStyle) -> config::Limit {
         config::Limit {
@@ -253,22 +281,37 @@ mod tests {
             missing: Missing::Shared,
             max_in_flight: None,
             cost: config::Cost::Fixed(1),
-            overrides: std::sync::Arc::default(),
+            overrides: Arc::default(),
             tiers: None,
-            on_limit: config::OnLimit::Reject,
+            on_limit: OnLimit::Reject,
             headers,
             status: StatusCode::TOO_MANY_REQUESTS,
             body: String::new(),
         }
     }
 
+    fn report(limits: &[config::Limit]) -> Arc<Report> {
+        Arc::new(Report::new(limits.iter().map(|limit| (limit, 1))))
+    }
+
+    fn compiled(limits: &[config::Limit]) -> Vec<Limit> {
+        limits.iter().map(|limit| Limit::new(&limit.name, &limit.rates)).collect()
+    }
+
     fn verdict(admitted: bool, rate: usize, remaining: u64, wait: u64) -> Verdict {
         Verdict { admitted, rate, remaining, wait: Some(wait) }
     }
 
-    fn told(report: &Report, judged: &[(usize, Verdict)]) -> Vec<String> {
+    fn judged<'a>(limits: &'a [Limit], verdicts: &[Verdict]) -> Vec<Judged<'a>> {
+        let judged = limits.iter().zip(verdicts).enumerate();
+        judged.map(|(place, (limit, verdict))| Judged { place, profile: 0, limit, verdict: *verdict }).collect()
+    }
+
+    const NOW: Time = Time::from_micros(1_700_000_000_300_000);
+
+    fn told(limits: &[config::Limit], verdicts: &[Verdict]) -> Vec<String> {
         let mut headers = HeaderMap::new();
-        report.tell(&mut headers, judged, Time::from_micros(1_700_000_000_300_000));
+        report(limits).tell(&mut headers, &judged(&compiled(limits), verdicts), &[], NOW);
         headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect()
     }
 
@@ -276,36 +319,55 @@ mod tests {
     fn the_draft_lists_all_policies_and_the_rate_that_binds() {
         let limits =
             [limit("a", &["10/s", "3000/10m"], HeaderStyle::Draft), limit("b", &["5/90s"], HeaderStyle::Draft)];
-        let report = Report::new(&limits);
-        let judged = [(0, verdict(true, 1, 7, 900_000)), (1, verdict(true, 0, 4, 3_000_001))];
         assert_eq!(
-            told(&report, &judged),
+            told(&limits, &[verdict(true, 1, 7, 900_000), verdict(true, 0, 4, 3_000_001)]),
             [r#"ratelimit-policy: "a-s";q=10;w=1, "a-10m";q=3000;w=600, "b";q=5;w=90"#, r#"ratelimit: "b";r=4;t=4"#,]
         );
-        let judged = [(0, verdict(false, 0, 0, 900_000)), (1, verdict(true, 0, 0, 3_000_001))];
-        assert_eq!(told(&report, &judged)[1], r#"ratelimit: "a-s";r=0;t=1"#, "a refusal goes before");
+        let lines = told(&limits, &[verdict(false, 0, 0, 900_000), verdict(true, 0, 0, 3_000_001)]);
+        assert_eq!(lines[1], r#"ratelimit: "a-s";r=0;t=1"#, "a refusal goes before");
+    }
+
+    #[test]
+    fn every_strategy_has_its_policy() {
+        let bucket = limit("b", &["10/s burst 50", "5000/day", "9/month"], HeaderStyle::Draft);
+        let lines = told(&[bucket], &[verdict(true, 0, 50, 0)]);
+        assert_eq!(lines[0], r#"ratelimit-policy: "b-s";q=50;w=5, "b-day";q=5000;w=86400, "b-month";q=9"#);
+        let flights = config::Limit { max_in_flight: Some(4), ..limit("f", &[], HeaderStyle::Draft) };
+        let lines = told(&[flights], &[Verdict { admitted: true, rate: 0, remaining: 3, wait: None }]);
+        assert_eq!(lines, [r#"ratelimit-policy: "f";q=4;qu="concurrent-requests""#, r#"ratelimit: "f";r=3"#]);
+    }
+
+    #[test]
+    fn limits_that_nobody_is_to_know_of_tell_nothing() {
+        let quiet =
+            |on_limit| [config::Limit { on_limit, max_in_flight: None, ..limit("q", &["1/s"], HeaderStyle::Both) }];
+        for on_limit in [OnLimit::Silent, OnLimit::Shadow] {
+            assert_eq!(told(&quiet(on_limit), &[verdict(true, 0, 1, 0)]), Vec::<String>::new());
+        }
+        let mut headers = HeaderMap::new();
+        report(&quiet(OnLimit::Shadow)).tell(&mut headers, &[], &[0], NOW);
+        assert_eq!(headers[SHADOW], "\"q\"");
     }
 
     #[test]
     fn github_counts_in_epoch_seconds() {
-        let report = Report::new(&[limit("a", &["10/s"], HeaderStyle::Github)]);
         let lines = ["x-ratelimit-limit: 10", "x-ratelimit-remaining: 9", "x-ratelimit-reset: 1700000002"];
-        assert_eq!(told(&report, &[(0, verdict(true, 0, 9, 900_000))]), lines);
-        let both = Report::new(&[limit("a", &["10/s"], HeaderStyle::Both)]);
-        assert_eq!(told(&both, &[(0, verdict(true, 0, 9, 1))]).len(), 5);
-        let none = Report::new(&[limit("a", &["10/s"], HeaderStyle::None)]);
-        assert_eq!(told(&none, &[(0, verdict(true, 0, 9, 1))]), Vec::<String>::new());
+        let passed = [verdict(true, 0, 9, 900_000)];
+        assert_eq!(told(&[limit("a", &["10/s"], HeaderStyle::Github)], &passed), lines);
+        assert_eq!(told(&[limit("a", &["10/s"], HeaderStyle::Both)], &passed).len(), 5);
+        assert_eq!(told(&[limit("a", &["10/s"], HeaderStyle::None)], &passed), Vec::<String>::new());
     }
 
     #[test]
     fn a_rejection_says_when_and_why() {
-        let report = Arc::new(Report::new(&[limit("a", &["10/s", "20/m"], HeaderStyle::Draft)]));
-        let mut last = LastRefusal::default();
-        let answer = report.reject(&[(0, verdict(false, 1, 0, 12_000_001))], Time::from_micros(0), &mut last);
+        let limits = [limit("a", &["10/s", "20/m"], HeaderStyle::Draft)];
+        let (report, compiled) = (report(&limits), compiled(&limits));
+        let judged = judged(&compiled, &[verdict(false, 1, 0, 12_000_001)]);
+        let answer = report.reject(&judged, NOW, &mut LastRefusal::default());
         assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(answer.headers()[RETRY_AFTER], "13");
         assert_eq!(answer.headers()["content-type"], "application/problem+json");
-        let document = std::str::from_utf8(&report.tellers[0].rates[1].document).unwrap();
+        let document = std::str::from_utf8(&report.policy(&judged[0]).unwrap().document).unwrap();
         assert!(document.contains(r#""violated-policies":["a-m"]"#), "{document}");
         assert!(document.contains("allows 20/m"), "{document}");
     }
@@ -313,19 +375,19 @@ mod tests {
     #[test]
     fn what_was_said_before_is_said_anew_only_when_it_differs() {
         let limits = [limit("a", &["10/s", "20/m"], HeaderStyle::Both), limit("b", &["5/s"], HeaderStyle::None)];
-        let reports = [Arc::new(Report::new(&limits)), Arc::new(Report::new(&limits[..1]))];
+        let (reports, compiled) = ([report(&limits), report(&limits[..1])], compiled(&limits));
         let mut last = LastRefusal::default();
+        let mut check = |report: &Arc<Report>, now: Time, judged: &[Judged<'_>]| {
+            let fresh = report.reject(judged, now, &mut LastRefusal::default());
+            assert_eq!(report.reject(judged, now, &mut last).headers(), fresh.headers());
+        };
         for (micros, rate, wait, report) in
             [(0, 0, 900_000, 0), (0, 0, 800_000, 0), (0, 0, 800_000, 1), (0, 1, 800_000, 1), (300_000, 1, 800_000, 1)]
         {
-            let (report, now) = (&reports[report], Time::from_micros(micros));
-            let judged = [(0, verdict(false, rate, 0, wait))];
-            let fresh = report.reject(&judged, now, &mut LastRefusal::default());
-            assert_eq!(report.reject(&judged, now, &mut last).headers(), fresh.headers());
+            let judged = judged(&compiled[..1], &[verdict(false, rate, 0, wait)]);
+            check(&reports[report], Time::from_micros(micros), &judged);
         }
-        let judged = [(0, verdict(true, 0, 1, 800_000)), (1, verdict(false, 0, 0, 800_000))];
-        let now = Time::from_micros(300_000);
-        let fresh = reports[0].reject(&judged, now, &mut LastRefusal::default());
-        assert_eq!(reports[0].reject(&judged, now, &mut last).headers(), fresh.headers());
+        let judged = judged(&compiled, &[verdict(true, 0, 1, 800_000), verdict(false, 0, 0, 800_000)]);
+        check(&reports[0], Time::from_micros(300_000), &judged);
     }
 }

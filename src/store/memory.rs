@@ -78,11 +78,11 @@ impl Memory {
     }
 
     /// Charges, whether there is room or not.
-    pub fn charge(&self, ask: &Ask<'_>, now: Time) {
+    pub fn charge(&self, ask: &Ask<'_>, now: Time) -> Verdict {
         let (shard, key) = self.place(ask);
         let shard = &mut *self.shards[shard].lock();
         admits(shard, key, ask, now);
-        self.judge(shard, key, ask, now, true);
+        self.judge(shard, key, ask, now, true)
     }
 
     fn place(&self, ask: &Ask<'_>) -> (usize, Fingerprint) {
