@@ -20,6 +20,7 @@ use crate::forward::{Origin, Outbound, Pools, Upstream};
 use crate::gateway::{Action, Gateway, Served};
 use crate::identify::client::{Client, client};
 use crate::identify::{Facts, Memo};
+use crate::respond::limits::LastRefusal;
 use crate::respond::{self, Answer};
 use crate::route::{host, path};
 use crate::store::{Store, Verdicts};
@@ -43,13 +44,14 @@ pub struct Caller {
     /// The peer's address as text, for every request to hand on.
     address: String,
     memo: RefCell<Memo>,
+    last_refusal: RefCell<LastRefusal>,
 }
 
 impl Caller {
     /// The caller at this address.
     pub fn new(worker: Rc<Worker>, peer: IpAddr) -> Self {
         let peer = peer.to_canonical();
-        Self { worker, peer, address: peer.to_string(), memo: RefCell::default() }
+        Self { worker, peer, address: peer.to_string(), memo: RefCell::default(), last_refusal: RefCell::default() }
     }
 }
 
@@ -92,7 +94,10 @@ pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<S
             .await;
     let judged = match decision {
         Decision::Admitted(judged) => judged,
-        Decision::Rejected(judged) => return own(account, Outcome::Limited, route.report.reject(&judged, now)),
+        Decision::Rejected(judged) => {
+            let answer = route.report.reject(&judged, now, &mut caller.last_refusal.borrow_mut());
+            return own(account, Outcome::Limited, answer);
+        }
         Decision::NoKey(guard) => return own(account, Outcome::Refused, no_key(route, guard)),
         Decision::Unknown if gateway.on_error == OnError::Reject => {
             let answer =
@@ -132,7 +137,7 @@ fn target(request: &Request<Incoming>) -> Result<Target<'_>, &'static str> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let named = match (hosts.next(), hosts.next()) {
         (Some(_), Some(_)) => return Err("The request has more than one Host header."),
-        (Some(host), None) => std::str::from_utf8(host.as_bytes()).map_err(|_| "The Host header is not valid.")?,
+        (Some(host), None) => host.to_str().map_err(|_| "The Host header is not valid.")?,
         (None, _) if request.version() > Version::HTTP_10 => return Err("The request has no Host header."),
         (None, _) => "",
     };

@@ -48,7 +48,7 @@ pub struct Served {
     /// What limits it.
     pub guards: Vec<Guard>,
     /// What its limits tell.
-    pub report: Report,
+    pub report: Arc<Report>,
     /// What answers.
     pub action: Action,
 }
@@ -160,7 +160,7 @@ impl Gateway {
             Served {
                 tally: kept.route(&route::label(route)),
                 guards: guarded().map(guard).collect(),
-                report: Report::new(guarded().map(|(limit, _)| limit)),
+                report: Arc::new(Report::new(guarded().map(|(limit, _)| limit))),
                 action: action(&route.action, &upstreams),
             }
         };

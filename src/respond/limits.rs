@@ -4,11 +4,12 @@
 //! as GitHub sends them. All policies are listed; of their states the one that binds is told: the next to run out,
 //! or the one that takes longest to let the refused request through.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use sfv::{Integer, ItemSerializer, KeyRef, ListSerializer};
-use smallvec::SmallVec;
 
 use super::{Answer, document, fixed, with_problem};
 use crate::clock::{Time, micros};
@@ -53,6 +54,36 @@ struct Policy {
     document: Bytes,
 }
 
+/// All that differs between the answers of a route: the same words make the same answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Words {
+    refused: Option<Item>,
+    draft: Option<Item>,
+    github: Option<Item>,
+}
+
+/// What is told of one rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Item {
+    /// The limit, by its index on the route.
+    place: usize,
+    rate: usize,
+    remaining: u64,
+    /// Until more remains; for GitHub's headers since the epoch.
+    seconds: Option<u64>,
+}
+
+/// The last refusal on a connection. Who is refused mostly comes again within the second, to be told the same.
+#[derive(Debug, Default)]
+pub struct LastRefusal(Option<Box<Refusal>>);
+
+#[derive(Debug)]
+struct Refusal {
+    report: Arc<Report>,
+    words: Words,
+    answer: Answer,
+}
+
 impl Report {
     /// The report for these limits, in the order of the route.
     pub fn new<'a>(limits: impl IntoIterator<Item = &'a config::Limit>) -> Self {
@@ -70,64 +101,104 @@ impl Report {
 
     /// Adds the headers that tell of these verdicts, by index of the limit on the route.
     pub fn tell(&self, headers: &mut HeaderMap, judged: &[(usize, Verdict)], now: Time) {
-        if let Some(policy) = &self.policy {
-            headers.insert(POLICY, policy.clone());
-        }
-        if let Some((policy, verdict)) = self.binding(judged, |teller| teller.draft) {
-            // A structured integer is its digits, so what differs between requests goes behind what does not.
-            let mut line = SmallVec::<[u8; 128]>::new();
-            line.extend_from_slice(policy.state.as_bytes());
-            line.extend_from_slice(itoa::Buffer::new().format(verdict.remaining).as_bytes());
-            if let Some(wait) = verdict.wait {
-                line.extend_from_slice(b";t=");
-                line.extend_from_slice(itoa::Buffer::new().format(wait.div_ceil(SECOND)).as_bytes());
-            }
-            if let Ok(line) = HeaderValue::from_bytes(&line) {
-                headers.insert(LIMIT, line);
-            }
-        }
-        if let Some((policy, verdict)) = self.binding(judged, |teller| teller.github) {
-            headers.insert(GITHUB_LIMIT, digits(policy.rate.quota()));
-            headers.insert(GITHUB_REMAINING, digits(verdict.remaining));
-            if let Some(wait) = verdict.wait {
-                headers.insert(GITHUB_RESET, digits(now.micros().saturating_add(wait).div_ceil(SECOND)));
-            }
-        }
+        self.write(headers, &self.words(judged, now));
     }
 
     /// The answer to a request that these verdicts refuse.
-    pub fn reject(&self, judged: &[(usize, Verdict)], now: Time) -> Answer {
+    pub fn reject(self: &Arc<Self>, judged: &[(usize, Verdict)], now: Time, last: &mut LastRefusal) -> Answer {
         let refusals = judged.iter().filter(|(_, verdict)| !verdict.admitted);
         let longest = refusals.max_by_key(|(_, verdict)| verdict.wait.unwrap_or(u64::MAX));
-        let Some((teller, verdict)) = longest.and_then(|(index, verdict)| Some((self.tellers.get(*index)?, verdict)))
+        let Some((teller, place, verdict)) =
+            longest.and_then(|(place, verdict)| Some((self.tellers.get(*place)?, *place, verdict)))
         else {
             return with_problem(StatusCode::TOO_MANY_REQUESTS, Bytes::new());
         };
-        let mut answer = match (&teller.body, teller.rates.get(verdict.rate)) {
-            (Some(body), _) => fixed(teller.status, body.clone()),
-            (None, policy) => {
-                with_problem(teller.status, policy.map(|policy| policy.document.clone()).unwrap_or_default())
+        let refused = Item::new(place, verdict);
+        let words = Words { refused: Some(refused), ..self.words(judged, now) };
+        last.answer(self, words, || {
+            let mut answer = match (&teller.body, teller.rates.get(verdict.rate)) {
+                (Some(body), _) => fixed(teller.status, body.clone()),
+                (None, policy) => {
+                    with_problem(teller.status, policy.map(|policy| policy.document.clone()).unwrap_or_default())
+                }
+            };
+            if let Some(seconds) = refused.seconds {
+                // The smallest whole second after which the request would pass, if nothing else came.
+                answer.headers_mut().insert(RETRY_AFTER, digits(seconds));
             }
-        };
-        if let Some(wait) = verdict.wait {
-            // The smallest whole second after which the request would pass, if nothing else came.
-            answer.headers_mut().insert(RETRY_AFTER, digits(wait.div_ceil(SECOND)));
+            self.write(answer.headers_mut(), &words);
+            answer
+        })
+    }
+
+    fn words(&self, judged: &[(usize, Verdict)], now: Time) -> Words {
+        let draft = self.binding(judged, |teller| teller.draft);
+        let github = self.binding(judged, |teller| teller.github);
+        let at = |wait| now.micros().saturating_add(wait).div_ceil(SECOND);
+        Words {
+            refused: None,
+            draft: draft.map(|(place, verdict)| Item::new(place, &verdict)),
+            github: github.map(|(place, verdict)| Item { seconds: verdict.wait.map(at), ..Item::new(place, &verdict) }),
         }
-        self.tell(answer.headers_mut(), judged, now);
-        answer
     }
 
     /// The verdict to tell, among the limits that tell this way: a refusal that waits longest, or else the rate that
     /// has least left.
-    fn binding(&self, judged: &[(usize, Verdict)], tells: impl Fn(&Teller) -> bool) -> Option<(&Policy, Verdict)> {
-        let told = judged.iter().filter_map(|(index, verdict)| {
-            let teller = self.tellers.get(*index).filter(|teller| tells(teller))?;
-            Some((teller.rates.get(verdict.rate)?, *verdict))
-        });
-        told.min_by_key(|(_, verdict)| match verdict.admitted {
+    fn binding(&self, judged: &[(usize, Verdict)], tells: impl Fn(&Teller) -> bool) -> Option<(usize, Verdict)> {
+        let told = judged.iter().filter(|(place, _)| self.tellers.get(*place).is_some_and(&tells));
+        told.copied().min_by_key(|(_, verdict)| match verdict.admitted {
             false => (0, u64::MAX - verdict.wait.unwrap_or(u64::MAX)),
             true => (1, verdict.remaining),
         })
+    }
+
+    fn policy(&self, item: &Item) -> Option<&Policy> {
+        self.tellers.get(item.place)?.rates.get(item.rate)
+    }
+
+    fn write(&self, headers: &mut HeaderMap, words: &Words) {
+        if let Some(policy) = &self.policy {
+            headers.insert(POLICY, policy.clone());
+        }
+        if let Some((policy, item)) = words.draft.as_ref().and_then(|item| Some((self.policy(item)?, item))) {
+            // A structured integer is its digits, so what differs between requests goes behind what does not.
+            let (mut remaining, mut seconds) = (itoa::Buffer::new(), itoa::Buffer::new());
+            let remaining = remaining.format(item.remaining);
+            let line = match item.seconds {
+                Some(after) => [&policy.state, remaining, ";t=", seconds.format(after)].concat(),
+                None => [&policy.state, remaining].concat(),
+            };
+            if let Ok(line) = HeaderValue::from_maybe_shared(Bytes::from(line)) {
+                headers.insert(LIMIT, line);
+            }
+        }
+        if let Some((policy, item)) = words.github.as_ref().and_then(|item| Some((self.policy(item)?, item))) {
+            headers.insert(GITHUB_LIMIT, digits(policy.rate.quota()));
+            headers.insert(GITHUB_REMAINING, digits(item.remaining));
+            if let Some(at) = item.seconds {
+                headers.insert(GITHUB_RESET, digits(at));
+            }
+        }
+    }
+}
+
+impl Item {
+    fn new(place: usize, verdict: &Verdict) -> Self {
+        let seconds = verdict.wait.map(|wait| wait.div_ceil(SECOND));
+        Self { place, rate: verdict.rate, remaining: verdict.remaining, seconds }
+    }
+}
+
+impl LastRefusal {
+    /// The answer that says this, written anew if it was not the last.
+    fn answer(&mut self, report: &Arc<Report>, words: Words, write: impl FnOnce() -> Answer) -> Answer {
+        let said = self.0.as_ref().filter(|last| last.words == words && Arc::ptr_eq(&last.report, report));
+        if let Some(last) = said {
+            return last.answer.clone();
+        }
+        let answer = write();
+        self.0 = Some(Box::new(Refusal { report: report.clone(), words, answer: answer.clone() }));
+        answer
     }
 }
 
@@ -222,13 +293,33 @@ mod tests {
 
     #[test]
     fn a_rejection_says_when_and_why() {
-        let report = Report::new(&[limit("a", &["10/s", "20/m"], HeaderStyle::Draft)]);
-        let answer = report.reject(&[(0, verdict(false, 1, 0, 12_000_001))], Time::from_micros(0));
+        let report = Arc::new(Report::new(&[limit("a", &["10/s", "20/m"], HeaderStyle::Draft)]));
+        let mut last = LastRefusal::default();
+        let answer = report.reject(&[(0, verdict(false, 1, 0, 12_000_001))], Time::from_micros(0), &mut last);
         assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(answer.headers()[RETRY_AFTER], "13");
         assert_eq!(answer.headers()["content-type"], "application/problem+json");
         let document = std::str::from_utf8(&report.tellers[0].rates[1].document).unwrap();
         assert!(document.contains(r#""violated-policies":["a-m"]"#), "{document}");
         assert!(document.contains("allows 20/m"), "{document}");
+    }
+
+    #[test]
+    fn what_was_said_before_is_said_anew_only_when_it_differs() {
+        let limits = [limit("a", &["10/s", "20/m"], HeaderStyle::Both), limit("b", &["5/s"], HeaderStyle::None)];
+        let reports = [Arc::new(Report::new(&limits)), Arc::new(Report::new(&limits[..1]))];
+        let mut last = LastRefusal::default();
+        for (micros, rate, wait, report) in
+            [(0, 0, 900_000, 0), (0, 0, 800_000, 0), (0, 0, 800_000, 1), (0, 1, 800_000, 1), (300_000, 1, 800_000, 1)]
+        {
+            let (report, now) = (&reports[report], Time::from_micros(micros));
+            let judged = [(0, verdict(false, rate, 0, wait))];
+            let fresh = report.reject(&judged, now, &mut LastRefusal::default());
+            assert_eq!(report.reject(&judged, now, &mut last).headers(), fresh.headers());
+        }
+        let judged = [(0, verdict(true, 0, 1, 800_000)), (1, verdict(false, 0, 0, 800_000))];
+        let now = Time::from_micros(300_000);
+        let fresh = reports[0].reject(&judged, now, &mut LastRefusal::default());
+        assert_eq!(reports[0].reject(&judged, now, &mut last).headers(), fresh.headers());
     }
 }
