@@ -93,7 +93,7 @@ pub async fn run<C, H, F, B>(
 ) -> io::Result<()>
 where
     C: Fn(SocketAddr) -> H + Clone + 'static,
-    H: Fn(Request<Incoming>) -> F + 'static,
+    H: Fn(Request<Incoming>) -> F + Clone + 'static,
     F: Future<Output = Response<B>> + 'static,
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -130,7 +130,7 @@ struct Door<C> {
 async fn accept<C, H, F, B>(listener: TcpListener, door: Door<C>, mut stage: watch::Receiver<Stage>)
 where
     C: Fn(SocketAddr) -> H + Clone + 'static,
-    H: Fn(Request<Incoming>) -> F + 'static,
+    H: Fn(Request<Incoming>) -> F + Clone + 'static,
     F: Future<Output = Response<B>> + 'static,
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -171,7 +171,7 @@ fn accepted(listener: &TcpListener, cx: &mut Context<'_>) -> Option<(TcpStream, 
 async fn serve<C, H, F, B>(stream: TcpStream, peer: SocketAddr, door: Door<C>)
 where
     C: Fn(SocketAddr) -> H + Clone + 'static,
-    H: Fn(Request<Incoming>) -> F + 'static,
+    H: Fn(Request<Incoming>) -> F + Clone + 'static,
     F: Future<Output = Response<B>> + 'static,
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -188,8 +188,9 @@ where
             request.extensions_mut().insert(Ambiguous);
         }
         let busy = requests.begin();
-        let response = handle(request);
-        async move { Ok::<_, std::convert::Infallible>(response.await.map(|body| Tracked { body, _busy: busy })) }
+        let handle = handle.clone();
+        // Called where it is awaited: what it returns is large, and moved it would be copied.
+        async move { Ok::<_, std::convert::Infallible>(handle(request).await.map(|body| Tracked { body, _busy: busy })) }
     });
     let stream = Rc::new(RefCell::new(stream));
     let connection = door.builder.serve_connection(Noting::wrap(stream.clone(), slot.clone()), service);
