@@ -16,5 +16,6 @@ mod malformed;
 mod outage;
 mod reload;
 mod routing;
+mod stores;
 mod tidy;
 mod watching;

@@ -1,0 +1,269 @@
+//! One suite for every store and every strategy: the same schedules, the same promises. Time is injected; the clock of
+//! Memcached only drops what nobody asks for any more.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use gateway::clock::Time;
+use gateway::config::{self, OnError};
+use gateway::fingerprint::Fingerprint;
+use gateway::limit::{Edge, Limit, Rate, Strategy, Verdict};
+use gateway::store::{Answer, Ask, Store};
+
+use crate::harness::{Memcached, unix, until};
+
+const SECOND: u64 = 1_000_000;
+
+/// A way to count, and a rate of 10 a minute (or day) counted that way.
+fn strategies() -> Vec<(&'static str, Rate)> {
+    let sliding = |precision, edge| Strategy::Sliding { precision, edge };
+    let minute = |strategy| "10/m".parse::<Rate>().unwrap().counted(strategy).unwrap();
+    vec![
+        ("sliding", minute(sliding(1, Edge::Weighted))),
+        ("sliding in 7 buckets", minute(sliding(7, Edge::Weighted))),
+        ("sliding in 60 buckets, whole", minute(sliding(60, Edge::Whole))),
+        ("fixed", minute(Strategy::Fixed)),
+        ("moving", minute(Strategy::Moving)),
+        ("bucket", minute(Strategy::Bucket { burst: 10 })),
+        ("calendar", "10/day".parse().unwrap()),
+    ]
+}
+
+/// A store under test, with a clock and keys of its own.
+struct Bench {
+    store: Store,
+    start: u64,
+    next_key: u64,
+}
+
+impl Bench {
+    fn memory() -> Self {
+        Self::new(&config::Store::Memory { max_keys: 10_000 })
+    }
+
+    fn memcached(server: &Memcached) -> Self {
+        Self::new(&config::Store::Memcached(config::Memcached {
+            servers: vec![server.address.to_string()],
+            prefix: "test".to_owned(),
+            timeout: Duration::from_secs(5),
+            on_error: OnError::Reject,
+        }))
+    }
+
+    fn new(config: &config::Store) -> Self {
+        // A midnight to come: nothing that is written expires while the test runs.
+        let day = 86_400 * SECOND;
+        let start = (u64::try_from(unix().as_micros()).unwrap() / day + 1) * day;
+        Self { store: Store::open(config).unwrap(), start, next_key: 0 }
+    }
+
+    fn key(&mut self) -> Fingerprint {
+        self.next_key += 1;
+        Fingerprint::of(&self.next_key.to_be_bytes())
+    }
+
+    /// Decides at `at` microseconds after the start.
+    fn decide(&self, asks: &[Ask<'_>], at: u64) -> Vec<Verdict> {
+        let verdicts = match self.store.decide(asks, Time::from_micros(self.start + at)) {
+            Answer::Now(verdicts) => verdicts,
+            Answer::Later(verdicts) => verdicts.blocking_recv().expect("memcached did not answer"),
+            Answer::Away => panic!("memcached is away"),
+        };
+        verdicts.into_iter().map(|(_, verdict)| verdict).collect()
+    }
+
+    fn one(&self, limit: &Arc<Limit>, key: Fingerprint, cost: u64, at: u64) -> Verdict {
+        self.decide(&[ask(limit, key, cost)], at)[0]
+    }
+
+    /// How many of `count` single requests at this moment are admitted.
+    fn burst(&self, limit: &Arc<Limit>, key: Fingerprint, count: usize, at: u64) -> usize {
+        (0..count).filter(|_| self.one(limit, key, 1, at).admitted).count()
+    }
+}
+
+fn ask(limit: &Arc<Limit>, key: Fingerprint, cost: u64) -> Ask<'_> {
+    Ask { limit, key, need: cost, cost, advisory: false, place: 0 }
+}
+
+fn limit(name: &str, rates: &[Rate]) -> Arc<Limit> {
+    Arc::new(Limit::new(name, rates))
+}
+
+/// Runs the test for both stores and all strategies.
+fn everywhere(test: impl Fn(&mut Bench, &str, &Rate)) {
+    let server = Memcached::start();
+    for (which, mut bench) in [("memory", Bench::memory()), ("memcached", Bench::memcached(&server))] {
+        for (name, rate) in strategies() {
+            test(&mut bench, &format!("{which}, {name}"), &rate);
+        }
+    }
+    assert!(server.stat("curr_items") > 0, "memcached was never asked");
+}
+
+#[test]
+fn a_burst_gets_what_is_allowed_and_is_told_what_remains() {
+    everywhere(|bench, name, rate| {
+        let (limit, key) = (limit("burst", std::slice::from_ref(rate)), bench.key());
+        for left in (0..10).rev() {
+            let verdict = bench.one(&limit, key, 1, 0);
+            assert_eq!((verdict.admitted, verdict.remaining), (true, left), "{name}");
+        }
+        assert_eq!(bench.burst(&limit, key, 20, 0), 0, "{name}");
+        let other = bench.key();
+        assert_eq!(bench.burst(&limit, other, 20, 0), 10, "{name}: another key");
+    });
+}
+
+#[test]
+fn the_wait_of_a_refusal_is_exact() {
+    everywhere(|bench, name, rate| {
+        let (limit, key) = (limit("wait", std::slice::from_ref(rate)), bench.key());
+        // In two lots, so that the strategies differ in what leaves first.
+        let lots = [(0, 6), (20 * SECOND + 7, 4)];
+        for (at, count) in lots {
+            assert_eq!(bench.burst(&limit, key, count, at), count, "{name}");
+        }
+        let mut now = lots[1].0;
+        // A bucket has filled by three meanwhile.
+        bench.burst(&limit, key, 4, now);
+        for cost in [1, 3] {
+            let refused = bench.one(&limit, key, cost, now);
+            assert!(!refused.admitted, "{name}: {refused:?}");
+            let wait = refused.wait.unwrap();
+            assert!(!bench.one(&limit, key, cost, now + wait - 1).admitted, "{name}: a microsecond early");
+            assert!(bench.one(&limit, key, cost, now + wait).admitted, "{name}: in time");
+            now += wait;
+            bench.burst(&limit, key, 10, now);
+        }
+        assert_eq!(bench.one(&limit, key, 11, now).wait, None, "{name}: eleven never fit");
+    });
+}
+
+#[test]
+fn costs_are_charged_in_full_or_not_at_all() {
+    everywhere(|bench, name, rate| {
+        let (limit, key) = (limit("cost", std::slice::from_ref(rate)), bench.key());
+        let admitted: Vec<bool> = [4, 4, 4, 3, 2, 1].map(|cost| bench.one(&limit, key, cost, 0).admitted).to_vec();
+        assert_eq!(admitted, [true, true, false, false, true, false], "{name}");
+    });
+}
+
+#[test]
+fn several_limits_are_charged_together_or_not_at_all() {
+    everywhere(|bench, name, rate| {
+        let (wide, narrow) = (limit("wide", std::slice::from_ref(rate)), limit("narrow", &["3/m".parse().unwrap()]));
+        let (a, b) = (bench.key(), bench.key());
+        let both = [ask(&wide, a, 1), ask(&narrow, b, 1)];
+        let passed = (0..9).filter(|_| bench.decide(&both, 0).iter().all(|verdict| verdict.admitted)).count();
+        assert_eq!(passed, 3, "{name}");
+        assert_eq!(bench.burst(&wide, a, 20, 0), 7, "{name}: refusals were not charged");
+    });
+}
+
+#[test]
+fn what_only_reports_stops_nobody_and_is_charged_as_if_it_did() {
+    everywhere(|bench, name, rate| {
+        let (real, trial) = (limit("real", &["20/m".parse().unwrap()]), limit("trial", std::slice::from_ref(rate)));
+        let (a, b) = (bench.key(), bench.key());
+        let both = [ask(&real, a, 1), Ask { advisory: true, ..ask(&trial, b, 1) }];
+        let verdicts: Vec<_> = (0..30).map(|_| bench.decide(&both, 0)).collect();
+        let admitted = |place: usize| verdicts.iter().filter(|verdicts| verdicts[place].admitted).count();
+        assert_eq!((admitted(0), admitted(1)), (20, 10), "{name}");
+        assert_eq!(bench.burst(&trial, b, 5, 0), 0, "{name}: what it admitted was charged");
+    });
+}
+
+#[test]
+fn what_is_charged_afterwards_may_pass_the_quota_and_the_next_wait() {
+    everywhere(|bench, name, rate| {
+        let (limit, key) = (limit("after", std::slice::from_ref(rate)), bench.key());
+        let look = Ask { need: 1, cost: 0, ..ask(&limit, key, 0) };
+        for _ in 0..3 {
+            assert_eq!(bench.decide(&[look], 0)[0].remaining, 10, "{name}: looking is free");
+        }
+        bench.store.charge(&ask(&limit, key, 25), Time::from_micros(bench.start));
+        let refused = bench.decide(&[look], 0)[0];
+        assert_eq!((refused.admitted, refused.remaining), (false, 0), "{name}");
+        let wait = refused.wait.unwrap();
+        assert!(!bench.decide(&[look], wait - 1)[0].admitted, "{name}");
+        assert!(bench.decide(&[look], wait)[0].admitted, "{name}");
+    });
+}
+
+#[test]
+fn idle_keys_begin_anew() {
+    everywhere(|bench, name, rate| {
+        let (limit, key) = (limit("idle", std::slice::from_ref(rate)), bench.key());
+        assert_eq!(bench.burst(&limit, key, 20, 0), 10, "{name}");
+        assert_eq!(bench.burst(&limit, key, 20, rate.memory()), 10, "{name}");
+        assert_eq!(bench.burst(&limit, key, 20, 5 * rate.memory() + SECOND), 10, "{name}");
+    });
+}
+
+#[test]
+fn a_raised_quota_holds_at_once_and_keeps_the_count() {
+    everywhere(|bench, name, rate| {
+        let key = bench.key();
+        assert_eq!(bench.burst(&limit("raised", std::slice::from_ref(rate)), key, 20, 0), 10, "{name}");
+        let strategy = match rate.strategy() {
+            Strategy::Bucket { .. } => Strategy::Bucket { burst: 15 },
+            other => other.clone(),
+        };
+        let higher = Rate::new(15, Duration::from_secs(60)).unwrap().counted(strategy).unwrap();
+        assert_eq!(bench.burst(&limit("raised", &[higher]), key, 20, 0), 5, "{name}");
+    });
+}
+
+#[test]
+fn many_rates_of_many_kinds_hold_together() {
+    everywhere(|bench, name, rate| {
+        let few = "4/s".parse::<Rate>().unwrap().counted(Strategy::default()).unwrap();
+        let month = "12/month".parse::<Rate>().unwrap();
+        let (limit, key) = (limit("mixed", &[few, rate.clone(), month]), bench.key());
+        let admitted: usize = (0..10).map(|second| bench.burst(&limit, key, 9, second * 3 * SECOND)).sum();
+        // Within half a minute a bucket gives back what it can; of the month there is never more.
+        let most = if matches!(rate.strategy(), Strategy::Bucket { .. }) { 12 } else { 10 };
+        assert_eq!(admitted, most, "{name}");
+    });
+}
+
+#[test]
+fn a_burst_from_many_threads_gets_exactly_what_is_allowed() {
+    everywhere(|bench, name, rate| {
+        let (limit, key) = (limit("threads", std::slice::from_ref(rate)), bench.key());
+        let bench = &*bench;
+        let admitted: usize = thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| bench.burst(&limit, key, 50, 0))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(admitted, 10, "{name}");
+    });
+}
+
+#[test]
+fn gateways_on_one_memcached_lose_nothing_of_each_other() {
+    let server = Memcached::start();
+    let benches = [Bench::memcached(&server), Bench::memcached(&server)];
+    for (name, rate) in strategies() {
+        let strategy = match rate.strategy() {
+            Strategy::Bucket { .. } => Strategy::Bucket { burst: 500 },
+            other => other.clone(),
+        };
+        let rate = Rate::new(500, rate.window()).unwrap().counted(strategy).unwrap();
+        let (limit, key) = (limit("shared", &[rate]), Fingerprint::of(name.as_bytes()));
+        let admitted: usize = thread::scope(|scope| {
+            let burst = |at: usize| benches[at % 2].burst(&limit, key, 100, 0);
+            let threads: Vec<_> = (0..4).map(|at| scope.spawn(move || burst(at))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(admitted, 400, "{name}: there was room for all");
+        // Whatever they wrote at the same moment is all there in the end.
+        for bench in &benches {
+            let look = Ask { need: 1, cost: 0, ..ask(&limit, key, 0) };
+            let remaining = || bench.decide(&[look], 0)[0].remaining;
+            until(&format!("{name}: all is counted"), Duration::from_secs(5), || remaining() == 100);
+        }
+    }
+}
