@@ -6,15 +6,15 @@
 mod chunked;
 mod request;
 mod response;
+mod deadline;
 mod link;
 mod pool;
 mod upload;
 mod body;
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
@@ -212,7 +212,7 @@ impl Outbound<'_> {
         request::encode(&mut link.sending, self.method, self.target, &self.headers, &self.origin, upload.framing());
         let mut uploading = true;
         let mut sent = 0;
-        let mut deadline = pin!(tokio::time::sleep(timeout));
+        link.deadline.set(timeout);
         poll_fn(|cx| {
             let advanced = self.advance(cx, link, upload, &mut uploading);
             if advanced.is_ready() {
@@ -220,9 +220,9 @@ impl Outbound<'_> {
             }
             if upload.sent() != sent {
                 sent = upload.sent();
-                deadline.as_mut().reset(tokio::time::Instant::now() + timeout);
+                link.deadline.set(timeout);
             }
-            ready!(deadline.as_mut().poll(cx));
+            ready!(link.deadline.poll(cx));
             // With nothing left to send it is the client that is waited for.
             let clients = uploading && link.sending.is_empty();
             Poll::Ready(Err(if clients { Failure::Stalled(timeout) } else { Failure::Timeout(timeout) }))

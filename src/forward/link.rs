@@ -12,6 +12,8 @@ use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 
+use super::deadline::Deadline;
+
 /// Room for a read: a head and a small body at first, more once a body proves large.
 const SMALL_READ: usize = 8 * 1024;
 const LARGE_READ: usize = 64 * 1024;
@@ -25,6 +27,8 @@ pub(super) struct Link {
     /// To be sent.
     pub(super) sending: Vec<u8>,
     sent: usize,
+    /// How long its server may take.
+    pub(super) deadline: Deadline,
     /// When it was last given back, in ticks of its pool.
     pub(super) rested_at: u64,
 }
@@ -34,7 +38,8 @@ impl Link {
     pub(super) async fn connect(host: &str, port: u16) -> io::Result<Box<Self>> {
         let stream = TcpStream::connect((host, port)).await?;
         stream.set_nodelay(true)?;
-        Ok(Box::new(Self { stream, received: BytesMut::new(), sending: Vec::new(), sent: 0, rested_at: 0 }))
+        let (received, sending, deadline) = (BytesMut::new(), Vec::new(), Deadline::now());
+        Ok(Box::new(Self { stream, received, sending, sent: 0, deadline, rested_at: 0 }))
     }
 
     /// Sends all that waits to be sent.
