@@ -250,17 +250,17 @@ impl Hop<'_> {
             0 => Cow::Borrowed(parts.uri.path_and_query().map_or("/", PathAndQuery::as_str)),
             count => Cow::Owned(stripped(&parts.uri, count)),
         };
-        let outbound = Outbound {
+        let mut outbound = Outbound {
             method: &parts.method,
             target: &target,
-            headers: &parts.headers,
+            headers: parts.headers,
             origin: Origin {
                 peer: &self.caller.address,
                 trusted: self.client.via_trusted,
                 authority: (!self.preserve_host).then_some(&server.authority),
             },
         };
-        match self.upstream.send(server, &self.caller.worker.pools, &outbound, body).await {
+        match self.upstream.send(server, &self.caller.worker.pools, &mut outbound, body).await {
             Ok(response) => (Outcome::Forwarded, response.map(Content::Upstream)),
             Err(failure) => {
                 let outcome = if failure.is_clients() {

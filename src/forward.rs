@@ -6,15 +6,15 @@
 mod chunked;
 mod request;
 mod response;
+mod deadline;
 mod link;
 mod pool;
 mod upload;
 mod body;
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
@@ -161,10 +161,10 @@ impl Upstream {
         &self,
         server: &Server,
         pools: &Rc<Pools>,
-        outbound: &Outbound<'_>,
+        outbound: &mut Outbound<'_>,
         body: Incoming,
     ) -> Result<Response<UpstreamBody>, Failure> {
-        let mut upload = Upload::new(body, outbound.headers);
+        let mut upload = Upload::new(body, &outbound.headers);
         // RFC 9110, section 9.2.2: what may be sent twice. A body would be gone.
         let replayable = outbound.method.is_idempotent() && upload.is_empty();
         while let Some(mut link) = pools.take(server.id) {
@@ -188,14 +188,14 @@ impl Upstream {
 }
 
 /// A request as it is to be sent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Outbound<'a> {
     /// The method.
     pub method: &'a Method,
     /// The path and query, in origin form.
     pub target: &'a str,
-    /// The client's headers.
-    pub headers: &'a HeaderMap,
+    /// The client's headers, whose room the response's take.
+    pub headers: HeaderMap,
     /// Where the request came from.
     pub origin: Origin<'a>,
 }
@@ -207,12 +207,12 @@ impl Outbound<'_> {
     /// Sends the request until the head of its response is there, which may be before all of it is sent.
     ///
     /// `timeout` runs from the last of the request that was sent: a long body takes its time.
-    async fn send(&self, link: &mut Link, upload: &mut Upload, timeout: Duration) -> Result<Sent, Failure> {
+    async fn send(&mut self, link: &mut Link, upload: &mut Upload, timeout: Duration) -> Result<Sent, Failure> {
         link.sending.clear();
-        request::encode(&mut link.sending, self.method, self.target, self.headers, &self.origin, upload.framing());
+        request::encode(&mut link.sending, self.method, self.target, &self.headers, &self.origin, upload.framing());
         let mut uploading = true;
         let mut sent = 0;
-        let mut deadline = pin!(tokio::time::sleep(timeout));
+        link.deadline.set(timeout);
         poll_fn(|cx| {
             let advanced = self.advance(cx, link, upload, &mut uploading);
             if advanced.is_ready() {
@@ -220,9 +220,9 @@ impl Outbound<'_> {
             }
             if upload.sent() != sent {
                 sent = upload.sent();
-                deadline.as_mut().reset(tokio::time::Instant::now() + timeout);
+                link.deadline.set(timeout);
             }
-            ready!(deadline.as_mut().poll(cx));
+            ready!(link.deadline.poll(cx));
             // With nothing left to send it is the client that is waited for.
             let clients = uploading && link.sending.is_empty();
             Poll::Ready(Err(if clients { Failure::Stalled(timeout) } else { Failure::Timeout(timeout) }))
@@ -232,7 +232,7 @@ impl Outbound<'_> {
 
     /// Brings the exchange on as far as it goes.
     fn advance(
-        &self,
+        &mut self,
         cx: &mut Context<'_>,
         link: &mut Link,
         upload: &mut Upload,
@@ -248,7 +248,8 @@ impl Outbound<'_> {
         }
         loop {
             if !link.received.is_empty()
-                && let Some(head) = response::parse(&mut link.received, self.method).map_err(Failure::Bad)?
+                && let Some(head) =
+                    response::parse(&mut link.received, self.method, &mut self.headers).map_err(Failure::Bad)?
             {
                 return Poll::Ready(Ok((head, !*uploading)));
             }

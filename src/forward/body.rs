@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::chunked::{Decoder, Piece};
@@ -40,9 +40,6 @@ impl fmt::Display for BodyError {
 }
 
 impl std::error::Error for BodyError {}
-
-/// Up to this many bytes it is cheaper to copy them than to share the buffer that they are in.
-const SMALL: usize = 2048;
 
 #[derive(Debug)]
 enum Rest {
@@ -92,12 +89,7 @@ impl UpstreamBody {
             Rest::Length(left) => {
                 let length = usize::try_from(*left).unwrap_or(usize::MAX).min(received.len());
                 *left -= length as u64;
-                if length > SMALL {
-                    return Ok(Piece::Data(received.split_to(length).freeze()));
-                }
-                let data = Bytes::copy_from_slice(&received[..length]);
-                received.advance(length);
-                Ok(Piece::Data(data))
+                Ok(Piece::Data(received.split_to(length).freeze()))
             }
             Rest::Close => Ok(Piece::Data(received.split().freeze())),
             Rest::Chunked(decoder) => decoder.decode(received).map_err(|_| BodyError::NotChunked),

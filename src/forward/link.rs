@@ -6,11 +6,13 @@
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
+
+use super::deadline::Deadline;
 
 /// Room for a read: a head and a small body at first, more once a body proves large.
 const SMALL_READ: usize = 8 * 1024;
@@ -25,6 +27,8 @@ pub(super) struct Link {
     /// To be sent.
     pub(super) sending: Vec<u8>,
     sent: usize,
+    /// How long its server may take.
+    pub(super) deadline: Deadline,
     /// When it was last given back, in ticks of its pool.
     pub(super) rested_at: u64,
 }
@@ -34,7 +38,8 @@ impl Link {
     pub(super) async fn connect(host: &str, port: u16) -> io::Result<Box<Self>> {
         let stream = TcpStream::connect((host, port)).await?;
         stream.set_nodelay(true)?;
-        Ok(Box::new(Self { stream, received: BytesMut::new(), sending: Vec::new(), sent: 0, rested_at: 0 }))
+        let (received, sending, deadline) = (BytesMut::new(), Vec::new(), Deadline::now());
+        Ok(Box::new(Self { stream, received, sending, sent: 0, deadline, rested_at: 0 }))
     }
 
     /// Sends all that waits to be sent.
@@ -68,13 +73,7 @@ impl Link {
         if !self.received.is_empty() || !self.sending.is_empty() {
             return false;
         }
-        match self.stream.poll_read_ready(&mut Context::from_waker(Waker::noop())) {
-            Poll::Pending => true,
-            // Closed, or an answer that nobody asked for; or nothing after all.
-            Poll::Ready(Ok(())) => {
-                matches!(self.stream.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
-            }
-            Poll::Ready(Err(_)) => false,
-        }
+        // Anything else is the end, or an answer that nobody asked for.
+        matches!(self.stream.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 }

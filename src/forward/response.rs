@@ -1,9 +1,11 @@
 //! The head of an upstream's response: parsed, and where the body ends. Pure.
 
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
+use std::ops::Range;
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use smallvec::SmallVec;
 
 /// The largest head that is read.
@@ -55,9 +57,10 @@ impl BadHead {
     }
 }
 
-/// Takes a response's head off `bytes`; `None` if it is not all there. Interim responses (RFC 9110, section 15.2) are
+/// Takes a response's head off `bytes`; `None` if it is not all there. Its headers take the `room` of the request's,
+/// and their values share the buffer with the body. Interim responses (RFC 9110, section 15.2) are
 /// left out: the gateway has already told the client to continue.
-pub(super) fn parse(bytes: &mut BytesMut, method: &Method) -> Result<Option<Head>, BadHead> {
+pub(super) fn parse(bytes: &mut BytesMut, method: &Method, room: &mut HeaderMap) -> Result<Option<Head>, BadHead> {
     loop {
         let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
         let mut parsed = httparse::Response::new(&mut []);
@@ -76,9 +79,21 @@ pub(super) fn parse(bytes: &mut BytesMut, method: &Method) -> Result<Option<Head
             bytes.advance(length);
             continue;
         }
-        let head = finish(status, parsed.version == Some(1), parsed.headers, &bytes[..length], method)?;
-        bytes.advance(length);
-        return Ok(Some(head));
+        let mut passing = Passing::new();
+        let frame = Frame::read(parsed.headers, bytes, &mut passing)?;
+        let mut end = frame.body_end()?;
+        if *method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+            end = BodyEnd::Length(0);
+        }
+        let persists = parsed.version == Some(1) || frame.keep_alive;
+        let keep_alive = persists && !frame.close && end != BodyEnd::Close;
+        drop(frame);
+
+        let mut response = Response::new(());
+        *response.status_mut() = status;
+        fill(room, &mut passing, &bytes.split_to(length).freeze())?;
+        mem::swap(response.headers_mut(), room);
+        return Ok(Some(Head { response, end, keep_alive }));
     }
 }
 
@@ -97,28 +112,51 @@ struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    fn read(fields: &[httparse::Header<'a>]) -> Self {
+    /// Reads the fields of the head in `bytes` and picks those that go on to the client.
+    fn read(fields: &[httparse::Header<'a>], bytes: &[u8], passing: &mut Passing) -> Result<Self, BadHead> {
         let mut frame = Self::default();
         for field in fields {
-            if field.name.eq_ignore_ascii_case("content-length") {
-                frame.lengths_differ |= frame.length.is_some_and(|length| length != field.value);
-                frame.length = Some(field.value);
-            } else if field.name.eq_ignore_ascii_case("transfer-encoding") {
-                frame.codings += 1;
-                frame.chunked = field.value.eq_ignore_ascii_case(b"chunked");
-            } else if field.name.eq_ignore_ascii_case("connection") {
-                for option in field.value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+            let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| BadHead::NotHttp)?;
+            if frame.note(&name, field.value) {
+                let start = field.value.as_ptr() as usize - bytes.as_ptr() as usize;
+                passing.push((name, start..start + field.value.len()));
+            }
+        }
+        if !frame.named.is_empty() {
+            let is_named =
+                |name: &HeaderName| frame.named.iter().any(|named| named.eq_ignore_ascii_case(name.as_ref()));
+            passing.retain(|(name, _)| !is_named(name));
+        }
+        Ok(frame)
+    }
+
+    /// Notes what a header says; whether it goes on to the client, if Connection does not name it.
+    fn note(&mut self, name: &HeaderName, value: &'a [u8]) -> bool {
+        match *name {
+            CONTENT_LENGTH => {
+                self.lengths_differ |= self.length.is_some_and(|length| length != value);
+                self.length = Some(value);
+                return true;
+            }
+            TRANSFER_ENCODING => {
+                self.codings += 1;
+                self.chunked = value.eq_ignore_ascii_case(b"chunked");
+            }
+            CONNECTION => {
+                for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                     match option {
-                        _ if option.eq_ignore_ascii_case(b"close") => frame.close = true,
-                        _ if option.eq_ignore_ascii_case(b"keep-alive") => frame.keep_alive = true,
+                        _ if option.eq_ignore_ascii_case(b"close") => self.close = true,
+                        _ if option.eq_ignore_ascii_case(b"keep-alive") => self.keep_alive = true,
                         // It frames the body: nobody's to take away.
                         _ if option.eq_ignore_ascii_case(b"content-length") => {}
-                        _ => frame.named.push(option),
+                        _ => self.named.push(option),
                     }
                 }
             }
+            UPGRADE => {}
+            _ => return !matches!(name.as_str(), "keep-alive" | "proxy-connection"),
         }
-        frame
+        false
     }
 
     fn body_end(&self) -> Result<BodyEnd, BadHead> {
@@ -129,45 +167,19 @@ impl<'a> Frame<'a> {
             _ => Err(BadHead::Length),
         }
     }
-
-    /// Whether a header goes on to the client.
-    fn passes(&self, name: &HeaderName) -> bool {
-        let hop =
-            matches!(name.as_str(), "connection" | "transfer-encoding" | "upgrade" | "keep-alive" | "proxy-connection");
-        !hop && !self.named.iter().any(|named| named.eq_ignore_ascii_case(name.as_str().as_bytes()))
-    }
 }
 
-fn finish(
-    status: StatusCode,
-    http_11: bool,
-    fields: &[httparse::Header<'_>],
-    raw: &[u8],
-    method: &Method,
-) -> Result<Head, BadHead> {
-    let frame = Frame::read(fields);
-    let mut end = frame.body_end()?;
-    if *method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
-        end = BodyEnd::Length(0);
-    }
-    let keep_alive = (http_11 || frame.keep_alive) && !frame.close && end != BodyEnd::Close;
+/// Names of headers, and where in the head their values are.
+type Passing = SmallVec<[(HeaderName, Range<usize>); 16]>;
 
-    // One copy, which all values point into.
-    let shared = Bytes::copy_from_slice(raw);
-    let mut response = Response::new(());
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
+fn fill(headers: &mut HeaderMap, passing: &mut Passing, head: &Bytes) -> Result<(), BadHead> {
+    headers.clear();
     // Room for the headers of the limits as well.
-    headers.reserve(fields.len() + 4);
-    for field in fields {
-        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| BadHead::NotHttp)?;
-        if frame.passes(&name) {
-            let start = field.value.as_ptr() as usize - raw.as_ptr() as usize;
-            let value = shared.slice(start..start + field.value.len());
-            headers.append(name, HeaderValue::from_maybe_shared(value).map_err(|_| BadHead::NotHttp)?);
-        }
+    headers.reserve(passing.len() + 4);
+    for (name, place) in passing.drain(..) {
+        headers.append(name, HeaderValue::from_maybe_shared(head.slice(place)).map_err(|_| BadHead::NotHttp)?);
     }
-    Ok(Head { response, end, keep_alive })
+    Ok(())
 }
 
 fn number(digits: &[u8]) -> Result<u64, BadHead> {
@@ -182,7 +194,7 @@ mod tests {
     use super::*;
 
     fn head(text: &str, method: &Method) -> Result<Option<Head>, BadHead> {
-        parse(&mut BytesMut::from(text), method)
+        parse(&mut BytesMut::from(text), method, &mut HeaderMap::new())
     }
 
     fn end(fields: &str) -> Result<BodyEnd, BadHead> {
@@ -240,7 +252,7 @@ mod tests {
         let text = "HTTP/1.1 200 OK\r\nconnection: x-hop, content-length\r\nx-hop: 1\r\nkeep-alive: 5\r\nupgrade: x\r\n\
                     content-length: 2\r\nset-cookie: a\r\nset-cookie: b\r\n\r\nok";
         let mut bytes = BytesMut::from(text);
-        let found = parse(&mut bytes, &Method::GET).unwrap().unwrap();
+        let found = parse(&mut bytes, &Method::GET, &mut HeaderMap::new()).unwrap().unwrap();
         let names: Vec<_> =
             found.response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         assert_eq!(names, [("content-length", "2"), ("set-cookie", "a"), ("set-cookie", "b")]);
@@ -277,7 +289,7 @@ mod tests {
         fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), prefix in any::<bool>()) {
             let mut text = if prefix { BytesMut::from("HTTP/1.1 200 OK\r\n") } else { BytesMut::new() };
             text.extend_from_slice(&bytes);
-            let _ = parse(&mut text, &Method::GET);
+            let _ = parse(&mut text, &Method::GET, &mut HeaderMap::new());
         }
     }
 }
