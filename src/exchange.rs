@@ -245,9 +245,10 @@ impl Hop<'_> {
             return (Outcome::Failed, answer.map(Content::Own));
         };
         let (parts, body) = request.into_parts();
-        let target = match self.strip {
-            0 => Cow::Borrowed(parts.uri.path_and_query().map_or("/", PathAndQuery::as_str)),
-            count => Cow::Owned(stripped(&parts.uri, count)),
+        let target = match (self.strip, parts.uri.path_and_query().map_or("/", PathAndQuery::as_str)) {
+            (0, whole) if whole.starts_with('/') => Cow::Borrowed(whole),
+            // In absolute form there may be a query without a path.
+            (count, _) => Cow::Owned(stripped(&parts.uri, count)),
         };
         let outbound = Outbound {
             method: &parts.method,

@@ -119,6 +119,18 @@ fn heads_without_bodies_pass_and_the_connection_lives_on() {
 }
 
 #[test]
+fn a_target_in_absolute_form_is_sent_as_a_path() {
+    let up = Upstream::start(|request| reply(200, &request.target));
+    let gateway = Gateway::start(&up.everything());
+    for (target, path) in
+        [("http://a", "/"), ("http://a/", "/"), ("http://a?x=1", "/?x=1"), ("http://a/b//c?x#y", "/b//c?x")]
+    {
+        let response = gateway.client().call(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert_eq!(response.text(), path, "{target}");
+    }
+}
+
+#[test]
 fn what_belongs_to_one_connection_is_not_forwarded() {
     let gateway = Gateway::start(ECHO);
     let fields = "Connection: keep-alive, X-Hop\r\nConnection: x-other-hop\r\nX-Hop: 1\r\nX-Other-Hop: 1\r\nKeep-Alive: timeout=5\r\n\
