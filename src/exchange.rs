@@ -250,6 +250,8 @@ impl Hop<'_> {
             // In absolute form there may be a query without a path.
             (count, _) => Cow::Owned(stripped(&parts.uri, count)),
         };
+        // HTTP/1.0 need not name a host, but what is sent on is HTTP/1.1 and has to.
+        let preserve_host = self.preserve_host && parts.headers.contains_key(header::HOST);
         let outbound = Outbound {
             method: &parts.method,
             target: &target,
@@ -257,7 +259,7 @@ impl Hop<'_> {
             origin: Origin {
                 peer: &self.caller.address,
                 trusted: self.client.via_trusted,
-                authority: (!self.preserve_host).then_some(&server.authority),
+                authority: (!preserve_host).then_some(&server.authority),
             },
         };
         match self.upstream.send(server, &self.caller.worker.pools, &outbound, body).await {

@@ -69,6 +69,16 @@ fn http_1_0_closes_unless_it_is_asked_to_stay() {
 }
 
 #[test]
+fn a_request_without_a_host_is_sent_on_with_one() {
+    let up = Upstream::start(|_| reply(200, ""));
+    let gateway = Gateway::start(&format!("{}preserve_host = true\n", up.everything()));
+    assert_eq!(gateway.client().call("GET / HTTP/1.0\r\n\r\n").status, 200);
+    assert_eq!(gateway.client().get("/").status, 200);
+    let hosts: Vec<_> = up.received().iter().map(|request| request.headers.joined("host")).collect();
+    assert_eq!(hosts, [up.address().to_string(), "test.example".to_owned()]);
+}
+
+#[test]
 fn connection_close_closes() {
     let gateway = Gateway::start(ECHO);
     let mut client = gateway.client();
