@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use smallvec::SmallVec;
 
 /// The largest head that is read.
@@ -164,7 +164,13 @@ fn finish(
         if frame.passes(&name) {
             let start = field.value.as_ptr() as usize - raw.as_ptr() as usize;
             let value = shared.slice(start..start + field.value.len());
-            headers.append(name, HeaderValue::from_maybe_shared(value).map_err(|_| BadHead::NotHttp)?);
+            let value = HeaderValue::from_maybe_shared(value).map_err(|_| BadHead::NotHttp)?;
+            // A length that is repeated goes on once (RFC 9110, section 8.6).
+            if name == header::CONTENT_LENGTH {
+                headers.insert(name, value);
+            } else {
+                headers.append(name, value);
+            }
         }
     }
     Ok(Head { response, end, keep_alive })

@@ -141,6 +141,21 @@ fn a_target_in_absolute_form_is_sent_as_a_path() {
 }
 
 #[test]
+fn a_length_that_is_said_twice_goes_on_once() {
+    let up = Upstream::start(|request| {
+        let body = if request.method == "HEAD" { "" } else { "ok" };
+        format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{body}").into_bytes()
+    });
+    let gateway = Gateway::start(&up.everything());
+    let mut client = gateway.client();
+    for method in ["GET", "HEAD"] {
+        client.send(format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let response = client.response(method == "HEAD");
+        assert_eq!((response.status, response.headers.joined("content-length")), (200, "2".to_owned()), "{method}");
+    }
+}
+
+#[test]
 fn what_belongs_to_one_connection_is_not_forwarded() {
     let gateway = Gateway::start(ECHO);
     let fields = "Connection: keep-alive, X-Hop\r\nConnection: x-other-hop\r\nX-Hop: 1\r\nX-Other-Hop: 1\r\nKeep-Alive: timeout=5\r\n\
