@@ -106,6 +106,8 @@ pub struct Account {
     worker: usize,
     begun: Time,
     line: Option<Box<Line>>,
+    /// Whether it was a HEAD: then no body goes out, and nobody asks for one.
+    bodiless: bool,
     outcome: Outcome,
     status: Option<StatusCode>,
     bytes: u64,
@@ -113,14 +115,15 @@ pub struct Account {
 
 impl Account {
     /// Opens the account of a request that came at `begun`. Without a `line` the access log is silent.
-    pub fn open(route: Arc<RouteTally>, worker: usize, begun: Time, line: Option<Box<Line>>) -> Self {
-        Self { route, worker, begun, line, outcome: Outcome::Abandoned, status: None, bytes: 0 }
+    pub fn open(route: Arc<RouteTally>, worker: usize, begun: Time, method: &Method, line: Option<Box<Line>>) -> Self {
+        let bodiless = *method == Method::HEAD;
+        Self { route, worker, begun, line, bodiless, outcome: Outcome::Abandoned, status: None, bytes: 0 }
     }
 
     /// The response that the account is closed with, once its body is out.
     pub fn settle(mut self, outcome: Outcome, status: StatusCode, content: Content) -> Settled {
         self.status = Some(status);
-        if content.is_end_stream() {
+        if self.bodiless || content.is_end_stream() {
             self.outcome = outcome;
         }
         Settled { content, outcome, account: self }

@@ -209,7 +209,7 @@ fn open(
         })
     });
     let tally = route.map_or(&gateway.unrouted, |route| &route.tally);
-    Account::open(tally.clone(), worker.index, now, line)
+    Account::open(tally.clone(), worker.index, now, request.method(), line)
 }
 
 fn own(account: Account, outcome: Outcome, answer: Answer) -> Response<Settled> {
