@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWrite};
@@ -63,18 +63,11 @@ impl Link {
     }
 
     /// Whether a resting connection is still open, with nothing on it. Asks what the last poll of the system
-    /// found and makes no system call while nothing has happened; wakes nobody.
+    /// found and makes no system call while nothing has happened. Not by polling: a task that has polled much is
+    /// put off, and would take all the rest for quiet.
     pub(super) fn is_quiet(&self) -> bool {
-        if !self.received.is_empty() || !self.sending.is_empty() {
-            return false;
-        }
-        match self.stream.poll_read_ready(&mut Context::from_waker(Waker::noop())) {
-            Poll::Pending => true,
-            // Closed, or an answer that nobody asked for; or nothing after all.
-            Poll::Ready(Ok(())) => {
-                matches!(self.stream.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
-            }
-            Poll::Ready(Err(_)) => false,
-        }
+        // Otherwise closed, or an answer that nobody asked for; or nothing after all.
+        let quiet = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        self.received.is_empty() && self.sending.is_empty() && self.stream.try_read(&mut [0; 1]).is_err_and(quiet)
     }
 }
