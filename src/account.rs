@@ -115,6 +115,8 @@ pub struct Account {
     worker: usize,
     begun: Time,
     line: Option<Box<Line>>,
+    /// Whether it was a HEAD: then no body goes out, and nobody asks for one.
+    bodiless: bool,
     outcome: Outcome,
     status: Option<StatusCode>,
     bytes: u64,
@@ -124,8 +126,9 @@ pub struct Account {
 
 impl Account {
     /// Opens the account of a request that came at `begun`. Without a `line` the access log is silent.
-    pub fn open(route: Arc<RouteTally>, worker: usize, begun: Time, line: Option<Box<Line>>) -> Self {
-        Self { route, worker, begun, line, outcome: Outcome::Abandoned, status: None, bytes: 0, permits: Vec::new() }
+    pub fn open(route: Arc<RouteTally>, worker: usize, begun: Time, method: &Method, line: Option<Box<Line>>) -> Self {
+        let (outcome, bodiless) = (Outcome::Abandoned, *method == Method::HEAD);
+        Self { route, worker, begun, line, bodiless, outcome, status: None, bytes: 0, permits: Vec::new() }
     }
 
     /// Holds these places until the account is closed.
@@ -136,7 +139,7 @@ impl Account {
     /// The response that the account is closed with, once its body is out.
     pub fn settle(mut self, outcome: Outcome, status: StatusCode, content: Content) -> Settled {
         self.status = Some(status);
-        if content.is_end_stream() {
+        if self.bodiless || content.is_end_stream() {
             self.outcome = outcome;
         }
         Settled { content, outcome, account: self }

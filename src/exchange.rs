@@ -221,7 +221,7 @@ fn open(
         })
     });
     let tally = route.map_or(&gateway.unrouted, |route| &route.tally);
-    Account::open(tally.clone(), worker.index, now, line)
+    Account::open(tally.clone(), worker.index, now, request.method(), line)
 }
 
 fn own(account: Account, outcome: Outcome, answer: Answer) -> Response<Settled> {
@@ -246,10 +246,13 @@ impl Hop<'_> {
             return (Outcome::Failed, answer.map(Content::Own));
         };
         let (parts, body) = request.into_parts();
-        let target = match self.strip {
-            0 => Cow::Borrowed(parts.uri.path_and_query().map_or("/", PathAndQuery::as_str)),
-            count => Cow::Owned(stripped(&parts.uri, count)),
+        let target = match (self.strip, parts.uri.path_and_query().map_or("/", PathAndQuery::as_str)) {
+            (0, whole) if whole.starts_with('/') => Cow::Borrowed(whole),
+            // In absolute form there may be a query without a path.
+            (count, _) => Cow::Owned(stripped(&parts.uri, count)),
         };
+        // HTTP/1.0 need not name a host, but what is sent on is HTTP/1.1 and has to.
+        let preserve_host = self.preserve_host && parts.headers.contains_key(header::HOST);
         let mut outbound = Outbound {
             method: &parts.method,
             target: &target,
@@ -257,7 +260,7 @@ impl Hop<'_> {
             origin: Origin {
                 peer: &self.caller.address,
                 trusted: self.client.via_trusted,
-                authority: (!self.preserve_host).then_some(&server.authority),
+                authority: (!preserve_host).then_some(&server.authority),
             },
         };
         match self.upstream.send(server, &self.caller.worker.pools, &mut outbound, body).await {

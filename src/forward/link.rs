@@ -68,12 +68,11 @@ impl Link {
     }
 
     /// Whether a resting connection is still open, with nothing on it. Asks what the last poll of the system
-    /// found and makes no system call while nothing has happened; wakes nobody.
+    /// found and makes no system call while nothing has happened. Not by polling: a task that has polled much is
+    /// put off, and would take all the rest for quiet.
     pub(super) fn is_quiet(&self) -> bool {
-        if !self.received.is_empty() || !self.sending.is_empty() {
-            return false;
-        }
-        // Anything else is the end, or an answer that nobody asked for.
-        matches!(self.stream.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        // Otherwise closed, or an answer that nobody asked for; or nothing after all.
+        let quiet = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        self.received.is_empty() && self.sending.is_empty() && self.stream.try_read(&mut [0; 1]).is_err_and(quiet)
     }
 }

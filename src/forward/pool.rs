@@ -51,3 +51,25 @@ impl Pools {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn closed_connections_are_not_handed_out_however_many() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let pools = Pools::default();
+        for _ in 0..300 {
+            let link = Link::connect("127.0.0.1", port).await.unwrap();
+            drop(listener.accept().await.unwrap());
+            pools.put(0, link);
+        }
+        // Time for the system to tell.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(pools.take(0).is_none());
+    }
+}

@@ -108,6 +108,12 @@ fn fate(name: &HeaderName) -> Fate {
     }
 }
 
+/// Whether a client's trailer goes on. Some upstreams take trailers for headers (RFC 9110, section 6.5.1): nothing is
+/// said there that a header must not say.
+pub(super) fn may_trail(name: &HeaderName) -> bool {
+    matches!(fate(name), Fate::Pass)
+}
+
 /// The headers that Connection keeps on this connection, in any case.
 fn named_by_connection(headers: &HeaderMap) -> SmallVec<[&[u8]; 2]> {
     let lines = headers.get_all(header::CONNECTION).iter();

@@ -177,7 +177,13 @@ fn fill(headers: &mut HeaderMap, passing: &mut Passing, head: &Bytes) -> Result<
     // Room for the headers of the limits as well.
     headers.reserve(passing.len() + 4);
     for (name, place) in passing.drain(..) {
-        headers.append(name, HeaderValue::from_maybe_shared(head.slice(place)).map_err(|_| BadHead::NotHttp)?);
+        let value = HeaderValue::from_maybe_shared(head.slice(place)).map_err(|_| BadHead::NotHttp)?;
+        // A length that is repeated goes on once (RFC 9110, section 8.6).
+        if name == CONTENT_LENGTH {
+            headers.insert(name, value);
+        } else {
+            headers.append(name, value);
+        }
     }
     Ok(())
 }

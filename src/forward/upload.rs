@@ -9,7 +9,7 @@ use hyper::body::{Body, Incoming};
 
 use super::chunked;
 use super::link::Link;
-use super::request::Framing;
+use super::request::{Framing, may_trail};
 
 /// A body that is being sent.
 #[derive(Debug)]
@@ -77,7 +77,8 @@ impl Upload {
                     Ok(data) => link.sending.extend_from_slice(&data),
                     Err(frame) => {
                         if chunked {
-                            chunked::encode_end(frame.trailers_ref(), &mut link.sending);
+                            let trailers = frame.trailers_ref().into_iter().flatten();
+                            chunked::encode_end(trailers.filter(|(name, _)| may_trail(name)), &mut link.sending);
                         }
                         self.body = None;
                         continue;
@@ -86,7 +87,7 @@ impl Upload {
                 Some(Err(error)) => return Poll::Ready(Err(UploadError::Client(error))),
                 None => {
                     if chunked {
-                        chunked::encode_end(None, &mut link.sending);
+                        chunked::encode_end([], &mut link.sending);
                     }
                     self.body = None;
                     continue;

@@ -200,6 +200,21 @@ fn trailers_pass_both_ways() {
 }
 
 #[test]
+fn trailers_say_nothing_that_headers_must_not() {
+    let up = Upstream::start(|_| reply(200, "ok"));
+    let gateway = Gateway::start(&up.everything());
+    let trailers = "X-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1\r\nHost: b\r\nContent-Length: 9\r\n\
+        Transfer-Encoding: chunked\r\nConnection: close\r\nX-Sum: 6\r\n";
+    let request = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n";
+    assert_eq!(gateway.client().call(format!("{request}{trailers}\r\n")).text(), "ok");
+    let received = &up.received()[0].trailers;
+    for name in ["x-forwarded-for", "forwarded", "host", "content-length", "transfer-encoding", "connection"] {
+        assert_eq!(received.get(name), None, "{received:?}");
+    }
+    assert_eq!(received.get("x-sum"), Some("6"));
+}
+
+#[test]
 fn expect_is_answered_when_the_body_is_wanted() {
     let up = Upstream::start(|request| reply(200, std::str::from_utf8(&request.body).unwrap()));
     let limit = "[limits.l]\nkey = \"global\"\nrates = [\"1/d\"]\n";

@@ -69,6 +69,16 @@ fn http_1_0_closes_unless_it_is_asked_to_stay() {
 }
 
 #[test]
+fn a_request_without_a_host_is_sent_on_with_one() {
+    let up = Upstream::start(|_| reply(200, ""));
+    let gateway = Gateway::start(&format!("{}preserve_host = true\n", up.everything()));
+    assert_eq!(gateway.client().call("GET / HTTP/1.0\r\n\r\n").status, 200);
+    assert_eq!(gateway.client().get("/").status, 200);
+    let hosts: Vec<_> = up.received().iter().map(|request| request.headers.joined("host")).collect();
+    assert_eq!(hosts, [up.address().to_string(), "test.example".to_owned()]);
+}
+
+#[test]
 fn connection_close_closes() {
     let gateway = Gateway::start(ECHO);
     let mut client = gateway.client();
@@ -116,6 +126,33 @@ fn heads_without_bodies_pass_and_the_connection_lives_on() {
     assert_eq!((unchanged.status, unchanged.headers.must("etag")), (304, "\"x\""));
     assert_eq!(client.get("/").text(), "after");
     assert!(up.connections() <= 2, "an upstream connection was lost: {}", up.connections());
+}
+
+#[test]
+fn a_target_in_absolute_form_is_sent_as_a_path() {
+    let up = Upstream::start(|request| reply(200, &request.target));
+    let gateway = Gateway::start(&up.everything());
+    for (target, path) in
+        [("http://a", "/"), ("http://a/", "/"), ("http://a?x=1", "/?x=1"), ("http://a/b//c?x#y", "/b//c?x")]
+    {
+        let response = gateway.client().call(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert_eq!(response.text(), path, "{target}");
+    }
+}
+
+#[test]
+fn a_length_that_is_said_twice_goes_on_once() {
+    let up = Upstream::start(|request| {
+        let body = if request.method == "HEAD" { "" } else { "ok" };
+        format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{body}").into_bytes()
+    });
+    let gateway = Gateway::start(&up.everything());
+    let mut client = gateway.client();
+    for method in ["GET", "HEAD"] {
+        client.send(format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let response = client.response(method == "HEAD");
+        assert_eq!((response.status, response.headers.joined("content-length")), (200, "2".to_owned()), "{method}");
+    }
 }
 
 #[test]

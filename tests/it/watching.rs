@@ -131,6 +131,19 @@ fn every_request_has_one_line() {
 }
 
 #[test]
+fn a_head_is_accounted_for_like_a_get() {
+    let limit = "[limits.l]\nkey = \"global\"\nrates = [\"1/d\"]\n";
+    let route = "[[routes]]\npath = \"/fixed\"\nlimits = [\"l\"]\nrespond = { status = 200, body = \"hello\" }\n";
+    let gateway = Gateway::start(&format!("{limit}{route}"));
+    let mut client = gateway.client();
+    for (path, status, outcome) in [("/fixed", 200, "responded"), ("/fixed", 429, "limited"), ("/", 404, "unrouted")] {
+        client.send(format!("HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert_eq!(client.response(true).status, status);
+        gateway.wait_log(outcome, |line| line["status"] == status && line["outcome"] == outcome);
+    }
+}
+
+#[test]
 fn a_query_is_not_in_the_log() {
     // Keys travel in queries too.
     let gateway = Gateway::start("[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n");
