@@ -2,12 +2,16 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use http::{HeaderName, HeaderValue, Method, Request, Uri};
 
-use crate::{config, describe, log, serve};
+use crate::config::{self, Config};
+use crate::explain::{self, Question};
+use crate::{describe, log, serve};
 
 /// A reverse proxy that limits rates.
 ///
@@ -32,6 +36,35 @@ struct Cli {
 enum Command {
     /// Check the file and print what was understood: routes in the order they match, limits, the store.
     Check,
+    /// Print what would happen to a request: its route, limits, key and rates, and the answer on fresh counters.
+    ///
+    /// For example: gateway explain -X POST -H 'x-api-key: k' http://api.example.com/v1/acme/users
+    Explain(Explain),
+}
+
+#[derive(Debug, clap::Args)]
+struct Explain {
+    /// The method.
+    #[arg(short = 'X', long, value_name = "METHOD", default_value = "GET")]
+    request: Method,
+    /// A header; may be given several times.
+    #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = header)]
+    header: Vec<(HeaderName, HeaderValue)>,
+    /// The address that the request comes from.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    from: IpAddr,
+    /// Print keys as they are.
+    #[arg(long)]
+    show_keys: bool,
+    /// The URL, with or without scheme and host.
+    url: Uri,
+}
+
+fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("a header is NAME: VALUE")?;
+    let name = name.trim().parse().map_err(|_| format!("{name:?} is not the name of a header"))?;
+    let value = HeaderValue::from_str(value.trim()).map_err(|_| "the value has characters that no header has")?;
+    Ok((name, value))
 }
 
 /// The file or the command line is not valid.
@@ -53,6 +86,7 @@ pub fn run() -> ExitCode {
             let _ = std::io::stdout().write_all(describe::describe(&config).as_bytes());
             ExitCode::SUCCESS
         }
+        Some(Command::Explain(asked)) => explained(&config, asked),
         None => {
             let logging = match log::start(&config.log) {
                 Ok(logging) => logging,
@@ -61,6 +95,24 @@ pub fn run() -> ExitCode {
             let ended = serve::run(&cli.config, config);
             drop(logging);
             ended.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn explained(config: &Config, asked: Explain) -> ExitCode {
+    let mut request = Request::new(());
+    (*request.method_mut(), *request.uri_mut()) = (asked.request, asked.url);
+    for (name, value) in asked.header {
+        request.headers_mut().append(name, value);
+    }
+    match explain::explain(config, &Question { request, peer: asked.from, show_keys: asked.show_keys }) {
+        Ok(text) => {
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            complain(&format!("error: {why}"));
+            ExitCode::from(INVALID)
         }
     }
 }

@@ -105,7 +105,7 @@ pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<S
         Decision::Admitted => {}
         Decision::Unknown if gateway.on_error == OnError::Allow => {}
         _ => {
-            let (outcome, answer) = refuse(route, &opinion, now, &caller);
+            let (outcome, answer) = refuse(route, &opinion, now, &mut caller.last_refusal.borrow_mut());
             return own(account, outcome, answer);
         }
     }
@@ -129,13 +129,10 @@ pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<S
 }
 
 /// The answer to a request that its limits do not let through.
-fn refuse(route: &Served, opinion: &Opinion<'_>, now: Time, caller: &Caller) -> (Outcome, Answer) {
+pub fn refuse(route: &Served, opinion: &Opinion<'_>, now: Time, last: &mut LastRefusal) -> (Outcome, Answer) {
     let name = |guard: usize| route.guards.get(guard).map_or("", |guard| guard.terms.own().name());
     match opinion.decision {
-        Decision::Rejected => {
-            let mut last = caller.last_refusal.borrow_mut();
-            (Outcome::Limited, route.report.reject(&opinion.judged, now, &mut last))
-        }
+        Decision::Rejected => (Outcome::Limited, route.report.reject(&opinion.judged, now, last)),
         Decision::Silenced(guard) => (Outcome::Silenced, route.report.silence(guard)),
         Decision::TooCostly { place, cost, most } => (Outcome::Limited, route.report.too_costly(place, cost, most)),
         Decision::Blocked(guard) => {

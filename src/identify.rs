@@ -132,6 +132,16 @@ impl Identity {
         }
     }
 
+    /// Every part of the key: the source that is present, and what it says.
+    pub fn parts<'s>(&'s self, facts: &Facts<'_>) -> Vec<Option<(&'s Source, Vec<u8>)>> {
+        let read = |reader: &'s Reader| {
+            let mut bytes = Vec::new();
+            reader.read(facts, &mut bytes)?;
+            Some((&reader.source, bytes.split_off(HEAD)))
+        };
+        self.parts.iter().map(|readers| readers.iter().find_map(read)).collect()
+    }
+
     /// The key that all requests without one share.
     pub fn nobody(&self) -> Fingerprint {
         self.domain.fingerprint(b"")

@@ -37,4 +37,5 @@ pub mod echo;
 pub mod log;
 pub mod serve;
 pub mod describe;
+pub mod explain;
 pub mod cli;

@@ -6,6 +6,7 @@
 
 pub mod host;
 pub mod path;
+mod mismatch;
 
 use std::cmp::Reverse;
 
@@ -13,6 +14,8 @@ use foldhash::HashMap;
 use http::{HeaderMap, HeaderName, Method};
 
 use crate::config::{Host, PathPattern, Route, Segment};
+
+pub use mismatch::{Mismatch, mismatch};
 
 /// All routes, ready to be searched.
 #[derive(Debug, Default)]
@@ -245,6 +248,19 @@ mod tests {
         assert_eq!(find(&routes, "h", "*", &Method::OPTIONS, None), None);
     }
 
+    #[test]
+    fn a_mismatch_names_the_first_thing_that_differs() {
+        let wanted = route("*.example.com", "/v1/{a}", &[Method::POST], &[("x-beta", "1")]);
+        let beta = HeaderMap::from_iter([("x-beta".parse().unwrap(), HeaderValue::from_static("1"))]);
+        let why = |host, path, method: Method, headers| mismatch(&wanted, host, path, &method, headers);
+        let none = HeaderMap::new();
+        assert_eq!(why("example.com", "/v1/x", Method::POST, &beta), Some(Mismatch::Host));
+        assert_eq!(why("a.example.com", "/v1/", Method::POST, &beta), Some(Mismatch::Path));
+        assert_eq!(why("a.example.com", "/v1/x", Method::GET, &beta), Some(Mismatch::Method));
+        assert_eq!(why("a.example.com", "/v1/x", Method::POST, &none), Some(Mismatch::Header("x-beta".into())));
+        assert_eq!(why("a.example.com", "/v1/x", Method::POST, &beta), None);
+    }
+
     /// Whether the pattern is for this path, read off its definition.
     fn covers(pattern: &PathPattern, path: &str) -> bool {
         let mut segments = path[1..].split('/');
@@ -267,6 +283,11 @@ mod tests {
             let walked = order(&routes).into_iter().find(|(_, route)| covers(&route.path, &path)).map(|(index, _)| index);
             let found = Routes::build(&routes).find("h", &path, &Method::GET, &HeaderMap::new());
             prop_assert_eq!(found, walked);
+            for (index, route) in routes.iter().enumerate() {
+                let fits = mismatch(route, "h", &path, &Method::GET, &HeaderMap::new()).is_none();
+                prop_assert_eq!(fits, covers(&route.path, &path));
+                prop_assert!(fits || found != Some(index));
+            }
         }
     }
 }

@@ -17,24 +17,7 @@ const fn kinds() -> [u8; 256] {
     while byte < 128 {
         kinds[byte as usize] = match byte {
             b'A'..=b'Z' => UPPER,
-            b'a'..=b'z'
-            | b'0'..=b'9'
-            | b'-'
-            | b'.'
-            | b'_'
-            | b'~'
-            | b'%'
-            | b'!'
-            | b'$'
-            | b'&'
-            | b'\''
-            | b'('
-            | b')'
-            | b'*'
-            | b'+'
-            | b','
-            | b';'
-            | b'=' => 0,
+            b'a'..=b'z' | b'0'..=b'9' | b'!' | b'$'..=b'.' | b';' | b'=' | b'_' | b'~' => 0,
             _ => FOREIGN,
         };
         byte += 1;

@@ -6,6 +6,7 @@ mod bodies;
 mod cli;
 mod client_ip;
 mod drain;
+mod explain;
 mod failures;
 mod forwarding;
 mod harness;

@@ -1,0 +1,234 @@
+//! What would happen to a request, for `gateway explain`: its route and why not another, each limit with the key, the
+//! rates that hold and why, and the answer on fresh counters. The store is not asked.
+
+use std::cell::RefCell;
+use std::fmt::Write as _;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use http::{HeaderMap, Request, header};
+
+use crate::clock;
+use crate::config::{self, Config, Cost, Missing, OnLimit, Source};
+use crate::decide::{self, Case, Decision, Guard, Term};
+use crate::exchange;
+use crate::gateway::{Action, Gateway, Kept, Served};
+use crate::identify::client::client;
+use crate::identify::{Facts, Memo};
+use crate::respond::limits::LastRefusal;
+use crate::route::{self, host, mismatch, path};
+use crate::store::Store;
+
+/// What is shown instead of a key.
+const MASK: &str = "***";
+
+/// A question.
+pub struct Question {
+    /// The request, its target with or without a host.
+    pub request: Request<()>,
+    /// Where it comes from.
+    pub peer: IpAddr,
+    /// Whether keys are printed as they are.
+    pub show_keys: bool,
+}
+
+/// The answer in words.
+///
+/// # Errors
+/// When the request is not one that could be routed, in words too.
+pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
+    let request = &question.request;
+    let named = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("?"));
+    let authority = request.uri().authority().map(http::uri::Authority::as_str).or(named).unwrap_or("");
+    let host = host::normal(authority).ok_or(format!("{authority:?} is not a host"))?;
+    let path = path::normal(request.uri().path())
+        .map_err(|_| format!("{:?} can be read in two ways: it would be answered 400", request.uri().path()))?;
+
+    let gateway = Gateway::build(config, &Kept::new(1));
+    let client = client(question.peer, request.headers(), &gateway.trusted_proxies);
+    let mut text = String::new();
+    let found = gateway.routes.find(&host, &path, request.method(), request.headers());
+    let from = if client.via_trusted { " (believing X-Forwarded-For)" } else { "" };
+    line(&mut text, &format!("{} {host}{path} from {}{from}", request.method(), client.address));
+    let Some((index, served)) = found.and_then(|index| Some((index, gateway.served.get(index)?))) else {
+        line(&mut text, "\nno route is for it: answered 404");
+        others(&mut text, config, None, request, &host, &path);
+        return Ok(text);
+    };
+    line(&mut text, &format!("\nroute {}\n  {}", served.tally.name, action(config, index)));
+
+    let facts = Facts {
+        method: request.method(),
+        host: &host,
+        path: &path,
+        query: request.uri().query(),
+        headers: request.headers(),
+        client: client.address,
+        route: &served.tally.name,
+    };
+    line(&mut text, if served.guards.is_empty() { "\nno limits" } else { "\nlimits, asked together" });
+    for (guard, limit) in served.guards.iter().zip(&config.routes[index].limits) {
+        let limit = &config.limits[*limit];
+        line(&mut text, &format!("  {}", limit.name));
+        Described { guard, limit, facts: &facts, show_keys: question.show_keys }.write(&mut text);
+    }
+    fresh(&mut text, &gateway, served, &facts).map_err(|error| error.to_string())?;
+    others(&mut text, config, Some(index), request, &host, &path);
+    Ok(text)
+}
+
+fn line(text: &mut String, line: &str) {
+    text.push_str(line);
+    text.push('\n');
+}
+
+fn action(config: &Config, index: usize) -> String {
+    match &config.routes[index].action {
+        config::Action::Forward { upstream, .. } => format!("goes to {}", config.upstreams[*upstream].name),
+        config::Action::Respond { status, .. } => format!("answers {status}"),
+    }
+}
+
+/// One limit as it sees the request.
+struct Described<'a> {
+    guard: &'a Guard,
+    limit: &'a config::Limit,
+    facts: &'a Facts<'a>,
+    show_keys: bool,
+}
+
+impl Described<'_> {
+    fn write(&self, text: &mut String) {
+        let memo = &mut Memo::default();
+        let key = self.guard.identity.of(self.facts, 0, memo);
+        line(text, &format!("    key      {}", self.key()));
+        let counted = match (key, self.guard.missing) {
+            (Some(key), _) => Some(key),
+            (None, Missing::Shared) => Some(self.guard.identity.nobody()),
+            (None, Missing::Skip | Missing::Reject) => None,
+        };
+        let Some(counted) = counted else { return };
+        line(text, &format!("    counted  {}:{counted}", self.limit.name));
+        let term = self.guard.terms.of(&self.guard.identity, key.is_some(), self.facts, memo);
+        line(text, &format!("    rates    {}", self.rates(term)));
+        if let Some(most) = self.guard.max_in_flight {
+            line(text, &format!("    at once  {most} under way"));
+        }
+        let cost = match &self.guard.cost {
+            Cost::Fixed(cost) => cost.to_string(),
+            Cost::RequestHeader(name) => format!("what the request's {name} says, otherwise 1"),
+            Cost::ResponseHeader(name) => format!("what the response's {name} says, charged after it"),
+            Cost::OnStatus(cost, _) => format!("{cost} if the response has one of the statuses that count"),
+        };
+        line(text, &format!("    cost     {cost}"));
+        let over = match self.guard.on_limit {
+            OnLimit::Reject => format!("answered {}", self.limit.status.as_u16()),
+            OnLimit::Shadow => "forwarded all the same, with a header that says so".to_owned(),
+            OnLimit::Silent => format!("answered {}, and nobody is asked", self.limit.status.as_u16()),
+            OnLimit::Delay { max_delay, max_delayed } => {
+                format!("held for up to {max_delay:?}, {max_delayed} of a key at the same time")
+            }
+        };
+        line(text, &format!("    over it  {over}"));
+    }
+
+    fn key(&self) -> String {
+        let parts = self.guard.identity.parts(self.facts);
+        if parts.iter().any(Option::is_none) {
+            return match self.guard.missing {
+                Missing::Shared => "none: counted with all others that have none".to_owned(),
+                Missing::Skip => "none: the limit does not apply".to_owned(),
+                Missing::Reject => "none: answered 400".to_owned(),
+            };
+        }
+        let shown = |(source, value): (&Source, Vec<u8>)| match source {
+            Source::Global => source.to_string(),
+            Source::ClientIp { v6 } if self.show_keys => format!("{} from {source}", network(&value, *v6)),
+            // These are in the question.
+            _ if self.show_keys || matches!(source, Source::Method | Source::Host | Source::Route | Source::Path) => {
+                format!("{:?} from {source}", String::from_utf8_lossy(&value))
+            }
+            _ => format!("{MASK} from {source}"),
+        };
+        parts.into_iter().flatten().map(shown).collect::<Vec<_>>().join(", ")
+    }
+
+    fn rates(&self, term: Term<'_>) -> String {
+        let (profile, limit) = match term {
+            Term::Exempt => return "none: an override exempts the key".to_owned(),
+            Term::Block => return "none: an override blocks the key, answered 403".to_owned(),
+            Term::Rates(profile, limit) => (profile, limit),
+        };
+        let rates = limit.rates().iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+        let tiers = self.limit.tiers.as_ref().map_or(&[][..], |tiers| &tiers.rates);
+        match profile.checked_sub(1).map(|tier| tiers.get(tier)) {
+            _ if rates.is_empty() => "none".to_owned(),
+            None => rates,
+            Some(Some((tier, _))) => format!("{rates} (tier {tier})"),
+            Some(None) => format!("{rates} (an override for the key)"),
+        }
+    }
+}
+
+/// An address of IPv4, or a network of IPv6 with this prefix, from its octets.
+fn network(octets: &[u8], v6: u8) -> String {
+    match (<[u8; 4]>::try_from(octets), <[u8; 16]>::try_from(octets)) {
+        (Ok(octets), _) => IpAddr::from(octets).to_string(),
+        (_, Ok(octets)) => format!("{}/{v6}", IpAddr::from(octets)),
+        _ => String::new(),
+    }
+}
+
+/// What the limits say to the first request of all, by a store of its own.
+fn fresh(text: &mut String, gateway: &Gateway, served: &Served, facts: &Facts<'_>) -> io::Result<()> {
+    let store = Store::open(&config::Store::Memory { max_keys: served.guards.len().max(1) })?;
+    let now = clock::now();
+    let case = Case {
+        guards: &served.guards,
+        facts,
+        memo: &RefCell::default(),
+        store: &store,
+        timeout: Duration::MAX,
+        flights: &gateway.flights,
+        lines: &gateway.lines,
+        now,
+        worker: 0,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let opinion = runtime.block_on(decide::decide(&case));
+    let mut headers = HeaderMap::new();
+    let outcome = if opinion.decision == Decision::Admitted {
+        served.report.tell(&mut headers, &opinion.judged, &opinion.shadowed, now);
+        match &served.action {
+            Action::Forward { .. } => "forwarded".to_owned(),
+            Action::Respond { status, .. } => format!("answered {}", status.as_u16()),
+        }
+    } else {
+        let (_, answer) = exchange::refuse(served, &opinion, now, &mut LastRefusal::default());
+        headers = answer.headers().clone();
+        format!("answered {}", answer.status().as_u16())
+    };
+    line(text, &format!("\non fresh counters: {outcome}"));
+    for (name, value) in &headers {
+        line(text, &format!("  {name}: {}", String::from_utf8_lossy(value.as_bytes())));
+    }
+    Ok(())
+}
+
+/// The routes that the request does not take, in the order they are looked at.
+fn others(text: &mut String, config: &Config, taken: Option<usize>, request: &Request<()>, host: &str, path: &str) {
+    let ordered = route::order(&config.routes);
+    let at = ordered.iter().position(|(index, _)| Some(*index) == taken);
+    let mut list = String::new();
+    for (_, (_, route)) in ordered.iter().enumerate().filter(|(place, _)| Some(*place) != at) {
+        let why = mismatch(route, host, path, request.method(), request.headers());
+        let why = why.map_or("fits too, but is less specific".to_owned(), |why| why.to_string());
+        // Writing to a string cannot fail.
+        let _ = writeln!(list, "  {}  {why}", route::label(route));
+    }
+    if !list.is_empty() {
+        line(text, "\nother routes, the most specific first");
+        text.push_str(&list);
+    }
+}

@@ -1,0 +1,55 @@
+//! Why a route is not for a request, for people who wonder.
+
+use std::fmt;
+
+use http::{HeaderMap, Method};
+
+use super::{Routes, is_under};
+use crate::config::{Host, Route};
+
+/// The first thing about a request that a route is not for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mismatch {
+    /// Its host.
+    Host,
+    /// Its path.
+    Path,
+    /// Its method.
+    Method,
+    /// A header that has another value, or is missing.
+    Header(String),
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => f.write_str("is for another host"),
+            Self::Path => f.write_str("is for other paths"),
+            Self::Method => f.write_str("is for other methods"),
+            Self::Header(name) => write!(f, "wants another value of {name}"),
+        }
+    }
+}
+
+/// Why the route is not for this request; `None` if it is. Host and path as [`Routes::find`] takes them.
+pub fn mismatch(route: &Route, host: &str, path: &str, method: &Method, headers: &HeaderMap) -> Option<Mismatch> {
+    let host_fits = match &route.host {
+        Host::Any => true,
+        Host::Exact(name) => name == host,
+        Host::Under(name) => is_under(host, name),
+    };
+    if !host_fits {
+        return Some(Mismatch::Host);
+    }
+    let anyhow = Route { methods: Vec::new(), headers: Vec::new(), ..route.clone() };
+    if Routes::build(&[anyhow]).find(host, path, method, headers).is_none() {
+        return Some(Mismatch::Path);
+    }
+    if !route.methods.is_empty() && !route.methods.contains(method) {
+        return Some(Mismatch::Method);
+    }
+    let differs = |(name, value): &&(http::HeaderName, String)| {
+        !headers.get_all(name).iter().any(|found| found.as_bytes() == value.as_bytes())
+    };
+    route.headers.iter().find(differs).map(|(name, _)| Mismatch::Header(name.to_string()))
+}

@@ -1,0 +1,104 @@
+//! `gateway explain`: what would happen to a request, said without asking anybody.
+
+use std::fs;
+
+use crate::harness::{Memcached, closed_port, run};
+
+fn explain(config: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("gateway.toml");
+    fs::write(&file, config).unwrap();
+    let output = run(&[&["explain", "--config", file.to_str().unwrap()], arguments].concat());
+    let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), text)
+}
+
+const CONFIG: &str = r#"
+[upstreams.api]
+servers = ["http://127.0.0.1:9"]
+
+[limits.per-client]
+key = ["header:x-api-key | client-ip", "method"]
+rates = ["10/s", "3000/10m"]
+
+[limits.per-tenant]
+key = "path:tenant"
+rates = ["100/s"]
+headers = "none"
+
+[[routes]]
+path = "/*"
+upstream = "api"
+
+[[routes]]
+host = "api.example.com"
+path = "/v1/{tenant}/*"
+upstream = "api"
+limits = ["per-client", "per-tenant"]
+
+[[routes]]
+host = "api.example.com"
+path = "/v1/{tenant}/admin"
+methods = ["PUT"]
+upstream = "api"
+"#;
+
+#[test]
+fn it_names_the_route_the_limits_and_the_answer() {
+    let asked = ["-H", "X-Api-Key: secret-7", "http://API.example.com/v1/acme/users?q=1"];
+    let (code, text) = explain(CONFIG, &asked);
+    assert_eq!(code, Some(0), "{text}");
+    for part in [
+        "GET api.example.com/v1/acme/users from 127.0.0.1",
+        "route api.example.com/v1/{tenant}/*",
+        "goes to api",
+        "*** from header:x-api-key, \"GET\" from method",
+        "10/s and 3000/10m",
+        "*** from path:tenant",
+        "ratelimit-policy: \"per-client-s\";q=10;w=1, \"per-client-10m\";q=3000;w=600",
+        "ratelimit: \"per-client-s\";r=9;t=1",
+        "PUT api.example.com/v1/{tenant}/admin  is for other paths",
+        "/*  fits too, but is less specific",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in:\n{text}");
+    }
+    assert!(!text.contains("secret-7"), "{text}");
+}
+
+#[test]
+fn keys_are_shown_to_who_asks_for_them() {
+    let (_, text) = explain(CONFIG, &["--show-keys", "-H", "x-api-key: secret-7", "http://api.example.com/v1/acme/x"]);
+    assert!(text.contains("\"secret-7\" from header:x-api-key"), "{text}");
+    let (_, text) = explain(CONFIG, &["--show-keys", "--from", "2001:db8::1", "http://api.example.com/v1/acme/x"]);
+    assert!(text.contains("2001:db8::/64 from client-ip"), "{text}");
+}
+
+#[test]
+fn what_takes_no_route_is_explained_too() {
+    let routes = CONFIG.replace("path = \"/*\"", "path = \"/other\"");
+    let (code, text) = explain(&routes, &["-H", "Host: other.example.com", "/v1/acme/users"]);
+    assert_eq!(code, Some(0));
+    assert!(text.contains("no route is for it: answered 404") && text.contains("is for another host"), "{text}");
+}
+
+#[test]
+fn bad_questions_are_errors() {
+    for bad in [&["http://h/a/../b"][..], &["-H", "nothing", "/"], &["-X", "a b", "/"], &["-H", "a b: c", "/"], &[]] {
+        let (code, text) = explain(CONFIG, bad);
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.contains("error: "), "{text}");
+    }
+}
+
+#[test]
+fn the_store_is_not_asked() {
+    let memcached = Memcached::start();
+    let (code, _) = explain(&format!("{}{CONFIG}", memcached.store()), &["http://api.example.com/v1/acme/users"]);
+    assert_eq!(code, Some(0));
+    assert_eq!((memcached.stat("cmd_get"), memcached.stat("cmd_meta")), (0, 0));
+    let (_socket, nobody) = closed_port();
+    let away = format!("[store]\ntype = \"memcached\"\nservers = [\"{nobody}\"]\n{CONFIG}");
+    let (code, text) = explain(&away, &["http://api.example.com/v1/acme/users"]);
+    assert_eq!(code, Some(0));
+    assert!(text.contains("ratelimit: "), "{text}");
+}
