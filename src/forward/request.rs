@@ -50,13 +50,13 @@ pub(super) fn encode(
     framing: Framing,
 ) {
     push(out, &[method.as_str().as_bytes(), b" ", target.as_bytes(), b" HTTP/1.1\r\n"]);
-    let client_host = headers.get(header::HOST);
-    if let Some(host) = origin.authority.or(client_host) {
+    if let Some(host) = origin.authority.or_else(|| headers.get(header::HOST)) {
         line(out, "host", host.as_bytes());
     }
     let named = if headers.contains_key(header::CONNECTION) { named_by_connection(headers) } else { SmallVec::new() };
     let is_named = |name: &HeaderName| named.iter().any(|named| named.eq_ignore_ascii_case(name.as_str().as_bytes()));
-    let (mut proto, mut host, mut forwarded_for) = (false, false, false);
+    let (mut proto, mut host, mut forwarded_for, mut te) = (false, false, false, false);
+    let mut asked_for = None;
     for (name, value) in headers {
         let passes = match fate(name) {
             Fate::Pass => named.is_empty() || !is_named(name),
@@ -67,6 +67,8 @@ pub(super) fn encode(
             FORWARDED_FOR => forwarded_for = true,
             FORWARDED_PROTO => proto |= passes,
             FORWARDED_HOST => host |= passes,
+            "host" => asked_for = Some(value),
+            "te" => te = true,
             _ => {}
         }
         if passes && name.as_str() != FORWARDED_FOR {
@@ -84,10 +86,10 @@ pub(super) fn encode(
     if !proto {
         line(out, FORWARDED_PROTO, b"http");
     }
-    if let Some(value) = client_host.filter(|_| !host) {
+    if let Some(value) = asked_for.filter(|_| !host) {
         line(out, FORWARDED_HOST, value.as_bytes());
     }
-    if wants_trailers(headers) {
+    if te && wants_trailers(headers) {
         line(out, "te", b"trailers");
     }
     match framing {
@@ -122,9 +124,6 @@ fn named_by_connection(headers: &HeaderMap) -> SmallVec<[&[u8]; 2]> {
 }
 
 fn wants_trailers(headers: &HeaderMap) -> bool {
-    if !headers.contains_key(header::TE) {
-        return false;
-    }
     let mut codings = headers.get_all(header::TE).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
     codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }

@@ -13,14 +13,10 @@ static KINDS: [u8; 256] = kinds();
 
 const fn kinds() -> [u8; 256] {
     let mut kinds = [FOREIGN; 256];
-    let mut byte = 0u8;
-    while byte < 128 {
-        kinds[byte as usize] = match byte {
-            b'A'..=b'Z' => UPPER,
-            b'a'..=b'z' | b'0'..=b'9' | b'!' | b'$'..=b'.' | b';' | b'=' | b'_' | b'~' => 0,
-            _ => FOREIGN,
-        };
-        byte += 1;
+    let mut own: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%!$&'()*+,;=";
+    while let [byte, rest @ ..] = own {
+        kinds[*byte as usize] = if byte.is_ascii_uppercase() { UPPER } else { 0 };
+        own = rest;
     }
     kinds
 }
