@@ -79,6 +79,19 @@ fn what_is_refused_is_refused_however_it_arrives() {
 }
 
 #[test]
+fn a_chunk_size_of_a_mebibyte_of_zeros_hides_nothing() {
+    let up = Upstream::start(|_| reply(200, "forwarded"));
+    let gateway = Gateway::start(&up.everything());
+    let mut client = gateway.client();
+    let size = format!("{}5", "0".repeat(2 << 20));
+    client
+        .send(format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{size}\r\nhello\r\n0\r\n\r\n"));
+    assert_eq!(client.response(false).text(), "forwarded");
+    client.call("GET /bad HTTP/1.1\r\nHost: a\nX-Smuggled: 1\r\n\r\n").expect_problem(400);
+    assert_eq!(up.received().len(), 1);
+}
+
+#[test]
 fn two_lengths() {
     refused(
         400,
