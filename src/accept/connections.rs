@@ -27,7 +27,7 @@ enum Phase {
 /// How a connection is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// After the request under way.
+    /// After the request under way, or one that has come and is not read yet.
     AfterRequest,
     /// At once.
     Now,
@@ -119,10 +119,7 @@ impl Connections {
     /// Ends every connection: those without a request now, the others after it. Returns when all are gone.
     pub(super) async fn drain(&self) {
         for (_, slot) in &*self.slots.borrow() {
-            slot.end(match slot.phase.get() {
-                Phase::Fresh | Phase::Idle => End::Now,
-                Phase::Head | Phase::Busy => End::AfterRequest,
-            });
+            slot.end(End::AfterRequest);
         }
         loop {
             let gone = self.all_gone.notified();
@@ -152,6 +149,11 @@ impl Slot {
     /// Whether a head on this connection could be read in two ways.
     pub(super) fn is_ambiguous(&self) -> bool {
         self.ambiguous.get()
+    }
+
+    /// Whether a request has begun to come or is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(self.phase.get(), Phase::Head | Phase::Busy)
     }
 
     /// Whether it would be seen if the client went away now, which matters while a request is under way.

@@ -2,11 +2,13 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use hyper_util::rt::TokioIo;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -47,6 +49,12 @@ pub(super) fn poll_gone(stream: &Shared, slot: &Slot, cx: &mut Context<'_>) -> P
             Poll::Pending
         }
     }
+}
+
+/// Whether the client has sent bytes that nobody has read. Asks the system, which of a new connection knows before
+/// we are told.
+pub(super) fn has_more(stream: &Shared) -> bool {
+    SockRef::from(&*stream.borrow()).peek(&mut [MaybeUninit::uninit()]).is_ok_and(|bytes| bytes > 0)
 }
 
 impl AsyncRead for Noting {
