@@ -43,6 +43,8 @@ pub(super) struct Slot {
     ambiguous: Cell<bool>,
     /// Whether bytes wait that nobody has read: then the end cannot be seen behind them.
     unread: Cell<bool>,
+    /// Whether the client has yet to take what is to be sent.
+    unsent: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     register: Rc<Connections>,
 }
@@ -86,6 +88,7 @@ impl Connections {
             end: Cell::new(None),
             ambiguous: Cell::new(false),
             unread: Cell::new(false),
+            unsent: Cell::new(false),
             waker: RefCell::new(None),
             register: self.clone(),
         });
@@ -151,9 +154,18 @@ impl Slot {
         self.ambiguous.get()
     }
 
-    /// Whether a request has begun to come or is under way.
+    /// Bytes have gone to the client, or have to wait for it.
+    pub(super) fn sent(&self, all: bool) {
+        self.unsent.set(!all);
+        // The last of a response is on its way after its request is over: that is not idle time.
+        if all && self.phase.get() == Phase::Idle {
+            self.enter(Phase::Idle);
+        }
+    }
+
+    /// Whether a request has begun to come, is under way, or its response is not all sent.
     pub(super) fn is_busy(&self) -> bool {
-        matches!(self.phase.get(), Phase::Head | Phase::Busy)
+        self.unsent.get() || matches!(self.phase.get(), Phase::Head | Phase::Busy)
     }
 
     /// Whether it would be seen if the client went away now, which matters while a request is under way.

@@ -73,7 +73,9 @@ impl AsyncRead for Noting {
 
 impl AsyncWrite for Noting {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.stream.borrow_mut()).poll_write(cx, bytes)
+        let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write(cx, bytes);
+        self.slot.sent(written.is_ready());
+        written
     }
 
     fn poll_write_vectored(
@@ -81,7 +83,9 @@ impl AsyncWrite for Noting {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.stream.borrow_mut()).poll_write_vectored(cx, slices)
+        let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write_vectored(cx, slices);
+        self.slot.sent(written.is_ready());
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

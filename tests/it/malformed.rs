@@ -295,3 +295,24 @@ fn an_idle_connection_is_closed_in_time() {
     let open = open_for(&mut silent);
     assert!(open < Duration::from_secs(4), "{open:?} without a byte");
 }
+
+#[test]
+fn a_response_that_is_taken_slowly_is_not_idle_time() {
+    let _alone = alone();
+    let body = "x".repeat(16 << 20);
+    let route = format!("[[routes]]\npath = \"/\"\nrespond = {{ status = 200, body = \"{body}\" }}\n");
+    let gateway = Gateway::with_server("idle_timeout = \"700ms\"", &route);
+    let ask = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let (mut client, mut taken) = (gateway.client(), 0);
+    client.send(ask);
+    let (_, framing) = client.try_head().unwrap();
+    let taking = client.wire.body(framing, &mut |piece| {
+        taken += piece.len();
+        std::thread::sleep(Duration::from_nanos(150 * piece.len() as u64));
+    });
+    taking.unwrap_or_else(|error| panic!("{error} after {taken} bytes"));
+    // Nor is it taken for ever.
+    client.send(ask);
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(client.try_response(false).is_err());
+}
