@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use memcache::exp::{Arithmetic, AsyncMetaClient, Error, Get, Op, OpResult};
+use memcache::exp::{Arithmetic, AsyncMetaClient, Error, Get, Op, OpResult, Router};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::keys::{self, Placement};
@@ -56,14 +56,16 @@ struct Increments(HashMap<String, (u64, u32)>);
 async fn exchange(link: &mut Link, increments: Increments, batch: Vec<Job>) -> Increments {
     let Some(now) = batch.iter().map(|job| job.now).max().or(link.last) else { return Increments::default() };
     link.last = Some(now);
-    let mut wanted = Wanted::gather(&link.config.prefix, &batch, now);
+    let mut wanted = Wanted::gather(link, &batch, now);
 
-    let mut ops: Vec<Op> = Vec::with_capacity(increments.0.len() + wanted.counters.len());
+    let mut ops: Vec<(usize, Op)> = Vec::with_capacity(increments.0.len() + wanted.counters.len());
     for (name, (amount, lifetime)) in &increments.0 {
-        ops.push(Arithmetic::new(name).delta(*amount).initial(*amount, *lifetime).into());
+        if let Some(server) = link.server(name, now) {
+            ops.push((server, Arithmetic::new(name).delta(*amount).initial(*amount, *lifetime).into()));
+        }
     }
     let writes = ops.len();
-    ops.extend(wanted.counters.iter().map(|name| Op::from(Get::new(name))));
+    ops.extend(wanted.counters.iter().map(|(server, name)| (*server, Get::new(name).into())));
     if ops.is_empty() {
         return Increments::default();
     }
@@ -83,7 +85,8 @@ async fn exchange(link: &mut Link, increments: Increments, batch: Vec<Job>) -> I
 /// The counters that a batch reads: each key once, however many ask for it.
 struct Wanted {
     keys: HashMap<Fingerprint, Key>,
-    counters: Vec<String>,
+    /// Each with its server.
+    counters: Vec<(usize, String)>,
 }
 
 /// One key of a batch.
@@ -97,17 +100,21 @@ struct Key {
 }
 
 impl Wanted {
-    fn gather(prefix: &str, batch: &[Job], now: Time) -> Self {
+    fn gather(link: &Link, batch: &[Job], now: Time) -> Self {
         let mut wanted = Self { keys: HashMap::new(), counters: Vec::new() };
         for ask in batch.iter().flat_map(|job| &job.asks) {
             let Self { keys, counters } = &mut wanted;
             keys.entry(ask.key.with(ask.limit.shape())).or_insert_with(|| {
-                let base = keys::base(prefix, &ask.limit, ask.key);
+                let base = keys::base(&link.config.prefix, &ask.limit, ask.key);
                 let first = counters.len();
+                let Some(server) = link.server(&base, now) else {
+                    return Key { ask: ask.clone(), base, first, cell: None };
+                };
                 for rate in ask.limit.rates() {
                     let newest = now.micros() / rate.width();
                     let ages = 0..rate.slots() as u64;
-                    counters.extend(ages.map(|age| keys::counter(&base, rate, newest.saturating_sub(age))));
+                    let name = |age| keys::counter(&base, rate, newest.saturating_sub(age));
+                    counters.extend(ages.map(|age| (server, name(age))));
                 }
                 Key { ask: ask.clone(), base, first, cell: Some(Cell::new(ask.limit.rates(), now)) }
             });
@@ -117,7 +124,7 @@ impl Wanted {
 
     /// Takes over what Memcached answered, in the order of `counters`. What is no number is no count.
     fn fill(&mut self, results: &[Result<OpResult, Error>]) {
-        for key in self.keys.values_mut() {
+        for key in self.keys.values_mut().filter(|key| key.cell.is_some()) {
             let rates = key.ask.limit.rates();
             let slots: usize = rates.iter().map(Rate::slots).sum();
             let answers = results.get(key.first..key.first + slots).unwrap_or_default();
@@ -172,17 +179,29 @@ struct Link {
     config: config::Memcached,
     client: Option<AsyncMetaClient>,
     health: Arc<Health>,
+    /// For each server, until when nothing is asked of it, while it does not answer.
+    away: Vec<Option<Time>>,
     logged: Option<Instant>,
     last: Option<Time>,
 }
 
 impl Link {
     fn new(config: config::Memcached, health: Arc<Health>) -> Self {
-        Self { config, client: None, health, logged: None, last: None }
+        let away = vec![None; config.servers.len()];
+        Self { config, client: None, health, away, logged: None, last: None }
     }
 
-    /// Runs `ops` in one exchange. `None` if nothing came of it; what failed in part is an error in its place.
-    async fn run(&mut self, ops: Vec<Op>, now: Time) -> Option<Vec<Result<OpResult, Error>>> {
+    /// The server of a counter, unless it is away: the others go on without it.
+    fn server(&self, name: &str, now: Time) -> Option<usize> {
+        let server = Placement.route(name.as_bytes(), &self.config.servers);
+        let away = self.away.get(server)?.is_some_and(|until| now < until);
+        (!away).then_some(server)
+    }
+
+    /// Runs `ops`, each with its server, in one exchange. `None` if nothing came of it; what failed in part is an
+    /// error in its place.
+    async fn run(&mut self, ops: Vec<(usize, Op)>, now: Time) -> Option<Vec<Result<OpResult, Error>>> {
+        let (servers, ops): (Vec<usize>, Vec<Op>) = ops.into_iter().unzip();
         let begun = Instant::now();
         self.health.round_trips.one();
         let results = match self.client().await {
@@ -190,21 +209,47 @@ impl Link {
             Err(error) => Err(error),
         };
         self.health.latency.observe(micros(begun.elapsed()));
+        let until = now.after(begun.elapsed() + BACK_OFF);
         match results {
             Ok(results) => {
-                let failed = results.iter().find_map(|result| result.as_ref().err());
-                if let Some(error) = failed {
-                    self.failed(error, results.iter().all(Result::is_err), now, begun.elapsed());
-                } else if self.health.away_until.swap(0, Ordering::Relaxed) != 0 {
-                    tracing::info!("memcached is back");
-                }
+                self.note(&servers, &results, until);
                 Some(results)
             }
             Err(error) => {
-                self.failed(&error, true, now, begun.elapsed());
+                self.away.fill(Some(until));
+                self.failed(&error);
                 None
             }
         }
+    }
+
+    /// Notes which servers have answered, and leaves those alone that have not.
+    fn note(&mut self, servers: &[usize], results: &[Result<OpResult, Error>], until: Time) {
+        let mut back = false;
+        for (server, away) in self.away.iter_mut().enumerate() {
+            let answers = servers.iter().zip(results).filter(|(at, _)| **at == server).map(|(_, answer)| answer);
+            let (failed, asked) = answers.fold((0, 0), |(f, a), answer| (f + usize::from(answer.is_err()), a + 1));
+            match failed {
+                _ if asked == 0 => {}
+                0 => back |= away.take().is_some(),
+                failed if failed == asked => *away = Some(until),
+                _ => {}
+            }
+        }
+        if let Some(error) = results.iter().find_map(|result| result.as_ref().err()) {
+            self.failed(error);
+        } else {
+            self.tell();
+            if back {
+                tracing::info!("memcached is back");
+            }
+        }
+    }
+
+    /// Tells those who ask until when no server is to be had at all.
+    fn tell(&self) {
+        let all_away = self.away.iter().copied().collect::<Option<Vec<_>>>().and_then(|until| until.into_iter().min());
+        self.health.away_until.store(all_away.map_or(0, Time::micros), Ordering::Relaxed);
     }
 
     async fn client(&mut self) -> Result<&AsyncMetaClient, Error> {
@@ -222,11 +267,9 @@ impl Link {
         Ok(self.client.insert(client))
     }
 
-    fn failed(&mut self, error: &Error, all: bool, now: Time, took: Duration) {
+    fn failed(&mut self, error: &Error) {
+        self.tell();
         self.health.errors.one();
-        if all {
-            self.health.away_until.store(now.after(took + BACK_OFF).micros(), Ordering::Relaxed);
-        }
         if self.logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
             self.logged = Some(Instant::now());
             tracing::warn!(%error, "memcached does not answer: requests are not counted");
