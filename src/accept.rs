@@ -127,6 +127,14 @@ struct Door<C> {
     connected: C,
 }
 
+impl<C> Door<C> {
+    /// Takes a new connection onto the register, before its task runs: a drain must know of it.
+    fn enter(&self) -> (Leaving, Rc<Slot>) {
+        let (place, slot) = self.connections.enter();
+        (Leaving { connections: self.connections.clone(), place }, slot)
+    }
+}
+
 async fn accept<C, H, F, B>(listener: TcpListener, door: Door<C>, mut stage: watch::Receiver<Stage>)
 where
     C: Fn(SocketAddr) -> H + Clone + 'static,
@@ -143,7 +151,7 @@ where
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => drop(spawn_local(serve(stream, peer, door.clone()))),
+            Ok((stream, peer)) => drop(spawn_local(serve(stream, peer, door.clone(), door.enter()))),
             Err(error) => match error.kind() {
                 // The client went away before it was accepted.
                 io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted => {}
@@ -154,21 +162,18 @@ where
             },
         }
     }
-    // Those that the kernel has taken in already would be reset when the socket closes.
-    let taken = poll_fn(|cx| Poll::Ready(std::iter::from_fn(|| accepted(&listener, cx)).collect::<Vec<_>>())).await;
-    for (stream, peer) in taken {
-        spawn_local(serve(stream, peer, door.clone()));
+    // Those that the kernel has taken in already would be reset when the socket closes. It is asked directly: the
+    // runtime may not know of them yet.
+    let Ok(listener) = listener.into_std() else { return };
+    while let Ok((stream, peer)) = listener.accept() {
+        match stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) {
+            Ok(stream) => drop(spawn_local(serve(stream, peer, door.clone(), door.enter()))),
+            Err(error) => tracing::error!(%error, "cannot serve a connection"),
+        }
     }
 }
 
-fn accepted(listener: &TcpListener, cx: &mut Context<'_>) -> Option<(TcpStream, SocketAddr)> {
-    match listener.poll_accept(cx) {
-        Poll::Ready(Ok(accepted)) => Some(accepted),
-        _ => None,
-    }
-}
-
-async fn serve<C, H, F, B>(stream: TcpStream, peer: SocketAddr, door: Door<C>)
+async fn serve<C, H, F, B>(stream: TcpStream, peer: SocketAddr, door: Door<C>, (leaving, slot): (Leaving, Rc<Slot>))
 where
     C: Fn(SocketAddr) -> H + Clone + 'static,
     H: Fn(Request<Incoming>) -> F + Clone + 'static,
@@ -179,8 +184,6 @@ where
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
-    let (place, slot) = door.connections.enter();
-    let leaving = Leaving { connections: door.connections.clone(), place };
     let requests = slot.clone();
     let handle = (door.connected)(peer);
     let service = service_fn(move |mut request: Request<Incoming>| {
@@ -211,19 +214,28 @@ where
     let mut connection = pin!(connection);
     let mut told = false;
     poll_fn(|cx| {
-        match slot.poll_end(cx) {
-            Some(End::Now) => return Poll::Ready(Ok(())),
-            Some(End::AfterRequest) if !told => {
+        loop {
+            let last = match slot.poll_end(cx) {
+                Some(End::Now) => return Poll::Ready(Ok(())),
+                Some(End::AfterRequest) => !told,
+                None => false,
+            };
+            if last && slot.is_busy() {
                 told = true;
                 connection.as_mut().graceful_shutdown();
+            } else if last && !stream::has_more(stream) {
+                return Poll::Ready(Ok(()));
             }
-            _ => {}
+            let polled = connection.as_mut().poll(cx);
+            if polled.is_pending() && stream::poll_gone(stream, slot, cx).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            // The last request may have begun just now, or be over already.
+            let waits = !slot.is_busy() && last && stream::has_more(stream);
+            if polled.is_ready() || !last || told || waits {
+                return polled;
+            }
         }
-        let polled = connection.as_mut().poll(cx);
-        if polled.is_pending() && stream::poll_gone(stream, slot, cx).is_ready() {
-            return Poll::Ready(Ok(()));
-        }
-        polled
     })
     .await
 }

@@ -27,7 +27,7 @@ enum Phase {
 /// How a connection is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// After the request under way.
+    /// After the request under way, or one that has come and is not read yet.
     AfterRequest,
     /// At once.
     Now,
@@ -43,6 +43,8 @@ pub(super) struct Slot {
     ambiguous: Cell<bool>,
     /// Whether bytes wait that nobody has read: then the end cannot be seen behind them.
     unread: Cell<bool>,
+    /// Whether the client has yet to take what is to be sent.
+    unsent: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     register: Rc<Connections>,
 }
@@ -86,6 +88,7 @@ impl Connections {
             end: Cell::new(None),
             ambiguous: Cell::new(false),
             unread: Cell::new(false),
+            unsent: Cell::new(false),
             waker: RefCell::new(None),
             register: self.clone(),
         });
@@ -119,10 +122,7 @@ impl Connections {
     /// Ends every connection: those without a request now, the others after it. Returns when all are gone.
     pub(super) async fn drain(&self) {
         for (_, slot) in &*self.slots.borrow() {
-            slot.end(match slot.phase.get() {
-                Phase::Fresh | Phase::Idle => End::Now,
-                Phase::Head | Phase::Busy => End::AfterRequest,
-            });
+            slot.end(End::AfterRequest);
         }
         loop {
             let gone = self.all_gone.notified();
@@ -152,6 +152,20 @@ impl Slot {
     /// Whether a head on this connection could be read in two ways.
     pub(super) fn is_ambiguous(&self) -> bool {
         self.ambiguous.get()
+    }
+
+    /// Bytes have gone to the client, or have to wait for it.
+    pub(super) fn sent(&self, all: bool) {
+        self.unsent.set(!all);
+        // The last of a response is on its way after its request is over: that is not idle time.
+        if all && self.phase.get() == Phase::Idle {
+            self.enter(Phase::Idle);
+        }
+    }
+
+    /// Whether a request has begun to come, is under way, or its response is not all sent.
+    pub(super) fn is_busy(&self) -> bool {
+        self.unsent.get() || matches!(self.phase.get(), Phase::Head | Phase::Busy)
     }
 
     /// Whether it would be seen if the client went away now, which matters while a request is under way.

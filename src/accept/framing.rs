@@ -6,7 +6,7 @@
 
 use memchr::memchr;
 
-/// Longer lines than this belong to heads that are refused for their size.
+/// Longer lines than this belong to heads that are refused for their size, or are made to lose us.
 const MAX_LINE: usize = 1024 * 1024;
 
 /// Where on the connection we are.
@@ -28,7 +28,7 @@ enum State {
     /// With the line end that follows the data.
     ChunkData(u64),
     Trailers,
-    /// Not HTTP any more; the library will say so.
+    /// Not HTTP any more; the library will say so, and if it does not, it reads otherwise than we do.
     Lost,
 }
 
@@ -43,7 +43,7 @@ struct Head {
 impl Follower {
     /// Whether a head so far could be read in two ways. Stays so: what follows is not to be trusted either.
     pub(super) fn is_ambiguous(&self) -> bool {
-        self.ambiguous
+        self.ambiguous || self.state == State::Lost
     }
 
     /// Follows the bytes that came next.
@@ -200,6 +200,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_not_trusted() {
+        let zeros = "0".repeat(MAX_LINE);
+        let size = format!("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n{zeros}1\r\na\r\n0\r\n\r\n");
+        assert!(follow(size.as_bytes(), 1000).is_ambiguous());
     }
 
     proptest! {

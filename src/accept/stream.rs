@@ -2,11 +2,13 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use hyper_util::rt::TokioIo;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -49,6 +51,12 @@ pub(super) fn poll_gone(stream: &Shared, slot: &Slot, cx: &mut Context<'_>) -> P
     }
 }
 
+/// Whether the client has sent bytes that nobody has read. Asks the system, which of a new connection knows before
+/// we are told.
+pub(super) fn has_more(stream: &Shared) -> bool {
+    SockRef::from(&*stream.borrow()).peek(&mut [MaybeUninit::uninit()]).is_ok_and(|bytes| bytes > 0)
+}
+
 impl AsyncRead for Noting {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
@@ -65,7 +73,9 @@ impl AsyncRead for Noting {
 
 impl AsyncWrite for Noting {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.stream.borrow_mut()).poll_write(cx, bytes)
+        let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write(cx, bytes);
+        self.slot.sent(written.is_ready());
+        written
     }
 
     fn poll_write_vectored(
@@ -73,7 +83,9 @@ impl AsyncWrite for Noting {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.stream.borrow_mut()).poll_write_vectored(cx, slices)
+        let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write_vectored(cx, slices);
+        self.slot.sent(written.is_ready());
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -73,7 +73,7 @@ pub struct Health {
     pub errors: Counter,
     /// How long exchanges took.
     pub latency: Histogram,
-    /// Nothing is asked before this moment, in microseconds since 1970; 0 while all is well.
+    /// No server is asked before this moment, in microseconds since 1970; 0 while one answers.
     away_until: AtomicU64,
 }
 

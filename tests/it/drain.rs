@@ -133,6 +133,40 @@ fn a_body_on_its_way_finishes_too() {
 }
 
 #[test]
+fn what_is_sent_and_not_taken_yet_finishes_too() {
+    // More than the buffers of the system hold; for the gateway the request is over at once.
+    let body = "x".repeat(16 << 20);
+    let route = format!("[[routes]]\npath = \"/\"\nrespond = {{ status = 200, body = \"{body}\" }}\n");
+    let mut gateway = Gateway::start(&route);
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    gateway.wait_message("request");
+    gateway.signal(Signal::TERM);
+    gateway.wait_message("draining");
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(client.response(false).body.len(), body.len());
+    assert_eq!(gateway.wait_exit().code(), Some(0));
+}
+
+#[test]
+fn connections_that_nobody_has_accepted_yet_are_served() {
+    let mut gateway = Gateway::start("[[routes]]\npath = \"/\"\nrespond = { status = 200 }\n");
+    gateway.signal(Signal::STOP);
+    let mut asking: Vec<_> = (0..150).map(|_| gateway.client()).collect();
+    let mut silent: Vec<_> = (0..150).map(|_| gateway.client()).collect();
+    asking.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    gateway.signal(Signal::TERM);
+    gateway.signal(Signal::CONT);
+    for client in &mut asking {
+        assert_eq!(client.response(false).status, 200);
+    }
+    for client in asking.iter_mut().chain(&mut silent) {
+        assert!(client.closed().is_empty());
+    }
+    assert_eq!(gateway.wait_exit().code(), Some(0));
+}
+
+#[test]
 fn the_log_is_complete_when_it_ends() {
     let up = Upstream::start(|_| reply(200, ""));
     let mut gateway = Gateway::start(&up.everything());

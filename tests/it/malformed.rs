@@ -79,6 +79,19 @@ fn what_is_refused_is_refused_however_it_arrives() {
 }
 
 #[test]
+fn a_chunk_size_of_a_mebibyte_of_zeros_hides_nothing() {
+    let up = Upstream::start(|_| reply(200, "forwarded"));
+    let gateway = Gateway::start(&up.everything());
+    let mut client = gateway.client();
+    let size = format!("{}5", "0".repeat(2 << 20));
+    client
+        .send(format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{size}\r\nhello\r\n0\r\n\r\n"));
+    assert_eq!(client.response(false).text(), "forwarded");
+    client.call("GET /bad HTTP/1.1\r\nHost: a\nX-Smuggled: 1\r\n\r\n").expect_problem(400);
+    assert_eq!(up.received().len(), 1);
+}
+
+#[test]
 fn two_lengths() {
     refused(
         400,
@@ -281,4 +294,25 @@ fn an_idle_connection_is_closed_in_time() {
     let mut silent = gateway.client();
     let open = open_for(&mut silent);
     assert!(open < Duration::from_secs(4), "{open:?} without a byte");
+}
+
+#[test]
+fn a_response_that_is_taken_slowly_is_not_idle_time() {
+    let _alone = alone();
+    let body = "x".repeat(16 << 20);
+    let route = format!("[[routes]]\npath = \"/\"\nrespond = {{ status = 200, body = \"{body}\" }}\n");
+    let gateway = Gateway::with_server("idle_timeout = \"700ms\"", &route);
+    let ask = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let (mut client, mut taken) = (gateway.client(), 0);
+    client.send(ask);
+    let (_, framing) = client.try_head().unwrap();
+    let taking = client.wire.body(framing, &mut |piece| {
+        taken += piece.len();
+        std::thread::sleep(Duration::from_nanos(150 * piece.len() as u64));
+    });
+    taking.unwrap_or_else(|error| panic!("{error} after {taken} bytes"));
+    // Nor is it taken for ever.
+    client.send(ask);
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(client.try_response(false).is_err());
 }

@@ -107,6 +107,28 @@ fn frozen_and_thawed() {
 }
 
 #[test]
+fn one_of_two_that_is_away_takes_only_its_own_keys_along() {
+    let _alone = alone();
+    let (kept, mut lost) = (Memcached::start(), Memcached::start());
+    let servers = format!("servers = [\"{}\", \"{}\"]\ntimeout = \"50ms\"\n", kept.address, lost.address);
+    let store = format!("[store]\ntype = \"memcached\"\n{servers}");
+    let gateway = Gateway::start(&format!("{store}{}", LIMITED.replace("1000/d", "5/d")));
+    let mut client = gateway.client();
+    let mut admitted = |key: String| {
+        let asked = (0..10).map(|_| client.get_with("/", format!("X-Api-Key: {key}\r\n")).status);
+        asked.filter(|status| *status == 200).count()
+    };
+    let mut limited = |name: &str| (0..40).filter(|at| admitted(format!("{name}{at}")) == 5).count();
+    assert_eq!(limited("both"), 40);
+    lost.signal(Signal::STOP);
+    assert!(limited("frozen") >= 8);
+    lost.signal(Signal::CONT);
+    until("both count again", Duration::from_secs(15), || limited(&format!("{:?}", Instant::now())) == 40);
+    lost.kill();
+    assert!(limited("killed") >= 8);
+}
+
+#[test]
 fn many_at_once_wait_no_longer_than_one() {
     let _alone = alone();
     let memcached = Memcached::start();

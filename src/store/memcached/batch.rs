@@ -42,12 +42,13 @@ pub(super) async fn run(config: config::Memcached, mut jobs: UnboundedReceiver<J
 /// One round trip and the decisions that it allows; returns what is owed after it.
 ///
 /// On failure the replies are dropped, which tells those who wait.
-async fn exchange(link: &mut Link, owed: Owed, batch: Vec<Job>, now: Time) -> Owed {
+async fn exchange(link: &mut Link, mut owed: Owed, batch: Vec<Job>, now: Time) -> Owed {
     let mut wanted = Wanted::new(now);
-    wanted.add(&link.config.prefix, batch.iter().flat_map(|job| &job.asks));
+    wanted.add(link, batch.iter().flat_map(|job| &job.asks));
     // A state that another gateway changes first is needed at once, to charge it again.
-    wanted.add(&link.config.prefix, owed.writers());
-    let mut ops: Vec<_> = owed.ops().collect();
+    wanted.add(link, owed.writers());
+    owed.forgive(link, now);
+    let mut ops = owed.ops(link);
     let writes = ops.len();
     ops.append(&mut wanted.ops());
     if ops.is_empty() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use memcache::exp::{AsyncMetaClient, Error, Op, OpResult};
+use memcache::exp::{AsyncMetaClient, Error, Op, OpResult, Router};
 
 use super::Health;
 use super::keys::Placement;
@@ -24,16 +24,33 @@ pub(super) struct Link {
     pub(super) config: config::Memcached,
     client: Option<AsyncMetaClient>,
     health: Arc<Health>,
+    /// For each server, until when nothing is asked of it, while it does not answer.
+    away: Vec<Option<Time>>,
     logged: Option<Instant>,
 }
 
 impl Link {
     pub(super) fn new(config: config::Memcached, health: Arc<Health>) -> Self {
-        Self { config, client: None, health, logged: None }
+        let away = vec![None; config.servers.len()];
+        Self { config, client: None, health, away, logged: None }
     }
 
-    /// Runs `ops` in one exchange. `None` if nothing came of it; what failed in part is an error in its place.
-    pub(super) async fn run(&mut self, ops: Vec<Op>, now: Time) -> Option<Vec<Outcome>> {
+    /// Which server a counter is on.
+    pub(super) fn place(&self, name: &str) -> usize {
+        Placement.route(name.as_bytes(), &self.config.servers)
+    }
+
+    /// The server of a counter, unless it is away: the others go on without it.
+    pub(super) fn server(&self, name: &str, now: Time) -> Option<usize> {
+        let server = self.place(name);
+        let away = self.away.get(server)?.is_some_and(|until| now < until);
+        (!away).then_some(server)
+    }
+
+    /// Runs `ops`, each with its server, in one exchange. `None` if nothing came of it; what failed in part is an
+    /// error in its place.
+    pub(super) async fn run(&mut self, ops: Vec<(usize, Op)>, now: Time) -> Option<Vec<Outcome>> {
+        let (servers, ops): (Vec<usize>, Vec<Op>) = ops.into_iter().unzip();
         let begun = Instant::now();
         self.health.round_trips.one();
         let results = match self.client().await {
@@ -41,21 +58,47 @@ impl Link {
             Err(error) => Err(error),
         };
         self.health.latency.observe(micros(begun.elapsed()));
+        let until = now.after(begun.elapsed() + BACK_OFF);
         match results {
             Ok(results) => {
-                let failed = results.iter().find_map(|result| result.as_ref().err());
-                if let Some(error) = failed {
-                    self.failed(error, results.iter().all(Result::is_err), now, begun.elapsed());
-                } else if self.health.away_until.swap(0, Ordering::Relaxed) != 0 {
-                    tracing::info!("memcached is back");
-                }
+                self.note(&servers, &results, until);
                 Some(results)
             }
             Err(error) => {
-                self.failed(&error, true, now, begun.elapsed());
+                self.away.fill(Some(until));
+                self.failed(&error);
                 None
             }
         }
+    }
+
+    /// Notes which servers have answered, and leaves those alone that have not.
+    fn note(&mut self, servers: &[usize], results: &[Outcome], until: Time) {
+        let mut back = false;
+        for (server, away) in self.away.iter_mut().enumerate() {
+            let answers = servers.iter().zip(results).filter(|(at, _)| **at == server).map(|(_, answer)| answer);
+            let (failed, asked) = answers.fold((0, 0), |(f, a), answer| (f + usize::from(answer.is_err()), a + 1));
+            match failed {
+                _ if asked == 0 => {}
+                0 => back |= away.take().is_some(),
+                failed if failed == asked => *away = Some(until),
+                _ => {}
+            }
+        }
+        if let Some(error) = results.iter().find_map(|result| result.as_ref().err()) {
+            self.failed(error);
+        } else {
+            self.tell();
+            if back {
+                tracing::info!("memcached is back");
+            }
+        }
+    }
+
+    /// Tells those who ask until when no server is to be had at all.
+    fn tell(&self) {
+        let all_away = self.away.iter().copied().collect::<Option<Vec<_>>>().and_then(|until| until.into_iter().min());
+        self.health.away_until.store(all_away.map_or(0, Time::micros), Ordering::Relaxed);
     }
 
     async fn client(&mut self) -> Result<&AsyncMetaClient, Error> {
@@ -73,11 +116,9 @@ impl Link {
         Ok(self.client.insert(client))
     }
 
-    fn failed(&mut self, error: &Error, all: bool, now: Time, took: Duration) {
+    fn failed(&mut self, error: &Error) {
+        self.tell();
         self.health.errors.one();
-        if all {
-            self.health.away_until.store(now.after(took + BACK_OFF).micros(), Ordering::Relaxed);
-        }
         if self.logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
             self.logged = Some(Instant::now());
             tracing::warn!(%error, "memcached does not answer: requests are not counted");

@@ -9,7 +9,7 @@ use memcache::exp::{Arithmetic, MutationStatus, Op, OpResult, Set};
 
 use super::Wish;
 use super::keys;
-use super::link::Outcome;
+use super::link::{Link, Outcome};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::Cell;
@@ -70,16 +70,24 @@ impl Owed {
         self.states.iter().map(|state| &state.ask)
     }
 
-    /// The operations that settle everything.
-    pub(super) fn ops(&self) -> impl Iterator<Item = Op> {
+    /// Gives up what is owed to servers that are away: there is nobody to count it.
+    pub(super) fn forgive(&mut self, link: &Link, now: Time) {
+        self.sums.retain(|name, _| link.server(name, now).is_some());
+        self.states.retain(|state| link.server(&state.name, now).is_some());
+    }
+
+    /// The operations that settle everything, each with its server.
+    pub(super) fn ops(&self, link: &Link) -> Vec<(usize, Op)> {
         let sum = |(name, sum): (&String, &Sum)| {
-            Arithmetic::new(name).delta(sum.amount).initial(sum.amount, sum.lifetime).into()
+            let add = Arithmetic::new(name).delta(sum.amount).initial(sum.amount, sum.lifetime);
+            (link.place(name), add.into())
         };
         let state = |state: &State| {
             let set = Set::new(&state.name, &state.value).ttl_raw(state.lifetime);
-            state.read.map_or(set.clone().add(), |read| set.compare_cas(read)).into()
+            let set = state.read.map_or(set.clone().add(), |read| set.compare_cas(read));
+            (link.place(&state.name), set.into())
         };
-        self.sums.iter().map(sum).chain(self.states.iter().map(state))
+        self.sums.iter().map(sum).chain(self.states.iter().map(state)).collect()
     }
 
     /// What came of the operations, in their order: the states that were changed by another gateway. One whose write

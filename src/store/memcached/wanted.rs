@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use memcache::exp::{Get, GetResult, Meta, Op, OpResult};
 
-use super::link::Outcome;
+use super::link::{Link, Outcome};
 use super::owed::{Lost, Owed, State};
 use super::{Job, Wish, keys};
 use crate::clock::Time;
@@ -16,7 +16,8 @@ use crate::store::Verdicts;
 pub(super) struct Wanted {
     now: Time,
     cells: HashMap<Fingerprint, Known>,
-    ops: Vec<Op>,
+    /// The reads, each with its server.
+    ops: Vec<(usize, Op)>,
 }
 
 /// One cell as it is known.
@@ -38,26 +39,31 @@ impl Wanted {
         Self { now, cells: HashMap::new(), ops: Vec::new() }
     }
 
-    /// Wants the cells of all these asks.
-    pub(super) fn add<'a>(&mut self, prefix: &str, asks: impl IntoIterator<Item = &'a Wish>) {
+    /// Wants the cells of all these asks, as far as their servers are to be had.
+    pub(super) fn add<'a>(&mut self, link: &Link, asks: impl IntoIterator<Item = &'a Wish>) {
         let Self { now, cells, ops } = self;
         for ask in asks {
             cells.entry(ask.cell()).or_insert_with(|| {
-                let (base, first, rates) = (keys::base(prefix, &ask.limit, ask.key), ops.len(), ask.limit.rates());
-                let mut cell = Cell::new(rates, *now);
-                let names =
-                    cell.counts_mut(rates).map(|(place, bucket, _)| keys::counter(&base, &rates[place], bucket));
-                ops.extend(names.map(|name| Op::from(Get::new(name))));
-                if ask.limit.is_whole() {
-                    ops.push(Get::new(keys::state(&base, &ask.limit)).meta(Meta::default().cas()).into());
-                }
-                Known { ask: ask.clone(), base, first, cell: Some(cell), read: None, charged: 0 }
+                let (rates, first) = (ask.limit.rates(), ops.len());
+                let base = keys::base(&link.config.prefix, &ask.limit, ask.key);
+                let cell = link.server(&base, *now).map(|server| {
+                    let mut cell = Cell::new(rates, *now);
+                    let sums = cell.counts_mut(rates);
+                    let names = sums.map(|(place, bucket, _)| keys::counter(&base, &rates[place], bucket));
+                    ops.extend(names.map(|name| (server, Get::new(name).into())));
+                    if ask.limit.is_whole() {
+                        let state = Get::new(keys::state(&base, &ask.limit)).meta(Meta::default().cas());
+                        ops.push((server, state.into()));
+                    }
+                    cell
+                });
+                Known { ask: ask.clone(), base, first, cell, read: None, charged: 0 }
             });
         }
     }
 
     /// The reads.
-    pub(super) fn ops(&mut self) -> Vec<Op> {
+    pub(super) fn ops(&mut self) -> Vec<(usize, Op)> {
         std::mem::take(&mut self.ops)
     }
 
@@ -111,7 +117,7 @@ impl Wanted {
 impl Known {
     fn fill(&mut self, outcomes: &[Outcome], now: Time) {
         let rates = self.ask.limit.rates();
-        let sums = self.cell.as_mut().map_or(0, |cell| cell.counts_mut(rates).count());
+        let Some(sums) = self.cell.as_mut().map(|cell| cell.counts_mut(rates).count()) else { return };
         let (sums, state) = (self.first..self.first + sums, self.first + sums);
         let reads = sums.start..state + usize::from(self.ask.limit.is_whole());
         if outcomes.get(reads).is_none_or(|outcomes| outcomes.iter().any(Result::is_err)) {
