@@ -1,8 +1,9 @@
 //! What was understood of a configuration, for `gateway check`: in the order in which it works.
 
 use std::fmt::{self, Display, Write as _};
+use std::ops::RangeInclusive;
 
-use crate::config::{Action, Address, Config, Key, Missing, OnError, PathPattern, Route, Store};
+use crate::config::{Action, Address, Config, Cost, Key, Limit, Missing, OnError, OnLimit, PathPattern, Route, Store};
 use crate::limit::{Edge, Rate, Strategy};
 use crate::route;
 
@@ -45,24 +46,7 @@ impl Display for Description<'_> {
             )?;
         }
         writeln!(f, "\nlimits")?;
-        config.limits.iter().try_for_each(|limit| {
-            let rates: Vec<_> = limit.rates.iter().map(ToString::to_string).collect();
-            writeln!(f, "  {}", limit.name)?;
-            writeln!(f, "    {} per {}", rates.join(" and "), key(&limit.key))?;
-            if let Some(Strategy::Sliding { precision, edge }) = limit.rates.first().map(Rate::strategy) {
-                let edge = match edge {
-                    Edge::Weighted => "weighted by its share in the window",
-                    Edge::Whole => "counted whole",
-                };
-                writeln!(f, "    sliding window of {precision} bucket(s), the oldest {edge}")?;
-            }
-            let missing = match limit.missing {
-                Missing::Shared => "share one counter",
-                Missing::Skip => "are not limited",
-                Missing::Reject => "are answered 400",
-            };
-            writeln!(f, "    requests without a key {missing}; over the limit: {}", limit.status)
-        })?;
+        config.limits.iter().try_for_each(|limit| self::limit(f, limit))?;
         writeln!(f, "\nupstreams")?;
         for upstream in &config.upstreams {
             writeln!(f, "  {}", upstream.name)?;
@@ -77,6 +61,69 @@ impl Display for Description<'_> {
         }
         Ok(())
     }
+}
+
+fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
+    let mut allowed: Vec<_> = limit.rates.iter().map(ToString::to_string).collect();
+    allowed.extend(limit.max_in_flight.map(|most| format!("{most} under way")));
+    writeln!(f, "  {}", limit.name)?;
+    writeln!(f, "    {} per {}", allowed.join(" and "), key(&limit.key))?;
+    let strategy = limit.rates.iter().map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
+    match strategy {
+        Some(Strategy::Sliding { precision, edge }) => {
+            let edge = match edge {
+                Edge::Weighted => "weighted by its share in the window",
+                Edge::Whole => "counted whole",
+            };
+            writeln!(f, "    sliding window of {precision} bucket(s), the oldest {edge}")?;
+        }
+        Some(Strategy::Fixed) => writeln!(f, "    fixed window from a key's first request")?,
+        Some(Strategy::Moving) => writeln!(f, "    moving window: every request is remembered")?,
+        Some(Strategy::Bucket { .. }) => writeln!(f, "    token bucket, full at first")?,
+        Some(Strategy::Calendar(_)) | None => {}
+    }
+    let calendar = limit.rates.iter().find_map(|rate| match rate.strategy() {
+        Strategy::Calendar(calendar) => Some(calendar),
+        _ => None,
+    });
+    if let Some(calendar) = calendar {
+        writeln!(f, "    days and months of {}", calendar.zone())?;
+    }
+    match &limit.cost {
+        Cost::Fixed(1) => {}
+        Cost::Fixed(cost) => writeln!(f, "    a request costs {cost}")?,
+        Cost::RequestHeader(name) => writeln!(f, "    a request costs what its {name} says, otherwise 1")?,
+        Cost::ResponseHeader(name) => writeln!(f, "    a request costs what {name} of the response says")?,
+        Cost::OnStatus(cost, statuses) => {
+            let statuses: Vec<_> = statuses.iter().map(statuses_in_words).collect();
+            writeln!(f, "    a request costs {cost} if it is answered {}", statuses.join(", "))?;
+        }
+    }
+    if !limit.overrides.is_empty() {
+        writeln!(f, "    overrides for {} key(s)", limit.overrides.len())?;
+    }
+    if let Some(tiers) = &limit.tiers {
+        let names: Vec<_> = tiers.rates.iter().map(|(name, _)| name.as_str()).collect();
+        writeln!(f, "    tiers by {}: {}", tiers.source, names.join(", "))?;
+    }
+    let missing = match limit.missing {
+        Missing::Shared => "share one counter",
+        Missing::Skip => "are not limited",
+        Missing::Reject => "are answered 400",
+    };
+    let over = match limit.on_limit {
+        OnLimit::Reject => format!("answered {}", limit.status),
+        OnLimit::Shadow => "only reported".to_owned(),
+        OnLimit::Silent => format!("answered {} without a word", limit.status),
+        OnLimit::Delay { max_delay, max_delayed } => {
+            format!("held up to {max_delay:?}, {max_delayed} of a key at once, otherwise {}", limit.status)
+        }
+    };
+    writeln!(f, "    requests without a key {missing}; over the limit: {over}")
+}
+
+fn statuses_in_words(range: &RangeInclusive<u16>) -> String {
+    if range.start() == range.end() { range.start().to_string() } else { format!("{}xx", range.start() / 100) }
 }
 
 fn store(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result {

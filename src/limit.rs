@@ -12,7 +12,7 @@ mod bucket;
 mod cell;
 mod saved;
 
-pub use calendar::{Calendar, Unit};
+pub use calendar::{Calendar, Unit, zones};
 pub use cell::Cell;
 pub use rate::{Edge, MAX_LOG, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW, Rate, RateError, Strategy};
 

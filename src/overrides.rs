@@ -36,15 +36,49 @@ pub struct Overrides {
     allowances: Vec<Allowance>,
 }
 
+/// Overrides being put together, in their order.
+#[derive(Debug, Default)]
+pub struct Builder(Overrides);
+
+impl Builder {
+    /// Adds one; the earlier if there is one for the same key.
+    pub fn add(&mut self, pattern: Pattern, allowance: Allowance) -> Option<usize> {
+        let earlier = self.0.entries.iter().position(|(known, _)| *known == pattern);
+        self.0.entries.push((pattern, self.0.allowances.len()));
+        self.0.allowances.push(allowance);
+        earlier
+    }
+
+    /// All of them.
+    pub fn finish(self) -> Overrides {
+        self.0
+    }
+}
+
 impl Overrides {
     /// The index of the allowance for a key with this text or this client address: the first that was added.
-    pub fn find(&self, _text: Option<&[u8]>, _address: Option<IpAddr>) -> Option<usize> {
-        None
+    pub fn find(&self, text: Option<&[u8]>, address: Option<IpAddr>) -> Option<usize> {
+        self.entries
+            .iter()
+            .find(|(p, _)| match p {
+                Pattern::Exact(t) => text == Some(t.as_bytes()),
+                Pattern::Wildcard(t) => {
+                    let (a, b) = t.split_once('*').unwrap_or((t, ""));
+                    text.is_some_and(|x| x.starts_with(a.as_bytes()) && x.ends_with(b.as_bytes()))
+                }
+                Pattern::Network(net) => address.is_some_and(|a| net.contains(&a)),
+            })
+            .map(|(_, i)| *i)
     }
 
     /// All allowances.
     pub fn allowances(&self) -> &[Allowance] {
         &self.allowances
+    }
+
+    /// How many keys and patterns there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
     }
 
     /// Whether there are none.

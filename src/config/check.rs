@@ -80,7 +80,8 @@ fn captures(limit: &Limit, path: &PathPattern, name: &Name<'_>, source: &Source<
         Segment::Literal(_) => None,
     });
     let captured: Vec<&str> = captured.collect();
-    for wanted in limit.key.parts.iter().flatten() {
+    let tier = limit.tiers.as_ref().map(|tiers| &tiers.source);
+    for wanted in limit.key.parts.iter().flatten().chain(tier) {
         let KeySource::Capture(wanted) = wanted else { continue };
         if captured.contains(&wanted.as_str()) {
             continue;
@@ -89,7 +90,7 @@ fn captures(limit: &Limit, path: &PathPattern, name: &Name<'_>, source: &Source<
             Some(near) => format!("did you mean `path:{near}` in the limit, or {{{wanted}}} in the path?"),
             None => format!("write {{{wanted}}} for a segment of the path, or use another limit"),
         };
-        let message = format!("`{}` counts by `path:{wanted}`, but `{}` captures no `{wanted}`", limit.name, path.text);
+        let message = format!("`{}` asks for `path:{wanted}`, but `{}` captures no `{wanted}`", limit.name, path.text);
         source.report(name.span.clone(), message, help);
     }
 }

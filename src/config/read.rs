@@ -95,7 +95,10 @@ impl<'a> Section<'a> {
 
     /// The value of a key that may be left out.
     pub(super) fn field(&self, key: &'static str) -> Option<Field<'a>> {
-        self.known.borrow_mut().push(key);
+        let mut known = self.known.borrow_mut();
+        if !known.contains(&key) {
+            known.push(key);
+        }
         let value = self.table.get(key)?;
         Some(Field { what: format!("`{key}`"), span: value.span(), value: value.get_ref(), source: self.source })
     }
@@ -200,6 +203,10 @@ impl<'a> Field<'a> {
         self.value.is_table()
     }
 
+    pub(super) fn is_number(&self) -> bool {
+        self.value.is_integer()
+    }
+
     pub(super) fn is_list(&self) -> bool {
         self.value.is_array()
     }
@@ -237,11 +244,6 @@ impl<'a> Field<'a> {
             self.report(format!("{} is out of range: {integer}", self.what), format!("allowed: {least} to {most}"));
         }
         value
-    }
-
-    /// The value if it is this integer, silently.
-    pub(super) fn is_integer(&self, wanted: &str) -> bool {
-        self.value.as_integer().is_some_and(|integer| integer.as_str() == wanted)
     }
 
     /// The elements of a list.

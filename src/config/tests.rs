@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
-use crate::limit::{Edge, Strategy};
+use crate::limit::{Calendar, Edge, Strategy as Counting, Unit};
+use crate::overrides::Allowance;
 
 const FULL: &str = r#"
 [server]
@@ -89,6 +90,93 @@ fn read(text: &str) -> Config {
     parse(text.as_bytes(), "gateway.toml").unwrap_or_else(|problems| panic!("{problems}"))
 }
 
+const LIMITS: &str = r#"
+[limits.search]
+key = ["header:x-api-key | client-ip", "method"]
+rates = ["10/s burst 50", "100/m", "1000000/month"]
+strategy = "token-bucket"
+timezone = "Europe/Berlin"
+cost = { request_header = "x-cost" }
+on_limit = "delay"
+max_delay = "2s"
+max_delayed = 5
+tier = "header:x-plan"
+[limits.search.tiers.gold]
+rates = ["20/s"]
+[limits.search.tiers."no plan"]
+rates = ["1/s"]
+[[limits.search.overrides]]
+keys = ["partner-7", "gold-*", "10.0.0.0/8"]
+rates = ["100/s"]
+[[limits.search.overrides]]
+keys = ["monitor"]
+exempt = true
+[[limits.search.overrides]]
+keys = ["thief"]
+block = true
+
+[limits.login]
+key = "client-ip"
+rates = ["5/m"]
+strategy = "fixed-window"
+cost = 2
+count = { status = ["401", 403, "5xx"] }
+on_limit = "silent"
+body = "well"
+
+[limits.tokens]
+key = "bearer"
+rates = ["100/m"]
+strategy = "moving-window"
+cost = { response_header = "x-tokens" }
+on_limit = "shadow"
+
+[limits.exports]
+key = "global"
+max_in_flight = 3
+
+[[routes]]
+path = "/*"
+limits = ["search", "login", "tokens", "exports"]
+respond = { status = 200 }
+"#;
+
+#[test]
+fn every_kind_of_limit_becomes_what_it_says() {
+    let config = read(LIMITS);
+    let [search, login, tokens, exports] = &config.limits[..] else { panic!("{:?}", config.limits) };
+    let shown: Vec<_> = search.rates.iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["10/s burst 50", "100/m", "1000000/month"]);
+    assert_eq!(*search.rates[1].strategy(), Counting::Bucket { burst: 100 });
+    let month = Calendar::utc(Unit::Month).in_zone("Europe/Berlin").unwrap();
+    assert_eq!(*search.rates[2].strategy(), Counting::Calendar(month));
+    assert_eq!(search.cost, Cost::RequestHeader("x-cost".parse().unwrap()));
+    assert_eq!(search.on_limit, OnLimit::Delay { max_delay: Duration::from_secs(2), max_delayed: 5 });
+    let bucket = |text: &str, burst| text.parse::<Rate>().unwrap().counted(Counting::Bucket { burst }).unwrap();
+    let tiers = search.tiers.as_ref().unwrap();
+    assert_eq!(tiers.source.to_string(), "header:x-plan");
+    let tiers: Vec<_> = tiers.rates.iter().map(|(name, rates)| (name.as_str(), rates.as_slice())).collect();
+    assert_eq!(tiers, [("gold", &[bucket("20/s", 20)][..]), ("no plan", &[bucket("1/s", 1)])]);
+    let granted = |text: Option<&str>, address: Option<&str>| {
+        let found = search.overrides.find(text.map(str::as_bytes), address.map(|address| address.parse().unwrap()));
+        found.map(|index| search.overrides.allowances()[index].clone())
+    };
+    let hundred = Some(Allowance::Rates(vec![bucket("100/s", 100)].into()));
+    assert_eq!(granted(Some("partner-7"), None), hundred);
+    assert_eq!(granted(Some("gold-1"), None), hundred);
+    assert_eq!(granted(None, Some("10.1.2.3")), hundred);
+    assert_eq!(granted(Some("10.1.2.3"), None), None);
+    assert_eq!(granted(Some("monitor"), None), Some(Allowance::Exempt));
+    assert_eq!(granted(Some("thief"), None), Some(Allowance::Block));
+
+    assert_eq!(login.cost, Cost::OnStatus(2, vec![401..=401, 403..=403, 500..=599]));
+    assert_eq!((login.on_limit, login.status.as_u16(), &*login.body), (OnLimit::Silent, 200, "well"));
+    assert_eq!(*login.rates[0].strategy(), Counting::Fixed);
+    assert_eq!(tokens.cost, Cost::ResponseHeader("x-tokens".parse().unwrap()));
+    assert_eq!((tokens.on_limit, tokens.rates[0].strategy()), (OnLimit::Shadow, &Counting::Moving));
+    assert_eq!((exports.max_in_flight, exports.rates.len()), (Some(3), 0));
+}
+
 #[test]
 fn defaults_are_put_in() {
     let config = read(SMALLEST);
@@ -129,7 +217,7 @@ fn everything_is_read() {
     let limit = &config.limits[0];
     assert_eq!((limit.name.as_str(), limit.status.as_u16(), limit.missing), ("per-tenant", 503, Missing::Skip));
     assert_eq!(limit.rates[1].quota(), 3000);
-    assert_eq!(*limit.rates[1].strategy(), Strategy::Sliding { precision: 10, edge: Edge::Whole });
+    assert_eq!(*limit.rates[1].strategy(), Counting::Sliding { precision: 10, edge: Edge::Whole });
     assert_eq!(limit.key.parts.len(), 2);
     let route = &config.routes[0];
     assert_eq!(route.limits, [1, 0]);
@@ -204,7 +292,8 @@ proptest! {
 
     #[test]
     fn arbitrary_values_do_not_panic(at: Index, value in "\\PC{0,20}") {
-        let lines: Vec<&str> = FULL.lines().collect();
+        let full = [FULL, LIMITS].concat();
+        let lines: Vec<&str> = full.lines().collect();
         let line = at.index(lines.len());
         let changed = lines[line].split_once('=').map_or(value.clone(), |(key, _)| format!("{key}= {value:?}"));
         let text = [&lines[..line], &[changed.as_str()], &lines[line + 1..]].concat().join("\n");
@@ -217,7 +306,7 @@ proptest! {
     fn mutated_files_do_not_panic(
         edits in prop::collection::vec((any::<Index>(), 0_usize..20, "[ -~\\n]{0,6}"), 1..6),
     ) {
-        let mut text = FULL.as_bytes().to_vec();
+        let mut text = [FULL, LIMITS].concat().into_bytes();
         for (at, gone, new) in edits {
             let start = at.index(text.len());
             let end = (start + gone).min(text.len());

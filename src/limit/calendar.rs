@@ -47,6 +47,11 @@ impl Unit {
     }
 }
 
+/// The IANA names of all zones.
+pub fn zones() -> Vec<String> {
+    jiff::tz::db().available().map(|zone| zone.to_string()).collect()
+}
+
 impl Calendar {
     /// This unit in UTC.
     pub fn utc(unit: Unit) -> Self {
@@ -58,6 +63,12 @@ impl Calendar {
         // Of the names that jiff knows besides, none says where on earth it is.
         let zone = Some(name).filter(|name| *name != "Etc/Unknown").and_then(|name| TimeZone::get(name).ok())?;
         Some(Self { unit: self.unit, zone })
+    }
+
+    /// Another unit in the same zone.
+    #[must_use]
+    pub fn of(&self, unit: Unit) -> Self {
+        Self { unit, zone: self.zone.clone() }
     }
 
     /// Days or months.

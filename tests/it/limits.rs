@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Gateway, Memcached, Response, align, alone};
+use crate::harness::{Client, Gateway, Memcached, Response, align, alone, both_stores};
 
 const WINDOW: Duration = Duration::from_secs(10);
 
@@ -15,14 +15,6 @@ fn route(name: &str, limits: &str) -> String {
 
 fn limit(name: &str, rates: &str) -> String {
     format!("[limits.{name}]\nkey = \"global\"\nrates = [{rates}]\n")
-}
-
-fn both_stores(test: impl Fn(&str)) {
-    test("[store]\ntype = \"memory\"\n");
-    let memcached = Memcached::start();
-    // With "reject" a request that memcached did not count shows.
-    test(&memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\""));
-    assert!(memcached.stat("curr_items") > 0, "memcached was never asked");
 }
 
 /// `each` requests on every one of these connections, all at once: how many were admitted and how many rejected.

@@ -2,12 +2,16 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::missing_panics_doc)]
 
+mod actions;
 mod bodies;
 mod cli;
 mod client_ip;
+mod costs;
 mod drain;
+mod exceptions;
 mod explain;
 mod failures;
+mod flights;
 mod forwarding;
 mod harness;
 mod headers;

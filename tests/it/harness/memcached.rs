@@ -72,6 +72,15 @@ impl Memcached {
     }
 }
 
+/// Runs the test with either store, given the `[store]` section.
+pub(crate) fn both_stores(test: impl Fn(&str)) {
+    test("[store]\ntype = \"memory\"\n");
+    let memcached = Memcached::start();
+    // With "reject" a request that memcached did not count shows.
+    test(&memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\""));
+    assert!(memcached.stat("curr_items") > 0, "memcached was never asked");
+}
+
 impl Drop for Memcached {
     fn drop(&mut self) {
         let _ = self.child.kill();

@@ -1,0 +1,57 @@
+//! What happens over a limit: `on_limit`, and what belongs to one kind of it.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use crate::config::read::{Section, set};
+use crate::config::{OnLimit, values};
+
+const OF_DELAY: [&str; 2] = ["max_delay", "max_delayed"];
+const DELAYS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(300);
+
+#[derive(Clone, Copy, PartialEq)]
+enum Action {
+    Reject,
+    Shadow,
+    Silent,
+    Delay,
+}
+
+/// Reads what happens, with the status and the body of the answer.
+pub(super) fn read(section: &Section<'_>) -> (OnLimit, StatusCode, String) {
+    let words =
+        [("reject", Action::Reject), ("shadow", Action::Shadow), ("silent", Action::Silent), ("delay", Action::Delay)];
+    let field = section.field("on_limit");
+    let action = field.map_or(Some(Action::Reject), |field| field.choice(&words, &[]));
+    let on_limit = match action {
+        // Without a word that is known, nothing can be said of what belongs to one.
+        Some(Action::Delay) | None => delay(section),
+        Some(action) => {
+            section.misplaced(&OF_DELAY, "`on_limit = \"delay\"`", "remove it, or choose that");
+            match action {
+                Action::Shadow => OnLimit::Shadow,
+                Action::Silent => OnLimit::Silent,
+                Action::Reject | Action::Delay => OnLimit::Reject,
+            }
+        }
+    };
+    // A silent answer looks like that of an upstream.
+    let (mut status, allowed) = match on_limit {
+        OnLimit::Silent => (StatusCode::OK, 200..=599),
+        _ => (StatusCode::TOO_MANY_REQUESTS, 400..=599),
+    };
+    set(&mut status, section.field("status").and_then(|field| values::status(&field, allowed)));
+    let mut body = String::new();
+    set(&mut body, section.field("body").and_then(|field| field.text()).map(str::to_owned));
+    (on_limit, status, body)
+}
+
+fn delay(section: &Section<'_>) -> OnLimit {
+    let (mut max_delay, mut max_delayed) = (Duration::from_secs(1), 100);
+    set(&mut max_delay, values::wait(section, "max_delay", DELAYS));
+    let most = section.field("max_delayed").and_then(|field| field.integer(1..=100_000));
+    set(&mut max_delayed, most.and_then(|most| usize::try_from(most).ok()));
+    OnLimit::Delay { max_delay, max_delayed }
+}

@@ -1,0 +1,95 @@
+//! What requests cost: `cost`, and `count`, which charges only some responses.
+
+use std::ops::RangeInclusive;
+
+use http::HeaderName;
+
+use crate::config::read::{Field, Section, Wrong};
+use crate::config::report::quoted;
+use crate::config::{Cost, values};
+use crate::limit::{MAX_QUOTA, Rate};
+
+const COST: &str = "write cost = 5, cost = { request_header = \"x-cost\" } or cost = { response_header = \"x-cost\" }";
+const STATUSES: &str = "[\"401\", \"403\", \"5xx\"]";
+
+/// Reads both keys; `rates` are the limit's own.
+pub(super) fn read(section: &Section<'_>, rates: &[Rate]) -> Cost {
+    let field = section.field("cost");
+    let statuses = section.field("count").and_then(|field| count(&field));
+    let cost = field.as_ref().and_then(|field| cost(field, rates)).unwrap_or(Cost::Fixed(1));
+    match (cost, statuses) {
+        (cost, None) => cost,
+        (Cost::Fixed(cost), Some(statuses)) => Cost::OnStatus(cost, statuses),
+        (other, Some(_)) => {
+            let help = "remove one of them: with `count`, `cost` is a number";
+            section.source.report(section.key_span("count"), "`count` does not go with a cost from a header", help);
+            other
+        }
+    }
+}
+
+fn cost(field: &Field<'_>, rates: &[Rate]) -> Option<Cost> {
+    if !field.is_table() {
+        if !field.is_number() {
+            field.mistyped("a number or a table", COST);
+            return None;
+        }
+        let cost = field.integer(1..=MAX_QUOTA)?;
+        if let Some(rate) = rates.iter().find(|rate| rate.capacity() < cost) {
+            field.report(
+                format!("a request that costs {cost} can never pass \"{rate}\""),
+                format!("allowed: at most {}", rate.capacity()),
+            );
+        }
+        return Some(Cost::Fixed(cost));
+    }
+    let table = field.section("`cost`")?;
+    let header = |key| table.field(key).and_then(|field: Field<'_>| field.parse(values::header));
+    let (request, response): (Option<HeaderName>, Option<HeaderName>) =
+        (header("request_header"), header("response_header"));
+    let given = ["request_header", "response_header"].into_iter().filter(|key| table.field(key).is_some()).count();
+    match given {
+        0 if table.entries().is_empty() => field.report("`cost` names no header", COST),
+        // With none, another key is a slip, which is reported as that.
+        0 | 1 => {}
+        _ => field.report("`cost` comes from one header", "remove `request_header` or `response_header`"),
+    }
+    table.close(&[]);
+    request.map(Cost::RequestHeader).or(response.map(Cost::ResponseHeader))
+}
+
+fn count(field: &Field<'_>) -> Option<Vec<RangeInclusive<u16>>> {
+    let example = format!("say which responses are charged: count = {{ status = {STATUSES} }}");
+    if !field.is_table() {
+        field.mistyped("a table", &example);
+        return None;
+    }
+    let table = field.section("`count`")?;
+    let list = table.required("status", &example);
+    table.close(&[]);
+    let list = list?.some(STATUSES, 64)?;
+    let status = |field: &Field<'_>| {
+        if field.is_number() {
+            let status = field.integer(100..=599).and_then(|status| u16::try_from(status).ok())?;
+            return Some(status..=status);
+        }
+        field.parse(statuses)
+    };
+    let statuses: Vec<_> = list.iter().filter_map(status).collect();
+    Some(statuses).filter(|statuses| !statuses.is_empty())
+}
+
+/// A status, or a class of them.
+fn statuses(text: &str) -> Result<RangeInclusive<u16>, Wrong> {
+    let wrong = || {
+        let help = format!("a status is 100 to 599, a class is 1xx to 5xx: {STATUSES}");
+        Wrong::new(format!("{} is not a status", quoted(text)), help)
+    };
+    let (first, last) = match text.strip_suffix("xx").or(text.strip_suffix("XX")) {
+        Some(class) => (format!("{class}00"), format!("{class}99")),
+        None => (text.to_owned(), text.to_owned()),
+    };
+    let number = |text: String| text.parse().ok().filter(|code| text.len() == 3 && (100..=599).contains(code));
+    let range = number(first).zip(number(last)).map(|(first, last)| first..=last);
+    range.ok_or_else(wrong)
+}

@@ -1,0 +1,159 @@
+//! Who gets something else than a limit's own rates: `overrides`, and `tier` with `tiers`.
+
+use std::sync::Arc;
+
+use super::key::source;
+use super::rates::Terms;
+use crate::config::read::{Field, Section, Wrong};
+use crate::config::report::quoted;
+use crate::config::{Key, Source, Tiers, values};
+use crate::overrides::{Allowance, Builder, Pattern};
+
+const ENTRY: &str = "an override is keys = [\"partner-7\"] with rates = [\"100/s\"], exempt = true or block = true";
+/// The most keys of all overrides in one list; more belong into a file of their own.
+const MOST_KEYS: usize = 10_000;
+
+/// What the texts of overrides can be, by the first part of the limit's key.
+#[derive(Clone, Copy)]
+pub(super) struct Kinds {
+    addresses: bool,
+    texts: bool,
+}
+
+impl Kinds {
+    pub(super) fn of(key: Option<&Key>) -> Self {
+        let sources = key.and_then(|key| key.parts.first()).map_or(&[][..], Vec::as_slice);
+        let is_address = |source: &&Source| matches!(source, Source::ClientIp { .. });
+        let addresses = sources.iter().filter(is_address).count();
+        Self { addresses: addresses > 0, texts: addresses < sources.len() || sources.is_empty() }
+    }
+
+    /// Reads the key of an override.
+    pub(super) fn pattern(self, text: &str) -> Result<Pattern, Wrong> {
+        if text.is_empty() {
+            return Err(Wrong::new("a key is empty", "an empty value is no key"));
+        }
+        if self.addresses {
+            match values::network(text) {
+                Ok(network) => return Ok(Pattern::Network(network)),
+                Err(wrong) if !self.texts || text.parse::<ipnet::IpNet>().is_ok() => return Err(wrong),
+                Err(_) => {}
+            }
+        }
+        let text = text.to_owned();
+        Ok(if text.contains('*') { Pattern::Wildcard(text) } else { Pattern::Exact(text) })
+    }
+}
+
+/// Reads `[[limits.NAME.overrides]]`.
+pub(super) fn overrides(section: &Section<'_>, limit: &str, terms: &Terms, kinds: Kinds, has_rates: bool) -> Builder {
+    let mut overrides = Builder::default();
+    let Some(field) = section.field("overrides") else { return overrides };
+    let title = format!("[[limits.{limit}.overrides]]");
+    if !field.is_list() {
+        field.mistyped("a list of tables", format!("write {title} for each"));
+        return overrides;
+    }
+    for field in field.list("").unwrap_or_default() {
+        let Some(section) = field.section(title.clone()) else { continue };
+        entry(&section, terms, kinds, has_rates, &mut overrides);
+        section.close(&[]);
+    }
+    overrides
+}
+
+/// Reads one override.
+pub(super) fn entry(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rates: bool, overrides: &mut Builder) {
+    let keys = section.required("keys", ENTRY);
+    let keys = keys.and_then(|field| field.some("[\"partner-7\", \"gold-*\"]", MOST_KEYS));
+    let Some(allowance) = allowance(section, terms, has_rates) else { return };
+    for field in keys.unwrap_or_default() {
+        let Some(pattern) = field.parse(|text| kinds.pattern(text)) else { continue };
+        if overrides.add(pattern, allowance.clone()).is_some() {
+            field.report("this key has an override already", "the first one holds: remove this one");
+        }
+    }
+}
+
+fn allowance(section: &Section<'_>, terms: &Terms, has_rates: bool) -> Option<Allowance> {
+    let rates = section.field("rates");
+    if let Some(field) = rates.as_ref().filter(|_| !has_rates) {
+        field.report("the limit has no rates that could be overridden", "give it some, or use `exempt` or `block`");
+    }
+    let rates = rates.map(|field| terms.rates(&field).map(|rates| Allowance::Rates(Arc::from(rates))));
+    let flag = |key, allowance: Allowance| {
+        section.field(key).map(|field| {
+            let on = field.boolean()?;
+            if !on {
+                field.report(format!("`{key} = false` says nothing"), "remove it");
+            }
+            Some(allowance)
+        })
+    };
+    let given = [rates, flag("exempt", Allowance::Exempt), flag("block", Allowance::Block)];
+    let mut given = given.into_iter().flatten();
+    match (given.next(), given.next()) {
+        (Some(allowance), None) => allowance,
+        (None, _) => {
+            section.source.report(section.span.clone(), "an override grants nothing", ENTRY);
+            None
+        }
+        (Some(_), Some(_)) => {
+            let message = "an override has one of `rates`, `exempt` and `block`";
+            section.source.report(section.span.clone(), message, "remove the others");
+            None
+        }
+    }
+}
+
+/// The one source of a tier's name.
+fn tier(text: &str) -> Result<Source, Wrong> {
+    let help = "name one that says a word, like \"header:x-plan\"";
+    match source(text.trim()) {
+        _ if text.contains('|') => Err(Wrong::new(format!("{} is not one source", quoted(text)), help)),
+        Ok(Source::ClientIp { .. } | Source::Global) => {
+            Err(Wrong::new(format!("{} does not name a tier", quoted(text)), help))
+        }
+        read => read,
+    }
+}
+
+/// Reads `tier` and `[limits.NAME.tiers.*]`.
+pub(super) fn tiers(section: &Section<'_>, limit: &str, terms: &Terms) -> Option<Tiers> {
+    let (attribute, table) = (section.field("tier"), section.field("tiers"));
+    let example = format!("[limits.{limit}.tiers.gold] with rates = [\"100/s\"]");
+    let (attribute, table) = match (attribute, table) {
+        (None, None) => return None,
+        (Some(field), None) => {
+            field.report("there are no tiers to choose from", format!("add {example}"));
+            return None;
+        }
+        (None, Some(_)) => {
+            let help = "say where a request's tier comes from: tier = \"header:x-plan\"";
+            section.source.report(section.key_span("tiers"), "nothing says which tier a request is of", help);
+            return None;
+        }
+        (Some(attribute), Some(table)) => (attribute, table),
+    };
+    let source = attribute.parse(tier);
+    let mut rates = Vec::new();
+    for (name, field) in table.section(format!("[limits.{limit}.tiers]"))?.entries() {
+        if !field.is_table() {
+            field.source.report(name.span, format!("`{}` is not the table of a tier", name.text), &example);
+            continue;
+        }
+        let Some(section) = field.section(format!("[limits.{limit}.tiers.{}]", name.text)) else { continue };
+        let list = section.required("rates", "say how much is allowed: rates = [\"100/s\"]");
+        let list = list.and_then(|field: Field<'_>| terms.rates(&field));
+        section.close(&[]);
+        rates.extend(list.map(|list| (name.text.to_owned(), list)));
+    }
+    if rates.is_empty() {
+        // The table itself may be empty, or everything in it is wrong and reported.
+        if section.source.is_clean() {
+            table.report("there are no tiers to choose from", format!("add {example}"));
+        }
+        return None;
+    }
+    Some(Tiers { source: source?, rates })
+}

@@ -1,0 +1,125 @@
+//! What a limit counts by: sources joined by `|`, or a list of such parts.
+
+use http::HeaderName;
+
+use crate::config::read::{Field, Wrong};
+use crate::config::report::{did_you_mean, quoted};
+use crate::config::{Key, Source, values};
+
+/// Sources that stand alone.
+const PLAIN: [(&str, Source); 7] = [
+    ("client-ip", Source::ClientIp { v6: 64 }),
+    ("bearer", Source::Bearer),
+    ("path", Source::Path),
+    ("host", Source::Host),
+    ("method", Source::Method),
+    ("route", Source::Route),
+    ("global", Source::Global),
+];
+const SOURCES: &str = "sources are client-ip, header:NAME, cookie:NAME, query:NAME, bearer, path, path:NAME, host, \
+                       method, route and global";
+
+/// Reads the key of a limit.
+pub(super) fn key(field: &Field<'_>) -> Option<Key> {
+    if !field.is_list() {
+        return Some(Key { parts: vec![field.parse(part)?] });
+    }
+    let list = field.some("[\"header:x-api-key | client-ip\", \"method\"]", values::MOST)?;
+    let parts: Vec<_> = list.iter().map(|field| field.parse(part)).collect();
+    Some(Key { parts: parts.into_iter().collect::<Option<_>>()? })
+}
+
+/// Sources joined by `|`.
+fn part(text: &str) -> Result<Vec<Source>, Wrong> {
+    let mut start = 0;
+    let mut sources = Vec::new();
+    for piece in text.split('|') {
+        let word = piece.trim();
+        let from = start + (piece.len() - piece.trim_start().len());
+        let place = from..from + word.len();
+        let source = source(word).map_err(|wrong| if word.is_empty() { wrong } else { wrong.at(place.clone()) })?;
+        if sources.contains(&source) {
+            return Err(Wrong::new(format!("`{source}` is written twice"), "the first one present is used").at(place));
+        }
+        sources.push(source);
+        start += piece.len() + 1;
+    }
+    Ok(sources)
+}
+
+/// Reads one source.
+pub(super) fn source(word: &str) -> Result<Source, Wrong> {
+    let plain = |word: &str| PLAIN.iter().find(|(name, _)| *name == word).map(|(_, source)| source.clone());
+    let Some((kind, name)) = word.split_once(':') else {
+        return match word {
+            "" => Err(Wrong::new("a source is missing", SOURCES)),
+            "client-cert" => Err(Wrong::later(word, SOURCES)),
+            "header" | "cookie" | "query" => {
+                Err(Wrong::new(format!("`{word}` has no name"), format!("write which one: \"{word}:NAME\"")))
+            }
+            _ => plain(word).ok_or_else(|| unknown(word, word)),
+        };
+    };
+    match kind {
+        "client-ip" => {
+            let help = "it is the prefix length that IPv6 addresses are cut to, from 1 to 128, like `client-ip:56`";
+            let prefix = name.parse().ok().filter(|v6| (1..=128).contains(v6));
+            let wrong = || Wrong::new(format!("{} is not a prefix length", quoted(name)), help);
+            prefix.map(|v6| Source::ClientIp { v6 }).ok_or_else(wrong)
+        }
+        "header" => values::header(name).map(Source::Header),
+        "cookie" if HeaderName::from_bytes(name.as_bytes()).is_ok() => Ok(Source::Cookie(name.to_owned())),
+        "query" if !name.is_empty() && !name.contains(char::is_control) => Ok(Source::Query(name.to_owned())),
+        "cookie" | "query" => {
+            Err(Wrong::new(format!("{} is not the name of a {kind}", quoted(name)), format!("like `{kind}:session`")))
+        }
+        "path" => values::capture(name).map(|()| Source::Capture(name.to_owned())),
+        _ if plain(kind).is_some() => {
+            Err(Wrong::new(format!("`{kind}` takes no name"), format!("write `{kind}` alone")))
+        }
+        _ => Err(unknown(word, kind)),
+    }
+}
+
+fn unknown(word: &str, kind: &str) -> Wrong {
+    let mut names: Vec<_> = PLAIN.iter().map(|(name, _)| *name).collect();
+    names.extend(["header", "cookie", "query"]);
+    Wrong::new(format!("{} is not a source of keys", quoted(word)), did_you_mean(kind, &names, SOURCES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_every_source() {
+        let text =
+            "client-ip|client-ip:128|header:x-api-key|cookie:sid|query:q|bearer|path|path:id|host|method|route|global";
+        let sources = part(text).unwrap();
+        assert_eq!(sources.iter().map(ToString::to_string).collect::<Vec<_>>().join("|"), text);
+    }
+
+    #[test]
+    fn refuses_other_sources() {
+        for text in [
+            "",
+            "|",
+            "client-ip|",
+            "client-ip:0",
+            "client-ip:129",
+            "header:",
+            "header:a b",
+            "cookie:",
+            "cookie:a=b",
+            "query:",
+            "path:",
+            "path:a/b",
+            "bearer:x",
+            "client-cert",
+            "ip",
+            "host|host",
+        ] {
+            assert!(part(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The rates of a limit and how they are counted.
+
+use std::cell::Cell;
+
+use crate::config::read::{Field, Section, Wrong, set};
+use crate::config::report::{nearest, quoted};
+use crate::config::values;
+use crate::limit::{self, Calendar, Edge, MAX_PRECISION, Rate, RateError, Strategy, Unit};
+use crate::units;
+
+const RATES: &str = "[\"10/s\", \"3000/10m\"]";
+const RATE: &str = "a rate is N/PERIOD, where PERIOD is s, m, h, d or a duration, like \"10/s\" or \"3000/10m\", or day or \
+                    month of the calendar";
+const OF_SLIDING: [&str; 2] = ["precision", "edge"];
+
+/// How the rates of a limit are counted, wherever they stand.
+pub(super) struct Terms {
+    strategy: Strategy,
+    /// A calendar in the limit's time zone.
+    calendar: Calendar,
+    /// Whether a rate counts by the calendar.
+    uses_calendar: Cell<bool>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Name {
+    Sliding,
+    Fixed,
+    Moving,
+    Bucket,
+}
+
+impl Terms {
+    pub(super) fn read(section: &Section<'_>) -> Self {
+        let names = [
+            ("sliding-window", Name::Sliding),
+            ("fixed-window", Name::Fixed),
+            ("moving-window", Name::Moving),
+            ("token-bucket", Name::Bucket),
+        ];
+        let field = section.field("strategy");
+        let name = field.map_or(Some(Name::Sliding), |field| field.choice(&names, &[]));
+        let strategy = match name {
+            Some(Name::Fixed) => Strategy::Fixed,
+            Some(Name::Moving) => Strategy::Moving,
+            // The burst is that of each rate.
+            Some(Name::Bucket) => Strategy::Bucket { burst: 1 },
+            Some(Name::Sliding) | None => Strategy::default(),
+        };
+        let strategy = match strategy {
+            Strategy::Sliding { .. } => sliding(section),
+            other => {
+                let help = "remove it, or choose that strategy";
+                section.misplaced(&OF_SLIDING, "`strategy = \"sliding-window\"`", help);
+                other
+            }
+        };
+        let zone = section.field("timezone").and_then(|field| field.parse(zone));
+        Self { strategy, calendar: zone.unwrap_or(Calendar::utc(Unit::Day)), uses_calendar: Cell::new(false) }
+    }
+
+    /// Reads a list of rates, counted so.
+    pub(super) fn rates(&self, field: &Field<'_>) -> Option<Vec<Rate>> {
+        let mut rates: Vec<Rate> = Vec::new();
+        for field in field.some(RATES, values::MOST)? {
+            let Some(rate) = field.parse(|text| self.rate(text)) else { continue };
+            if let Some(earlier) = rates.iter().find(|earlier| earlier.period() == rate.period()) {
+                let least = if earlier.quota() < rate.quota() { earlier } else { &rate };
+                field.report(
+                    format!("\"{rate}\" has the same period as \"{earlier}\""),
+                    format!("all rates must hold, so the smaller one alone says the same: \"{least}\""),
+                );
+            }
+            rates.push(rate);
+        }
+        Some(rates).filter(|rates| !rates.is_empty())
+    }
+
+    /// Reads one rate.
+    pub(super) fn rate(&self, text: &str) -> Result<Rate, Wrong> {
+        let rate = rate(text)?;
+        let strategy = match (rate.strategy(), &self.strategy) {
+            (Strategy::Calendar(calendar), _) => {
+                self.uses_calendar.set(true);
+                Strategy::Calendar(self.calendar.of(calendar.unit()))
+            }
+            (bucket @ Strategy::Bucket { .. }, Strategy::Bucket { .. }) => bucket.clone(),
+            (Strategy::Bucket { .. }, _) => {
+                let alone = text.split("burst").next().unwrap_or_default().trim();
+                let help = format!("choose that strategy, or write the rate alone: {alone:?}");
+                return Err(Wrong::new("a burst belongs to `strategy = \"token-bucket\"`", help));
+            }
+            (_, Strategy::Bucket { .. }) => Strategy::Bucket { burst: rate.quota() },
+            (_, other) => other.clone(),
+        };
+        let shown = rate.to_string();
+        rate.counted(strategy).map_err(|_| {
+            let most = limit::MAX_LOG;
+            let help = format!("allowed: at most {most}; a sliding window with `precision = 60` is nearly as exact");
+            Wrong::new(format!("\"{shown}\" is too much for a moving window, which remembers every request"), help)
+        })
+    }
+
+    /// Reports a time zone that no rate asks for; call it when all rates are read.
+    pub(super) fn close(&self, section: &Section<'_>) {
+        if section.field("timezone").is_some() && !self.uses_calendar.get() && section.source.is_clean() {
+            let help = "remove it, or count by the calendar, like \"5000/day\" or \"1000000/month\"";
+            section.source.report(section.key_span("timezone"), "`timezone` is for rates per day or month", help);
+        }
+    }
+}
+
+fn sliding(section: &Section<'_>) -> Strategy {
+    let precision = section.field("precision").and_then(|field| field.integer(1..=u64::from(MAX_PRECISION)));
+    let precision = precision.and_then(|precision| u32::try_from(precision).ok()).unwrap_or(1);
+    let mut edge = Edge::Weighted;
+    set(&mut edge, section.choice("edge", &[("weighted", Edge::Weighted), ("whole", Edge::Whole)], &[]));
+    Strategy::Sliding { precision, edge }
+}
+
+fn zone(name: &str) -> Result<Calendar, Wrong> {
+    Calendar::utc(Unit::Day).in_zone(name).ok_or_else(|| {
+        let zones = limit::zones();
+        let help = "it is an IANA name, like \"UTC\", \"Europe/Berlin\" or \"America/New_York\"";
+        let help = match nearest(name, zones.iter().map(String::as_str)) {
+            Some(near) => format!("did you mean \"{near}\"? {help}"),
+            None => help.to_owned(),
+        };
+        Wrong::new(format!("{} is not a time zone", quoted(name)), help)
+    })
+}
+
+fn rate(text: &str) -> Result<Rate, Wrong> {
+    text.parse().map_err(|error| match error {
+        RateError::Form | RateError::Period(_) => {
+            let help = meant(text).map_or(RATE.to_owned(), |rate| format!("did you mean \"{rate}\"? {RATE}"));
+            let period = text.rsplit('/').next().filter(|_| matches!(error, RateError::Period(_)));
+            let why = period.map_or(String::new(), |period| format!(": {} is not a period", quoted(period.trim())));
+            Wrong::new(format!("{} is not a rate{why}", quoted(text)), help)
+        }
+        RateError::Quota => {
+            Wrong::new(format!("{} is out of range", quoted(text)), "allowed: 1 to 4294967296 requests")
+        }
+        RateError::Burst => {
+            Wrong::new(format!("the burst of {} is out of range", quoted(text)), "allowed: 1 to 4294967296 requests")
+        }
+        _ => Wrong::new(format!("{} is out of range", quoted(text)), "allowed: periods from 1s to 31d"),
+    })
+}
+
+/// `10/sec`, `10/1`, `10 per minute` and `10/Days` leave no doubt.
+fn meant(text: &str) -> Option<Rate> {
+    let (quota, period) = text.split_once('/').or_else(|| text.split_once("per"))?;
+    let (quota, period) = (quota.trim().parse().ok()?, period.trim());
+    if let Some(unit) = Unit::named(period.to_ascii_lowercase().trim_end_matches('s')) {
+        return Rate::new(quota, unit.longest()).ok()?.counted(Strategy::Calendar(Calendar::utc(unit))).ok();
+    }
+    let window = [format!("1{period}"), format!("{period}s")].iter().find_map(|text| units::duration(text).ok())?;
+    Rate::new(quota, window).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guesses_what_a_rate_meant() {
+        assert_eq!(meant("10/sec").unwrap().to_string(), "10/s");
+        assert_eq!(meant("10 per minute").unwrap().to_string(), "10/m");
+        assert_eq!(meant("10/10").unwrap().to_string(), "10/10s");
+        assert_eq!(meant("10/Days").unwrap().to_string(), "10/day");
+        assert_eq!(meant("10 per month").unwrap().to_string(), "10/month");
+        assert_eq!(meant("ten/s"), None);
+    }
+}

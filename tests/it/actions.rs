@@ -1,0 +1,192 @@
+//! What happens over a limit, other than a rejection: nothing but a word, a silent answer, or waiting.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::harness::{Client, Gateway, Memcached, Upstream, alone, both_stores, reply, until};
+
+fn limit(name: &str, rates: &str, rest: &str) -> String {
+    format!("[limits.{name}]\nkey = \"header:x-key\"\nrates = [{rates}]\n{rest}\n")
+}
+
+fn counting() -> (Upstream, Arc<AtomicUsize>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = count.clone();
+    let upstream = Upstream::start(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        reply(200, "from upstream")
+    });
+    (upstream, count)
+}
+
+fn decisions(gateway: &Gateway, limit: &str, decision: &str) -> u64 {
+    let wanted = format!("gateway_limit_decisions_total{{limit=\"{limit}\",decision=\"{decision}\"}} ");
+    let metrics = gateway.admin("/metrics");
+    metrics.text().lines().find_map(|line| line.strip_prefix(&wanted)).map_or(0, |count| count.parse().unwrap())
+}
+
+#[test]
+fn a_shadow_limit_says_what_it_would_do_and_does_not() {
+    both_stores(|store| {
+        let (upstream, count) = counting();
+        let limits = limit("real", "\"5/d\"", "") + &limit("trial", "\"2/d\"", "on_limit = \"shadow\"");
+        let routes = upstream.everything() + "limits = [\"trial\", \"real\"]\n";
+        let gateway = Gateway::start(&format!("{store}{limits}{routes}"));
+        let mut client = gateway.client();
+        for at in 0..8 {
+            let answer = client.get("/");
+            assert_eq!(answer.status, if at < 5 { 200 } else { 429 }, "{at}, {store}");
+            let shadow = (2..5).contains(&at).then_some("\"trial\"");
+            assert_eq!(answer.headers.get("ratelimit-shadow"), shadow, "{at}, {store}");
+            assert_eq!(answer.headers.must("ratelimit-policy"), "\"real\";q=5;w=86400");
+        }
+        assert_eq!(count.load(Ordering::SeqCst), 5, "{store}");
+        // Of those that the real limit refused, the trial would have refused all as well.
+        let trial = ["admitted", "shadowed", "rejected"].map(|kind| decisions(&gateway, "trial", kind));
+        assert_eq!(trial, [2, 6, 0], "{store}");
+        assert_eq!(["admitted", "rejected"].map(|kind| decisions(&gateway, "real", kind)), [5, 3], "{store}");
+    });
+}
+
+#[test]
+fn a_silent_limit_answers_as_if_all_were_well() {
+    both_stores(|store| {
+        let (upstream, count) = counting();
+        let limits = limit("quiet", "\"2/d\"", "on_limit = \"silent\"")
+            + &limit("words", "\"1/d\"", "on_limit = \"silent\"\nstatus = 202\nbody = \"accepted\"");
+        let route = |name: &str| format!("[[routes]]\npath = \"/{name}\"\nupstream = \"up\"\nlimits = [\"{name}\"]\n");
+        let routes = upstream.section() + &route("quiet") + &route("words");
+        let gateway = Gateway::start(&format!("{store}{limits}{routes}"));
+        let mut client = gateway.client();
+        let answers: Vec<_> = (0..4).map(|_| client.get("/quiet")).collect();
+        let texts: Vec<_> = answers.iter().map(|answer| (answer.status, answer.text())).collect();
+        assert_eq!(texts, [(200, "from upstream"), (200, "from upstream"), (200, ""), (200, "")], "{store}");
+        for (name, _) in answers.iter().flat_map(|answer| &answer.headers.0) {
+            assert!(!name.to_ascii_lowercase().contains("ratelimit") && name != "retry-after", "{name}");
+        }
+        assert_eq!(client.get("/words").text(), "from upstream");
+        let answer = client.get("/words");
+        assert_eq!((answer.status, answer.text()), (202, "accepted"));
+        assert_eq!(count.load(Ordering::SeqCst), 3, "{store}");
+        assert_eq!(decisions(&gateway, "quiet", "silenced"), 2);
+    });
+}
+
+/// Asks at once with one connection each, in this order, and tells who was answered when and how.
+fn ask_in_order(clients: Vec<Client>, gap: Duration) -> Vec<(u16, Duration)> {
+    let begun = Instant::now();
+    let threads: Vec<_> = clients
+        .into_iter()
+        .map(|mut client| {
+            let thread = thread::spawn(move || {
+                let status = client.get("/").status;
+                (status, begun.elapsed())
+            });
+            thread::sleep(gap);
+            thread
+        })
+        .collect();
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+fn delaying(store: &str, rate: &str, rest: &str) -> (Gateway, Upstream) {
+    let upstream = Upstream::start(|_| reply(200, "in"));
+    let limit = limit("l", &format!("{rate:?}"), &format!("strategy = \"token-bucket\"\non_limit = \"delay\"\n{rest}"));
+    let routes = upstream.everything() + "limits = [\"l\"]\n";
+    (Gateway::start(&format!("{store}{limit}{routes}")), upstream)
+}
+
+#[test]
+fn held_requests_go_out_at_the_rate_in_order_of_arrival() {
+    let _alone = alone();
+    both_stores(|store| {
+        let (gateway, _upstream) = delaying(store, "10/s burst 2", "max_delay = \"5s\"");
+        let clients = (0..8).map(|_| gateway.client()).collect();
+        let answers = ask_in_order(clients, Duration::from_millis(5));
+        assert!(answers.iter().all(|(status, _)| *status == 200), "{answers:?}, {store}");
+        assert!(answers.windows(2).all(|pair| pair[0].1 < pair[1].1), "out of order: {answers:?}, {store}");
+        // Two at once, the other six one every tenth of a second.
+        let last = answers[7].1;
+        assert!((Duration::from_millis(590)..Duration::from_millis(800)).contains(&last), "{answers:?}, {store}");
+        assert_eq!(decisions(&gateway, "l", "delayed"), 6, "{store}");
+        assert_eq!(decisions(&gateway, "l", "rejected"), 0, "{store}");
+    });
+}
+
+#[test]
+fn what_would_be_held_too_long_is_rejected_at_once() {
+    both_stores(|store| {
+        let (gateway, _upstream) = delaying(store, "1/m burst 1", "max_delay = \"2s\"");
+        let mut client = gateway.client();
+        assert_eq!(client.get("/").status, 200);
+        let begun = Instant::now();
+        let refused = client.get("/");
+        assert_eq!(refused.status, 429, "{store}");
+        assert!(begun.elapsed() < Duration::from_secs(1), "{store}");
+        let wait: u64 = refused.headers.must("retry-after").parse().unwrap();
+        assert!((59..=60).contains(&wait), "{refused:?}");
+    });
+}
+
+#[test]
+fn only_so_many_of_a_key_are_held() {
+    let _alone = alone();
+    both_stores(|store| {
+        let (gateway, _upstream) = delaying(store, "2/s burst 1", "max_delay = \"5s\"\nmax_delayed = 2");
+        let answers = ask_in_order((0..6).map(|_| gateway.client()).collect(), Duration::from_millis(10));
+        let statuses: Vec<_> = answers.iter().map(|(status, _)| *status).collect();
+        assert_eq!(statuses, [200, 200, 200, 429, 429, 429], "{store}");
+        assert!(answers[5].1 < Duration::from_millis(500), "who finds no room is told at once: {answers:?}");
+        // Another key has a line of its own.
+        assert_eq!(gateway.client().get_with("/", "X-Key: other\r\n").status, 200);
+    });
+}
+
+#[test]
+fn who_goes_away_leaves_the_line_at_once() {
+    let _alone = alone();
+    both_stores(|store| {
+        let (gateway, upstream) = delaying(store, "1/s burst 1", "max_delay = \"10s\"\nmax_delayed = 5");
+        let held = || {
+            let metrics = gateway.admin("/metrics");
+            metrics.text().lines().find_map(|line| line.strip_prefix("gateway_requests_held ")).unwrap().to_owned()
+        };
+        assert_eq!(gateway.client().get("/").status, 200);
+        let mut leaving: Vec<_> = (0..5).map(|_| gateway.client()).collect();
+        leaving.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n"));
+        until("all are held", Duration::from_secs(1), || held() == "5");
+        drop(leaving);
+        until("all have left", Duration::from_secs(1), || held() == "0");
+        assert_eq!(upstream.received().len(), 1, "{store}");
+        let begun = Instant::now();
+        assert_eq!(gateway.client().get("/").status, 200);
+        assert!(begun.elapsed() < Duration::from_millis(1500), "they took nothing with them: {store}");
+    });
+}
+
+#[test]
+fn held_requests_are_let_go_when_memcached_goes_away() {
+    let _alone = alone();
+    let mut memcached = Memcached::start();
+    let (gateway, _upstream) = delaying(&memcached.store(), "1/s burst 1", "max_delay = \"10s\"");
+    assert_eq!(gateway.client().get("/").status, 200);
+    memcached.kill();
+    let begun = Instant::now();
+    assert_eq!(gateway.client().get("/").status, 200);
+    assert!(begun.elapsed() < Duration::from_secs(1));
+}
+
+#[test]
+fn a_rejecting_limit_goes_before_a_delaying_one() {
+    let upstream = Upstream::start(|_| reply(200, "in"));
+    let limits = limit("slow", "\"1/s\"", "on_limit = \"delay\"\nmax_delay = \"5s\"") + &limit("hard", "\"1/d\"", "");
+    let routes = upstream.everything() + "limits = [\"slow\", \"hard\"]\n";
+    let gateway = Gateway::start(&format!("{limits}{routes}"));
+    let mut client = gateway.client();
+    assert_eq!(client.get("/").status, 200);
+    let begun = Instant::now();
+    assert_eq!(client.get("/").status, 429);
+    assert!(begun.elapsed() < Duration::from_millis(900), "nobody waits for a refusal");
+}

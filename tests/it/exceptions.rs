@@ -1,0 +1,116 @@
+//! Who gets something else than a limit's own rates: overrides, tiers, the exempt and the blocked.
+
+use std::net::IpAddr;
+
+use crate::harness::{Client, Gateway, both_stores};
+
+const ROUTES: &str = r#"
+[[routes]]
+path = "/key"
+limits = ["by-key"]
+respond = { status = 200 }
+
+[[routes]]
+path = "/ip"
+limits = ["by-ip"]
+respond = { status = 200 }
+"#;
+
+const LIMITS: &str = r#"
+[limits.by-key]
+key = ["header:x-key | client-ip", "method"]
+rates = ["2/d"]
+tier = "header:x-plan"
+
+[limits.by-key.tiers.silver]
+rates = ["4/d"]
+[limits.by-key.tiers.gold]
+rates = ["6/d", "1000/10d"]
+
+[[limits.by-key.overrides]]
+keys = ["partner-7", "big-*"]
+rates = ["5/d"]
+[[limits.by-key.overrides]]
+keys = ["partner-*"]
+rates = ["3/d"]
+[[limits.by-key.overrides]]
+keys = ["monitor", "127.0.0.3"]
+exempt = true
+[[limits.by-key.overrides]]
+keys = ["thief"]
+block = true
+
+[limits.by-ip]
+key = "client-ip"
+rates = ["1/d"]
+[[limits.by-ip.overrides]]
+keys = ["127.0.0.2", "127.0.1.0/24"]
+rates = ["3/d"]
+[[limits.by-ip.overrides]]
+keys = ["127.0.0.0/16"]
+block = true
+"#;
+
+/// How many of eight are admitted, with these headers.
+fn admitted(client: &mut Client, path: &str, fields: &str) -> usize {
+    (0..8).filter(|_| client.get_with(path, fields).status == 200).count()
+}
+
+#[test]
+fn keys_get_what_the_first_override_that_fits_says() {
+    both_stores(|store| {
+        let gateway = Gateway::start(&format!("{store}{LIMITS}{ROUTES}"));
+        let mut client = gateway.client();
+        let cases = [
+            ("X-Key: somebody\r\n", 2),
+            ("X-Key: partner-7\r\n", 5),
+            ("X-Key: partner-8\r\n", 3),
+            ("X-Key: big-\r\n", 5),
+            ("X-Key: big\r\n", 2),
+            ("X-Key: monitor\r\n", 8),
+            ("X-Key: thief\r\n", 0),
+            // An address is an address, whatever a header says.
+            ("X-Key: 127.0.0.3\r\n", 2),
+            ("X-Key: s\r\nX-Plan: silver\r\n", 4),
+            ("X-Key: g\r\nX-Plan: gold\r\n", 6),
+            ("X-Key: u\r\nX-Plan: unknown\r\n", 2),
+            // What a key is granted goes before its tier.
+            ("X-Key: big-1\r\nX-Plan: gold\r\n", 5),
+        ];
+        for (fields, expected) in cases {
+            assert_eq!(admitted(&mut client, "/key", fields), expected, "{fields:?}, {store}");
+        }
+        client.get_with("/key", "X-Key: thief\r\n").expect_problem(403);
+        let exempt = client.get_with("/key", "X-Key: monitor\r\n");
+        assert!(exempt.headers.get("ratelimit").is_none(), "{exempt:?}");
+    });
+}
+
+#[test]
+fn headers_tell_the_rates_that_hold() {
+    let gateway = Gateway::start(&format!("{LIMITS}{ROUTES}"));
+    let mut client = gateway.client();
+    let policy =
+        |client: &mut Client, fields: &str| client.get_with("/key", fields).headers.must("ratelimit-policy").to_owned();
+    for _ in 0..2 {
+        assert_eq!(policy(&mut client, "X-Key: a\r\n"), "\"by-key\";q=2;w=86400");
+        assert_eq!(policy(&mut client, "X-Key: partner-7\r\n"), "\"by-key\";q=5;w=86400");
+        let gold = "\"by-key-d\";q=6;w=86400, \"by-key-10d\";q=1000;w=864000";
+        assert_eq!(policy(&mut client, "X-Key: b\r\nX-Plan: gold\r\n"), gold);
+    }
+}
+
+#[test]
+fn addresses_get_what_their_network_gets() {
+    both_stores(|store| {
+        let gateway = Gateway::start(&format!("{store}{LIMITS}{ROUTES}"));
+        let from = |ip: &str| Client::connect_from(ip.parse::<IpAddr>().unwrap(), gateway.http);
+        assert_eq!(admitted(&mut from("127.0.0.2"), "/ip", ""), 3, "{store}");
+        assert_eq!(admitted(&mut from("127.0.1.200"), "/ip", ""), 3, "{store}");
+        assert_eq!(admitted(&mut from("127.0.7.7"), "/ip", ""), 0, "{store}");
+        assert_eq!(from("127.0.7.7").get("/ip").status, 403, "{store}");
+        assert_eq!(admitted(&mut from("127.7.0.1"), "/ip", ""), 1, "{store}");
+        assert_eq!(admitted(&mut from("127.0.0.3"), "/key", ""), 8, "{store}");
+        assert_eq!(admitted(&mut from("127.0.0.4"), "/key", ""), 2, "{store}");
+    });
+}

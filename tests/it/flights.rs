@@ -1,0 +1,167 @@
+//! How many requests of a key are under way, and that their places come back whatever happens.
+
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use crate::harness::{Client, Gateway, Upstream, reply, until};
+
+/// Lets requests through when it is opened.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let guard = self.0.0.lock().unwrap();
+        drop(self.0.1.wait_timeout_while(guard, Duration::from_secs(10), |open| !*open).unwrap());
+    }
+}
+
+fn config(upstream: &Upstream, rest: &str) -> String {
+    let limit = format!("[limits.l]\nkey = \"header:x-key\"\nmax_in_flight = 2\n{rest}\n");
+    format!("{limit}{}limits = [\"l\"]\n", upstream.everything())
+}
+
+fn begin(gateway: &Gateway) -> Client {
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    client
+}
+
+/// Waits until both places are free again, each taken and given back.
+#[track_caller]
+fn both_are_free(gateway: &Gateway) {
+    until("both places are free", Duration::from_secs(5), || {
+        let mut client = gateway.client();
+        let answer = client.get("/free");
+        answer.status == 200 && answer.headers.must("ratelimit").contains("r=1")
+    });
+}
+
+#[test]
+fn so_many_are_under_way_and_no_more() {
+    let gate = Gate::default();
+    let waiting = gate.clone();
+    let upstream = Upstream::start(move |request| {
+        if request.target != "/free" {
+            waiting.pass();
+        }
+        reply(200, "in")
+    });
+    let gateway = Gateway::start(&config(&upstream, ""));
+    let mut under_way = [begin(&gateway), begin(&gateway)];
+    upstream.wait_connections(2);
+    let refused = gateway.client().get("/free");
+    refused.expect_problem(429);
+    assert_eq!(refused.headers.must("ratelimit-policy"), "\"l\";q=2;qu=\"concurrent-requests\"");
+    assert_eq!(refused.headers.must("ratelimit"), "\"l\";r=0");
+    assert!(refused.headers.get("retry-after").is_none(), "nobody knows when: {refused:?}");
+    assert_eq!(gateway.client().get_with("/free", "X-Key: other\r\n").status, 200, "another key");
+    gate.open();
+    under_way.iter_mut().for_each(|client| assert_eq!(client.response(false).status, 200));
+    both_are_free(&gateway);
+}
+
+#[test]
+fn places_come_back_from_who_goes_away() {
+    let gate = Gate::default();
+    let waiting = gate.clone();
+    let upstream = Upstream::start(move |request| {
+        if request.target != "/free" {
+            waiting.pass();
+        }
+        reply(200, "in")
+    });
+    let gateway = Gateway::start(&config(&upstream, ""));
+    let under_way = [begin(&gateway), begin(&gateway)];
+    upstream.wait_connections(2);
+    assert_eq!(gateway.client().get("/free").status, 429);
+    drop(under_way);
+    both_are_free(&gateway);
+    gate.open();
+}
+
+#[test]
+fn a_response_is_under_way_until_its_last_byte() {
+    let (finish, finished) = channel::<()>();
+    let finished = Mutex::new(finished);
+    let upstream = Upstream::raw(move |mut wire, _| {
+        while let Ok(Some((line, _))) = wire.head() {
+            if line.contains("/free") {
+                wire.write(&reply(200, "in")).unwrap();
+                continue;
+            }
+            wire.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nha").unwrap();
+            let _ = finished.lock().unwrap().recv_timeout(Duration::from_secs(10));
+            let _ = wire.write(b"lf");
+        }
+    });
+    let gateway = Gateway::start(&config(&upstream, ""));
+    let mut first = begin(&gateway);
+    assert_eq!(first.try_head().unwrap().0.status, 200);
+    let half = gateway.client().get("/free");
+    assert!(half.headers.must("ratelimit").contains("r=0"), "one and this one are under way: {half:?}");
+    finish.send(()).unwrap();
+    both_are_free(&gateway);
+}
+
+#[test]
+fn places_come_back_from_upstreams_that_fail() {
+    let upstream = Upstream::raw(|mut wire, _| {
+        while let Ok(Some((line, _))) = wire.head() {
+            match line.split(' ').nth(1) {
+                Some("/free") => wire.write(&reply(200, "in")).unwrap(),
+                Some("/garbage") => return wire.write(b"what\r\n\r\n").unwrap(),
+                Some("/short") => return wire.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nha").unwrap(),
+                _ => return,
+            }
+        }
+    });
+    let gateway = Gateway::start(&config(&upstream, ""));
+    for path in ["/garbage", "/short", "/closed"] {
+        for _ in 0..5 {
+            let mut client = gateway.client();
+            client.send(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n"));
+            // A problem document, or a body that breaks off.
+            let _ = client.try_response(false);
+        }
+        both_are_free(&gateway);
+    }
+}
+
+#[test]
+fn rates_and_places_hold_together() {
+    let upstream = Upstream::start(|_| reply(200, "in"));
+    let gateway = Gateway::start(&config(&upstream, "rates = [\"3/d\"]"));
+    let mut client = gateway.client();
+    let answers: Vec<_> = (0..5).map(|_| client.get("/free")).collect();
+    assert_eq!(answers.iter().map(|answer| answer.status).collect::<Vec<_>>(), [200, 200, 200, 429, 429]);
+    let policy = "\"l-d\";q=3;w=86400, \"l-concurrency\";q=2;qu=\"concurrent-requests\"";
+    assert_eq!(answers[0].headers.must("ratelimit-policy"), policy);
+    assert!(answers[4].headers.must("ratelimit").starts_with("\"l-d\";r=0;t="), "{:?}", answers[4]);
+}
+
+#[test]
+fn reload_keeps_who_is_under_way() {
+    let gate = Gate::default();
+    let waiting = gate.clone();
+    let upstream = Upstream::start(move |request| {
+        if request.target != "/free" {
+            waiting.pass();
+        }
+        reply(200, "in")
+    });
+    let gateway = Gateway::start(&config(&upstream, ""));
+    let under_way = [begin(&gateway), begin(&gateway)];
+    upstream.wait_connections(2);
+    gateway.reload("", &config(&upstream, "headers = \"both\""));
+    gateway.wait_message("reloaded");
+    assert_eq!(gateway.client().get("/free").status, 429);
+    gate.open();
+    drop(under_way);
+}
