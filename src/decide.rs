@@ -117,10 +117,9 @@ pub struct Judged<'a> {
 /// A few of them.
 pub type AllJudged<'a> = SmallVec<[Judged<'a>; 2]>;
 
-/// What was decided, and what belongs to it.
+/// What belongs to a decision and outlives it. Made where it is needed and filled in place: it is too large to be moved
+/// about for every request.
 pub struct Opinion<'a> {
-    /// What was decided.
-    pub decision: Decision,
     /// What the limits say that were asked.
     pub judged: AllJudged<'a>,
     /// The guards that only report, and would have refused the request.
@@ -157,6 +156,13 @@ pub enum Decision {
     Unknown,
 }
 
+impl<'a> Opinion<'a> {
+    /// Nothing yet.
+    pub fn new(store: &'a Store) -> Self {
+        Self { judged: SmallVec::new(), shadowed: SmallVec::new(), bill: Bill::new(store), permits: Vec::new() }
+    }
+}
+
 impl Guard {
     fn decided(&self, worker: usize) -> &Decided {
         self.tally.workers.of(worker)
@@ -176,21 +182,27 @@ impl Judged<'_> {
 
 /// Decides. With a store in this process it answers on the spot, unless the request is to be held; otherwise it waits
 /// `timeout` at most.
-pub async fn decide<'a>(case: &Case<'a, '_>) -> Opinion<'a> {
-    let mut open = Open::new(case.store);
-    let known = open.read(case);
-    let decision = match known {
+pub async fn decide<'a>(case: &Case<'a, '_>, opinion: &mut Opinion<'a>) -> Decision {
+    if case.guards.is_empty() {
+        return Decision::Admitted;
+    }
+    let mut open = Open { asks: Asks::new(), profiles: SmallVec::new(), opinion };
+    let decision = match open.read(case) {
         Some(decision) => decision,
         None if open.asks.is_empty() => Decision::Admitted,
         None if case.guards.iter().any(|guard| matches!(guard.on_limit, OnLimit::Delay { .. })) => {
-            hold::decide(case, &mut open).await
+            Box::pin(hold::decide(case, &mut open)).await
         }
         None => match ask(case, &open.asks, case.now).await {
             None => open.unknown(case),
             Some(verdicts) => open.conclude(case, &verdicts),
         },
     };
-    open.close(decision)
+    // Only what passes is billed.
+    if matches!(decision, Decision::Admitted | Decision::Unknown) {
+        open.opinion.bill.admitted();
+    }
+    decision
 }
 
 async fn ask(case: &Case<'_, '_>, asks: &[Ask<'_>], now: Time) -> Option<Verdicts> {
@@ -201,32 +213,15 @@ async fn ask(case: &Case<'_, '_>, asks: &[Ask<'_>], now: Time) -> Option<Verdict
     }
 }
 
-/// A case while it is open: what there is to ask, and what is known so far.
-struct Open<'a> {
+/// A case while it is open.
+struct Open<'a, 'o> {
     asks: Asks<'a>,
     /// For each ask, which of the limit's rates hold.
     profiles: SmallVec<[usize; 2]>,
-    judged: AllJudged<'a>,
-    shadowed: SmallVec<[usize; 2]>,
-    bill: Bill<'a>,
-    permits: Vec<Permit>,
+    opinion: &'o mut Opinion<'a>,
 }
 
-impl<'a> Open<'a> {
-    fn new(store: &'a Store) -> Self {
-        let (judged, shadowed, permits) = (SmallVec::new(), SmallVec::new(), Vec::new());
-        Self { asks: Asks::new(), profiles: SmallVec::new(), judged, shadowed, bill: Bill::new(store), permits }
-    }
-
-    /// What was decided: only what passes is billed, and has its place among those under way.
-    fn close(mut self, decision: Decision) -> Opinion<'a> {
-        if matches!(decision, Decision::Admitted | Decision::Unknown) {
-            self.bill.admitted();
-        }
-        let Self { judged, shadowed, bill, permits, .. } = self;
-        Opinion { decision, judged, shadowed, bill, permits }
-    }
-
+impl<'a> Open<'a, '_> {
     /// Reads keys, rates and costs; what that alone decides is the answer.
     fn read(&mut self, case: &Case<'a, '_>) -> Option<Decision> {
         let memo = &mut case.memo.borrow_mut();
@@ -280,8 +275,8 @@ impl<'a> Open<'a> {
         let judged = Judged { place, profile, limit, verdict };
         match (taken, guard.on_limit) {
             (Some((permit, _)), _) => {
-                self.permits.push(permit);
-                self.judged.push(judged);
+                self.opinion.permits.push(permit);
+                self.opinion.judged.push(judged);
                 if limit.rates().is_empty() {
                     decided.admitted.one();
                 }
@@ -297,7 +292,7 @@ impl<'a> Open<'a> {
             }
             (None, OnLimit::Reject | OnLimit::Delay { .. }) => {
                 decided.rejected.one();
-                self.judged = SmallVec::from_iter([judged]);
+                self.opinion.judged = SmallVec::from_iter([judged]);
                 Some(Decision::Rejected)
             }
         }
@@ -322,7 +317,7 @@ impl<'a> Open<'a> {
             return Some(Decision::TooCostly { place, cost: need, most });
         }
         let ask = Ask { limit, key, need, cost, advisory: guard.on_limit == OnLimit::Shadow, place };
-        self.bill.owe(&guard.cost, ask);
+        self.opinion.bill.owe(&guard.cost, ask);
         self.asks.push(ask);
         self.profiles.push(profile);
         None
@@ -330,8 +325,8 @@ impl<'a> Open<'a> {
 
     fn shadow(&mut self, decided: &Decided, place: usize) {
         decided.shadowed.one();
-        if !self.shadowed.contains(&place) {
-            self.shadowed.push(place);
+        if !self.opinion.shadowed.contains(&place) {
+            self.opinion.shadowed.push(place);
         }
     }
 
@@ -361,7 +356,7 @@ impl<'a> Open<'a> {
                 (false, OnLimit::Silent) => decided.silenced.one(),
                 (false, OnLimit::Reject | OnLimit::Delay { .. }) => decided.rejected.one(),
             }
-            self.judged.push(Judged { place, profile: self.profiles[at], limit: self.asks[at].limit, verdict });
+            self.opinion.judged.push(Judged { place, profile: self.profiles[at], limit: self.asks[at].limit, verdict });
         }
         let is_silent = |place: usize| case.guards[place].on_limit == OnLimit::Silent;
         match self.refusing(verdicts).next() {

@@ -100,17 +100,17 @@ pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<S
         now,
         worker: worker.index,
     };
-    let opinion = decide::decide(&case).await;
-    match opinion.decision {
+    let mut opinion = Opinion::new(&worker.store);
+    match decide::decide(&case, &mut opinion).await {
         Decision::Admitted => {}
         Decision::Unknown if gateway.on_error == OnError::Allow => {}
-        _ => {
-            let (outcome, answer) = refuse(route, &opinion, now, &mut caller.last_refusal.borrow_mut());
+        decision => {
+            let last = &mut caller.last_refusal.borrow_mut();
+            let (outcome, answer) = refuse(route, decision, &opinion, now, last);
             return own(account, outcome, answer);
         }
     }
-    let Opinion { mut judged, shadowed, bill, permits, .. } = opinion;
-    account.hold(permits);
+    account.hold(std::mem::take(&mut opinion.permits));
     drop(target);
 
     let (outcome, mut response) = match &route.action {
@@ -123,15 +123,21 @@ pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<S
         }
     };
     let status = response.status();
-    bill.settle(status, response.headers(), &mut judged);
-    route.report.tell(response.headers_mut(), &judged, &shadowed, now);
+    opinion.bill.settle(status, response.headers(), &mut opinion.judged);
+    route.report.tell(response.headers_mut(), &opinion.judged, &opinion.shadowed, now);
     response.map(|content| account.settle(outcome, status, content))
 }
 
 /// The answer to a request that its limits do not let through.
-pub fn refuse(route: &Served, opinion: &Opinion<'_>, now: Time, last: &mut LastRefusal) -> (Outcome, Answer) {
+pub fn refuse(
+    route: &Served,
+    decision: Decision,
+    opinion: &Opinion<'_>,
+    now: Time,
+    last: &mut LastRefusal,
+) -> (Outcome, Answer) {
     let name = |guard: usize| route.guards.get(guard).map_or("", |guard| guard.terms.own().name());
-    match opinion.decision {
+    match decision {
         Decision::Rejected => (Outcome::Limited, route.report.reject(&opinion.judged, now, last)),
         Decision::Silenced(guard) => (Outcome::Silenced, route.report.silence(guard)),
         Decision::TooCostly { place, cost, most } => (Outcome::Limited, route.report.too_costly(place, cost, most)),

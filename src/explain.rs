@@ -11,7 +11,7 @@ use http::{HeaderMap, Request, header};
 
 use crate::clock;
 use crate::config::{self, Config, Cost, Missing, OnLimit, Source};
-use crate::decide::{self, Case, Decision, Guard, Term};
+use crate::decide::{self, Case, Decision, Guard, Opinion, Term};
 use crate::exchange;
 use crate::gateway::{Action, Gateway, Kept, Served};
 use crate::identify::client::client;
@@ -196,16 +196,17 @@ fn fresh(text: &mut String, gateway: &Gateway, served: &Served, facts: &Facts<'_
         worker: 0,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let opinion = runtime.block_on(decide::decide(&case));
+    let mut opinion = Opinion::new(&store);
+    let decision = runtime.block_on(decide::decide(&case, &mut opinion));
     let mut headers = HeaderMap::new();
-    let outcome = if opinion.decision == Decision::Admitted {
+    let outcome = if decision == Decision::Admitted {
         served.report.tell(&mut headers, &opinion.judged, &opinion.shadowed, now);
         match &served.action {
             Action::Forward { .. } => "forwarded".to_owned(),
             Action::Respond { status, .. } => format!("answered {}", status.as_u16()),
         }
     } else {
-        let (_, answer) = exchange::refuse(served, &opinion, now, &mut LastRefusal::default());
+        let (_, answer) = exchange::refuse(served, decision, &opinion, now, &mut LastRefusal::default());
         headers = answer.headers().clone();
         format!("answered {}", answer.status().as_u16())
     };

@@ -88,9 +88,9 @@ impl Limit {
         !self.rates.iter().all(Rate::is_counted)
     }
 
-    /// The verdict on a request that needs room for `need`, or that was `charged`: the cell holds it then.
-    pub fn judge(&self, cell: &Cell, now: Time, need: u64, charged: bool) -> Verdict {
-        if charged || self.admits(cell, now, need) { self.passed(cell, now) } else { self.refused(cell, now, need) }
+    /// The verdict on a request that needs room for `need` and was `admitted` or not, after it was charged or not.
+    pub fn judge(&self, cell: &Cell, now: Time, need: u64, admitted: bool) -> Verdict {
+        if admitted { self.passed(cell, now) } else { self.refused(cell, now, need) }
     }
 
     fn passed(&self, cell: &Cell, now: Time) -> Verdict {

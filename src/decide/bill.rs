@@ -63,7 +63,7 @@ impl<'a> Bill<'a> {
     }
 
     /// Charges what the response says, and corrects the verdicts by that.
-    pub fn settle(mut self, status: StatusCode, headers: &HeaderMap, judged: &mut [Judged<'_>]) {
+    pub fn settle(&mut self, status: StatusCode, headers: &HeaderMap, judged: &mut [Judged<'_>]) {
         for due in std::mem::take(&mut self.dues) {
             let amount = match due.cost {
                 Cost::ResponseHeader(name) => said(headers, name).unwrap_or(1),

@@ -15,7 +15,7 @@ use crate::store::{Ask, Verdicts};
 /// Decides where guards may delay. Dropped, it leaves its line at once.
 ///
 /// A request stands in one line at a time, that of the limit that holds it longest, so no two wait for each other.
-pub(super) async fn decide<'a>(case: &Case<'a, '_>, open: &mut Open<'a>) -> Decision {
+pub(super) async fn decide<'a>(case: &Case<'a, '_>, open: &mut Open<'a, '_>) -> Decision {
     let begun = Instant::now();
     let mut now = case.now;
     // Who comes while others wait for the same key goes behind them.
@@ -61,7 +61,7 @@ fn delay(case: &Case<'_, '_>, place: usize) -> Option<(Duration, usize)> {
 }
 
 /// Stands in the line of this guard until nobody is before it; `None` if that is full or lasts beyond `until`.
-async fn stand(case: &Case<'_, '_>, open: &Open<'_>, place: usize, until: Instant, most: usize) -> Option<Turn> {
+async fn stand(case: &Case<'_, '_>, open: &Open<'_, '_>, place: usize, until: Instant, most: usize) -> Option<Turn> {
     let key = open.asks.iter().find(|ask| ask.place == place)?.key;
     let mut turn = case.lines.join(key, most)?;
     case.guards[place].decided(case.worker).delayed.one();
@@ -70,21 +70,21 @@ async fn stand(case: &Case<'_, '_>, open: &Open<'_>, place: usize, until: Instan
 }
 
 /// The guard that holds the request longest, if only such as delay refuse it.
-fn longest(case: &Case<'_, '_>, open: &Open<'_>, verdicts: &Verdicts) -> Option<(usize, Verdict)> {
+fn longest(case: &Case<'_, '_>, open: &Open<'_, '_>, verdicts: &Verdicts) -> Option<(usize, Verdict)> {
     if !open.refusing(verdicts).all(|(place, _)| delay(case, place).is_some()) {
         return None;
     }
     open.refusing(verdicts).max_by_key(|(_, verdict)| verdict.wait.unwrap_or(u64::MAX))
 }
 
-impl Open<'_> {
+impl Open<'_, '_> {
     /// Refuses what stood in line for too long, or found the line full: those before it are gone after `longest`.
     fn give_up(&mut self, case: &Case<'_, '_>, place: usize, longest: Duration) -> Decision {
         case.guards[place].decided(case.worker).rejected.one();
         let found = self.asks.iter().zip(&self.profiles).find(|(ask, _)| ask.place == place);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(micros(longest)) };
         let judged = found.map(|(ask, profile)| Judged { place, profile: *profile, limit: ask.limit, verdict });
-        self.judged = SmallVec::from_iter(judged);
+        self.opinion.judged = SmallVec::from_iter(judged);
         Decision::Rejected
     }
 }

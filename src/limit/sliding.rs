@@ -34,8 +34,11 @@ impl<'a> Window<'a> {
             Edge::Whole => oldest,
             Edge::Weighted if oldest == 0 => 0,
             Edge::Weighted => {
-                let width = self.rate.width();
-                let share = u128::from(oldest) * u128::from(width - self.elapsed) / u128::from(width);
+                let (width, left) = (self.rate.width(), self.rate.width() - self.elapsed);
+                if let Some(product) = oldest.checked_mul(left) {
+                    return product / width;
+                }
+                let share = u128::from(oldest) * u128::from(left) / u128::from(width);
                 // The share is at most `oldest`, which is a u64.
                 u64::try_from(share).unwrap_or(u64::MAX)
             }

@@ -61,7 +61,7 @@ impl Memory {
             let (shard, key) = self.place(ask);
             let shard = &mut *self.shards[shard].lock();
             let admitted = admits(shard, key, ask, now);
-            return iter::once((ask.place, self.judge(shard, key, ask, now, admitted))).collect();
+            return iter::once((ask.place, self.judge(shard, key, ask, now, (admitted, admitted)))).collect();
         }
         let places: SmallVec<[(usize, Fingerprint); 4]> = asks.iter().map(|ask| self.place(ask)).collect();
         let mut shards = Locked::take(&self.shards, &places);
@@ -72,7 +72,7 @@ impl Memory {
         let all = asks.iter().zip(&admitted).all(|(ask, admitted)| *admitted || ask.advisory);
         let judged = asks.iter().zip(&places).zip(&admitted).filter_map(|((ask, (shard, key)), admitted)| {
             let shard = shards.of(*shard)?;
-            Some((ask.place, self.judge(shard, *key, ask, now, all && *admitted)))
+            Some((ask.place, self.judge(shard, *key, ask, now, (*admitted, all && *admitted))))
         });
         judged.collect()
     }
@@ -82,7 +82,7 @@ impl Memory {
         let (shard, key) = self.place(ask);
         let shard = &mut *self.shards[shard].lock();
         admits(shard, key, ask, now);
-        self.judge(shard, key, ask, now, true)
+        self.judge(shard, key, ask, now, (true, true))
     }
 
     fn place(&self, ask: &Ask<'_>) -> (usize, Fingerprint) {
@@ -90,8 +90,16 @@ impl Memory {
         (self.shard(key), key)
     }
 
-    /// The verdict of one limit, with or without the charge. The cell is as of `now` if there is one.
-    fn judge(&self, shard: &mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time, charged: bool) -> Verdict {
+    /// The verdict of one limit on a request that it admits or not, and that is charged or not. The cell is as of
+    /// `now` if there is one.
+    fn judge(
+        &self,
+        shard: &mut Shard,
+        key: Fingerprint,
+        ask: &Ask<'_>,
+        now: Time,
+        (admitted, charged): (bool, bool),
+    ) -> Verdict {
         let fresh = || Cell::new(ask.limit.rates(), now);
         // Only a charge makes a cell: refused newcomers cannot push others out.
         let charged = charged && ask.cost > 0;
@@ -104,9 +112,9 @@ impl Memory {
                 if charged {
                     ask.limit.charge(&mut entry.cell, now, ask.cost);
                 }
-                ask.limit.judge(&entry.cell, now, ask.need, charged)
+                ask.limit.judge(&entry.cell, now, ask.need, admitted)
             }
-            None => ask.limit.judge(&fresh(), now, ask.need, charged),
+            None => ask.limit.judge(&fresh(), now, ask.need, admitted),
         }
     }
 

@@ -89,13 +89,13 @@ impl Wanted {
         let judge = |ask: &Wish| {
             let known = self.cells.get_mut(&ask.cell())?;
             let cell = known.cell.as_mut()?;
-            let charged = all && ask.cost > 0 && (free || ask.limit.admits(cell, now, ask.need));
-            if charged {
+            let admitted = free || ask.limit.admits(cell, now, ask.need);
+            if all && admitted && ask.cost > 0 {
                 ask.limit.charge(cell, now, ask.cost);
                 owed.add(&known.base, ask, cell, now);
                 known.charged += ask.cost;
             }
-            Some((ask.place, ask.limit.judge(cell, now, ask.need, charged)))
+            Some((ask.place, ask.limit.judge(cell, now, ask.need, admitted)))
         };
         job.asks.iter().map(judge).collect()
     }
