@@ -358,6 +358,10 @@ impl<'a> Open<'a, '_> {
             }
             self.opinion.judged.push(Judged { place, profile: self.profiles[at], limit: self.asks[at].limit, verdict });
         }
+        if !self.opinion.permits.is_empty() {
+            // What is said of requests under way was said first: back to the order of the route.
+            self.opinion.judged.sort_by_key(|judged| judged.place);
+        }
         let is_silent = |place: usize| case.guards[place].on_limit == OnLimit::Silent;
         match self.refusing(verdicts).next() {
             None => Decision::Admitted,

@@ -211,7 +211,7 @@ impl Report {
     fn listing(&self, judged: &[Judged<'_>]) -> Option<HeaderValue> {
         let drafts =
             || judged.iter().filter(|judged| self.tellers.get(judged.place).is_some_and(|teller| teller.draft));
-        // A limit of rates and requests under way is there twice, one after the other.
+        // A limit of rates and of requests under way is there twice, one after the other.
         let mut last = None;
         let mut lines = drafts().filter(|judged| last.replace(judged.place) != Some(judged.place));
         let first = self.policies(lines.next()?)?.line.as_ref()?;

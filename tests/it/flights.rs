@@ -165,3 +165,13 @@ fn reload_keeps_who_is_under_way() {
     gate.open();
     drop(under_way);
 }
+
+#[test]
+fn every_policy_is_listed_once_in_the_order_of_the_route() {
+    let limit = |name: &str| format!("[limits.{name}]\nkey = \"global\"\nmax_in_flight = 2\nrates = [\"3/d\"]\n");
+    let route = "[[routes]]\npath = \"/*\"\nlimits = [\"b\", \"a\"]\nrespond = { status = 200 }\n";
+    let gateway = Gateway::start(&format!("{}{}{route}", limit("a"), limit("b")));
+    let policies = gateway.client().get("/").headers.must("ratelimit-policy").to_owned();
+    let names: Vec<_> = policies.split(", ").map(|policy| policy.split(';').next().unwrap()).collect();
+    assert_eq!(names, ["\"b-d\"", "\"b-concurrency\"", "\"a-d\"", "\"a-concurrency\""]);
+}

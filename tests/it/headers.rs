@@ -1,5 +1,7 @@
 //! How a limit shows in a response: the draft's headers, GitHub's, the rejection itself.
 
+use std::io::Write as _;
+
 use sfv::{BareItem, List, ListEntry, Parser};
 
 use crate::harness::{Gateway, Response, unix};
@@ -184,4 +186,74 @@ fn the_headers_are_on_forwarded_responses_too() {
     let policies: Vec<_> = members(&response, "ratelimit-policy").into_iter().map(|(name, _)| name).collect();
     assert_eq!(policies, ["l"]);
     assert!(members(&response, "ratelimit").iter().any(|(name, _)| name == "l"));
+}
+
+/// Parses lists with a structured fields library that is not ours: a line in, its members with their parameters out.
+const PARSE: &str = "
+import json, sys
+import http_sfv
+for line in sys.stdin.buffer.read().splitlines():
+    fields = http_sfv.List()
+    fields.parse(line)
+    print(json.dumps([[type(item.value).__name__, item.value, dict(item.params)] for item in fields]))
+";
+
+/// What `http_sfv` makes of these lines.
+fn parsed_elsewhere(lines: &[String]) -> Vec<serde_json::Value> {
+    let library = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/http-sfv");
+    let mut python = std::process::Command::new("python3")
+        .args(["-c", PARSE])
+        .env("PYTHONPATH", library)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("python3 is missing: scripts/test installs what the tests need");
+    python.stdin.take().unwrap().write_all(lines.join("\n").as_bytes()).unwrap();
+    let output = python.wait_with_output().unwrap();
+    assert!(output.status.success(), "http_sfv does not parse {lines:?}, or is missing: scripts/test installs it");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_parser_that_is_not_ours_reads_every_header() {
+    let limits = r#"
+[limits."a.b_C-1"]
+key = "client-ip"
+rates = ["10/s", "3000/10m", "4294967296/31d"]
+[limits.bucket]
+key = "client-ip"
+rates = ["10/s burst 50", "5000/day", "9/month"]
+strategy = "token-bucket"
+[limits.flights]
+key = "client-ip"
+max_in_flight = 7
+[limits.trial]
+key = "client-ip"
+rates = ["1/d"]
+on_limit = "shadow"
+[[routes]]
+path = "/*"
+limits = ["a.b_C-1", "bucket", "flights", "trial"]
+respond = { status = 200 }
+"#;
+    let gateway = Gateway::start(limits);
+    let mut client = gateway.client();
+    let answers = [client.get("/"), client.get("/")];
+    let lines = ["ratelimit-policy", "ratelimit"].map(|name| answers[1].headers.joined(name)).to_vec();
+    let lines = [lines, vec![answers[1].headers.joined("ratelimit-shadow")]].concat();
+    let parsed = parsed_elsewhere(&lines);
+    let policies = serde_json::json!([
+        ["str", "a.b_C-1-s", {"q": 10, "w": 1}],
+        ["str", "a.b_C-1-10m", {"q": 3000, "w": 600}],
+        ["str", "a.b_C-1-31d", {"q": 4_294_967_296_u64, "w": 2_678_400}],
+        ["str", "bucket-s", {"q": 50, "w": 5}],
+        ["str", "bucket-day", {"q": 5000, "w": 86_400}],
+        ["str", "bucket-month", {"q": 9}],
+        ["str", "flights", {"q": 7, "qu": "concurrent-requests"}],
+    ]);
+    assert_eq!(parsed[0], policies);
+    // Six more may be under way, seven more this month.
+    assert_eq!(parsed[1], serde_json::json!([["str", "flights", {"r": 6}]]));
+    assert_eq!(parsed[2], serde_json::json!([["str", "trial", {}]]));
 }
