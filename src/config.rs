@@ -25,19 +25,19 @@ use crate::overrides::Overrides;
 
 pub use report::{Problem, Problems};
 
-/// Reads a file. Everything that is wrong with it is found at once.
+/// Reads a file, and the files that it names. Everything that is wrong with them is found at once.
 pub fn load(path: &Path) -> Result<Config, Problems> {
     let bytes = std::fs::read(path).map_err(|error| Problems::unreadable(path, &error))?;
-    parse(&bytes, &path.display().to_string())
+    parse(&bytes, &path.display().to_string(), path.parent().unwrap_or(Path::new("")))
 }
 
-/// Reads the text of a file; problems call it `name`.
-pub fn parse(bytes: &[u8], name: &str) -> Result<Config, Problems> {
+/// Reads the text of a file; problems call it `name`. Files that it names are looked for from `folder` on.
+pub fn parse(bytes: &[u8], name: &str, folder: &Path) -> Result<Config, Problems> {
     let text = std::str::from_utf8(bytes).map_err(|error| Problems::not_utf8(name, bytes, error.valid_up_to()))?;
     let (table, errors) = DeTable::parse_recoverable(text);
     // What recovery makes of broken syntax is not what the user wrote, so it is not judged.
     let broken = errors.iter().any(|error| !report::is_duplicate(error));
-    let source = read::Source::new(text, errors.iter().map(|error| report::syntax(text, error)).collect());
+    let source = read::Source::new(text, folder, report::all_syntax(text, &errors));
     let config = (!broken).then(|| check::resolve(file::read(&table, &source), &source));
     match config {
         Some(config) if source.is_clean() => Ok(config),

@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::ops::{Range, RangeInclusive};
+use std::path::Path;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -13,12 +14,14 @@ use super::report::{Problem, did_you_mean, either, nearest, quoted};
 /// The text being read, and what was found wrong with it so far.
 pub(super) struct Source<'a> {
     pub(super) text: &'a str,
+    /// Where files that it names are.
+    pub(super) folder: &'a Path,
     problems: RefCell<Vec<Problem>>,
 }
 
 impl<'a> Source<'a> {
-    pub(super) fn new(text: &'a str, problems: Vec<Problem>) -> Self {
-        Self { text, problems: RefCell::new(problems) }
+    pub(super) fn new(text: &'a str, folder: &'a Path, problems: Vec<Problem>) -> Self {
+        Self { text, folder, problems: RefCell::new(problems) }
     }
 
     pub(super) fn report(&self, span: Range<usize>, message: impl Into<String>, help: impl Into<String>) {

@@ -108,8 +108,13 @@ pub(super) fn is_duplicate(error: &toml::de::Error) -> bool {
     error.message() == "duplicate key"
 }
 
+/// All errors of syntax, in words.
+pub(super) fn all_syntax(text: &str, errors: &[toml::de::Error]) -> Vec<Problem> {
+    errors.iter().map(|error| syntax(text, error)).collect()
+}
+
 /// An error of syntax, in words for people who do not know the grammar.
-pub(super) fn syntax(text: &str, error: &toml::de::Error) -> Problem {
+fn syntax(text: &str, error: &toml::de::Error) -> Problem {
     let span = within(text, &error.span().unwrap_or(text.len()..text.len()));
     let written = &text[span.clone()];
     if is_duplicate(error) {

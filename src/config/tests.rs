@@ -87,7 +87,7 @@ const SMALLEST: &str =
     "[upstreams.api]\nservers = [\"http://127.0.0.1:9000\"]\n\n[[routes]]\npath = \"/*\"\nupstream = \"api\"\n";
 
 fn read(text: &str) -> Config {
-    parse(text.as_bytes(), "gateway.toml").unwrap_or_else(|problems| panic!("{problems}"))
+    parse(text.as_bytes(), "gateway.toml", Path::new("")).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 const LIMITS: &str = r#"
@@ -244,7 +244,8 @@ fn broken_files_are_explained() {
     let files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
     assert!(files.len() >= 40, "only {} files", files.len());
     for file in files {
-        let problems = parse(&fs::read(&file).unwrap(), "gateway.toml").expect_err(&file.display().to_string());
+        let problems = parse(&fs::read(&file).unwrap(), "gateway.toml", file.parent().unwrap())
+            .expect_err(&file.display().to_string());
         let said = format!("{problems}\n");
         let beside = file.with_extension("stderr");
         if std::env::var_os("UPDATE").is_some() {
@@ -270,7 +271,7 @@ fn deep_and_long_files_do_not_panic() {
         "=\n".repeat(1_000),
         "[[routes]]\n".repeat(1_000),
     ] {
-        assert!(!parse(text.as_bytes(), "f").unwrap_err().to_string().is_empty());
+        assert!(!parse(text.as_bytes(), "f", Path::new("")).unwrap_err().to_string().is_empty());
     }
 }
 
@@ -285,7 +286,7 @@ fn unreadable_files_are_explained() {
 proptest! {
     #[test]
     fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        if let Err(problems) = parse(&bytes, "f") {
+        if let Err(problems) = parse(&bytes, "f", Path::new("")) {
             prop_assert!(!problems.to_string().is_empty());
         }
     }
@@ -297,7 +298,7 @@ proptest! {
         let line = at.index(lines.len());
         let changed = lines[line].split_once('=').map_or(value.clone(), |(key, _)| format!("{key}= {value:?}"));
         let text = [&lines[..line], &[changed.as_str()], &lines[line + 1..]].concat().join("\n");
-        if let Err(problems) = parse(text.as_bytes(), "f") {
+        if let Err(problems) = parse(text.as_bytes(), "f", Path::new("")) {
             prop_assert!(!problems.to_string().is_empty());
         }
     }
@@ -312,7 +313,7 @@ proptest! {
             let end = (start + gone).min(text.len());
             text.splice(start..end, new.bytes());
         }
-        if let Err(problems) = parse(&text, "f") {
+        if let Err(problems) = parse(&text, "f", Path::new("")) {
             prop_assert!(!problems.to_string().is_empty());
         }
     }

@@ -1,6 +1,8 @@
 //! Who gets something else than a limit's own rates: overrides, tiers, the exempt and the blocked.
 
+use std::fs;
 use std::net::IpAddr;
+use std::path::Path;
 
 use crate::harness::{Client, Gateway, both_stores};
 
@@ -113,4 +115,42 @@ fn addresses_get_what_their_network_gets() {
         assert_eq!(admitted(&mut from("127.0.0.3"), "/key", ""), 8, "{store}");
         assert_eq!(admitted(&mut from("127.0.0.4"), "/key", ""), 2, "{store}");
     });
+}
+
+/// A limit of 1 a day whose overrides are in this file.
+fn with_file(file: &Path) -> String {
+    let limit = "[limits.l]\nkey = \"header:x-key\"\nrates = [\"1/d\"]\n";
+    let route = "[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";
+    format!("{limit}overrides_file = {:?}\n{route}", file.to_str().unwrap())
+}
+
+#[test]
+fn overrides_come_from_a_file_that_a_reload_reads_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (csv, toml) = (folder.path().join("quotas.csv"), folder.path().join("quotas.toml"));
+    fs::write(&csv, "key,rates\npartner-7,3/d 100/10d\nmonitor,exempt\n\"a,b\",block\ngold-*,2/d\n").unwrap();
+    let entry = |keys: &str, grants: &str| format!("[[overrides]]\nkeys = [{keys}]\n{grants}\n");
+    let entries = entry("\"partner-7\"", "rates = [\"3/d\", \"100/10d\"]")
+        + &entry("\"monitor\"", "exempt = true")
+        + &entry("\"a,b\"", "block = true")
+        + &entry("\"gold-*\"", "rates = [\"2/d\"]");
+    fs::write(&toml, entries).unwrap();
+    for file in [&csv, &toml] {
+        let gateway = Gateway::start(&with_file(file));
+        let mut client = gateway.client();
+        for (key, expected) in [("partner-7", 3), ("monitor", 8), ("a,b", 0), ("gold-1", 2), ("other", 1)] {
+            assert_eq!(admitted(&mut client, "/", &format!("X-Key: {key}\r\n")), expected, "{key}, {file:?}");
+        }
+    }
+    let gateway = Gateway::start(&with_file(&csv));
+    let mut client = gateway.client();
+    assert_eq!(admitted(&mut client, "/", "X-Key: partner-7\r\n"), 3);
+    fs::write(&csv, "key,rates\npartner-7,5/d 100/10d\n").unwrap();
+    gateway.reload("", &with_file(&csv));
+    gateway.wait_message("reloaded");
+    assert_eq!(admitted(&mut client, "/", "X-Key: partner-7\r\n"), 2, "what was counted stays");
+    fs::write(&csv, "key,rates\npartner-7,5/day/night\n").unwrap();
+    gateway.reload("", &with_file(&csv));
+    gateway.wait_log("the refusal", |line| line.to_string().contains("quotas.csv:2:11"));
+    assert_eq!(client.get_with("/", "X-Key: partner-7\r\n").headers.must("ratelimit-policy").matches("q=5").count(), 1);
 }

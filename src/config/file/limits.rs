@@ -5,6 +5,7 @@ mod rates;
 mod cost;
 mod action;
 mod exceptions;
+mod quotas;
 
 use std::sync::Arc;
 
@@ -16,6 +17,8 @@ use exceptions::Kinds;
 use rates::Terms;
 
 const KEY: &str = "say what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
+
+const MOST_WILDCARDS: usize = 1_000;
 
 /// Reads one limit; `None` if something about it is wrong.
 pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
@@ -42,7 +45,14 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
         let help = "requests are held until a rate has room; put `max_in_flight` into a limit of its own";
         section.source.report(section.key_span("max_in_flight"), message, help);
     }
-    let overrides = exceptions::overrides(&section, name.text, &terms, Kinds::of(key.as_ref()), !own.is_empty());
+    let (kinds, has_rates) = (Kinds::of(key.as_ref()), !own.is_empty());
+    let mut overrides = exceptions::overrides(&section, name.text, &terms, kinds, has_rates);
+    quotas::read(&section, &terms, kinds, has_rates, &mut overrides);
+    if overrides.wildcards() > MOST_WILDCARDS {
+        let message = format!("the overrides of `{}` have {} keys with *", name.text, overrides.wildcards());
+        let help = format!("allowed: at most {MOST_WILDCARDS}, as every request is compared with all of them");
+        section.source.report(name.span.clone(), message, help);
+    }
     let tiers = exceptions::tiers(&section, name.text, &terms);
     terms.close(&section);
     let styles = [

@@ -56,16 +56,22 @@ pub(super) fn overrides(section: &Section<'_>, limit: &str, terms: &Terms, kinds
     }
     for field in field.list("").unwrap_or_default() {
         let Some(section) = field.section(title.clone()) else { continue };
-        entry(&section, terms, kinds, has_rates, &mut overrides);
+        entry(&section, terms, (kinds, has_rates), MOST_KEYS, &mut overrides);
         section.close(&[]);
     }
     overrides
 }
 
-/// Reads one override.
-pub(super) fn entry(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rates: bool, overrides: &mut Builder) {
+/// Reads one override of up to `most` keys.
+pub(super) fn entry(
+    section: &Section<'_>,
+    terms: &Terms,
+    (kinds, has_rates): (Kinds, bool),
+    most: usize,
+    overrides: &mut Builder,
+) {
     let keys = section.required("keys", ENTRY);
-    let keys = keys.and_then(|field| field.some("[\"partner-7\", \"gold-*\"]", MOST_KEYS));
+    let keys = keys.and_then(|field| field.some("[\"partner-7\", \"gold-*\"]", most));
     let Some(allowance) = allowance(section, terms, has_rates) else { return };
     for field in keys.unwrap_or_default() {
         let Some(pattern) = field.parse(|text| kinds.pattern(text)) else { continue };

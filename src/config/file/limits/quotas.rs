@@ -1,0 +1,232 @@
+//! `overrides_file`: overrides in a file of their own, up to a million of them, as CSV or TOML.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use std::sync::Arc;
+
+use csv::{Position, ReaderBuilder, StringRecord, Trim};
+use toml::de::DeTable;
+
+use super::exceptions::{Kinds, entry};
+use super::rates::Terms;
+use crate::config::read::{Field, Section, Source, Wrong};
+use crate::config::report::{self, place, quoted};
+use crate::overrides::{Allowance, Builder, Pattern};
+
+/// More keys than this in one file are an error.
+const MOST_KEYS: usize = 1_000_000;
+/// Problems of one file that are told.
+const MOST_TOLD: usize = 20;
+const HEADER: &str = "the first line is: key,rates";
+const ROW: &str = "after the key comes `exempt`, `block`, or rates like \"100/s 5000/10m\"";
+
+/// Reads the file that `overrides_file` names into `overrides`.
+pub(super) fn read(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rates: bool, overrides: &mut Builder) {
+    let Some(field) = section.field("overrides_file") else { return };
+    let Some(name) = field.text() else { return };
+    let path = field.source.folder.join(name);
+    let file = Quotas { field: &field, name, terms, kinds, has_rates };
+    match path.extension().and_then(|end| end.to_str()) {
+        Some("csv") => file.csv(&path, overrides),
+        Some("toml") => file.toml(&path, overrides),
+        _ => field.report(format!("{} is neither .csv nor .toml", quoted(name)), "name it by its kind"),
+    }
+}
+
+struct Quotas<'a> {
+    field: &'a Field<'a>,
+    name: &'a str,
+    terms: &'a Terms,
+    kinds: Kinds,
+    has_rates: bool,
+}
+
+impl Quotas<'_> {
+    fn unreadable(&self, error: &std::io::Error) {
+        self.field.report(format!("cannot read {}: {error}", quoted(self.name)), "it is looked for beside this file");
+    }
+
+    /// Reports something at a place in the file.
+    fn report(&self, line: u64, column: u64, message: &str, help: &str) {
+        self.field.report(format!("{}:{line}:{column}: {message}", self.name), help);
+    }
+
+    fn toml(&self, path: &Path, overrides: &mut Builder) {
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) => return self.unreadable(&error),
+        };
+        let text = match std::str::from_utf8(&bytes) {
+            Ok(text) => text,
+            Err(error) => {
+                let line = memchr::memchr_iter(b'\n', &bytes[..error.valid_up_to()]).count() as u64 + 1;
+                return self.report(line, 1, "the file is not UTF-8", "");
+            }
+        };
+        let (table, errors) = DeTable::parse_recoverable(text);
+        let source = Source::new(text, self.field.source.folder, report::all_syntax(text, &errors));
+        if errors.is_empty() {
+            let root = Section::root(&table, &source);
+            if let Some(list) =
+                root.required("overrides", "a file of overrides is [[overrides]] with `keys`, again and again")
+            {
+                for field in list.list("").unwrap_or_default() {
+                    let Some(section) = field.section("[[overrides]]") else { continue };
+                    entry(&section, self.terms, (self.kinds, self.has_rates), MOST_KEYS, overrides);
+                    section.close(&[]);
+                }
+            }
+            root.close(&[]);
+        }
+        let problems = source.into_problems();
+        for problem in problems.iter().take(MOST_TOLD) {
+            let (line, column) = place(text, problem.span.start);
+            self.report(line as u64, column as u64, &problem.message, problem.help.as_deref().unwrap_or_default());
+        }
+        self.tell_rest(problems.len());
+    }
+
+    fn csv(&self, path: &Path, overrides: &mut Builder) {
+        let file = match File::open(path) {
+            Ok(file) => BufReader::new(file),
+            Err(error) => return self.unreadable(&error),
+        };
+        let mut reader = ReaderBuilder::new().flexible(true).trim(Trim::All).from_reader(file);
+        match reader.headers() {
+            Ok(headers) if headers == vec!["key", "rates"] => {}
+            Ok(_) => return self.report(1, 1, "this is not the header of a file of overrides", HEADER),
+            Err(error) => return self.broken(&error),
+        }
+        let mut rows = Rows { quotas: self, lines: Vec::new(), first: overrides.len(), known: HashMap::new() };
+        let mut record = StringRecord::new();
+        let mut told = 0;
+        loop {
+            let at = reader.position().clone();
+            match reader.read_record(&mut record) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) if error.is_io_error() => return self.broken(&error),
+                Err(error) => {
+                    self.broken(&error);
+                    told += 1;
+                    continue;
+                }
+            }
+            let at = record.position().cloned().unwrap_or(at);
+            if let Err((column, wrong)) = rows.add(&record, &at, overrides) {
+                told += 1;
+                if told <= MOST_TOLD {
+                    self.report(at.line(), column, &wrong.message, &wrong.help);
+                }
+            }
+            if overrides.len() - rows.first > MOST_KEYS {
+                return self.report(at.line(), 1, "the file has too many keys", &format!("allowed: {MOST_KEYS}"));
+            }
+        }
+        self.tell_rest(told);
+    }
+
+    fn broken(&self, error: &csv::Error) {
+        let line = error.position().map_or(1, Position::line);
+        match error.kind() {
+            csv::ErrorKind::Utf8 { .. } => self.report(line, 1, "the line is not UTF-8", ""),
+            csv::ErrorKind::Io(error) => self.unreadable(error),
+            _ => self.report(line, 1, &error.to_string(), ROW),
+        }
+    }
+
+    fn tell_rest(&self, count: usize) {
+        if count > MOST_TOLD {
+            self.field.report(format!("{}: and {} more problems", self.name, count - MOST_TOLD), "");
+        }
+    }
+}
+
+/// The rows of a CSV file, read so far.
+struct Rows<'a> {
+    quotas: &'a Quotas<'a>,
+    /// The line of each override, from the one at `first` on.
+    lines: Vec<u64>,
+    first: usize,
+    /// What the texts of rates mean: most keys share a few.
+    known: HashMap<String, Allowance>,
+}
+
+impl Rows<'_> {
+    /// Adds a row, or says what is wrong with it, and in which column.
+    fn add(&mut self, row: &StringRecord, at: &Position, overrides: &mut Builder) -> Result<(), (u64, Wrong)> {
+        let (Some(key), Some(rates), None) = (row.get(0), row.get(1), row.get(2)) else {
+            return Err((1, Wrong::new(format!("the line has {} field(s), not 2", row.len()), ROW)));
+        };
+        let pattern: Pattern = self.quotas.kinds.pattern(key).map_err(|wrong| (1, wrong))?;
+        let allowance = match self.known.get(rates) {
+            Some(known) => known.clone(),
+            None => {
+                let column = key.chars().count() as u64 + 2;
+                let allowance = self.quotas.allowance(rates).map_err(|wrong| (column, wrong))?;
+                self.known.insert(rates.to_owned(), allowance.clone());
+                allowance
+            }
+        };
+        self.lines.push(at.line());
+        if let Some(earlier) = overrides.add(pattern, allowance) {
+            let earlier = earlier.checked_sub(self.first).and_then(|place| self.lines.get(place));
+            let earlier = earlier.map_or("in gateway.toml".to_owned(), |line| format!("on line {line}"));
+            let message = format!("this key has an override already, {earlier}");
+            return Err((1, Wrong::new(message, "the first one holds: remove this one")));
+        }
+        Ok(())
+    }
+}
+
+impl Quotas<'_> {
+    /// Reads what a row grants.
+    fn allowance(&self, text: &str) -> Result<Allowance, Wrong> {
+        match text {
+            "exempt" => return Ok(Allowance::Exempt),
+            "block" => return Ok(Allowance::Block),
+            "" => return Err(Wrong::new("the row grants nothing", ROW)),
+            _ if !self.has_rates => {
+                let help = "give it some, or write `exempt` or `block`";
+                return Err(Wrong::new("the limit has no rates that could be overridden", help));
+            }
+            _ => {}
+        }
+        let rates = split(text).iter().map(|rate| self.terms.rate(rate)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Allowance::Rates(Arc::from(rates)))
+    }
+}
+
+/// The rates in a text: between `;` or spaces, except that a burst belongs to the rate before it.
+fn split(text: &str) -> Vec<String> {
+    let mut rates: Vec<String> = Vec::new();
+    for piece in text.split(';') {
+        let mut burst = false;
+        for word in piece.split_whitespace() {
+            match rates.last_mut().filter(|_| burst || word == "burst") {
+                Some(rate) => {
+                    rate.push(' ');
+                    rate.push_str(word);
+                }
+                None => rates.push(word.to_owned()),
+            }
+            burst = word == "burst";
+        }
+    }
+    rates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_rates_and_keeps_bursts() {
+        assert_eq!(split("10/s"), ["10/s"]);
+        assert_eq!(split(" 10/s  3000/10m "), ["10/s", "3000/10m"]);
+        assert_eq!(split("10/s burst 50;3000/10m burst 1 5/h"), ["10/s burst 50", "3000/10m burst 1", "5/h"]);
+        assert_eq!(split("10/s;3000/10m"), ["10/s", "3000/10m"]);
+    }
+}
