@@ -1,0 +1,125 @@
+//! What every strategy is by definition, written without regard to cost: the log of all that was admitted, walked again
+//! for every question.
+
+/// How a rate counts, in the words of its definition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A request counts from its moment until exactly one window later.
+    Moving,
+    /// A window begins with the first request after the last one ended.
+    Fixed,
+    /// Tokens up to a burst, which come at the rate.
+    Bucket { burst: u64 },
+    /// Windows of a day, from midnight in UTC.
+    Day,
+}
+
+/// A rate and everything that was ever admitted under it.
+#[derive(Clone, Debug)]
+pub(super) struct Oracle {
+    pub(super) kind: Kind,
+    pub(super) quota: u64,
+    /// Microseconds.
+    pub(super) window: u64,
+    /// When how much was admitted.
+    log: Vec<(u64, u64)>,
+    /// How long it remembers what was admitted.
+    memory: u64,
+    /// The latest moment that was asked about, since the clock was last set back.
+    clock: u64,
+}
+
+const SECOND: u64 = 1_000_000;
+const DAY: u64 = 86_400 * SECOND;
+
+impl Oracle {
+    pub(super) fn new(kind: Kind, quota: u64, window: u64) -> Self {
+        Self { kind, quota, window, memory: window, log: Vec::new(), clock: 0 }
+    }
+
+    /// Remembers for at least this long: moving rates of one limit share what they remember.
+    pub(super) fn remember(&mut self, window: u64) {
+        self.memory = self.memory.max(window);
+    }
+
+    /// The clock says `now`. One that went back by up to a second is waited for; one that went back by more takes
+    /// along what counted: what was admitted a while ago was admitted that while before the new now. What no longer
+    /// counted is not remembered.
+    pub(super) fn tick(&mut self, now: u64) {
+        let latest = self.latest();
+        if latest > now.saturating_add(SECOND) {
+            let back = latest - now;
+            for (time, _) in &mut self.log {
+                // All that a day knows is that it was today.
+                *time = if self.kind == Kind::Day { now } else { time.saturating_sub(back) };
+            }
+            self.clock = now;
+        }
+        self.clock = self.clock.max(now);
+        let (clock, memory) = (self.clock, self.memory);
+        match self.kind {
+            Kind::Moving => self.log.retain(|(time, _)| time + memory > now),
+            Kind::Fixed if self.window_start().is_some_and(|start| now >= start + self.window) => self.log.clear(),
+            Kind::Day => self.log.retain(|(time, _)| time / DAY == clock / DAY),
+            Kind::Fixed | Kind::Bucket { .. } => {}
+        }
+    }
+
+    /// The moment by which a step back is measured: a log knows when something last came, a fixed window when it
+    /// began, a bucket when it was last looked at, a day when it began.
+    fn latest(&self) -> u64 {
+        match self.kind {
+            Kind::Moving => self.log.last().map_or(0, |(time, _)| *time),
+            Kind::Fixed => self.window_start().unwrap_or(0),
+            Kind::Bucket { .. } => self.clock,
+            Kind::Day => self.clock / DAY * DAY,
+        }
+    }
+
+    fn window_start(&self) -> Option<u64> {
+        let mut start: Option<u64> = None;
+        for (time, _) in &self.log {
+            if start.is_none_or(|start| *time >= start + self.window) {
+                start = Some(*time);
+            }
+        }
+        start
+    }
+
+    /// How much more fits at `now`, after a tick.
+    pub(super) fn remaining(&self, now: u64) -> u64 {
+        let sum = |counts: &dyn Fn(u64) -> bool| -> u64 {
+            self.log.iter().filter(|(time, _)| counts(*time)).map(|(_, cost)| cost).sum()
+        };
+        match self.kind {
+            Kind::Moving => self.quota.saturating_sub(sum(&|time| time + self.window > now)),
+            Kind::Fixed => match self.window_start().filter(|start| now < start + self.window) {
+                Some(start) => self.quota.saturating_sub(sum(&|time| time >= start)),
+                None => self.quota,
+            },
+            Kind::Day => self.quota.saturating_sub(sum(&|time| time / DAY == self.clock / DAY)),
+            Kind::Bucket { burst } => self.tokens(burst, self.clock),
+        }
+    }
+
+    /// Whole tokens in the bucket. Counted in parts of a token, of which a window's microseconds make a whole one.
+    fn tokens(&self, burst: u64, now: u64) -> u64 {
+        let (parts, full) = (i128::from(self.window), i128::from(burst) * i128::from(self.window));
+        let (mut tokens, mut last) = (full, 0);
+        for (time, cost) in self.log.iter().copied().chain([(now, 0)]) {
+            let elapsed = i128::from(time.saturating_sub(last));
+            tokens = (tokens + elapsed * i128::from(self.quota)).min(full) - i128::from(cost) * parts;
+            last = last.max(time);
+        }
+        u64::try_from(tokens.div_euclid(parts)).unwrap_or(0)
+    }
+
+    /// Admits it: nothing is ever taken back.
+    pub(super) fn charge(&mut self, now: u64, cost: u64) {
+        let here = match self.kind {
+            Kind::Moving | Kind::Fixed => now.max(self.log.last().map_or(0, |(time, _)| *time)),
+            Kind::Bucket { .. } | Kind::Day => self.clock,
+        };
+        self.log.push((here, cost));
+    }
+}

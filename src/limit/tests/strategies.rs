@@ -1,0 +1,265 @@
+//! Every strategy beside its definition, under random and adversarial schedules.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::strategy::Strategy;
+
+use super::oracle::{Kind, Oracle};
+use super::*;
+
+const DAY: u64 = 86_400 * SECOND;
+
+fn rate_of(kind: Kind, quota: u64, window: u64) -> Rate {
+    let rate = Rate::new(quota, Duration::from_micros(window)).unwrap();
+    let counting = match kind {
+        Kind::Moving => super::super::Strategy::Moving,
+        Kind::Fixed => super::super::Strategy::Fixed,
+        Kind::Bucket { burst } => super::super::Strategy::Bucket { burst },
+        Kind::Day => super::super::Strategy::Calendar(Calendar::utc(Unit::Day)),
+    };
+    rate.counted(counting).unwrap()
+}
+
+/// What is sent, and when.
+#[derive(Clone, Debug)]
+struct Step {
+    gap: Gap,
+    client: usize,
+    cost: u64,
+    /// How often, at the same moment.
+    times: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Gap {
+    /// This many microseconds later.
+    After(u64),
+    /// At this offset from the next multiple of the window of this rate.
+    Edge(usize, i64),
+    /// This many after the last refusal could first have been admitted.
+    Wait(i64),
+    /// The clock is set back.
+    Back(u64),
+}
+
+fn gaps() -> impl Strategy<Value = Gap> {
+    prop_oneof![
+        4 => prop_oneof![Just(0), 0..100_000u64, 0..3 * SECOND, 0..120 * SECOND].prop_map(Gap::After),
+        3 => (0..3usize, -2..=2i64).prop_map(|(rate, offset)| Gap::Edge(rate, offset)),
+        3 => (-1..=1i64).prop_map(Gap::Wait),
+        1 => prop_oneof![1..SECOND, SECOND..61 * SECOND, Just(SECOND), Just(SECOND + 1)].prop_map(Gap::Back),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = (gaps(), 0..2usize, prop_oneof![4 => Just(1u64), 1 => 1..=10u64], 1..6usize);
+    prop::collection::vec(step.prop_map(|(gap, client, cost, times)| Step { gap, client, cost, times }), 1..60)
+}
+
+/// One to three rates of one kind, or of any with days beside them.
+fn limits() -> impl Strategy<Value = Vec<(Kind, u64, u64)>> {
+    let kind = prop_oneof![
+        Just(Kind::Moving),
+        Just(Kind::Fixed),
+        (1..=12u64).prop_map(|burst| Kind::Bucket { burst }),
+        Just(Kind::Day),
+    ];
+    let rate =
+        (kind, 1..=9u64, prop_oneof![Just(SECOND), Just(3 * SECOND), Just(60 * SECOND), 1_000_000..9_999_999u64]);
+    let rate = rate.prop_map(|(kind, quota, window)| (kind, quota, if kind == Kind::Day { DAY } else { window }));
+    prop::collection::vec(rate, 1..=3)
+}
+
+struct Client {
+    cell: Cell,
+    oracles: Vec<Oracle>,
+}
+
+proptest! {
+    #[test]
+    fn decide_as_they_are_defined(rates in limits(), steps in steps()) {
+        let limit = Limit::new("l", &rates.iter().map(|(kind, quota, window)| rate_of(*kind, *quota, *window)).collect::<Vec<_>>());
+        let mut oracles: Vec<_> = rates.iter().map(|(kind, quota, window)| Oracle::new(*kind, *quota, *window)).collect();
+        let longest = rates.iter().filter(|(kind, ..)| *kind == Kind::Moving).map(|(.., window)| *window).max();
+        let moving = oracles.iter_mut().filter(|oracle| oracle.kind == Kind::Moving);
+        moving.for_each(|oracle| oracle.remember(longest.unwrap_or(0)));
+        let mut now = 1_000 * DAY - 5 * SECOND;
+        oracles.iter_mut().for_each(|oracle| oracle.tick(now));
+        let client = || Client { cell: Cell::new(limit.rates(), at(1_000 * DAY - 5 * SECOND)), oracles: oracles.clone() };
+        let mut clients = [client(), client()];
+        let mut retry = now;
+        for step in steps {
+            now = match step.gap {
+                Gap::After(micros) => now + micros,
+                Gap::Edge(rate, offset) => {
+                    let window = rates[rate % rates.len()].2;
+                    ((now / window + 1) * window).saturating_add_signed(offset).max(now)
+                }
+                Gap::Wait(offset) => retry.saturating_add_signed(offset).max(now),
+                Gap::Back(micros) => now - micros,
+            };
+            let Client { cell, oracles } = &mut clients[step.client];
+            for _ in 0..step.times {
+                cell.advance(limit.rates(), at(now));
+                oracles.iter_mut().for_each(|oracle| oracle.tick(now));
+                let left = oracles.iter().map(|oracle| oracle.remaining(now)).min().unwrap();
+                let admitted = limit.admits(cell, at(now), step.cost);
+                prop_assert_eq!(admitted, left >= step.cost, "at {} with {} left", now, left);
+                let before = cell.clone();
+                if admitted {
+                    limit.charge(cell, at(now), step.cost);
+                    oracles.iter_mut().for_each(|oracle| oracle.charge(now, step.cost));
+                }
+                let verdict = limit.judge(cell, at(now), step.cost, admitted);
+                prop_assert_eq!(verdict.admitted, admitted);
+                if admitted {
+                    prop_assert_eq!(verdict.remaining, left - step.cost);
+                } else {
+                    prop_assert_eq!(&*cell, &before, "a refusal changes nothing");
+                    retry = now + verdict.wait.unwrap_or(0);
+                }
+                let bytes = cell.save(limit.rates());
+                let mut restored = Cell::restore(limit.rates(), at(now), &bytes).unwrap();
+                restored.fill(limit.rates(), |_, _| 0);
+                let mut without = cell.clone();
+                without.fill(limit.rates(), |_, _| 0);
+                prop_assert_eq!(restored.save(limit.rates()), without.save(limit.rates()));
+            }
+        }
+    }
+
+    /// From any state that traffic leads to, also past the quota.
+    #[test]
+    fn the_wait_is_exact_and_what_remains_is_let_through(
+        rates in limits(),
+        charges in prop::collection::vec((0..20 * SECOND, 0..30u64), 0..20),
+        elapsed in prop_oneof![Just(0), 0..20 * SECOND],
+        need in 1..=10u64,
+    ) {
+        let limit = Limit::new("l", &rates.iter().map(|(kind, quota, window)| rate_of(*kind, *quota, *window)).collect::<Vec<_>>());
+        let mut now = 1_000 * DAY - 30 * SECOND;
+        let mut cell = Cell::new(limit.rates(), at(now));
+        for (gap, cost) in charges {
+            now += gap;
+            cell.advance(limit.rates(), at(now));
+            limit.charge(&mut cell, at(now), cost);
+        }
+        now += elapsed;
+        cell.advance(limit.rates(), at(now));
+        let fits = |when: u64| {
+            let mut cell = cell.clone();
+            cell.advance(limit.rates(), at(when));
+            limit.admits(&cell, at(when), need)
+        };
+        let admitted = fits(now);
+        let verdict = limit.judge(&cell, at(now), need, admitted);
+        if !admitted {
+            match verdict.wait {
+                None => prop_assert!(need > limit.capacity()),
+                Some(wait) => {
+                    prop_assert!(fits(now + wait));
+                    prop_assert!(!fits(now + wait - 1));
+                    let seconds = wait.div_ceil(SECOND);
+                    prop_assert!(fits(now + seconds * SECOND) && !fits(now + (seconds - 1) * SECOND));
+                }
+            }
+        }
+        let passed = limit.judge(&cell, at(now), 1, true);
+        let mut spent = cell.clone();
+        if passed.remaining > 0 {
+            prop_assert!(limit.admits(&spent, at(now), passed.remaining));
+            limit.charge(&mut spent, at(now), passed.remaining);
+        }
+        prop_assert!(!limit.admits(&spent, at(now), 1));
+        // A cell that is spent decides as one that never was.
+        let later = now + 1_000 * SECOND;
+        if cell.is_spent(limit.rates(), at(later)) {
+            let (mut old, mut new) = (cell.clone(), Cell::new(limit.rates(), at(later)));
+            old.advance(limit.rates(), at(later));
+            for _ in 0..12 {
+                let (a, b) = (limit.admits(&old, at(later), 1), limit.admits(&new, at(later), 1));
+                prop_assert_eq!(a, b);
+                limit.charge(&mut old, at(later), 1);
+                limit.charge(&mut new, at(later), 1);
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_numbers_do_not_wrap(
+        kind in prop_oneof![Just(Kind::Fixed), Just(Kind::Day), (1..=MAX_QUOTA).prop_map(|burst| Kind::Bucket { burst })],
+        quota in prop_oneof![Just(1), Just(MAX_QUOTA), 1..=MAX_QUOTA],
+        costs in prop::collection::vec(prop_oneof![Just(u64::MAX), Just(MAX_QUOTA), any::<u64>()], 1..20),
+        gap in prop_oneof![Just(0), Just(31 * DAY), any::<u32>().prop_map(u64::from)],
+    ) {
+        let limit = Limit::new("l", &[rate_of(kind, quota, 31 * DAY)]);
+        let mut now = 20_000 * DAY;
+        let mut cell = Cell::new(limit.rates(), at(now));
+        for cost in costs {
+            now += gap;
+            cell.advance(limit.rates(), at(now));
+            limit.charge(&mut cell, at(now), cost);
+            let verdict = limit.judge(&cell, at(now), 1, limit.admits(&cell, at(now), 1));
+            prop_assert!(verdict.remaining <= limit.capacity());
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_restore_to_nothing_or_to_something_that_counts(
+        rates in limits(),
+        bytes in prop::collection::vec(prop_oneof![Just(1), Just(0), any::<u8>()], 0..60),
+    ) {
+        let limit = Limit::new("l", &rates.iter().map(|(kind, quota, window)| rate_of(*kind, *quota, *window)).collect::<Vec<_>>());
+        let now = at(20_000 * DAY);
+        let version = [1].into_iter().chain(bytes.iter().copied()).collect::<Vec<u8>>();
+        for bytes in [bytes, version] {
+            let Some(mut cell) = Cell::restore(limit.rates(), now, &bytes) else { continue };
+            let verdict = limit.judge(&cell, now, 1, limit.admits(&cell, now, 1));
+            prop_assert!(verdict.remaining <= limit.capacity());
+            limit.charge(&mut cell, now, 1);
+            cell.advance(limit.rates(), at(20_001 * DAY));
+            cell.save(limit.rates());
+        }
+    }
+}
+
+/// Asks at a second of the hour.
+fn at_second(limit: &Limit, cell: &mut Cell, second: u64) -> bool {
+    ask(limit, cell, at(DAY + second * SECOND), 1)
+}
+
+#[test]
+fn ten_a_minute_in_a_moving_window() {
+    let limit = Limit::new("l", &[rate_of(Kind::Moving, 10, 60 * SECOND)]);
+    let mut cell = Cell::new(limit.rates(), at(DAY));
+    for (second, count) in [(10, 1), (20, 2), (30, 4), (50, 3)] {
+        assert!((0..count).all(|_| at_second(&limit, &mut cell, second)), "at {second}");
+    }
+    assert!(at_second(&limit, &mut cell, 71));
+    assert!(!at_second(&limit, &mut cell, 72));
+}
+
+#[test]
+fn a_fixed_window_begins_with_the_first_request() {
+    let limit = Limit::new("l", &[rate_of(Kind::Fixed, 10, 60 * SECOND)]);
+    let mut cell = Cell::new(limit.rates(), at(DAY));
+    let admitted = |cell: &mut Cell, second| (0..20).filter(|_| at_second(&limit, cell, second)).count();
+    assert!(at_second(&limit, &mut cell, 45));
+    assert_eq!(admitted(&mut cell, 61), 9, "everything until 1:45 counts together");
+    assert_eq!(admitted(&mut cell, 104), 0);
+    assert_eq!(admitted(&mut cell, 105), 10, "a new window starts at 1:45");
+    assert_eq!(admitted(&mut cell, 164), 0);
+}
+
+#[test]
+fn a_log_stays_small_whatever_is_charged_to_it() {
+    let limit = Limit::new("l", &[rate_of(Kind::Moving, 10_000, 31 * DAY)]);
+    let mut cell = Cell::new(limit.rates(), at(DAY));
+    for micros in 0..50_000 {
+        limit.charge(&mut cell, at(DAY + micros), 1);
+    }
+    assert!(cell.save(limit.rates()).len() < 100_000);
+    let verdict = limit.judge(&cell, at(DAY + 50_000), 1, false);
+    assert!(verdict.wait.unwrap() > 30 * DAY, "nothing of it is forgotten");
+}
