@@ -263,3 +263,23 @@ fn a_log_stays_small_whatever_is_charged_to_it() {
     let verdict = limit.judge(&cell, at(DAY + 50_000), 1, false);
     assert!(verdict.wait.unwrap() > 30 * DAY, "nothing of it is forgotten");
 }
+
+#[test]
+fn a_rate_that_fits_exactly_is_not_waited_for() {
+    let limit = Limit::new("l", &[rate_of(Kind::Fixed, 3, 60 * SECOND), rate_of(Kind::Fixed, 2, SECOND)]);
+    let mut cell = Cell::new(limit.rates(), at(DAY));
+    assert!(ask(&limit, &mut cell, at(DAY), 2));
+    let verdict = limit.judge(&cell, at(DAY), 1, false);
+    assert_eq!((verdict.rate, verdict.wait), (1, Some(SECOND)), "the minute has room for one");
+}
+
+#[test]
+fn the_largest_bucket_is_exact() {
+    let limit = Limit::new("l", &[rate_of(Kind::Bucket { burst: MAX_QUOTA }, MAX_QUOTA, 31 * DAY)]);
+    let mut cell = Cell::new(limit.rates(), at(DAY));
+    assert!(ask(&limit, &mut cell, at(DAY), MAX_QUOTA));
+    let used = limit.judge(&cell, at(DAY), MAX_QUOTA, false);
+    assert_eq!((used.remaining, used.wait), (0, Some(31 * DAY)));
+    cell.advance(limit.rates(), at(DAY + 31 * DAY / 2));
+    assert_eq!(limit.judge(&cell, at(DAY + 31 * DAY / 2), 1, true).remaining, MAX_QUOTA / 2);
+}
