@@ -166,6 +166,16 @@ proptest! {
             }
         }
         let passed = limit.judge(&cell, at(now), 1, true);
+        // One more than remains fits when the headers say so, and not before.
+        if let (Some(wait), [_]) = (passed.wait, &rates[..]) {
+            let left = |when: u64| {
+                let mut cell = cell.clone();
+                cell.advance(limit.rates(), at(when));
+                limit.judge(&cell, at(when), 1, true).remaining
+            };
+            prop_assert!(left(now + wait) > passed.remaining);
+            prop_assert_eq!(left(now + wait - 1), passed.remaining);
+        }
         let mut spent = cell.clone();
         if passed.remaining > 0 {
             prop_assert!(limit.admits(&spent, at(now), passed.remaining));
