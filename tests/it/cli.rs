@@ -162,3 +162,37 @@ fn a_port_in_use_is_named() {
         assert!(err.contains(&address) && !err.contains("panicked"), "{err}");
     }
 }
+
+/// The indented blocks of a page that define limits.
+fn examples(page: &str) -> Vec<String> {
+    let mut blocks = vec![String::new()];
+    for line in page.lines() {
+        match line.strip_prefix("    ") {
+            Some(code) => *blocks.last_mut().unwrap() += &format!("{code}\n"),
+            None if line.is_empty() => *blocks.last_mut().unwrap() += "\n",
+            None => blocks.push(String::new()),
+        }
+    }
+    blocks.retain(|block| block.contains("[limits."));
+    blocks
+}
+
+#[test]
+fn the_examples_of_the_documentation_are_valid() {
+    let examples = examples(include_str!("../../docs/limits.md"));
+    assert!(examples.len() >= 6, "only {} examples", examples.len());
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("quotas.csv"), "key,rates\npartner-7,500/s 50000000/month\nstolen-key,block\n")
+        .unwrap();
+    for example in examples {
+        let names: Vec<_> =
+            example.lines().filter_map(|line| line.strip_prefix("[limits.")?.strip_suffix(']')).collect();
+        let names: Vec<_> = names.into_iter().filter(|name| !name.contains('.')).collect();
+        let route =
+            format!("[[routes]]\npath = \"/{{customer}}/*\"\nlimits = {names:?}\nrespond = {{ status = 200 }}\n");
+        let file = folder.path().join("gateway.toml");
+        std::fs::write(&file, example.clone() + &route).unwrap();
+        let output = run(&["check", "--config", file.to_str().unwrap()]);
+        assert!(output.status.success(), "{example}\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
