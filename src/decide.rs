@@ -198,9 +198,13 @@ pub async fn decide<'a>(case: &Case<'a, '_>, opinion: &mut Opinion<'a>) -> Decis
             Some(verdicts) => open.conclude(case, &verdicts),
         },
     };
+    let passes = matches!(decision, Decision::Admitted | Decision::Unknown);
     // Only what passes is billed.
-    if matches!(decision, Decision::Admitted | Decision::Unknown) {
+    if passes {
         open.opinion.bill.admitted();
+    }
+    if !open.opinion.permits.is_empty() {
+        open.tally_flights(case, passes);
     }
     decision
 }
@@ -277,9 +281,6 @@ impl<'a> Open<'a, '_> {
             (Some((permit, _)), _) => {
                 self.opinion.permits.push(permit);
                 self.opinion.judged.push(judged);
-                if limit.rates().is_empty() {
-                    decided.admitted.one();
-                }
                 None
             }
             (None, OnLimit::Shadow) => {
@@ -294,6 +295,18 @@ impl<'a> Open<'a, '_> {
                 decided.rejected.one();
                 self.opinion.judged = SmallVec::from_iter([judged]);
                 Some(Decision::Rejected)
+            }
+        }
+    }
+
+    /// Counts the decisions of limits that have no rates to be counted by.
+    fn tally_flights(&self, case: &Case<'a, '_>, passes: bool) {
+        for judged in self.opinion.judged.iter().filter(|judged| judged.limit.rates().is_empty()) {
+            let decided = case.guards[judged.place].decided(case.worker);
+            match (judged.verdict.admitted, passes) {
+                (true, true) => decided.admitted.one(),
+                (true, false) => decided.spared.one(),
+                (false, _) => {}
             }
         }
     }

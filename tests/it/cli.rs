@@ -168,8 +168,8 @@ fn examples(page: &str) -> Vec<String> {
     let mut blocks = vec![String::new()];
     for line in page.lines() {
         match line.strip_prefix("    ") {
-            Some(code) => *blocks.last_mut().unwrap() += &format!("{code}\n"),
-            None if line.is_empty() => *blocks.last_mut().unwrap() += "\n",
+            Some(code) => blocks.last_mut().unwrap().extend([code, "\n"]),
+            None if line.is_empty() => blocks.last_mut().unwrap().push('\n'),
             None => blocks.push(String::new()),
         }
     }

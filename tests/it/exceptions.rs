@@ -154,3 +154,27 @@ fn overrides_come_from_a_file_that_a_reload_reads_again() {
     gateway.wait_log("the refusal", |line| line.to_string().contains("quotas.csv:2:11"));
     assert_eq!(client.get_with("/", "X-Key: partner-7\r\n").headers.must("ratelimit-policy").matches("q=5").count(), 1);
 }
+
+#[test]
+fn whatever_headers_hold_nobody_gets_what_another_was_granted() {
+    let gateway = Gateway::with_server("max_header_size = \"256KiB\"", &format!("{LIMITS}{ROUTES}"));
+    let mut client = gateway.client();
+    let long = "a".repeat(64 << 10);
+    let lines: Vec<Vec<u8>> = vec![
+        [b"X-Key: big-", long.as_bytes(), b"\r\n"].concat(),
+        b"X-Key: \xff\xfe\r\n".to_vec(),
+        b"X-Key: big-\xff\r\n".to_vec(),
+        b"X-Key: partner-7\xff\r\n".to_vec(),
+        [b"X-Key: x\r\nX-Plan: ", long.as_bytes(), b"\r\n"].concat(),
+        b"X-Key: y\r\nX-Plan: gold\xff\r\n".to_vec(),
+        b"X-Key: z\r\nX-Plan: gold, silver\r\n".to_vec(),
+        b"X-Key: partner-7, monitor\r\n".to_vec(),
+    ];
+    let expected = [5, 2, 5, 3, 2, 2, 2, 3];
+    for (line, expected) in lines.iter().zip(expected) {
+        let admitted = (0..8).filter(|_| client.get_with("/key", line).status == 200).count();
+        assert_eq!(admitted, expected, "{}", String::from_utf8_lossy(&line[..line.len().min(40)]));
+    }
+    // The one whose name they all bear has not been touched.
+    assert_eq!(admitted(&mut client, "/key", "X-Key: partner-7\r\n"), 5);
+}

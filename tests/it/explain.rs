@@ -102,3 +102,48 @@ fn the_store_is_not_asked() {
     assert_eq!(code, Some(0));
     assert!(text.contains("ratelimit: "), "{text}");
 }
+
+#[test]
+fn overrides_tiers_and_other_ends_are_explained() {
+    let limits = r#"
+[limits.api]
+key = "header:x-key"
+rates = ["10/s"]
+missing = "reject"
+tier = "header:x-plan"
+cost = { request_header = "x-cost" }
+[limits.api.tiers.gold]
+rates = ["20/s"]
+[[limits.api.overrides]]
+keys = ["partner-*"]
+rates = ["30/s"]
+[[limits.api.overrides]]
+keys = ["monitor"]
+exempt = true
+[[limits.api.overrides]]
+keys = ["thief"]
+block = true
+[[routes]]
+path = "/*"
+limits = ["api"]
+respond = { status = 204 }
+"#;
+    let said = |headers: &[&str]| {
+        let headers = headers.iter().flat_map(|header| ["-H", header]);
+        explain(limits, &headers.chain(["http://h/"]).collect::<Vec<_>>()).1
+    };
+    for (headers, parts) in [
+        (&["x-key: a"][..], &["rates    10/s\n", "fresh counters: answered 204", "q=10;w=1"][..]),
+        (&["x-key: a", "x-plan: gold"], &["20/s (tier gold)", "q=20;w=1"]),
+        (&["x-key: partner-1", "x-plan: gold"], &["30/s (an override for the key)", "q=30;w=1"]),
+        (&["x-key: monitor"], &["an override exempts the key", "fresh counters: answered 204"]),
+        (&["x-key: thief"], &["an override blocks the key", "fresh counters: answered 403"]),
+        (&["x-key: a", "x-cost: 11"], &["x-cost says", "fresh counters: answered 413"]),
+        (&[], &["none: answered 400", "fresh counters: answered 400"]),
+    ] {
+        let text = said(headers);
+        for part in parts {
+            assert!(text.contains(part), "{part:?} is not in:\n{text}");
+        }
+    }
+}

@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Gateway, Memcached, Response, align, alone, both_stores};
+use crate::harness::{Client, Gateway, Memcached, Response, align, alone, both_stores, unix};
 
 const WINDOW: Duration = Duration::from_secs(10);
 
@@ -189,4 +189,35 @@ fn a_window_of_a_month_counts_in_memcached_too() {
     assert_eq!(admitted, 3);
     let second = Gateway::start(&format!("{store}{}{}", limit("l", "\"3/31d\""), route("in", "\"l\"")));
     assert_eq!(second.client().get("/in").status, 429);
+}
+
+#[test]
+fn days_begin_at_midnight_of_their_zone() {
+    both_stores(|store| {
+        // Nine hours before UTC all year.
+        let limit = "[limits.l]\nkey = \"global\"\nrates = [\"2/day\", \"100/month\"]\ntimezone = \"Asia/Tokyo\"\n";
+        let gateway = Gateway::start(&format!("{store}{limit}{}", route("in", "\"l\"")));
+        let mut client = gateway.client();
+        assert_eq!(statuses(&mut client, "/in", 2), [200, 200], "{store}");
+        let refused = client.get("/in");
+        let since = (unix().as_secs() + 9 * 3600) % 86_400;
+        let wait = retry_after(&refused);
+        assert!((86_400 - since).abs_diff(wait) <= 1, "{wait} seconds to midnight, {since} since the last: {store}");
+        assert_eq!(refused.headers.must("ratelimit-policy"), "\"l-day\";q=2;w=86400, \"l-month\";q=100");
+    });
+}
+
+#[test]
+fn every_strategy_counts_over_http_in_both_stores() {
+    both_stores(|store| {
+        for strategy in ["sliding-window", "fixed-window", "moving-window", "token-bucket"] {
+            let limit = format!("[limits.{strategy}]\nkey = \"global\"\nrates = [\"5/h\"]\nstrategy = {strategy:?}\n");
+            let gateway = Gateway::start(&format!("{store}{limit}{}", route("in", &format!("{strategy:?}"))));
+            let mut client = gateway.client();
+            let admitted = statuses(&mut client, "/in", 12).iter().filter(|status| **status == 200).count();
+            assert_eq!(admitted, 5, "{strategy}, {store}");
+            let wait = retry_after(&client.get("/in"));
+            assert!((1..=7200).contains(&wait), "{wait}: {strategy}, {store}");
+        }
+    });
 }
