@@ -120,7 +120,7 @@ pub type AllJudged<'a> = SmallVec<[Judged<'a>; 2]>;
 /// What belongs to a decision and outlives it. Made where it is needed and filled in place: it is too large to be moved
 /// about for every request.
 pub struct Opinion<'a> {
-    /// What the limits say that were asked.
+    /// What the limits say that were asked, those that clients are told of.
     pub judged: AllJudged<'a>,
     /// The guards that only report, and would have refused the request.
     pub shadowed: SmallVec<[usize; 2]>,
@@ -164,6 +164,11 @@ impl<'a> Opinion<'a> {
 }
 
 impl Guard {
+    /// Whether clients are told what it says. Limits that only report or are silent are nobody's business.
+    fn is_told(&self) -> bool {
+        matches!(self.on_limit, OnLimit::Reject | OnLimit::Delay { .. })
+    }
+
     fn decided(&self, worker: usize) -> &Decided {
         self.tally.workers.of(worker)
     }
@@ -186,7 +191,7 @@ pub async fn decide<'a>(case: &Case<'a, '_>, opinion: &mut Opinion<'a>) -> Decis
     if case.guards.is_empty() {
         return Decision::Admitted;
     }
-    let mut open = Open { asks: Asks::new(), profiles: SmallVec::new(), opinion };
+    let mut open = Open { asks: Asks::new(), profiles: SmallVec::new(), boarded: SmallVec::new(), opinion };
     let decision = match open.read(case) {
         Some(decision) => decision,
         None if open.asks.is_empty() => Decision::Admitted,
@@ -203,8 +208,9 @@ pub async fn decide<'a>(case: &Case<'a, '_>, opinion: &mut Opinion<'a>) -> Decis
     if passes {
         open.opinion.bill.admitted();
     }
-    if !open.opinion.permits.is_empty() {
-        open.tally_flights(case, passes);
+    for place in &open.boarded {
+        let decided = case.guards[*place].decided(case.worker);
+        if passes { decided.admitted.one() } else { decided.spared.one() }
     }
     decision
 }
@@ -222,6 +228,8 @@ struct Open<'a, 'o> {
     asks: Asks<'a>,
     /// For each ask, which of the limit's rates hold.
     profiles: SmallVec<[usize; 2]>,
+    /// The guards that have let it aboard and have no rates to ask for.
+    boarded: SmallVec<[usize; 2]>,
     opinion: &'o mut Opinion<'a>,
 }
 
@@ -280,7 +288,12 @@ impl<'a> Open<'a, '_> {
         match (taken, guard.on_limit) {
             (Some((permit, _)), _) => {
                 self.opinion.permits.push(permit);
-                self.opinion.judged.push(judged);
+                if guard.is_told() {
+                    self.opinion.judged.push(judged);
+                }
+                if limit.rates().is_empty() {
+                    self.boarded.push(place);
+                }
                 None
             }
             (None, OnLimit::Shadow) => {
@@ -299,18 +312,6 @@ impl<'a> Open<'a, '_> {
         }
     }
 
-    /// Counts the decisions of limits that have no rates to be counted by.
-    fn tally_flights(&self, case: &Case<'a, '_>, passes: bool) {
-        for judged in self.opinion.judged.iter().filter(|judged| judged.limit.rates().is_empty()) {
-            let decided = case.guards[judged.place].decided(case.worker);
-            match (judged.verdict.admitted, passes) {
-                (true, true) => decided.admitted.one(),
-                (true, false) => decided.spared.one(),
-                (false, _) => {}
-            }
-        }
-    }
-
     /// Notes what to ask the store.
     fn prepare(
         &mut self,
@@ -325,7 +326,7 @@ impl<'a> Open<'a, '_> {
         let guard = &case.guards[place];
         let (need, cost) = bill::price(&guard.cost, case.facts.headers);
         let most = limit.capacity();
-        if need > most && matches!(guard.on_limit, OnLimit::Reject | OnLimit::Delay { .. }) {
+        if need > most && guard.is_told() {
             guard.decided(case.worker).rejected.one();
             return Some(Decision::TooCostly { place, cost: need, most });
         }
@@ -365,9 +366,16 @@ impl<'a> Open<'a, '_> {
             match (verdict.admitted, guard.on_limit) {
                 (true, _) if all => decided.admitted.one(),
                 (true, _) => decided.spared.one(),
-                (false, OnLimit::Shadow) => self.shadow(decided, place),
+                (false, OnLimit::Shadow) => {
+                    // What would be refused would not be charged either.
+                    self.opinion.bill.forget(place);
+                    self.shadow(decided, place);
+                }
                 (false, OnLimit::Silent) => decided.silenced.one(),
                 (false, OnLimit::Reject | OnLimit::Delay { .. }) => decided.rejected.one(),
+            }
+            if !guard.is_told() {
+                continue;
             }
             self.opinion.judged.push(Judged { place, profile: self.profiles[at], limit: self.asks[at].limit, verdict });
         }

@@ -57,6 +57,11 @@ impl<'a> Bill<'a> {
         }
     }
 
+    /// This guard is not owed anything after all.
+    pub(super) fn forget(&mut self, place: usize) {
+        self.dues.retain(|due| due.ask.place != place);
+    }
+
     /// From here on the request is let through.
     pub(super) fn admitted(&mut self) {
         self.admitted = true;

@@ -190,3 +190,31 @@ fn a_rejecting_limit_goes_before_a_delaying_one() {
     assert_eq!(client.get("/").status, 429);
     assert!(begun.elapsed() < Duration::from_millis(900), "nobody waits for a refusal");
 }
+
+#[test]
+fn a_rejection_is_by_the_limit_that_rejects() {
+    let limits = limit("real", "\"2/10s\"", "")
+        + &limit("trial", "\"1/d\"", "on_limit = \"shadow\"\nstatus = 503")
+        + &limit("quiet", "\"1/31d\"", "on_limit = \"silent\"\nbody = \"nothing\"");
+    let route = |name: &str, limits: &str| {
+        format!("[[routes]]\npath = \"/{name}\"\nlimits = [{limits}]\nrespond = {{ status = 200 }}\n")
+    };
+    let routes = route("a", "\"trial\", \"real\"") + &route("b", "\"quiet\", \"real\"");
+    let gateway = Gateway::start(&(limits + &routes));
+    let mut client = gateway.client();
+    // Two pass, of which the trial would have refused one.
+    assert_eq!([client.get("/a").status, client.get("/a").status], [200, 200]);
+    for path in ["/a", "/b"] {
+        let refused = client.get(path);
+        assert_eq!(refused.status, 429, "{path}");
+        let wait: u64 = refused.headers.must("retry-after").parse().unwrap();
+        assert!(wait <= 20, "{refused:?}");
+        assert!(refused.text().contains("\"real\\\""), "{}", refused.text());
+    }
+    assert_eq!(client.get_with("/b", "X-Key: other\r\n").status, 200);
+    // Now the silent one alone refuses, and then both do.
+    let silenced = client.get_with("/b", "X-Key: other\r\n");
+    assert_eq!((silenced.status, silenced.text()), (200, "nothing"));
+    assert_eq!(client.get_with("/a", "X-Key: other\r\n").status, 200);
+    assert_eq!(client.get_with("/b", "X-Key: other\r\n").status, 429);
+}
