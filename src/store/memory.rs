@@ -58,10 +58,7 @@ impl Memory {
     /// Decides under the locks of all shards concerned: look at every cell, then charge all if all admit.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time) -> Verdicts {
         if let [ask] = asks {
-            let (shard, key) = self.place(ask);
-            let shard = &mut *self.shards[shard].lock();
-            let admitted = admits(shard, key, ask, now);
-            return iter::once((ask.place, self.judge(shard, key, ask, now, (admitted, admitted)))).collect();
+            return iter::once((ask.place, self.decide_alone(ask, now))).collect();
         }
         let places: SmallVec<[(usize, Fingerprint); 4]> = asks.iter().map(|ask| self.place(ask)).collect();
         let mut shards = Locked::take(&self.shards, &places);
@@ -75,6 +72,22 @@ impl Memory {
             Some((ask.place, self.judge(shard, *key, ask, now, (*admitted, all && *admitted))))
         });
         judged.collect()
+    }
+
+    /// Most routes have one limit, and most keys a cell: then it is looked up once.
+    fn decide_alone(&self, ask: &Ask<'_>, now: Time) -> Verdict {
+        let (shard, key) = self.place(ask);
+        let shard = &mut *self.shards[shard].lock();
+        let Some(Entry { cell, .. }) = shard.get_mut(&key) else {
+            let admitted = ask.need <= ask.limit.capacity();
+            return self.judge(shard, key, ask, now, (admitted, admitted));
+        };
+        cell.advance(ask.limit.rates(), now);
+        let admitted = ask.limit.admits(cell, now, ask.need);
+        if admitted && ask.cost > 0 {
+            ask.limit.charge(cell, now, ask.cost);
+        }
+        ask.limit.judge(cell, now, ask.need, admitted)
     }
 
     /// Charges, whether there is room or not.
