@@ -55,7 +55,6 @@ pub enum Answer {
 }
 
 /// A store of counters, shared by all threads.
-#[derive(Debug)]
 pub enum Store {
     /// In this process.
     Memory(Memory),

@@ -123,6 +123,12 @@ fn store(store: &Store) -> Vec<MetricFamily> {
                     [counter(health.round_trips.get(), &[])],
                 ),
                 family(
+                    "gateway_store_remembered_total",
+                    "Refusals given without asking Memcached, because an earlier one still held.",
+                    MetricType::COUNTER,
+                    [counter(health.remembered.get(), &[])],
+                ),
+                family(
                     "gateway_store_errors_total",
                     "Exchanges with Memcached that failed in whole or in part.",
                     MetricType::COUNTER,

@@ -5,6 +5,7 @@
 //! admission before it, and a burst for one key gets exactly its limit.
 
 mod keys;
+mod refused;
 mod link;
 mod owed;
 mod wanted;
@@ -24,11 +25,13 @@ use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
 use crate::tally::{Counter, Histogram};
 
+use refused::Refused;
+
 /// The Memcached store.
-#[derive(Debug)]
 pub struct Memcached {
     jobs: mpsc::UnboundedSender<Job>,
     health: Arc<Health>,
+    refused: Arc<Refused>,
 }
 
 /// One decision on its way to Memcached, or without a reply a charge that nobody waits for.
@@ -71,6 +74,8 @@ pub struct Health {
     pub round_trips: Counter,
     /// Exchanges that failed in whole or in part.
     pub errors: Counter,
+    /// Decisions that needed no exchange, because a refusal still held.
+    pub remembered: Counter,
     /// How long exchanges took.
     pub latency: Histogram,
     /// No server is asked before this moment, in microseconds since 1970; 0 while one answers.
@@ -85,14 +90,19 @@ impl Memcached {
     pub fn start(config: &config::Memcached) -> io::Result<Self> {
         let (jobs, waiting) = mpsc::unbounded_channel();
         let health = Arc::new(Health::default());
-        let work = batch::run(config.clone(), waiting, health.clone());
+        let refused = Arc::new(Refused::default());
+        let work = batch::run(config.clone(), waiting, health.clone(), refused.clone());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("memcached".to_owned()).spawn(move || runtime.block_on(work))?;
-        Ok(Self { jobs, health })
+        Ok(Self { jobs, health, refused })
     }
 
-    /// Sends the decision off, unless Memcached is known to be away.
+    /// Sends the decision off, unless a refusal still holds or Memcached is known to be away.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time) -> Answer {
+        if let Some(verdicts) = self.refused.find(asks, now) {
+            self.health.remembered.one();
+            return Answer::Now(verdicts);
+        }
         if self.is_away(now) {
             return Answer::Away;
         }

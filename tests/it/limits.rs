@@ -221,3 +221,21 @@ fn every_strategy_counts_over_http_in_both_stores() {
         }
     });
 }
+
+#[test]
+fn a_flood_of_refused_requests_leaves_memcached_alone() {
+    let memcached = Memcached::start();
+    let limits = limit("l", "\"2/d\"") + &limit("all", "\"1000/d\"");
+    let gateway = Gateway::start(&format!("{}{limits}{}", memcached.store(), route("in", "\"all\", \"l\"")));
+    let mut client = gateway.client();
+    assert_eq!(statuses(&mut client, "/in", 3), [200, 200, 429]);
+    let asked = || memcached.stat("cmd_meta");
+    let before = asked();
+    let refused: Vec<_> = (0..500).map(|_| client.get("/in")).collect();
+    assert!(refused.iter().all(|answer| answer.status == 429));
+    // What the third one charged may have been under way.
+    assert!(asked() - before <= 20, "{} commands for 500 refusals", asked() - before);
+    let last = refused.last().unwrap();
+    assert!(retry_after(last) > 3600 && last.headers.must("ratelimit").starts_with("\"l\";r=0"), "{last:?}");
+    assert_eq!(last.headers.must("ratelimit-policy"), "\"all\";q=1000;w=86400, \"l\";q=2;w=86400");
+}

@@ -6,6 +6,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::link::Link;
 use super::owed::Owed;
+use super::refused::Refused;
 use super::wanted::Wanted;
 use super::{Health, Job};
 use crate::clock::Time;
@@ -15,7 +16,12 @@ use crate::config;
 const BATCH: usize = 128;
 
 /// Works until the last sender of jobs is gone.
-pub(super) async fn run(config: config::Memcached, mut jobs: UnboundedReceiver<Job>, health: Arc<Health>) {
+pub(super) async fn run(
+    config: config::Memcached,
+    mut jobs: UnboundedReceiver<Job>,
+    health: Arc<Health>,
+    refused: Arc<Refused>,
+) {
     let mut link = Link::new(config, health);
     let mut owed = Owed::default();
     let mut last = Time::from_micros(0);
@@ -35,14 +41,14 @@ pub(super) async fn run(config: config::Memcached, mut jobs: UnboundedReceiver<J
         // Who no longer waits is not asked for.
         batch.retain(|job| job.reply.as_ref().is_none_or(|reply| !reply.is_closed()));
         last = batch.iter().map(|job| job.now).max().unwrap_or(last);
-        owed = exchange(&mut link, owed, batch, last).await;
+        owed = exchange(&mut link, owed, batch, last, &refused).await;
     }
 }
 
 /// One round trip and the decisions that it allows; returns what is owed after it.
 ///
 /// On failure the replies are dropped, which tells those who wait.
-async fn exchange(link: &mut Link, mut owed: Owed, batch: Vec<Job>, now: Time) -> Owed {
+async fn exchange(link: &mut Link, mut owed: Owed, batch: Vec<Job>, now: Time, refused: &Refused) -> Owed {
     let mut wanted = Wanted::new(now);
     wanted.add(link, batch.iter().flat_map(|job| &job.asks));
     // A state that another gateway changes first is needed at once, to charge it again.
@@ -62,6 +68,7 @@ async fn exchange(link: &mut Link, mut owed: Owed, batch: Vec<Job>, now: Time) -
     for job in batch {
         let verdicts = wanted.decide(&job, &mut owed);
         if let (Some(reply), Some(verdicts)) = (job.reply, verdicts) {
+            refused.note(&job.asks, &verdicts, now);
             // A receiver that is gone has given up waiting and let its request through: counting it is right.
             let _ = reply.send(verdicts);
         }

@@ -1,0 +1,139 @@
+//! Refusals that hold for a while: until a key could be admitted again, Memcached need not be asked about it. A flood of
+//! refused requests costs it nothing.
+//!
+//! Whatever others do meanwhile, a count only falls with time. A limit that was changed is another limit, so a raised
+//! quota holds at once.
+
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use hashlink::LruCache;
+use parking_lot::Mutex;
+
+use super::{Ask, Wish};
+use crate::clock::Time;
+use crate::fingerprint::Fingerprint;
+use crate::limit::{Limit, Verdict};
+use crate::store::Verdicts;
+
+/// Enough that workers seldom meet.
+const SHARDS: u64 = 64;
+/// The most keys remembered: who is forgotten is asked for.
+const KEYS: usize = 1 << 16;
+
+/// A clock that went back by less was read by another thread a moment earlier.
+const JITTER: u64 = 1_000_000;
+
+/// What is remembered, by cell.
+pub(super) struct Refused {
+    shards: Box<[Mutex<Shard>]>,
+}
+
+type Shard = LruCache<Fingerprint, No, RandomState>;
+
+/// A refusal.
+struct No {
+    limit: Arc<Limit>,
+    need: u64,
+    /// A clock that was set back to before it makes it void.
+    since: Time,
+    /// When it was the first moment that might be admitted.
+    until: u64,
+    verdict: Verdict,
+}
+
+impl Default for Refused {
+    fn default() -> Self {
+        let shard = |_| Mutex::new(LruCache::with_hasher(KEYS / 64, RandomState::default()));
+        Self { shards: (0..SHARDS).map(shard).collect() }
+    }
+}
+
+impl Refused {
+    /// Remembers what was decided at `now`, as far as it refuses.
+    pub(super) fn note(&self, asks: &[Wish], verdicts: &Verdicts, now: Time) {
+        for (wish, (_, verdict)) in asks.iter().zip(verdicts) {
+            let Some(wait) = verdict.wait.filter(|_| !verdict.admitted) else { continue };
+            let cell = wish.cell();
+            let until = now.micros().saturating_add(wait);
+            let no = No { limit: wish.limit.clone(), need: wish.need, since: now, until, verdict: *verdict };
+            self.shard(cell).lock().insert(cell, no);
+        }
+    }
+
+    /// The verdicts on a request that is refused by what is remembered.
+    pub(super) fn find(&self, asks: &[Ask<'_>], now: Time) -> Option<Verdicts> {
+        let known = |ask: &Ask<'_>| self.of(ask, now);
+        asks.iter().filter(|ask| !ask.advisory).find_map(known)?;
+        // Of the other limits nothing is known, nor is it told; the least is claimed of them.
+        let open = Verdict { admitted: true, rate: 0, remaining: 0, wait: None };
+        Some(asks.iter().map(|ask| (ask.place, known(ask).unwrap_or(open))).collect())
+    }
+
+    fn of(&self, ask: &Ask<'_>, now: Time) -> Option<Verdict> {
+        let cell = ask.key.with(ask.limit.shape());
+        let mut shard = self.shard(cell).lock();
+        let no = shard.get(&cell)?;
+        if now.micros() + JITTER < no.since.micros() || now.micros() >= no.until || !Arc::ptr_eq(&no.limit, ask.limit) {
+            shard.remove(&cell);
+            return None;
+        }
+        // Who needs more is refused as well, but for longer.
+        let wait = Some(no.until - now.micros());
+        (ask.need == no.need).then_some(Verdict { wait, ..no.verdict })
+    }
+
+    fn shard(&self, cell: Fingerprint) -> &Mutex<Shard> {
+        &self.shards[usize::try_from(cell.high() % SHARDS).unwrap_or(0)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Time = Time::from_micros(1_800_000_000_000_000);
+
+    fn ask(limit: &Arc<Limit>, need: u64) -> Ask<'_> {
+        Ask { limit, key: Fingerprint::of(b"k"), need, cost: need, advisory: false, place: 3 }
+    }
+
+    fn at(micros: u64) -> Time {
+        Time::from_micros(NOW.micros() + micros)
+    }
+
+    #[test]
+    fn a_no_holds_until_it_might_be_a_yes() {
+        let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
+        let refused = Refused::default();
+        let verdict = Verdict { admitted: false, rate: 0, remaining: 2, wait: Some(500) };
+        refused.note(&[Wish::from(&ask(&limit, 3))], &Verdicts::from_iter([(3, verdict)]), NOW);
+        let found = |need, now| refused.find(&[ask(&limit, need)], now).map(|verdicts| verdicts[0].1);
+        assert_eq!(found(3, at(200)), Some(Verdict { wait: Some(300), ..verdict }));
+        assert_eq!(found(3, at(499)).unwrap().wait, Some(1));
+        assert_eq!(found(4, at(499)), None, "for how long, is not known");
+        assert_eq!(found(2, at(499)), None, "two fit");
+        assert_eq!(found(3, at(500)), None);
+        assert_eq!(found(3, at(200)), None, "and it is forgotten then");
+    }
+
+    #[test]
+    fn another_limit_or_clock_is_asked_for_anew() {
+        let (limit, raised) = (|quota: &str| Arc::new(Limit::new("l", &[quota.parse().unwrap()])), "20/s");
+        let low = limit("10/s");
+        let refused = Refused::default();
+        let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(500) };
+        let note = || refused.note(&[Wish::from(&ask(&low, 1))], &Verdicts::from_iter([(3, verdict)]), NOW);
+        note();
+        assert!(refused.find(&[ask(&limit(raised), 1)], at(1)).is_none());
+        note();
+        assert!(refused.find(&[ask(&low, 1)], Time::from_micros(NOW.micros() - 2 * JITTER)).is_none());
+        note();
+        let other = Ask { key: Fingerprint::of(b"other"), place: 4, ..ask(&low, 1) };
+        assert!(refused.find(&[other], at(1)).is_none());
+        let advisory = Ask { advisory: true, ..ask(&low, 1) };
+        assert!(refused.find(&[other, advisory], at(1)).is_none(), "what only reports refuses nothing");
+        let both = refused.find(&[other, ask(&low, 1)], at(1)).unwrap();
+        assert_eq!((both[0].0, both[0].1.admitted, both[1].0, both[1].1.admitted), (4, true, 3, false));
+    }
+}
