@@ -37,8 +37,8 @@ enum Command {
     /// Check the file and print what was understood: routes in the order they match, limits, the store.
     Check,
     /// Print what would happen to a request: its route, limits, key and rates, and the answer on fresh counters.
-    ///
-    /// For example: gateway explain -X POST -H 'x-api-key: k' http://api.example.com/v1/acme/users
+    #[command(after_help = "Example: gateway explain -X POST -H 'x-api-key: k' http://api.example.com/v1/acme/users\n\
+        The store is not asked. Exit codes: 0, or 2 if the file or the request is not valid.")]
     Explain(Explain),
 }
 
