@@ -23,7 +23,7 @@ use crate::tally::{Counter, PerWorker};
 pub use bill::Bill;
 pub use flights::{Flights, Permit};
 pub use lines::Lines;
-pub use terms::{Term, Terms};
+pub use terms::{Grants, Term, Terms};
 
 /// One limit as it guards one route.
 pub struct Guard {

@@ -11,8 +11,8 @@ use ipnet::IpNet;
 use parking_lot::Mutex;
 
 use crate::account::RouteTally;
-use crate::config::{self, Address, Config, OnError, PathPattern};
-use crate::decide::{Flights, Guard, LimitTally, Lines, Terms};
+use crate::config::{self, Address, Config, OnError};
+use crate::decide::{Flights, Grants, Guard, LimitTally, Lines, Terms};
 use crate::forward::{Server, Upstream};
 use crate::identify::Identity;
 use crate::respond::limits::Report;
@@ -155,16 +155,15 @@ impl Gateway {
     /// Builds the snapshot. Opens nothing, so it cannot fail.
     pub fn build(config: &Config, kept: &Kept) -> Self {
         let upstreams: Vec<_> = config.upstreams.iter().map(|upstream| Arc::new(connect(upstream, kept))).collect();
-        let anywhere = PathPattern { text: String::new(), segments: Vec::new(), rest: true };
-        let limits: Vec<_> = config.limits.iter().map(|limit| Terms::new(limit, &anywhere)).collect();
+        let grants: Vec<_> = config.limits.iter().map(|limit| Arc::new(Grants::new(limit))).collect();
         let (store_timeout, on_error) = match &config.store {
             config::Store::Memory { .. } => (Duration::MAX, OnError::Allow),
             config::Store::Memcached(memcached) => (memcached.timeout, memcached.on_error),
         };
         let served = |route: &config::Route| {
-            let guarded = || route.limits.iter().filter_map(|index| config.limits.get(*index).zip(limits.get(*index)));
-            let guard = |(limit, terms): (&config::Limit, &Terms)| Guard {
-                terms: terms.on(limit, &route.path),
+            let guarded = || route.limits.iter().filter_map(|index| config.limits.get(*index).zip(grants.get(*index)));
+            let guard = |(limit, grants): (&config::Limit, &Arc<Grants>)| Guard {
+                terms: Terms::new(grants.clone(), limit, &route.path),
                 max_in_flight: limit.max_in_flight,
                 identity: Identity::new(&limit.name, &limit.key, &route.path),
                 cost: limit.cost.clone(),
@@ -172,10 +171,12 @@ impl Gateway {
                 missing: limit.missing,
                 tally: kept.limit(&limit.name),
             };
+            let guards: Vec<_> = guarded().map(guard).collect();
+            let told = guarded().zip(&guards).map(|((limit, _), guard)| (limit, guard.terms.profiles()));
             Served {
                 tally: kept.route(&route::label(route)),
-                guards: guarded().map(guard).collect(),
-                report: Arc::new(Report::new(guarded().map(|(limit, terms)| (limit, terms.profiles())))),
+                report: Arc::new(Report::new(told)),
+                guards,
                 action: action(&route.action, &upstreams),
             }
         };

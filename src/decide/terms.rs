@@ -2,26 +2,26 @@
 
 use std::sync::Arc;
 
-use crate::config::{self, Key, PathPattern};
+use crate::config::{self, Key, PathPattern, Source};
 use crate::identify::{Facts, Identity, Memo, Subject};
 use crate::limit::{Limit, Rate};
 use crate::overrides::{Allowance, Overrides};
 
-/// The rates that a limit may come to mean for a request.
-#[derive(Clone)]
-pub struct Terms {
+/// The rates that a limit may come to mean, on all routes.
+pub struct Grants {
     own: Arc<Limit>,
-    tiers: Option<Tiers>,
+    /// By the name of the tier.
+    tiers: Vec<(String, Arc<Limit>)>,
     overrides: Arc<Overrides>,
     /// For each allowance of the overrides; `None` where it grants no rates.
-    granted: Arc<[Option<Arc<Limit>>]>,
+    granted: Vec<Option<Arc<Limit>>>,
 }
 
-/// Rates by an attribute of the request.
-#[derive(Clone)]
-struct Tiers {
-    attribute: Identity,
-    rates: Arc<[(String, Arc<Limit>)]>,
+/// What a limit means for requests of one route.
+pub struct Terms {
+    grants: Arc<Grants>,
+    /// Where the name of a request's tier comes from.
+    tier: Option<Identity>,
 }
 
 /// What holds for one request.
@@ -35,63 +35,65 @@ pub enum Term<'a> {
     Block,
 }
 
-impl Terms {
-    /// The terms of a limit for requests of a route with this path.
-    pub fn new(limit: &config::Limit, path: &PathPattern) -> Self {
+impl Grants {
+    /// Everything that the configuration of a limit grants.
+    pub fn new(limit: &config::Limit) -> Self {
         let of = |rates: &[Rate]| Arc::new(Limit::new(&limit.name, rates));
-        let tiers = limit.tiers.as_ref().map(|tiers| Tiers {
-            attribute: Identity::new(&limit.name, &Key { parts: vec![vec![tiers.source.clone()]] }, path),
-            rates: tiers.rates.iter().map(|(name, rates)| (name.clone(), of(rates))).collect(),
-        });
+        let tiers = limit.tiers.iter().flat_map(|tiers| &tiers.rates);
         let granted = |allowance: &Allowance| match allowance {
             Allowance::Rates(rates) => Some(of(rates)),
             Allowance::Exempt | Allowance::Block => None,
         };
-        let granted = limit.overrides.allowances().iter().map(granted).collect();
-        Self { own: of(&limit.rates), tiers, overrides: limit.overrides.clone(), granted }
+        Self {
+            own: of(&limit.rates),
+            tiers: tiers.map(|(name, rates)| (name.clone(), of(rates))).collect(),
+            overrides: limit.overrides.clone(),
+            granted: limit.overrides.allowances().iter().map(granted).collect(),
+        }
     }
+}
 
-    /// The same terms for requests of another route.
-    #[must_use]
-    pub fn on(&self, limit: &config::Limit, path: &PathPattern) -> Self {
-        let Some(tiers) = limit.tiers.as_ref() else { return self.clone() };
-        let attribute = Identity::new(&limit.name, &Key { parts: vec![vec![tiers.source.clone()]] }, path);
-        let tiers = self.tiers.as_ref().map(|known| Tiers { attribute, rates: known.rates.clone() });
-        Self { tiers, ..self.clone() }
+impl Terms {
+    /// What a limit that grants this means for requests of a route with this path.
+    pub fn new(grants: Arc<Grants>, limit: &config::Limit, path: &PathPattern) -> Self {
+        let key = |source: &Source| Key { parts: vec![vec![source.clone()]] };
+        let tier = limit.tiers.as_ref().map(|tiers| Identity::new(&limit.name, &key(&tiers.source), path));
+        Self { grants, tier }
     }
 
     /// The limit's own rates under its name.
     pub fn own(&self) -> &Arc<Limit> {
-        &self.own
+        &self.grants.own
     }
 
     /// How many rates there are to choose from.
     pub fn profiles(&self) -> usize {
-        1 + self.tiers.as_ref().map_or(0, |tiers| tiers.rates.len()) + self.granted.len()
+        1 + self.grants.tiers.len() + self.grants.granted.len()
     }
 
     /// What holds for a request; `identity` is how the limit reads its key, `keyed` whether the request has one.
     pub fn of(&self, identity: &Identity, keyed: bool, facts: &Facts<'_>, memo: &mut Memo) -> Term<'_> {
-        if keyed && !self.overrides.is_empty() {
+        let Grants { own, tiers, overrides, granted } = &*self.grants;
+        if keyed && !overrides.is_empty() {
             let found = match identity.subject(facts, memo) {
-                Some(Subject::Text(text)) => self.overrides.find(Some(text), None),
-                Some(Subject::Address(address)) => self.overrides.find(None, Some(address)),
+                Some(Subject::Text(text)) => overrides.find(Some(text), None),
+                Some(Subject::Address(address)) => overrides.find(None, Some(address)),
                 None => None,
             };
             if let Some(index) = found {
-                return match (self.overrides.allowances().get(index), self.granted.get(index)) {
-                    (_, Some(Some(limit))) => Term::Rates(self.profiles() - self.granted.len() + index, limit),
+                return match (overrides.allowances().get(index), granted.get(index)) {
+                    (_, Some(Some(limit))) => Term::Rates(1 + tiers.len() + index, limit),
                     (Some(Allowance::Exempt), _) => Term::Exempt,
                     _ => Term::Block,
                 };
             }
         }
-        if let Some(tiers) = &self.tiers
-            && let Some(Subject::Text(text)) = tiers.attribute.subject(facts, memo)
-            && let Some(place) = tiers.rates.iter().position(|(name, _)| name.as_bytes() == text)
+        if let Some(tier) = &self.tier
+            && let Some(Subject::Text(name)) = tier.subject(facts, memo)
+            && let Some(place) = tiers.iter().position(|(tier, _)| tier.as_bytes() == name)
         {
-            return Term::Rates(1 + place, &tiers.rates[place].1);
+            return Term::Rates(1 + place, &tiers[place].1);
         }
-        Term::Rates(0, &self.own)
+        Term::Rates(0, own)
     }
 }
