@@ -267,3 +267,54 @@ fn gateways_on_one_memcached_lose_nothing_of_each_other() {
         }
     }
 }
+
+/// For both stores, with this rate.
+fn both(rate: &str, strategy: Strategy, test: impl Fn(&Bench, &Arc<Limit>, Fingerprint)) {
+    let server = Memcached::start();
+    let rate = rate.parse::<Rate>().unwrap().counted(strategy).unwrap();
+    for mut bench in [Bench::memory(), Bench::memcached(&server)] {
+        let key = bench.key();
+        test(&bench, &limit("published", std::slice::from_ref(&rate)), key);
+    }
+}
+
+/// Counts that are as an example has them, however they came to be.
+fn count(bench: &Bench, limit: &Arc<Limit>, key: Fingerprint, cost: u64, second: u64) {
+    bench.store.charge(&ask(limit, key, cost), Time::from_micros(bench.start + second * SECOND));
+    // What travels to Memcached together is of one moment: let it arrive before the next.
+    bench.decide(&[Ask { need: 1, cost: 0, ..ask(limit, key, 0) }], second * SECOND);
+}
+
+#[test]
+fn the_published_examples_of_the_sliding_window() {
+    both("500/m", Strategy::default(), |bench, limit, key| {
+        count(bench, limit, key, 400, 30);
+        count(bench, limit, key, 250, 60);
+        // Estimated at 350, and one more.
+        let verdict = bench.one(limit, key, 1, 105 * SECOND);
+        assert_eq!((verdict.admitted, verdict.remaining), (true, 149));
+    });
+    both("100/m", Strategy::default(), |bench, limit, key| {
+        count(bench, limit, key, 40, 30);
+        count(bench, limit, key, 80, 60);
+        assert!(!bench.one(limit, key, 1, 90 * SECOND).admitted);
+        let verdict = bench.one(limit, key, 1, 100 * SECOND);
+        assert_eq!((verdict.admitted, verdict.remaining), (true, 6), "floor(93.3) and one more");
+    });
+}
+
+#[test]
+fn the_published_examples_of_the_exact_windows() {
+    both("10/m", Strategy::Moving, |bench, limit, key| {
+        for (second, requests) in [(10, 1), (20, 2), (30, 4), (50, 3), (71, 1)] {
+            assert_eq!(bench.burst(limit, key, requests, second * SECOND), requests, "at {second}");
+        }
+        assert!(!bench.one(limit, key, 1, 72 * SECOND).admitted);
+    });
+    both("10/m", Strategy::Fixed, |bench, limit, key| {
+        assert_eq!(bench.burst(limit, key, 4, 45 * SECOND), 4);
+        assert_eq!(bench.burst(limit, key, 20, 75 * SECOND), 6, "everything until 1:45 counts together");
+        assert_eq!(bench.burst(limit, key, 20, 105 * SECOND - 1), 0);
+        assert_eq!(bench.burst(limit, key, 20, 105 * SECOND), 10, "a new window starts at 1:45");
+    });
+}
