@@ -109,8 +109,10 @@ impl Quotas<'_> {
                 Ok(false) => break,
                 Err(error) if error.is_io_error() => return self.broken(&error),
                 Err(error) => {
-                    self.broken(&error);
                     told += 1;
+                    if told <= MOST_TOLD {
+                        self.broken(&error);
+                    }
                     continue;
                 }
             }
