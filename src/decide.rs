@@ -223,6 +223,14 @@ async fn ask(case: &Case<'_, '_>, asks: &[Ask<'_>], now: Time) -> Option<Verdict
     }
 }
 
+/// What a guard is to decide: which rates, for whom.
+struct Claim<'a> {
+    place: usize,
+    key: Fingerprint,
+    profile: usize,
+    limit: &'a Arc<Limit>,
+}
+
 /// A case while it is open.
 struct Open<'a, 'o> {
     asks: Asks<'a>,
@@ -260,8 +268,8 @@ impl<'a> Open<'a, '_> {
                     return Some(Decision::Blocked(place));
                 }
                 Term::Rates(profile, limit) => {
-                    let decision = self.board(case, place, key, (profile, limit));
-                    let decision = decision.or_else(|| self.prepare(case, place, key, (profile, limit)));
+                    let claim = Claim { place, key, profile, limit };
+                    let decision = self.board(case, &claim).or_else(|| self.prepare(case, &claim));
                     if decision.is_some() {
                         return decision;
                     }
@@ -272,13 +280,8 @@ impl<'a> Open<'a, '_> {
     }
 
     /// Takes a place among those under way, if their number is limited.
-    fn board(
-        &mut self,
-        case: &Case<'a, '_>,
-        place: usize,
-        key: Fingerprint,
-        (profile, limit): (usize, &'a Arc<Limit>),
-    ) -> Option<Decision> {
+    fn board(&mut self, case: &Case<'a, '_>, claim: &Claim<'a>) -> Option<Decision> {
+        let Claim { place, key, profile, limit } = *claim;
         let guard = &case.guards[place];
         let decided = guard.decided(case.worker);
         let taken = case.flights.enter(key, guard.max_in_flight?);
@@ -313,13 +316,8 @@ impl<'a> Open<'a, '_> {
     }
 
     /// Notes what to ask the store.
-    fn prepare(
-        &mut self,
-        case: &Case<'a, '_>,
-        place: usize,
-        key: Fingerprint,
-        (profile, limit): (usize, &'a Arc<Limit>),
-    ) -> Option<Decision> {
+    fn prepare(&mut self, case: &Case<'a, '_>, claim: &Claim<'a>) -> Option<Decision> {
+        let Claim { place, key, profile, limit } = *claim;
         if limit.rates().is_empty() {
             return None;
         }
