@@ -22,6 +22,19 @@ impl Gate {
     }
 }
 
+/// An upstream that answers `/free` at once, and everything else when the gate is open.
+fn gated() -> (Gate, Upstream) {
+    let gate = Gate::default();
+    let waiting = gate.clone();
+    let upstream = Upstream::start(move |request| {
+        if request.target != "/free" {
+            waiting.pass();
+        }
+        reply(200, "in")
+    });
+    (gate, upstream)
+}
+
 fn config(upstream: &Upstream, rest: &str) -> String {
     let limit = format!("[limits.l]\nkey = \"header:x-key\"\nmax_in_flight = 2\n{rest}\n");
     format!("{limit}{}limits = [\"l\"]\n", upstream.everything())
@@ -45,14 +58,7 @@ fn both_are_free(gateway: &Gateway) {
 
 #[test]
 fn so_many_are_under_way_and_no_more() {
-    let gate = Gate::default();
-    let waiting = gate.clone();
-    let upstream = Upstream::start(move |request| {
-        if request.target != "/free" {
-            waiting.pass();
-        }
-        reply(200, "in")
-    });
+    let (gate, upstream) = gated();
     let gateway = Gateway::start(&config(&upstream, ""));
     let mut under_way = [begin(&gateway), begin(&gateway)];
     upstream.wait_connections(2);
@@ -69,14 +75,7 @@ fn so_many_are_under_way_and_no_more() {
 
 #[test]
 fn places_come_back_from_who_goes_away() {
-    let gate = Gate::default();
-    let waiting = gate.clone();
-    let upstream = Upstream::start(move |request| {
-        if request.target != "/free" {
-            waiting.pass();
-        }
-        reply(200, "in")
-    });
+    let (gate, upstream) = gated();
     let gateway = Gateway::start(&config(&upstream, ""));
     let under_way = [begin(&gateway), begin(&gateway)];
     upstream.wait_connections(2);
@@ -148,14 +147,7 @@ fn rates_and_places_hold_together() {
 
 #[test]
 fn reload_keeps_who_is_under_way() {
-    let gate = Gate::default();
-    let waiting = gate.clone();
-    let upstream = Upstream::start(move |request| {
-        if request.target != "/free" {
-            waiting.pass();
-        }
-        reply(200, "in")
-    });
+    let (gate, upstream) = gated();
     let gateway = Gateway::start(&config(&upstream, ""));
     let under_way = [begin(&gateway), begin(&gateway)];
     upstream.wait_connections(2);
