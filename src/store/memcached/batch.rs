@@ -54,7 +54,7 @@ async fn exchange(link: &mut Link, mut owed: Owed, batch: Vec<Job>, now: Time, r
     // A state that another gateway changes first is needed at once, to charge it again.
     wanted.add(link, owed.writers());
     owed.forgive(link, now);
-    let mut ops = owed.ops(link);
+    let mut ops = owed.ops();
     let writes = ops.len();
     ops.append(&mut wanted.ops());
     if ops.is_empty() {

@@ -35,16 +35,14 @@ impl Link {
         Self { config, client: None, health, away, logged: None }
     }
 
-    /// Which server a counter is on.
-    pub(super) fn place(&self, name: &str) -> usize {
-        Placement.route(name.as_bytes(), &self.config.servers)
+    /// Which server all counters of a key are on.
+    pub(super) fn place(&self, base: &str) -> usize {
+        Placement.route(base.as_bytes(), &self.config.servers)
     }
 
-    /// The server of a counter, unless it is away: the others go on without it.
-    pub(super) fn server(&self, name: &str, now: Time) -> Option<usize> {
-        let server = self.place(name);
-        let away = self.away.get(server)?.is_some_and(|until| now < until);
-        (!away).then_some(server)
+    /// Whether a server is left alone for now: the others go on without it.
+    pub(super) fn is_away(&self, server: usize, now: Time) -> bool {
+        self.away.get(server).is_none_or(|away| away.is_some_and(|until| now < until))
     }
 
     /// Runs `ops`, each with its server, in one exchange. `None` if nothing came of it; what failed in part is an

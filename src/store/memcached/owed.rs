@@ -23,6 +23,7 @@ pub(super) struct Owed {
 
 /// An increment.
 struct Sum {
+    server: usize,
     amount: u64,
     lifetime: u32,
 }
@@ -31,6 +32,7 @@ struct Sum {
 pub(super) struct State {
     /// Whose it is; the cost in it is without meaning.
     pub(super) ask: Wish,
+    pub(super) server: usize,
     /// What this process added to the state that was read.
     pub(super) cost: u64,
     pub(super) name: String,
@@ -48,15 +50,15 @@ impl Owed {
         self.sums.is_empty() && self.states.is_empty()
     }
 
-    /// Owes `cost` to every sum of the cell that is being added to.
-    pub(super) fn add(&mut self, base: &str, ask: &Wish, cell: &mut Cell, now: Time) {
+    /// Owes what an ask costs to every sum of the cell that is being added to, on this server.
+    pub(super) fn add(&mut self, (server, base): (usize, &str), ask: &Wish, cell: &mut Cell, now: Time) {
         let rates = ask.limit.rates();
         let mut last = None;
         for (place, bucket, _) in cell.counts_mut(rates) {
             if last.replace(place) == Some(place) {
                 continue;
             }
-            let sum = || Sum { amount: 0, lifetime: keys::lifetime([&rates[place]], now) };
+            let sum = || Sum { server, amount: 0, lifetime: keys::lifetime([&rates[place]], now) };
             self.sums.entry(keys::counter(base, &rates[place], bucket)).or_insert_with(sum).amount += ask.cost;
         }
     }
@@ -72,20 +74,20 @@ impl Owed {
 
     /// Gives up what is owed to servers that are away: there is nobody to count it.
     pub(super) fn forgive(&mut self, link: &Link, now: Time) {
-        self.sums.retain(|name, _| link.server(name, now).is_some());
-        self.states.retain(|state| link.server(&state.name, now).is_some());
+        self.sums.retain(|_, sum| !link.is_away(sum.server, now));
+        self.states.retain(|state| !link.is_away(state.server, now));
     }
 
     /// The operations that settle everything, each with its server.
-    pub(super) fn ops(&self, link: &Link) -> Vec<(usize, Op)> {
+    pub(super) fn ops(&self) -> Vec<(usize, Op)> {
         let sum = |(name, sum): (&String, &Sum)| {
             let add = Arithmetic::new(name).delta(sum.amount).initial(sum.amount, sum.lifetime);
-            (link.place(name), add.into())
+            (sum.server, add.into())
         };
         let state = |state: &State| {
             let set = Set::new(&state.name, &state.value).ttl_raw(state.lifetime);
             let set = state.read.map_or(set.clone().add(), |read| set.compare_cas(read));
-            (link.place(&state.name), set.into())
+            (state.server, set.into())
         };
         self.sums.iter().map(sum).chain(self.states.iter().map(state)).collect()
     }

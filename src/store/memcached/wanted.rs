@@ -23,6 +23,7 @@ pub(super) struct Wanted {
 /// One cell as it is known.
 struct Known {
     ask: Wish,
+    server: usize,
     base: String,
     /// Where its reads begin in the list.
     first: usize,
@@ -46,7 +47,8 @@ impl Wanted {
             cells.entry(ask.cell()).or_insert_with(|| {
                 let (rates, first) = (ask.limit.rates(), ops.len());
                 let base = keys::base(&link.config.prefix, &ask.limit, ask.key);
-                let cell = link.server(&base, *now).map(|server| {
+                let server = link.place(&base);
+                let cell = (!link.is_away(server, *now)).then(|| {
                     let mut cell = Cell::new(rates, *now);
                     let sums = cell.counts_mut(rates);
                     let names = sums.map(|(place, bucket, _)| keys::counter(&base, &rates[place], bucket));
@@ -57,7 +59,7 @@ impl Wanted {
                     }
                     cell
                 });
-                Known { ask: ask.clone(), base, first, cell, read: None, charged: 0 }
+                Known { ask: ask.clone(), server, base, first, cell, read: None, charged: 0 }
             });
         }
     }
@@ -92,7 +94,7 @@ impl Wanted {
             let admitted = free || ask.limit.admits(cell, now, ask.need);
             if all && admitted && ask.cost > 0 {
                 ask.limit.charge(cell, now, ask.cost);
-                owed.add(&known.base, ask, cell, now);
+                owed.add((known.server, &known.base), ask, cell, now);
                 known.charged += ask.cost;
             }
             Some((ask.place, ask.limit.judge(cell, now, ask.need, admitted)))
@@ -103,12 +105,14 @@ impl Wanted {
     /// Owes the states that have changed since they were read.
     pub(super) fn owe_states(self, owed: &mut Owed) {
         for known in self.cells.into_values() {
-            let Known { ask, base, cell: Some(mut cell), read, charged: cost @ 1.., .. } = known else { continue };
+            let Known { ask, server, base, cell: Some(mut cell), read, charged: cost @ 1.., .. } = known else {
+                continue;
+            };
             if ask.limit.is_whole() {
                 let rates = ask.limit.rates();
                 let name = keys::state(&base, &ask.limit);
                 let lifetime = keys::lifetime(rates.iter().filter(|rate| !rate.is_counted()), self.now);
-                owed.write(State { cost, name, value: cell.save(rates), lifetime, read, ask });
+                owed.write(State { cost, name, value: cell.save(rates), lifetime, read, ask, server });
             }
         }
     }
