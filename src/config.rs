@@ -253,6 +253,13 @@ pub enum OnLimit {
     },
 }
 
+impl OnLimit {
+    /// Whether clients are told of the limit. One that only reports or is silent is nobody's business.
+    pub fn is_told(self) -> bool {
+        matches!(self, Self::Reject | Self::Delay { .. })
+    }
+}
+
 /// What is counted: every part together is the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {

@@ -164,11 +164,6 @@ impl<'a> Opinion<'a> {
 }
 
 impl Guard {
-    /// Whether clients are told what it says. Limits that only report or are silent are nobody's business.
-    fn is_told(&self) -> bool {
-        matches!(self.on_limit, OnLimit::Reject | OnLimit::Delay { .. })
-    }
-
     fn decided(&self, worker: usize) -> &Decided {
         self.tally.workers.of(worker)
     }
@@ -291,7 +286,7 @@ impl<'a> Open<'a, '_> {
         match (taken, guard.on_limit) {
             (Some((permit, _)), _) => {
                 self.opinion.permits.push(permit);
-                if guard.is_told() {
+                if guard.on_limit.is_told() {
                     self.opinion.judged.push(judged);
                 }
                 if limit.rates().is_empty() {
@@ -324,7 +319,7 @@ impl<'a> Open<'a, '_> {
         let guard = &case.guards[place];
         let (need, cost) = bill::price(&guard.cost, case.facts.headers);
         let most = limit.capacity();
-        if need > most && guard.is_told() {
+        if need > most && guard.on_limit.is_told() {
             guard.decided(case.worker).rejected.one();
             return Some(Decision::TooCostly { place, cost: need, most });
         }
@@ -372,7 +367,7 @@ impl<'a> Open<'a, '_> {
                 (false, OnLimit::Silent) => decided.silenced.one(),
                 (false, OnLimit::Reject | OnLimit::Delay { .. }) => decided.rejected.one(),
             }
-            if !guard.is_told() {
+            if !guard.on_limit.is_told() {
                 continue;
             }
             self.opinion.judged.push(Judged { place, profile: self.profiles[at], limit: self.asks[at].limit, verdict });

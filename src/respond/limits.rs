@@ -209,11 +209,10 @@ impl Report {
 
     /// The policies of all limits that were asked, in the order of the route.
     fn listing(&self, judged: &[Judged<'_>]) -> Option<HeaderValue> {
-        let drafts =
-            || judged.iter().filter(|judged| self.tellers.get(judged.place).is_some_and(|teller| teller.draft));
+        let drafts = judged.iter().filter(|judged| self.tellers.get(judged.place).is_some_and(|teller| teller.draft));
         // A limit of rates and of requests under way is there twice, one after the other.
         let mut last = None;
-        let mut lines = drafts().filter(|judged| last.replace(judged.place) != Some(judged.place));
+        let mut lines = drafts.filter(|judged| last.replace(judged.place) != Some(judged.place));
         let first = self.policies(lines.next()?)?.line.as_ref()?;
         let mut rest = lines.filter_map(|judged| self.policies(judged)?.line.as_ref()).peekable();
         if rest.peek().is_none() {
@@ -247,12 +246,11 @@ impl LastRefusal {
 
 impl Teller {
     fn new(limit: &config::Limit, profiles: usize) -> Self {
-        // Who is not to know of a limit is not told its numbers either.
-        let loud = matches!(limit.on_limit, OnLimit::Reject | OnLimit::Delay { .. });
+        let told = limit.on_limit.is_told();
         Self {
             name: limit.name.clone(),
-            draft: loud && matches!(limit.headers, HeaderStyle::Draft | HeaderStyle::Both),
-            github: loud && matches!(limit.headers, HeaderStyle::Github | HeaderStyle::Both),
+            draft: told && matches!(limit.headers, HeaderStyle::Draft | HeaderStyle::Both),
+            github: told && matches!(limit.headers, HeaderStyle::Github | HeaderStyle::Both),
             shadow: limit.on_limit == OnLimit::Shadow && limit.headers != HeaderStyle::None,
             status: limit.status,
             body: (!limit.body.is_empty()).then(|| Bytes::from(limit.body.clone())),
