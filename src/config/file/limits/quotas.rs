@@ -10,9 +10,10 @@ use csv::{Position, ReaderBuilder, StringRecord, Trim};
 use toml::de::DeTable;
 
 use super::exceptions::{Kinds, entry};
-use super::rates::Terms;
+use super::rates::{Terms, same_period};
 use crate::config::read::{Field, Section, Source, Wrong};
 use crate::config::report::{self, place, quoted};
+use crate::config::values;
 use crate::overrides::{Allowance, Builder, Pattern};
 
 /// More keys than this in one file are an error.
@@ -196,7 +197,19 @@ impl Quotas<'_> {
             }
             _ => {}
         }
-        let rates = split(text).iter().map(|rate| self.terms.rate(rate)).collect::<Result<Vec<_>, _>>()?;
+        let texts = split(text);
+        if texts.len() > values::MOST {
+            let help = format!("allowed: at most {}", values::MOST);
+            return Err(Wrong::new(format!("the row has {} rates", texts.len()), help));
+        }
+        let mut rates = Vec::new();
+        for text in texts {
+            let rate = self.terms.rate(&text)?;
+            if let Some(wrong) = same_period(&rates, &rate) {
+                return Err(wrong);
+            }
+            rates.push(rate);
+        }
         Ok(Allowance::Rates(Arc::from(rates)))
     }
 }

@@ -64,12 +64,8 @@ impl Terms {
         let mut rates: Vec<Rate> = Vec::new();
         for field in field.some(RATES, values::MOST)? {
             let Some(rate) = field.parse(|text| self.rate(text)) else { continue };
-            if let Some(earlier) = rates.iter().find(|earlier| earlier.period() == rate.period()) {
-                let least = if earlier.quota() < rate.quota() { earlier } else { &rate };
-                field.report(
-                    format!("\"{rate}\" has the same period as \"{earlier}\""),
-                    format!("all rates must hold, so the smaller one alone says the same: \"{least}\""),
-                );
+            if let Some(wrong) = same_period(&rates, &rate) {
+                field.refuse(wrong);
             }
             rates.push(rate);
         }
@@ -108,6 +104,14 @@ impl Terms {
             section.source.report(section.key_span("timezone"), "`timezone` is for rates per day or month", help);
         }
     }
+}
+
+/// What is wrong with a rate beside those before it, if one of them has its period.
+pub(super) fn same_period(rates: &[Rate], rate: &Rate) -> Option<Wrong> {
+    let earlier = rates.iter().find(|earlier| earlier.period() == rate.period())?;
+    let least = if earlier.quota() < rate.quota() { earlier } else { rate };
+    let help = format!("all rates must hold, so the smaller one alone says the same: \"{least}\"");
+    Some(Wrong::new(format!("\"{rate}\" has the same period as \"{earlier}\""), help))
 }
 
 fn sliding(section: &Section<'_>) -> Strategy {
