@@ -19,13 +19,13 @@ pub(crate) struct Latency {
 pub(crate) async fn measure(kind: Kind, bench: &Bench, question: &Question) -> Latency {
     let way = Way::open(kind, &bench.store, bench.memcached.address, 1).await;
     for _ in 0..WARM_UP {
-        way.decide(question).await;
+        assert!(way.decide(question).await);
     }
     let mut times: Vec<Duration> = Vec::new();
     let begin = Instant::now();
     while begin.elapsed() < bench.length {
         let asked = Instant::now();
-        way.decide(question).await;
+        assert!(way.decide(question).await);
         times.push(asked.elapsed());
     }
     times.sort_unstable();

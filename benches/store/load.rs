@@ -41,6 +41,7 @@ struct Crowd {
     way: Way,
     question: Arc<Question>,
     made: AtomicU64,
+    refused: AtomicU64,
     over: AtomicBool,
 }
 
@@ -56,7 +57,9 @@ struct Standing {
 impl Crowd {
     async fn ask(self: Arc<Self>) {
         while !self.over.load(Ordering::Relaxed) {
-            self.way.decide(&self.question).await;
+            if !self.way.decide(&self.question).await {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+            }
             self.made.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -77,9 +80,10 @@ pub(crate) async fn measure(kind: Kind, bench: &Bench, load: &Load) -> Measured 
     let server = bench.memcached.address;
     let ledger = Ledger::open(server, &load.question).await;
     let crowd = Arc::new(Crowd {
-        way: Way::open(kind, &bench.store, server, load.waiting).await,
+        way: Way::open(kind, &bench.store, server, bench.connections.unwrap_or(load.waiting)).await,
         question: load.question.clone(),
         made: AtomicU64::new(0),
+        refused: AtomicU64::new(0),
         over: AtomicBool::new(false),
     });
     let requests: Vec<_> = (0..load.waiting).map(|_| tokio::spawn(crowd.clone().ask())).collect();
@@ -91,6 +95,8 @@ pub(crate) async fn measure(kind: Kind, bench: &Bench, load: &Load) -> Measured 
     for request in requests {
         request.await.unwrap();
     }
+    let refused = crowd.refused.load(Ordering::Relaxed);
+    assert_eq!(refused, 0, "decisions were refused: --rate asks for too little");
     let made = crowd.made.load(Ordering::Relaxed);
     let counted = ledger.counted(made).await as f64 / made as f64;
 

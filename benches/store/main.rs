@@ -52,6 +52,9 @@ struct Arguments {
     /// One more line of `[store]`; may be given several times.
     #[arg(long, value_name = "LINE")]
     with: Vec<String>,
+    /// Connections that the plain way shares; one for every request that waits if not given.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    connections: Option<u16>,
     /// What cargo adds.
     #[arg(long, hide = true)]
     bench: bool,
@@ -61,6 +64,8 @@ struct Arguments {
 struct Bench {
     memcached: Memcached,
     store: config::Store,
+    /// Connections of the plain way; one for every request if `None`.
+    connections: Option<usize>,
     length: Duration,
 }
 
@@ -87,7 +92,8 @@ fn main() {
     let arguments = Arguments::parse();
     let memcached = Memcached::start(MEMCACHED_CORE);
     let store = store(&memcached, &arguments.with);
-    let bench = Bench { memcached, store, length: Duration::from_secs(arguments.seconds.into()) };
+    let (length, connections) = (Duration::from_secs(arguments.seconds.into()), arguments.connections.map(usize::from));
+    let bench = Bench { memcached, store, connections, length };
     println!("the bench on core {}, memcached on core {MEMCACHED_CORE}", cpu::cores());
 
     let limit = Arc::new(Limit::new("limit", &arguments.rate));

@@ -30,19 +30,19 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    /// The way to this memcached, for so many requests at once.
-    pub(crate) async fn open(kind: Kind, config: &config::Store, server: SocketAddr, waiting: usize) -> Self {
+    /// The way to this memcached; if requests connect for themselves, with so many connections.
+    pub(crate) async fn open(kind: Kind, config: &config::Store, server: SocketAddr, connections: usize) -> Self {
         match kind {
             Kind::Store => Self::Store(Box::new(Store::open(config).unwrap())),
-            Kind::Plain => Self::Plain(client(server, waiting).await),
-            Kind::Bare => Self::Bare(client(server, waiting).await),
+            Kind::Plain => Self::Plain(client(server, connections).await),
+            Kind::Bare => Self::Bare(client(server, connections).await),
         }
     }
 
-    /// Decides for the next key.
-    pub(crate) async fn decide(&self, question: &Question) {
+    /// Decides for the next key: whether it is admitted.
+    pub(crate) async fn decide(&self, question: &Question) -> bool {
         let key = question.key();
-        let admitted = match self {
+        match self {
             Self::Store(store) => {
                 let ask = Ask { limit: &question.limit, key, need: 1, cost: 1, advisory: false, place: 0 };
                 let verdicts = match store.decide(&[ask], clock::now()) {
@@ -57,8 +57,7 @@ impl Way {
             }
             Self::Plain(client) => plain::decide(client, question, key).await.admitted,
             Self::Bare(client) => client.get(PREFIX).send().await.is_ok(),
-        };
-        assert!(admitted, "refused: the quotas of --rate are too small for this machine");
+        }
     }
 
     /// Exchanges so far, as far as they are counted.
@@ -73,7 +72,8 @@ impl Way {
     }
 }
 
-/// A client that keeps a connection for every request that waits: nobody dials twice.
+/// A client that keeps its connections: nobody dials twice.
 pub(crate) async fn client(server: SocketAddr, connections: usize) -> AsyncMetaClient {
-    AsyncMetaClient::builder().max_idle(connections).connect_async(server).await.unwrap()
+    let builder = AsyncMetaClient::builder().max_idle(connections).max_connections(Some(connections));
+    builder.connect_async(server).await.unwrap()
 }
