@@ -211,7 +211,7 @@ pub async fn decide<'a>(case: &Case<'a, '_>, opinion: &mut Opinion<'a>) -> Decis
 }
 
 async fn ask(case: &Case<'_, '_>, asks: &[Ask<'_>], now: Time) -> Option<Verdicts> {
-    match case.store.decide(asks, now) {
+    match case.store.decide(asks, now, case.worker) {
         Answer::Now(verdicts) => Some(verdicts),
         Answer::Later(verdicts) => tokio::time::timeout(case.timeout, verdicts).await.ok().and_then(Result::ok),
         Answer::Away => None,

@@ -78,7 +78,7 @@ pub fn run(path: &Path, config: Config) -> Result<(), StartError> {
     let doors = Doors::open(&config, workers)?;
     let kept = Arc::new(Kept::new(workers));
     start_echo(&config, &kept)?;
-    let store = Arc::new(Store::open(&config.store)?);
+    let store = Arc::new(Store::open(&config.store, workers)?);
     let gateway = Arc::new(ArcSwap::from_pointee(Gateway::build(&config, &kept)));
     let (stage, staged) = watch::channel(Stage::Running);
 
@@ -167,6 +167,8 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Gateway>>, store: Arc<Store>) -> 
     let pools = Rc::new(Pools::default());
     let watched = pools.clone();
     spawn_local(async move { watched.watch().await });
+    let (carrying, index) = (store.clone(), plan.index);
+    spawn_local(async move { carrying.carry(index).await });
     let worker = Rc::new(Worker { index: plan.index, gateway, store, pools });
     let connected = move |peer: SocketAddr| {
         let caller = Rc::new(Caller::new(worker.clone(), peer.ip()));

@@ -63,14 +63,14 @@ pub enum Store {
 }
 
 impl Store {
-    /// Opens the store that the configuration names. Nothing is connected yet.
+    /// Opens the store that the configuration names, for so many `workers`. Nothing is connected yet.
     ///
     /// # Errors
     /// When there is no thread to be had for Memcached's exchanges.
-    pub fn open(config: &config::Store) -> io::Result<Self> {
+    pub fn open(config: &config::Store, workers: usize) -> io::Result<Self> {
         match config {
             config::Store::Memory { max_keys } => Ok(Self::Memory(Memory::new(*max_keys))),
-            config::Store::Memcached(config) => Memcached::start(config).map(Self::Memcached),
+            config::Store::Memcached(config) => Memcached::start(config, workers).map(Self::Memcached),
         }
     }
 
@@ -86,11 +86,21 @@ impl Store {
         }
     }
 
-    /// Decides: charged to every limit asked, or to none.
-    pub fn decide(&self, asks: &[Ask<'_>], now: Time) -> Answer {
+    /// Decides for a request of this worker: charged to every limit asked, or to none.
+    pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
         match self {
             Self::Memory(memory) => Answer::Now(memory.decide(asks, now)),
-            Self::Memcached(memcached) => memcached.decide(asks, now),
+            Self::Memcached(memcached) => memcached.decide(asks, now, worker),
+        }
+    }
+}
+
+impl Store {
+    /// What a worker does for its decisions beside its requests, for as long as it runs.
+    pub async fn carry(&self, worker: usize) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Memcached(memcached) => memcached.carry(worker).await,
         }
     }
 }

@@ -47,7 +47,7 @@ struct Arguments {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
     /// A rate of the limit; may be given several times. No decision may be refused.
-    #[arg(long, default_values = ["1000000/s", "4000000000/10m"])]
+    #[arg(long, default_values = ["4000000000/s", "4000000000/10m"])]
     rate: Vec<Rate>,
     /// One more line of `[store]`; may be given several times.
     #[arg(long, value_name = "LINE")]

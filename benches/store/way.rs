@@ -1,8 +1,10 @@
 //! The ways to decide that are compared.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use memcache::exp::AsyncMetaClient;
+use tokio::task::JoinHandle;
 
 use gateway::clock;
 use gateway::config;
@@ -24,16 +26,36 @@ pub(crate) enum Kind {
 
 /// A way, connected.
 pub(crate) enum Way {
-    Store(Box<Store>),
+    Store(Served),
     Plain(AsyncMetaClient),
     Bare(AsyncMetaClient),
+}
+
+/// The store, and the task that carries its decisions.
+pub(crate) struct Served {
+    store: Arc<Store>,
+    carrying: JoinHandle<()>,
+}
+
+impl Served {
+    fn new(store: Store) -> Self {
+        let store = Arc::new(store);
+        let served = store.clone();
+        Self { store, carrying: tokio::spawn(async move { served.carry(0).await }) }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.carrying.abort();
+    }
 }
 
 impl Way {
     /// The way to this memcached; if requests connect for themselves, with so many connections.
     pub(crate) async fn open(kind: Kind, config: &config::Store, server: SocketAddr, connections: usize) -> Self {
         match kind {
-            Kind::Store => Self::Store(Box::new(Store::open(config).unwrap())),
+            Kind::Store => Self::Store(Served::new(Store::open(config, 1).unwrap())),
             Kind::Plain => Self::Plain(client(server, connections).await),
             Kind::Bare => Self::Bare(client(server, connections).await),
         }
@@ -43,9 +65,9 @@ impl Way {
     pub(crate) async fn decide(&self, question: &Question) -> bool {
         let key = question.key();
         match self {
-            Self::Store(store) => {
+            Self::Store(Served { store, .. }) => {
                 let ask = Ask { limit: &question.limit, key, need: 1, cost: 1, advisory: false, place: 0 };
-                let verdicts = match store.decide(&[ask], clock::now()) {
+                let verdicts = match store.decide(&[ask], clock::now(), 0) {
                     Answer::Now(verdicts) => {
                         tokio::task::yield_now().await;
                         verdicts
@@ -63,7 +85,7 @@ impl Way {
     /// Exchanges so far, as far as they are counted.
     pub(crate) fn round_trips(&self) -> u64 {
         match self {
-            Self::Store(store) => match &**store {
+            Self::Store(Served { store, .. }) => match &**store {
                 Store::Memcached(memcached) => memcached.health().round_trips.get(),
                 Store::Memory(_) => 0,
             },

@@ -1,5 +1,7 @@
 //! What a store holds for one key: the state of every rate of a limit, as of some moment.
 
+use smallvec::{SmallVec, smallvec};
+
 use super::calendar::Calendar;
 use super::moving::{self, Log};
 use super::rate::{Rate, Strategy};
@@ -17,7 +19,7 @@ pub(super) const JITTER: u64 = 1_000_000;
 /// moment and the units used then, high half first. Moving windows share the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
-    words: Box<[u64]>,
+    words: SmallVec<[u64; 6]>,
     log: Option<Box<Log>>,
 }
 
@@ -57,7 +59,7 @@ fn is_ahead(moment: u64, now: Time) -> bool {
 impl Cell {
     /// A cell for `rates` in which nothing has been counted at `now`.
     pub fn new(rates: &[Rate], now: Time) -> Self {
-        let mut cell = Self { words: vec![0; rates.iter().map(words).sum()].into_boxed_slice(), log: None };
+        let mut cell = Self { words: smallvec![0; rates.iter().map(words).sum()], log: None };
         for (rate, block) in cell.blocks_mut(rates) {
             match (rate.strategy(), block) {
                 (Strategy::Sliding { .. }, [newest, ..]) => *newest = now.micros() / rate.width(),

@@ -13,6 +13,7 @@ mod cells;
 mod refused;
 mod health;
 mod jobs;
+mod desk;
 mod ledger;
 mod link;
 mod book;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
 
@@ -31,6 +33,7 @@ use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
 
+use desk::Desk;
 use jobs::Job;
 use refused::Refused;
 
@@ -41,7 +44,9 @@ pub const LATE: Duration = Duration::from_millis(4);
 
 /// The Memcached store.
 pub struct Memcached {
-    jobs: Option<mpsc::UnboundedSender<Box<Job>>>,
+    jobs: Option<mpsc::UnboundedSender<Vec<Job>>>,
+    /// One for each worker.
+    desks: Box<[Desk]>,
     health: Arc<Health>,
     refused: Arc<Refused>,
     /// Whether decisions are made without Memcached while it is away.
@@ -75,12 +80,14 @@ impl Wish {
 }
 
 impl Memcached {
-    /// Starts the thread that talks to Memcached, apart from those that serve requests.
+    /// Starts the thread that talks to Memcached, apart from those that serve requests: so many `workers`, each of
+    /// which runs [`Self::carry`].
     ///
     /// # Errors
     /// When there is no thread to be had.
-    pub fn start(config: &config::Memcached) -> io::Result<Self> {
+    pub fn start(config: &config::Memcached, workers: usize) -> io::Result<Self> {
         let (jobs, waiting) = mpsc::unbounded_channel();
+        let (desks, posts): (Vec<_>, Vec<_>) = (0..workers).map(|_| Desk::new()).unzip();
         let health = Arc::new(Health::new(&config.servers));
         let refused = Arc::new(Refused::default());
         let is_local = config.on_error == OnError::Local;
@@ -94,34 +101,63 @@ impl Memcached {
                 .build_local(LocalOptions::default())
         };
         let work = move || match runtime() {
-            Ok(runtime) => runtime.block_on(book::run(config, waiting, told, noted)),
+            Ok(runtime) => runtime.block_on(book::run(config, (waiting, posts), told, noted)),
             Err(error) => tracing::error!(%error, "nothing talks to memcached"),
         };
         let thread = thread::Builder::new().name("memcached".to_owned()).spawn(work)?;
-        Ok(Self { jobs: Some(jobs), health, refused, is_local, thread: Some(thread) })
+        Ok(Self { jobs: Some(jobs), desks: desks.into(), health, refused, is_local, thread: Some(thread) })
     }
 
     /// Sends the decision off, unless a refusal still holds or Memcached is known to be away.
-    pub fn decide(&self, asks: &[Ask<'_>], now: Time) -> Answer {
+    pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
         if let Some(verdicts) = self.refused.find(asks, now) {
             self.health.remembered.one();
             return Answer::Now(verdicts);
         }
+        if self.is_lost() {
+            return Answer::Away;
+        }
         let (reply, verdicts) = oneshot::channel();
-        if self.send(asks, now, Some(reply)) { Answer::Later(verdicts) } else { Answer::Away }
+        let job = Job {
+            asks: asks.iter().map(Wish::from).collect(),
+            now,
+            reply: Some(reply),
+            places: SmallVec::new(),
+            worker,
+        };
+        match self.desks.get(worker) {
+            Some(desk) => desk.put(job),
+            None => self.send(job),
+        }
+        Answer::Later(verdicts)
     }
 
     /// Sends a charge off, unless Memcached is known to be away.
     pub fn charge(&self, ask: &Ask<'_>, now: Time) {
-        self.send(std::slice::from_ref(ask), now, None);
+        if !self.is_lost() {
+            let asks = SmallVec::from_iter([Wish::from(ask)]);
+            self.send(Job { asks, now, reply: None, places: SmallVec::new(), worker: 0 });
+        }
     }
 
-    fn send(&self, asks: &[Ask<'_>], now: Time, reply: Option<oneshot::Sender<super::Verdicts>>) -> bool {
-        if !self.is_local && self.health.is_away() {
-            return false;
+    /// Carries the decisions of a worker to the thread that talks to Memcached, and the answers back: a task of the
+    /// worker, for as long as it runs.
+    pub async fn carry(&self, worker: usize) {
+        if let (Some(desk), Some(jobs)) = (self.desks.get(worker), &self.jobs) {
+            desk.carry(jobs).await;
         }
-        let job = Box::new(Job { asks: asks.iter().map(Wish::from).collect(), now, reply });
-        self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
+    }
+
+    /// Whether nobody could answer.
+    fn is_lost(&self) -> bool {
+        !self.is_local && self.health.is_away()
+    }
+
+    fn send(&self, job: Job) {
+        if let Some(jobs) = &self.jobs {
+            // With the other end gone the process is about to end.
+            let _ = jobs.send(vec![job]);
+        }
     }
 
     /// How the exchanges go.

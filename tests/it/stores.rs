@@ -56,7 +56,7 @@ impl Bench {
         // A midnight to come: nothing that is written expires while the test runs.
         let day = 86_400 * SECOND;
         let start = (u64::try_from(unix().as_micros()).unwrap() / day + 1) * day;
-        Self { store: Store::open(config).unwrap(), start, next_key: 0 }
+        Self { store: Store::open(config, 0).unwrap(), start, next_key: 0 }
     }
 
     fn key(&mut self) -> Fingerprint {
@@ -66,7 +66,7 @@ impl Bench {
 
     /// Decides at `at` microseconds after the start.
     fn decide(&self, asks: &[Ask<'_>], at: u64) -> Vec<Verdict> {
-        let verdicts = match self.store.decide(asks, Time::from_micros(self.start + at)) {
+        let verdicts = match self.store.decide(asks, Time::from_micros(self.start + at), 0) {
             Answer::Now(verdicts) => verdicts,
             Answer::Later(verdicts) => verdicts.blocking_recv().expect("memcached did not answer"),
             Answer::Away => panic!("memcached is away"),

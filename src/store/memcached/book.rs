@@ -7,20 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::desk::Post;
 use super::health::Health;
 use super::jobs::Job;
-use super::ledger::Ledger;
+use super::ledger::{Due, Ledger};
 use super::link::{self, Failure};
 use super::refused::Refused;
 use super::wire::Answer;
 use crate::config;
 
-/// Decisions that are taken in at once at most.
-const INTAKE: usize = 256;
+/// Lots of decisions that are taken in at once at most.
+const INTAKE: usize = 64;
 /// How often it is seen whether all is written, before the process ends.
 const LAST_LOOKS: Duration = Duration::from_millis(1);
 
@@ -35,22 +36,25 @@ pub(super) struct Book {
     due: Vec<Notify>,
     /// That somebody waits, after nobody did.
     waits: Notify,
+    /// Where each worker's verdicts go.
+    posts: Vec<UnboundedSender<Post>>,
 }
 
 /// Works until the last sender of jobs is gone, and then until Memcached knows all, or `timeout` has passed.
 pub(super) async fn run(
     config: config::Memcached,
-    jobs: UnboundedReceiver<Box<Job>>,
+    (jobs, posts): (UnboundedReceiver<Vec<Job>>, Vec<UnboundedSender<Post>>),
     health: Arc<Health>,
     refused: Arc<Refused>,
 ) {
     let book = Rc::new(Book {
-        ledger: RefCell::new(Ledger::new(&config, health.clone(), refused)),
+        ledger: RefCell::new(Ledger::new(&config, posts.len(), health.clone(), refused)),
         health,
         timeout: config.timeout,
         due: config.servers.iter().map(|_| Notify::new()).collect(),
         servers: config.servers,
         waits: Notify::new(),
+        posts,
     });
     for server in 0..book.servers.len() {
         let book = book.clone();
@@ -66,17 +70,17 @@ pub(super) async fn run(
 }
 
 impl Book {
-    async fn take_in(&self, mut jobs: UnboundedReceiver<Box<Job>>) {
+    async fn take_in(&self, mut jobs: UnboundedReceiver<Vec<Job>>) {
         let mut batch = Vec::with_capacity(INTAKE);
         while jobs.recv_many(&mut batch, INTAKE).await > 0 {
             let deadline = Instant::now() + self.timeout;
             let mut ledger = self.ledger.borrow_mut();
             let nobody_waited = ledger.is_idle();
-            batch.drain(..).for_each(|job| ledger.submit(job, deadline));
+            batch.drain(..).flatten().for_each(|job| ledger.submit(job, deadline));
             if nobody_waited && !ledger.is_idle() {
                 self.waits.notify_one();
             }
-            self.wake(&ledger);
+            self.tell(&mut ledger);
         }
     }
 
@@ -86,7 +90,7 @@ impl Book {
             let next = {
                 let mut ledger = self.ledger.borrow_mut();
                 let next = ledger.expire(Instant::now());
-                self.wake(&ledger);
+                self.tell(&mut ledger);
                 next
             };
             match next {
@@ -96,8 +100,13 @@ impl Book {
         }
     }
 
-    fn wake(&self, ledger: &Ledger) {
-        let due = self.due.iter().enumerate().filter(|(server, _)| ledger.is_due(*server));
+    /// Sends off what was decided, and tells those who have something to send.
+    fn tell(&self, ledger: &mut Ledger) {
+        for (worker, post) in ledger.posts() {
+            // With the other end gone, so is whoever waits.
+            let _ = self.posts[worker].send(post);
+        }
+        let due = self.due.iter().enumerate().filter(|(server, _)| ledger.due(*server) != Due::Never);
         due.for_each(|(_, due)| due.notify_one());
     }
 
@@ -115,7 +124,7 @@ impl Book {
     pub(super) fn answered(&self, server: usize, answers: &[Answer<'_>]) -> Result<(), String> {
         let mut ledger = self.ledger.borrow_mut();
         let good = ledger.answered(server, answers);
-        self.wake(&ledger);
+        self.tell(&mut ledger);
         let failed = answers.iter().find_map(|answer| match answer {
             Answer::Failed(what) => Some((*what).to_owned()),
             _ => None,
@@ -135,7 +144,7 @@ impl Book {
         let mut ledger = self.ledger.borrow_mut();
         ledger.up(server);
         self.health.up(server, self.address(server));
-        self.wake(&ledger);
+        self.tell(&mut ledger);
     }
 
     /// The server is away.
@@ -144,6 +153,6 @@ impl Book {
         ledger.down(server);
         self.health.down(server, self.address(server), failure);
         // What was decided now may be owed to others.
-        self.wake(&ledger);
+        self.tell(&mut ledger);
     }
 }

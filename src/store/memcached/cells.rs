@@ -1,7 +1,13 @@
-//! All cells that this process knows, bounded in number: the coldest go first.
+//! All cells that this process knows, bounded in number: those that nobody has used lately go first.
+//!
+//! They stand side by side and are given out by their place, since finding and reordering would cost more than all else
+//! that is done with them. Which one makes room is found by a hand that goes round and spares, once, whoever was used
+//! since it last came by: the clock algorithm.
+
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use hashlink::LinkedHashMap;
 
 use super::Wish;
 use super::keys::AllNames;
@@ -10,64 +16,92 @@ use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::tally::Counter;
 
-/// The most cells that are known: some 30 MB of them. Who is forgotten is asked for.
+/// The most cells that are known: some 40 MB of them. Who is forgotten is asked for.
 const MOST: usize = 1 << 17;
-/// How many of the coldest are looked at to make room for a new one.
-const LOOKS: usize = 4;
 
-/// The cells, coldest first.
+/// The place of a cell. It stays the same while somebody waits for the cell or it is part of an exchange.
+pub(super) type Place = u32;
+
+/// The cells.
 #[derive(Debug)]
 pub(super) struct Cells {
-    map: LinkedHashMap<Fingerprint, Known, RandomState>,
+    places: HashMap<Fingerprint, Place, RandomState>,
+    cells: Vec<Known>,
+    /// Where the hand stands.
+    hand: usize,
     names: AllNames,
     servers: Vec<String>,
 }
 
 impl Cells {
     pub(super) fn new(prefix: &str, servers: &[String]) -> Self {
-        let map = LinkedHashMap::with_hasher(RandomState::default());
-        Self { map, names: AllNames::new(prefix), servers: servers.to_vec() }
+        Self {
+            // Memory is used when it is written to; growing would copy it in the middle of a decision.
+            places: HashMap::with_capacity_and_hasher(MOST, RandomState::default()),
+            cells: Vec::with_capacity(MOST),
+            hand: 0,
+            names: AllNames::new(prefix),
+            servers: servers.to_vec(),
+        }
     }
 
-    /// The cell with this number, if it is known.
-    pub(super) fn get_mut(&mut self, cell: Fingerprint) -> Option<&mut Known> {
-        self.map.get_mut(&cell)
+    /// The cell at this place.
+    pub(super) fn at(&mut self, place: Place) -> &mut Known {
+        &mut self.cells[place as usize]
     }
 
-    /// The cell that is asked for, as the hottest of all. `forgotten` counts what was still owed by those that had to
-    /// make room.
-    pub(super) fn of(&mut self, wish: &Wish, now: Time, forgotten: &Counter) -> &mut Known {
-        let Self { map, names, servers } = self;
+    /// The cell that is asked for, and its place. `forgotten` counts those that had to make room and still owed something.
+    pub(super) fn of(&mut self, wish: &Wish, now: Time, forgotten: &Counter) -> (Place, &mut Known) {
         let cell = wish.cell();
-        if !map.contains_key(&cell) {
-            make_room(map, now, forgotten);
-            let names = names.of(&wish.limit);
-            let server = names.server(wish.key, servers);
-            map.insert(cell, Known::new(names, wish.key, server, now));
+        let place = match self.places.get(&cell) {
+            Some(place) => *place,
+            None => self.add(cell, wish, now, forgotten),
+        };
+        let known = &mut self.cells[place as usize];
+        if !Arc::ptr_eq(&known.names.limit, &wish.limit) {
+            known.names = self.names.of(&wish.limit);
         }
-        let (names, limit) = (&mut self.names, &wish.limit);
-        let known = map.to_back(&cell).unwrap_or_else(|| unreachable!("it was put there"));
-        if !std::sync::Arc::ptr_eq(&known.names.limit, limit) {
-            known.names = names.of(limit);
-        }
-        known
+        known.used = true;
+        (place, known)
     }
-}
 
-/// Drops the coldest cells that nobody needs any more, and one more if there is no room.
-fn make_room(map: &mut LinkedHashMap<Fingerprint, Known, RandomState>, now: Time, forgotten: &Counter) {
-    for _ in 0..LOOKS {
-        let Some((cell, known)) = map.front() else { return };
-        let (cell, is_full) = (*cell, map.len() >= MOST);
-        if known.stage == Stage::Asked || !known.waiting.is_empty() {
-            map.to_back(&cell);
-        } else if known.is_spent(now) || is_full {
+    fn add(&mut self, cell: Fingerprint, wish: &Wish, now: Time, forgotten: &Counter) -> Place {
+        let names = self.names.of(&wish.limit);
+        let server = names.server(wish.key, &self.servers);
+        let known = Known::new(names, wish.key, server, now);
+        let room = if self.cells.len() < MOST { None } else { self.make_room(now, forgotten) };
+        let place = match room {
+            Some(place) => {
+                self.cells[place] = known;
+                place
+            }
+            None => {
+                self.cells.push(known);
+                self.cells.len() - 1
+            }
+        };
+        // There are never more than can be counted so.
+        let place = Place::try_from(place).unwrap_or(Place::MAX);
+        self.places.insert(cell, place);
+        place
+    }
+
+    /// Forgets a cell and returns its place, unless all are being waited for.
+    fn make_room(&mut self, now: Time, forgotten: &Counter) -> Option<usize> {
+        // In the first round it spares those that were used.
+        for _ in 0..2 * self.cells.len() {
+            let place = self.hand;
+            self.hand = (place + 1) % self.cells.len();
+            let known = &mut self.cells[place];
+            if known.stage == Stage::Asked || !known.waiting.is_empty() || std::mem::take(&mut known.used) {
+                continue;
+            }
             if known.owes() && !known.is_spent(now) {
                 forgotten.one();
             }
-            map.pop_front();
-        } else {
-            return;
+            self.places.remove(&known.id());
+            return Some(place);
         }
+        None
     }
 }

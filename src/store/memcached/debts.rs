@@ -1,8 +1,10 @@
 //! What this process has admitted and Memcached has not confirmed, bucket by bucket.
 
+use smallvec::SmallVec;
+
 /// All debts of one cell.
 #[derive(Debug, Default)]
-pub(super) struct Debts(Vec<Debt>);
+pub(super) struct Debts(SmallVec<[Debt; 2]>);
 
 /// What is owed to one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,15 +58,19 @@ impl Debts {
     }
 
     /// Takes what can be sent: what is in doubt has to be asked for first.
-    pub(super) fn take(&mut self) -> Vec<Debt> {
-        let (doubtful, certain) = std::mem::take(&mut self.0).into_iter().partition(|debt| debt.doubt > 0);
+    pub(super) fn take(&mut self) -> SmallVec<[Debt; 2]> {
+        let all = std::mem::take(&mut self.0);
+        if all.iter().all(|debt| debt.doubt == 0) {
+            return all;
+        }
+        let (doubtful, certain) = all.into_iter().partition(|debt| debt.doubt > 0);
         self.0 = doubtful;
         certain
     }
 
     /// Drops what `matters` to nobody any more.
     pub(super) fn retain(&mut self, matters: impl Fn(&Debt) -> bool) {
-        self.0.retain(matters);
+        self.0.retain(|debt| matters(debt));
     }
 
     fn entry(&mut self, place: usize, bucket: u64) -> &mut Debt {

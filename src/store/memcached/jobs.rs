@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Wish;
+use super::cells::Place;
 use crate::clock::Time;
 use crate::store::Verdicts;
 
@@ -16,6 +17,10 @@ pub(super) struct Job {
     pub(super) asks: SmallVec<[Wish; 2]>,
     pub(super) now: Time,
     pub(super) reply: Option<oneshot::Sender<Verdicts>>,
+    /// Where the cells of its asks are.
+    pub(super) places: SmallVec<[Place; 2]>,
+    /// Which worker waits.
+    pub(super) worker: usize,
 }
 
 impl Job {
@@ -35,7 +40,7 @@ pub(super) struct Jobs {
 
 #[derive(Debug)]
 struct Waiting {
-    job: Box<Job>,
+    job: Job,
     /// How many cells it waits for.
     cells: usize,
     /// It waits no longer than this. All wait equally long, so the first in the line is the first to end.
@@ -49,19 +54,19 @@ impl Jobs {
     }
 
     /// Adds a job, which gets the next number, and waits for so many cells.
-    pub(super) fn push(&mut self, job: Box<Job>, cells: usize, deadline: Instant) {
+    pub(super) fn push(&mut self, job: Job, cells: usize, deadline: Instant) {
         self.line.push_back(Some(Waiting { job, cells, deadline }));
     }
 
     /// One of the cells is there: returns the job if it was the last.
-    pub(super) fn count_down(&mut self, number: u64) -> Option<Box<Job>> {
+    pub(super) fn count_down(&mut self, number: u64) -> Option<Job> {
         let waiting = self.slot(number)?.as_mut()?;
         waiting.cells = waiting.cells.saturating_sub(1);
         if waiting.cells == 0 { self.take(number) } else { None }
     }
 
     /// Takes a job out of the line, if it still is in it.
-    pub(super) fn take(&mut self, number: u64) -> Option<Box<Job>> {
+    pub(super) fn take(&mut self, number: u64) -> Option<Job> {
         let waiting = self.slot(number)?.take();
         while let Some(None) = self.line.front() {
             self.line.pop_front();
@@ -71,7 +76,7 @@ impl Jobs {
     }
 
     /// Takes the first job, if its time is over.
-    pub(super) fn take_overdue(&mut self, now: Instant) -> Option<Box<Job>> {
+    pub(super) fn take_overdue(&mut self, now: Instant) -> Option<Job> {
         self.deadline().filter(|deadline| *deadline <= now)?;
         self.take(self.first)
     }

@@ -31,6 +31,8 @@ pub(super) struct Known {
     /// The jobs that wait for it to be read.
     pub(super) waiting: SmallVec<[u64; 2]>,
     pub(super) stage: Stage,
+    /// Whether it was used since it was last looked at.
+    pub(super) used: bool,
     /// Whether all of it was read in the last exchange.
     fresh: bool,
 }
@@ -76,7 +78,12 @@ impl Known {
         let whole = limit.is_whole().then(Box::default);
         let cell = Cell::new(limit.rates(), now);
         let (debts, waiting, stage) = (Debts::default(), SmallVec::new(), Stage::Idle);
-        Self { names, key, server, cell, now, debts, whole, waiting, stage, fresh: false }
+        Self { names, key, server, cell, now, debts, whole, waiting, stage, used: true, fresh: false }
+    }
+
+    /// What it is found by.
+    pub(super) fn id(&self) -> Fingerprint {
+        self.key.with(self.names.limit.shape())
     }
 
     /// Moves it on to `now`, for the rates of this limit.

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::cells::Cells;
+use super::cells::{Cells, Place};
+use super::desk::Post;
 use super::health::Health;
 use super::jobs::{Job, Jobs};
 use super::known::{Op, Stage};
 use super::refused::Refused;
 use super::wire::Answer;
 use crate::config::{self, OnError};
-use crate::fingerprint::Fingerprint;
 use crate::store::Verdicts;
 
 /// Cells that share an exchange at most: more would wait for each other rather than for Memcached.
@@ -35,6 +35,8 @@ pub(super) struct Ledger {
     on_error: OnError,
     health: Arc<Health>,
     refused: Arc<Refused>,
+    /// For each worker, the verdicts that have not been sent off yet.
+    posts: Vec<Post>,
 }
 
 /// What is known of one server and asked of it.
@@ -42,9 +44,9 @@ pub(super) struct Ledger {
 struct Server {
     state: State,
     /// Cells that somebody waits for.
-    wanted: VecDeque<Fingerprint>,
+    wanted: VecDeque<Place>,
     /// Cells that owe something.
-    owing: VecDeque<Fingerprint>,
+    owing: VecDeque<Place>,
     under_way: VecDeque<Exchange>,
 }
 
@@ -58,15 +60,26 @@ enum State {
     Away,
 }
 
+/// When to ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Somebody waits.
+    Now,
+    /// Nobody waits, but something is owed: it may ride along with the next that is asked.
+    Soon,
+    /// There is nothing to ask, or it can go with what comes after the answer that is awaited.
+    Never,
+}
+
 /// What was asked in one payload.
 struct Exchange {
     /// The cells in it, and how many commands each takes.
-    cells: Vec<(Fingerprint, usize)>,
+    cells: Vec<(Place, usize)>,
     ops: Vec<Op>,
 }
 
 impl Ledger {
-    pub(super) fn new(config: &config::Memcached, health: Arc<Health>, refused: Arc<Refused>) -> Self {
+    pub(super) fn new(config: &config::Memcached, workers: usize, health: Arc<Health>, refused: Arc<Refused>) -> Self {
         Self {
             cells: Cells::new(&config.prefix, &config.servers),
             jobs: Jobs::default(),
@@ -74,19 +87,26 @@ impl Ledger {
             on_error: config.on_error,
             health,
             refused,
+            posts: (0..workers).map(|_| Post::new()).collect(),
         }
+    }
+
+    /// The verdicts that are to be sent off, by worker.
+    pub(super) fn posts(&mut self) -> impl Iterator<Item = (usize, Post)> {
+        self.posts.iter_mut().map(std::mem::take).enumerate().filter(|(_, post)| !post.is_empty())
     }
 
     /// Takes on a job: decides it on the spot if all its servers are away, and when they have answered otherwise, or at
     /// the deadline.
-    pub(super) fn submit(&mut self, job: Box<Job>, deadline: Instant) {
+    pub(super) fn submit(&mut self, mut job: Job, deadline: Instant) {
         if job.is_given_up() {
             return;
         }
         let number = self.jobs.next();
         let mut cells = 0;
         for wish in &job.asks {
-            let known = self.cells.of(wish, job.now, &self.health.forgotten);
+            let (place, known) = self.cells.of(wish, job.now, &self.health.forgotten);
+            job.places.push(place);
             known.advance(&wish.limit, job.now);
             let server = &mut self.servers[known.server];
             if server.state == State::Away {
@@ -94,19 +114,20 @@ impl Ledger {
             }
             if known.stage != Stage::Asked && known.waiting.is_empty() {
                 known.stage = Stage::Queued;
-                server.wanted.push_back(wish.cell());
+                server.wanted.push_back(place);
             }
             known.waiting.push(number);
             cells += 1;
         }
-        if cells < job.asks.len() && self.on_error != OnError::Local {
-            // The numbers that stand in line are nobody's: who is dropped is told.
-            self.jobs.push(job, cells, deadline);
+        let is_whole = cells == job.asks.len();
+        self.jobs.push(job, cells, deadline);
+        if !is_whole && self.on_error != OnError::Local {
+            // Who is dropped is told.
             self.jobs.take(number);
-        } else if cells == 0 {
-            self.decide_from_memory(*job);
-        } else {
-            self.jobs.push(job, cells, deadline);
+        } else if cells == 0
+            && let Some(job) = self.jobs.take(number)
+        {
+            self.decide_from_memory(job);
         }
     }
 
@@ -123,13 +144,16 @@ impl Ledger {
         self.servers.iter().all(is_settled)
     }
 
-    /// Whether something should be asked of this server now.
-    pub(super) fn is_due(&self, server: usize) -> bool {
-        let Server { wanted, owing, under_way, state } = &self.servers[server];
-        match (state, under_way.len(), wanted.len() + owing.len()) {
-            (State::New | State::Away, _, _) | (_, _, 0) | (_, UNDER_WAY.., _) => false,
-            (_, 0, _) => true,
-            (_, _, cells) => cells >= WORTHWHILE,
+    /// When an exchange with this server is due: at once, or only so that what is owed does not wait for too long.
+    pub(super) fn due(&self, server: usize) -> Due {
+        let Server { state, wanted, owing, under_way } = &self.servers[server];
+        match (wanted.len(), owing.len(), under_way.len()) {
+            _ if *state != State::Up => Due::Never,
+            (0, 0, _) | (_, _, UNDER_WAY..) => Due::Never,
+            (1.., _, 0) => Due::Now,
+            (wanted, owing, _) if wanted >= WORTHWHILE || owing >= 4 * BATCH => Due::Now,
+            (0, _, 0) => Due::Soon,
+            _ => Due::Never,
         }
     }
 
@@ -138,18 +162,21 @@ impl Ledger {
         let Self { cells, servers, .. } = self;
         let Server { wanted, owing, under_way, .. } = &mut servers[server];
         let mut exchange = Exchange { cells: Vec::new(), ops: Vec::new() };
-        for queue in [wanted, owing] {
-            while exchange.cells.len() < BATCH
+        for (queue, most) in [(wanted, BATCH), (owing, 2 * BATCH)] {
+            while exchange.cells.len() < most
                 && let Some(cell) = queue.pop_front()
             {
-                let Some(known) = cells.get_mut(cell).filter(|known| known.stage == Stage::Queued) else { continue };
-                let before = exchange.ops.len();
-                known.compose(&mut exchange.ops, out);
-                exchange.cells.push((cell, exchange.ops.len() - before));
+                let known = cells.at(cell);
+                // It may have stood in both queues.
+                if known.stage == Stage::Queued {
+                    let before = exchange.ops.len();
+                    known.compose(&mut exchange.ops, out);
+                    exchange.cells.push((cell, exchange.ops.len() - before));
+                }
             }
         }
         let answers = exchange.ops.len();
-        if !exchange.cells.is_empty() {
+        if answers > 0 {
             under_way.push_back(exchange);
         }
         answers
@@ -168,8 +195,8 @@ impl Ledger {
     }
 
     /// Takes over the answers on one cell and decides what waited for it; returns how many failed.
-    fn fill(&mut self, cell: Fingerprint, ops: &[Op], answers: &[Answer<'_>]) -> usize {
-        let Some(known) = self.cells.get_mut(cell) else { return 0 };
+    fn fill(&mut self, cell: Place, ops: &[Op], answers: &[Answer<'_>]) -> usize {
+        let known = self.cells.at(cell);
         let filled = known.fill(ops, answers);
         self.health.lost.add(filled.lost);
         known.stage = Stage::Idle;
@@ -182,7 +209,7 @@ impl Ledger {
             if filled.failed > 0 {
                 self.give_up(number);
             } else if let Some(job) = self.jobs.count_down(number) {
-                self.decide(*job);
+                self.decide(job);
             }
         }
         self.queue(cell, filled.failed == 0);
@@ -190,9 +217,12 @@ impl Ledger {
     }
 
     /// Puts a cell in line again if something is wanted of it or, unless that has just `failed`, owed by it.
-    fn queue(&mut self, cell: Fingerprint, may_owe: bool) {
+    fn queue(&mut self, cell: Place, may_owe: bool) {
         let Self { cells, servers, .. } = self;
-        let Some(known) = cells.get_mut(cell).filter(|known| known.stage == Stage::Idle) else { return };
+        let known = cells.at(cell);
+        if known.stage != Stage::Idle {
+            return;
+        }
         let server = &mut servers[known.server];
         if !known.waiting.is_empty() {
             server.wanted.push_back(cell);
@@ -216,17 +246,17 @@ impl Ledger {
             let mut ops = exchange.ops.into_iter();
             for (cell, length) in exchange.cells {
                 let ops: Vec<Op> = ops.by_ref().take(length).collect();
-                if let Some(known) = self.cells.get_mut(cell) {
-                    known.doubt(ops);
-                    known.stage = Stage::Idle;
-                }
+                let known = self.cells.at(cell);
+                known.doubt(ops);
+                known.stage = Stage::Idle;
                 self.abandon(cell);
                 self.queue(cell, true);
             }
         }
         for cell in std::mem::take(&mut self.servers[server].wanted) {
             self.abandon(cell);
-            if let Some(known) = self.cells.get_mut(cell).filter(|known| known.stage == Stage::Queued) {
+            let known = self.cells.at(cell);
+            if known.stage == Stage::Queued {
                 known.stage = Stage::Idle;
             }
             self.queue(cell, true);
@@ -234,9 +264,8 @@ impl Ledger {
     }
 
     /// Lets nobody wait for this cell any more.
-    fn abandon(&mut self, cell: Fingerprint) {
-        let Some(known) = self.cells.get_mut(cell) else { return };
-        for number in std::mem::take(&mut known.waiting) {
+    fn abandon(&mut self, cell: Place) {
+        for number in std::mem::take(&mut self.cells.at(cell).waiting) {
             self.give_up(number);
         }
     }
@@ -247,7 +276,7 @@ impl Ledger {
             // Who is dropped is told.
             self.jobs.take(number);
         } else if let Some(job) = self.jobs.count_down(number) {
-            self.decide_from_memory(*job);
+            self.decide_from_memory(job);
         }
     }
 
@@ -255,7 +284,7 @@ impl Ledger {
     pub(super) fn expire(&mut self, now: Instant) -> Option<Instant> {
         while let Some(job) = self.jobs.take_overdue(now) {
             if self.on_error == OnError::Local {
-                self.decide_from_memory(*job);
+                self.decide_from_memory(job);
             }
         }
         self.jobs.deadline()
@@ -271,14 +300,18 @@ impl Ledger {
     fn decide(&mut self, mut job: Job) {
         let (now, free) = (job.now, job.reply.is_none());
         let mut all = true;
-        for wish in &job.asks {
-            let known = self.cells.of(wish, now, &self.health.forgotten);
+        for (wish, place) in job.asks.iter().zip(&mut job.places) {
+            let mut known = self.cells.at(*place);
+            if known.id() != wish.cell() {
+                // A cell that nobody waits for, because its server is away, may have had to make room.
+                (*place, known) = self.cells.of(wish, now, &self.health.forgotten);
+            }
             known.advance(&wish.limit, now);
             all &= free || wish.advisory || wish.limit.admits(&known.cell, now, wish.need);
         }
         let mut verdicts = Verdicts::new();
-        for wish in &job.asks {
-            let Some(known) = self.cells.get_mut(wish.cell()) else { return };
+        for (wish, place) in job.asks.iter().zip(&job.places) {
+            let known = self.cells.at(*place);
             let admitted = free || wish.limit.admits(&known.cell, now, wish.need);
             let charged = all && admitted && wish.cost > 0;
             if charged {
@@ -286,13 +319,14 @@ impl Ledger {
             }
             verdicts.push((wish.place, wish.limit.judge(&known.cell, now, wish.need, admitted)));
             if charged {
-                self.queue(wish.cell(), true);
+                self.queue(*place, true);
             }
         }
         self.refused.note(&job.asks, &verdicts, now);
-        if let Some(reply) = job.reply.take() {
-            // A receiver that is gone has given up waiting and let its request through: counting it is right.
-            let _ = reply.send(verdicts);
+        match (job.reply.take(), self.posts.get_mut(job.worker)) {
+            (Some(reply), Some(post)) => post.push((reply, verdicts)),
+            (Some(reply), None) => drop(reply.send(verdicts)),
+            (None, _) => {}
         }
     }
 }

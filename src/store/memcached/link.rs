@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::book::Book;
+use super::ledger::Due;
 use super::wire::{self, Garbage};
 use crate::clock::micros;
 
@@ -22,6 +23,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest that finding the address and connecting may take. Nobody waits for it.
 const CONNECT: Duration = Duration::from_secs(1);
+/// How long what is owed may wait for a request that it can travel with.
+const RIDE: Duration = Duration::from_millis(1);
 /// A connection that lasted for this long was no failure.
 const LASTING: Duration = Duration::from_secs(1);
 
@@ -132,7 +135,7 @@ impl Exchanges<'_> {
         let (mut out, mut input) = (Vec::new(), BytesMut::with_capacity(16 << 10));
         let mut written = 0;
         loop {
-            self.compose(&mut out);
+            let soon = self.compose(&mut out);
             let deadline = self.under_way.front().map(|(_, begun)| *begun + self.book.timeout);
             tokio::select! {
                 biased;
@@ -150,6 +153,7 @@ impl Exchanges<'_> {
                     self.take_answers(&mut input)?;
                 }
                 () = self.book.wakes(self.server) => {}
+                () = sleep(RIDE), if soon => self.compose_one(&mut out),
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                     return Err(Failure::Silent);
                 }
@@ -157,14 +161,22 @@ impl Exchanges<'_> {
         }
     }
 
-    fn compose(&mut self, out: &mut Vec<u8>) {
-        let mut ledger = self.book.ledger.borrow_mut();
-        while ledger.is_due(self.server) {
-            let answers = ledger.compose(self.server, out);
-            if answers > 0 {
-                self.book.health.round_trips.one();
-                self.under_way.push_back((answers, Instant::now()));
+    /// Writes all exchanges that are due; true if another one soon will be.
+    fn compose(&mut self, out: &mut Vec<u8>) -> bool {
+        loop {
+            let due = self.book.ledger.borrow().due(self.server);
+            match due {
+                Due::Now => self.compose_one(out),
+                due => return due == Due::Soon,
             }
+        }
+    }
+
+    fn compose_one(&mut self, out: &mut Vec<u8>) {
+        let answers = self.book.ledger.borrow_mut().compose(self.server, out);
+        if answers > 0 {
+            self.book.health.round_trips.one();
+            self.under_way.push_back((answers, Instant::now()));
         }
     }
 
