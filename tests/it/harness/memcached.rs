@@ -98,14 +98,18 @@ impl Memcached {
         self.stat("curr_connections") - 1
     }
 
+    /// The names of all counters in it. To ask for them so is no use of them.
+    fn counters(&self) -> Vec<String> {
+        let lines = self.tell("lru_crawler metadump all\r\n", "END");
+        let names = lines.iter().filter_map(|line| line.strip_prefix("key=gw%3A")?.split(' ').next());
+        names.map(|name| format!("gw:{}", name.replace("%3A", ":").replace("%23", "#"))).collect()
+    }
+
     /// The sum of all counters in it.
     pub(crate) fn counted(&self) -> u64 {
-        let dump = self.tell("lru_crawler metadump all\r\n", "END");
-        let keys = dump.iter().filter_map(|line| line.strip_prefix("key=gw%3A")?.split(' ').next());
-        let keys = keys.map(|key| format!("mg gw:{} v\r\n", key.replace("%3A", ":").replace("%23", "#")));
+        let gets: String = self.counters().iter().map(|name| format!("mg {name} v\r\n")).collect();
         // A value is on a line of its own, and no answer of another kind is a number.
-        let lines = self.tell(&keys.chain(["mn\r\n".to_owned()]).collect::<String>(), "MN");
-        lines.iter().filter_map(|line| line.parse::<u64>().ok()).sum()
+        self.tell(&format!("{gets}mn\r\n"), "MN").iter().filter_map(|line| line.parse::<u64>().ok()).sum()
     }
 
     /// Fills it with other things until no counter is left in it.
@@ -119,7 +123,7 @@ impl Memcached {
                 format!("set other:{round}:{at} 0 0 {length} noreply\r\n{}\r\n", "x".repeat(length))
             });
             self.tell(&sets.chain(["mn\r\n".to_owned()]).collect::<String>(), "MN");
-            self.counted() == 0
+            self.counters().is_empty()
         });
     }
 
