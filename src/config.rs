@@ -135,11 +135,15 @@ pub struct Memcached {
     pub timeout: Duration,
     /// What happens to requests while Memcached is away.
     pub on_error: OnError,
+    /// Whether an admission waits until Memcached has confirmed it.
+    pub strict: bool,
 }
 
 /// What happens to requests while the store is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
+    /// They are counted in this process, from the last known counts on.
+    Local,
     /// They go through, counted by nothing.
     Allow,
     /// They are answered 503.

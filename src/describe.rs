@@ -132,6 +132,7 @@ fn store(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result {
         Store::Memcached(memcached) => {
             writeln!(f, "  memcached at {}", memcached.servers.join(", "))?;
             let away = match memcached.on_error {
+                OnError::Local => "are counted here",
                 OnError::Allow => "pass uncounted",
                 OnError::Reject => "are answered 503",
             };

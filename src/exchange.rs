@@ -103,7 +103,7 @@ pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<S
     let mut opinion = Opinion::new(&worker.store);
     match decide::decide(&case, &mut opinion).await {
         Decision::Admitted => {}
-        Decision::Unknown if gateway.on_error == OnError::Allow => {}
+        Decision::Unknown if gateway.on_error != OnError::Reject => {}
         decision => {
             let last = &mut caller.last_refusal.borrow_mut();
             let (outcome, answer) = refuse(route, decision, &opinion, now, last);

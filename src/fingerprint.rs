@@ -6,6 +6,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(u128);
 
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
 /// Keeps the keys of different limits apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain([u8; 32]);
@@ -37,6 +39,15 @@ impl Fingerprint {
     /// The top 64 bits.
     pub fn high(self) -> u64 {
         (self.0 >> 64) as u64
+    }
+
+    /// Its 32 hexadecimal digits.
+    pub fn digits(self) -> [u8; 32] {
+        let bytes = self.0.to_be_bytes();
+        std::array::from_fn(|place| {
+            let byte = bytes[place / 2];
+            HEX[usize::from(if place % 2 == 0 { byte >> 4 } else { byte & 15 })]
+        })
     }
 
     fn cut(hash: &blake3::Hash) -> Self {

@@ -17,6 +17,7 @@ use crate::forward::{Server, Upstream};
 use crate::identify::Identity;
 use crate::respond::limits::Report;
 use crate::route::{self, Routes};
+use crate::store::memcached::LATE;
 use crate::tally::PerWorker;
 
 /// The name of the tally of requests that no route is for.
@@ -158,7 +159,7 @@ impl Gateway {
         let grants: Vec<_> = config.limits.iter().map(|limit| Arc::new(Grants::new(limit))).collect();
         let (store_timeout, on_error) = match &config.store {
             config::Store::Memory { .. } => (Duration::MAX, OnError::Allow),
-            config::Store::Memcached(memcached) => (memcached.timeout, memcached.on_error),
+            config::Store::Memcached(memcached) => (memcached.timeout + LATE, memcached.on_error),
         };
         let served = |route: &config::Route| {
             let guarded = || route.limits.iter().filter_map(|index| config.limits.get(*index).zip(grants.get(*index)));

@@ -7,6 +7,7 @@ use super::View;
 use crate::account::{CLASSES, Outcome, RouteTally};
 use crate::decide::{Decided, LimitTally};
 use crate::store::Store;
+use crate::store::memcached::{Health, Server};
 use crate::tally::{BOUNDS, Counter, Seen};
 
 type Label<'a> = (&'a str, &'a str);
@@ -111,38 +112,68 @@ fn store(store: &Store) -> Vec<MetricFamily> {
                 [counter(memory.evicted(), &[])],
             ),
         ],
-        Store::Memcached(memcached) => {
-            let health = memcached.health();
-            let mut seen = Seen::default();
-            health.latency.add_to(&mut seen);
-            vec![
-                family(
-                    "gateway_store_round_trips_total",
-                    "Exchanges with Memcached; one serves many decisions.",
-                    MetricType::COUNTER,
-                    [counter(health.round_trips.get(), &[])],
-                ),
-                family(
-                    "gateway_store_remembered_total",
-                    "Refusals given without asking Memcached, because an earlier one still held.",
-                    MetricType::COUNTER,
-                    [counter(health.remembered.get(), &[])],
-                ),
-                family(
-                    "gateway_store_errors_total",
-                    "Exchanges with Memcached that failed in whole or in part.",
-                    MetricType::COUNTER,
-                    [counter(health.errors.get(), &[])],
-                ),
-                family(
-                    "gateway_store_round_trip_duration_seconds",
-                    "How long exchanges with Memcached took.",
-                    MetricType::HISTOGRAM,
-                    [histogram(&seen, &[])],
-                ),
-            ]
-        }
+        Store::Memcached(memcached) => health(memcached.health()),
     }
+}
+
+fn health(health: &Health) -> Vec<MetricFamily> {
+    let mut seen = Seen::default();
+    health.latency.add_to(&mut seen);
+    let counted =
+        |name: &str, help: &str, count: &Counter| family(name, help, MetricType::COUNTER, [counter(count.get(), &[])]);
+    let servers = |name: &str, help: &str, of: fn(&Server) -> f64| {
+        let metrics = health.servers.iter().map(|server| real(of(server), &[("server", &server.address)]));
+        family(name, help, MetricType::GAUGE, metrics)
+    };
+    vec![
+        counted(
+            "gateway_store_round_trips_total",
+            "Exchanges with Memcached; one serves many decisions.",
+            &health.round_trips,
+        ),
+        counted(
+            "gateway_store_remembered_total",
+            "Refusals given without asking Memcached, because an earlier one still held.",
+            &health.remembered,
+        ),
+        counted(
+            "gateway_store_errors_total",
+            "Exchanges with Memcached that failed in whole or in part, and attempts to connect that failed.",
+            &health.errors,
+        ),
+        counted(
+            "gateway_store_local_total",
+            "Decisions made from the last known counts, because Memcached did not answer.",
+            &health.local,
+        ),
+        counted(
+            "gateway_store_lost_total",
+            "Counters that were known and that Memcached had lost: evicted, or gone with a restart.",
+            &health.lost,
+        ),
+        counted(
+            "gateway_store_forgotten_total",
+            "Keys that made room for others before Memcached knew what they had been admitted.",
+            &health.forgotten,
+        ),
+        servers("gateway_store_up", "Whether the server answers.", |server| f64::from(u8::from(server.is_up()))),
+        servers(
+            "gateway_store_clock_skew_seconds",
+            "How far the server's clock is ahead of this machine's, to the second.",
+            Server::skew,
+        ),
+        servers(
+            "gateway_store_memcached_evictions",
+            "Items that the server says it has evicted for want of memory: counters may be among them.",
+            Server::evictions,
+        ),
+        family(
+            "gateway_store_round_trip_duration_seconds",
+            "How long exchanges with Memcached took.",
+            MetricType::HISTOGRAM,
+            [histogram(&seen, &[])],
+        ),
+    ]
 }
 
 fn family(name: &str, help: &str, kind: MetricType, metrics: impl IntoIterator<Item = Metric>) -> MetricFamily {
@@ -176,8 +207,12 @@ fn counter(count: u64, labels: &[Label<'_>]) -> Metric {
 
 #[expect(clippy::cast_precision_loss, reason = "a count beyond 2^53 would take centuries")]
 fn gauge(count: usize, labels: &[Label<'_>]) -> Metric {
+    real(count as f64, labels)
+}
+
+fn real(number: f64, labels: &[Label<'_>]) -> Metric {
     let mut value = proto::Gauge::default();
-    value.set_value(count as f64);
+    value.set_value(number);
     let mut metric = metric(labels);
     metric.set_gauge(value);
     metric

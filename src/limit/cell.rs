@@ -31,6 +31,18 @@ fn words(rate: &Rate) -> usize {
     }
 }
 
+/// Which word of a rate's block counts the bucket.
+fn word(rate: &Rate, block: &[u64], bucket: u64) -> Option<usize> {
+    match rate.strategy() {
+        Strategy::Sliding { .. } => {
+            let age = usize::try_from(block.first()?.checked_sub(bucket)?).ok()?;
+            (age + 1 < block.len()).then_some(age + 1)
+        }
+        Strategy::Calendar(_) => (*block.first()? / 1_000_000 == bucket).then_some(2),
+        _ => None,
+    }
+}
+
 /// The longest moving window among the rates.
 fn longest(rates: &[Rate]) -> Option<u64> {
     let moving = rates.iter().filter(|rate| *rate.strategy() == Strategy::Moving);
@@ -87,6 +99,30 @@ impl Cell {
             };
             (0..).zip(counts).map(move |(age, count)| (place, newest.saturating_sub(age), count))
         })
+    }
+
+    /// The buckets that are being added to: the place of each rate that is a plain sum, and its newest bucket.
+    pub fn newest<'a>(&'a self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64)> + 'a {
+        self.blocks(rates).enumerate().filter_map(|(place, (rate, block))| match (rate.strategy(), block) {
+            (Strategy::Sliding { .. }, [newest, ..]) => Some((place, *newest)),
+            (Strategy::Calendar(_), [start, ..]) => Some((place, *start / 1_000_000)),
+            _ => None,
+        })
+    }
+
+    /// The count of one bucket of the rate at `place`, if it still matters.
+    pub fn count(&self, rates: &[Rate], place: usize, bucket: u64) -> Option<u64> {
+        let (rate, block) = self.blocks(rates).nth(place)?;
+        block.get(word(rate, block, bucket)?).copied()
+    }
+
+    /// Corrects the count of one bucket of the rate at `place`, if it still matters.
+    pub fn set_count(&mut self, rates: &[Rate], place: usize, bucket: u64, count: u64) {
+        if let Some((rate, block)) = self.blocks_mut(rates).nth(place)
+            && let Some(word) = word(rate, block, bucket)
+        {
+            block[word] = count.min(MAX_COUNT);
+        }
     }
 
     /// Takes over sums read elsewhere: `read(place of the rate, bucket)` for every one that matters.
@@ -182,18 +218,28 @@ impl Cell {
 
     /// Whether nothing in it can matter at `now` or later.
     pub fn is_spent(&self, rates: &[Rate], now: Time) -> bool {
+        self.is_over(rates, now, |_| true)
+    }
+
+    /// Whether nothing of the state that is kept as a whole can matter at `now` or later.
+    pub fn is_whole_spent(&self, rates: &[Rate], now: Time) -> bool {
+        self.is_over(rates, now, |rate| !rate.is_counted())
+    }
+
+    fn is_over(&self, rates: &[Rate], now: Time, of: impl Fn(&Rate) -> bool) -> bool {
         let now = now.micros();
-        let words_are = self.blocks(rates).all(|(rate, block)| match (rate.strategy(), block) {
-            (Strategy::Sliding { .. }, [newest, counts @ ..]) => {
-                (now / rate.width()).saturating_sub(*newest) >= counts.len() as u64
-            }
-            (Strategy::Fixed, [start, count]) => *count == 0 || now.saturating_sub(*start) >= rate.span(),
-            (Strategy::Calendar(_), [_, end, count]) => *count == 0 || now >= *end,
-            (Strategy::Bucket { .. }, [moment, high, low]) => {
-                bucket::drained(rate, join(*high, *low), now.saturating_sub(*moment)) == 0
-            }
-            _ => true,
-        });
+        let words_are =
+            self.blocks(rates).filter(|(rate, _)| of(rate)).all(|(rate, block)| match (rate.strategy(), block) {
+                (Strategy::Sliding { .. }, [newest, counts @ ..]) => {
+                    (now / rate.width()).saturating_sub(*newest) >= counts.len() as u64
+                }
+                (Strategy::Fixed, [start, count]) => *count == 0 || now.saturating_sub(*start) >= rate.span(),
+                (Strategy::Calendar(_), [_, end, count]) => *count == 0 || now >= *end,
+                (Strategy::Bucket { .. }, [moment, high, low]) => {
+                    bucket::drained(rate, join(*high, *low), now.saturating_sub(*moment)) == 0
+                }
+                _ => true,
+            });
         let newest = self.log.as_ref().and_then(|log| log.newest());
         let gone = |newest: u64| longest(rates).is_none_or(|longest| now.saturating_sub(newest) >= longest);
         words_are && newest.is_none_or(gone)

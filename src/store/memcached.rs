@@ -1,45 +1,52 @@
 //! Counters in Memcached, shared by any number of gateways.
 //!
-//! All decisions of this process pass through one task, in order: those that wait together share one multi-get,
-//! and what they were admitted travels as increments ahead of the next one. A decision therefore sees every
-//! admission before it, and a burst for one key gets exactly its limit.
+//! All decisions of this process pass through one ledger on a thread of its own, in order. Those that wait together
+//! share one exchange; a refusal is remembered until it might end; and while a server is away the counting goes on from
+//! what was known last.
 
+mod wire;
 mod keys;
+mod debts;
+mod whole;
+mod known;
+mod cells;
 mod refused;
+mod health;
+mod jobs;
+mod ledger;
 mod link;
-mod owed;
-mod wanted;
-mod batch;
+mod book;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
+use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Answer, Ask, Verdicts};
+use super::{Answer, Ask};
 use crate::clock::Time;
-use crate::config;
+use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
-use crate::tally::{Counter, Histogram};
 
+use jobs::Job;
 use refused::Refused;
+
+pub use health::{Health, Server};
+
+/// An answer that is later than `timeout` by this does not come: it should have, with or without Memcached.
+pub const LATE: Duration = Duration::from_millis(4);
 
 /// The Memcached store.
 pub struct Memcached {
-    jobs: mpsc::UnboundedSender<Job>,
+    jobs: Option<mpsc::UnboundedSender<Box<Job>>>,
     health: Arc<Health>,
     refused: Arc<Refused>,
-}
-
-/// One decision on its way to Memcached, or without a reply a charge that nobody waits for.
-#[derive(Debug)]
-struct Job {
-    asks: Vec<Wish>,
-    now: Time,
-    reply: Option<oneshot::Sender<Verdicts>>,
+    /// Whether decisions are made without Memcached while it is away.
+    is_local: bool,
+    thread: Option<thread::JoinHandle<()>>,
 }
 
 /// An ask that owns what it asks for.
@@ -67,21 +74,6 @@ impl Wish {
     }
 }
 
-/// How the exchanges with Memcached go.
-#[derive(Debug, Default)]
-pub struct Health {
-    /// Exchanges begun.
-    pub round_trips: Counter,
-    /// Exchanges that failed in whole or in part.
-    pub errors: Counter,
-    /// Decisions that needed no exchange, because a refusal still held.
-    pub remembered: Counter,
-    /// How long exchanges took.
-    pub latency: Histogram,
-    /// No server is asked before this moment, in microseconds since 1970; 0 while one answers.
-    away_until: AtomicU64,
-}
-
 impl Memcached {
     /// Starts the thread that talks to Memcached, apart from those that serve requests.
     ///
@@ -89,12 +81,24 @@ impl Memcached {
     /// When there is no thread to be had.
     pub fn start(config: &config::Memcached) -> io::Result<Self> {
         let (jobs, waiting) = mpsc::unbounded_channel();
-        let health = Arc::new(Health::default());
+        let health = Arc::new(Health::new(&config.servers));
         let refused = Arc::new(Refused::default());
-        let work = batch::run(config.clone(), waiting, health.clone(), refused.clone());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        thread::Builder::new().name("memcached".to_owned()).spawn(move || runtime.block_on(work))?;
-        Ok(Self { jobs, health, refused })
+        let is_local = config.on_error == OnError::Local;
+        let (config, told, noted) = (config.clone(), health.clone(), refused.clone());
+        // Looking up names is all that blocks; a name that hangs is not to hold up the others.
+        let threads = 2 * config.servers.len();
+        let runtime = move || {
+            Builder::new_current_thread()
+                .enable_all()
+                .max_blocking_threads(threads)
+                .build_local(LocalOptions::default())
+        };
+        let work = move || match runtime() {
+            Ok(runtime) => runtime.block_on(book::run(config, waiting, told, noted)),
+            Err(error) => tracing::error!(%error, "nothing talks to memcached"),
+        };
+        let thread = thread::Builder::new().name("memcached".to_owned()).spawn(work)?;
+        Ok(Self { jobs: Some(jobs), health, refused, is_local, thread: Some(thread) })
     }
 
     /// Sends the decision off, unless a refusal still holds or Memcached is known to be away.
@@ -103,30 +107,36 @@ impl Memcached {
             self.health.remembered.one();
             return Answer::Now(verdicts);
         }
-        if self.is_away(now) {
-            return Answer::Away;
-        }
         let (reply, verdicts) = oneshot::channel();
-        match self.jobs.send(Job { asks: asks.iter().map(Wish::from).collect(), now, reply: Some(reply) }) {
-            Ok(()) => Answer::Later(verdicts),
-            Err(_) => Answer::Away,
-        }
+        if self.send(asks, now, Some(reply)) { Answer::Later(verdicts) } else { Answer::Away }
     }
 
     /// Sends a charge off, unless Memcached is known to be away.
     pub fn charge(&self, ask: &Ask<'_>, now: Time) {
-        if !self.is_away(now) {
-            // With the other end gone the process is about to end.
-            let _ = self.jobs.send(Job { asks: vec![Wish::from(ask)], now, reply: None });
-        }
+        self.send(std::slice::from_ref(ask), now, None);
     }
 
-    fn is_away(&self, now: Time) -> bool {
-        now.micros() < self.health.away_until.load(Ordering::Relaxed)
+    fn send(&self, asks: &[Ask<'_>], now: Time, reply: Option<oneshot::Sender<super::Verdicts>>) -> bool {
+        if !self.is_local && self.health.is_away() {
+            return false;
+        }
+        let job = Box::new(Job { asks: asks.iter().map(Wish::from).collect(), now, reply });
+        self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
     }
 
     /// How the exchanges go.
     pub fn health(&self) -> &Health {
         &self.health
+    }
+}
+
+/// Waits until Memcached knows all that was admitted, or as long as a request would.
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // It does not panic; if it did, it has said so.
+            let _ = thread.join();
+        }
     }
 }

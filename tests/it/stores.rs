@@ -48,6 +48,7 @@ impl Bench {
             prefix: "test".to_owned(),
             timeout: Duration::from_secs(5),
             on_error: OnError::Reject,
+            strict: false,
         }))
     }
 

@@ -48,7 +48,8 @@ fn memcached(section: &Section<'_>) -> Memcached {
         servers: Vec::new(),
         prefix: "gw".to_owned(),
         timeout: Duration::from_millis(25),
-        on_error: OnError::Allow,
+        on_error: OnError::Local,
+        strict: false,
     };
     let servers = section.required("servers", &format!("write where Memcached is: servers = {SERVERS}"));
     if let Some(list) = servers.and_then(|field| field.some(SERVERS, 256)) {
@@ -61,8 +62,8 @@ fn memcached(section: &Section<'_>) -> Memcached {
         set(&mut store.prefix, field.parse(prefix));
     }
     set(&mut store.timeout, values::wait(section, "timeout", Duration::from_millis(1)..=Duration::from_secs(10)));
-    let actions = [("allow", OnError::Allow), ("reject", OnError::Reject)];
-    set(&mut store.on_error, section.choice("on_error", &actions, &["local"]));
+    let actions = [("local", OnError::Local), ("allow", OnError::Allow), ("reject", OnError::Reject)];
+    set(&mut store.on_error, section.choice("on_error", &actions, &[]));
     if let Some(field) = section.field("strict")
         && field.boolean() == Some(true)
     {

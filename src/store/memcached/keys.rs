@@ -5,7 +5,9 @@
 //! and months are named by the second they begin: `#month.1764547200`. State that is kept as one value is at
 //! `#=` and what stands for its layout.
 
-use memcache::exp::Router;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
@@ -16,47 +18,107 @@ const GRACE: u64 = 5;
 /// Longer lifetimes than this are moments in the protocol, seconds since 1970.
 const LONGEST_RELATIVE: u64 = 30 * 86_400;
 
-/// The part of the key that all counters of one client and limit share.
-pub(super) fn base(prefix: &str, limit: &Limit, key: Fingerprint) -> String {
-    format!("{prefix}:{}:{key}", limit.name())
+/// How the counters of one limit are named.
+#[derive(Debug)]
+pub(super) struct Names {
+    pub(super) limit: Arc<Limit>,
+    /// What comes before the key.
+    head: String,
+    /// For each rate, what comes between the key and the bucket.
+    rates: Box<[String]>,
+    /// What follows the key in the name of the state that is kept as a whole.
+    state: String,
 }
 
-/// The counter of one bucket of one rate.
-pub(super) fn counter(base: &str, rate: &Rate, bucket: u64) -> String {
-    let period = rate.period();
-    match rate.strategy() {
-        Strategy::Sliding { precision, .. } if *precision > 1 => format!("{base}#{period}x{precision}.{bucket}"),
-        _ => format!("{base}#{period}.{bucket}"),
+impl Names {
+    fn new(prefix: &str, limit: &Arc<Limit>) -> Self {
+        let rate = |rate: &Rate| match (rate.period(), rate.strategy()) {
+            (period, Strategy::Sliding { precision, .. }) if *precision > 1 => format!("#{period}x{precision}."),
+            (period, _) => format!("#{period}."),
+        };
+        Self {
+            limit: limit.clone(),
+            head: format!("{prefix}:{}:", limit.name()),
+            rates: limit.rates().iter().map(rate).collect(),
+            state: format!("#={:016x}", limit.shape().high()),
+        }
+    }
+
+    fn base(&self, key: Fingerprint, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.head.as_bytes());
+        out.extend_from_slice(&key.digits());
+    }
+
+    /// Writes the name of one bucket's counter, of the rate at `place`.
+    pub(super) fn counter(&self, key: Fingerprint, place: usize, bucket: u64, out: &mut Vec<u8>) {
+        self.base(key, out);
+        out.extend_from_slice(self.rates.get(place).map_or("", String::as_str).as_bytes());
+        out.extend_from_slice(itoa::Buffer::new().format(bucket).as_bytes());
+    }
+
+    /// Writes the name of the state of all rates that are kept as a whole.
+    pub(super) fn state(&self, key: Fingerprint, out: &mut Vec<u8>) {
+        self.base(key, out);
+        out.extend_from_slice(self.state.as_bytes());
+    }
+
+    /// Which server all counters of a key are on.
+    pub(super) fn server(&self, key: Fingerprint, servers: &[String]) -> usize {
+        let mut base = Vec::new();
+        self.base(key, &mut base);
+        place(&base, servers)
+    }
+
+    /// How long the counters of the rate at `place` are kept from `now` on, as the protocol wants it.
+    pub(super) fn lifetime(&self, place: usize, now: Time) -> u32 {
+        lifetime(self.limit.rates().get(place), now)
+    }
+
+    /// How long the state is kept from `now` on.
+    pub(super) fn state_lifetime(&self, now: Time) -> u32 {
+        lifetime(self.limit.rates().iter().filter(|rate| !rate.is_counted()), now)
     }
 }
 
-/// The state of all rates of a limit that are kept as a whole.
-pub(super) fn state(base: &str, limit: &Limit) -> String {
-    format!("{base}#={:016x}", limit.shape().high())
-}
-
-/// How long what says something about these rates is kept from `now` on, as the protocol wants it.
-pub(super) fn lifetime<'a>(rates: impl IntoIterator<Item = &'a Rate>, now: Time) -> u32 {
+fn lifetime<'a>(rates: impl IntoIterator<Item = &'a Rate>, now: Time) -> u32 {
     let memory = rates.into_iter().map(Rate::memory).max().unwrap_or(0);
     let seconds = memory.div_ceil(1_000_000).saturating_add(GRACE);
     let wire = if seconds > LONGEST_RELATIVE { now.seconds_up().saturating_add(seconds) } else { seconds };
     u32::try_from(wire).unwrap_or(u32::MAX)
 }
 
-/// Rendezvous hashing of the part before `#`, so that all counters of a key live on one server, every gateway
-/// agrees which, and a new server takes over only its share.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Placement;
+/// The names of all limits in use, made once for each.
+#[derive(Debug)]
+pub(super) struct AllNames {
+    prefix: String,
+    /// By the limit's address, which nothing else can have while it is held here.
+    of: HashMap<*const Limit, Rc<Names>>,
+}
 
-impl Router for Placement {
-    fn route(&self, key: &[u8], servers: &[String]) -> usize {
-        if servers.len() < 2 {
-            return 0;
-        }
-        let base = key.split(|byte| *byte == b'#').next().unwrap_or(key);
-        let score = |server: &String| Fingerprint::of(&[server.as_bytes(), b" ", base].concat());
-        (0..servers.len()).max_by_key(|index| score(&servers[*index])).unwrap_or(0)
+impl AllNames {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned(), of: HashMap::new() }
     }
+
+    pub(super) fn of(&mut self, limit: &Arc<Limit>) -> Rc<Names> {
+        let Self { prefix, of } = self;
+        if !of.contains_key(&Arc::as_ptr(limit)) {
+            // A reload has come: what no key needs any more goes.
+            of.retain(|_, names| Rc::strong_count(names) > 1);
+        }
+        of.entry(Arc::as_ptr(limit)).or_insert_with(|| Rc::new(Names::new(prefix, limit))).clone()
+    }
+}
+
+/// Rendezvous hashing of the part of a name before `#`, so that all counters of a key live on one server, every gateway
+/// agrees which, and a new server takes over only its share. The score is the first half of BLAKE3 of the server as
+/// configured, a space, and that part; the highest wins.
+fn place(base: &[u8], servers: &[String]) -> usize {
+    if servers.len() < 2 {
+        return 0;
+    }
+    let score = |server: &String| Fingerprint::of(&[server.as_bytes(), b" ", base].concat());
+    (0..servers.len()).max_by_key(|index| score(&servers[*index])).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -66,38 +128,78 @@ mod tests {
     use super::*;
     use crate::limit::Edge;
 
+    fn names(prefix: &str, limit: &str, rates: &[Rate]) -> Names {
+        Names::new(prefix, &Arc::new(Limit::new(limit, rates)))
+    }
+
+    fn rate(text: &str) -> Rate {
+        text.parse().unwrap()
+    }
+
     #[test]
     fn names_are_short_and_printable() {
         let sliding = Strategy::Sliding { precision: 60, edge: Edge::Whole };
-        let rate = Rate::new(1, Duration::from_micros(2_678_399_999_999)).unwrap().counted(sliding).unwrap();
-        let limit = Limit::new(&"l".repeat(64), std::slice::from_ref(&rate));
-        let name = counter(&base(&"p".repeat(64), &limit, Fingerprint::of(b"\0 \n")), &rate, u64::MAX);
+        let longest = Rate::new(1, Duration::from_micros(2_678_399_999_999)).unwrap().counted(sliding).unwrap();
+        let names = names(&"p".repeat(64), &"l".repeat(64), &[longest]);
+        let mut name = Vec::new();
+        names.counter(Fingerprint::of(b"\0 \n"), 0, u64::MAX, &mut name);
         assert!(name.len() <= 250, "{}", name.len());
-        assert!(name.bytes().all(|byte| byte.is_ascii_graphic()), "{name}");
+        assert!(name.iter().all(u8::is_ascii_graphic), "{name:?}");
+    }
+
+    #[test]
+    fn names_say_what_is_counted() {
+        let names = names("gw", "l", &[rate("10/s"), rate("5/month"), rate("3/m burst 9")]);
+        let key = Fingerprint::of(b"k");
+        let written = |write: &dyn Fn(&mut Vec<u8>)| {
+            let mut name = Vec::new();
+            write(&mut name);
+            String::from_utf8(name).unwrap().replace(&key.to_string(), "KEY")
+        };
+        assert_eq!(written(&|out| names.counter(key, 0, 17, out)), "gw:l:KEY#s.17");
+        assert_eq!(written(&|out| names.counter(key, 1, 1_764_547_200, out)), "gw:l:KEY#month.1764547200");
+        assert!(written(&|out| names.state(key, out)).starts_with("gw:l:KEY#="));
     }
 
     #[test]
     fn counters_outlive_their_window() {
         let now = Time::from_micros(1_700_000_000_000_000);
-        let rate = |text: &str| text.parse::<Rate>().unwrap();
-        assert_eq!(lifetime(&[rate("1/s")], now), 2 + 5);
-        assert_eq!(lifetime(&[rate("1/14d")], now), 28 * 86_400 + 5);
-        assert_eq!(lifetime(&[rate("1/31d")], now), 1_700_000_000 + 62 * 86_400 + 5);
+        let names = names("gw", "l", &[rate("1/s"), rate("1/14d"), rate("1/31d"), rate("1/m burst 2")]);
+        let lifetimes: Vec<u32> = (0..3).map(|place| names.lifetime(place, now)).collect();
+        assert_eq!(lifetimes, [2 + 5, 28 * 86_400 + 5, 1_700_000_000 + 62 * 86_400 + 5]);
+        assert_eq!(names.state_lifetime(now), 120 + 5);
+    }
+
+    #[test]
+    fn names_of_limits_that_are_gone_are_forgotten() {
+        let mut all = AllNames::new("gw");
+        let limit = || Arc::new(Limit::new("l", &[rate("1/s")]));
+        let kept = all.of(&limit());
+        (0..100).for_each(|_| drop(all.of(&limit())));
+        assert!(all.of.len() <= 2, "{}", all.of.len());
+        assert!(Rc::ptr_eq(&all.of(&kept.limit.clone()), &kept));
     }
 
     #[test]
     fn a_new_server_takes_only_its_share() {
         let three: Vec<String> = (1..=3).map(|host| format!("10.0.0.{host}:11211")).collect();
         let four: Vec<String> = (1..=4).map(|host| format!("10.0.0.{host}:11211")).collect();
+        let names = names("gw", "l", &[rate("1/s")]);
         let mut moved = 0;
-        for key in 0..2_000 {
-            let (s, m) = (format!("gw:l:{key}#s.1"), format!("gw:l:{key}#10m.7"));
-            let before = Placement.route(s.as_bytes(), &three);
-            assert_eq!(before, Placement.route(m.as_bytes(), &three), "one key, one server");
-            let after = Placement.route(s.as_bytes(), &four);
+        for number in 0..2_000_u32 {
+            let key = Fingerprint::of(&number.to_be_bytes());
+            let (before, after) = (names.server(key, &three), names.server(key, &four));
             assert!(after == before || after == 3);
             moved += usize::from(after == 3);
         }
         assert!((400..600).contains(&moved), "{moved} of 2000 moved, a quarter is 500");
+    }
+
+    #[test]
+    fn every_build_places_a_key_alike() {
+        let servers = ["a:1", "b:1", "c:1"].map(str::to_owned);
+        let placed: Vec<usize> = (0..8).map(|key| place(format!("gw:l:{key}").as_bytes(), &servers)).collect();
+        // By an implementation of BLAKE3 in another language.
+        assert_eq!(placed, [2, 2, 0, 1, 1, 0, 0, 1]);
     }
 }

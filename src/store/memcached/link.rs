@@ -1,125 +1,190 @@
-//! The connection to Memcached: the crate's client, and what is known of the other side.
+//! The connection to one server: connect in the background, exchange, and on any failure begin again after a pause.
+//!
+//! A request never finds out for itself that a server is away: that is known here, and so is when it is back.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::time::Duration;
 
-use memcache::exp::{AsyncMetaClient, Error, Op, OpResult, Router};
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::Health;
-use super::keys::Placement;
-use crate::clock::{Time, micros};
-use crate::config;
+use super::book::Book;
+use super::wire::{self, Garbage};
+use crate::clock::micros;
 
-/// How long a Memcached that did not answer is left alone.
-const BACK_OFF: Duration = Duration::from_millis(250);
-/// The shortest time between two log lines about a Memcached that is away.
-const LOG_EVERY: Duration = Duration::from_secs(1);
+/// The pause before the second attempt to connect; it doubles with every further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest that finding the address and connecting may take. Nobody waits for it.
+const CONNECT: Duration = Duration::from_secs(1);
+/// A connection that lasted for this long was no failure.
+const LASTING: Duration = Duration::from_secs(1);
 
-/// What came of one operation.
-pub(super) type Outcome = Result<OpResult, Error>;
-
-/// The client and what is known of the other side.
-pub(super) struct Link {
-    pub(super) config: config::Memcached,
-    client: Option<AsyncMetaClient>,
-    health: Arc<Health>,
-    /// For each server, until when nothing is asked of it, while it does not answer.
-    away: Vec<Option<Time>>,
-    logged: Option<Instant>,
+/// Why a server is not to be had.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// It cannot be connected to, or the connection broke.
+    Io(io::Error),
+    /// It closed the connection.
+    Closed,
+    /// It did not answer in time.
+    Silent,
+    /// What it answered is not Memcached's protocol.
+    Garbage,
+    /// It answered, but did nothing of what it was asked.
+    Failed(String),
 }
 
-impl Link {
-    pub(super) fn new(config: config::Memcached, health: Arc<Health>) -> Self {
-        let away = vec![None; config.servers.len()];
-        Self { config, client: None, health, away, logged: None }
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::Closed => f.write_str("it closed the connection"),
+            Self::Silent => f.write_str("it did not answer in time"),
+            Self::Garbage => f.write_str("its answer is not Memcached's protocol"),
+            Self::Failed(answer) => write!(f, "it answered \"{answer}\""),
+        }
     }
+}
 
-    /// Which server all counters of a key are on.
-    pub(super) fn place(&self, base: &str) -> usize {
-        Placement.route(base.as_bytes(), &self.config.servers)
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
     }
+}
 
-    /// Whether a server is left alone for now: the others go on without it.
-    pub(super) fn is_away(&self, server: usize, now: Time) -> bool {
-        self.away.get(server).is_none_or(|away| away.is_some_and(|until| now < until))
+impl From<Garbage> for Failure {
+    fn from(_: Garbage) -> Self {
+        Self::Garbage
     }
+}
 
-    /// Runs `ops`, each with its server, in one exchange. `None` if nothing came of it; what failed in part is an
-    /// error in its place.
-    pub(super) async fn run(&mut self, ops: Vec<(usize, Op)>, now: Time) -> Option<Vec<Outcome>> {
-        let (servers, ops): (Vec<usize>, Vec<Op>) = ops.into_iter().unzip();
-        let begun = Instant::now();
-        self.health.round_trips.one();
-        let results = match self.client().await {
-            Ok(client) => client.run_batch(ops).await,
-            Err(error) => Err(error),
+/// Keeps the connection to a server of the book, for ever.
+pub(super) async fn keep(book: &Book, server: usize) {
+    let mut pause = Duration::ZERO;
+    loop {
+        let (failure, was_good) = match connect(book, server).await {
+            Ok(stream) => {
+                book.up(server);
+                let mut exchanges = Exchanges { book, server, under_way: VecDeque::new(), good: false };
+                let begun = Instant::now();
+                let Err(failure) = exchanges.run(stream).await;
+                (failure, exchanges.good || begun.elapsed() >= LASTING)
+            }
+            Err(failure) => (failure, false),
         };
-        self.health.latency.observe(micros(begun.elapsed()));
-        let until = now.after(begun.elapsed() + BACK_OFF);
-        match results {
-            Ok(results) => {
-                self.note(&servers, &results, until);
-                Some(results)
-            }
-            Err(error) => {
-                self.away.fill(Some(until));
-                self.failed(&error);
-                None
+        book.down(server, &failure);
+        if was_good {
+            // Most likely it has been restarted.
+            pause = Duration::ZERO;
+        }
+        sleep(pause).await;
+        pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+    }
+}
+
+/// Connects and sees that somebody answers. The name is looked up each time, since its address may have changed.
+async fn connect(book: &Book, server: usize) -> Result<TcpStream, Failure> {
+    let attempt = timeout(CONNECT, TcpStream::connect(book.address(server)));
+    tokio::pin!(attempt);
+    let connected = match timeout(book.timeout, &mut attempt).await {
+        Ok(connected) => connected,
+        Err(_) => {
+            // Those who have waited for it so far need not go on.
+            book.down(server, &Failure::Silent);
+            attempt.await
+        }
+    };
+    let mut stream = connected.map_err(|_| Failure::Silent)??;
+    stream.set_nodelay(true)?;
+    let (question, expected) = wire::NOTHING;
+    let mut answer = [0; wire::NOTHING.1.len()];
+    let probe = async {
+        stream.write_all(question).await?;
+        stream.read_exact(&mut answer).await
+    };
+    timeout(book.timeout, probe).await.map_err(|_| Failure::Silent)??;
+    if answer == *expected { Ok(stream) } else { Err(Failure::Garbage) }
+}
+
+/// The exchanges on one connection.
+struct Exchanges<'a> {
+    book: &'a Book,
+    server: usize,
+    /// How many answers each gets, and when it began.
+    under_way: VecDeque<(usize, Instant)>,
+    /// Whether any of them came to something.
+    good: bool,
+}
+
+/// What never is.
+enum Never {}
+
+impl Exchanges<'_> {
+    /// Sends what is due and takes over what comes, until something fails.
+    async fn run(&mut self, mut stream: TcpStream) -> Result<Never, Failure> {
+        let (mut read, mut write) = stream.split();
+        let (mut out, mut input) = (Vec::new(), BytesMut::with_capacity(16 << 10));
+        let mut written = 0;
+        loop {
+            self.compose(&mut out);
+            let deadline = self.under_way.front().map(|(_, begun)| *begun + self.book.timeout);
+            tokio::select! {
+                biased;
+                more = write.write(&out[written..]), if written < out.len() => {
+                    written += more?;
+                    if written == out.len() {
+                        out.clear();
+                        written = 0;
+                    }
+                }
+                more = read.read_buf(&mut input) => {
+                    if more? == 0 {
+                        return Err(Failure::Closed);
+                    }
+                    self.take_answers(&mut input)?;
+                }
+                () = self.book.wakes(self.server) => {}
+                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                    return Err(Failure::Silent);
+                }
             }
         }
     }
 
-    /// Notes which servers have answered, and leaves those alone that have not.
-    fn note(&mut self, servers: &[usize], results: &[Outcome], until: Time) {
-        let mut back = false;
-        for (server, away) in self.away.iter_mut().enumerate() {
-            let answers = servers.iter().zip(results).filter(|(at, _)| **at == server).map(|(_, answer)| answer);
-            let (failed, asked) = answers.fold((0, 0), |(f, a), answer| (f + usize::from(answer.is_err()), a + 1));
-            match failed {
-                _ if asked == 0 => {}
-                0 => back |= away.take().is_some(),
-                failed if failed == asked => *away = Some(until),
-                _ => {}
-            }
-        }
-        if let Some(error) = results.iter().find_map(|result| result.as_ref().err()) {
-            self.failed(error);
-        } else {
-            self.tell();
-            if back {
-                tracing::info!("memcached is back");
+    fn compose(&mut self, out: &mut Vec<u8>) {
+        let mut ledger = self.book.ledger.borrow_mut();
+        while ledger.is_due(self.server) {
+            let answers = ledger.compose(self.server, out);
+            if answers > 0 {
+                self.book.health.round_trips.one();
+                self.under_way.push_back((answers, Instant::now()));
             }
         }
     }
 
-    /// Tells those who ask until when no server is to be had at all.
-    fn tell(&self) {
-        let all_away = self.away.iter().copied().collect::<Option<Vec<_>>>().and_then(|until| until.into_iter().min());
-        self.health.away_until.store(all_away.map_or(0, Time::micros), Ordering::Relaxed);
-    }
-
-    async fn client(&mut self) -> Result<&AsyncMetaClient, Error> {
-        let client = match self.client.take() {
-            Some(client) => client,
-            None => {
-                AsyncMetaClient::builder()
-                    .router(Placement)
-                    .connect_timeout(Some(self.config.timeout))
-                    .io_timeout(Some(self.config.timeout))
-                    .connect_multiple_async(&self.config.servers)
-                    .await?
+    /// Takes over the answers to every exchange that has been answered in full.
+    fn take_answers(&mut self, input: &mut BytesMut) -> Result<(), Failure> {
+        while let Some((count, begun)) = self.under_way.front().copied() {
+            let mut answers = Vec::with_capacity(count);
+            let mut length = 0;
+            while answers.len() < count {
+                let Some((answer, more)) = wire::answer(&input[length..])? else { return Ok(()) };
+                answers.push(answer);
+                length += more;
             }
-        };
-        Ok(self.client.insert(client))
-    }
-
-    fn failed(&mut self, error: &Error) {
-        self.tell();
-        self.health.errors.one();
-        if self.logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
-            self.logged = Some(Instant::now());
-            tracing::warn!(%error, "memcached does not answer: requests are not counted");
+            self.under_way.pop_front();
+            self.book.health.latency.observe(micros(begun.elapsed()));
+            self.book.answered(self.server, &answers).map_err(Failure::Failed)?;
+            self.good = true;
+            input.advance(length);
         }
+        // Nobody asked for what is left.
+        if input.is_empty() { Ok(()) } else { Err(Failure::Garbage) }
     }
 }

@@ -10,11 +10,11 @@ use foldhash::fast::RandomState;
 use hashlink::LruCache;
 use parking_lot::Mutex;
 
-use super::{Ask, Wish};
+use super::Wish;
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Limit, Verdict};
-use crate::store::Verdicts;
+use crate::store::{Ask, Verdicts};
 
 /// Enough that workers seldom meet.
 const SHARDS: u64 = 64;

@@ -1,0 +1,53 @@
+//! What Memcached has counted, read back: what is admitted and not counted would be fast for nothing.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use memcache::exp::{AsyncMetaClient, Get};
+use tokio::time::sleep;
+
+use gateway::clock;
+
+use super::plain::sum;
+use super::question::Question;
+use super::way::client;
+
+/// Counters that are read at once.
+const CHUNK: usize = 1_000;
+
+/// The counters of one rate, as they were at first.
+pub(crate) struct Ledger {
+    client: AsyncMetaClient,
+    counters: Vec<String>,
+    first: u64,
+}
+
+impl Ledger {
+    pub(crate) async fn open(server: SocketAddr, question: &Question) -> Self {
+        let mut ledger = Self { client: client(server, 1).await, counters: question.ledger(clock::now()), first: 0 };
+        ledger.first = ledger.sum().await;
+        ledger
+    }
+
+    /// What was counted since, once all of `made` is or a while has passed.
+    pub(crate) async fn counted(&self, made: u64) -> u64 {
+        let mut counted = 0;
+        for _ in 0..5 {
+            counted = self.sum().await - self.first;
+            if counted >= made {
+                break;
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+        counted
+    }
+
+    async fn sum(&self) -> u64 {
+        let mut total = 0;
+        for names in self.counters.chunks(CHUNK) {
+            let results = self.client.run_many(names.iter().map(Get::new)).await.unwrap();
+            total += results.iter().map(|result| sum(result.as_ref().unwrap())).sum::<u64>();
+        }
+        total
+    }
+}

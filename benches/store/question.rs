@@ -1,0 +1,62 @@
+//! What is asked: one limit for many keys, and how its counters are called.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gateway::clock::Time;
+use gateway::fingerprint::Fingerprint;
+use gateway::limit::{Cell, Limit, Rate};
+
+/// The first part of every counter's name.
+pub(crate) const PREFIX: &str = "bench";
+/// From one key to the next; prime to the numbers of keys.
+const STEP: usize = 7919;
+
+/// One limit, asked for one key after the other.
+pub(crate) struct Question {
+    pub(crate) limit: Arc<Limit>,
+    pub(crate) keys: Vec<Fingerprint>,
+    asked: AtomicUsize,
+}
+
+impl Question {
+    pub(crate) fn new(limit: &Arc<Limit>, keys: usize) -> Self {
+        let keys = (0..keys).map(|key| Fingerprint::of(&key.to_be_bytes())).collect();
+        Self { limit: limit.clone(), keys, asked: AtomicUsize::new(0) }
+    }
+
+    /// The key that is asked for next.
+    pub(crate) fn key(&self) -> Fingerprint {
+        self.keys[self.asked.fetch_add(STEP, Ordering::Relaxed) % self.keys.len()]
+    }
+
+    /// The counters of a key, bucket by bucket: the place of the rate, and the name.
+    pub(crate) fn counters(&self, key: Fingerprint, cell: &mut Cell) -> Vec<(usize, String)> {
+        let rates = self.limit.rates();
+        let base = self.base(key);
+        cell.counts_mut(rates).map(|(place, bucket, _)| (place, counter(&base, &rates[place], bucket))).collect()
+    }
+
+    /// The counters of the last rate that what is admitted at `now` or soon after is added to, of all keys.
+    pub(crate) fn ledger(&self, now: Time) -> Vec<String> {
+        let rates = self.limit.rates();
+        let last = rates.len() - 1;
+        let mut cell = Cell::new(rates, now);
+        let (_, bucket, _) = cell.counts_mut(rates).find(|(place, ..)| *place == last).unwrap();
+        let names = |key: &Fingerprint| [bucket, bucket + 1].map(|at| counter(&self.base(*key), &rates[last], at));
+        self.keys.iter().flat_map(names).collect()
+    }
+
+    fn base(&self, key: Fingerprint) -> String {
+        format!("{PREFIX}:{}:{key}", self.limit.name())
+    }
+}
+
+fn counter(base: &str, rate: &Rate, bucket: u64) -> String {
+    format!("{base}#{}.{bucket}", rate.period())
+}
+
+/// Seconds that a counter is kept.
+pub(crate) fn lifetime(rate: &Rate) -> u32 {
+    u32::try_from(rate.memory().div_ceil(1_000_000) + 5).unwrap()
+}

@@ -1,0 +1,79 @@
+//! The ways to decide that are compared.
+
+use std::net::SocketAddr;
+
+use memcache::exp::AsyncMetaClient;
+
+use gateway::clock;
+use gateway::config;
+use gateway::store::{Answer, Ask, Store};
+
+use super::plain;
+use super::question::{PREFIX, Question};
+
+/// Which way.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Kind {
+    /// The gateway's store.
+    Store,
+    /// Every request for itself.
+    Plain,
+    /// Nothing is decided: one counter is read.
+    Bare,
+}
+
+/// A way, connected.
+pub(crate) enum Way {
+    Store(Box<Store>),
+    Plain(AsyncMetaClient),
+    Bare(AsyncMetaClient),
+}
+
+impl Way {
+    /// The way to this memcached; if requests connect for themselves, with so many connections.
+    pub(crate) async fn open(kind: Kind, config: &config::Store, server: SocketAddr, connections: usize) -> Self {
+        match kind {
+            Kind::Store => Self::Store(Box::new(Store::open(config).unwrap())),
+            Kind::Plain => Self::Plain(client(server, connections).await),
+            Kind::Bare => Self::Bare(client(server, connections).await),
+        }
+    }
+
+    /// Decides for the next key: whether it is admitted.
+    pub(crate) async fn decide(&self, question: &Question) -> bool {
+        let key = question.key();
+        match self {
+            Self::Store(store) => {
+                let ask = Ask { limit: &question.limit, key, need: 1, cost: 1, advisory: false, place: 0 };
+                let verdicts = match store.decide(&[ask], clock::now()) {
+                    Answer::Now(verdicts) => {
+                        tokio::task::yield_now().await;
+                        verdicts
+                    }
+                    Answer::Later(verdicts) => verdicts.await.unwrap(),
+                    Answer::Away => panic!("the store is away"),
+                };
+                verdicts.iter().all(|(_, verdict)| verdict.admitted)
+            }
+            Self::Plain(client) => plain::decide(client, question, key).await.admitted,
+            Self::Bare(client) => client.get(PREFIX).send().await.is_ok(),
+        }
+    }
+
+    /// Exchanges so far, as far as they are counted.
+    pub(crate) fn round_trips(&self) -> u64 {
+        match self {
+            Self::Store(store) => match &**store {
+                Store::Memcached(memcached) => memcached.health().round_trips.get(),
+                Store::Memory(_) => 0,
+            },
+            Self::Plain(_) | Self::Bare(_) => 0,
+        }
+    }
+}
+
+/// A client that keeps its connections: nobody dials twice.
+pub(crate) async fn client(server: SocketAddr, connections: usize) -> AsyncMetaClient {
+    let builder = AsyncMetaClient::builder().max_idle(connections).max_connections(Some(connections));
+    builder.connect_async(server).await.unwrap()
+}

@@ -1,0 +1,149 @@
+//! The ledger and those who work on it, all on one thread: one task takes decisions in, one for each server exchanges,
+//! and one ends waits that have lasted for long enough.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::spawn_local;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::health::Health;
+use super::jobs::Job;
+use super::ledger::Ledger;
+use super::link::{self, Failure};
+use super::refused::Refused;
+use super::wire::Answer;
+use crate::config;
+
+/// Decisions that are taken in at once at most.
+const INTAKE: usize = 256;
+/// How often it is seen whether all is written, before the process ends.
+const LAST_LOOKS: Duration = Duration::from_millis(1);
+
+/// What the tasks share.
+pub(super) struct Book {
+    pub(super) ledger: RefCell<Ledger>,
+    pub(super) health: Arc<Health>,
+    /// The longest that anybody waits for an answer.
+    pub(super) timeout: Duration,
+    servers: Vec<String>,
+    /// For each server, that something is due to be sent.
+    due: Vec<Notify>,
+    /// That somebody waits, after nobody did.
+    waits: Notify,
+}
+
+/// Works until the last sender of jobs is gone, and then until Memcached knows all, or `timeout` has passed.
+pub(super) async fn run(
+    config: config::Memcached,
+    jobs: UnboundedReceiver<Box<Job>>,
+    health: Arc<Health>,
+    refused: Arc<Refused>,
+) {
+    let book = Rc::new(Book {
+        ledger: RefCell::new(Ledger::new(&config, health.clone(), refused)),
+        health,
+        timeout: config.timeout,
+        due: config.servers.iter().map(|_| Notify::new()).collect(),
+        servers: config.servers,
+        waits: Notify::new(),
+    });
+    for server in 0..book.servers.len() {
+        let book = book.clone();
+        spawn_local(async move { link::keep(&book, server).await });
+    }
+    let expiring = book.clone();
+    spawn_local(async move { expiring.expire().await });
+    book.take_in(jobs).await;
+    let end = Instant::now() + book.timeout;
+    while !book.ledger.borrow().is_settled() && Instant::now() < end {
+        sleep(LAST_LOOKS).await;
+    }
+}
+
+impl Book {
+    async fn take_in(&self, mut jobs: UnboundedReceiver<Box<Job>>) {
+        let mut batch = Vec::with_capacity(INTAKE);
+        while jobs.recv_many(&mut batch, INTAKE).await > 0 {
+            let deadline = Instant::now() + self.timeout;
+            let mut ledger = self.ledger.borrow_mut();
+            let nobody_waited = ledger.is_idle();
+            batch.drain(..).for_each(|job| ledger.submit(job, deadline));
+            if nobody_waited && !ledger.is_idle() {
+                self.waits.notify_one();
+            }
+            self.wake(&ledger);
+        }
+    }
+
+    /// Ends waits that have lasted for long enough.
+    async fn expire(&self) {
+        loop {
+            let next = {
+                let mut ledger = self.ledger.borrow_mut();
+                let next = ledger.expire(Instant::now());
+                self.wake(&ledger);
+                next
+            };
+            match next {
+                Some(next) => sleep_until(next).await,
+                None => self.waits.notified().await,
+            }
+        }
+    }
+
+    fn wake(&self, ledger: &Ledger) {
+        let due = self.due.iter().enumerate().filter(|(server, _)| ledger.is_due(*server));
+        due.for_each(|(_, due)| due.notify_one());
+    }
+
+    /// Waits until something is due to be sent to this server.
+    pub(super) async fn wakes(&self, server: usize) {
+        self.due[server].notified().await;
+    }
+
+    /// The address of a server, as it was configured.
+    pub(super) fn address(&self, server: usize) -> &str {
+        &self.servers[server]
+    }
+
+    /// Takes over the answers to an exchange; what one of them says if none is good.
+    pub(super) fn answered(&self, server: usize, answers: &[Answer<'_>]) -> Result<(), String> {
+        let mut ledger = self.ledger.borrow_mut();
+        let good = ledger.answered(server, answers);
+        self.wake(&ledger);
+        let failed = answers.iter().find_map(|answer| match answer {
+            Answer::Failed(what) => Some((*what).to_owned()),
+            _ => None,
+        });
+        match failed {
+            Some(what) if !good => Err(what),
+            Some(what) => {
+                self.health.failed(self.address(server), &what);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The server answers.
+    pub(super) fn up(&self, server: usize) {
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.up(server);
+        self.health.up(server, self.address(server));
+        self.wake(&ledger);
+    }
+
+    /// The server is away.
+    pub(super) fn down(&self, server: usize, failure: &Failure) {
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.down(server);
+        self.health.down(server, self.address(server), failure);
+        // What was decided now may be owed to others.
+        self.wake(&ledger);
+    }
+}

@@ -1,0 +1,77 @@
+//! What this process has admitted and Memcached has not confirmed, bucket by bucket.
+
+/// All debts of one cell.
+#[derive(Debug, Default)]
+pub(super) struct Debts(Vec<Debt>);
+
+/// What is owed to one counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Debt {
+    pub(super) place: usize,
+    pub(super) bucket: u64,
+    /// How much; 0 where the counter is only to be told, because Memcached has lost it.
+    pub(super) amount: u64,
+    /// How much of it was sent without an answer: it may have arrived.
+    pub(super) doubt: u64,
+}
+
+impl Debts {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn of(&self, place: usize, bucket: u64) -> Option<&Debt> {
+        self.0.iter().find(|debt| (debt.place, debt.bucket) == (place, bucket))
+    }
+
+    /// Owes `amount` more.
+    pub(super) fn owe(&mut self, place: usize, bucket: u64, amount: u64) {
+        let debt = self.entry(place, bucket);
+        debt.amount = debt.amount.saturating_add(amount);
+    }
+
+    /// Owes again what was sent without an answer.
+    pub(super) fn doubt(&mut self, place: usize, bucket: u64, amount: u64) {
+        let debt = self.entry(place, bucket);
+        debt.amount = debt.amount.saturating_add(amount);
+        debt.doubt = debt.doubt.saturating_add(amount);
+    }
+
+    /// Ends the doubt: what was in doubt is owed no more if it `arrived`. Returns what is owed then.
+    pub(super) fn settle(&mut self, place: usize, bucket: u64, arrived: impl FnOnce(Debt) -> bool) -> u64 {
+        let Some(at) = self.0.iter().position(|debt| (debt.place, debt.bucket) == (place, bucket)) else { return 0 };
+        let debt = &mut self.0[at];
+        if debt.doubt == 0 {
+            return debt.amount;
+        }
+        if arrived(*debt) {
+            debt.amount -= debt.doubt;
+        }
+        debt.doubt = 0;
+        let left = debt.amount;
+        if left == 0 {
+            self.0.remove(at);
+        }
+        left
+    }
+
+    /// Takes what can be sent: what is in doubt has to be asked for first.
+    pub(super) fn take(&mut self) -> Vec<Debt> {
+        let (doubtful, certain) = std::mem::take(&mut self.0).into_iter().partition(|debt| debt.doubt > 0);
+        self.0 = doubtful;
+        certain
+    }
+
+    /// Drops what `matters` to nobody any more.
+    pub(super) fn retain(&mut self, matters: impl Fn(&Debt) -> bool) {
+        self.0.retain(matters);
+    }
+
+    fn entry(&mut self, place: usize, bucket: u64) -> &mut Debt {
+        let at = self.0.iter().position(|debt| (debt.place, debt.bucket) == (place, bucket)).unwrap_or_else(|| {
+            self.0.push(Debt { place, bucket, amount: 0, doubt: 0 });
+            self.0.len() - 1
+        });
+        &mut self.0[at]
+    }
+}

@@ -1,0 +1,104 @@
+//! How it goes with Memcached: what the metrics tell, and the log.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::tally::{Counter, Histogram};
+
+/// The shortest time between two log lines about failures.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// How the exchanges with Memcached go.
+#[derive(Debug, Default)]
+pub struct Health {
+    /// Exchanges begun.
+    pub round_trips: Counter,
+    /// Exchanges that failed in whole or in part, and attempts to connect that failed.
+    pub errors: Counter,
+    /// Decisions that needed no exchange, because a refusal still held.
+    pub remembered: Counter,
+    /// Decisions made from the last known counts, because a server did not answer.
+    pub local: Counter,
+    /// Counters that were known and that Memcached had lost: evicted, or gone with a restart.
+    pub lost: Counter,
+    /// Keys that had to make room before Memcached knew what they had been admitted.
+    pub forgotten: Counter,
+    /// How long exchanges took.
+    pub latency: Histogram,
+    /// The servers, in the order of the configuration.
+    pub servers: Box<[Server]>,
+    logged: Mutex<Option<Instant>>,
+}
+
+/// How it goes with one server.
+#[derive(Debug)]
+pub struct Server {
+    /// As configured.
+    pub address: String,
+    /// Whether it answers. One that was never asked is taken for one that does.
+    up: AtomicBool,
+    /// How many seconds its clock is ahead of ours, and what it has evicted, as it said last.
+    skew: AtomicI64,
+    evictions: AtomicU64,
+}
+
+impl Server {
+    /// Whether it answers.
+    pub fn is_up(&self) -> bool {
+        self.up.load(Ordering::Relaxed)
+    }
+
+    /// How many seconds its clock was ahead of ours when it was asked last.
+    #[expect(clippy::cast_precision_loss, reason = "seconds that matter are few")]
+    pub fn skew(&self) -> f64 {
+        self.skew.load(Ordering::Relaxed) as f64
+    }
+
+    /// How many items it had evicted when it was asked last.
+    #[expect(clippy::cast_precision_loss, reason = "metrics are doubles")]
+    pub fn evictions(&self) -> f64 {
+        self.evictions.load(Ordering::Relaxed) as f64
+    }
+}
+
+impl Health {
+    pub(super) fn new(servers: &[String]) -> Self {
+        let server = |address: &String| Server {
+            address: address.clone(),
+            up: AtomicBool::new(true),
+            skew: AtomicI64::new(0),
+            evictions: AtomicU64::new(0),
+        };
+        Self { servers: servers.iter().map(server).collect(), ..Self::default() }
+    }
+
+    /// Whether no server answers.
+    pub(super) fn is_away(&self) -> bool {
+        self.servers.iter().all(|server| !server.is_up())
+    }
+
+    pub(super) fn up(&self, server: usize, address: &str) {
+        if !self.servers[server].up.swap(true, Ordering::Relaxed) {
+            tracing::info!(server = address, "memcached is back");
+        }
+    }
+
+    pub(super) fn down(&self, server: usize, address: &str, failure: impl fmt::Display) {
+        self.servers[server].up.store(false, Ordering::Relaxed);
+        self.failed(address, failure);
+    }
+
+    /// Counts a failure, and says so if nothing was said for a while.
+    pub(super) fn failed(&self, address: &str, failure: impl fmt::Display) {
+        self.errors.one();
+        let mut logged = self.logged.lock();
+        if logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
+            *logged = Some(Instant::now());
+            tracing::warn!(server = address, %failure, "memcached does not answer");
+        }
+    }
+}

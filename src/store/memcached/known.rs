@@ -1,0 +1,207 @@
+//! One cell as this process knows it: what Memcached said last, and what was admitted since.
+//!
+//! A cell is part of one exchange at a time, so its increments and reads reach Memcached in order. Every increment
+//! carries as its initial value all that is known: whatever has been lost, by eviction or by a restart, is there again
+//! with the next request.
+
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+
+use super::debts::{Debt, Debts};
+use super::keys::Names;
+use super::whole::Whole;
+use super::wire::{self, Answer};
+use crate::clock::Time;
+use crate::fingerprint::Fingerprint;
+use crate::limit::{Cell, Limit};
+
+/// A cell and who waits for it.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) names: Rc<Names>,
+    pub(super) key: Fingerprint,
+    pub(super) server: usize,
+    pub(super) cell: Cell,
+    /// When it was decided on last, by the clock of those who asked.
+    pub(super) now: Time,
+    pub(super) debts: Debts,
+    /// The state of the rates that are kept as a whole, if there are any.
+    pub(super) whole: Option<Box<Whole>>,
+    /// The jobs that wait for it to be read.
+    pub(super) waiting: SmallVec<[u64; 2]>,
+    pub(super) stage: Stage,
+    /// Whether all of it was read in the last exchange.
+    fresh: bool,
+}
+
+/// Where a cell is on its way to Memcached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Nothing is wanted of Memcached.
+    Idle,
+    /// It is to be part of one of the next exchanges.
+    Queued,
+    /// It is part of an exchange that is under way.
+    Asked,
+}
+
+/// One command of an exchange.
+#[derive(Debug)]
+pub(super) enum Op {
+    /// Adds to a counter and reads it.
+    Add(Debt),
+    /// Reads a counter: the place of its rate, and the bucket.
+    Count(usize, u64),
+    /// Replaces the state: what was charged to it, and the bytes.
+    Swap(u64, Vec<u8>),
+    /// Reads the state.
+    Value,
+}
+
+/// What came of an exchange.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Filled {
+    /// How many commands failed.
+    pub(super) failed: usize,
+    /// How many counts that were known Memcached has lost.
+    pub(super) lost: u64,
+    /// Whether what is known now is what a decision needs.
+    pub(super) is_current: bool,
+}
+
+impl Known {
+    pub(super) fn new(names: Rc<Names>, key: Fingerprint, server: usize, now: Time) -> Self {
+        let limit = &names.limit;
+        let whole = limit.is_whole().then(Box::default);
+        let cell = Cell::new(limit.rates(), now);
+        let (debts, waiting, stage) = (Debts::default(), SmallVec::new(), Stage::Idle);
+        Self { names, key, server, cell, now, debts, whole, waiting, stage, fresh: false }
+    }
+
+    /// Moves it on to `now`, for the rates of this limit.
+    pub(super) fn advance(&mut self, limit: &Limit, now: Time) {
+        self.now = now;
+        self.cell.advance(limit.rates(), now);
+    }
+
+    /// Counts `cost`, and owes it to Memcached. It has been advanced to `now`.
+    pub(super) fn charge(&mut self, limit: &Limit, now: Time, cost: u64) {
+        limit.charge(&mut self.cell, now, cost);
+        let Self { cell, debts, whole, .. } = self;
+        for (place, bucket) in cell.newest(limit.rates()) {
+            if debts.of(place, bucket).is_none() {
+                debts.retain(|debt| debt.place != place || cell.count(limit.rates(), place, debt.bucket).is_some());
+            }
+            debts.owe(place, bucket, cost);
+        }
+        if let Some(whole) = whole {
+            whole.owe(cost);
+        }
+    }
+
+    /// Whether Memcached is to be told something.
+    pub(super) fn owes(&self) -> bool {
+        !self.debts.is_empty() || self.whole.as_ref().is_some_and(|whole| whole.owes())
+    }
+
+    /// Whether it can be forgotten without anybody noticing.
+    pub(super) fn is_spent(&self, now: Time) -> bool {
+        self.cell.is_spent(self.names.limit.rates(), now)
+    }
+
+    /// Writes what is owed and asks for what a decision needs; adds a note of each command to `ops`.
+    pub(super) fn compose(&mut self, ops: &mut Vec<Op>, out: &mut Vec<u8>) {
+        let Self { names, key, cell, debts, whole, now, .. } = self;
+        let rates = names.limit.rates();
+        let debts = debts.take();
+        let is_owed = |place, bucket| debts.iter().any(|debt| (debt.place, debt.bucket) == (place, bucket));
+        // What is added to is read on the way. If the rest was read a moment ago, that will do.
+        let read = !std::mem::take(&mut self.fresh)
+            || whole.is_some()
+            || !cell.newest(rates).all(|(place, bucket)| is_owed(place, bucket));
+        for debt in &debts {
+            let Debt { place, bucket, amount, .. } = *debt;
+            let Some(count) = cell.count(rates, place, bucket) else { continue };
+            let lifetime = names.lifetime(place, *now);
+            wire::add(|out| names.counter(*key, place, bucket, out), amount, count.max(amount), lifetime, out);
+            ops.push(Op::Add(*debt));
+        }
+        if read {
+            for (place, bucket, _) in cell.counts_mut(rates) {
+                if !is_owed(place, bucket) {
+                    wire::count(|out| names.counter(*key, place, bucket, out), out);
+                    ops.push(Op::Count(place, bucket));
+                }
+            }
+        }
+        if let Some(whole) = whole {
+            whole.compose(cell, names, (*key, *now), ops, out);
+        }
+        self.stage = Stage::Asked;
+    }
+
+    /// Takes over what Memcached answered.
+    pub(super) fn fill(&mut self, ops: &[Op], answers: &[Answer<'_>]) -> Filled {
+        let mut filled = Filled { is_current: true, ..Filled::default() };
+        for (op, answer) in ops.iter().zip(answers) {
+            let failed = matches!(answer, Answer::Failed(_));
+            filled.failed += usize::from(failed);
+            match op {
+                Op::Add(debt) => match answer.count() {
+                    Some(count) => filled.lost += self.learn(debt.place, debt.bucket, Some(count)),
+                    None => self.debts.owe(debt.place, debt.bucket, debt.amount),
+                },
+                Op::Count(..) if failed => {}
+                Op::Count(place, bucket) => {
+                    let count = (*answer != Answer::Missing).then(|| answer.count().unwrap_or(0));
+                    filled.lost += self.learn(*place, *bucket, count);
+                }
+                Op::Swap(..) | Op::Value => {}
+            }
+        }
+        let Self { cell, names, whole, now, .. } = self;
+        if let Some(whole) = whole {
+            filled.lost += whole.fill(cell, (&names.limit, *now), ops, answers);
+        }
+        let rates = names.limit.rates();
+        let was_read = |place, bucket| {
+            ops.iter().any(|op| match op {
+                Op::Add(debt) => (debt.place, debt.bucket) == (place, bucket),
+                Op::Count(at, of) => (*at, *of) == (place, bucket),
+                _ => false,
+            })
+        };
+        filled.is_current = cell.newest(rates).all(|(place, bucket)| was_read(place, bucket));
+        self.fresh = filled.failed == 0 && ops.iter().any(|op| matches!(op, Op::Count(..)));
+        filled
+    }
+
+    /// Learns what a counter says, `None` if there is none; returns 1 if there should be one.
+    fn learn(&mut self, place: usize, bucket: u64, said: Option<u64>) -> u64 {
+        let rates = self.names.limit.rates();
+        let Some(count) = self.cell.count(rates, place, bucket) else { return 0 };
+        // Others only add: less than what was there before and what is in doubt together says that it has not arrived.
+        let arrived = |debt: Debt| said.is_some_and(|said| said >= count.saturating_sub(debt.amount) + debt.doubt);
+        let owed = self.debts.settle(place, bucket, arrived);
+        let confirmed = count.saturating_sub(owed);
+        // Counters only grow: if one has shrunk, it was lost and begun anew.
+        self.cell.set_count(rates, place, bucket, said.unwrap_or(0).max(confirmed) + owed);
+        if said.is_none() && confirmed > 0 {
+            self.debts.owe(place, bucket, 0);
+            return 1;
+        }
+        0
+    }
+
+    /// Takes back what was sent in an exchange that was not answered.
+    pub(super) fn doubt(&mut self, ops: Vec<Op>) {
+        for op in ops {
+            match (op, &mut self.whole) {
+                (Op::Add(debt), _) => self.debts.doubt(debt.place, debt.bucket, debt.amount),
+                (Op::Swap(cost, value), Some(whole)) => whole.doubt(cost, value),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The state of the rates that are kept as one value: it is replaced if it still is the one that was read. If another
+//! gateway was faster, what is owed is charged again to the state that it left.
+
+use super::keys::Names;
+use super::known::Op;
+use super::wire::{self, Answer};
+use crate::clock::Time;
+use crate::fingerprint::Fingerprint;
+use crate::limit::{Cell, Limit};
+
+/// How a cell's state stands to the one in Memcached.
+#[derive(Debug, Default)]
+pub(super) struct Whole {
+    version: Version,
+    /// What was charged since; `None` if Memcached knows all.
+    owed: Option<u64>,
+    /// What was sent without an answer: what was charged to it, and the bytes.
+    doubt: Option<(u64, Vec<u8>)>,
+}
+
+/// What was read last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Version {
+    /// Nothing.
+    #[default]
+    Unread,
+    /// That there is none.
+    Missing,
+    /// A state, and this stands for it.
+    Of(u64),
+}
+
+impl Whole {
+    pub(super) fn owes(&self) -> bool {
+        self.owed.is_some()
+    }
+
+    /// Owes `cost` more; with 0 only that it be written.
+    pub(super) fn owe(&mut self, cost: u64) {
+        self.owed = Some(self.owed.unwrap_or(0).saturating_add(cost));
+    }
+
+    /// Owes again what was sent without an answer.
+    pub(super) fn doubt(&mut self, cost: u64, value: Vec<u8>) {
+        self.owe(cost);
+        self.doubt = Some((cost, value));
+    }
+
+    /// Writes the state if that is owed, and reads it.
+    pub(super) fn compose(
+        &mut self,
+        cell: &mut Cell,
+        names: &Names,
+        (key, now): (Fingerprint, Time),
+        ops: &mut Vec<Op>,
+        out: &mut Vec<u8>,
+    ) {
+        let version = match self.version {
+            // What is in doubt has to be asked for first, and what may be there as well.
+            _ if self.doubt.is_some() => None,
+            Version::Unread => None,
+            Version::Missing => Some(None),
+            Version::Of(version) => Some(Some(version)),
+        };
+        if let Some(version) = version
+            && let Some(cost) = self.owed.take()
+        {
+            let value = cell.save(names.limit.rates());
+            wire::swap(|out| names.state(key, out), &value, version, names.state_lifetime(now), out);
+            ops.push(Op::Swap(cost, value));
+        }
+        wire::value(|out| names.state(key, out), out);
+        ops.push(Op::Value);
+    }
+
+    /// Takes over what Memcached answered; returns 1 if it has lost what it should know.
+    pub(super) fn fill(
+        &mut self,
+        cell: &mut Cell,
+        (limit, now): (&Limit, Time),
+        ops: &[Op],
+        answers: &[Answer<'_>],
+    ) -> u64 {
+        let mut sent = None;
+        let mut lost = 0;
+        for (op, answer) in ops.iter().zip(answers) {
+            match (op, answer) {
+                (Op::Swap(_, value), Answer::Done) => sent = Some(value),
+                (Op::Swap(cost, _), _) => self.owe(*cost),
+                (Op::Value, Answer::Missing) => {
+                    // A state that nobody needs any more leaves Memcached by itself.
+                    if !cell.is_whole_spent(limit.rates(), now) && self.version != Version::Unread {
+                        lost = u64::from(matches!(self.version, Version::Of(_)));
+                        self.owe(0);
+                    }
+                    (self.version, self.doubt) = (Version::Missing, None);
+                }
+                (Op::Value, Answer::Value(value, Some(version))) => {
+                    self.learn(cell, (limit, now), value, *version, sent);
+                }
+                _ => {}
+            }
+        }
+        lost
+    }
+
+    /// Learns the state that is there now.
+    fn learn(
+        &mut self,
+        cell: &mut Cell,
+        (limit, now): (&Limit, Time),
+        value: &[u8],
+        version: u64,
+        sent: Option<&Vec<u8>>,
+    ) {
+        let before = std::mem::replace(&mut self.version, Version::Of(version));
+        let doubt = self.doubt.take();
+        if before == self.version || sent.is_some_and(|sent| *sent == value) {
+            return;
+        }
+        if let Some((cost, _)) = doubt.filter(|(_, sent)| *sent == value) {
+            // It has arrived. What was charged since is still owed.
+            self.owed = self.owed.and_then(|owed| owed.checked_sub(cost)).filter(|owed| *owed > 0);
+            return;
+        }
+        let rates = limit.rates();
+        let Some(mut theirs) = Cell::restore(rates, now, value) else {
+            // A value that is not ours is overwritten.
+            return self.owe(0);
+        };
+        theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
+        match self.owed {
+            Some(_) if cell.is_whole_spent(rates, now) => self.owed = None,
+            Some(cost) if cost > 0 => limit.charge_whole(&mut theirs, now, cost),
+            owed => self.owed = owed.filter(|cost| *cost > 0),
+        }
+        *cell = theirs;
+    }
+}
