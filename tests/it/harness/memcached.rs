@@ -116,8 +116,8 @@ impl Memcached {
     /// The answers to this command for every counter that was ever seen.
     fn tell_of_counters(&self, command: &str, flags: &str) -> Vec<String> {
         let names = self.names.lock().unwrap();
-        let commands: String = names.iter().map(|name| format!("{command} {name} {flags}\r\n")).collect();
-        self.tell(&format!("{commands}mn\r\n"), "MN")
+        let commands = names.iter().map(|name| format!("{command} {name} {flags}\r\n"));
+        self.tell(&commands.chain(["mn\r\n".to_owned()]).collect::<String>(), "MN")
     }
 
     /// Fills it with other things until no counter is left in it of those that were seen.
