@@ -2,6 +2,7 @@
 
 mod client;
 mod clock;
+mod fault;
 mod gateway;
 mod memcached;
 mod upstream;
@@ -9,6 +10,7 @@ mod wire;
 
 pub(crate) use client::{Client, Response};
 pub(crate) use clock::{align, alone, unix, until};
+pub(crate) use fault::{Fault, Mode};
 pub(crate) use gateway::{Gateway, run};
 pub(crate) use memcached::{Memcached, both_stores};
 pub(crate) use upstream::{Upstream, closed_port, reply};

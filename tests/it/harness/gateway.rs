@@ -53,12 +53,41 @@ impl Gateway {
         Self::from_text(&text("", log, rest))
     }
 
+    /// The same where names are looked up in the file `hosts` first; `None` where the system does not permit that.
+    #[track_caller]
+    pub(crate) fn with_hosts(hosts: &Path, rest: &str) -> Option<Self> {
+        // A file that is bound stays the same one for the gateway as long as it is written in place.
+        let bind = r#"mount --bind "$0" /etc/hosts && exec "$@""#;
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--map-root-user", "--mount", "sh", "-c", bind]).arg(hosts);
+        let mut trial = Command::new("unshare");
+        trial.args(unshare.get_args()).arg("true").stderr(Stdio::null());
+        if !trial.status().is_ok_and(|status| status.success()) {
+            return None;
+        }
+        Some(Self::run(&text("", "", rest), Some(unshare)))
+    }
+
     #[track_caller]
     fn from_text(text: &str) -> Self {
+        Self::run(text, None)
+    }
+
+    /// Starts it with a file of this text, by another program if need be.
+    #[track_caller]
+    fn run(text: &str, starter: Option<Command>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = directory.path().join("gateway.toml");
         std::fs::write(&config, text).unwrap();
-        let mut child = command(&config).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut command = match starter {
+            Some(mut starter) => {
+                starter.arg(env!("CARGO_BIN_EXE_gateway"));
+                starter
+            }
+            None => Command::new(env!("CARGO_BIN_EXE_gateway")),
+        };
+        command.arg("--config").arg(&config).stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Log::default());
         log.follow(child.stderr.take().unwrap());
         let unknown = SocketAddr::from(([0; 4], 0));
@@ -83,6 +112,14 @@ impl Gateway {
     /// A request to the admin listener.
     pub(crate) fn admin(&self, path: &str) -> super::Response {
         Client::connect(self.admin).get(path)
+    }
+
+    /// The sum of a metric over its labels; `None` where there is no such metric.
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
+        let text = self.admin("/metrics");
+        let samples = text.text().lines().filter_map(|line| line.strip_prefix(name));
+        let samples = samples.filter(|rest| rest.starts_with(['{', ' ']));
+        samples.map(|rest| rest.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).reduce(|sum, more| sum + more)
     }
 
     /// The first log line that is as wanted, waiting for it if need be.
@@ -189,13 +226,6 @@ impl Log {
 fn text(server: &str, log: &str, rest: &str) -> String {
     let server = format!("[server]\nlisten = \"127.0.0.1:0\"\nworkers = 2\n{server}\n");
     format!("{server}[admin]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"info\"\n{log}\n{rest}\n")
-}
-
-/// The command that runs a file.
-fn command(config: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
-    command.arg("--config").arg(config).stdin(Stdio::null());
-    command
 }
 
 /// Runs the binary with these arguments to its end.

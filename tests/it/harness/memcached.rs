@@ -1,33 +1,53 @@
 //! A real memcached that can be killed, stopped and started again on the same port.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::clock::until;
+
+const LOOPBACK: &str = "127.0.0.1";
 
 /// One memcached; dropping it kills it.
 pub(crate) struct Memcached {
     child: Child,
+    options: &'static [&'static str],
+    /// The counters that were seen in it.
+    names: Mutex<BTreeSet<String>>,
     pub(crate) address: SocketAddr,
 }
 
 impl Memcached {
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With more options for its command line.
+    pub(crate) fn start_with(options: &'static [&'static str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("port");
         // -1 lets the system pick the port, which memcached writes into this file.
-        let child = spawn("-1").env("MEMCACHED_PORT_FILENAME", &file).spawn().unwrap();
+        let child = spawn(LOOPBACK, "-1", options).env("MEMCACHED_PORT_FILENAME", &file).spawn().unwrap();
         let mut port = None;
         until("memcached writes its port", Duration::from_secs(10), || {
             let text = std::fs::read_to_string(&file).unwrap_or_default();
             port = text.strip_prefix("TCP INET: ").and_then(|port| port.trim().parse().ok());
             port.is_some()
         });
-        Self { child, address: SocketAddr::from(([127, 0, 0, 1], port.unwrap())) }
+        Self { child, options, names: Mutex::default(), address: SocketAddr::from(([127, 0, 0, 1], port.unwrap())) }
+    }
+
+    /// At this address, which nobody else may listen on.
+    pub(crate) fn start_at(address: SocketAddr) -> Self {
+        let child = spawn(&address.ip().to_string(), &address.port().to_string(), &[]).spawn().unwrap();
+        let started = Self { child, options: &[], names: Mutex::default(), address };
+        started.wait();
+        started
     }
 
     /// `[store]` with this server.
@@ -47,12 +67,21 @@ impl Memcached {
 
     /// Starts it again, empty, where it was.
     pub(crate) fn restart(&mut self) {
-        self.child = spawn(&self.address.port().to_string()).spawn().unwrap();
-        until("memcached is back", Duration::from_secs(10), || TcpStream::connect(self.address).is_ok());
+        self.child = spawn(LOOPBACK, &self.address.port().to_string(), self.options).spawn().unwrap();
+        self.wait();
+    }
+
+    fn wait(&self) {
+        until("memcached is there", Duration::from_secs(10), || TcpStream::connect(self.address).is_ok());
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).unwrap();
+        if signal == Signal::STOP {
+            // Until then it still answers.
+            waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
+        }
     }
 
     /// How often something was counted in it.
@@ -63,12 +92,57 @@ impl Memcached {
 
     /// A number from `stats`, such as `curr_items`.
     pub(crate) fn stat(&self, name: &str) -> u64 {
+        let lines = self.tell("stats\r\n", "END");
+        let line = lines.iter().find(|line| line.starts_with(&format!("STAT {name} "))).unwrap();
+        line.split(' ').nth(2).unwrap().parse().unwrap()
+    }
+
+    /// Connections that are open, without the one that asks for this.
+    pub(crate) fn connections(&self) -> u64 {
+        self.stat("curr_connections") - 1
+    }
+
+    /// The sum of all counters in it.
+    pub(crate) fn counted(&self) -> u64 {
+        let dump = self.tell("lru_crawler metadump all\r\n", "END");
+        let names = dump.iter().filter_map(|line| line.strip_prefix("key=gw%3A")?.split(' ').next());
+        let names = names.map(|name| format!("gw:{}", name.replace("%3A", ":").replace("%23", "#")));
+        // A list may lack some: what was in one before is asked for again.
+        self.names.lock().unwrap().extend(names);
+        // A value is on a line of its own, and no answer of another kind is a number.
+        self.tell_of_counters("mg", "v").iter().filter_map(|line| line.parse::<u64>().ok()).sum()
+    }
+
+    /// The answers to this command for every counter that was ever seen.
+    fn tell_of_counters(&self, command: &str, flags: &str) -> Vec<String> {
+        let names = self.names.lock().unwrap();
+        let commands = names.iter().map(|name| format!("{command} {name} {flags}\r\n"));
+        self.tell(&commands.chain(["mn\r\n".to_owned()]).collect::<String>(), "MN")
+    }
+
+    /// Fills it with other things until no counter is left in it of those that were seen.
+    pub(crate) fn evict(&self) {
+        let mut round = 0;
+        until("all counters are evicted", Duration::from_secs(20), || {
+            round += 1;
+            // Of every size that a counter may have: each has its own part of the cache.
+            let sets = (0..16_000).map(|at| {
+                let length = at % 8 * 15 + 1;
+                format!("set other:{round}:{at} 0 0 {length} noreply\r\n{}\r\n", "x".repeat(length))
+            });
+            self.tell(&sets.chain(["mn\r\n".to_owned()]).collect::<String>(), "MN");
+            // To ask so is no use of them, which would keep them.
+            self.tell_of_counters("me", "").iter().all(|line| line == "EN")
+        });
+    }
+
+    /// Sends commands and reads the lines of their answers, until one that is `last`.
+    pub(crate) fn tell(&self, commands: &str, last: &str) -> Vec<String> {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        stream.write_all(b"stats\r\nquit\r\n").unwrap();
-        let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
-        let line = lines.find(|line| line.starts_with(&format!("STAT {name} "))).unwrap();
-        line.split(' ').nth(2).unwrap().parse().unwrap()
+        stream.write_all(commands.as_bytes()).unwrap();
+        let lines = BufReader::new(stream).lines().map(Result::unwrap);
+        lines.take_while(|line| line != last).collect()
     }
 }
 
@@ -92,10 +166,10 @@ fn store(address: SocketAddr, more: &str) -> String {
     format!("[store]\ntype = \"memcached\"\nservers = [\"{address}\"]\n{more}\n")
 }
 
-fn spawn(port: &str) -> Command {
+fn spawn(host: &str, port: &str, options: &[&str]) -> Command {
     let mut command = Command::new("memcached");
     // As root it refuses to run without being told a user.
-    command.args(["-l", "127.0.0.1", "-U", "0", "-u", "root", "-p", port]);
+    command.args(["-l", host, "-U", "0", "-u", "root", "-p", port]).args(options);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }

@@ -1,0 +1,354 @@
+//! What may befall Memcached, kind by kind: nobody waits for it, nobody gets more than his quota, and when it is over
+//! all goes on as before.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::harness::{Client, Fault, Gateway, Memcached, Mode, align, alone, until};
+
+const QUOTA: usize = 20;
+/// What a client asks for before anything goes wrong.
+const BEFORE: usize = 8;
+/// What a request may take beyond `timeout`, and beyond what it takes anyhow.
+const GRACE: Duration = Duration::from_millis(5);
+/// What a recovery may take: the longest pause between two attempts, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+const LIMITED: &str = "
+[limits.l]
+key = \"header:x-api-key\"
+rates = [\"20/d\"]
+[[routes]]
+path = \"/*\"
+limits = [\"l\"]
+respond = { status = 200 }
+";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Killed,
+    /// Killed and at once there again, empty.
+    Restarted,
+    /// It exists and does nothing.
+    Stopped,
+    /// Away before the gateway starts.
+    Refused,
+    Reset,
+    Garbage,
+    OutOfMemory,
+    Slow,
+    /// Other items have pushed the counters out.
+    Evicted,
+    Flushed,
+}
+
+impl Kind {
+    fn is_from_the_start(self) -> bool {
+        self == Self::Refused
+    }
+
+    /// Whether it lasts: there is no counting in Memcached until it ends.
+    fn lasts(self) -> bool {
+        !matches!(self, Self::Restarted | Self::Evicted | Self::Flushed)
+    }
+
+    /// Whether the counters are gone afterwards.
+    fn forgets(self) -> bool {
+        matches!(self, Self::Killed | Self::Restarted | Self::Evicted | Self::Flushed)
+    }
+
+    /// Whether what is written while it lasts may be counted although the gateway was not told so: then nothing says
+    /// whether it has to be written again.
+    fn is_ambiguous(self) -> bool {
+        matches!(self, Self::Stopped | Self::Reset | Self::Slow)
+    }
+}
+
+/// A Memcached that something befalls.
+struct Server {
+    kind: Kind,
+    memcached: Memcached,
+    /// What the gateway talks to instead, where Memcached itself does nothing wrong.
+    proxy: Option<Fault>,
+}
+
+impl Server {
+    fn start(kind: Kind) -> Self {
+        // Little memory, so that it is soon full.
+        let memcached = Memcached::start_with(&["-m", "2"]);
+        let proxy = match kind {
+            Kind::Refused => Some(Mode::Refuse),
+            Kind::Reset | Kind::Garbage | Kind::OutOfMemory | Kind::Slow => Some(Mode::Pass),
+            _ => None,
+        };
+        let proxy = proxy.map(|mode| Fault::start(memcached.address, mode));
+        Self { kind, memcached, proxy }
+    }
+
+    fn begin(&mut self, timeout: Duration) {
+        let mode = match self.kind {
+            Kind::Killed => return self.memcached.kill(),
+            Kind::Restarted => {
+                self.memcached.kill();
+                return self.memcached.restart();
+            }
+            Kind::Stopped => return self.memcached.signal(Signal::STOP),
+            Kind::Evicted => return self.memcached.evict(),
+            Kind::Flushed => return drop(self.memcached.tell("flush_all\r\n", "OK")),
+            Kind::Refused => Mode::Refuse,
+            Kind::Reset => Mode::Reset,
+            Kind::Garbage => Mode::Garbage,
+            Kind::OutOfMemory => Mode::OutOfMemory,
+            Kind::Slow => Mode::Slow(4 * timeout),
+        };
+        self.set(mode);
+    }
+
+    fn end(&mut self) {
+        match self.kind {
+            Kind::Killed => self.memcached.restart(),
+            Kind::Stopped => self.memcached.signal(Signal::CONT),
+            _ => self.set(Mode::Pass),
+        }
+    }
+
+    fn set(&self, mode: Mode) {
+        self.proxy.iter().for_each(|proxy| proxy.set(mode));
+    }
+
+    /// A gateway that counts in it, under a prefix of its own if need be.
+    fn gateway(&self, prefix: &str, timeout: Duration, more: &str) -> Gateway {
+        let address = self.proxy.as_ref().map_or(self.memcached.address, |proxy| proxy.address);
+        let at = format!("servers = [\"{address}\"]\nprefix = \"{prefix}\"\ntimeout = \"{}ms\"", timeout.as_millis());
+        Gateway::start(&format!("[store]\ntype = \"memcached\"\n{at}\n{more}\n{LIMITED}"))
+    }
+
+    /// Another one, that nothing comes between and that cannot count on its own.
+    fn other_gateway(&self) -> Gateway {
+        Gateway::start(&format!("{}{LIMITED}", self.memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\"")))
+    }
+
+    /// Waits until the gateways have one connection each, and no more.
+    #[track_caller]
+    fn settles_at(&self, gateways: usize) {
+        until("there is one connection for each gateway", PATIENCE, || match &self.proxy {
+            Some(proxy) => proxy.open() == gateways,
+            None => self.memcached.connections() == gateways as u64,
+        });
+    }
+
+    /// Waits until at least so much is counted in Memcached.
+    #[track_caller]
+    fn counts(&self, sum: usize) {
+        until(&format!("{sum} are counted"), PATIENCE, || self.memcached.counted() >= sum as u64);
+    }
+}
+
+fn ask(client: &mut Client, key: &str) -> u16 {
+    client.get_with("/", format!("X-Api-Key: {key}\r\n")).status
+}
+
+/// How many of `count` requests are admitted; the others are over the limit.
+#[track_caller]
+fn admitted(client: &mut Client, key: &str, count: usize) -> usize {
+    let statuses: Vec<_> = (0..count).map(|_| ask(client, key)).collect();
+    assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{key}: {statuses:?}");
+    statuses.iter().filter(|status| **status == 200).count()
+}
+
+#[track_caller]
+fn survived(gateway: &Gateway) {
+    assert_eq!(gateway.admin("/healthz").status, 200);
+    let log = gateway.log();
+    assert!(!log.iter().any(|line| line.contains("panicked")), "{log:#?}");
+}
+
+/// The sum of one of the store's metrics, which must be there.
+#[track_caller]
+fn metric(gateway: &Gateway, name: &str) -> f64 {
+    gateway.metric(name).unwrap_or_else(|| panic!("no {name}"))
+}
+
+/// Clients get what their quota says, all in all: before, while it lasts and afterwards, here and elsewhere.
+fn nobody_gets_more(kind: Kind) {
+    let timeout = Duration::from_millis(250);
+    align(Duration::from_secs(86_400), Duration::from_secs(60));
+    let mut server = Server::start(kind);
+    let gateway = server.gateway("gw", timeout, "on_error = \"local\"");
+    let mut client = gateway.client();
+    let before = if kind.is_from_the_start() { 0 } else { BEFORE };
+    for key in ["greedy", "modest", "idle"] {
+        assert_eq!(admitted(&mut client, key, before), before, "{key} before");
+    }
+    server.counts(3 * before);
+
+    server.begin(timeout);
+    assert_eq!(admitted(&mut client, "greedy", QUOTA), QUOTA - before, "greedy, while it lasts");
+    assert_eq!(admitted(&mut client, "modest", 4), 4, "modest, while it lasts");
+    if kind.lasts() {
+        let alone = metric(&gateway, "gateway_store_local_total");
+        assert!(
+            alone >= f64::from(u32::try_from(QUOTA - before + 4).unwrap()),
+            "{alone} decisions from what was known"
+        );
+        assert!(metric(&gateway, "gateway_store_errors_total") > 0.0);
+        if kind != Kind::OutOfMemory {
+            until("it is seen to be away", PATIENCE, || metric(&gateway, "gateway_store_up") < 0.5);
+        }
+    }
+    survived(&gateway);
+
+    server.end();
+    // Of a client that asks for nothing Memcached learns nothing.
+    let sum = QUOTA + before + 4 + if kind.forgets() { 0 } else { before };
+    server.counts(sum);
+    until("it is seen to be back", PATIENCE, || metric(&gateway, "gateway_store_up") > 0.5);
+    server.settles_at(1);
+    let counted = server.memcached.counted();
+    assert!(counted == sum as u64 || kind.is_ambiguous(), "{counted} counted of {sum}");
+    assert_eq!(admitted(&mut client, "greedy", 5), 0, "greedy, afterwards");
+    assert_eq!(admitted(&mut client, "idle", QUOTA), QUOTA - before, "idle, afterwards");
+    server.counts(2 * QUOTA + before + 4);
+    assert_eq!(metric(&gateway, "gateway_store_lost_total") > 0.0, kind.forgets(), "counters that went missing");
+
+    let other = server.other_gateway();
+    for key in ["greedy", "idle"] {
+        assert_eq!(admitted(&mut other.client(), key, 5), 0, "{key}, elsewhere");
+    }
+    let (left, elsewhere) = (QUOTA - before - 4, admitted(&mut other.client(), "modest", QUOTA));
+    assert!(elsewhere == left || kind.is_ambiguous() && elsewhere < left, "modest, elsewhere: {elsewhere} of {left}");
+    if kind == Kind::Evicted {
+        let evictions = || metric(&gateway, "gateway_store_memcached_evictions");
+        until("it is seen that it evicts", PATIENCE, || evictions() > 0.0);
+    }
+    survived(&gateway);
+}
+
+/// Everybody is let through, or nobody, while it lasts; afterwards the limit holds again.
+fn all_or_none(kind: Kind) {
+    let timeout = Duration::from_millis(25);
+    align(Duration::from_secs(86_400), Duration::from_secs(60));
+    let mut server = Server::start(kind);
+    let allowing = server.gateway("allow", timeout, "on_error = \"allow\"");
+    let rejecting = server.gateway("reject", timeout, "on_error = \"reject\"");
+    let (mut allowed, mut rejected) = (allowing.client(), rejecting.client());
+    if !kind.is_from_the_start() {
+        for client in [&mut allowed, &mut rejected] {
+            until("it counts", PATIENCE, || ask(client, "before") == 429);
+        }
+    }
+    server.begin(timeout);
+    let mut statuses = |key| [ask(&mut allowed, key), ask(&mut rejected, key)];
+    for at in 0..2 * QUOTA {
+        assert_eq!(statuses("during"), [200, 503], "request {at}");
+    }
+    survived(&allowing);
+    survived(&rejecting);
+    server.end();
+    for (client, name) in [(&mut allowed, "allowing"), (&mut rejected, "rejecting")] {
+        let mut round = 0;
+        until(&format!("the limit holds again, {name}"), PATIENCE, || {
+            round += 1;
+            let key = format!("afterwards {round}");
+            let statuses: Vec<_> = (0..QUOTA + 2).map(|_| ask(client, &key)).collect();
+            statuses.iter().filter(|status| **status == 200).count() == QUOTA && statuses[QUOTA..] == [429; 2]
+        });
+    }
+    server.settles_at(2);
+    survived(&allowing);
+    survived(&rejecting);
+}
+
+/// How long a request takes.
+fn time(client: &mut Client, key: &str) -> Duration {
+    let start = Instant::now();
+    let status = ask(client, key);
+    assert!([200, 503].contains(&status), "{key}: {status}");
+    start.elapsed()
+}
+
+/// How long it takes nineteen of twenty requests, when all is well.
+fn usual(memcached: &Memcached) -> Duration {
+    let gateway = Gateway::start(&format!("{}{LIMITED}", memcached.store_with("prefix = \"usual\"")));
+    let mut client = gateway.client();
+    let mut times: Vec<_> = (0..100).map(|at| time(&mut client, &format!("k{at}"))).collect();
+    times.sort_unstable();
+    times[95]
+}
+
+/// No request waits longer than it may, and none at all for a Memcached that is known to be away.
+fn nobody_waits(kind: Kind) {
+    let _alone = alone();
+    for (timeout, policies) in [(25, &["", "on_error = \"allow\"", "on_error = \"reject\""][..]), (500, &[""])] {
+        let timeout = Duration::from_millis(timeout);
+        let mut server = Server::start(kind);
+        let bound = timeout + GRACE + usual(&server.memcached);
+        let start = |(at, policy): (usize, &&str)| server.gateway(&format!("p{at}"), timeout, policy);
+        let gateways: Vec<_> = policies.iter().enumerate().map(start).collect();
+        let clients = |gateway: &Gateway| -> Vec<_> { (0..8).map(|_| gateway.client()).collect() };
+        let mut clients: Vec<_> = gateways.iter().map(clients).collect();
+        if !kind.is_from_the_start() {
+            clients.iter_mut().for_each(|clients| assert!(time(&mut clients[0], "first") < PATIENCE));
+        }
+        server.begin(timeout);
+        for (clients, policy) in clients.iter_mut().zip(policies) {
+            let times = at_once(clients);
+            let late = times.iter().filter(|time| **time > bound).count();
+            // The machine may hold up one or two; what the gateway does wrong holds up all.
+            assert!(late <= 2, "{policy}: later than {bound:?}: {times:?}");
+            let times = one_by_one(&mut clients[0]);
+            let late: Vec<_> = times.iter().filter(|time| **time > bound).collect();
+            assert!(late.len() <= 2, "{policy}: later than {bound:?}: {late:?}");
+            if timeout > Duration::from_millis(100) {
+                let sum: Duration = times.iter().sum();
+                assert!(sum < timeout / 2, "{policy}: {sum:?} for {} requests: somebody waits", times.len());
+            }
+        }
+        gateways.iter().for_each(survived);
+    }
+}
+
+/// Requests that meet the fault together.
+fn at_once(clients: &mut [Client]) -> Vec<Duration> {
+    thread::scope(|scope| {
+        let ask = |(at, client)| scope.spawn(move || time(client, &format!("t{at}")));
+        let threads: Vec<_> = clients.iter_mut().enumerate().map(ask).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Requests one after the other, for long enough that it is tried several times whether Memcached is back.
+fn one_by_one(client: &mut Client) -> Vec<Duration> {
+    let ask = |at| {
+        thread::sleep(Duration::from_millis(2));
+        time(client, &format!("s{at}"))
+    };
+    (0..200).map(ask).collect()
+}
+
+/// Stories of one kind, each a test.
+macro_rules! stories {
+    ($($name:ident: $kind:ident, $($story:ident)+;)+) => {
+        $(mod $name {
+            $(#[test]
+            fn $story() {
+                super::$story(super::Kind::$kind);
+            })+
+        })+
+    };
+}
+
+stories! {
+    killed: Killed, nobody_gets_more all_or_none nobody_waits;
+    restarted_empty: Restarted, nobody_gets_more nobody_waits;
+    stopped: Stopped, nobody_gets_more all_or_none nobody_waits;
+    refused_from_the_start: Refused, nobody_gets_more all_or_none nobody_waits;
+    reset_in_the_middle_of_an_answer: Reset, nobody_gets_more all_or_none nobody_waits;
+    garbage: Garbage, nobody_gets_more all_or_none nobody_waits;
+    out_of_memory: OutOfMemory, nobody_gets_more all_or_none nobody_waits;
+    slow: Slow, nobody_gets_more all_or_none nobody_waits;
+    evicted: Evicted, nobody_gets_more;
+    flushed: Flushed, nobody_gets_more;
+}
