@@ -148,7 +148,7 @@ fn health(health: &Health) -> Vec<MetricFamily> {
         ),
         counted(
             "gateway_store_lost_total",
-            "Counters that were known and that Memcached had lost: evicted, or gone with a restart.",
+            "Counters that were known and found missing in Memcached: evicted, or gone with a restart.",
             &health.lost,
         ),
         counted(
@@ -159,7 +159,7 @@ fn health(health: &Health) -> Vec<MetricFamily> {
         servers("gateway_store_up", "Whether the server answers.", |server| f64::from(u8::from(server.is_up()))),
         servers(
             "gateway_store_clock_skew_seconds",
-            "How far the server's clock is ahead of this machine's, to the second.",
+            "How far the server's clock is ahead of this machine's, as far as whole seconds tell.",
             Server::skew,
         ),
         servers(

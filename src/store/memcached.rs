@@ -17,6 +17,7 @@ mod desk;
 mod ledger;
 mod link;
 mod book;
+mod watch;
 
 use std::io;
 use std::sync::Arc;
@@ -52,6 +53,8 @@ pub struct Memcached {
     /// Whether decisions are made without Memcached while it is away.
     is_local: bool,
     thread: Option<thread::JoinHandle<()>>,
+    /// Ends the watch when it goes.
+    _watch: std::sync::mpsc::Sender<()>,
 }
 
 /// An ask that owns what it asks for.
@@ -105,7 +108,18 @@ impl Memcached {
             Err(error) => tracing::error!(%error, "nothing talks to memcached"),
         };
         let thread = thread::Builder::new().name("memcached".to_owned()).spawn(work)?;
-        Ok(Self { jobs: Some(jobs), desks: desks.into(), health, refused, is_local, thread: Some(thread) })
+        let (watch, end) = std::sync::mpsc::channel();
+        let watched = health.clone();
+        thread::Builder::new().name("memcached-watch".to_owned()).spawn(move || watch::run(&watched, &end))?;
+        Ok(Self {
+            _watch: watch,
+            jobs: Some(jobs),
+            desks: desks.into(),
+            health,
+            refused,
+            is_local,
+            thread: Some(thread),
+        })
     }
 
     /// Sends the decision off, unless a refusal still holds or Memcached is known to be away.

@@ -41,7 +41,7 @@ pub struct Server {
     pub address: String,
     /// Whether it answers. One that was never asked is taken for one that does.
     up: AtomicBool,
-    /// How many seconds its clock is ahead of ours, and what it has evicted, as it said last.
+    /// How many seconds its clock is ahead of ours (behind if below 0), and what it has evicted, as it said last.
     skew: AtomicI64,
     evictions: AtomicU64,
 }
@@ -79,6 +79,15 @@ impl Health {
     /// Whether no server answers.
     pub(super) fn is_away(&self) -> bool {
         self.servers.iter().all(|server| !server.is_up())
+    }
+
+    /// Notes what a server says of itself.
+    pub(super) fn said(&self, server: usize, skew: i64, evictions: u64) {
+        let Server { address, skew: before, evictions: evicted, .. } = &self.servers[server];
+        evicted.store(evictions, Ordering::Relaxed);
+        if before.swap(skew, Ordering::Relaxed) != skew && skew != 0 {
+            tracing::warn!(server = address, seconds = skew, "memcached's clock is ahead of or behind this one");
+        }
     }
 
     pub(super) fn up(&self, server: usize, address: &str) {
