@@ -83,6 +83,11 @@ impl Limit {
         cell.charge(&self.rates, now, cost, true);
     }
 
+    /// Takes `cost` back from the rates whose state is kept as a whole, the newest first.
+    pub fn take_back_whole(&self, cell: &mut Cell, cost: u64) {
+        cell.take_back_whole(&self.rates, cost);
+    }
+
     /// Whether it has a rate whose state is kept as a whole.
     pub fn is_whole(&self) -> bool {
         !self.rates.iter().all(Rate::is_counted)

@@ -218,6 +218,22 @@ impl Cell {
         }
     }
 
+    /// Takes `cost` back from the rates whose state is kept as a whole.
+    pub(super) fn take_back_whole(&mut self, rates: &[Rate], cost: u64) {
+        for (rate, block) in self.blocks_mut(rates) {
+            match (rate.strategy(), block) {
+                (Strategy::Fixed, [_, count]) => *count = count.saturating_sub(cost),
+                (Strategy::Bucket { .. }, [_, high, low]) => {
+                    (*high, *low) = split(join(*high, *low).saturating_sub(bucket::units(rate, cost)));
+                }
+                _ => {}
+            }
+        }
+        if let Some(log) = &mut self.log {
+            log.take_back(cost);
+        }
+    }
+
     /// Whether nothing in it can matter at `now` or later.
     pub fn is_spent(&self, rates: &[Rate], now: Time) -> bool {
         self.is_over(rates, now, |_| true)

@@ -48,6 +48,21 @@ impl Log {
         }
     }
 
+    /// Takes back `cost` of what was added last.
+    pub(super) fn take_back(&mut self, cost: u64) {
+        let total = self.total().saturating_sub(cost).max(self.before);
+        while let Some(last) = self.entries.back_mut()
+            && last.total > total
+        {
+            last.total = total;
+            let before = self.entries.len().checked_sub(2).map_or(self.before, |before| self.entries[before].total);
+            if before < total {
+                break;
+            }
+            self.entries.pop_back();
+        }
+    }
+
     /// Forgets what came at `until` or before.
     pub(super) fn forget(&mut self, until: u64) {
         while let Some(first) = self.entries.front()

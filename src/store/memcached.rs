@@ -9,11 +9,13 @@ mod keys;
 mod debts;
 mod whole;
 mod known;
+mod claims;
 mod cells;
 mod refused;
 mod health;
 mod jobs;
 mod desk;
+mod servers;
 mod ledger;
 mod link;
 mod book;
@@ -42,6 +44,9 @@ pub use health::{Health, Server};
 
 /// An answer that is later than `timeout` by this does not come: it should have, with or without Memcached.
 pub const LATE: Duration = Duration::from_millis(4);
+
+/// Microseconds for which a refusal is remembered if counters shrink: others may give back what it rests on.
+const BRIEFLY: u64 = 20_000;
 
 /// The Memcached store.
 pub struct Memcached {
@@ -92,7 +97,7 @@ impl Memcached {
         let (jobs, waiting) = mpsc::unbounded_channel();
         let (desks, posts): (Vec<_>, Vec<_>) = (0..workers).map(|_| Desk::new()).unzip();
         let health = Arc::new(Health::new(&config.servers));
-        let refused = Arc::new(Refused::default());
+        let refused = Arc::new(Refused::new(if config.strict { BRIEFLY } else { u64::MAX }));
         let is_local = config.on_error == OnError::Local;
         let (config, told, noted) = (config.clone(), health.clone(), refused.clone());
         // Looking up names is all that blocks; a name that hangs is not to hold up the others.
@@ -132,13 +137,7 @@ impl Memcached {
             return Answer::Away;
         }
         let (reply, verdicts) = oneshot::channel();
-        let job = Job {
-            asks: asks.iter().map(Wish::from).collect(),
-            now,
-            reply: Some(reply),
-            places: SmallVec::new(),
-            worker,
-        };
+        let job = Job::new(asks.iter().map(Wish::from).collect(), now, Some(reply), worker);
         match self.desks.get(worker) {
             Some(desk) => desk.put(job),
             None => self.send(job),
@@ -150,7 +149,7 @@ impl Memcached {
     pub fn charge(&self, ask: &Ask<'_>, now: Time) {
         if !self.is_lost() {
             let asks = SmallVec::from_iter([Wish::from(ask)]);
-            self.send(Job { asks, now, reply: None, places: SmallVec::new(), worker: 0 });
+            self.send(Job::new(asks, now, None, 0));
         }
     }
 

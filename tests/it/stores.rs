@@ -42,13 +42,13 @@ impl Bench {
         Self::new(&config::Store::Memory { max_keys: 10_000 })
     }
 
-    fn memcached(server: &Memcached) -> Self {
+    fn memcached(server: &Memcached, strict: bool) -> Self {
         Self::new(&config::Store::Memcached(config::Memcached {
             servers: vec![server.address.to_string()],
-            prefix: "test".to_owned(),
+            prefix: if strict { "strict" } else { "test" }.to_owned(),
             timeout: Duration::from_secs(5),
             on_error: OnError::Reject,
-            strict: false,
+            strict,
         }))
     }
 
@@ -95,7 +95,11 @@ fn limit(name: &str, rates: &[Rate]) -> Arc<Limit> {
 /// Runs the test for both stores and all strategies.
 fn everywhere(test: impl Fn(&mut Bench, &str, &Rate)) {
     let server = Memcached::start();
-    for (which, mut bench) in [("memory", Bench::memory()), ("memcached", Bench::memcached(&server))] {
+    for (which, mut bench) in [
+        ("memory", Bench::memory()),
+        ("memcached", Bench::memcached(&server, false)),
+        ("memcached, strictly", Bench::memcached(&server, true)),
+    ] {
         for (name, rate) in strategies() {
             test(&mut bench, &format!("{which}, {name}"), &rate);
         }
@@ -246,13 +250,9 @@ fn a_burst_from_many_threads_gets_exactly_what_is_allowed() {
 #[test]
 fn gateways_on_one_memcached_lose_nothing_of_each_other() {
     let server = Memcached::start();
-    let benches = [Bench::memcached(&server), Bench::memcached(&server)];
+    let benches = [Bench::memcached(&server, false), Bench::memcached(&server, false)];
     for (name, rate) in strategies() {
-        let strategy = match rate.strategy() {
-            Strategy::Bucket { .. } => Strategy::Bucket { burst: 500 },
-            other => other.clone(),
-        };
-        let rate = Rate::new(500, rate.window()).unwrap().counted(strategy).unwrap();
+        let rate = raised(&rate, 500);
         let (limit, key) = (limit("shared", &[rate]), Fingerprint::of(name.as_bytes()));
         let admitted: usize = thread::scope(|scope| {
             let burst = |at: usize| benches[at % 2].burst(&limit, key, 100, 0);
@@ -269,11 +269,45 @@ fn gateways_on_one_memcached_lose_nothing_of_each_other() {
     }
 }
 
+#[test]
+fn strict_gateways_admit_together_what_one_would() {
+    let server = Memcached::start();
+    let benches = [(); 3].map(|()| Bench::memcached(&server, true));
+    for (name, rate) in strategies() {
+        let limits = [limit("strict", &[raised(&rate, 100)]), limit("wider", &["110/h".parse().unwrap()])];
+        let keys = [name, "all"].map(|key| Fingerprint::of(format!("{name} {key}").as_bytes()));
+        let both = [ask(&limits[0], keys[0], 1), ask(&limits[1], keys[1], 1)];
+        let burst = |at: usize, asks: &[Ask<'_>]| {
+            let admitted = |_: &usize| benches[at % 3].decide(asks, 0).iter().all(|verdict| verdict.admitted);
+            (0..60).filter(admitted).count()
+        };
+        let admitted: usize = thread::scope(|scope| {
+            let threads: Vec<_> = (0..6).map(|at| scope.spawn(move || burst(at, &both))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(admitted, 100, "{name}");
+        // What was claimed for nothing has been given back.
+        until(&format!("{name}: the wider limit has room for the rest"), Duration::from_secs(5), || {
+            let look = Ask { need: 1, cost: 0, ..ask(&limits[1], keys[1], 0) };
+            benches[0].decide(&[look], 0)[0].remaining == 10
+        });
+    }
+}
+
+/// The same way to count, with room for more.
+fn raised(rate: &Rate, quota: u64) -> Rate {
+    let strategy = match rate.strategy() {
+        Strategy::Bucket { .. } => Strategy::Bucket { burst: quota },
+        other => other.clone(),
+    };
+    Rate::new(quota, rate.window()).unwrap().counted(strategy).unwrap()
+}
+
 /// For both stores, with this rate.
 fn both(rate: &str, strategy: Strategy, test: impl Fn(&Bench, &Arc<Limit>, Fingerprint)) {
     let server = Memcached::start();
     let rate = rate.parse::<Rate>().unwrap().counted(strategy).unwrap();
-    for mut bench in [Bench::memory(), Bench::memcached(&server)] {
+    for mut bench in [Bench::memory(), Bench::memcached(&server, false), Bench::memcached(&server, true)] {
         let key = bench.key();
         test(&bench, &limit("published", std::slice::from_ref(&rate)), key);
     }

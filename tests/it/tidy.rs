@@ -78,10 +78,13 @@ fn files_are_small_and_say_what_they_are_for() {
 
 #[test]
 fn what_has_one_place_stays_there() {
-    for (name, places) in
-        [("SystemTime", &["clock"][..]), ("memcache::", &["store"]),
-        ("prometheus::", &["admin"]), ("clap::", &["cli"]), ("socket2::", &["accept"])]
-    {
+    for (name, places) in [
+        ("SystemTime", &["clock"][..]),
+        ("memcache::", &["store"]),
+        ("prometheus::", &["admin"]),
+        ("clap::", &["cli"]),
+        ("socket2::", &["accept"]),
+    ] {
         let users: BTreeSet<_> =
             sources().iter().filter(|(_, text)| code(text).contains(name)).map(|(path, _)| room(path)).collect();
         assert!(!users.is_empty(), "nobody uses {name}");

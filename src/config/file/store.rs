@@ -64,11 +64,7 @@ fn memcached(section: &Section<'_>) -> Memcached {
     set(&mut store.timeout, values::wait(section, "timeout", Duration::from_millis(1)..=Duration::from_secs(10)));
     let actions = [("local", OnError::Local), ("allow", OnError::Allow), ("reject", OnError::Reject)];
     set(&mut store.on_error, section.choice("on_error", &actions, &[]));
-    if let Some(field) = section.field("strict")
-        && field.boolean() == Some(true)
-    {
-        field.refuse(Wrong::later("strict = true", "remove it, or write false"));
-    }
+    set(&mut store.strict, section.field("strict").and_then(|field| field.boolean()));
     store
 }
 

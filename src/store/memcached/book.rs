@@ -14,11 +14,12 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::desk::Post;
 use super::health::Health;
 use super::jobs::Job;
-use super::ledger::{Due, Ledger};
+use super::ledger::Ledger;
 use super::link::{self, Failure};
 use super::refused::Refused;
+use super::servers::Due;
 use super::wire::Answer;
-use crate::config;
+use crate::{clock, config};
 
 /// Lots of decisions that are taken in at once at most.
 const INTAKE: usize = 64;
@@ -123,7 +124,7 @@ impl Book {
     /// Takes over the answers to an exchange; what one of them says if none is good.
     pub(super) fn answered(&self, server: usize, answers: &[Answer<'_>]) -> Result<(), String> {
         let mut ledger = self.ledger.borrow_mut();
-        let good = ledger.answered(server, answers);
+        let good = ledger.answered(server, answers, clock::now());
         self.tell(&mut ledger);
         let failed = answers.iter().find_map(|answer| match answer {
             Answer::Failed(what) => Some((*what).to_owned()),

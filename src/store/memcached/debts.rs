@@ -11,10 +11,10 @@ pub(super) struct Debts(SmallVec<[Debt; 2]>);
 pub(super) struct Debt {
     pub(super) place: usize,
     pub(super) bucket: u64,
-    /// How much; 0 where the counter is only to be told, because Memcached has lost it.
-    pub(super) amount: u64,
+    /// How much; 0 where the counter is only to be told, because Memcached has lost it; less to give something back.
+    pub(super) amount: i64,
     /// How much of it was sent without an answer: it may have arrived.
-    pub(super) doubt: u64,
+    pub(super) doubt: i64,
 }
 
 impl Debts {
@@ -27,20 +27,23 @@ impl Debts {
     }
 
     /// Owes `amount` more.
-    pub(super) fn owe(&mut self, place: usize, bucket: u64, amount: u64) {
+    pub(super) fn owe(&mut self, place: usize, bucket: u64, amount: i64) {
         let debt = self.entry(place, bucket);
         debt.amount = debt.amount.saturating_add(amount);
     }
 
-    /// Owes again what was sent without an answer.
-    pub(super) fn doubt(&mut self, place: usize, bucket: u64, amount: u64) {
-        let debt = self.entry(place, bucket);
-        debt.amount = debt.amount.saturating_add(amount);
-        debt.doubt = debt.doubt.saturating_add(amount);
+    /// Owes again what was sent without an answer. What was given back so stays given: to take it twice could let too
+    /// much pass.
+    pub(super) fn doubt(&mut self, place: usize, bucket: u64, amount: i64) {
+        if amount >= 0 {
+            let debt = self.entry(place, bucket);
+            debt.amount = debt.amount.saturating_add(amount);
+            debt.doubt = debt.doubt.saturating_add(amount);
+        }
     }
 
     /// Ends the doubt: what was in doubt is owed no more if it `arrived`. Returns what is owed then.
-    pub(super) fn settle(&mut self, place: usize, bucket: u64, arrived: impl FnOnce(Debt) -> bool) -> u64 {
+    pub(super) fn settle(&mut self, place: usize, bucket: u64, arrived: impl FnOnce(Debt) -> bool) -> i64 {
         let Some(at) = self.0.iter().position(|debt| (debt.place, debt.bucket) == (place, bucket)) else { return 0 };
         let debt = &mut self.0[at];
         if debt.doubt == 0 {

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::Wish;
 use super::cells::Place;
+use super::claims::Claimed;
 use crate::clock::Time;
 use crate::store::Verdicts;
 
@@ -17,13 +18,27 @@ pub(super) struct Job {
     pub(super) asks: SmallVec<[Wish; 2]>,
     pub(super) now: Time,
     pub(super) reply: Option<oneshot::Sender<Verdicts>>,
-    /// Where the cells of its asks are.
-    pub(super) places: SmallVec<[Place; 2]>,
     /// Which worker waits.
     pub(super) worker: usize,
+    /// Where the cells of its asks are.
+    pub(super) places: SmallVec<[Place; 2]>,
+    /// What has been charged for it and is to be confirmed.
+    pub(super) claimed: Option<Box<Claimed>>,
+    /// Its number among all.
+    pub(super) number: u64,
 }
 
 impl Job {
+    /// A decision for this worker, or without a reply a charge.
+    pub(super) fn new(
+        asks: SmallVec<[Wish; 2]>,
+        now: Time,
+        reply: Option<oneshot::Sender<Verdicts>>,
+        worker: usize,
+    ) -> Self {
+        Self { asks, now, reply, worker, places: SmallVec::new(), claimed: None, number: 0 }
+    }
+
     /// Whether nobody waits for it any more. A charge is never given up.
     pub(super) fn is_given_up(&self) -> bool {
         self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
@@ -35,16 +50,15 @@ impl Job {
 pub(super) struct Jobs {
     /// The number of the first in the line.
     first: u64,
-    line: VecDeque<Option<Waiting>>,
+    line: VecDeque<Slot>,
 }
 
 #[derive(Debug)]
-struct Waiting {
-    job: Job,
-    /// How many cells it waits for.
-    cells: usize,
-    /// It waits no longer than this. All wait equally long, so the first in the line is the first to end.
+struct Slot {
+    /// Nobody here waits for longer. All wait equally long, so the first in the line is the first to end.
     deadline: Instant,
+    /// The job, if it still waits, and for how many answers.
+    waiting: Option<(Job, usize)>,
 }
 
 impl Jobs {
@@ -53,26 +67,34 @@ impl Jobs {
         self.first + self.line.len() as u64
     }
 
-    /// Adds a job, which gets the next number, and waits for so many cells.
-    pub(super) fn push(&mut self, job: Job, cells: usize, deadline: Instant) {
-        self.line.push_back(Some(Waiting { job, cells, deadline }));
+    /// Adds a job, which gets the next number, and waits for so many answers.
+    pub(super) fn push(&mut self, mut job: Job, answers: usize, deadline: Instant) {
+        job.number = self.next();
+        self.line.push_back(Slot { deadline, waiting: Some((job, answers)) });
     }
 
-    /// One of the cells is there: returns the job if it was the last.
+    /// Lets a job that was just taken wait for so many answers more, no longer than before.
+    pub(super) fn put_back(&mut self, job: Job, answers: usize) {
+        if let Some(slot) = self.slot(job.number) {
+            slot.waiting = Some((job, answers));
+        }
+    }
+
+    /// The job with this number, if it still waits.
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Job> {
+        self.slot(number)?.waiting.as_mut().map(|(job, _)| job)
+    }
+
+    /// One of the answers is there: returns the job if it was the last.
     pub(super) fn count_down(&mut self, number: u64) -> Option<Job> {
-        let waiting = self.slot(number)?.as_mut()?;
-        waiting.cells = waiting.cells.saturating_sub(1);
-        if waiting.cells == 0 { self.take(number) } else { None }
+        let (_, answers) = self.slot(number)?.waiting.as_mut()?;
+        *answers = answers.saturating_sub(1);
+        if *answers == 0 { self.take(number) } else { None }
     }
 
     /// Takes a job out of the line, if it still is in it.
     pub(super) fn take(&mut self, number: u64) -> Option<Job> {
-        let waiting = self.slot(number)?.take();
-        while let Some(None) = self.line.front() {
-            self.line.pop_front();
-            self.first += 1;
-        }
-        waiting.map(|waiting| waiting.job)
+        self.slot(number)?.waiting.take().map(|(job, _)| job)
     }
 
     /// Takes the first job, if its time is over.
@@ -82,11 +104,15 @@ impl Jobs {
     }
 
     /// When the first job has waited for long enough.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.line.front()?.as_ref().map(|waiting| waiting.deadline)
+    pub(super) fn deadline(&mut self) -> Option<Instant> {
+        while self.line.front()?.waiting.is_none() {
+            self.line.pop_front();
+            self.first += 1;
+        }
+        self.line.front().map(|slot| slot.deadline)
     }
 
-    fn slot(&mut self, number: u64) -> Option<&mut Option<Waiting>> {
+    fn slot(&mut self, number: u64) -> Option<&mut Slot> {
         self.line.get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
     }
 }

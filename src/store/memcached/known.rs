@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
+use super::claims::Claim;
 use super::debts::{Debt, Debts};
 use super::keys::Names;
 use super::whole::Whole;
@@ -30,6 +31,8 @@ pub(super) struct Known {
     pub(super) whole: Option<Box<Whole>>,
     /// The jobs that wait for it to be read.
     pub(super) waiting: SmallVec<[u64; 2]>,
+    /// What was charged and is to be confirmed, in the order in which it was charged.
+    pub(super) claims: SmallVec<[Claim; 0]>,
     pub(super) stage: Stage,
     /// Whether it was used since it was last looked at.
     pub(super) used: bool,
@@ -51,12 +54,12 @@ pub(super) enum Stage {
 /// One command of an exchange.
 #[derive(Debug)]
 pub(super) enum Op {
-    /// Adds to a counter and reads it.
+    /// Adds to a counter, or takes from it, and reads it.
     Add(Debt),
     /// Reads a counter: the place of its rate, and the bucket.
     Count(usize, u64),
     /// Replaces the state: what was charged to it, and the bytes.
-    Swap(u64, Vec<u8>),
+    Swap(i64, Vec<u8>),
     /// Reads the state.
     Value,
 }
@@ -68,6 +71,8 @@ pub(super) struct Filled {
     pub(super) failed: usize,
     /// How many counts that were known Memcached has lost.
     pub(super) lost: u64,
+    /// Whether another gateway has replaced the state first.
+    pub(super) outrun: bool,
     /// Whether what is known now is what a decision needs.
     pub(super) is_current: bool,
 }
@@ -78,7 +83,20 @@ impl Known {
         let whole = limit.is_whole().then(Box::default);
         let cell = Cell::new(limit.rates(), now);
         let (debts, waiting, stage) = (Debts::default(), SmallVec::new(), Stage::Idle);
-        Self { names, key, server, cell, now, debts, whole, waiting, stage, used: true, fresh: false }
+        Self {
+            names,
+            key,
+            server,
+            cell,
+            now,
+            debts,
+            whole,
+            waiting,
+            claims: SmallVec::new(),
+            stage,
+            used: true,
+            fresh: false,
+        }
     }
 
     /// What it is found by.
@@ -100,10 +118,10 @@ impl Known {
             if debts.of(place, bucket).is_none() {
                 debts.retain(|debt| debt.place != place || cell.count(limit.rates(), place, debt.bucket).is_some());
             }
-            debts.owe(place, bucket, cost);
+            debts.owe(place, bucket, signed(cost));
         }
         if let Some(whole) = whole {
-            whole.owe(cost);
+            whole.owe(signed(cost));
         }
     }
 
@@ -119,19 +137,23 @@ impl Known {
 
     /// Writes what is owed and asks for what a decision needs; adds a note of each command to `ops`.
     pub(super) fn compose(&mut self, ops: &mut Vec<Op>, out: &mut Vec<u8>) {
-        let Self { names, key, cell, debts, whole, now, .. } = self;
+        let Self { names, key, cell, debts, whole, now, claims, .. } = self;
         let rates = names.limit.rates();
         let debts = debts.take();
         let is_owed = |place, bucket| debts.iter().any(|debt| (debt.place, debt.bucket) == (place, bucket));
         // What is added to is read on the way. If the rest was read a moment ago, that will do.
         let read = !std::mem::take(&mut self.fresh)
             || whole.is_some()
+            || !claims.is_empty()
             || !cell.newest(rates).all(|(place, bucket)| is_owed(place, bucket));
         for debt in &debts {
             let Debt { place, bucket, amount, .. } = *debt;
             let Some(count) = cell.count(rates, place, bucket) else { continue };
-            let lifetime = names.lifetime(place, *now);
-            wire::add(|out| names.counter(*key, place, bucket, out), amount, count.max(amount), lifetime, out);
+            let name = |out: &mut Vec<u8>| names.counter(*key, place, bucket, out);
+            match u64::try_from(amount) {
+                Ok(amount) => wire::add(name, amount, count.max(amount), names.lifetime(place, *now), out),
+                Err(_) => wire::subtract(name, amount.unsigned_abs(), out),
+            }
             ops.push(Op::Add(*debt));
         }
         if read {
@@ -145,29 +167,31 @@ impl Known {
         if let Some(whole) = whole {
             whole.compose(cell, names, (*key, *now), ops, out);
         }
+        claims.iter_mut().for_each(|claim| claim.sent = true);
         self.stage = Stage::Asked;
     }
 
-    /// Takes over what Memcached answered.
-    pub(super) fn fill(&mut self, ops: &[Op], answers: &[Answer<'_>]) -> Filled {
+    /// Takes over what Memcached answered. If counters `shrink`, because gateways give back what they cannot use, what
+    /// was known does not count.
+    pub(super) fn fill(&mut self, ops: &[Op], answers: &[Answer<'_>], shrink: bool) -> Filled {
         let mut filled = Filled { is_current: true, ..Filled::default() };
         for (op, answer) in ops.iter().zip(answers) {
             let failed = matches!(answer, Answer::Failed(_));
             filled.failed += usize::from(failed);
             match op {
-                Op::Add(debt) => match answer.count() {
-                    Some(count) => filled.lost += self.learn(debt.place, debt.bucket, Some(count)),
-                    None => self.debts.owe(debt.place, debt.bucket, debt.amount),
-                },
+                Op::Add(debt) if failed => self.debts.owe(debt.place, debt.bucket, debt.amount),
+                Op::Add(debt) => filled.lost += self.learn(debt.place, debt.bucket, answer.count(), shrink),
                 Op::Count(..) if failed => {}
                 Op::Count(place, bucket) => {
                     let count = (*answer != Answer::Missing).then(|| answer.count().unwrap_or(0));
-                    filled.lost += self.learn(*place, *bucket, count);
+                    filled.lost += self.learn(*place, *bucket, count, shrink);
                 }
                 Op::Swap(..) | Op::Value => {}
             }
         }
         let Self { cell, names, whole, now, .. } = self;
+        filled.outrun =
+            ops.iter().zip(answers).any(|(op, answer)| matches!(op, Op::Swap(..)) && *answer != Answer::Done);
         if let Some(whole) = whole {
             filled.lost += whole.fill(cell, (&names.limit, *now), ops, answers);
         }
@@ -185,15 +209,21 @@ impl Known {
     }
 
     /// Learns what a counter says, `None` if there is none; returns 1 if there should be one.
-    fn learn(&mut self, place: usize, bucket: u64, said: Option<u64>) -> u64 {
+    fn learn(&mut self, place: usize, bucket: u64, said: Option<u64>, shrink: bool) -> u64 {
         let rates = self.names.limit.rates();
         let Some(count) = self.cell.count(rates, place, bucket) else { return 0 };
         // Others only add: less than what was there before and what is in doubt together says that it has not arrived.
-        let arrived = |debt: Debt| said.is_some_and(|said| said >= count.saturating_sub(debt.amount) + debt.doubt);
+        let before = |debt: Debt| count.saturating_add_signed(-debt.amount);
+        let arrived = |debt: Debt| said.is_some_and(|said| said >= before(debt).saturating_add_signed(debt.doubt));
         let owed = self.debts.settle(place, bucket, arrived);
-        let confirmed = count.saturating_sub(owed);
-        // Counters only grow: if one has shrunk, it was lost and begun anew.
-        self.cell.set_count(rates, place, bucket, said.unwrap_or(0).max(confirmed) + owed);
+        let confirmed = count.saturating_add_signed(-owed);
+        let now = match said {
+            Some(said) if shrink => said,
+            // Counters only grow: if one has shrunk, it was lost and begun anew.
+            Some(said) => said.max(confirmed),
+            None => confirmed,
+        };
+        self.cell.set_count(rates, place, bucket, now.saturating_add_signed(owed));
         if said.is_none() && confirmed > 0 {
             self.debts.owe(place, bucket, 0);
             return 1;
@@ -211,4 +241,8 @@ impl Known {
             }
         }
     }
+}
+
+fn signed(cost: u64) -> i64 {
+    i64::try_from(cost).unwrap_or(i64::MAX)
 }

@@ -4,28 +4,24 @@
 //! the process pass through one ledger, so each sees every admission before it, and a burst for one key gets exactly
 //! its limit. Those that wait for one cell share one read, and their increments travel as one.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::Wish;
 use super::cells::{Cells, Place};
+use super::claims::{Claimed, Outcome, Standing};
 use super::desk::Post;
 use super::health::Health;
 use super::jobs::{Job, Jobs};
 use super::known::{Op, Stage};
 use super::refused::Refused;
+use super::servers::{Due, Server, State};
 use super::wire::Answer;
+use crate::clock::Time;
 use crate::config::{self, OnError};
 use crate::store::Verdicts;
-
-/// Cells that share an exchange at most: more would wait for each other rather than for Memcached.
-const BATCH: usize = 128;
-/// Exchanges that may be under way on one connection.
-const UNDER_WAY: usize = 4;
-/// From this many cells on, an exchange need not wait for the one before it.
-const WORTHWHILE: usize = 64;
 
 /// The book.
 pub(super) struct Ledger {
@@ -33,49 +29,11 @@ pub(super) struct Ledger {
     jobs: Jobs,
     servers: Vec<Server>,
     on_error: OnError,
+    strict: bool,
     health: Arc<Health>,
     refused: Arc<Refused>,
     /// For each worker, the verdicts that have not been sent off yet.
     posts: Vec<Post>,
-}
-
-/// What is known of one server and asked of it.
-#[derive(Default)]
-struct Server {
-    state: State,
-    /// Cells that somebody waits for.
-    wanted: VecDeque<Place>,
-    /// Cells that owe something.
-    owing: VecDeque<Place>,
-    under_way: VecDeque<Exchange>,
-}
-
-/// Whether a server is to be had.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
-    /// It is being connected to for the first time: who asks may wait.
-    #[default]
-    New,
-    Up,
-    Away,
-}
-
-/// When to ask.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Due {
-    /// Somebody waits.
-    Now,
-    /// Nobody waits, but something is owed: it may ride along with the next that is asked.
-    Soon,
-    /// There is nothing to ask, or it can go with what comes after the answer that is awaited.
-    Never,
-}
-
-/// What was asked in one payload.
-struct Exchange {
-    /// The cells in it, and how many commands each takes.
-    cells: Vec<(Place, usize)>,
-    ops: Vec<Op>,
 }
 
 impl Ledger {
@@ -85,6 +43,7 @@ impl Ledger {
             jobs: Jobs::default(),
             servers: config.servers.iter().map(|_| Server::default()).collect(),
             on_error: config.on_error,
+            strict: config.strict,
             health,
             refused,
             posts: (0..workers).map(|_| Post::new()).collect(),
@@ -102,109 +61,91 @@ impl Ledger {
         if job.is_given_up() {
             return;
         }
-        let number = self.jobs.next();
-        let mut cells = 0;
+        let (mut cells, mut plenty) = (0, self.strict && job.reply.is_some());
         for wish in &job.asks {
             let (place, known) = self.cells.of(wish, job.now, &self.health.forgotten);
             job.places.push(place);
             known.advance(&wish.limit, job.now);
-            let server = &mut self.servers[known.server];
-            if server.state == State::Away {
-                continue;
-            }
-            if known.stage != Stage::Asked && known.waiting.is_empty() {
-                known.stage = Stage::Queued;
-                server.wanted.push_back(place);
-            }
-            known.waiting.push(number);
-            cells += 1;
+            cells += usize::from(self.servers[known.server].state != State::Away);
+            plenty &= wish.cost > 0 && known.has_plenty(&wish.limit, wish.need);
         }
-        let is_whole = cells == job.asks.len();
+        let (all, number) = (cells == job.asks.len(), self.jobs.next());
         self.jobs.push(job, cells, deadline);
-        if !is_whole && self.on_error != OnError::Local {
+        if all && plenty {
+            self.jobs.take(number).into_iter().for_each(|job| self.judge(job, true));
+        } else if !all && self.on_error != OnError::Local {
             // Who is dropped is told.
             self.jobs.take(number);
-        } else if cells == 0
-            && let Some(job) = self.jobs.take(number)
-        {
-            self.decide_from_memory(job);
+        } else if cells == 0 {
+            self.give_up(number);
+        } else {
+            self.wait(number);
+        }
+    }
+
+    /// Lets a job wait until its cells have been read, as far as they are to be had.
+    fn wait(&mut self, number: u64) {
+        let Some(job) = self.jobs.get_mut(number) else { return };
+        for place in &job.places {
+            let known = self.cells.at(*place);
+            self.servers[known.server].want(*place, known, number);
         }
     }
 
     /// Whether nobody waits.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&mut self) -> bool {
         self.jobs.deadline().is_none()
     }
 
     /// Whether every server that is to be had knows all that was admitted.
     pub(super) fn is_settled(&self) -> bool {
-        let is_settled = |server: &Server| {
-            server.state == State::Away || server.wanted.len() + server.owing.len() + server.under_way.len() == 0
-        };
-        self.servers.iter().all(is_settled)
+        self.servers.iter().all(Server::is_settled)
     }
 
-    /// When an exchange with this server is due: at once, or only so that what is owed does not wait for too long.
+    /// When an exchange with this server is due.
     pub(super) fn due(&self, server: usize) -> Due {
-        let Server { state, wanted, owing, under_way } = &self.servers[server];
-        match (wanted.len(), owing.len(), under_way.len()) {
-            _ if *state != State::Up => Due::Never,
-            (0, 0, _) | (_, _, UNDER_WAY..) => Due::Never,
-            (1.., _, 0) => Due::Now,
-            (wanted, owing, _) if wanted >= WORTHWHILE || owing >= 4 * BATCH => Due::Now,
-            (0, _, 0) => Due::Soon,
-            _ => Due::Never,
-        }
+        self.servers[server].due()
     }
 
     /// Writes the next exchange with this server; returns how many answers it gets, 0 if there is nothing to ask.
     pub(super) fn compose(&mut self, server: usize, out: &mut Vec<u8>) -> usize {
-        let Self { cells, servers, .. } = self;
-        let Server { wanted, owing, under_way, .. } = &mut servers[server];
-        let mut exchange = Exchange { cells: Vec::new(), ops: Vec::new() };
-        for (queue, most) in [(wanted, BATCH), (owing, 2 * BATCH)] {
-            while exchange.cells.len() < most
-                && let Some(cell) = queue.pop_front()
-            {
-                let known = cells.at(cell);
-                // It may have stood in both queues.
-                if known.stage == Stage::Queued {
-                    let before = exchange.ops.len();
-                    known.compose(&mut exchange.ops, out);
-                    exchange.cells.push((cell, exchange.ops.len() - before));
-                }
-            }
-        }
-        let answers = exchange.ops.len();
-        if answers > 0 {
-            under_way.push_back(exchange);
-        }
-        answers
+        self.servers[server].compose(&mut self.cells, out)
     }
 
     /// Takes over the answers to the exchange with this server that was begun first. False if none of them is good.
-    pub(super) fn answered(&mut self, server: usize, answers: &[Answer<'_>]) -> bool {
-        let Some(exchange) = self.servers[server].under_way.pop_front() else { return true };
+    pub(super) fn answered(&mut self, server: usize, answers: &[Answer<'_>], now: Time) -> bool {
+        let Some(exchange) = self.servers[server].answered() else { return true };
         let (mut at, mut failed) = (0, 0);
         for (cell, length) in exchange.cells {
             let (ops, answers) = (&exchange.ops[at..at + length], &answers[at..at + length]);
             at += length;
-            failed += self.fill(cell, ops, answers);
+            failed += self.fill(cell, ops, answers, now);
         }
         failed == 0 || failed < at
     }
 
     /// Takes over the answers on one cell and decides what waited for it; returns how many failed.
-    fn fill(&mut self, cell: Place, ops: &[Op], answers: &[Answer<'_>]) -> usize {
+    fn fill(&mut self, cell: Place, ops: &[Op], answers: &[Answer<'_>], now: Time) -> usize {
         let known = self.cells.at(cell);
-        let filled = known.fill(ops, answers);
+        if now > known.now && !known.claims.is_empty() {
+            // It may be late for them.
+            known.advance(&known.names.limit.clone(), now);
+        }
+        let filled = known.fill(ops, answers, self.strict);
         self.health.lost.add(filled.lost);
         known.stage = Stage::Idle;
+        let outcomes = if filled.failed > 0 { SmallVec::new() } else { known.settle_claims(filled) };
         let waiting = match filled.is_current {
             true => std::mem::take(&mut known.waiting),
             // A new bucket has begun since it was asked for.
             false => SmallVec::new(),
         };
+        if filled.failed > 0 {
+            self.drop_claims(cell);
+        }
+        for outcome in outcomes {
+            self.settle(cell, outcome);
+        }
         for number in waiting {
             if filled.failed > 0 {
                 self.give_up(number);
@@ -216,22 +157,10 @@ impl Ledger {
         filled.failed
     }
 
-    /// Puts a cell in line again if something is wanted of it or, unless that has just `failed`, owed by it.
+    /// Puts a cell in line again if something is wanted of it or, if it `may_owe`, owed by it.
     fn queue(&mut self, cell: Place, may_owe: bool) {
-        let Self { cells, servers, .. } = self;
-        let known = cells.at(cell);
-        if known.stage != Stage::Idle {
-            return;
-        }
-        let server = &mut servers[known.server];
-        if !known.waiting.is_empty() {
-            server.wanted.push_back(cell);
-        } else if may_owe && known.owes() {
-            server.owing.push_back(cell);
-        } else {
-            return;
-        }
-        known.stage = Stage::Queued;
+        let known = self.cells.at(cell);
+        self.servers[known.server].queue(cell, known, may_owe);
     }
 
     /// The server answers.
@@ -241,8 +170,7 @@ impl Ledger {
 
     /// The server is away, and what was under way may or may not have arrived.
     pub(super) fn down(&mut self, server: usize) {
-        self.servers[server].state = State::Away;
-        for exchange in std::mem::take(&mut self.servers[server].under_way) {
+        for exchange in self.servers[server].fail() {
             let mut ops = exchange.ops.into_iter();
             for (cell, length) in exchange.cells {
                 let ops: Vec<Op> = ops.by_ref().take(length).collect();
@@ -253,7 +181,7 @@ impl Ledger {
                 self.queue(cell, true);
             }
         }
-        for cell in std::mem::take(&mut self.servers[server].wanted) {
+        for cell in self.servers[server].give_up() {
             self.abandon(cell);
             let known = self.cells.at(cell);
             if known.stage == Stage::Queued {
@@ -265,8 +193,16 @@ impl Ledger {
 
     /// Lets nobody wait for this cell any more.
     fn abandon(&mut self, cell: Place) {
+        self.drop_claims(cell);
         for number in std::mem::take(&mut self.cells.at(cell).waiting) {
             self.give_up(number);
+        }
+    }
+
+    /// Lets nobody wait for a claim on this cell any more.
+    fn drop_claims(&mut self, cell: Place) {
+        for claim in std::mem::take(&mut self.cells.at(cell).claims) {
+            self.give_up(claim.number);
         }
     }
 
@@ -293,11 +229,22 @@ impl Ledger {
     /// Decides from what is known, because Memcached does not answer.
     fn decide_from_memory(&mut self, job: Job) {
         self.health.local.one();
-        self.decide(job);
+        match job.claimed {
+            // What is not confirmed has been charged all the same.
+            Some(_) => self.conclude(job),
+            None => self.judge(job, false),
+        }
     }
 
-    /// Decides on the cells as they are after everything before; a job without a reply is charged anyhow.
-    fn decide(&mut self, mut job: Job) {
+    /// Decides by what has just been read.
+    fn decide(&mut self, job: Job) {
+        let is_claimed = self.strict && job.reply.is_some();
+        self.judge(job, is_claimed);
+    }
+
+    /// Decides on the cells as they are after everything before; a job without a reply is charged anyhow. If what is
+    /// charged `is_claimed`, it has to be confirmed first.
+    fn judge(&mut self, mut job: Job, is_claimed: bool) {
         let (now, free) = (job.now, job.reply.is_none());
         let mut all = true;
         for (wish, place) in job.asks.iter().zip(&mut job.places) {
@@ -310,19 +257,77 @@ impl Ledger {
             all &= free || wish.advisory || wish.limit.admits(&known.cell, now, wish.need);
         }
         let mut verdicts = Verdicts::new();
-        for (wish, place) in job.asks.iter().zip(&job.places) {
+        let mut claimed = Claimed::default();
+        let mut open = 0;
+        for (ask, (wish, place)) in job.asks.iter().zip(&job.places).enumerate() {
             let known = self.cells.at(*place);
             let admitted = free || wish.limit.admits(&known.cell, now, wish.need);
             let charged = all && admitted && wish.cost > 0;
             if charged {
                 known.charge(&wish.limit, now, wish.cost);
             }
+            if charged && is_claimed && self.servers[known.server].state != State::Away {
+                known.claim(job.number, ask, wish.cost);
+                claimed.0.push(Standing::Open);
+                open += 1;
+            } else if is_claimed {
+                claimed.0.push(Standing::Unclaimed(admitted));
+            }
             verdicts.push((wish.place, wish.limit.judge(&known.cell, now, wish.need, admitted)));
             if charged {
                 self.queue(*place, true);
             }
         }
-        self.refused.note(&job.asks, &verdicts, now);
+        if open > 0 {
+            job.claimed = Some(Box::new(claimed));
+            self.jobs.put_back(job, open);
+        } else {
+            self.reply(job, verdicts);
+        }
+    }
+
+    /// One of the claims of a job is confirmed or lost.
+    fn settle(&mut self, cell: Place, Outcome { claim, stands }: Outcome) {
+        let number = claim.number;
+        let Some(claimed) = self.jobs.get_mut(number).and_then(|job| job.claimed.as_mut()) else {
+            if stands && self.on_error == OnError::Reject {
+                // Who waited for it has been sent away.
+                self.cells.at(cell).give_back(&claim);
+            }
+            return;
+        };
+        if let Some(standing) = claimed.0.get_mut(claim.ask) {
+            *standing = if stands { Standing::Stands(claim) } else { Standing::Lost };
+        }
+        if let Some(job) = self.jobs.count_down(number) {
+            self.conclude(job);
+        }
+    }
+
+    /// Decides a job whose claims are settled, as far as they will be: if one is lost, all are given back.
+    fn conclude(&mut self, mut job: Job) {
+        let Some(claimed) = job.claimed.take() else { return };
+        let lost = |(wish, standing): (&Wish, &Standing)| !wish.advisory && matches!(standing, Standing::Lost);
+        let refused = job.asks.iter().zip(&claimed.0).any(lost);
+        let mut verdicts = Verdicts::new();
+        for ((wish, place), standing) in job.asks.iter().zip(&job.places).zip(claimed.0) {
+            let known = self.cells.at(*place);
+            let admitted = !matches!(standing, Standing::Lost | Standing::Unclaimed(false));
+            if let Standing::Stands(claim) = standing
+                && refused
+                && known.id() == wish.cell()
+            {
+                known.give_back(&claim);
+            }
+            verdicts.push((wish.place, wish.limit.judge(&known.cell, job.now, wish.need, admitted)));
+            self.queue(*place, true);
+        }
+        self.reply(job, verdicts);
+    }
+
+    /// Sends the verdicts to who waits for them.
+    fn reply(&mut self, mut job: Job, verdicts: Verdicts) {
+        self.refused.note(&job.asks, &verdicts, job.now);
         match (job.reply.take(), self.posts.get_mut(job.worker)) {
             (Some(reply), Some(post)) => post.push((reply, verdicts)),
             (Some(reply), None) => drop(reply.send(verdicts)),

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::book::Book;
-use super::ledger::Due;
+use super::servers::Due;
 use super::wire::{self, Garbage};
 use crate::clock::micros;
 

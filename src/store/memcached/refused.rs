@@ -26,6 +26,8 @@ const JITTER: u64 = 1_000_000;
 
 /// What is remembered, by cell.
 pub(super) struct Refused {
+    /// Microseconds for which a refusal is remembered at most.
+    longest: u64,
     shards: Box<[Mutex<Shard>]>,
 }
 
@@ -37,26 +39,28 @@ struct No {
     need: u64,
     /// A clock that was set back to before it makes it void.
     since: Time,
+    /// From when on it is not to be relied on.
+    stale: u64,
     /// When it was the first moment that might be admitted.
     until: u64,
     verdict: Verdict,
 }
 
-impl Default for Refused {
-    fn default() -> Self {
-        let shard = |_| Mutex::new(LruCache::with_hasher(KEYS / 64, RandomState::default()));
-        Self { shards: (0..SHARDS).map(shard).collect() }
-    }
-}
-
 impl Refused {
+    /// Remembers nothing yet, and nothing for more than `longest` microseconds.
+    pub(super) fn new(longest: u64) -> Self {
+        let shard = |_| Mutex::new(LruCache::with_hasher(KEYS / 64, RandomState::default()));
+        Self { longest, shards: (0..SHARDS).map(shard).collect() }
+    }
+
     /// Remembers what was decided at `now`, as far as it refuses.
     pub(super) fn note(&self, asks: &[Wish], verdicts: &Verdicts, now: Time) {
         for (wish, (_, verdict)) in asks.iter().zip(verdicts) {
             let Some(wait) = verdict.wait.filter(|_| !verdict.admitted) else { continue };
             let cell = wish.cell();
             let until = now.micros().saturating_add(wait);
-            let no = No { limit: wish.limit.clone(), need: wish.need, since: now, until, verdict: *verdict };
+            let stale = until.min(now.micros().saturating_add(self.longest));
+            let no = No { limit: wish.limit.clone(), need: wish.need, since: now, stale, until, verdict: *verdict };
             self.shard(cell).lock().insert(cell, no);
         }
     }
@@ -74,7 +78,7 @@ impl Refused {
         let cell = ask.key.with(ask.limit.shape());
         let mut shard = self.shard(cell).lock();
         let no = shard.get(&cell)?;
-        if now.micros() + JITTER < no.since.micros() || now.micros() >= no.until || !Arc::ptr_eq(&no.limit, ask.limit) {
+        if now.micros() + JITTER < no.since.micros() || now.micros() >= no.stale || !Arc::ptr_eq(&no.limit, ask.limit) {
             shard.remove(&cell);
             return None;
         }
@@ -105,7 +109,7 @@ mod tests {
     #[test]
     fn a_no_holds_until_it_might_be_a_yes() {
         let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
-        let refused = Refused::default();
+        let refused = Refused::new(u64::MAX);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 2, wait: Some(500) };
         refused.note(&[Wish::from(&ask(&limit, 3))], &Verdicts::from_iter([(3, verdict)]), NOW);
         let found = |need, now| refused.find(&[ask(&limit, need)], now).map(|verdicts| verdicts[0].1);
@@ -121,7 +125,7 @@ mod tests {
     fn another_limit_or_clock_is_asked_for_anew() {
         let (limit, raised) = (|quota: &str| Arc::new(Limit::new("l", &[quota.parse().unwrap()])), "20/s");
         let low = limit("10/s");
-        let refused = Refused::default();
+        let refused = Refused::new(u64::MAX);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(500) };
         let note = || refused.note(&[Wish::from(&ask(&low, 1))], &Verdicts::from_iter([(3, verdict)]), NOW);
         note();

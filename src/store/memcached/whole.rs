@@ -13,9 +13,9 @@ use crate::limit::{Cell, Limit};
 pub(super) struct Whole {
     version: Version,
     /// What was charged since; `None` if Memcached knows all.
-    owed: Option<u64>,
+    owed: Option<i64>,
     /// What was sent without an answer: what was charged to it, and the bytes.
-    doubt: Option<(u64, Vec<u8>)>,
+    doubt: Option<(i64, Vec<u8>)>,
 }
 
 /// What was read last.
@@ -35,13 +35,13 @@ impl Whole {
         self.owed.is_some()
     }
 
-    /// Owes `cost` more; with 0 only that it be written.
-    pub(super) fn owe(&mut self, cost: u64) {
+    /// Owes `cost` more, less to take something back; with 0 only that it be written.
+    pub(super) fn owe(&mut self, cost: i64) {
         self.owed = Some(self.owed.unwrap_or(0).saturating_add(cost));
     }
 
     /// Owes again what was sent without an answer.
-    pub(super) fn doubt(&mut self, cost: u64, value: Vec<u8>) {
+    pub(super) fn doubt(&mut self, cost: i64, value: Vec<u8>) {
         self.owe(cost);
         self.doubt = Some((cost, value));
     }
@@ -120,7 +120,7 @@ impl Whole {
         }
         if let Some((cost, _)) = doubt.filter(|(_, sent)| *sent == value) {
             // It has arrived. What was charged since is still owed.
-            self.owed = self.owed.and_then(|owed| owed.checked_sub(cost)).filter(|owed| *owed > 0);
+            self.owed = self.owed.map(|owed| owed.saturating_sub(cost)).filter(|owed| *owed != 0);
             return;
         }
         let rates = limit.rates();
@@ -131,8 +131,10 @@ impl Whole {
         theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
         match self.owed {
             Some(_) if cell.is_whole_spent(rates, now) => self.owed = None,
-            Some(cost) if cost > 0 => limit.charge_whole(&mut theirs, now, cost),
-            owed => self.owed = owed.filter(|cost| *cost > 0),
+            Some(cost @ 1..) => limit.charge_whole(&mut theirs, now, cost.unsigned_abs()),
+            Some(cost @ ..=-1) => limit.take_back_whole(&mut theirs, cost.unsigned_abs()),
+            // It was only to be told what is not true any more.
+            Some(0) | None => self.owed = None,
         }
         *cell = theirs;
     }

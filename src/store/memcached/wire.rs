@@ -34,6 +34,15 @@ pub(super) fn add(name: impl FnOnce(&mut Vec<u8>), amount: u64, initial: u64, li
     out.extend_from_slice(b"\r\n");
 }
 
+/// Takes from the count of that name, if there is one, and reads it then.
+pub(super) fn subtract(name: impl FnOnce(&mut Vec<u8>), amount: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"ma ");
+    name(out);
+    out.extend_from_slice(b" v MD");
+    number(b" D", amount, out);
+    out.extend_from_slice(b"\r\n");
+}
+
 /// Reads the value of that name and what stands for its version.
 pub(super) fn value(name: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
     out.extend_from_slice(b"mg ");
@@ -158,6 +167,7 @@ mod tests {
     fn commands_are_those_of_the_protocol() {
         assert_eq!(written(|out| count(name, out)), "mg gw:l:k#s.7 v\r\n");
         assert_eq!(written(|out| add(name, 3, 12, 60, out)), "ma gw:l:k#s.7 v D3 J12 N60\r\n");
+        assert_eq!(written(|out| subtract(name, 3, out)), "ma gw:l:k#s.7 v MD D3\r\n");
         assert_eq!(written(|out| value(name, out)), "mg gw:l:k#s.7 v c\r\n");
         assert_eq!(written(|out| swap(name, b"\x01\r\n", Some(9), 60, out)), "ms gw:l:k#s.7 3 T60 C9\r\n\x01\r\n\r\n");
         assert_eq!(written(|out| swap(name, b"", None, 60, out)), "ms gw:l:k#s.7 0 T60 ME\r\n\r\n");

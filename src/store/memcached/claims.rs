@@ -1,0 +1,135 @@
+//! Admissions that wait until Memcached has confirmed them: `strict`.
+//!
+//! What is admitted is added to the counters first; the answer is the count after all gateways. What others have taken
+//! the place of is given back, and refused. So across any number of gateways no more is admitted than the limit allows:
+//! of those that add to a counter at once, only they are admitted who find their own share within the limit.
+//!
+//! A claim is confirmed by an exchange that also read the newest bucket after it was made. At the turn of a bucket, a
+//! claim on the old one is late: whoever counts in the new one may have read the old one before. So it is looked at
+//! again, after the new bucket was read; then at least one of the two knows of the other.
+
+use smallvec::SmallVec;
+
+use super::known::{Filled, Known};
+use crate::limit::Limit;
+
+/// Something charged to a cell that is to be confirmed.
+#[derive(Clone, Debug)]
+pub(super) struct Claim {
+    /// The job.
+    pub(super) number: u64,
+    /// Which of its asks.
+    pub(super) ask: usize,
+    pub(super) cost: u64,
+    /// Where it was counted: places of rates, and buckets.
+    buckets: SmallVec<[(usize, u64); 2]>,
+    /// Whether it was part of an exchange.
+    pub(super) sent: bool,
+}
+
+/// What became of a claim.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) claim: Claim,
+    /// Whether it stands; else it has been given back.
+    pub(super) stands: bool,
+}
+
+/// How the claims of a job stand, one for each of its asks.
+#[derive(Debug, Default)]
+pub(super) struct Claimed(pub(super) SmallVec<[Standing; 2]>);
+
+/// How one claim stands.
+#[derive(Debug)]
+pub(super) enum Standing {
+    /// There is none: nothing was charged, and the limit admitted or not.
+    Unclaimed(bool),
+    /// Not confirmed yet.
+    Open,
+    /// Confirmed.
+    Stands(Claim),
+    /// Given back, because others were there first.
+    Lost,
+}
+
+impl Known {
+    /// Claims what has just been charged.
+    pub(super) fn claim(&mut self, number: u64, ask: usize, cost: u64) {
+        let buckets = self.cell.newest(self.names.limit.rates()).collect();
+        self.claims.push(Claim { number, ask, cost, buckets, sent: false });
+    }
+
+    /// Whether there is so much room that it may be claimed without looking first. A flood of what is refused must not
+    /// inflate the counters.
+    pub(super) fn has_plenty(&self, limit: &Limit, need: u64) -> bool {
+        let margin = limit.capacity() / 8;
+        self.whole.is_none() && limit.admits(&self.cell, self.now, need.saturating_add(margin))
+    }
+
+    /// What became of the claims that were part of the exchange that has just been answered. Those that it does not
+    /// confirm go on waiting.
+    pub(super) fn settle_claims(&mut self, filled: Filled) -> SmallVec<[Outcome; 4]> {
+        let sent = self.claims.iter().position(|claim| !claim.sent).unwrap_or(self.claims.len());
+        let mut claims = std::mem::take(&mut self.claims);
+        let later: SmallVec<[Claim; 0]> = claims.drain(sent..).collect();
+        // What was claimed later is not in Memcached yet.
+        later.iter().for_each(|claim| self.take_back(claim));
+        let mut lost = SmallVec::new();
+        while let Some(claim) = claims.pop() {
+            self.take_back(&claim);
+            if self.names.limit.admits(&self.cell, self.now, claim.cost) {
+                self.put_again(&claim);
+                claims.push(claim);
+                break;
+            }
+            self.owe_back(&claim);
+            lost.push(Outcome { claim, stands: false });
+        }
+        later.iter().for_each(|claim| self.put_again(claim));
+        if filled.is_current && !filled.outrun {
+            lost.extend(claims.into_iter().map(|claim| Outcome { claim, stands: true }));
+            self.claims = later;
+        } else {
+            self.claims = claims.into_iter().chain(later).collect();
+        }
+        lost
+    }
+
+    /// Gives back a claim that stood.
+    pub(super) fn give_back(&mut self, claim: &Claim) {
+        self.take_back(claim);
+        self.owe_back(claim);
+    }
+
+    fn take_back(&mut self, claim: &Claim) {
+        let Self { cell, names, .. } = self;
+        let rates = names.limit.rates();
+        for (place, bucket) in &claim.buckets {
+            if let Some(count) = cell.count(rates, *place, *bucket) {
+                cell.set_count(rates, *place, *bucket, count.saturating_sub(claim.cost));
+            }
+        }
+        names.limit.take_back_whole(cell, claim.cost);
+    }
+
+    fn put_again(&mut self, claim: &Claim) {
+        let Self { cell, names, now, .. } = self;
+        let rates = names.limit.rates();
+        for (place, bucket) in &claim.buckets {
+            if let Some(count) = cell.count(rates, *place, *bucket) {
+                cell.set_count(rates, *place, *bucket, count.saturating_add(claim.cost));
+            }
+        }
+        names.limit.charge_whole(cell, *now, claim.cost);
+    }
+
+    fn owe_back(&mut self, claim: &Claim) {
+        let amount = i64::try_from(claim.cost).unwrap_or(i64::MAX);
+        for (place, bucket) in &claim.buckets {
+            self.debts.owe(*place, *bucket, -amount);
+        }
+        if let Some(whole) = &mut self.whole {
+            whole.owe(-amount);
+        }
+    }
+}
