@@ -43,11 +43,12 @@ impl Fingerprint {
 
     /// Its 32 hexadecimal digits.
     pub fn digits(self) -> [u8; 32] {
-        let bytes = self.0.to_be_bytes();
-        std::array::from_fn(|place| {
-            let byte = bytes[place / 2];
-            HEX[usize::from(if place % 2 == 0 { byte >> 4 } else { byte & 15 })]
-        })
+        let mut digits = [0; 32];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
+            pair[0] = HEX[usize::from(byte >> 4)];
+            pair[1] = HEX[usize::from(byte & 15)];
+        }
+        digits
     }
 
     fn cut(hash: &blake3::Hash) -> Self {

@@ -14,8 +14,8 @@ mod cells;
 mod refused;
 mod health;
 mod jobs;
-mod desk;
 mod servers;
+mod desk;
 mod ledger;
 mod link;
 mod book;
@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::{Answer, Ask};
 use crate::clock::Time;
@@ -36,7 +36,7 @@ use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
 
-use desk::Desk;
+use desk::Desks;
 use jobs::Job;
 use refused::Refused;
 
@@ -50,9 +50,7 @@ const BRIEFLY: u64 = 20_000;
 
 /// The Memcached store.
 pub struct Memcached {
-    jobs: Option<mpsc::UnboundedSender<Vec<Job>>>,
-    /// One for each worker.
-    desks: Box<[Desk]>,
+    desks: Arc<Desks>,
     health: Arc<Health>,
     refused: Arc<Refused>,
     /// Whether decisions are made without Memcached while it is away.
@@ -94,12 +92,12 @@ impl Memcached {
     /// # Errors
     /// When there is no thread to be had.
     pub fn start(config: &config::Memcached, workers: usize) -> io::Result<Self> {
-        let (jobs, waiting) = mpsc::unbounded_channel();
-        let (desks, posts): (Vec<_>, Vec<_>) = (0..workers).map(|_| Desk::new()).unzip();
+        let (desks, posts) = Desks::new(workers);
+        let desks = Arc::new(desks);
         let health = Arc::new(Health::new(&config.servers));
         let refused = Arc::new(Refused::new(if config.strict { BRIEFLY } else { u64::MAX }));
         let is_local = config.on_error == OnError::Local;
-        let (config, told, noted) = (config.clone(), health.clone(), refused.clone());
+        let (config, told, noted, shared) = (config.clone(), health.clone(), refused.clone(), desks.clone());
         // Looking up names is all that blocks; a name that hangs is not to hold up the others.
         let threads = 2 * config.servers.len();
         let runtime = move || {
@@ -109,22 +107,14 @@ impl Memcached {
                 .build_local(LocalOptions::default())
         };
         let work = move || match runtime() {
-            Ok(runtime) => runtime.block_on(book::run(config, (waiting, posts), told, noted)),
+            Ok(runtime) => runtime.block_on(book::run(config, (shared, posts), told, noted)),
             Err(error) => tracing::error!(%error, "nothing talks to memcached"),
         };
         let thread = thread::Builder::new().name("memcached".to_owned()).spawn(work)?;
         let (watch, end) = std::sync::mpsc::channel();
         let watched = health.clone();
         thread::Builder::new().name("memcached-watch".to_owned()).spawn(move || watch::run(&watched, &end))?;
-        Ok(Self {
-            _watch: watch,
-            jobs: Some(jobs),
-            desks: desks.into(),
-            health,
-            refused,
-            is_local,
-            thread: Some(thread),
-        })
+        Ok(Self { _watch: watch, desks, health, refused, is_local, thread: Some(thread) })
     }
 
     /// Sends the decision off, unless a refusal still holds or Memcached is known to be away.
@@ -138,10 +128,7 @@ impl Memcached {
         }
         let (reply, verdicts) = oneshot::channel();
         let job = Job::new(asks.iter().map(Wish::from).collect(), now, Some(reply), worker);
-        match self.desks.get(worker) {
-            Some(desk) => desk.put(job),
-            None => self.send(job),
-        }
+        self.desks.put(job);
         Answer::Later(verdicts)
     }
 
@@ -149,28 +136,19 @@ impl Memcached {
     pub fn charge(&self, ask: &Ask<'_>, now: Time) {
         if !self.is_lost() {
             let asks = SmallVec::from_iter([Wish::from(ask)]);
-            self.send(Job::new(asks, now, None, 0));
+            self.desks.put(Job::new(asks, now, None, usize::MAX));
         }
     }
 
     /// Carries the decisions of a worker to the thread that talks to Memcached, and the answers back: a task of the
     /// worker, for as long as it runs.
     pub async fn carry(&self, worker: usize) {
-        if let (Some(desk), Some(jobs)) = (self.desks.get(worker), &self.jobs) {
-            desk.carry(jobs).await;
-        }
+        self.desks.carry(worker).await;
     }
 
     /// Whether nobody could answer.
     fn is_lost(&self) -> bool {
         !self.is_local && self.health.is_away()
-    }
-
-    fn send(&self, job: Job) {
-        if let Some(jobs) = &self.jobs {
-            // With the other end gone the process is about to end.
-            let _ = jobs.send(vec![job]);
-        }
     }
 
     /// How the exchanges go.
@@ -182,7 +160,7 @@ impl Memcached {
 /// Waits until Memcached knows all that was admitted, or as long as a request would.
 impl Drop for Memcached {
     fn drop(&mut self) {
-        self.jobs = None;
+        self.desks.close();
         if let Some(thread) = self.thread.take() {
             // It does not panic; if it did, it has said so.
             let _ = thread.join();

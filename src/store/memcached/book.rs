@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::desk::Post;
+use super::desk::{Desks, Post};
 use super::health::Health;
-use super::jobs::Job;
 use super::ledger::Ledger;
 use super::link::{self, Failure};
 use super::refused::Refused;
@@ -21,8 +20,6 @@ use super::servers::Due;
 use super::wire::Answer;
 use crate::{clock, config};
 
-/// Lots of decisions that are taken in at once at most.
-const INTAKE: usize = 64;
 /// How often it is seen whether all is written, before the process ends.
 const LAST_LOOKS: Duration = Duration::from_millis(1);
 
@@ -37,6 +34,8 @@ pub(super) struct Book {
     due: Vec<Notify>,
     /// That somebody waits, after nobody did.
     waits: Notify,
+    /// Where decisions come from.
+    desks: Arc<Desks>,
     /// Where each worker's verdicts go.
     posts: Vec<UnboundedSender<Post>>,
 }
@@ -44,7 +43,7 @@ pub(super) struct Book {
 /// Works until the last sender of jobs is gone, and then until Memcached knows all, or `timeout` has passed.
 pub(super) async fn run(
     config: config::Memcached,
-    (jobs, posts): (UnboundedReceiver<Vec<Job>>, Vec<UnboundedSender<Post>>),
+    (desks, posts): (Arc<Desks>, Vec<UnboundedSender<Post>>),
     health: Arc<Health>,
     refused: Arc<Refused>,
 ) {
@@ -55,6 +54,7 @@ pub(super) async fn run(
         due: config.servers.iter().map(|_| Notify::new()).collect(),
         servers: config.servers,
         waits: Notify::new(),
+        desks,
         posts,
     });
     for server in 0..book.servers.len() {
@@ -63,7 +63,10 @@ pub(super) async fn run(
     }
     let expiring = book.clone();
     spawn_local(async move { expiring.expire().await });
-    book.take_in(jobs).await;
+    while book.desks.announced().await {
+        book.tell(&mut book.ledger.borrow_mut());
+    }
+    book.tell(&mut book.ledger.borrow_mut());
     let end = Instant::now() + book.timeout;
     while !book.ledger.borrow().is_settled() && Instant::now() < end {
         sleep(LAST_LOOKS).await;
@@ -71,20 +74,6 @@ pub(super) async fn run(
 }
 
 impl Book {
-    async fn take_in(&self, mut jobs: UnboundedReceiver<Vec<Job>>) {
-        let mut batch = Vec::with_capacity(INTAKE);
-        while jobs.recv_many(&mut batch, INTAKE).await > 0 {
-            let deadline = Instant::now() + self.timeout;
-            let mut ledger = self.ledger.borrow_mut();
-            let nobody_waited = ledger.is_idle();
-            batch.drain(..).flatten().for_each(|job| ledger.submit(job, deadline));
-            if nobody_waited && !ledger.is_idle() {
-                self.waits.notify_one();
-            }
-            self.tell(&mut ledger);
-        }
-    }
-
     /// Ends waits that have lasted for long enough.
     async fn expire(&self) {
         loop {
@@ -101,14 +90,33 @@ impl Book {
         }
     }
 
-    /// Sends off what was decided, and tells those who have something to send.
+    /// Takes in what is on the desks, sends off what was decided, and tells those who have something to send.
     fn tell(&self, ledger: &mut Ledger) {
+        self.desks.set_busy(ledger.is_busy());
+        let nobody_waited = ledger.is_idle();
+        for job in self.desks.take() {
+            let deadline = job.asked + self.timeout;
+            ledger.submit(job, deadline);
+        }
+        if nobody_waited && !ledger.is_idle() {
+            self.waits.notify_one();
+        }
         for (worker, post) in ledger.posts() {
             // With the other end gone, so is whoever waits.
             let _ = self.posts[worker].send(post);
         }
         let due = self.due.iter().enumerate().filter(|(server, _)| ledger.due(*server) != Due::Never);
         due.for_each(|(_, due)| due.notify_one());
+    }
+
+    /// Writes the next exchange with a server; returns how many answers it gets.
+    pub(super) fn compose(&self, server: usize, out: &mut Vec<u8>) -> usize {
+        let mut ledger = self.ledger.borrow_mut();
+        let answers = ledger.compose(server, out);
+        if ledger.is_busy() {
+            self.desks.set_busy(true);
+        }
+        answers
     }
 
     /// Waits until something is due to be sent to this server.

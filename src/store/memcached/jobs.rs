@@ -17,6 +17,8 @@ use crate::store::Verdicts;
 pub(super) struct Job {
     pub(super) asks: SmallVec<[Wish; 2]>,
     pub(super) now: Time,
+    /// When it began to wait.
+    pub(super) asked: Instant,
     pub(super) reply: Option<oneshot::Sender<Verdicts>>,
     /// Which worker waits.
     pub(super) worker: usize,
@@ -36,7 +38,7 @@ impl Job {
         reply: Option<oneshot::Sender<Verdicts>>,
         worker: usize,
     ) -> Self {
-        Self { asks, now, reply, worker, places: SmallVec::new(), claimed: None, number: 0 }
+        Self { asks, now, asked: Instant::now(), reply, worker, places: SmallVec::new(), claimed: None, number: 0 }
     }
 
     /// Whether nobody waits for it any more. A charge is never given up.

@@ -9,6 +9,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
+use smallvec::SmallVec;
+
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Limit, Rate, Strategy};
@@ -30,6 +33,9 @@ pub(super) struct Names {
     state: String,
 }
 
+/// What the names of a key's counters begin with: the part before `#`.
+pub(super) type Base = SmallVec<[u8; 96]>;
+
 impl Names {
     fn new(prefix: &str, limit: &Arc<Limit>) -> Self {
         let rate = |rate: &Rate| match (rate.period(), rate.strategy()) {
@@ -44,29 +50,29 @@ impl Names {
         }
     }
 
-    fn base(&self, key: Fingerprint, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.head.as_bytes());
-        out.extend_from_slice(&key.digits());
+    /// What the names of all counters of a key begin with.
+    pub(super) fn base(&self, key: Fingerprint) -> Base {
+        let mut base = Base::from_slice(self.head.as_bytes());
+        base.extend_from_slice(&key.digits());
+        base
     }
 
     /// Writes the name of one bucket's counter, of the rate at `place`.
-    pub(super) fn counter(&self, key: Fingerprint, place: usize, bucket: u64, out: &mut Vec<u8>) {
-        self.base(key, out);
+    pub(super) fn counter(&self, base: &Base, place: usize, bucket: u64, out: &mut Vec<u8>) {
+        out.extend_from_slice(base);
         out.extend_from_slice(self.rates.get(place).map_or("", String::as_str).as_bytes());
         out.extend_from_slice(itoa::Buffer::new().format(bucket).as_bytes());
     }
 
     /// Writes the name of the state of all rates that are kept as a whole.
-    pub(super) fn state(&self, key: Fingerprint, out: &mut Vec<u8>) {
-        self.base(key, out);
+    pub(super) fn state(&self, base: &Base, out: &mut Vec<u8>) {
+        out.extend_from_slice(base);
         out.extend_from_slice(self.state.as_bytes());
     }
 
     /// Which server all counters of a key are on.
     pub(super) fn server(&self, key: Fingerprint, servers: &[String]) -> usize {
-        let mut base = Vec::new();
-        self.base(key, &mut base);
-        place(&base, servers)
+        place(&self.base(key), servers)
     }
 
     /// How long the counters of the rate at `place` are kept from `now` on, as the protocol wants it.
@@ -92,12 +98,12 @@ fn lifetime<'a>(rates: impl IntoIterator<Item = &'a Rate>, now: Time) -> u32 {
 pub(super) struct AllNames {
     prefix: String,
     /// By the limit's address, which nothing else can have while it is held here.
-    of: HashMap<*const Limit, Rc<Names>>,
+    of: HashMap<*const Limit, Rc<Names>, RandomState>,
 }
 
 impl AllNames {
     pub(super) fn new(prefix: &str) -> Self {
-        Self { prefix: prefix.to_owned(), of: HashMap::new() }
+        Self { prefix: prefix.to_owned(), of: HashMap::default() }
     }
 
     pub(super) fn of(&mut self, limit: &Arc<Limit>) -> Rc<Names> {
@@ -142,7 +148,7 @@ mod tests {
         let longest = Rate::new(1, Duration::from_micros(2_678_399_999_999)).unwrap().counted(sliding).unwrap();
         let names = names(&"p".repeat(64), &"l".repeat(64), &[longest]);
         let mut name = Vec::new();
-        names.counter(Fingerprint::of(b"\0 \n"), 0, u64::MAX, &mut name);
+        names.counter(&names.base(Fingerprint::of(b"\0 \n")), 0, u64::MAX, &mut name);
         assert!(name.len() <= 250, "{}", name.len());
         assert!(name.iter().all(u8::is_ascii_graphic), "{name:?}");
     }
@@ -151,14 +157,15 @@ mod tests {
     fn names_say_what_is_counted() {
         let names = names("gw", "l", &[rate("10/s"), rate("5/month"), rate("3/m burst 9")]);
         let key = Fingerprint::of(b"k");
+        let base = names.base(key);
         let written = |write: &dyn Fn(&mut Vec<u8>)| {
             let mut name = Vec::new();
             write(&mut name);
             String::from_utf8(name).unwrap().replace(&key.to_string(), "KEY")
         };
-        assert_eq!(written(&|out| names.counter(key, 0, 17, out)), "gw:l:KEY#s.17");
-        assert_eq!(written(&|out| names.counter(key, 1, 1_764_547_200, out)), "gw:l:KEY#month.1764547200");
-        assert!(written(&|out| names.state(key, out)).starts_with("gw:l:KEY#="));
+        assert_eq!(written(&|out| names.counter(&base, 0, 17, out)), "gw:l:KEY#s.17");
+        assert_eq!(written(&|out| names.counter(&base, 1, 1_764_547_200, out)), "gw:l:KEY#month.1764547200");
+        assert!(written(&|out| names.state(&base, out)).starts_with("gw:l:KEY#="));
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl Known {
     /// Writes what is owed and asks for what a decision needs; adds a note of each command to `ops`.
     pub(super) fn compose(&mut self, ops: &mut Vec<Op>, out: &mut Vec<u8>) {
         let Self { names, key, cell, debts, whole, now, claims, .. } = self;
-        let rates = names.limit.rates();
+        let (rates, base) = (names.limit.rates(), names.base(*key));
         let debts = debts.take();
         let is_owed = |place, bucket| debts.iter().any(|debt| (debt.place, debt.bucket) == (place, bucket));
         // What is added to is read on the way. If the rest was read a moment ago, that will do.
@@ -149,7 +149,7 @@ impl Known {
         for debt in &debts {
             let Debt { place, bucket, amount, .. } = *debt;
             let Some(count) = cell.count(rates, place, bucket) else { continue };
-            let name = |out: &mut Vec<u8>| names.counter(*key, place, bucket, out);
+            let name = |out: &mut Vec<u8>| names.counter(&base, place, bucket, out);
             match u64::try_from(amount) {
                 Ok(amount) => wire::add(name, amount, count.max(amount), names.lifetime(place, *now), out),
                 Err(_) => wire::subtract(name, amount.unsigned_abs(), out),
@@ -159,13 +159,13 @@ impl Known {
         if read {
             for (place, bucket, _) in cell.counts_mut(rates) {
                 if !is_owed(place, bucket) {
-                    wire::count(|out| names.counter(*key, place, bucket, out), out);
+                    wire::count(|out| names.counter(&base, place, bucket, out), out);
                     ops.push(Op::Count(place, bucket));
                 }
             }
         }
         if let Some(whole) = whole {
-            whole.compose(cell, names, (*key, *now), ops, out);
+            whole.compose(cell, names, (&base, *now), ops, out);
         }
         claims.iter_mut().for_each(|claim| claim.sent = true);
         self.stage = Stage::Asked;

@@ -92,6 +92,11 @@ impl Ledger {
         }
     }
 
+    /// Whether every server has yet to answer.
+    pub(super) fn is_busy(&self) -> bool {
+        self.servers.iter().all(Server::is_busy)
+    }
+
     /// Whether nobody waits.
     pub(super) fn is_idle(&mut self) -> bool {
         self.jobs.deadline().is_none()

@@ -173,7 +173,7 @@ impl Exchanges<'_> {
     }
 
     fn compose_one(&mut self, out: &mut Vec<u8>) {
-        let answers = self.book.ledger.borrow_mut().compose(self.server, out);
+        let answers = self.book.compose(self.server, out);
         if answers > 0 {
             self.book.health.round_trips.one();
             self.under_way.push_back((answers, Instant::now()));

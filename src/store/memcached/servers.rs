@@ -10,9 +10,12 @@ const BATCH: usize = 128;
 /// Exchanges that may be under way on one connection.
 const UNDER_WAY: usize = 4;
 /// From this many cells on, an exchange need not wait for the one before it.
-const WORTHWHILE: usize = 64;
+pub(super) const WORTHWHILE: usize = 64;
 /// From this many on, what is owed need not wait for somebody to travel with.
 const HEAVY: usize = 4 * BATCH;
+
+/// Commands that a cell mostly takes: two for each of two rates, or as many reads and one increment more.
+const COMMANDS: usize = 4;
 
 /// What is known of a server and asked of it.
 #[derive(Default)]
@@ -70,6 +73,11 @@ impl Server {
         }
     }
 
+    /// Whether it answers, and will before long.
+    pub(super) fn is_busy(&self) -> bool {
+        self.state == State::Up && !self.under_way.is_empty()
+    }
+
     /// Lets a job wait for this cell, if the server is to be had.
     pub(super) fn want(&mut self, cell: Place, known: &mut Known, job: u64) {
         if self.state == State::Away {
@@ -99,7 +107,8 @@ impl Server {
 
     /// Writes the next exchange; returns how many answers it gets, 0 if there is nothing to ask.
     pub(super) fn compose(&mut self, cells: &mut Cells, out: &mut Vec<u8>) -> usize {
-        let mut exchange = Exchange { cells: Vec::new(), ops: Vec::new() };
+        let most = self.wanted.len().min(BATCH) + self.owing.len().min(2 * BATCH);
+        let mut exchange = Exchange { cells: Vec::with_capacity(most), ops: Vec::with_capacity(COMMANDS * most) };
         for (queue, most) in [(&mut self.wanted, BATCH), (&mut self.owing, 2 * BATCH)] {
             while exchange.cells.len() < most
                 && let Some(cell) = queue.pop_front()

@@ -1,11 +1,10 @@
 //! The state of the rates that are kept as one value: it is replaced if it still is the one that was read. If another
 //! gateway was faster, what is owed is charged again to the state that it left.
 
-use super::keys::Names;
+use super::keys::{Base, Names};
 use super::known::Op;
 use super::wire::{self, Answer};
 use crate::clock::Time;
-use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 
 /// How a cell's state stands to the one in Memcached.
@@ -51,7 +50,7 @@ impl Whole {
         &mut self,
         cell: &mut Cell,
         names: &Names,
-        (key, now): (Fingerprint, Time),
+        (base, now): (&Base, Time),
         ops: &mut Vec<Op>,
         out: &mut Vec<u8>,
     ) {
@@ -66,10 +65,10 @@ impl Whole {
             && let Some(cost) = self.owed.take()
         {
             let value = cell.save(names.limit.rates());
-            wire::swap(|out| names.state(key, out), &value, version, names.state_lifetime(now), out);
+            wire::swap(|out| names.state(base, out), &value, version, names.state_lifetime(now), out);
             ops.push(Op::Swap(cost, value));
         }
-        wire::value(|out| names.state(key, out), out);
+        wire::value(|out| names.state(base, out), out);
         ops.push(Op::Value);
     }
 
