@@ -137,6 +137,9 @@ fn store(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result {
                 OnError::Reject => "are answered 503",
             };
             writeln!(f, "  keys begin with {}:", memcached.prefix)?;
+            if memcached.strict {
+                writeln!(f, "  strict: what is admitted is confirmed first")?;
+            }
             writeln!(f, "  waits at most {:?}; without an answer requests {away}", memcached.timeout)
         }
     }

@@ -11,7 +11,7 @@ use foldhash::fast::RandomState;
 
 use super::Wish;
 use super::keys::AllNames;
-use super::known::{Known, Stage};
+use super::known::Known;
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::tally::Counter;
@@ -93,7 +93,7 @@ impl Cells {
             let place = self.hand;
             self.hand = (place + 1) % self.cells.len();
             let known = &mut self.cells[place];
-            if known.stage == Stage::Asked || !known.waiting.is_empty() || std::mem::take(&mut known.used) {
+            if known.is_needed() || std::mem::take(&mut known.used) {
                 continue;
             }
             if known.owes() && !known.is_spent(now) {

@@ -125,6 +125,11 @@ impl Known {
         }
     }
 
+    /// Whether somebody waits for it or for what it was charged, or it is part of an exchange.
+    pub(super) fn is_needed(&self) -> bool {
+        self.stage == Stage::Asked || !self.waiting.is_empty() || !self.claims.is_empty()
+    }
+
     /// Whether Memcached is to be told something.
     pub(super) fn owes(&self) -> bool {
         !self.debts.is_empty() || self.whole.as_ref().is_some_and(|whole| whole.owes())
