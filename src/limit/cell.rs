@@ -119,11 +119,11 @@ impl Cell {
     }
 
     /// Corrects the count of one bucket of the rate at `place`, if it still matters.
-    pub fn set_count(&mut self, rates: &[Rate], place: usize, bucket: u64, count: u64) {
+    pub fn correct(&mut self, rates: &[Rate], place: usize, bucket: u64, correct: impl FnOnce(u64) -> u64) {
         if let Some((rate, block)) = self.blocks_mut(rates).nth(place)
             && let Some(word) = word(rate, block, bucket)
         {
-            block[word] = count.min(MAX_COUNT);
+            block[word] = correct(block[word]).min(MAX_COUNT);
         }
     }
 

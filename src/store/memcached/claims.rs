@@ -69,6 +69,9 @@ impl Known {
     /// What became of the claims that were part of the exchange that has just been answered. Those that it does not
     /// confirm go on waiting.
     pub(super) fn settle_claims(&mut self, filled: Filled) -> SmallVec<[Outcome; 4]> {
+        if self.claims.is_empty() {
+            return SmallVec::new();
+        }
         let sent = self.claims.iter().position(|claim| !claim.sent).unwrap_or(self.claims.len());
         let mut claims = std::mem::take(&mut self.claims);
         let later: SmallVec<[Claim; 0]> = claims.drain(sent..).collect();
@@ -105,9 +108,7 @@ impl Known {
         let Self { cell, names, .. } = self;
         let rates = names.limit.rates();
         for (place, bucket) in &claim.buckets {
-            if let Some(count) = cell.count(rates, *place, *bucket) {
-                cell.set_count(rates, *place, *bucket, count.saturating_sub(claim.cost));
-            }
+            cell.correct(rates, *place, *bucket, |count| count.saturating_sub(claim.cost));
         }
         names.limit.take_back_whole(cell, claim.cost);
     }
@@ -116,9 +117,7 @@ impl Known {
         let Self { cell, names, now, .. } = self;
         let rates = names.limit.rates();
         for (place, bucket) in &claim.buckets {
-            if let Some(count) = cell.count(rates, *place, *bucket) {
-                cell.set_count(rates, *place, *bucket, count.saturating_add(claim.cost));
-            }
+            cell.correct(rates, *place, *bucket, |count| count.saturating_add(claim.cost));
         }
         names.limit.charge_whole(cell, *now, claim.cost);
     }

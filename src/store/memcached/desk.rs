@@ -105,16 +105,15 @@ impl Desks {
 
     /// Takes what is on the desks, in the order in which it was asked.
     pub(super) fn take(&self) -> Vec<Job> {
-        let mut jobs = Vec::new();
-        for desk in &self.desks {
-            let found = mem::take(&mut *desk.outbox.lock());
-            if jobs.is_empty() {
-                jobs = found;
-            } else {
-                jobs.extend(found);
-            }
+        let mut lots = self.desks.iter().map(|desk| mem::take(&mut *desk.outbox.lock())).filter(|lot| !lot.is_empty());
+        let (mut jobs, mut more) = (lots.next().unwrap_or_default(), false);
+        for lot in lots {
+            jobs.extend(lot);
+            more = true;
         }
-        jobs.sort_by_key(|job| job.asked);
+        if more {
+            jobs.sort_by_key(|job| job.asked);
+        }
         jobs
     }
 

@@ -215,25 +215,27 @@ impl Known {
 
     /// Learns what a counter says, `None` if there is none; returns 1 if there should be one.
     fn learn(&mut self, place: usize, bucket: u64, said: Option<u64>, shrink: bool) -> u64 {
-        let rates = self.names.limit.rates();
-        let Some(count) = self.cell.count(rates, place, bucket) else { return 0 };
-        // Others only add: less than what was there before and what is in doubt together says that it has not arrived.
-        let before = |debt: Debt| count.saturating_add_signed(-debt.amount);
-        let arrived = |debt: Debt| said.is_some_and(|said| said >= before(debt).saturating_add_signed(debt.doubt));
-        let owed = self.debts.settle(place, bucket, arrived);
-        let confirmed = count.saturating_add_signed(-owed);
-        let now = match said {
-            Some(said) if shrink => said,
-            // Counters only grow: if one has shrunk, it was lost and begun anew.
-            Some(said) => said.max(confirmed),
-            None => confirmed,
-        };
-        self.cell.set_count(rates, place, bucket, now.saturating_add_signed(owed));
-        if said.is_none() && confirmed > 0 {
-            self.debts.owe(place, bucket, 0);
-            return 1;
+        let Self { cell, debts, names, .. } = self;
+        let mut lost = false;
+        cell.correct(names.limit.rates(), place, bucket, |count| {
+            // Others only add: less than what was there before and what is in doubt says that it has not arrived.
+            let before = |debt: Debt| count.saturating_add_signed(-debt.amount);
+            let arrived = |debt: Debt| said.is_some_and(|said| said >= before(debt).saturating_add_signed(debt.doubt));
+            let owed = debts.settle(place, bucket, arrived);
+            let confirmed = count.saturating_add_signed(-owed);
+            let now = match said {
+                Some(said) if shrink => said,
+                // Counters only grow: if one has shrunk, it was lost and begun anew.
+                Some(said) => said.max(confirmed),
+                None => confirmed,
+            };
+            lost = said.is_none() && confirmed > 0;
+            now.saturating_add_signed(owed)
+        });
+        if lost {
+            debts.owe(place, bucket, 0);
         }
-        0
+        u64::from(lost)
     }
 
     /// Takes back what was sent in an exchange that was not answered.

@@ -251,7 +251,7 @@ impl Ledger {
     /// charged `is_claimed`, it has to be confirmed first.
     fn judge(&mut self, mut job: Job, is_claimed: bool) {
         let (now, free) = (job.now, job.reply.is_none());
-        let mut all = true;
+        let mut admits: SmallVec<[bool; 2]> = SmallVec::new();
         for (wish, place) in job.asks.iter().zip(&mut job.places) {
             let mut known = self.cells.at(*place);
             if known.id() != wish.cell() {
@@ -259,14 +259,15 @@ impl Ledger {
                 (*place, known) = self.cells.of(wish, now, &self.health.forgotten);
             }
             known.advance(&wish.limit, now);
-            all &= free || wish.advisory || wish.limit.admits(&known.cell, now, wish.need);
+            admits.push(free || wish.limit.admits(&known.cell, now, wish.need));
         }
+        let all = job.asks.iter().zip(&admits).all(|(wish, admitted)| *admitted || wish.advisory);
         let mut verdicts = Verdicts::new();
         let mut claimed = Claimed::default();
         let mut open = 0;
         for (ask, (wish, place)) in job.asks.iter().zip(&job.places).enumerate() {
             let known = self.cells.at(*place);
-            let admitted = free || wish.limit.admits(&known.cell, now, wish.need);
+            let admitted = admits[ask];
             let charged = all && admitted && wish.cost > 0;
             if charged {
                 known.charge(&wish.limit, now, wish.cost);
