@@ -107,7 +107,11 @@ impl Memcached {
                 .build_local(LocalOptions::default())
         };
         let work = move || match runtime() {
-            Ok(runtime) => runtime.block_on(book::run(config, (shared, posts), told, noted)),
+            Ok(runtime) => {
+                runtime.block_on(book::run(config, (shared, posts), told, noted));
+                // Without waiting for a name that is being looked up.
+                runtime.shutdown_background();
+            }
             Err(error) => tracing::error!(%error, "nothing talks to memcached"),
         };
         let thread = thread::Builder::new().name("memcached".to_owned()).spawn(work)?;

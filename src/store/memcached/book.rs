@@ -40,13 +40,23 @@ pub(super) struct Book {
     posts: Vec<UnboundedSender<Post>>,
 }
 
-/// Works until the last sender of jobs is gone, and then until Memcached knows all, or `timeout` has passed.
+/// Closes the desks when the work ends, however it ends: then nobody waits for it in vain.
+struct Closing(Arc<Desks>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Works until the desks are closed, and then until Memcached knows all, or `timeout` has passed.
 pub(super) async fn run(
     config: config::Memcached,
     (desks, posts): (Arc<Desks>, Vec<UnboundedSender<Post>>),
     health: Arc<Health>,
     refused: Arc<Refused>,
 ) {
+    let _closing = Closing(desks.clone());
     let book = Rc::new(Book {
         ledger: RefCell::new(Ledger::new(&config, posts.len(), health.clone(), refused)),
         health,

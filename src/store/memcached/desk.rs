@@ -54,8 +54,12 @@ impl Desks {
         (Self { desks, busy, closed, bell: Notify::new() }, posts)
     }
 
-    /// Puts a job on the desk of its worker, who announces it when this turn is over.
+    /// Puts a job on the desk of its worker, who announces it when this turn is over. Once the desks are closed it is
+    /// dropped, which tells whoever waits for it.
     pub(super) fn put(&self, job: Job) {
+        if self.closed.load(Ordering::Relaxed) {
+            return;
+        }
         let last = self.desks.len() - 1;
         let place = job.worker.min(last);
         let waiting = self.desks[place].put(job);
