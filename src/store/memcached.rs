@@ -189,3 +189,6 @@ impl Drop for Memcached {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
