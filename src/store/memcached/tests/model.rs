@@ -41,11 +41,6 @@ impl Model {
         self.failing = failing;
     }
 
-    /// The value of every item whose name has this in it.
-    pub(super) fn values<'a>(&'a self, part: &'a str) -> impl Iterator<Item = &'a [u8]> {
-        self.items.iter().filter(move |(name, _)| name.contains(part)).map(|(_, item)| &item.value[..])
-    }
-
     /// Executes every command and returns the answers.
     pub(super) fn execute(&mut self, mut commands: &[u8], now: Time) -> Vec<u8> {
         self.items.retain(|_, item| item.end > now.micros());
