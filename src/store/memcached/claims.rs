@@ -60,10 +60,12 @@ impl Known {
     }
 
     /// Whether there is so much room that it may be claimed without looking first. A flood of what is refused must not
-    /// inflate the counters.
+    /// inflate the counters; and while a counter is in doubt nothing is added to it, so nothing would be confirmed.
     pub(super) fn has_plenty(&self, limit: &Limit, need: u64) -> bool {
         let margin = limit.capacity() / 8;
-        self.whole.is_none() && limit.admits(&self.cell, self.now, need.saturating_add(margin))
+        self.whole.is_none()
+            && !self.debts.is_in_doubt()
+            && limit.admits(&self.cell, self.now, need.saturating_add(margin))
     }
 
     /// What became of the claims that were part of the exchange that has just been answered. Those that it does not
