@@ -130,7 +130,8 @@ impl Whole {
         };
         theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
         match self.owed {
-            Some(_) if cell.is_whole_spent(rates, now) => self.owed = None,
+            // It was so long ago that it matters no more. What is taken back leaves nothing, and matters.
+            Some(1..) if cell.is_whole_spent(rates, now) => self.owed = None,
             Some(cost @ 1..) => limit.charge_whole(&mut theirs, now, cost.unsigned_abs()),
             Some(cost @ ..=-1) => limit.take_back_whole(&mut theirs, cost.unsigned_abs()),
             // It was only to be told what is not true any more.
