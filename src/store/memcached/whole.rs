@@ -118,10 +118,16 @@ impl Whole {
         if before == self.version || sent.is_some_and(|sent| *sent == value) {
             return;
         }
-        if let Some((cost, _)) = doubt.filter(|(_, sent)| *sent == value) {
-            // It has arrived. What was charged since is still owed.
-            self.owed = self.owed.map(|owed| owed.saturating_sub(cost)).filter(|owed| *owed != 0);
-            return;
+        if let Some((cost, sent)) = doubt {
+            let is_there = sent == value;
+            // It has arrived; or it gave something back, which is not to be done twice. What was charged since is still
+            // owed.
+            if is_there || cost < 0 {
+                self.owed = self.owed.map(|owed| owed.saturating_sub(cost)).filter(|owed| *owed != 0);
+            }
+            if is_there {
+                return;
+            }
         }
         let rates = limit.rates();
         let Some(mut theirs) = Cell::restore(rates, now, value) else {
