@@ -23,7 +23,7 @@ pub(super) struct Claim {
     pub(super) cost: u64,
     /// Where it was counted: places of rates, and buckets.
     buckets: SmallVec<[(usize, u64); 2]>,
-    /// Whether it was part of an exchange.
+    /// Whether it is part of the exchange that is under way.
     pub(super) sent: bool,
 }
 
@@ -92,6 +92,7 @@ impl Known {
             lost.extend(claims.into_iter().map(|claim| Outcome { claim, stands: true }));
             self.claims = later;
         } else {
+            claims.iter_mut().for_each(|claim| claim.sent = false);
             self.claims = claims.into_iter().chain(later).collect();
         }
         lost
