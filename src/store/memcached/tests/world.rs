@@ -87,6 +87,11 @@ pub(super) fn passing(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
     prop_oneof![8 => steps, 1 => gap.prop_map(Step::Tick)].boxed()
 }
 
+/// The same while moments pass.
+pub(super) fn lasting(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
+    prop_oneof![9 => steps, 1 => (0..4 * TIMEOUT).prop_map(Step::Tick)].boxed()
+}
+
 /// What was decided.
 #[derive(Debug)]
 pub(super) struct Decided {
@@ -99,6 +104,11 @@ pub(super) struct Decided {
 }
 
 impl Decided {
+    /// What it would have been charged, each time.
+    pub(super) fn cost(&self) -> u64 {
+        self.wishes.iter().map(|wish| wish.cost).max().unwrap_or(0)
+    }
+
     pub(super) fn admitted(&self) -> bool {
         self.verdicts.as_ref().is_some_and(|verdicts| verdicts.iter().all(|(_, verdict)| verdict.admitted))
     }
@@ -114,9 +124,10 @@ pub(super) struct World {
     begun: (Instant, Time),
     /// All decisions, in their order.
     pub(super) decided: Vec<Decided>,
-    /// Increments that were sent and not executed.
+    /// Changes of sums that were sent and not executed.
     pub(super) vanished: u64,
-    /// Exchanges that were executed and not answered.
+    /// Exchanges that were not answered, and of those the ones that were executed.
+    pub(super) unanswered: u64,
     pub(super) doubtful: u64,
 }
 
@@ -160,6 +171,7 @@ impl World {
             begun: (Instant::now(), now),
             decided: Vec::new(),
             vanished: 0,
+            unanswered: 0,
             doubtful: 0,
         };
         (0..gateways).for_each(|_| world.join((on_error, strict)));
@@ -284,10 +296,11 @@ impl World {
         (0..executed).for_each(|_| self.execute(gateway, server));
         let Gateway { ledger, links, .. } = &mut self.gateways[gateway];
         for exchange in links[server].under_way.drain(..) {
+            self.unanswered += 1;
             if exchange.answers.is_some() {
                 self.doubtful += 1;
             } else {
-                self.vanished += added(&exchange.commands);
+                self.vanished += changes(&exchange.commands);
             }
         }
         links[server].is_up = false;
@@ -344,9 +357,9 @@ impl World {
     }
 }
 
-/// What these commands would have added.
-fn added(commands: &[u8]) -> u64 {
+/// By how much these commands would have changed sums.
+fn changes(commands: &[u8]) -> u64 {
     let text = String::from_utf8_lossy(commands);
-    let amounts = text.lines().filter(|line| line.starts_with("ma ") && !line.contains(" MD "));
-    amounts.flat_map(|line| line.split(' ')).filter_map(|word| word.strip_prefix('D')?.parse::<u64>().ok()).sum()
+    let words = text.lines().filter(|line| line.starts_with("ma ")).flat_map(|line| line.split(' '));
+    words.filter_map(|word| word.strip_prefix('D')?.parse::<u64>().ok()).sum()
 }
