@@ -73,10 +73,10 @@ pub(super) fn broken() -> BoxedStrategy<Step> {
 /// Schedules in which servers lose what they know and refuse to work as well.
 pub(super) fn lossy() -> BoxedStrategy<Step> {
     prop_oneof![
-        18 => broken(),
+        40 => broken(),
         1 => (0..2_usize).prop_map(Step::Restart),
         1 => (0..2_usize, 0..9_usize).prop_map(|(server, number)| Step::Evict(server, number)),
-        1 => (0..2_usize, 0..32_u64).prop_map(|(server, failing)| Step::Fail(server, failing)),
+        3 => (0..2_usize, 1..8_u64).prop_map(|(server, failing)| Step::Fail(server, failing)),
     ]
     .boxed()
 }
@@ -95,6 +95,7 @@ pub(super) fn lasting(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
 /// What was decided.
 #[derive(Debug)]
 pub(super) struct Decided {
+    pub(super) gateway: usize,
     pub(super) wishes: Vec<Wish>,
     /// When it was asked for, and when it was decided.
     pub(super) asked: Time,
@@ -324,13 +325,13 @@ impl World {
             let at = waiting.iter_mut().position(|(receiver, ..)| !receiver.is_empty()).unwrap();
             let (mut receiver, wishes, asked) = waiting.remove(at);
             let verdicts = receiver.try_recv().ok();
-            self.decided.push(Decided { wishes, asked, decided: self.now, verdicts });
+            self.decided.push(Decided { gateway, wishes, asked, decided: self.now, verdicts });
         }
         waiting.retain_mut(|(receiver, wishes, asked)| {
             let is_dropped = receiver.try_recv() == Err(TryRecvError::Closed);
             if is_dropped {
                 let (wishes, asked) = (std::mem::take(wishes), *asked);
-                self.decided.push(Decided { wishes, asked, decided: self.now, verdicts: None });
+                self.decided.push(Decided { gateway, wishes, asked, decided: self.now, verdicts: None });
             }
             !is_dropped
         });
