@@ -307,6 +307,9 @@ impl World {
         links[server].is_up = false;
         ledger.down(server);
         self.collect(gateway);
+        if self.models.len() == 1 {
+            assert!(self.gateways[gateway].waiting.is_empty(), "some wait for a server that is away");
+        }
     }
 
     pub(super) fn connect(&mut self, gateway: usize, server: usize) {
