@@ -257,7 +257,17 @@ impl Ledger {
     /// Decides by what has just been read.
     fn decide(&mut self, job: Job) {
         let is_claimed = self.strict && job.reply.is_some();
+        if is_claimed && self.on_error != OnError::Local && job.places.iter().any(|place| self.is_away(*place)) {
+            // Who has answered meanwhile is away again, and will not confirm anything.
+            return self.dismiss(job);
+        }
         self.judge(job, is_claimed);
+    }
+
+    /// Whether the server of this cell is not to be had.
+    fn is_away(&mut self, cell: Place) -> bool {
+        let server = self.cells.at(cell).server;
+        self.servers[server].state == State::Away
     }
 
     /// Decides on the cells as they are after everything before; a job without a reply is charged anyhow. If what is
