@@ -171,3 +171,6 @@ impl Drop for Memcached {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

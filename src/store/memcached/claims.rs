@@ -23,7 +23,7 @@ pub(super) struct Claim {
     pub(super) cost: u64,
     /// Where it was counted: places of rates, and buckets.
     buckets: SmallVec<[(usize, u64); 2]>,
-    /// Whether it was part of an exchange.
+    /// Whether it is part of the exchange that is under way.
     pub(super) sent: bool,
 }
 
@@ -60,10 +60,12 @@ impl Known {
     }
 
     /// Whether there is so much room that it may be claimed without looking first. A flood of what is refused must not
-    /// inflate the counters.
+    /// inflate the counters; and while a counter is in doubt nothing is added to it, so nothing would be confirmed.
     pub(super) fn has_plenty(&self, limit: &Limit, need: u64) -> bool {
         let margin = limit.capacity() / 8;
-        self.whole.is_none() && limit.admits(&self.cell, self.now, need.saturating_add(margin))
+        self.whole.is_none()
+            && !self.debts.is_in_doubt()
+            && limit.admits(&self.cell, self.now, need.saturating_add(margin))
     }
 
     /// What became of the claims that were part of the exchange that has just been answered. Those that it does not
@@ -93,6 +95,7 @@ impl Known {
             lost.extend(claims.into_iter().map(|claim| Outcome { claim, stands: true }));
             self.claims = later;
         } else {
+            claims.iter_mut().for_each(|claim| claim.sent = false);
             self.claims = claims.into_iter().chain(later).collect();
         }
         lost

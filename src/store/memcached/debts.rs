@@ -22,6 +22,11 @@ impl Debts {
         self.0.is_empty()
     }
 
+    /// Whether something was sent without an answer.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.0.iter().any(|debt| debt.doubt > 0)
+    }
+
     pub(super) fn of(&self, place: usize, bucket: u64) -> Option<&Debt> {
         self.0.iter().find(|debt| (debt.place, debt.bucket) == (place, bucket))
     }

@@ -144,6 +144,8 @@ impl Known {
     pub(super) fn compose(&mut self, ops: &mut Vec<Op>, out: &mut Vec<u8>) {
         let Self { names, key, cell, debts, whole, now, claims, .. } = self;
         let (rates, base) = (names.limit.rates(), names.base(*key));
+        // Of what has left the window nothing is asked, so doubt about it would never end.
+        debts.retain(|debt| debt.doubt == 0 || cell.count(rates, debt.place, debt.bucket).is_some());
         let debts = debts.take();
         let is_owed = |place, bucket| debts.iter().any(|debt| (debt.place, debt.bucket) == (place, bucket));
         // What is added to is read on the way. If the rest was read a moment ago, that will do.

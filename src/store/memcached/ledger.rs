@@ -207,6 +207,9 @@ impl Ledger {
     /// Lets nobody wait for a claim on this cell any more.
     fn drop_claims(&mut self, cell: Place) {
         for claim in std::mem::take(&mut self.cells.at(cell).claims) {
+            if !claim.sent && self.on_error == OnError::Reject {
+                self.cells.at(cell).give_back(&claim);
+            }
             self.give_up(claim.number);
         }
     }
@@ -214,18 +217,33 @@ impl Ledger {
     /// One of the cells of a job is not to be had.
     fn give_up(&mut self, number: u64) {
         if self.on_error != OnError::Local {
-            // Who is dropped is told.
-            self.jobs.take(number);
+            self.jobs.take(number).into_iter().for_each(|job| self.dismiss(job));
         } else if let Some(job) = self.jobs.count_down(number) {
             self.decide_from_memory(job);
+        }
+    }
+
+    /// Drops a job: who is dropped is told. What it has been confirmed is given back if that means it is refused.
+    fn dismiss(&mut self, mut job: Job) {
+        let claimed = job.claimed.take().filter(|_| self.on_error == OnError::Reject);
+        let standings = claimed.map(|claimed| claimed.0).unwrap_or_default();
+        for ((wish, place), standing) in job.asks.iter().zip(&job.places).zip(standings) {
+            let known = self.cells.at(*place);
+            if let Standing::Stands(claim) = standing
+                && known.id() == wish.cell()
+            {
+                known.give_back(&claim);
+                self.queue(*place, true);
+            }
         }
     }
 
     /// Ends the wait of those whose time is over; returns when the next one's is.
     pub(super) fn expire(&mut self, now: Instant) -> Option<Instant> {
         while let Some(job) = self.jobs.take_overdue(now) {
-            if self.on_error == OnError::Local {
-                self.decide_from_memory(job);
+            match self.on_error {
+                OnError::Local => self.decide_from_memory(job),
+                OnError::Allow | OnError::Reject => self.dismiss(job),
             }
         }
         self.jobs.deadline()
@@ -244,7 +262,17 @@ impl Ledger {
     /// Decides by what has just been read.
     fn decide(&mut self, job: Job) {
         let is_claimed = self.strict && job.reply.is_some();
+        if is_claimed && self.on_error != OnError::Local && job.places.iter().any(|place| self.is_away(*place)) {
+            // Who has answered meanwhile is away again, and will not confirm anything.
+            return self.dismiss(job);
+        }
         self.judge(job, is_claimed);
+    }
+
+    /// Whether the server of this cell is not to be had.
+    fn is_away(&mut self, cell: Place) -> bool {
+        let server = self.cells.at(cell).server;
+        self.servers[server].state == State::Away
     }
 
     /// Decides on the cells as they are after everything before; a job without a reply is charged anyhow. If what is

@@ -92,7 +92,9 @@ impl Server {
 
     /// Puts a cell in line again if something is wanted of it or, if it `may_owe`, owed by it.
     pub(super) fn queue(&mut self, cell: Place, known: &mut Known, may_owe: bool) {
-        if known.stage != Stage::Idle {
+        // What has only owed so far is wanted from its first claim on.
+        let is_first = known.stage == Stage::Queued && known.waiting.is_empty() && known.claims.len() == 1;
+        if known.stage != Stage::Idle && !is_first {
             return;
         }
         if !known.waiting.is_empty() || !known.claims.is_empty() {

@@ -117,10 +117,16 @@ impl Whole {
         if before == self.version || sent.is_some_and(|sent| *sent == value) {
             return;
         }
-        if let Some((cost, _)) = doubt.filter(|(_, sent)| *sent == value) {
-            // It has arrived. What was charged since is still owed.
-            self.owed = self.owed.map(|owed| owed.saturating_sub(cost)).filter(|owed| *owed != 0);
-            return;
+        if let Some((cost, sent)) = doubt {
+            let is_there = sent == value;
+            // It has arrived; or it gave something back, which is not to be done twice. What was charged since is still
+            // owed.
+            if is_there || cost < 0 {
+                self.owed = self.owed.map(|owed| owed.saturating_sub(cost)).filter(|owed| *owed != 0);
+            }
+            if is_there {
+                return;
+            }
         }
         let rates = limit.rates();
         let Some(mut theirs) = Cell::restore(rates, now, value) else {
@@ -129,7 +135,8 @@ impl Whole {
         };
         theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
         match self.owed {
-            Some(_) if cell.is_whole_spent(rates, now) => self.owed = None,
+            // It was so long ago that it matters no more. What is taken back leaves nothing, and matters.
+            Some(1..) if cell.is_whole_spent(rates, now) => self.owed = None,
             Some(cost @ 1..) => limit.charge_whole(&mut theirs, now, cost.unsigned_abs()),
             Some(cost @ ..=-1) => limit.take_back_whole(&mut theirs, cost.unsigned_abs()),
             // It was only to be told what is not true any more.

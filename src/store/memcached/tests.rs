@@ -1,0 +1,333 @@
+//! The ledger against a model of Memcached, under random schedules of requests, exchanges and failures.
+
+mod model;
+mod world;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+use super::Wish;
+use super::keys::AllNames;
+use crate::config::OnError;
+use crate::fingerprint::Fingerprint;
+use crate::limit::{Edge, Limit, Rate, Strategy as Counting};
+use crate::store::memory::Memory;
+use crate::store::{Ask, Verdicts};
+use world::{Decided, Step, World, broken, lasting, lossy, passing, reliable};
+
+const LOCAL: (OnError, bool) = (OnError::Local, false);
+const STRICT: (OnError, bool) = (OnError::Reject, true);
+/// More than is ever counted.
+const PLENTY: u64 = 10_000;
+/// How many ways to count there are.
+const KINDS: usize = 9;
+/// The one that drains.
+const BUCKET: usize = 5;
+
+/// Limits of `quota`, by every way to count.
+fn limit(kind: usize, quota: u64) -> Arc<Limit> {
+    let minute = |counting| Rate::new(quota, Duration::from_secs(60)).unwrap().counted(counting).unwrap();
+    let sliding = |precision, edge| minute(Counting::Sliding { precision, edge });
+    let day: Rate = format!("{quota}/day").parse().unwrap();
+    let rates = match kind {
+        0 => vec![sliding(1, Edge::Weighted)],
+        1 => vec![sliding(7, Edge::Weighted)],
+        2 => vec![sliding(60, Edge::Whole)],
+        3 => vec![minute(Counting::Fixed)],
+        4 => vec![minute(Counting::Moving)],
+        5 => vec![minute(Counting::Bucket { burst: quota })],
+        6 => vec![day],
+        7 => vec![sliding(2, Edge::Whole), day],
+        _ => vec![minute(Counting::Moving), day, minute(Counting::Fixed)],
+    };
+    Arc::new(Limit::new("l", &rates))
+}
+
+/// Whether the state of the limit, or a part of it, is one value.
+fn is_whole(kind: usize) -> bool {
+    limit(kind, 1).is_whole()
+}
+
+fn wish(limit: &Arc<Limit>, key: Fingerprint) -> Wish {
+    Wish { limit: limit.clone(), key, need: 1, cost: 1, advisory: false, place: 0 }
+}
+
+/// A key on the server with this number.
+fn key_on(server: usize, servers: usize, limit: &Arc<Limit>) -> Fingerprint {
+    let (mut names, all) = (AllNames::new("gw"), world::servers(servers));
+    let keys = (0..1000_u32).map(|number| Fingerprint::of(&number.to_be_bytes()));
+    keys.into_iter().find(|key| names.of(limit).server(*key, &all) == server).unwrap()
+}
+
+/// One key on each server.
+fn keys(servers: usize, limit: &Arc<Limit>) -> Vec<Fingerprint> {
+    (0..servers).map(|server| key_on(server, servers, limit)).collect()
+}
+
+/// All that was admitted on this key.
+fn admitted(decided: &[Decided], key: Fingerprint) -> u64 {
+    let admitted = decided.iter().filter(|decided| decided.admitted()).flat_map(|decided| &decided.wishes);
+    admitted.filter(|wish| wish.key == key).map(|wish| wish.cost).sum()
+}
+
+/// What somebody who knows nothing learns from Memcached of a key's count.
+fn counted(world: &mut World, kind: usize, key: Fingerprint) -> u64 {
+    let look = Wish { need: 1, cost: 0, ..wish(&limit(kind, PLENTY), key) };
+    world.join(LOCAL);
+    world.settle();
+    world.ask(world.gateways.len() - 1, vec![look]);
+    world.settle();
+    world.gateways.pop();
+    let verdicts = world.decided.pop().unwrap().verdicts.unwrap();
+    PLENTY - verdicts[0].1.remaining
+}
+
+fn decide(memory: &Memory, decided: &Decided, is_late: bool, cost: Option<u64>) -> Verdicts {
+    let ask = |wish| {
+        let &Wish { ref limit, key, need, advisory, place, .. } = wish;
+        Ask { limit, key, need, cost: cost.unwrap_or(wish.cost), advisory, place }
+    };
+    let asks: Vec<Ask<'_>> = decided.wishes.iter().map(ask).collect();
+    memory.decide(&asks, if is_late { decided.decided } else { decided.asked })
+}
+
+/// Sees that every decision is one that the memory store would have made, either when it was asked for or when it was
+/// decided.
+fn compare(decided: &[Decided]) -> TestCaseResult {
+    let memory = Memory::new(1000);
+    let is_yes = |verdicts: Verdicts| verdicts.iter().all(|(_, verdict)| verdict.admitted);
+    for decided in decided.iter().filter(|decided| decided.verdicts.is_some()) {
+        if decided.admitted() {
+            let same = is_yes(decide(&memory, decided, false, None)) || is_yes(decide(&memory, decided, true, None));
+            prop_assert!(same, "admitted against the rules: {decided:?}");
+        } else {
+            let looks = [false, true].map(|is_late| is_yes(decide(&memory, decided, is_late, Some(0))));
+            prop_assert!(looks.contains(&false), "refused against the rules: {decided:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Sees that strict gateways do not admit too much together, and that only what was in doubt is counted without need.
+fn strictly((gateways, servers, kind, quota): (usize, usize, usize, u64), steps: &[Step]) -> TestCaseResult {
+    let limit = limit(kind, quota);
+    let keys = keys(servers, &limit);
+    let mut world = World::new(gateways, servers, STRICT, each_and_all(&limit, &keys));
+    let begun = world.now.micros();
+    steps.iter().for_each(|step| world.run(step));
+    world.settle();
+    let drained = if kind == BUCKET { (world.now.micros() - begun).div_ceil(60_000_000 / quota) } else { 0 };
+    for key in keys {
+        let admitted = admitted(&world.decided, key);
+        let dropped: u64 = world.decided.iter().filter(|decided| decided.verdicts.is_none()).map(Decided::cost).sum();
+        let counted = counted(&mut world, kind, key);
+        prop_assert!(admitted <= quota + drained, "{admitted} of {quota} admitted");
+        if kind != BUCKET {
+            prop_assert!(counted >= admitted, "{counted} counted of {admitted}");
+        }
+        if world.unanswered == 0 {
+            prop_assert!(counted <= admitted, "{counted} counted of {admitted}");
+        } else if !is_whole(kind) {
+            prop_assert!(counted <= admitted + dropped, "{counted} counted of {admitted}, {dropped} dropped");
+        }
+    }
+    Ok(())
+}
+
+fn schedule(step: BoxedStrategy<Step>, most: usize) -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step, 1..most)
+}
+
+fn failing() -> impl Strategy<Value = OnError> {
+    prop_oneof![2 => Just(OnError::Local), 1 => Just(OnError::Reject), 1 => Just(OnError::Allow)]
+}
+
+fn charge() -> impl Strategy<Value = Step> {
+    (0..3_usize, 0..3_usize, 0..9_u64).prop_map(|(gateway, what, cost)| Step::Charge { gateway, what, cost })
+}
+
+/// What is asked for: each key alone, and all of them at once.
+fn each_and_all(limit: &Arc<Limit>, keys: &[Fingerprint]) -> Vec<Vec<Wish>> {
+    let each = keys.iter().map(|key| vec![wish(limit, *key)]);
+    each.chain([keys.iter().map(|key| wish(limit, *key)).collect()]).collect()
+}
+
+/// A state that holds less than before, because something was given back and others have admitted since, is not taken
+/// from again.
+#[test]
+fn a_state_is_given_back_to_once() {
+    let ask = |gateway| Step::Ask { gateway, what: 0, cost: 1 };
+    let exchange = |gateway| [Step::Send(gateway, 0), Step::Execute(gateway, 0), Step::Answer(gateway, 0)];
+    let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), ask(0)];
+    steps.extend(exchange(0));
+    // It is claimed, and nobody waits for it any more when that is confirmed.
+    steps.extend([Step::Send(0, 0), Step::Tick(100_000), Step::Execute(0, 0), Step::Answer(0, 0), Step::Send(0, 0)]);
+    steps.extend([Step::Break(0, 0, 1), ask(1)]);
+    (0..3).for_each(|_| steps.extend(exchange(1)));
+    for kind in (0..KINDS).filter(|kind| is_whole(*kind)) {
+        strictly((2, 1, kind, 1), &steps).unwrap();
+    }
+}
+
+proptest! {
+    /// Whoever asks is answered or dropped, and it all comes to rest.
+    #[test]
+    fn nobody_waits_for_ever(
+        steps in schedule(prop_oneof![9 => passing(lossy()), 1 => charge()].boxed(), 150),
+        (gateways, servers, kind, quota) in (1..4_usize, 1..3_usize, 0..KINDS, 1..30_u64),
+        (on_error, strict) in (failing(), any::<bool>()),
+    ) {
+        let limit = limit(kind, quota);
+        let whats = each_and_all(&limit, &keys(servers, &limit));
+        let mut world = World::new(gateways, servers, (on_error, strict), whats);
+        steps.iter().for_each(|step| world.run(step));
+        world.settle();
+        let asked = steps.iter().filter(|step| matches!(step, Step::Ask { .. })).count();
+        prop_assert_eq!(world.decided.len(), asked);
+    }
+
+    /// Whatever fails, a gateway on its own decides as if it counted in memory.
+    #[test]
+    fn one_gateway_is_exact(
+        steps in schedule(passing(lossy()), 150),
+        (servers, kind, quota, on_error) in (1..3_usize, 0..KINDS, 1..30_u64, failing()),
+    ) {
+        let limit = limit(kind, quota);
+        let each = keys(servers, &limit).into_iter().map(|key| vec![wish(&limit, key)]).collect();
+        let mut world = World::new(1, servers, (on_error, false), each);
+        steps.iter().for_each(|step| world.run(step));
+        world.settle();
+        compare(&world.decided)?;
+    }
+
+    /// Whatever fails, in the end Memcached knows exactly what a gateway on its own has admitted.
+    #[test]
+    fn one_gateway_is_counted_exactly(
+        steps in schedule(lossy(), 150),
+        (servers, kind, quota) in (1..3_usize, 0..KINDS, 1..30_u64),
+    ) {
+        let limit = limit(kind, quota);
+        let keys = keys(servers, &limit);
+        let mut world = World::new(1, servers, LOCAL, each_and_all(&limit, &keys));
+        steps.iter().for_each(|step| world.run(step));
+        world.settle();
+        for key in keys {
+            // What is lost while nobody asks is noticed by the next who does.
+            world.ask(0, vec![Wish { need: 1, cost: 0, ..wish(&limit, key) }]);
+            world.settle();
+            let admitted = admitted(&world.decided, key);
+            prop_assert!(admitted <= quota);
+            prop_assert_eq!(counted(&mut world, kind, key), admitted);
+        }
+    }
+
+    /// While Memcached keeps what it knows, only what was in doubt is counted wrong: sums may lack what never arrived
+    /// though others added as much meanwhile, and values may hold twice what arrived before others replaced them.
+    #[test]
+    fn gateways_together_are_counted(
+        steps in schedule(broken(), 150),
+        (gateways, servers, kind) in (2..4_usize, 1..3_usize, 0..KINDS),
+    ) {
+        let limit = limit(kind, PLENTY / 10);
+        let keys = keys(servers, &limit);
+        let mut world = World::new(gateways, servers, LOCAL, each_and_all(&limit, &keys));
+        steps.iter().for_each(|step| world.run(step));
+        world.settle();
+        for key in keys {
+            let admitted = admitted(&world.decided, key);
+            let counted = counted(&mut world, kind, key);
+            if !is_whole(kind) {
+                prop_assert!(counted <= admitted, "{counted} counted of {admitted}");
+                prop_assert!(counted + world.vanished >= admitted, "{counted} counted of {admitted}");
+            } else {
+                prop_assert!(counted >= admitted, "{counted} counted of {admitted}");
+                if world.doubtful == 0 {
+                    prop_assert_eq!(counted, admitted);
+                }
+            }
+        }
+    }
+
+    /// However their exchanges interleave and break, strict gateways admit together no more than one would; and only
+    /// what was in doubt is counted without need.
+    #[test]
+    fn strict_gateways_never_admit_too_much(
+        steps in schedule(lasting(broken()), 200),
+        (gateways, servers, kind, quota) in (2..4_usize, 1..3_usize, 0..KINDS, 1..30_u64),
+    ) {
+        strictly((gateways, servers, kind, quota), &steps)?;
+    }
+
+    /// However often counters are lost and begun anew by others, a gateway forgets nothing of what it has admitted itself.
+    #[test]
+    fn no_gateway_admits_too_much_itself(
+        steps in schedule(lossy(), 150),
+        (gateways, servers, kind, quota) in (2..4_usize, 1..3_usize, 0..KINDS, 1..10_u64),
+    ) {
+        let limit = limit(kind, quota);
+        prop_assume!(!limit.is_whole());
+        let keys = keys(servers, &limit);
+        let mut world = World::new(gateways, servers, LOCAL, each_and_all(&limit, &keys));
+        steps.iter().for_each(|step| world.run(step));
+        world.settle();
+        for gateway in 0..gateways {
+            let decided: Vec<_> = world.decided.extract_if(.., |decided| decided.gateway == gateway).collect();
+            for key in &keys {
+                prop_assert!(admitted(&decided, *key) <= quota);
+            }
+        }
+    }
+
+    /// Strict gateways that keep asking for one at a time get together what one would, and what they claimed for
+    /// nothing is given back. Where a limit has both sums and a state, two may take the last place from each other, one
+    /// in each, and both go without.
+    #[test]
+    fn strict_gateways_admit_all_there_is(
+        steps in schedule(reliable(), 200),
+        (gateways, kind, quota) in (2..4_usize, 0..KINDS - 1, 1..30_u64),
+    ) {
+        let limit = limit(kind, quota);
+        let key = key_on(0, 1, &limit);
+        let mut world = World::new(gateways, 1, STRICT, vec![vec![wish(&limit, key)]]);
+        for step in &steps {
+            match step {
+                Step::Ask { gateway, what, .. } => world.run(&Step::Ask { gateway: *gateway, what: *what, cost: 1 }),
+                step => world.run(step),
+            }
+        }
+        world.settle();
+        let (asked, passed) = (world.decided.len() as u64, admitted(&world.decided, key));
+        prop_assert_eq!(passed, asked.min(quota));
+        prop_assert_eq!(counted(&mut world, kind, key), passed);
+        for gateway in 0..gateways {
+            world.ask(gateway, vec![wish(&limit, key)]);
+        }
+        world.settle();
+        prop_assert_eq!(admitted(&world.decided, key), (asked + gateways as u64).min(quota));
+    }
+
+    /// What two limits on two servers admit is charged on both, what one refuses on neither.
+    #[test]
+    fn two_servers_are_charged_together(
+        steps in schedule(reliable(), 200),
+        (gateways, kind, quotas) in (1..4_usize, 0..KINDS, (1..30_u64, 1..30_u64)),
+        strict: bool,
+    ) {
+        let limits = [limit(kind, quotas.0), limit(kind, quotas.1)];
+        let keys = keys(2, &limits[0]);
+        let both = limits.iter().zip(&keys).map(|(limit, key)| wish(limit, *key)).collect();
+        let mut world = World::new(gateways, 2, (OnError::Reject, strict), vec![both]);
+        steps.iter().for_each(|step| world.run(step));
+        world.settle();
+        let admitted = admitted(&world.decided, keys[0]);
+        if strict {
+            prop_assert!(admitted <= quotas.0.min(quotas.1));
+        }
+        for key in keys {
+            prop_assert_eq!(counted(&mut world, kind, key), admitted);
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! Gateways and Memcacheds that do what a schedule says: ask, send, execute, answer, break, forget.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tokio::sync::oneshot::{self, error::TryRecvError};
+use tokio::time::Instant;
+
+use super::model::Model;
+use crate::clock::Time;
+use crate::config::{self, OnError};
+use crate::store::Verdicts;
+use crate::store::memcached::jobs::Job;
+use crate::store::memcached::ledger::Ledger;
+use crate::store::memcached::refused::Refused;
+use crate::store::memcached::servers::Due;
+use crate::store::memcached::{Health, Wish, wire};
+
+/// The longest that a job waits.
+const TIMEOUT: u64 = 50_000;
+/// Rounds of exchanges in which all that is owed has long arrived.
+const ENOUGH: usize = 200;
+
+/// One step of a schedule. Numbers of gateways and servers are taken modulo how many there are.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    /// Asks for this cost.
+    Ask { gateway: usize, what: usize, cost: u64 },
+    /// Charges this cost without a decision.
+    Charge { gateway: usize, what: usize, cost: u64 },
+    /// Writes an exchange if one is due.
+    Send(usize, usize),
+    /// Executes the first exchange that has not been executed yet.
+    Execute(usize, usize),
+    /// Answers the first exchange if it has been executed.
+    Answer(usize, usize),
+    /// Breaks the connection after so many more exchanges were executed.
+    Break(usize, usize, usize),
+    /// Connects.
+    Connect(usize, usize),
+    /// Restarts a server.
+    Restart(usize),
+    /// Loses one of a server's items.
+    Evict(usize, usize),
+    /// Lets some of a server's next commands fail.
+    Fail(usize, u64),
+    /// Lets so many microseconds pass.
+    Tick(u64),
+}
+
+/// Schedules of exchanges alone.
+pub(super) fn reliable() -> BoxedStrategy<Step> {
+    let pair = || (0..3_usize, 0..2_usize);
+    prop_oneof![
+        4 => (0..3_usize, 0..3_usize, 1..4_u64).prop_map(|(gateway, what, cost)| Step::Ask { gateway, what, cost }),
+        4 => pair().prop_map(|(gateway, server)| Step::Send(gateway, server)),
+        4 => pair().prop_map(|(gateway, server)| Step::Execute(gateway, server)),
+        4 => pair().prop_map(|(gateway, server)| Step::Answer(gateway, server)),
+        2 => pair().prop_map(|(gateway, server)| Step::Connect(gateway, server)),
+    ]
+    .boxed()
+}
+
+/// Schedules in which connections break as well.
+pub(super) fn broken() -> BoxedStrategy<Step> {
+    let broken =
+        (0..3_usize, 0..2_usize, 0..3_usize).prop_map(|(gateway, server, done)| Step::Break(gateway, server, done));
+    prop_oneof![18 => reliable(), 2 => broken].boxed()
+}
+
+/// Schedules in which servers lose what they know and refuse to work as well.
+pub(super) fn lossy() -> BoxedStrategy<Step> {
+    prop_oneof![
+        40 => broken(),
+        1 => (0..2_usize).prop_map(Step::Restart),
+        1 => (0..2_usize, 0..9_usize).prop_map(|(server, number)| Step::Evict(server, number)),
+        3 => (0..2_usize, 1..8_u64).prop_map(|(server, failing)| Step::Fail(server, failing)),
+    ]
+    .boxed()
+}
+
+/// The same while time passes.
+pub(super) fn passing(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
+    let gap = prop_oneof![4 => 0..TIMEOUT / 2, 1 => 0..2_000_000_u64, 1 => 0..70_000_000_u64];
+    prop_oneof![8 => steps, 1 => gap.prop_map(Step::Tick)].boxed()
+}
+
+/// The same while moments pass.
+pub(super) fn lasting(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
+    prop_oneof![9 => steps, 1 => (0..4 * TIMEOUT).prop_map(Step::Tick)].boxed()
+}
+
+/// What was decided.
+#[derive(Debug)]
+pub(super) struct Decided {
+    pub(super) gateway: usize,
+    pub(super) wishes: Vec<Wish>,
+    /// When it was asked for, and when it was decided.
+    pub(super) asked: Time,
+    pub(super) decided: Time,
+    /// `None` if whoever waited was dropped.
+    pub(super) verdicts: Option<Verdicts>,
+}
+
+impl Decided {
+    /// What it would have been charged, each time.
+    pub(super) fn cost(&self) -> u64 {
+        self.wishes.iter().map(|wish| wish.cost).max().unwrap_or(0)
+    }
+
+    pub(super) fn admitted(&self) -> bool {
+        self.verdicts.as_ref().is_some_and(|verdicts| verdicts.iter().all(|(_, verdict)| verdict.admitted))
+    }
+}
+
+/// Everything there is.
+pub(super) struct World {
+    pub(super) models: Vec<Model>,
+    pub(super) gateways: Vec<Gateway>,
+    /// What is asked for.
+    whats: Vec<Vec<Wish>>,
+    pub(super) now: Time,
+    begun: (Instant, Time),
+    /// All decisions, in their order.
+    pub(super) decided: Vec<Decided>,
+    /// Changes of sums that were sent and not executed.
+    pub(super) vanished: u64,
+    /// Exchanges that were not answered, and of those the ones that were executed.
+    pub(super) unanswered: u64,
+    pub(super) doubtful: u64,
+}
+
+/// A gateway.
+pub(super) struct Gateway {
+    pub(super) ledger: Ledger,
+    links: Vec<Link>,
+    waiting: Vec<(oneshot::Receiver<Verdicts>, Vec<Wish>, Time)>,
+}
+
+#[derive(Default)]
+struct Link {
+    is_up: bool,
+    under_way: VecDeque<Exchange>,
+}
+
+struct Exchange {
+    commands: Vec<u8>,
+    count: usize,
+    answers: Option<Vec<u8>>,
+}
+
+/// The servers of the configuration.
+pub(super) fn servers(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("server-{number}:11211")).collect()
+}
+
+impl World {
+    pub(super) fn new(
+        gateways: usize,
+        servers: usize,
+        (on_error, strict): (OnError, bool),
+        whats: Vec<Vec<Wish>>,
+    ) -> Self {
+        let now = Time::from_micros(1_800_000_000_000_000);
+        let mut world = Self {
+            models: (0..servers).map(|_| Model::default()).collect(),
+            gateways: Vec::new(),
+            whats,
+            now,
+            begun: (Instant::now(), now),
+            decided: Vec::new(),
+            vanished: 0,
+            unanswered: 0,
+            doubtful: 0,
+        };
+        (0..gateways).for_each(|_| world.join((on_error, strict)));
+        world
+    }
+
+    /// Another gateway, which knows nothing.
+    pub(super) fn join(&mut self, (on_error, strict): (OnError, bool)) {
+        let config = config::Memcached {
+            servers: servers(self.models.len()),
+            prefix: "gw".to_owned(),
+            timeout: Duration::from_micros(TIMEOUT),
+            on_error,
+            strict,
+        };
+        let health = Arc::new(Health::new(&config.servers));
+        let ledger = Ledger::new(&config, 1, health, Arc::new(Refused::new(u64::MAX)));
+        let links = self.models.iter().map(|_| Link::default()).collect();
+        self.gateways.push(Gateway { ledger, links, waiting: Vec::new() });
+    }
+
+    /// When that is for those who wait.
+    fn instant(&self) -> Instant {
+        self.begun.0 + Duration::from_micros(self.now.micros() - self.begun.1.micros())
+    }
+
+    pub(super) fn run(&mut self, step: &Step) {
+        let (gateways, servers) = (self.gateways.len(), self.models.len());
+        match *step {
+            Step::Ask { gateway, what, cost } => {
+                let wishes = &self.whats[what % self.whats.len()];
+                let priced = |wish: &Wish| Wish { need: cost, cost, ..wish.clone() };
+                let wishes = wishes.iter().map(priced).collect();
+                self.ask(gateway % gateways, wishes);
+            }
+            Step::Charge { gateway, what, cost } => {
+                let wish = Wish { cost, ..self.whats[what % self.whats.len()][0].clone() };
+                let deadline = self.instant() + Duration::from_micros(TIMEOUT);
+                let job = Job::new([wish].into_iter().collect(), self.now, None, 0);
+                self.gateways[gateway % gateways].ledger.submit(job, deadline);
+            }
+            Step::Send(gateway, server) => self.send(gateway % gateways, server % servers),
+            Step::Execute(gateway, server) => self.execute(gateway % gateways, server % servers),
+            Step::Answer(gateway, server) => self.answer(gateway % gateways, server % servers),
+            Step::Break(gateway, server, executed) => self.cut(gateway % gateways, server % servers, executed),
+            Step::Connect(gateway, server) => self.connect(gateway % gateways, server % servers),
+            Step::Restart(server) => {
+                self.models[server % servers].restart();
+                (0..gateways).for_each(|gateway| self.cut(gateway, server % servers, 0));
+            }
+            Step::Evict(server, number) => self.models[server % servers].evict(number),
+            Step::Fail(server, failing) => self.models[server % servers].fail(failing),
+            // Who waits does so for no longer than the timeout.
+            Step::Tick(micros) => {
+                self.pass(micros.min(TIMEOUT));
+                self.pass(micros.saturating_sub(TIMEOUT));
+            }
+        }
+    }
+
+    fn pass(&mut self, micros: u64) {
+        self.now = self.now.after(Duration::from_micros(micros));
+        let instant = self.instant();
+        for gateway in 0..self.gateways.len() {
+            self.gateways[gateway].ledger.expire(instant);
+            self.collect(gateway);
+        }
+    }
+
+    pub(super) fn ask(&mut self, gateway: usize, wishes: Vec<Wish>) {
+        // States that two gateways begin in the same microsecond can be the same by chance.
+        self.now = self.now.after(Duration::from_micros(1));
+        let (reply, receiver) = oneshot::channel();
+        let deadline = self.instant() + Duration::from_micros(TIMEOUT);
+        let Gateway { ledger, waiting, .. } = &mut self.gateways[gateway];
+        ledger.submit(Job::new(wishes.iter().cloned().collect(), self.now, Some(reply), 0), deadline);
+        waiting.push((receiver, wishes, self.now));
+        self.collect(gateway);
+    }
+
+    fn send(&mut self, gateway: usize, server: usize) {
+        let Gateway { ledger, links, .. } = &mut self.gateways[gateway];
+        if ledger.due(server) != Due::Never {
+            assert!(links[server].is_up);
+            let mut commands = Vec::new();
+            let count = ledger.compose(server, &mut commands);
+            if count > 0 {
+                links[server].under_way.push_back(Exchange { commands, count, answers: None });
+            }
+        }
+    }
+
+    fn execute(&mut self, gateway: usize, server: usize) {
+        let under_way = &mut self.gateways[gateway].links[server].under_way;
+        if let Some(next) = under_way.iter_mut().find(|exchange| exchange.answers.is_none()) {
+            next.answers = Some(self.models[server].execute(&next.commands, self.now));
+        }
+    }
+
+    fn answer(&mut self, gateway: usize, server: usize) {
+        let Gateway { ledger, links, .. } = &mut self.gateways[gateway];
+        let Some(Exchange { answers: Some(bytes), count, .. }) =
+            links[server].under_way.pop_front_if(|first| first.answers.is_some())
+        else {
+            return;
+        };
+        let (mut answers, mut at) = (Vec::new(), 0);
+        while at < bytes.len() {
+            let (answer, length) = wire::answer(&bytes[at..]).unwrap().unwrap();
+            answers.push(answer);
+            at += length;
+        }
+        assert_eq!(answers.len(), count);
+        let good = ledger.answered(server, &answers, self.now);
+        self.collect(gateway);
+        if !good {
+            self.cut(gateway, server, 0);
+        }
+    }
+
+    fn cut(&mut self, gateway: usize, server: usize, executed: usize) {
+        (0..executed).for_each(|_| self.execute(gateway, server));
+        let Gateway { ledger, links, .. } = &mut self.gateways[gateway];
+        for exchange in links[server].under_way.drain(..) {
+            self.unanswered += 1;
+            if exchange.answers.is_some() {
+                self.doubtful += 1;
+            } else {
+                self.vanished += changes(&exchange.commands);
+            }
+        }
+        links[server].is_up = false;
+        ledger.down(server);
+        self.collect(gateway);
+        if self.models.len() == 1 {
+            assert!(self.gateways[gateway].waiting.is_empty(), "some wait for a server that is away");
+        }
+    }
+
+    pub(super) fn connect(&mut self, gateway: usize, server: usize) {
+        let Gateway { ledger, links, .. } = &mut self.gateways[gateway];
+        if !std::mem::replace(&mut links[server].is_up, true) {
+            ledger.up(server);
+        }
+    }
+
+    /// Hands out what was decided, in that order, and sees who was dropped.
+    fn collect(&mut self, gateway: usize) {
+        let Gateway { ledger, waiting, .. } = &mut self.gateways[gateway];
+        let posts: Vec<_> = ledger.posts().flat_map(|(_, post)| post).collect();
+        for (reply, verdicts) in posts {
+            reply.send(verdicts).expect("nobody has given up waiting");
+            let at = waiting.iter_mut().position(|(receiver, ..)| !receiver.is_empty()).unwrap();
+            let (mut receiver, wishes, asked) = waiting.remove(at);
+            let verdicts = receiver.try_recv().ok();
+            self.decided.push(Decided { gateway, wishes, asked, decided: self.now, verdicts });
+        }
+        waiting.retain_mut(|(receiver, wishes, asked)| {
+            let is_dropped = receiver.try_recv() == Err(TryRecvError::Closed);
+            if is_dropped {
+                let (wishes, asked) = (std::mem::take(wishes), *asked);
+                self.decided.push(Decided { gateway, wishes, asked, decided: self.now, verdicts: None });
+            }
+            !is_dropped
+        });
+    }
+
+    /// Lets everybody connect, and everything arrive. Nobody waits then, and nothing is owed.
+    pub(super) fn settle(&mut self) {
+        self.models.iter_mut().for_each(|model| model.fail(0));
+        let links: Vec<(usize, usize)> =
+            (0..self.gateways.len()).flat_map(|gateway| (0..self.models.len()).map(move |at| (gateway, at))).collect();
+        for _ in 0..ENOUGH {
+            for (gateway, server) in links.iter().copied() {
+                self.connect(gateway, server);
+                self.send(gateway, server);
+                self.execute(gateway, server);
+                self.answer(gateway, server);
+            }
+        }
+        for gateway in &mut self.gateways {
+            assert!(gateway.waiting.is_empty(), "some wait for ever");
+            assert!(gateway.ledger.is_settled(), "something is owed for ever");
+            assert!(gateway.ledger.is_idle(), "a job is left");
+        }
+    }
+}
+
+/// By how much these commands would have changed sums.
+fn changes(commands: &[u8]) -> u64 {
+    let text = String::from_utf8_lossy(commands);
+    let words = text.lines().filter(|line| line.starts_with("ma ")).flat_map(|line| line.split(' '));
+    words.filter_map(|word| word.strip_prefix('D')?.parse::<u64>().ok()).sum()
+}
