@@ -1,0 +1,124 @@
+//! Clocks that are set while somebody counts by them, and clocks that differ.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use gateway::limit::{Edge, Rate, Strategy};
+
+use crate::harness::{Gateway, Memcached, unix, until};
+use crate::stores::{Bench, SECOND, limit};
+
+const MINUTE: u64 = 60 * SECOND;
+/// A window passes in so many steps.
+const STEPS: u64 = 12;
+
+/// What the wall clock shows too much, in minutes, at each step: it is set back in the middle, or is wrong for a while.
+const SETTINGS: [(&str, fn(u64) -> i64); 3] = [
+    ("set back", |step| -i64::from(step >= STEPS / 2)),
+    ("set forward and back", |step| i64::from((4..8).contains(&step))),
+    ("set back and forward", |step| -i64::from((4..8).contains(&step))),
+];
+
+/// Ways to count, and how many times the quota they may admit in the time of one window if the clock is set once: the
+/// quota, and a second helping. A bucket refills meanwhile.
+fn strategies() -> Vec<(&'static str, Strategy, usize)> {
+    vec![
+        ("sliding", Strategy::default(), 2),
+        ("sliding in 6 buckets, whole", Strategy::Sliding { precision: 6, edge: Edge::Whole }, 2),
+        ("fixed", Strategy::Fixed, 2),
+        ("moving", Strategy::Moving, 2),
+        ("bucket", Strategy::Bucket { burst: 10 }, 3),
+    ]
+}
+
+#[test]
+fn a_clock_that_is_set_gives_a_second_helping_at_most() {
+    let server = Memcached::start();
+    for (store, mut benches) in [
+        ("memory", vec![Bench::memory()]),
+        ("memcached", vec![Bench::memcached(&server, false)]),
+        ("memcached, strictly", vec![Bench::memcached(&server, true)]),
+    ] {
+        let key = benches[0].key();
+        for (text, window) in [("10/m", MINUTE), ("10/s", SECOND)] {
+            for (way, strategy, most) in strategies() {
+                for (setting, minutes) in SETTINGS {
+                    let name = format!("{text} {way} {setting}").replace([' ', '/', ','], "-");
+                    let rate = text.parse::<Rate>().unwrap().counted(strategy.clone()).unwrap();
+                    let limit = limit(&name, &[rate]);
+                    let at = |step: u64| {
+                        let right = 10 * MINUTE + window / 3 + step * window / STEPS;
+                        right.checked_add_signed(minutes(step) * 60_000_000).unwrap()
+                    };
+                    let admitted: Vec<_> =
+                        (0..STEPS).map(|step| benches[0].burst(&limit, key, 20, at(step))).collect();
+                    let sum: usize = admitted.iter().sum();
+                    assert!((10..=10 * most).contains(&sum), "{store}, {name}: {admitted:?}");
+                    // Nobody waits for the time that the clock has shown before.
+                    let later = benches[0].burst(&limit, key, 20, at(STEPS - 1) + 2 * window);
+                    assert_eq!(later, 10, "{store}, {name}, later");
+                }
+            }
+        }
+    }
+}
+
+/// A server whose clock is so many seconds ahead, and which knows nothing.
+fn server_ahead(seconds: i64) -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let stream = stream.unwrap();
+            thread::spawn(move || answer(stream, seconds));
+        }
+    });
+    address
+}
+
+fn answer(mut stream: TcpStream, seconds: i64) {
+    let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    for line in lines.map_while(Result::ok) {
+        let answer = match line.split(' ').next().unwrap() {
+            "mn" => "MN\r\n".to_owned(),
+            "version" => "VERSION 1.6.0\r\n".to_owned(),
+            "stats" => {
+                // Early in a second, so that both sides read the same one.
+                let over = unix().subsec_millis();
+                if over > 500 {
+                    sleep(Duration::from_millis(1_005 - u64::from(over)));
+                }
+                let time = unix().as_secs().checked_add_signed(seconds).unwrap();
+                format!("STAT pid 1\r\nSTAT time {time}\r\nSTAT evictions 7\r\nEND\r\n")
+            }
+            _ => "EN\r\n".to_owned(),
+        };
+        if stream.write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_server_whose_clock_differs_is_reported() {
+    let right = Memcached::start();
+    let servers = [server_ahead(60), server_ahead(-60), right.address];
+    let listed = servers.map(|server| server.to_string());
+    let limited = "[limits.l]\nkey = \"header:x-api-key\"\nrates = [\"1000/d\"]\n
+        [[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";
+    let gateway = Gateway::start(&format!("[store]\ntype = \"memcached\"\nservers = {listed:?}\n{limited}"));
+    let skew = |server: &String| {
+        let name = format!("gateway_store_clock_skew_seconds{{server=\"{server}\"}}");
+        gateway.metric(&name).unwrap_or_else(|| panic!("no {name}"))
+    };
+    until("it is seen", Duration::from_secs(15), || skew(&listed[0]) > 0.0 && skew(&listed[1]) < 0.0);
+    let skews: Vec<_> = listed.iter().map(skew).collect();
+    // What a server shows may be up to two seconds old.
+    assert!(skews[0] == 60.0 && (-60.0..=-58.0).contains(&skews[1]) && skews[2] == 0.0, "{skews:?}");
+    for server in &listed[..2] {
+        let line = gateway.wait_log("the clock", |line| line["server"] == **server && line["seconds"] != 0);
+        assert!(line["message"].as_str().unwrap().contains("clock"), "{line}");
+    }
+}
