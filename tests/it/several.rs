@@ -22,9 +22,8 @@ fn store(servers: &[SocketAddr], more: &str) -> String {
 /// Limits named from `a` on with these rates, each counted for every client on its own, and all of them on all routes.
 fn limited(rates: &[&str]) -> String {
     let names: Vec<_> = ["a", "b"].into_iter().take(rates.len()).collect();
-    let limit = |(name, rate): (&&str, &&str)| {
-        format!("[limits.{name}]\nkey = \"header:x-api-key\"\nrates = [{rate:?}]\n")
-    };
+    let limit =
+        |(name, rate): (&&str, &&str)| format!("[limits.{name}]\nkey = \"header:x-api-key\"\nrates = [{rate:?}]\n");
     let limits: String = names.iter().zip(rates).map(limit).collect();
     format!("{limits}[[routes]]\npath = \"/*\"\nlimits = {names:?}\nrespond = {{ status = 200 }}\n")
 }

@@ -90,6 +90,14 @@ impl Memcached {
         self.stat("total_items") + self.stat("incr_hits")
     }
 
+    /// How many commands it was given that read or write. What the meta protocol asks is counted as the like of it.
+    pub(crate) fn commands(&self) -> u64 {
+        ["cmd_get", "total_items", "incr_hits", "incr_misses", "decr_hits", "decr_misses"]
+            .map(|name| self.stat(name))
+            .iter()
+            .sum()
+    }
+
     /// A number from `stats`, such as `curr_items`.
     pub(crate) fn stat(&self, name: &str) -> u64 {
         let lines = self.tell("stats\r\n", "END");
