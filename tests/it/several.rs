@@ -74,12 +74,12 @@ fn two_servers_are_asked_at_the_same_time() {
         proxies.iter().for_each(|proxy| proxy.set(Mode::Slow(SLOW)));
         let time = |_| {
             // What the one before was charged is on its way, and the next waits until it has arrived.
-            sleep(3 * SLOW);
+            sleep(2 * SLOW + Duration::from_millis(10));
             let start = Instant::now();
             assert_eq!(ask(&mut client, &key), 200);
             start.elapsed()
         };
-        let times: Vec<_> = (0..15).map(time).collect();
+        let times: Vec<_> = (0..11).map(time).collect();
         let median = quantile(&times, 50);
         println!("strict: {strict}: {median:?}");
         assert!((SLOW..SLOW * 3 / 2).contains(&median), "strict: {strict}: {median:?} of {times:?}");
@@ -88,12 +88,13 @@ fn two_servers_are_asked_at_the_same_time() {
 
 #[test]
 fn one_that_is_frozen_holds_up_nobody_else() {
-    const QUOTA: usize = 20;
+    // Enough that it is asked for longer than `timeout`.
+    const QUOTA: usize = 100;
     let _alone = alone();
     align(DAY, Duration::from_secs(30));
     let servers = [Memcached::start(), Memcached::start()];
     let addresses = servers.each_ref().map(|server| server.address);
-    let gateway = Gateway::start(&format!("{}{}", store(&addresses, "timeout = \"500ms\""), limited(&["20/d"])));
+    let gateway = Gateway::start(&format!("{}{}", store(&addresses, "timeout = \"500ms\""), limited(&["100/d"])));
     let mut client = gateway.client();
     let mut keys = [Vec::new(), Vec::new()];
     for at in 0..60 {
@@ -141,7 +142,8 @@ fn one_that_is_frozen_holds_up_nobody_else() {
     });
     let counters = servers[0].counters();
     assert!(counters.values().all(|count| *count == QUOTA as u64) && counters.len() == kept.len(), "{counters:?}");
-    for (percent, grace) in [(50, 2), (95, 10)] {
+    // The slowest of all has not waited for the other server either.
+    for (percent, grace) in [(50, 2), (95, 10), (100, 100)] {
         let (before, during) = (quantile(&before, percent), quantile(&during, percent));
         println!("{percent} % within {before:?} before, {during:?} while the other one is frozen");
         assert!(during <= before + Duration::from_millis(grace), "{percent} %: {before:?} before, {during:?} during");
