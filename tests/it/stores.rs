@@ -13,7 +13,7 @@ use gateway::store::{Answer, Ask, Store};
 
 use crate::harness::{Memcached, unix, until};
 
-const SECOND: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1_000_000;
 
 /// A way to count, and a rate of 10 a minute (or day) counted that way.
 fn strategies() -> Vec<(&'static str, Rate)> {
@@ -31,18 +31,18 @@ fn strategies() -> Vec<(&'static str, Rate)> {
 }
 
 /// A store under test, with a clock and keys of its own.
-struct Bench {
+pub(crate) struct Bench {
     store: Store,
     start: u64,
     next_key: u64,
 }
 
 impl Bench {
-    fn memory() -> Self {
+    pub(crate) fn memory() -> Self {
         Self::new(&config::Store::Memory { max_keys: 10_000 })
     }
 
-    fn memcached(server: &Memcached, strict: bool) -> Self {
+    pub(crate) fn memcached(server: &Memcached, strict: bool) -> Self {
         Self::new(&config::Store::Memcached(config::Memcached {
             servers: vec![server.address.to_string()],
             prefix: if strict { "strict" } else { "test" }.to_owned(),
@@ -59,13 +59,13 @@ impl Bench {
         Self { store: Store::open(config, 0).unwrap(), start, next_key: 0 }
     }
 
-    fn key(&mut self) -> Fingerprint {
+    pub(crate) fn key(&mut self) -> Fingerprint {
         self.next_key += 1;
         Fingerprint::of(&self.next_key.to_be_bytes())
     }
 
     /// Decides at `at` microseconds after the start.
-    fn decide(&self, asks: &[Ask<'_>], at: u64) -> Vec<Verdict> {
+    pub(crate) fn decide(&self, asks: &[Ask<'_>], at: u64) -> Vec<Verdict> {
         let verdicts = match self.store.decide(asks, Time::from_micros(self.start + at), 0) {
             Answer::Now(verdicts) => verdicts,
             Answer::Later(verdicts) => verdicts.blocking_recv().expect("memcached did not answer"),
@@ -74,12 +74,12 @@ impl Bench {
         verdicts.into_iter().map(|(_, verdict)| verdict).collect()
     }
 
-    fn one(&self, limit: &Arc<Limit>, key: Fingerprint, cost: u64, at: u64) -> Verdict {
+    pub(crate) fn one(&self, limit: &Arc<Limit>, key: Fingerprint, cost: u64, at: u64) -> Verdict {
         self.decide(&[ask(limit, key, cost)], at)[0]
     }
 
     /// How many of `count` single requests at this moment are admitted.
-    fn burst(&self, limit: &Arc<Limit>, key: Fingerprint, count: usize, at: u64) -> usize {
+    pub(crate) fn burst(&self, limit: &Arc<Limit>, key: Fingerprint, count: usize, at: u64) -> usize {
         (0..count).filter(|_| self.one(limit, key, 1, at).admitted).count()
     }
 }
@@ -88,7 +88,7 @@ fn ask(limit: &Arc<Limit>, key: Fingerprint, cost: u64) -> Ask<'_> {
     Ask { limit, key, need: cost, cost, advisory: false, place: 0 }
 }
 
-fn limit(name: &str, rates: &[Rate]) -> Arc<Limit> {
+pub(crate) fn limit(name: &str, rates: &[Rate]) -> Arc<Limit> {
     Arc::new(Limit::new(name, rates))
 }
 

@@ -1,6 +1,6 @@
 //! A real memcached that can be killed, stopped and started again on the same port.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -90,6 +90,14 @@ impl Memcached {
         self.stat("total_items") + self.stat("incr_hits")
     }
 
+    /// How many commands it was given that read or write. What the meta protocol asks is counted as the like of it.
+    pub(crate) fn commands(&self) -> u64 {
+        ["cmd_get", "total_items", "incr_hits", "incr_misses", "decr_hits", "decr_misses"]
+            .map(|name| self.stat(name))
+            .iter()
+            .sum()
+    }
+
     /// A number from `stats`, such as `curr_items`.
     pub(crate) fn stat(&self, name: &str) -> u64 {
         let lines = self.tell("stats\r\n", "END");
@@ -104,13 +112,31 @@ impl Memcached {
 
     /// The sum of all counters in it.
     pub(crate) fn counted(&self) -> u64 {
+        self.list();
+        // A value is on a line of its own, and no answer of another kind is a number.
+        self.tell_of_counters("mg", "v").iter().filter_map(|line| line.parse::<u64>().ok()).sum()
+    }
+
+    /// Every counter in it by its name.
+    pub(crate) fn counters(&self) -> BTreeMap<String, u64> {
+        self.list();
+        let lines = self.tell_of_counters("mg", "k v");
+        // The name is in the line before the value.
+        let pairs = lines.iter().zip(lines.iter().skip(1));
+        let counter = |(line, value): (&String, &String)| {
+            let name = line.strip_prefix("VA ")?.split(" k").nth(1)?.trim_end();
+            Some((name.to_owned(), value.trim_end().parse().ok()?))
+        };
+        pairs.filter_map(counter).collect()
+    }
+
+    /// Notes the names of all counters in it.
+    fn list(&self) {
         let dump = self.tell("lru_crawler metadump all\r\n", "END");
         let names = dump.iter().filter_map(|line| line.strip_prefix("key=gw%3A")?.split(' ').next());
         let names = names.map(|name| format!("gw:{}", name.replace("%3A", ":").replace("%23", "#")));
         // A list may lack some: what was in one before is asked for again.
         self.names.lock().unwrap().extend(names);
-        // A value is on a line of its own, and no answer of another kind is a number.
-        self.tell_of_counters("mg", "v").iter().filter_map(|line| line.parse::<u64>().ok()).sum()
     }
 
     /// The answers to this command for every counter that was ever seen.

@@ -1,0 +1,150 @@
+//! Clocks that are set while somebody counts by them, and clocks that differ.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use gateway::limit::{Edge, Rate, Strategy};
+
+use crate::harness::{Gateway, Memcached, unix, until};
+use crate::stores::{Bench, SECOND, limit};
+
+const MINUTE: u64 = 60 * SECOND;
+/// A window passes in so many steps.
+const STEPS: u64 = 12;
+
+/// What the wall clock shows too much, in minutes, at each step.
+type Setting = (&'static str, fn(u64) -> i64);
+
+/// It is set back in the middle, or is wrong for a while.
+const SETTINGS: [Setting; 3] = [
+    ("set back", |step| -i64::from(step >= STEPS / 2)),
+    ("set forward and back", |step| i64::from((4..8).contains(&step))),
+    ("set back and forward", |step| -i64::from((4..8).contains(&step))),
+];
+
+/// Ways to count, and how many times the quota they may admit in the time of one window if the clock is set once: the
+/// quota, and a second helping. A bucket refills meanwhile.
+fn strategies() -> Vec<(&'static str, Strategy, usize)> {
+    vec![
+        ("sliding", Strategy::default(), 2),
+        ("sliding in 6 buckets, whole", Strategy::Sliding { precision: 6, edge: Edge::Whole }, 2),
+        ("fixed", Strategy::Fixed, 2),
+        ("moving", Strategy::Moving, 2),
+        ("bucket", Strategy::Bucket { burst: 10 }, 3),
+    ]
+}
+
+#[test]
+fn a_clock_that_is_set_gives_a_second_helping_at_most() {
+    let server = Memcached::start();
+    for (store, mut bench) in [
+        ("memory", Bench::memory()),
+        ("memcached", Bench::memcached(&server, false)),
+        ("memcached, strictly", Bench::memcached(&server, true)),
+    ] {
+        for (text, window) in [("10/m", MINUTE), ("10/s", SECOND)] {
+            for (way, strategy, most) in strategies() {
+                for (setting, minutes) in SETTINGS {
+                    let name = format!("{text} {way} {setting}").replace([' ', '/', ','], "-");
+                    let rate = text.parse::<Rate>().unwrap().counted(strategy.clone()).unwrap();
+                    let (limit, key) = (limit(&name, &[rate]), bench.key());
+                    let at = |step: u64| {
+                        // In one bucket: what slides from one into the next is another story.
+                        let right = 10 * MINUTE + step * window / STEPS + window / 24;
+                        right.checked_add_signed(minutes(step) * 60_000_000).unwrap()
+                    };
+                    let admitted: Vec<_> = (0..STEPS).map(|step| bench.burst(&limit, key, 20, at(step))).collect();
+                    let sum: usize = admitted.iter().sum();
+                    assert!((10..=10 * most).contains(&sum), "{store}, {name}: {admitted:?}");
+                    // Nobody waits for the time that the clock has shown before.
+                    let later = bench.burst(&limit, key, 20, at(STEPS - 1) + 2 * window);
+                    assert_eq!(later, 10, "{store}, {name}, later");
+                }
+            }
+        }
+    }
+}
+
+/// A server whose clock is so many seconds ahead, and which knows nothing.
+fn server_ahead(seconds: i64) -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let stream = stream.unwrap();
+            thread::spawn(move || answer(stream, seconds));
+        }
+    });
+    address
+}
+
+/// Speaks what the gateway counts by, which is text, and what it asks for statistics by, which is not.
+fn answer(mut stream: TcpStream, seconds: i64) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut line = String::new();
+    loop {
+        let answer = match reader.fill_buf().ok().and_then(|bytes| bytes.first()) {
+            None => return,
+            Some(0x80) => {
+                let mut head = [0; 24];
+                // Neither of the two questions has more than a head.
+                reader.read_exact(&mut head).unwrap();
+                binary(head[1], seconds)
+            }
+            Some(_) => {
+                line.clear();
+                reader.read_line(&mut line).unwrap();
+                if line == "mn\r\n" { b"MN\r\n".to_vec() } else { b"EN\r\n".to_vec() }
+            }
+        };
+        if stream.write_all(&answer).is_err() {
+            return;
+        }
+    }
+}
+
+/// The answer to the version or the statistics, as packets.
+fn binary(opcode: u8, seconds: i64) -> Vec<u8> {
+    const STATISTICS: u8 = 0x10;
+    let packet = |name: &str, value: &str| {
+        let mut packet = vec![0; 24];
+        (packet[0], packet[1]) = (0x81, opcode);
+        packet[3] = u8::try_from(name.len()).unwrap();
+        packet[11] = u8::try_from(name.len() + value.len()).unwrap();
+        [&packet, name.as_bytes(), value.as_bytes()].concat()
+    };
+    if opcode != STATISTICS {
+        return packet("", "1.6.0");
+    }
+    // Early in a second, so that both sides read the same one.
+    let over = unix().subsec_millis();
+    if over > 500 {
+        sleep(Duration::from_millis(1_005 - u64::from(over)));
+    }
+    let time = unix().as_secs().checked_add_signed(seconds).unwrap().to_string();
+    [packet("pid", "1"), packet("time", &time), packet("evictions", "7"), packet("", "")].concat()
+}
+
+#[test]
+fn a_server_whose_clock_differs_is_reported() {
+    let right = Memcached::start();
+    let servers = [server_ahead(60), server_ahead(-60), right.address];
+    let listed = servers.map(|server| server.to_string());
+    let limited = "[limits.l]\nkey = \"header:x-api-key\"\nrates = [\"1000/d\"]\n
+        [[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";
+    let gateway = Gateway::start(&format!("[store]\ntype = \"memcached\"\nservers = {listed:?}\n{limited}"));
+    let skew = |server: &String| {
+        let name = format!("gateway_store_clock_skew_seconds{{server=\"{server}\"}}");
+        gateway.metric(&name).unwrap_or_else(|| panic!("no {name}"))
+    };
+    until("it is seen", Duration::from_secs(15), || skew(&listed[0]) > 0.0 && skew(&listed[1]) < 0.0);
+    let skews: Vec<_> = listed.iter().map(|server| skew(server).to_string()).collect();
+    // What a server shows may be up to two seconds old: behind by less than that is not behind.
+    assert_eq!(skews, ["60", "-58", "0"]);
+    for server in &listed[..2] {
+        let line = gateway.wait_log("the clock", |line| line["server"] == **server && line["seconds"] != 0);
+        assert!(line["message"].as_str().unwrap().contains("clock"), "{line}");
+    }
+}

@@ -1,0 +1,208 @@
+//! Several Memcacheds: they are asked at the same time, one that is frozen holds up nobody else, and a new one takes
+//! over only its share.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::harness::{Client, Fault, Gateway, Memcached, Mode, align, alone, until};
+use crate::shared::burst;
+
+const DAY: Duration = Duration::from_secs(86_400);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn store(servers: &[SocketAddr], more: &str) -> String {
+    let servers: Vec<_> = servers.iter().map(ToString::to_string).collect();
+    format!("[store]\ntype = \"memcached\"\nservers = {servers:?}\n{more}\n")
+}
+
+/// Limits named from `a` on with these rates, each counted for every client on its own, and all of them on all routes.
+fn limited(rates: &[&str]) -> String {
+    let names: Vec<_> = ["a", "b"].into_iter().take(rates.len()).collect();
+    let limit =
+        |(name, rate): (&&str, &&str)| format!("[limits.{name}]\nkey = \"header:x-api-key\"\nrates = [{rate:?}]\n");
+    let limits: String = names.iter().zip(rates).map(limit).collect();
+    format!("{limits}[[routes]]\npath = \"/*\"\nlimits = {names:?}\nrespond = {{ status = 200 }}\n")
+}
+
+fn ask(client: &mut Client, key: &str) -> u16 {
+    client.get_with("/", format!("X-Api-Key: {key}\r\n")).status
+}
+
+fn counted(servers: &[Memcached]) -> Vec<u64> {
+    servers.iter().map(Memcached::counted).collect()
+}
+
+/// Asks once for this key: how much more was counted in each server.
+#[track_caller]
+fn traced(client: &mut Client, servers: &[Memcached], key: &str, limits: u64) -> Vec<u64> {
+    let before = counted(servers);
+    assert_eq!(ask(client, key), 200, "{key}");
+    let more = || counted(servers).iter().zip(&before).map(|(now, before)| now - before).collect::<Vec<_>>();
+    until("it is counted", PATIENCE, || more().iter().sum::<u64>() == limits);
+    more()
+}
+
+/// A key whose two counters are on two servers; it has been asked for once.
+#[track_caller]
+fn spread(client: &mut Client, servers: &[Memcached]) -> String {
+    let mut keys = (0..40).map(|at| format!("k{at}"));
+    keys.find(|key| traced(client, servers, key, 2) == [1, 1]).expect("all keys have both counters on one server")
+}
+
+fn quantile(times: &[Duration], percent: usize) -> Duration {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    times[(times.len() - 1) * percent / 100]
+}
+
+#[test]
+fn two_servers_are_asked_at_the_same_time() {
+    const SLOW: Duration = Duration::from_millis(30);
+    let _alone = alone();
+    for strict in [false, true] {
+        let servers = [Memcached::start(), Memcached::start()];
+        let proxies = servers.each_ref().map(|server| Fault::start(server.address, Mode::Pass));
+        let addresses = proxies.each_ref().map(|proxy| proxy.address);
+        let store = store(&addresses, &format!("timeout = \"500ms\"\non_error = \"reject\"\nstrict = {strict}"));
+        let gateway = Gateway::start(&format!("{store}{}", limited(&["1000/d", "1000/d"])));
+        let mut client = gateway.client();
+        let key = spread(&mut client, &servers);
+        proxies.iter().for_each(|proxy| proxy.set(Mode::Slow(SLOW)));
+        let time = |_| {
+            // What the one before was charged is on its way, and the next waits until it has arrived.
+            sleep(2 * SLOW + Duration::from_millis(10));
+            let start = Instant::now();
+            assert_eq!(ask(&mut client, &key), 200);
+            start.elapsed()
+        };
+        let times: Vec<_> = (0..11).map(time).collect();
+        let median = quantile(&times, 50);
+        println!("strict: {strict}: {median:?}");
+        assert!((SLOW..SLOW * 3 / 2).contains(&median), "strict: {strict}: {median:?} of {times:?}");
+    }
+}
+
+#[test]
+fn one_that_is_frozen_holds_up_nobody_else() {
+    // Enough that it is asked for longer than `timeout`.
+    const QUOTA: usize = 100;
+    let _alone = alone();
+    align(DAY, Duration::from_secs(30));
+    let servers = [Memcached::start(), Memcached::start()];
+    let addresses = servers.each_ref().map(|server| server.address);
+    let gateway = Gateway::start(&format!("{}{}", store(&addresses, "timeout = \"500ms\""), limited(&["100/d"])));
+    let mut client = gateway.client();
+    let mut keys = [Vec::new(), Vec::new()];
+    for at in 0..60 {
+        let key = format!("k{at}");
+        let first = traced(&mut client, &servers, &key, 1) == [1, 0];
+        keys[usize::from(!first)].push(key);
+    }
+    let [kept, lost] = &keys;
+    assert!(kept.len() >= 10 && lost.len() >= 10, "{} and {}", kept.len(), lost.len());
+
+    let end = AtomicBool::new(false);
+    // Uses up these keys, one after the other: how long those took that were counted.
+    let mut times = |keys: &[String]| {
+        let mut times = Vec::new();
+        for key in keys {
+            let mut admitted = 0;
+            for _ in 0..QUOTA + 5 {
+                let start = Instant::now();
+                if ask(&mut client, key) == 200 {
+                    admitted += 1;
+                    times.push(start.elapsed());
+                }
+            }
+            assert_eq!(admitted, QUOTA - 1, "{key}");
+        }
+        times
+    };
+    let half = kept.len() / 2;
+    let (before, during) = thread::scope(|scope| {
+        // Others ask for what is on the other server, before and while it is frozen.
+        for others in lost.chunks(lost.len().div_ceil(4)) {
+            let (mut client, end) = (gateway.client(), &end);
+            scope.spawn(move || {
+                for at in (0..).take_while(|_| !end.load(Ordering::Relaxed)) {
+                    assert!([200, 429].contains(&ask(&mut client, &others[at % others.len()])));
+                    sleep(Duration::from_millis(1));
+                }
+            });
+        }
+        let before = times(&kept[..half]);
+        servers[1].signal(Signal::STOP);
+        let during = times(&kept[half..]);
+        end.store(true, Ordering::Relaxed);
+        (before, during)
+    });
+    let counters = servers[0].counters();
+    assert!(counters.values().all(|count| *count == QUOTA as u64) && counters.len() == kept.len(), "{counters:?}");
+    // The slowest of all has not waited for the other server either.
+    for (percent, grace) in [(50, 2), (95, 10), (100, 100)] {
+        let (before, during) = (quantile(&before, percent), quantile(&during, percent));
+        println!("{percent} % within {before:?} before, {during:?} while the other one is frozen");
+        assert!(during <= before + Duration::from_millis(grace), "{percent} %: {before:?} before, {during:?} during");
+    }
+}
+
+#[test]
+fn a_third_server_takes_over_a_third_of_the_keys() {
+    align(DAY, Duration::from_secs(60));
+    let servers = [Memcached::start(), Memcached::start(), Memcached::start()];
+    let addresses = servers.each_ref().map(|server| server.address);
+    let start = |servers: usize| {
+        let store = store(&addresses[..servers], "on_error = \"reject\"\ntimeout = \"5s\"");
+        let config = format!("{store}{}", limited(&["1/d"]));
+        [Gateway::start(&config), Gateway::start(&config)]
+    };
+    let statuses = |gateways: &[Gateway; 2]| {
+        let mut clients = gateways.each_ref().map(Gateway::client);
+        (0..300).map(|at| ask(&mut clients[at % 2], &format!("k{at}"))).collect::<Vec<_>>()
+    };
+    let gateways = start(2);
+    assert_eq!(statuses(&gateways), [200; 300]);
+    until("all are counted", PATIENCE, || counted(&servers[..2]).iter().sum::<u64>() == 300);
+    let counters = || servers.each_ref().map(Memcached::counters);
+    let before = counters();
+    drop(gateways);
+
+    let gateways = start(3);
+    let again = statuses(&gateways);
+    let refused = again.iter().filter(|status| **status == 429).count();
+    println!("{refused} of 300 are still refused");
+    assert!((165..=234).contains(&refused), "{refused} of 300 are still refused");
+    let moved = again.iter().filter(|status| **status == 200).count();
+    assert_eq!(refused + moved, 300);
+    until("those that have moved are counted", PATIENCE, || servers[2].counted() == moved as u64);
+    let after = counters();
+    // Whoever was admitted again was counted on the new server, and nobody on the old ones.
+    assert_eq!(after[..2], before[..2]);
+    assert!(after[2].keys().all(|name| before[0].contains_key(name) || before[1].contains_key(name)));
+    assert!(statuses(&gateways).iter().all(|status| *status == 429));
+}
+
+#[test]
+fn a_burst_gets_exactly_the_least_of_its_limits() {
+    let _alone = alone();
+    align(DAY, Duration::from_secs(30));
+    for (strict, rates) in [(false, ["30/d", "20/d"]), (false, ["20/d", "30/d"]), (true, ["30/d", "20/d"])] {
+        let servers = [Memcached::start(), Memcached::start()];
+        let addresses = servers.each_ref().map(|server| server.address);
+        let store = store(&addresses, &format!("on_error = \"reject\"\ntimeout = \"5s\"\nstrict = {strict}"));
+        let gateway = Gateway::start(&format!("{store}{}", limited(&rates)));
+        let key = spread(&mut gateway.client(), &servers);
+        let before = counted(&servers);
+        let clients = (0..50).map(|_| gateway.client()).collect();
+        assert_eq!(burst(clients, &key, 10), 19, "strict: {strict}, {rates:?}");
+        let more = || counted(&servers).iter().zip(&before).map(|(now, before)| now - before).collect::<Vec<_>>();
+        until("both counters say so", PATIENCE, || more() == [19, 19]);
+        // Nor does more arrive later.
+        sleep(Duration::from_millis(50));
+        assert_eq!(more(), [19, 19], "strict: {strict}, {rates:?}");
+    }
+}

@@ -1,0 +1,280 @@
+//! One Memcached and several gateways: all together admit what the limit allows, and ask no more than they must.
+
+use std::collections::BTreeMap;
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Client, Fault, Gateway, Memcached, Mode, align, alone, until};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Who has to wait for Memcached waits, on a busy machine as well.
+const PATIENT: &str = "on_error = \"reject\"\ntimeout = \"5s\"\n";
+
+/// One limit for everybody, with more keys, on a route of its own.
+fn limited(rate: &str, more: &str) -> String {
+    let limit = format!("[limits.l]\nkey = \"global\"\nrates = [{rate:?}]\n{more}\n");
+    format!("{limit}[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = {{ status = 200 }}\n")
+}
+
+fn gateways(count: usize, config: &str) -> Vec<Gateway> {
+    (0..count).map(|_| Gateway::start(config)).collect()
+}
+
+/// The counters of a limit by their buckets.
+type Counts = BTreeMap<u64, u64>;
+
+/// Runs `run` and returns what it does and the last value of every counter, by limit and bucket: of seconds they live
+/// for seconds only, so they are read all the while, and for `longer` than it takes.
+fn watched<T: Send>(
+    memcached: &Memcached,
+    longer: Duration,
+    run: impl FnOnce() -> T + Send,
+) -> (T, BTreeMap<String, Counts>) {
+    thread::scope(|scope| {
+        let run = scope.spawn(run);
+        let mut counts = BTreeMap::<_, Counts>::new();
+        let mut end = None;
+        while end.is_none_or(|end| Instant::now() < end) {
+            for (name, count) in memcached.counters() {
+                let (limit, bucket) = (name.split(':').nth(1).unwrap(), name.rsplit('.').next().unwrap());
+                counts.entry(limit.to_owned()).or_default().insert(bucket.parse().unwrap(), count);
+            }
+            sleep(Duration::from_millis(300));
+            if run.is_finished() {
+                end = end.or(Some(Instant::now() + longer));
+            }
+        }
+        (run.join().unwrap(), counts)
+    })
+}
+
+/// Requests on all these connections until then, to these paths in turn, each pause after a refusal: how many were
+/// admitted to each.
+fn overload<const PATHS: usize>(clients: Vec<Client>, paths: [&str; PATHS], end: Instant) -> [u64; PATHS] {
+    thread::scope(|scope| {
+        let ask = |mut client: Client| {
+            let mut admitted = [0; PATHS];
+            for at in (0..PATHS).cycle().take_while(|_| Instant::now() < end) {
+                match client.get(paths[at]).status {
+                    200 => admitted[at] += 1,
+                    429 => sleep(Duration::from_millis(5)),
+                    other => panic!("{other}"),
+                }
+            }
+            admitted
+        };
+        let threads: Vec<_> = clients.into_iter().map(|client| scope.spawn(move || ask(client))).collect();
+        let all: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        std::array::from_fn(|at| all.iter().map(|admitted| admitted[at]).sum())
+    })
+}
+
+#[test]
+fn strictly_four_gateways_admit_no_more_than_one_might() {
+    const QUOTA: u64 = 200;
+    let _alone = alone();
+    let memcached = Memcached::start();
+    let limit = |edge: &str| {
+        let limit = format!("[limits.{edge}]\nkey = \"global\"\nrates = [\"200/s\"]\nedge = {edge:?}\n");
+        format!("{limit}[[routes]]\npath = \"/{edge}\"\nlimits = [{edge:?}]\nrespond = {{ status = 200 }}\n")
+    };
+    let store = memcached.store_with(&format!("{PATIENT}strict = true"));
+    let gateways = gateways(4, &format!("{store}{}{}", limit("whole"), limit("weighted")));
+    let clients = gateways.iter().flat_map(|gateway| (0..64).map(|_| gateway.client())).collect();
+    let (admitted, counts) = watched(&memcached, SECOND, || {
+        align(SECOND, SECOND);
+        overload(clients, ["/whole", "/weighted"], Instant::now() + Duration::from_millis(9_900))
+    });
+    let (whole, weighted) = (&counts["whole"], &counts["weighted"]);
+    println!("admitted {admitted:?}, {counts:?}");
+    // What was claimed for nothing has been given back.
+    assert_eq!([whole, weighted].map(|counts| counts.values().sum::<u64>()), admitted, "{counts:?}");
+    for (bucket, count) in whole {
+        let both = count + whole.get(&(bucket + 1)).unwrap_or(&0);
+        assert!(both <= QUOTA, "{both} in two buckets from {bucket} on: {whole:?}");
+    }
+    assert!(weighted.values().all(|count| *count <= QUOTA), "{weighted:?}");
+    // Of ten buckets. With a whole edge, whatever a bucket takes, the next one may only take the rest: five pairs, each
+    // with the quota. With a weighted one the first takes all at once, and each that follows takes as much while the
+    // share of the one before fades, which is gone at its end: all but the last tenth of a second's, which is not asked for.
+    let most = [5 * QUOTA, 10 * QUOTA];
+    let enough = admitted.iter().zip(most).all(|(admitted, most)| admitted * 100 >= most * 97);
+    assert!(enough, "{admitted:?} admitted of {most:?}: {counts:?}");
+}
+
+/// Requests at an even pace, for `span` from `start` on: in which second after it each was admitted.
+fn paced(mut client: Client, start: Instant, (first, pause): (Duration, Duration), span: Duration) -> Vec<u64> {
+    let mut admitted = Vec::new();
+    let mut next = first;
+    while next < span {
+        sleep((start + next).saturating_duration_since(Instant::now()));
+        match client.get("/").status {
+            200 => admitted.push(start.elapsed().as_secs()),
+            429 => {}
+            other => panic!("{other}"),
+        }
+        next += pause;
+    }
+    admitted
+}
+
+#[test]
+fn two_gateways_share_a_rate() {
+    const SECONDS: u64 = 30;
+    let memcached = Memcached::start();
+    let gateways = gateways(2, &format!("{}{}", memcached.store_with(PATIENT), limited("500/s", "")));
+    // Eight connections with 50 a second each, to either.
+    let clients: Vec<_> = gateways.iter().flat_map(|gateway| (0..8).map(|_| gateway.client())).collect();
+    let pause = Duration::from_millis(20);
+    let (admitted, counts) = watched(&memcached, SECOND, || {
+        align(SECOND, SECOND);
+        let start = Instant::now();
+        thread::scope(|scope| {
+            let ask = |(at, client)| {
+                let first = pause / 16 * at + Duration::from_millis(2);
+                scope.spawn(move || paced(client, start, (first, pause), Duration::from_secs(SECONDS)))
+            };
+            let threads: Vec<_> = (0..).zip(clients).map(ask).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        })
+    });
+    let mut seen = BTreeMap::<_, u64>::new();
+    admitted.iter().for_each(|second| *seen.entry(*second).or_default() += 1);
+    let counts = &counts["l"];
+    println!("counted {counts:?}, seen {seen:?}");
+    assert_eq!(counts.values().sum::<u64>(), admitted.len() as u64);
+    // What was asked in the last moment may have been answered, or counted, after the end.
+    let whole = usize::try_from(SECONDS).unwrap();
+    for counts in [counts.values(), seen.values()] {
+        let steady: Vec<_> = counts.copied().take(whole).collect();
+        assert_eq!(steady.len(), whole);
+        assert!(steady.iter().all(|count| (480..=505).contains(count)), "{steady:?}");
+    }
+}
+
+/// Refused requests from `connections`, `each` on every one, while they last: how long that took.
+fn refused(gateway: &Gateway, connections: usize, each: usize) -> Duration {
+    let clients: Vec<_> = (0..connections).map(|_| gateway.client()).collect();
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for mut client in clients {
+            scope.spawn(move || {
+                for _ in 0..each {
+                    assert_eq!(client.get("/").status, 429);
+                    sleep(Duration::from_millis(1));
+                }
+            });
+        }
+    });
+    start.elapsed()
+}
+
+#[test]
+fn a_flood_of_refusals_asks_once() {
+    for strategy in ["sliding-window", "fixed-window", "moving-window", "token-bucket"] {
+        let memcached = Memcached::start();
+        let limit = limited("3/d", &format!("strategy = {strategy:?}"));
+        let gateway = Gateway::start(&format!("{}{limit}", memcached.store_with(PATIENT)));
+        let mut client = gateway.client();
+        let statuses: Vec<_> = (0..4).map(|_| client.get("/").status).collect();
+        assert_eq!(statuses, [200, 200, 200, 429], "{strategy}");
+        let asked = || memcached.commands();
+        // The last admission may still be on its way.
+        let before = asked();
+        refused(&gateway, 4, 500);
+        assert!(asked() - before <= 4, "{strategy}: {} commands for 2000 refusals", asked() - before);
+    }
+}
+
+#[test]
+fn a_flood_asks_when_the_answer_may_have_changed() {
+    let memcached = Memcached::start();
+    // One leaves the window about every 200 ms once the first bucket slides out of it.
+    let gateways = gateways(2, &format!("{}{}", memcached.store_with(PATIENT), limited("10/2s", "")));
+    let trips =
+        || gateways.iter().map(|gateway| gateway.metric("gateway_store_round_trips_total").unwrap()).sum::<f64>();
+    let before = trips();
+    let clients = gateways.iter().flat_map(|gateway| (0..4).map(|_| gateway.client())).collect();
+    let [admitted] = overload(clients, ["/"], Instant::now() + Duration::from_secs(5));
+    assert!((10..=50).contains(&admitted), "{admitted}");
+    // Each gateway may read when one more fits, and one of them writes; those who ask together at the start are not
+    // yet refused.
+    let bound = f64::from(u32::try_from(admitted).unwrap()) * 3.0 + 10.0;
+    println!("{} exchanges, {admitted} admitted", trips() - before);
+    assert!(trips() - before <= bound, "{} exchanges, {admitted} admitted", trips() - before);
+}
+
+#[test]
+fn a_flood_of_refusals_asks_now_and_then_where_counters_shrink() {
+    let memcached = Memcached::start();
+    let store = memcached.store_with(&format!("{PATIENT}strict = true"));
+    let gateway = Gateway::start(&format!("{store}{}", limited("3/day", "")));
+    let mut client = gateway.client();
+    until("the day is used up", Duration::from_secs(10), || client.get("/").status == 429);
+    let asked = || memcached.commands();
+    // Of a day there is one counter, so each look is one command.
+    let (before, start) = (asked(), Instant::now());
+    let mut count = 0;
+    while start.elapsed() < 2 * SECOND || count < 2_000 {
+        refused(&gateway, 4, 50);
+        count += 200;
+    }
+    let (asked, most) = (asked() - before, 60.0 * start.elapsed().as_secs_f64());
+    println!("{asked} commands for {count} refusals in {:?}", start.elapsed());
+    // Not to look at all would be wrong too: what others give back must be seen.
+    assert!(asked > 20 && f64::from(u32::try_from(asked).unwrap()) <= most, "{asked} commands for {count} refusals");
+}
+
+#[test]
+fn a_burst_gets_exactly_its_limit_whoever_serves_it() {
+    let _alone = alone();
+    for strict in [false, true] {
+        let memcached = Memcached::start();
+        let store = memcached.store_with(&format!("{PATIENT}strict = {strict}"));
+        let gateway = Gateway::start(&format!("{store}{}", limited("20/d", "")));
+        let clients: Vec<_> = (0..50).map(|_| gateway.client()).collect();
+        align(Duration::from_hours(24), Duration::from_secs(20));
+        assert_eq!(burst(clients, "any", 10), 20, "strict: {strict}");
+        until("all is counted, and nothing else", SECOND, || memcached.counted() == 20);
+    }
+}
+
+/// `each` requests on every connection, all at once, for this key: how many were admitted.
+pub(crate) fn burst(clients: Vec<Client>, key: &str, each: usize) -> usize {
+    let field = format!("X-Api-Key: {key}\r\n");
+    let start = std::sync::Barrier::new(clients.len());
+    thread::scope(|scope| {
+        let ask = |mut client: Client| {
+            start.wait();
+            let statuses: Vec<_> = (0..each).map(|_| client.get_with("/", &field).status).collect();
+            assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
+            statuses.iter().filter(|status| **status == 200).count()
+        };
+        let threads: Vec<_> = clients.into_iter().map(|client| scope.spawn(move || ask(client))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    })
+}
+
+/// What is claimed at the end of a bucket, and answered only in the next one, may not profit from the share that has
+/// faded meanwhile.
+#[test]
+fn strictly_the_turn_of_a_bucket_lets_no_more_through() {
+    const WINDOW: Duration = Duration::from_secs(2);
+    let memcached = Memcached::start();
+    let proxies = [(); 2].map(|()| Fault::start(memcached.address, Mode::Pass));
+    let gateways = proxies.each_ref().map(|proxy| {
+        let server = format!("servers = [\"{}\"]", proxy.address);
+        let limit = limited("200/2s", "");
+        Gateway::start(&format!("[store]\ntype = \"memcached\"\n{server}\n{PATIENT}strict = true\n{limit}"))
+    });
+    // Together more than the quota; for either alone it is not too much.
+    let clients = gateways.iter().flat_map(|gateway| (0..180).map(|_| gateway.client())).collect();
+    proxies.iter().for_each(|proxy| proxy.set(Mode::Slow(Duration::from_millis(400))));
+    align(WINDOW, WINDOW);
+    sleep(Duration::from_millis(1_900));
+    let admitted = burst(clients, "any", 1);
+    // What slips into the next bucket counts there; and two that claim the same may both have to give it back.
+    assert!((100..=220).contains(&admitted), "{admitted} admitted");
+    until("what was claimed for nothing is given back", 5 * SECOND, || memcached.counted() == admitted as u64);
+    assert!(memcached.counters().values().all(|count| *count <= 200), "{:?}", memcached.counters());
+}
