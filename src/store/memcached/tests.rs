@@ -24,7 +24,7 @@ const STRICT: (OnError, bool) = (OnError::Reject, true);
 const PLENTY: u64 = 10_000;
 /// How many ways to count there are.
 const KINDS: usize = 9;
-/// The one that drains.
+const FIXED: usize = 3;
 const BUCKET: usize = 5;
 
 /// Limits of `quota`, by every way to count.
@@ -225,7 +225,8 @@ proptest! {
     }
 
     /// While Memcached keeps what it knows, only what was in doubt is counted wrong: sums may lack what never arrived
-    /// though others added as much meanwhile, and values may hold twice what arrived before others replaced them.
+    /// though others added as much meanwhile, and values may hold twice what arrived before others replaced them. The
+    /// value of a fixed window is a sum as well.
     #[test]
     fn gateways_together_are_counted(
         steps in schedule(broken(), 150),
@@ -243,10 +244,8 @@ proptest! {
                 prop_assert!(counted <= admitted, "{counted} counted of {admitted}");
                 prop_assert!(counted + world.vanished >= admitted, "{counted} counted of {admitted}");
             } else {
-                prop_assert!(counted >= admitted, "{counted} counted of {admitted}");
-                if world.doubtful == 0 {
-                    prop_assert_eq!(counted, admitted);
-                }
+                prop_assert!(counted >= admitted || kind == FIXED && world.unanswered > 0);
+                prop_assert!(counted <= admitted || world.doubtful > 0, "{counted} counted of {admitted}");
             }
         }
     }
@@ -265,10 +264,10 @@ proptest! {
     #[test]
     fn no_gateway_admits_too_much_itself(
         steps in schedule(lossy(), 150),
-        (gateways, servers, kind, quota) in (2..4_usize, 1..3_usize, 0..KINDS, 1..10_u64),
+        (gateways, servers, quota) in (2..4_usize, 1..3_usize, 1..10_u64),
+        kind in prop::sample::select(vec![0, 1, 2, 6, 7]),
     ) {
         let limit = limit(kind, quota);
-        prop_assume!(!limit.is_whole());
         let keys = keys(servers, &limit);
         let mut world = World::new(gateways, servers, LOCAL, each_and_all(&limit, &keys));
         steps.iter().for_each(|step| world.run(step));
