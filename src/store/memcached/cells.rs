@@ -93,7 +93,8 @@ impl Cells {
             let place = self.hand;
             self.hand = (place + 1) % self.cells.len();
             let known = &mut self.cells[place];
-            if known.stage == Stage::Asked || !known.waiting.is_empty() || std::mem::take(&mut known.used) {
+            let is_needed = !known.waiting.is_empty() || !known.claims.is_empty();
+            if known.stage == Stage::Asked || is_needed || std::mem::take(&mut known.used) {
                 continue;
             }
             if known.owes() && !known.is_spent(now) {
