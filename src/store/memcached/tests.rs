@@ -2,6 +2,7 @@
 
 mod model;
 mod world;
+mod schedules;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,23 +154,6 @@ fn charge() -> impl Strategy<Value = Step> {
 fn each_and_all(limit: &Arc<Limit>, keys: &[Fingerprint]) -> Vec<Vec<Wish>> {
     let each = keys.iter().map(|key| vec![wish(limit, *key)]);
     each.chain([keys.iter().map(|key| wish(limit, *key)).collect()]).collect()
-}
-
-/// A state that holds less than before, because something was given back and others have admitted since, is not taken
-/// from again.
-#[test]
-fn a_state_is_given_back_to_once() {
-    let ask = |gateway| Step::Ask { gateway, what: 0, cost: 1 };
-    let exchange = |gateway| [Step::Send(gateway, 0), Step::Execute(gateway, 0), Step::Answer(gateway, 0)];
-    let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), ask(0)];
-    steps.extend(exchange(0));
-    // It is claimed, and nobody waits for it any more when that is confirmed.
-    steps.extend([Step::Send(0, 0), Step::Tick(100_000), Step::Execute(0, 0), Step::Answer(0, 0), Step::Send(0, 0)]);
-    steps.extend([Step::Break(0, 0, 1), ask(1)]);
-    (0..3).for_each(|_| steps.extend(exchange(1)));
-    for kind in (0..KINDS).filter(|kind| is_whole(*kind)) {
-        strictly((2, 1, kind, 1), &steps).unwrap();
-    }
 }
 
 proptest! {
