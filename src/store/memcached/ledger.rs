@@ -114,7 +114,7 @@ impl Ledger {
 
     /// Writes the next exchange with this server; returns how many answers it gets, 0 if there is nothing to ask.
     pub(super) fn compose(&mut self, server: usize, out: &mut Vec<u8>) -> usize {
-        self.servers[server].compose(&mut self.cells, out)
+        self.servers[server].compose(server, &mut self.cells, out)
     }
 
     /// Takes over the answers to the exchange with this server that was begun first. False if none of them is good.

@@ -107,8 +107,8 @@ impl Server {
         known.stage = Stage::Queued;
     }
 
-    /// Writes the next exchange; returns how many answers it gets, 0 if there is nothing to ask.
-    pub(super) fn compose(&mut self, cells: &mut Cells, out: &mut Vec<u8>) -> usize {
+    /// Writes the next exchange of this `server`; returns how many answers it gets, 0 if there is nothing to ask.
+    pub(super) fn compose(&mut self, server: usize, cells: &mut Cells, out: &mut Vec<u8>) -> usize {
         let most = self.wanted.len().min(BATCH) + self.owing.len().min(2 * BATCH);
         let mut exchange = Exchange { cells: Vec::with_capacity(most), ops: Vec::with_capacity(COMMANDS * most) };
         for (queue, most) in [(&mut self.wanted, BATCH), (&mut self.owing, 2 * BATCH)] {
@@ -116,8 +116,8 @@ impl Server {
                 && let Some(cell) = queue.pop_front()
             {
                 let known = cells.at(cell);
-                // It may have stood in both queues, or made room for another.
-                if known.stage == Stage::Queued {
+                // It may have stood in both queues, or made room for another, even of another server.
+                if known.stage == Stage::Queued && known.server == server {
                     let before = exchange.ops.len();
                     known.compose(&mut exchange.ops, out);
                     exchange.cells.push((cell, exchange.ops.len() - before));

@@ -2,6 +2,7 @@
 
 mod model;
 mod world;
+mod schedules;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ const STRICT: (OnError, bool) = (OnError::Reject, true);
 const PLENTY: u64 = 10_000;
 /// How many ways to count there are.
 const KINDS: usize = 9;
-/// The one that drains.
+const FIXED: usize = 3;
 const BUCKET: usize = 5;
 
 /// Limits of `quota`, by every way to count.
@@ -155,23 +156,6 @@ fn each_and_all(limit: &Arc<Limit>, keys: &[Fingerprint]) -> Vec<Vec<Wish>> {
     each.chain([keys.iter().map(|key| wish(limit, *key)).collect()]).collect()
 }
 
-/// A state that holds less than before, because something was given back and others have admitted since, is not taken
-/// from again.
-#[test]
-fn a_state_is_given_back_to_once() {
-    let ask = |gateway| Step::Ask { gateway, what: 0, cost: 1 };
-    let exchange = |gateway| [Step::Send(gateway, 0), Step::Execute(gateway, 0), Step::Answer(gateway, 0)];
-    let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), ask(0)];
-    steps.extend(exchange(0));
-    // It is claimed, and nobody waits for it any more when that is confirmed.
-    steps.extend([Step::Send(0, 0), Step::Tick(100_000), Step::Execute(0, 0), Step::Answer(0, 0), Step::Send(0, 0)]);
-    steps.extend([Step::Break(0, 0, 1), ask(1)]);
-    (0..3).for_each(|_| steps.extend(exchange(1)));
-    for kind in (0..KINDS).filter(|kind| is_whole(*kind)) {
-        strictly((2, 1, kind, 1), &steps).unwrap();
-    }
-}
-
 proptest! {
     /// Whoever asks is answered or dropped, and it all comes to rest.
     #[test]
@@ -225,7 +209,8 @@ proptest! {
     }
 
     /// While Memcached keeps what it knows, only what was in doubt is counted wrong: sums may lack what never arrived
-    /// though others added as much meanwhile, and values may hold twice what arrived before others replaced them.
+    /// though others added as much meanwhile, and values may hold twice what arrived before others replaced them. The
+    /// value of a fixed window is a sum as well.
     #[test]
     fn gateways_together_are_counted(
         steps in schedule(broken(), 150),
@@ -239,14 +224,12 @@ proptest! {
         for key in keys {
             let admitted = admitted(&world.decided, key);
             let counted = counted(&mut world, kind, key);
-            if !is_whole(kind) {
+            if is_whole(kind) {
+                prop_assert!(counted >= admitted || kind == FIXED && world.unanswered > 0);
+                prop_assert!(counted <= admitted || world.doubtful > 0, "{counted} counted of {admitted}");
+            } else {
                 prop_assert!(counted <= admitted, "{counted} counted of {admitted}");
                 prop_assert!(counted + world.vanished >= admitted, "{counted} counted of {admitted}");
-            } else {
-                prop_assert!(counted >= admitted, "{counted} counted of {admitted}");
-                if world.doubtful == 0 {
-                    prop_assert_eq!(counted, admitted);
-                }
             }
         }
     }
@@ -265,10 +248,10 @@ proptest! {
     #[test]
     fn no_gateway_admits_too_much_itself(
         steps in schedule(lossy(), 150),
-        (gateways, servers, kind, quota) in (2..4_usize, 1..3_usize, 0..KINDS, 1..10_u64),
+        (gateways, servers, quota) in (2..4_usize, 1..3_usize, 1..10_u64),
+        kind in prop::sample::select(vec![0, 1, 2, 6, 7]),
     ) {
         let limit = limit(kind, quota);
-        prop_assume!(!limit.is_whole());
         let keys = keys(servers, &limit);
         let mut world = World::new(gateways, servers, LOCAL, each_and_all(&limit, &keys));
         steps.iter().for_each(|step| world.run(step));

@@ -1,0 +1,93 @@
+//! Schedules that chance seldom finds, step by step.
+
+use super::world::{Step, World};
+use super::*;
+
+fn ask(gateway: usize, what: usize, cost: u64) -> Step {
+    Step::Ask { gateway, what, cost }
+}
+
+/// A whole exchange, `times` over.
+fn exchange(gateway: usize, server: usize, times: usize) -> Vec<Step> {
+    let once = [Step::Send(gateway, server), Step::Execute(gateway, server), Step::Answer(gateway, server)];
+    once.iter().cycle().take(3 * times).cloned().collect()
+}
+
+/// Two gateways that are not strict, on one server; every key's limit is 5.
+fn two_gateways(kind: usize, steps: &[Step]) -> (World, Fingerprint) {
+    let limit = limit(kind, 5);
+    let key = key_on(0, 1, &limit);
+    let mut world = World::new(2, 1, LOCAL, vec![vec![wish(&limit, key)]]);
+    [Step::Connect(0, 0), Step::Connect(1, 0)].iter().chain(steps).for_each(|step| world.run(step));
+    world.settle();
+    (world, key)
+}
+
+#[test]
+fn a_state_is_given_back_to_once() {
+    let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), ask(0, 0, 1)];
+    steps.extend(exchange(0, 0, 1));
+    // It is claimed, and nobody waits for it any more when that is confirmed.
+    steps.extend([Step::Send(0, 0), Step::Tick(100_000), Step::Execute(0, 0), Step::Answer(0, 0), Step::Send(0, 0)]);
+    steps.extend([Step::Break(0, 0, 1), ask(1, 0, 1)]);
+    steps.extend(exchange(1, 0, 3));
+    for kind in (0..KINDS).filter(|kind| is_whole(*kind)) {
+        strictly((2, 1, kind, 1), &steps).unwrap();
+    }
+}
+
+#[test]
+fn nothing_is_claimed_on_a_counter_in_doubt() {
+    let mut steps = vec![Step::Connect(0, 0), ask(0, 0, 1), Step::Send(0, 0), Step::Break(0, 0, 0)];
+    steps.extend([Step::Connect(0, 0), ask(0, 0, 6)]);
+    steps.extend(exchange(0, 0, 1));
+    steps.extend([Step::Connect(1, 0), ask(1, 0, 7)]);
+    steps.extend(exchange(1, 0, 1));
+    strictly((2, 1, 0, 7), &steps).unwrap();
+}
+
+#[test]
+fn a_claim_that_a_new_bucket_overtakes_is_looked_at_again() {
+    let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), Step::Tick(980_000), ask(0, 0, 1), Step::Send(0, 0)];
+    steps.extend([Step::Tick(40_000), ask(1, 0, 1)]);
+    steps.extend(exchange(1, 0, 1));
+    steps.extend([Step::Execute(0, 0), Step::Answer(0, 0)]);
+    strictly((2, 1, 2, 1), &steps).unwrap();
+}
+
+#[test]
+fn what_a_server_that_went_away_cannot_confirm_is_not_admitted() {
+    let mut steps = vec![Step::Connect(0, 0), Step::Connect(0, 1), ask(0, 2, 1)];
+    steps.extend(exchange(0, 0, 1));
+    steps.push(Step::Break(0, 0, 0));
+    steps.extend(exchange(0, 1, 2));
+    steps.extend([Step::Connect(1, 0), ask(1, 0, 1)]);
+    steps.extend(exchange(1, 0, 2));
+    strictly((2, 2, 3, 1), &steps).unwrap();
+}
+
+#[test]
+fn a_count_that_others_have_begun_anew_is_not_believed() {
+    let mut steps = vec![ask(0, 0, 5)];
+    steps.extend(exchange(0, 0, 2));
+    steps.extend([Step::Evict(0, 0), ask(1, 0, 1)]);
+    steps.extend(exchange(1, 0, 2));
+    steps.push(ask(0, 0, 1));
+    let (world, key) = two_gateways(0, &steps);
+    assert_eq!(admitted(&world.decided, key), 6, "5 of one that knew of them, and 1 of one that could not");
+}
+
+#[test]
+fn what_a_server_could_not_do_is_done_later() {
+    let mut steps = vec![ask(0, 0, 1)];
+    steps.extend(exchange(0, 0, 2));
+    steps.push(ask(0, 0, 1));
+    steps.extend(exchange(0, 0, 1));
+    steps.push(Step::Fail(0, 1));
+    steps.extend(exchange(0, 0, 1));
+    steps.extend([Step::Connect(0, 0), ask(0, 0, 1)]);
+    for kind in 0..KINDS {
+        let (mut world, key) = two_gateways(kind, &steps);
+        assert_eq!(counted(&mut world, kind, key), 3, "{kind}");
+    }
+}
