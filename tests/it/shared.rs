@@ -6,26 +6,26 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{Client, Fault, Gateway, Memcached, Mode, align, alone, until};
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// Who has to wait for Memcached waits, on a busy machine as well.
-const PATIENT: &str = "on_error = \"reject\"\ntimeout = \"5s\"\n";
+pub(crate) const PATIENT: &str = "on_error = \"reject\"\ntimeout = \"5s\"\n";
 
 /// One limit for everybody, with more keys, on a route of its own.
-fn limited(rate: &str, more: &str) -> String {
+pub(crate) fn limited(rate: &str, more: &str) -> String {
     let limit = format!("[limits.l]\nkey = \"global\"\nrates = [{rate:?}]\n{more}\n");
     format!("{limit}[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = {{ status = 200 }}\n")
 }
 
-fn gateways(count: usize, config: &str) -> Vec<Gateway> {
+pub(crate) fn gateways(count: usize, config: &str) -> Vec<Gateway> {
     (0..count).map(|_| Gateway::start(config)).collect()
 }
 
 /// The counters of a limit by their buckets.
-type Counts = BTreeMap<u64, u64>;
+pub(crate) type Counts = BTreeMap<u64, u64>;
 
 /// Runs `run` and returns what it does and the last value of every counter, by limit and bucket: of seconds they live
 /// for seconds only, so they are read all the while, and for `longer` than it takes.
-fn watched<T: Send>(
+pub(crate) fn watched<T: Send>(
     memcached: &Memcached,
     longer: Duration,
     run: impl FnOnce() -> T + Send,
@@ -100,56 +100,6 @@ fn strictly_four_gateways_admit_no_more_than_one_might() {
     let most = [5 * QUOTA, 10 * QUOTA];
     let enough = admitted.iter().zip(most).all(|(admitted, most)| admitted * 100 >= most * 97);
     assert!(enough, "{admitted:?} admitted of {most:?}: {counts:?}");
-}
-
-/// Requests at an even pace, for `span` from `start` on: in which second after it each was admitted.
-fn paced(mut client: Client, start: Instant, (first, pause): (Duration, Duration), span: Duration) -> Vec<u64> {
-    let mut admitted = Vec::new();
-    let mut next = first;
-    while next < span {
-        sleep((start + next).saturating_duration_since(Instant::now()));
-        match client.get("/").status {
-            200 => admitted.push(start.elapsed().as_secs()),
-            429 => {}
-            other => panic!("{other}"),
-        }
-        next += pause;
-    }
-    admitted
-}
-
-#[test]
-fn two_gateways_share_a_rate() {
-    const SECONDS: u64 = 30;
-    let memcached = Memcached::start();
-    let gateways = gateways(2, &format!("{}{}", memcached.store_with(PATIENT), limited("500/s", "")));
-    // Eight connections with 50 a second each, to either.
-    let clients: Vec<_> = gateways.iter().flat_map(|gateway| (0..8).map(|_| gateway.client())).collect();
-    let pause = Duration::from_millis(20);
-    let (admitted, counts) = watched(&memcached, SECOND, || {
-        align(SECOND, SECOND);
-        let start = Instant::now();
-        thread::scope(|scope| {
-            let ask = |(at, client)| {
-                let first = pause / 16 * at + Duration::from_millis(2);
-                scope.spawn(move || paced(client, start, (first, pause), Duration::from_secs(SECONDS)))
-            };
-            let threads: Vec<_> = (0..).zip(clients).map(ask).collect();
-            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
-        })
-    });
-    let mut seen = BTreeMap::<_, u64>::new();
-    admitted.iter().for_each(|second| *seen.entry(*second).or_default() += 1);
-    let counts = &counts["l"];
-    println!("counted {counts:?}, seen {seen:?}");
-    assert_eq!(counts.values().sum::<u64>(), admitted.len() as u64);
-    // What was asked in the last moment may have been answered, or counted, after the end.
-    let whole = usize::try_from(SECONDS).unwrap();
-    for counts in [counts.values(), seen.values()] {
-        let steady: Vec<_> = counts.copied().take(whole).collect();
-        assert_eq!(steady.len(), whole);
-        assert!(steady.iter().all(|count| (480..=505).contains(count)), "{steady:?}");
-    }
 }
 
 /// Refused requests from `connections`, `each` on every one, while they last: how long that took.
