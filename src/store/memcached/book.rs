@@ -100,9 +100,7 @@ impl Book {
         }
     }
 
-    /// Takes in what is on the desks, sends off what was decided, and tells those who have something to send.
-    fn tell(&self, ledger: &mut Ledger) {
-        self.desks.set_busy(ledger.is_busy());
+    fn take_in(&self, ledger: &mut Ledger) {
         let nobody_waited = ledger.is_idle();
         for job in self.desks.take() {
             let deadline = job.asked + self.timeout;
@@ -111,6 +109,12 @@ impl Book {
         if nobody_waited && !ledger.is_idle() {
             self.waits.notify_one();
         }
+    }
+
+    /// Takes in what is on the desks, sends off what was decided, and tells those who have something to send.
+    fn tell(&self, ledger: &mut Ledger) {
+        self.desks.set_busy(ledger.is_busy());
+        self.take_in(ledger);
         for (worker, post) in ledger.posts() {
             // With the other end gone, so is whoever waits.
             let _ = self.posts[worker].send(post);
@@ -142,6 +146,8 @@ impl Book {
     /// Takes over the answers to an exchange; what one of them says if none is good.
     pub(super) fn answered(&self, server: usize, answers: &[Answer<'_>]) -> Result<(), String> {
         let mut ledger = self.ledger.borrow_mut();
+        // Who has asked meanwhile for a cell that has just been read need not ask again.
+        self.take_in(&mut ledger);
         let good = ledger.answered(server, answers, clock::now());
         self.tell(&mut ledger);
         let failed = answers.iter().find_map(|answer| match answer {

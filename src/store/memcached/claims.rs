@@ -11,6 +11,7 @@
 use smallvec::SmallVec;
 
 use super::known::{Filled, Known};
+use crate::clock::Time;
 use crate::limit::Limit;
 
 /// Something charged to a cell that is to be confirmed.
@@ -21,6 +22,8 @@ pub(super) struct Claim {
     /// Which of its asks.
     pub(super) ask: usize,
     pub(super) cost: u64,
+    /// When it was made. It is to fit as of then: later, what it was counted with may have faded.
+    at: Time,
     /// Where it was counted: places of rates, and buckets.
     buckets: SmallVec<[(usize, u64); 2]>,
     /// Whether it is part of the exchange that is under way.
@@ -56,7 +59,7 @@ impl Known {
     /// Claims what has just been charged.
     pub(super) fn claim(&mut self, number: u64, ask: usize, cost: u64) {
         let buckets = self.cell.newest(self.names.limit.rates()).collect();
-        self.claims.push(Claim { number, ask, cost, buckets, sent: false });
+        self.claims.push(Claim { number, ask, cost, at: self.now, buckets, sent: false });
     }
 
     /// Whether there is so much room that it may be claimed without looking first. A flood of what is refused must not
@@ -82,7 +85,7 @@ impl Known {
         let mut lost = SmallVec::new();
         while let Some(claim) = claims.pop() {
             self.take_back(&claim);
-            if self.names.limit.admits(&self.cell, self.now, claim.cost) {
+            if self.names.limit.admits(&self.cell, claim.at, claim.cost) {
                 self.put_again(&claim);
                 claims.push(claim);
                 break;

@@ -74,7 +74,8 @@ pub(super) async fn keep(book: &Book, server: usize) {
         let (failure, was_good) = match connect(book, server).await {
             Ok(stream) => {
                 book.up(server);
-                let mut exchanges = Exchanges { book, server, under_way: VecDeque::new(), good: false };
+                let mut exchanges =
+                    Exchanges { book, server, under_way: VecDeque::new(), departure: None, good: false };
                 let begun = Instant::now();
                 let Err(failure) = exchanges.run(stream).await;
                 (failure, exchanges.good || begun.elapsed() >= LASTING)
@@ -121,6 +122,8 @@ struct Exchanges<'a> {
     server: usize,
     /// How many answers each gets, and when it began.
     under_way: VecDeque<(usize, Instant)>,
+    /// When what is owed leaves, whether there is somebody to travel with or not.
+    departure: Option<Instant>,
     /// Whether any of them came to something.
     good: bool,
 }
@@ -135,7 +138,8 @@ impl Exchanges<'_> {
         let (mut out, mut input) = (Vec::new(), BytesMut::with_capacity(16 << 10));
         let mut written = 0;
         loop {
-            let soon = self.compose(&mut out);
+            self.compose(&mut out);
+            let (leaves, departure) = (self.departure.is_some(), self.departure.unwrap_or_else(Instant::now));
             let deadline = self.under_way.front().map(|(_, begun)| *begun + self.book.timeout);
             tokio::select! {
                 biased;
@@ -153,7 +157,7 @@ impl Exchanges<'_> {
                     self.take_answers(&mut input)?;
                 }
                 () = self.book.wakes(self.server) => {}
-                () = sleep(RIDE), if soon => self.compose_one(&mut out),
+                () = sleep_until(departure), if leaves => self.compose_one(&mut out),
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                     return Err(Failure::Silent);
                 }
@@ -161,18 +165,23 @@ impl Exchanges<'_> {
         }
     }
 
-    /// Writes all exchanges that are due; true if another one soon will be.
-    fn compose(&mut self, out: &mut Vec<u8>) -> bool {
+    /// Writes all exchanges that are due.
+    fn compose(&mut self, out: &mut Vec<u8>) {
         loop {
             let due = self.book.ledger.borrow().due(self.server);
             match due {
                 Due::Now => self.compose_one(out),
-                due => return due == Due::Soon,
+                Due::Soon => {
+                    self.departure.get_or_insert_with(|| Instant::now() + RIDE);
+                    return;
+                }
+                Due::Never => return,
             }
         }
     }
 
     fn compose_one(&mut self, out: &mut Vec<u8>) {
+        self.departure = None;
         let answers = self.book.compose(self.server, out);
         if answers > 0 {
             self.book.health.round_trips.one();

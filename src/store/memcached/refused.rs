@@ -9,6 +9,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashlink::LruCache;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::Wish;
 use crate::clock::Time;
@@ -67,11 +68,12 @@ impl Refused {
 
     /// The verdicts on a request that is refused by what is remembered.
     pub(super) fn find(&self, asks: &[Ask<'_>], now: Time) -> Option<Verdicts> {
-        let known = |ask: &Ask<'_>| self.of(ask, now);
-        asks.iter().filter(|ask| !ask.advisory).find_map(known)?;
+        // Once each: what is there at a first look may be gone at a second.
+        let known: SmallVec<[Option<Verdict>; 2]> = asks.iter().map(|ask| self.of(ask, now)).collect();
+        asks.iter().zip(&known).find(|(ask, known)| !ask.advisory && known.is_some())?;
         // Of the other limits nothing is known, nor is it told; the least is claimed of them.
         let open = Verdict { admitted: true, rate: 0, remaining: 0, wait: None };
-        Some(asks.iter().map(|ask| (ask.place, known(ask).unwrap_or(open))).collect())
+        Some(asks.iter().zip(known).map(|(ask, known)| (ask.place, known.unwrap_or(open))).collect())
     }
 
     fn of(&self, ask: &Ask<'_>, now: Time) -> Option<Verdict> {

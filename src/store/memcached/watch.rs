@@ -38,7 +38,7 @@ struct Said {
 }
 
 fn ask(address: &str) -> Result<Said, MemcacheError> {
-    let url = format!("memcache://{address}?timeout={TIMEOUT}&connect_timeout={TIMEOUT}");
+    let url = format!("memcache://{address}?protocol=ascii&timeout={TIMEOUT}&connect_timeout={TIMEOUT}");
     let client = Client::with_pool_size(url, 1)?;
     let stats = client.stats()?.pop().map(|(_, stats)| stats).unwrap_or_default();
     let number = |name: &str| stats.get(name).and_then(|text| text.parse::<u64>().ok());
