@@ -1,6 +1,6 @@
 //! Clocks that are set while somebody counts by them, and clocks that differ.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread::{self, sleep};
 use std::time::Duration;
@@ -80,29 +80,51 @@ fn server_ahead(seconds: i64) -> SocketAddr {
     address
 }
 
-/// Answers what the gateway asks of a server that has no counters.
+/// Speaks what the gateway counts by, which is text, and what it asks for statistics by, which is not.
 fn answer(mut stream: TcpStream, seconds: i64) {
-    for line in BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok) {
-        let answer = match line.as_str() {
-            "mn" => "MN\r\n".to_owned(),
-            "version" => "VERSION 1.6.18\r\n".to_owned(),
-            "stats" => statistics(seconds),
-            _ => "EN\r\n".to_owned(),
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut line = String::new();
+    loop {
+        let answer = match reader.fill_buf().ok().and_then(|bytes| bytes.first()) {
+            None => return,
+            Some(0x80) => {
+                let mut head = [0; 24];
+                // Neither of the two questions has more than a head.
+                reader.read_exact(&mut head).unwrap();
+                binary(head[1], seconds)
+            }
+            Some(_) => {
+                line.clear();
+                reader.read_line(&mut line).unwrap();
+                if line == "mn\r\n" { b"MN\r\n".to_vec() } else { b"EN\r\n".to_vec() }
+            }
         };
-        if stream.write_all(answer.as_bytes()).is_err() {
+        if stream.write_all(&answer).is_err() {
             return;
         }
     }
 }
 
-fn statistics(seconds: i64) -> String {
+/// The answer to the version or the statistics, as packets.
+fn binary(opcode: u8, seconds: i64) -> Vec<u8> {
+    const STATISTICS: u8 = 0x10;
+    let packet = |name: &str, value: &str| {
+        let mut packet = vec![0; 24];
+        (packet[0], packet[1]) = (0x81, opcode);
+        packet[3] = u8::try_from(name.len()).unwrap();
+        packet[11] = u8::try_from(name.len() + value.len()).unwrap();
+        [&packet, name.as_bytes(), value.as_bytes()].concat()
+    };
+    if opcode != STATISTICS {
+        return packet("", "1.6.0");
+    }
     // Early in a second, so that both sides read the same one.
     let over = unix().subsec_millis();
     if over > 500 {
         sleep(Duration::from_millis(1_005 - u64::from(over)));
     }
-    let time = unix().as_secs().checked_add_signed(seconds).unwrap();
-    format!("STAT pid 1\r\nSTAT time {time}\r\nSTAT evictions 7\r\nEND\r\n")
+    let time = unix().as_secs().checked_add_signed(seconds).unwrap().to_string();
+    [packet("pid", "1"), packet("time", &time), packet("evictions", "7"), packet("", "")].concat()
 }
 
 #[test]

@@ -38,7 +38,8 @@ struct Said {
 }
 
 fn ask(address: &str) -> Result<Said, MemcacheError> {
-    let url = format!("memcache://{address}?protocol=ascii&timeout={TIMEOUT}&connect_timeout={TIMEOUT}");
+    // In the binary protocol: of the text, the crate reads the first line alone. Who takes text only tells nothing.
+    let url = format!("memcache://{address}?timeout={TIMEOUT}&connect_timeout={TIMEOUT}");
     let client = Client::with_pool_size(url, 1)?;
     let stats = client.stats()?.pop().map(|(_, stats)| stats).unwrap_or_default();
     let number = |name: &str| stats.get(name).and_then(|text| text.parse::<u64>().ok());
