@@ -19,6 +19,9 @@ use crate::tally::Counter;
 /// The most cells that are known: some 40 MB of them. Who is forgotten is asked for.
 const MOST: usize = 1 << 17;
 
+/// How many cells are looked at to make room for a new one. If none of them can go, there is one more for now.
+const LOOKS: usize = 128;
+
 /// The place of a cell. It stays the same while somebody waits for the cell or it is part of an exchange.
 pub(super) type Place = u32;
 
@@ -43,6 +46,11 @@ impl Cells {
             names: AllNames::new(prefix),
             servers: servers.to_vec(),
         }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.cells.len()
     }
 
     /// The cell at this place.
@@ -86,10 +94,9 @@ impl Cells {
         place
     }
 
-    /// Forgets a cell and returns its place, unless all are being waited for.
+    /// Forgets a cell and returns its place, if one is found that nobody needs.
     fn make_room(&mut self, now: Time, forgotten: &Counter) -> Option<usize> {
-        // In the first round it spares those that were used.
-        for _ in 0..2 * self.cells.len() {
+        for _ in 0..LOOKS {
             let place = self.hand;
             self.hand = (place + 1) % self.cells.len();
             let known = &mut self.cells[place];

@@ -104,6 +104,11 @@ impl Known {
         lost
     }
 
+    /// Waits no longer for the claim of a job for this ask, which stays charged.
+    pub(super) fn withdraw(&mut self, number: u64, ask: usize) {
+        self.claims.retain(|claim| (claim.number, claim.ask) != (number, ask));
+    }
+
     /// Gives back a claim that stood.
     pub(super) fn give_back(&mut self, claim: &Claim) {
         self.take_back(claim);
@@ -134,7 +139,7 @@ impl Known {
             self.debts.owe(*place, *bucket, -amount);
         }
         if let Some(whole) = &mut self.whole {
-            whole.owe(-amount);
+            whole.owe_back(amount, self.now);
         }
     }
 }

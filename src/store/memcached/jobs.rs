@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::Wish;
 use super::cells::Place;
-use super::claims::Claimed;
+use super::claims::{Claimed, Standing};
 use crate::clock::Time;
 use crate::store::Verdicts;
 
@@ -41,7 +41,12 @@ impl Job {
         Self { asks, now, asked: Instant::now(), reply, worker, places: SmallVec::new(), claimed: None, number: 0 }
     }
 
-    /// Whether nobody waits for it any more. A charge is never given up.
+    /// How its claim for this ask stands, if it is claimed.
+    pub(super) fn standing(&mut self, ask: usize) -> Option<&mut Standing> {
+        self.claimed.as_mut()?.0.get_mut(ask)
+    }
+
+    /// Whether nobody waits for it any more. Of a charge nobody ever does.
     pub(super) fn is_given_up(&self) -> bool {
         self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }

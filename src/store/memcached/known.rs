@@ -7,6 +7,7 @@
 use std::rc::Rc;
 
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use super::claims::Claim;
 use super::debts::{Debt, Debts};
@@ -24,8 +25,9 @@ pub(super) struct Known {
     pub(super) key: Fingerprint,
     pub(super) server: usize,
     pub(super) cell: Cell,
-    /// When it was decided on last, by the clock of those who asked.
+    /// When it was decided on last, by the clock of those who asked, and which of them asked last.
     pub(super) now: Time,
+    asked: Option<Instant>,
     pub(super) debts: Debts,
     /// The state of the rates that are kept as a whole, if there are any.
     pub(super) whole: Option<Box<Whole>>,
@@ -89,6 +91,7 @@ impl Known {
             server,
             cell,
             now,
+            asked: None,
             debts,
             whole,
             waiting,
@@ -102,6 +105,18 @@ impl Known {
     /// What it is found by.
     pub(super) fn id(&self) -> Fingerprint {
         self.key.with(self.names.limit.shape())
+    }
+
+    /// Moves it on to the moment of a job, for the rates of this limit; returns when it is to be decided. One that was
+    /// asked before others and comes after them, because it had to wait for longer, is decided as of then: it would
+    /// look like a clock that was set back.
+    pub(super) fn advance_for(&mut self, limit: &Limit, now: Time, asked: Instant) -> Time {
+        let late = self.asked.is_some_and(|last| asked < last);
+        if !late {
+            self.asked = Some(asked);
+        }
+        self.advance(limit, if late { now.max(self.now) } else { now });
+        self.now
     }
 
     /// Moves it on to `now`, for the rates of this limit.
@@ -190,8 +205,7 @@ impl Known {
                 Op::Add(debt) => filled.lost += self.learn(debt.place, debt.bucket, answer.count(), shrink),
                 Op::Count(..) if failed => {}
                 Op::Count(place, bucket) => {
-                    let count = (*answer != Answer::Missing).then(|| answer.count().unwrap_or(0));
-                    filled.lost += self.learn(*place, *bucket, count, shrink);
+                    filled.lost += self.learn(*place, *bucket, answer.count(), shrink);
                 }
                 Op::Swap(..) | Op::Value => {}
             }

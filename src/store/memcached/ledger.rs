@@ -65,7 +65,7 @@ impl Ledger {
         for wish in &job.asks {
             let (place, known) = self.cells.of(wish, job.now, &self.health.forgotten);
             job.places.push(place);
-            known.advance(&wish.limit, job.now);
+            known.advance_for(&wish.limit, job.now, job.asked);
             cells += usize::from(self.servers[known.server].state != State::Away);
             plenty &= wish.cost > 0 && known.has_plenty(&wish.limit, wish.need);
         }
@@ -158,6 +158,7 @@ impl Ledger {
                 self.decide(job);
             }
         }
+        // What could not be written is tried again when somebody asks for it, and not in a circle.
         self.queue(cell, filled.failed == 0);
         filled.failed
     }
@@ -165,7 +166,9 @@ impl Ledger {
     /// Puts a cell in line again if something is wanted of it or, if it `may_owe`, owed by it.
     fn queue(&mut self, cell: Place, may_owe: bool) {
         let known = self.cells.at(cell);
-        self.servers[known.server].queue(cell, known, may_owe);
+        let server = &mut self.servers[known.server];
+        server.queue(cell, known, may_owe);
+        server.tidy(&mut self.cells);
     }
 
     /// The server answers.
@@ -207,10 +210,15 @@ impl Ledger {
     /// Lets nobody wait for a claim on this cell any more.
     fn drop_claims(&mut self, cell: Place) {
         for claim in std::mem::take(&mut self.cells.at(cell).claims) {
-            if !claim.sent && self.on_error == OnError::Reject {
-                self.cells.at(cell).give_back(&claim);
+            let number = claim.number;
+            match self.jobs.get_mut(number).and_then(|job| job.standing(claim.ask)) {
+                // What is in doubt stays charged: to give back what never arrived would let others pass for nothing.
+                Some(standing) if claim.sent => *standing = Standing::Unclaimed(true),
+                Some(standing) => *standing = Standing::Stands(claim),
+                None if claim.sent => {}
+                None => self.cells.at(cell).give_back(&claim),
             }
-            self.give_up(claim.number);
+            self.give_up(number);
         }
     }
 
@@ -223,19 +231,28 @@ impl Ledger {
         }
     }
 
-    /// Drops a job: who is dropped is told. What it has been confirmed is given back if that means it is refused.
+    /// Drops a job: who is dropped is told. What it was charged is given back if that means it is refused.
     fn dismiss(&mut self, mut job: Job) {
-        let claimed = job.claimed.take().filter(|_| self.on_error == OnError::Reject);
-        let standings = claimed.map(|claimed| claimed.0).unwrap_or_default();
-        for ((wish, place), standing) in job.asks.iter().zip(&job.places).zip(standings) {
-            let known = self.cells.at(*place);
-            if let Standing::Stands(claim) = standing
-                && known.id() == wish.cell()
-            {
-                known.give_back(&claim);
-                self.queue(*place, true);
-            }
+        let Some(claimed) = job.claimed.take() else { return };
+        for (ask, standing) in claimed.0.into_iter().enumerate() {
+            self.close(&job, ask, standing, self.on_error == OnError::Reject);
         }
+    }
+
+    /// Ends what is open about a claim of a job that is decided: it is kept, or given back.
+    fn close(&mut self, job: &Job, ask: usize, standing: Standing, is_given_back: bool) {
+        let place = job.places[ask];
+        let known = self.cells.at(place);
+        if known.id() != job.asks[ask].cell() {
+            return;
+        }
+        match standing {
+            Standing::Stands(claim) if is_given_back => known.give_back(&claim),
+            // What is under way is given back when it is answered, since nobody waits for it any more.
+            Standing::Open if !is_given_back => known.withdraw(job.number, ask),
+            _ => return,
+        }
+        self.queue(place, true);
     }
 
     /// Ends the wait of those whose time is over; returns when the next one's is.
@@ -278,24 +295,24 @@ impl Ledger {
     /// Decides on the cells as they are after everything before; a job without a reply is charged anyhow. If what is
     /// charged `is_claimed`, it has to be confirmed first.
     fn judge(&mut self, mut job: Job, is_claimed: bool) {
-        let (now, free) = (job.now, job.reply.is_none());
-        let mut admits: SmallVec<[bool; 2]> = SmallVec::new();
+        let free = job.reply.is_none();
+        let mut admits: SmallVec<[(Time, bool); 2]> = SmallVec::new();
         for (wish, place) in job.asks.iter().zip(&mut job.places) {
             let mut known = self.cells.at(*place);
             if known.id() != wish.cell() {
                 // A cell that nobody waits for, because its server is away, may have had to make room.
-                (*place, known) = self.cells.of(wish, now, &self.health.forgotten);
+                (*place, known) = self.cells.of(wish, job.now, &self.health.forgotten);
             }
-            known.advance(&wish.limit, now);
-            admits.push(free || wish.limit.admits(&known.cell, now, wish.need));
+            let now = known.advance_for(&wish.limit, job.now, job.asked);
+            admits.push((now, free || wish.limit.admits(&known.cell, now, wish.need)));
         }
-        let all = job.asks.iter().zip(&admits).all(|(wish, admitted)| *admitted || wish.advisory);
+        let all = job.asks.iter().zip(&admits).all(|(wish, (_, admitted))| *admitted || wish.advisory);
         let mut verdicts = Verdicts::new();
         let mut claimed = Claimed::default();
         let mut open = 0;
         for (ask, (wish, place)) in job.asks.iter().zip(&job.places).enumerate() {
             let known = self.cells.at(*place);
-            let admitted = admits[ask];
+            let (now, admitted) = admits[ask];
             let charged = all && admitted && wish.cost > 0;
             if charged {
                 known.charge(&wish.limit, now, wish.cost);
@@ -323,15 +340,11 @@ impl Ledger {
     /// One of the claims of a job is confirmed or lost.
     fn settle(&mut self, cell: Place, Outcome { claim, stands }: Outcome) {
         let number = claim.number;
-        let Some(claimed) = self.jobs.get_mut(number).and_then(|job| job.claimed.as_mut()) else {
-            if stands && self.on_error == OnError::Reject {
-                // Who waited for it has been sent away.
-                self.cells.at(cell).give_back(&claim);
-            }
-            return;
-        };
-        if let Some(standing) = claimed.0.get_mut(claim.ask) {
-            *standing = if stands { Standing::Stands(claim) } else { Standing::Lost };
+        match self.jobs.get_mut(number).and_then(|job| job.standing(claim.ask)) {
+            Some(standing) => *standing = if stands { Standing::Stands(claim) } else { Standing::Lost },
+            // Who waited for it has been refused.
+            None if stands => self.cells.at(cell).give_back(&claim),
+            None => {}
         }
         if let Some(job) = self.jobs.count_down(number) {
             self.conclude(job);
@@ -344,17 +357,11 @@ impl Ledger {
         let lost = |(wish, standing): (&Wish, &Standing)| !wish.advisory && matches!(standing, Standing::Lost);
         let refused = job.asks.iter().zip(&claimed.0).any(lost);
         let mut verdicts = Verdicts::new();
-        for ((wish, place), standing) in job.asks.iter().zip(&job.places).zip(claimed.0) {
-            let known = self.cells.at(*place);
+        for (ask, standing) in claimed.0.into_iter().enumerate() {
             let admitted = !matches!(standing, Standing::Lost | Standing::Unclaimed(false));
-            if let Standing::Stands(claim) = standing
-                && refused
-                && known.id() == wish.cell()
-            {
-                known.give_back(&claim);
-            }
-            verdicts.push((wish.place, wish.limit.judge(&known.cell, job.now, wish.need, admitted)));
-            self.queue(*place, true);
+            self.close(&job, ask, standing, refused);
+            let (wish, known) = (&job.asks[ask], self.cells.at(job.places[ask]));
+            verdicts.push((wish.place, wish.limit.judge(&known.cell, known.now, wish.need, admitted)));
         }
         self.reply(job, verdicts);
     }

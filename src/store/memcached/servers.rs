@@ -107,6 +107,17 @@ impl Server {
         known.stage = Stage::Queued;
     }
 
+    /// Keeps the line of those that owe from growing while the server is away: places that were given to other cells
+    /// stand in it more than once.
+    pub(super) fn tidy(&mut self, cells: &mut Cells) {
+        if self.owing.len() > 4 * cells.len().max(BATCH) {
+            self.owing.retain(|cell| cells.at(*cell).stage == Stage::Queued);
+            self.owing.make_contiguous().sort_unstable();
+            let mut last = None;
+            self.owing.retain(|cell| last.replace(*cell) != Some(*cell));
+        }
+    }
+
     /// Writes the next exchange of this `server`; returns how many answers it gets, 0 if there is nothing to ask.
     pub(super) fn compose(&mut self, server: usize, cells: &mut Cells, out: &mut Vec<u8>) -> usize {
         let most = self.wanted.len().min(BATCH) + self.owing.len().min(2 * BATCH);

@@ -5,12 +5,17 @@ use super::keys::{Base, Names};
 use super::known::Op;
 use super::wire::{self, Answer};
 use crate::clock::Time;
-use crate::limit::{Cell, Limit};
+use crate::fingerprint::Fingerprint;
+use crate::limit::{Cell, Limit, Rate};
 
 /// How a cell's state stands to the one in Memcached.
 #[derive(Debug, Default)]
 pub(super) struct Whole {
     version: Version,
+    /// Stands for the value of that version: numbers begin anew with every Memcached.
+    value: u64,
+    /// When something was given back last.
+    given_back: Option<Time>,
     /// What was charged since; `None` if Memcached knows all.
     owed: Option<i64>,
     /// What was sent without an answer: what was charged to it, and the bytes.
@@ -37,6 +42,12 @@ impl Whole {
     /// Owes `cost` more, less to take something back; with 0 only that it be written.
     pub(super) fn owe(&mut self, cost: i64) {
         self.owed = Some(self.owed.unwrap_or(0).saturating_add(cost));
+    }
+
+    /// Owes it to take `cost` back.
+    pub(super) fn owe_back(&mut self, cost: i64, now: Time) {
+        self.owe(-cost);
+        self.given_back = Some(now);
     }
 
     /// Owes again what was sent without an answer.
@@ -112,9 +123,10 @@ impl Whole {
         version: u64,
         sent: Option<&Vec<u8>>,
     ) {
-        let before = std::mem::replace(&mut self.version, Version::Of(version));
+        let before = (self.version, self.value);
+        (self.version, self.value) = (Version::Of(version), Fingerprint::of(value).high());
         let doubt = self.doubt.take();
-        if before == self.version || sent.is_some_and(|sent| *sent == value) {
+        if before == (self.version, self.value) || sent.is_some_and(|sent| *sent == value) {
             return;
         }
         if let Some((cost, sent)) = doubt {
@@ -138,10 +150,18 @@ impl Whole {
             // It was so long ago that it matters no more. What is taken back leaves nothing, and matters.
             Some(1..) if cell.is_whole_spent(rates, now) => self.owed = None,
             Some(cost @ 1..) => limit.charge_whole(&mut theirs, now, cost.unsigned_abs()),
+            // Nor is anything taken from a window that has begun since.
+            Some(..=-1) if self.is_long_ago(limit, now) => self.owed = None,
             Some(cost @ ..=-1) => limit.take_back_whole(&mut theirs, cost.unsigned_abs()),
             // It was only to be told what is not true any more.
             Some(0) | None => self.owed = None,
         }
         *cell = theirs;
+    }
+
+    /// Whether what was given back last was charged so long ago that it may have left by itself.
+    fn is_long_ago(&self, limit: &Limit, now: Time) -> bool {
+        let memory = limit.rates().iter().filter(|rate| !rate.is_counted()).map(Rate::memory).min().unwrap_or(0);
+        self.given_back.is_none_or(|given| now.micros().saturating_sub(given.micros()) >= memory)
     }
 }

@@ -96,11 +96,11 @@ pub(super) enum Answer<'a> {
 pub(super) struct Garbage;
 
 impl Answer<'_> {
-    /// The count that was read. What is no number is no count.
+    /// The count that was read, if there is one. What is no number counts for nothing.
     pub(super) fn count(self) -> Option<u64> {
         match self {
             // Memcached fills up with spaces what was longer before.
-            Self::Value(text, _) => digits(text.trim_ascii()),
+            Self::Value(text, _) => Some(digits(text.trim_ascii()).unwrap_or(0)),
             _ => None,
         }
     }
@@ -183,8 +183,9 @@ mod tests {
         let failed = "SERVER_ERROR out of memory storing object";
         assert_eq!(read(b"SERVER_ERROR out of memory storing object\r\n"), Some((Answer::Failed(failed), 43)));
         assert_eq!(read(b"VA 3 \r\n12 \r\n").unwrap().0.count(), Some(12));
-        assert_eq!(read(b"VA 3\r\nabc\r\n").unwrap().0.count(), None);
-        assert_eq!(read(b"VA 20\r\n99999999999999999999\r\n").unwrap().0.count(), None);
+        assert_eq!(read(b"VA 3\r\nabc\r\n").unwrap().0.count(), Some(0));
+        assert_eq!(read(b"VA 20\r\n99999999999999999999\r\n").unwrap().0.count(), Some(0));
+        assert_eq!(read(b"EN\r\n").unwrap().0.count(), None);
     }
 
     #[test]
