@@ -5,6 +5,7 @@
 //! with the next request.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -17,6 +18,9 @@ use super::wire::{self, Answer};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
+
+/// How much later than others a job may come and be decided as of when it was asked.
+const LATE: Duration = Duration::from_millis(500);
 
 /// A cell and who waits for it.
 #[derive(Debug)]
@@ -108,15 +112,16 @@ impl Known {
     }
 
     /// Moves it on to the moment of a job, for the rates of this limit; returns when it is to be decided. One that was
-    /// asked before others and comes after them, because it had to wait for longer, is decided as of then: it would
-    /// look like a clock that was set back.
+    /// asked long before others and comes after them, because it had to wait for longer, is decided as of then: it
+    /// would look like a clock that was set back.
     pub(super) fn advance_for(&mut self, limit: &Limit, now: Time, asked: Instant) -> Time {
-        let late = self.asked.is_some_and(|last| asked < last);
-        if !late {
+        let is_last = self.asked.is_none_or(|last| asked >= last);
+        if is_last {
             self.asked = Some(asked);
         }
-        self.advance(limit, if late { now.max(self.now) } else { now });
-        self.now
+        let now = if !is_last && now.after(LATE) < self.now { self.now } else { now };
+        self.advance(limit, now);
+        now
     }
 
     /// Moves it on to `now`, for the rates of this limit.

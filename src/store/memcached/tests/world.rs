@@ -110,6 +110,11 @@ impl Decided {
         self.wishes.iter().map(|wish| wish.cost).max().unwrap_or(0)
     }
 
+    /// How many microseconds it was told to wait.
+    pub(super) fn wait(&self) -> Option<u64> {
+        self.verdicts.iter().flatten().filter_map(|(_, verdict)| verdict.wait).max()
+    }
+
     pub(super) fn admitted(&self) -> bool {
         self.verdicts.as_ref().is_some_and(|verdicts| verdicts.iter().all(|(_, verdict)| verdict.admitted))
     }
