@@ -67,7 +67,7 @@ impl Ledger {
             job.places.push(place);
             known.advance_for(&wish.limit, job.now, job.asked);
             cells += usize::from(self.servers[known.server].state != State::Away);
-            plenty &= wish.cost > 0 && known.has_plenty(&wish.limit, wish.need);
+            plenty = plenty && wish.cost > 0 && known.has_plenty(&wish.limit, wish.need);
         }
         let (all, number) = (cells == job.asks.len(), self.jobs.next());
         self.jobs.push(job, cells, deadline);
