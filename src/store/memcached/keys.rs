@@ -72,7 +72,7 @@ impl Names {
 
     /// Which server all counters of a key are on.
     pub(super) fn server(&self, key: Fingerprint, servers: &[String]) -> usize {
-        place(&self.base(key), servers)
+        if servers.len() > 1 { place(&self.base(key), servers) } else { 0 }
     }
 
     /// How long the counters of the rate at `place` are kept from `now` on, as the protocol wants it.
@@ -120,9 +120,6 @@ impl AllNames {
 /// agrees which, and a new server takes over only its share. The score is the first half of BLAKE3 of the server as
 /// configured, a space, and that part; the highest wins.
 fn place(base: &[u8], servers: &[String]) -> usize {
-    if servers.len() < 2 {
-        return 0;
-    }
     let score = |server: &String| Fingerprint::of(&[server.as_bytes(), b" ", base].concat());
     (0..servers.len()).max_by_key(|index| score(&servers[*index])).unwrap_or(0)
 }
