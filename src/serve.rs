@@ -169,12 +169,15 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Gateway>>, store: Arc<Store>) -> 
     spawn_local(async move { watched.watch().await });
     let (carrying, index) = (store.clone(), plan.index);
     spawn_local(async move { carrying.carry(index).await });
+    let finishing = store.clone();
     let worker = Rc::new(Worker { index: plan.index, gateway, store, pools });
     let connected = move |peer: SocketAddr| {
         let caller = Rc::new(Caller::new(worker.clone(), peer.ip()));
         move |request| exchange::serve(caller.clone(), request)
     };
-    accept::run(plan.listeners, &plan.server, plan.stage, connected).await
+    let served = accept::run(plan.listeners, &plan.server, plan.stage, connected).await;
+    finishing.finish().await;
+    served
 }
 
 /// The control thread's work: everything but requests.

@@ -103,6 +103,14 @@ impl Store {
             Self::Memcached(memcached) => memcached.carry(worker).await,
         }
     }
+
+    /// What a worker does when it has served its last request.
+    pub async fn finish(&self) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Memcached(memcached) => memcached.finish().await,
+        }
+    }
 }
 
 #[cfg(test)]

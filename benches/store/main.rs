@@ -23,6 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
+use tokio::runtime::{Builder, LocalOptions};
+
 use gateway::config;
 use gateway::limit::{Limit, Rate};
 
@@ -81,7 +83,7 @@ fn store(memcached: &Memcached, with: &[String]) -> config::Store {
 
 /// A measurement starts with a runtime of its own: nothing of the one before is left.
 fn alone<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+    Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap().block_on(work)
 }
 
 fn plural(keys: usize) -> String {

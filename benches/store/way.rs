@@ -41,7 +41,7 @@ impl Served {
     fn new(store: Store) -> Self {
         let store = Arc::new(store);
         let served = store.clone();
-        Self { store, carrying: tokio::spawn(async move { served.carry(0).await }) }
+        Self { store, carrying: tokio::task::spawn_local(async move { served.carry(0).await }) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Counters in Memcached, shared by any number of gateways.
 //!
-//! All decisions of this process pass through one ledger on a thread of its own, in order. Those that wait together
+//! All decisions of this process pass through one ledger, in order. Those that wait together
 //! share one exchange; a refusal is remembered until it might end; and while a server is away the counting goes on from
 //! what was known last.
 
@@ -22,13 +22,16 @@ mod book;
 mod watch;
 
 use std::io;
+use std::mem;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, spawn_local};
 
 use super::{Answer, Ask};
 use crate::clock::Time;
@@ -36,6 +39,7 @@ use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
 
+use book::Work;
 use desk::Desks;
 use jobs::Job;
 use refused::Refused;
@@ -55,9 +59,34 @@ pub struct Memcached {
     refused: Arc<Refused>,
     /// Whether decisions are made without Memcached while it is away.
     is_local: bool,
-    thread: Option<thread::JoinHandle<()>>,
+    hand: Mutex<Hand>,
     /// Ends the watch when it goes.
     _watch: std::sync::mpsc::Sender<()>,
+}
+
+/// Who talks to Memcached.
+enum Hand {
+    /// A thread of its own.
+    Thread(thread::JoinHandle<()>),
+    /// The only worker: the work until it takes it up, and the task then.
+    Worker(Option<Work>, Option<JoinHandle<()>>),
+    /// Nobody any more.
+    Nobody,
+}
+
+/// Does the work on a thread of its own.
+fn apart(work: Work) {
+    // Looking up names is all that blocks; a name that hangs is not to hold up the others.
+    let threads = 2 * work.config.servers.len();
+    let mut builder = Builder::new_current_thread();
+    match builder.enable_all().max_blocking_threads(threads).build_local(LocalOptions::default()) {
+        Ok(runtime) => {
+            runtime.block_on(book::run(work));
+            // Without waiting for a name that is being looked up.
+            runtime.shutdown_background();
+        }
+        Err(error) => tracing::error!(%error, "nothing talks to memcached"),
+    }
 }
 
 /// An ask that owns what it asks for.
@@ -86,8 +115,9 @@ impl Wish {
 }
 
 impl Memcached {
-    /// Starts the thread that talks to Memcached, apart from those that serve requests: so many `workers`, each of
-    /// which runs [`Self::carry`].
+    /// Prepares for so many `workers`, each of which runs [`Self::carry`]. A thread of its own talks to Memcached, apart
+    /// from those that serve requests; a single worker does it itself, since every change of threads would be between
+    /// those two.
     ///
     /// # Errors
     /// When there is no thread to be had.
@@ -97,28 +127,16 @@ impl Memcached {
         let health = Arc::new(Health::new(&config.servers));
         let refused = Arc::new(Refused::new(if config.strict { BRIEFLY } else { u64::MAX }));
         let is_local = config.on_error == OnError::Local;
-        let (config, told, noted, shared) = (config.clone(), health.clone(), refused.clone(), desks.clone());
-        // Looking up names is all that blocks; a name that hangs is not to hold up the others.
-        let threads = 2 * config.servers.len();
-        let runtime = move || {
-            Builder::new_current_thread()
-                .enable_all()
-                .max_blocking_threads(threads)
-                .build_local(LocalOptions::default())
+        let (told, noted) = (health.clone(), refused.clone());
+        let work = Work { config: config.clone(), desks: desks.clone(), posts, health: told, refused: noted };
+        let hand = match workers {
+            1 => Hand::Worker(Some(work), None),
+            _ => Hand::Thread(thread::Builder::new().name("memcached".to_owned()).spawn(|| apart(work))?),
         };
-        let work = move || match runtime() {
-            Ok(runtime) => {
-                runtime.block_on(book::run(config, (shared, posts), told, noted));
-                // Without waiting for a name that is being looked up.
-                runtime.shutdown_background();
-            }
-            Err(error) => tracing::error!(%error, "nothing talks to memcached"),
-        };
-        let thread = thread::Builder::new().name("memcached".to_owned()).spawn(work)?;
         let (watch, end) = std::sync::mpsc::channel();
         let watched = health.clone();
         thread::Builder::new().name("memcached-watch".to_owned()).spawn(move || watch::run(&watched, &end))?;
-        Ok(Self { _watch: watch, desks, health, refused, is_local, thread: Some(thread) })
+        Ok(Self { _watch: watch, desks, health, refused, is_local, hand: Mutex::new(hand) })
     }
 
     /// Sends the decision off, unless a refusal still holds or Memcached is known to be away.
@@ -144,10 +162,29 @@ impl Memcached {
         }
     }
 
-    /// Carries the decisions of a worker to the thread that talks to Memcached, and the answers back: a task of the
-    /// worker, for as long as it runs.
+    /// Carries the decisions of a worker to where Memcached is talked to, and the answers back: a task of the worker, for
+    /// as long as it runs. It has to be in a local runtime.
     pub async fn carry(&self, worker: usize) {
+        if let Hand::Worker(work, task) = &mut *self.hand.lock()
+            && let Some(work) = work.take()
+        {
+            *task = Some(spawn_local(book::run(work)));
+        }
         self.desks.carry(worker).await;
+    }
+
+    /// Waits until Memcached knows all that was admitted, or as long as a request would, where a worker sees to that:
+    /// the last that it does.
+    pub async fn finish(&self) {
+        let task = match &mut *self.hand.lock() {
+            Hand::Worker(_, task) => task.take(),
+            Hand::Thread(_) | Hand::Nobody => None,
+        };
+        if let Some(task) = task {
+            self.desks.close();
+            // It does not panic; if it did, it has said so.
+            let _ = task.await;
+        }
     }
 
     /// Whether nobody could answer.
@@ -161,16 +198,13 @@ impl Memcached {
     }
 }
 
-/// Waits until Memcached knows all that was admitted, or as long as a request would.
+/// Waits until Memcached knows all that was admitted, or as long as a request would, where a thread sees to that.
 impl Drop for Memcached {
     fn drop(&mut self) {
         self.desks.close();
-        if let Some(thread) = self.thread.take() {
+        if let Hand::Thread(thread) = mem::replace(self.hand.get_mut(), Hand::Nobody) {
             // It does not panic; if it did, it has said so.
             let _ = thread.join();
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{Client, Gateway, Upstream, alone, reply, until};
+use crate::harness::{Client, Gateway, Memcached, Upstream, alone, reply, until};
 
 /// An upstream that answers only when it is told, once for every message.
 fn held_back() -> (Upstream, Sender<()>) {
@@ -179,4 +179,22 @@ fn the_log_is_complete_when_it_ends() {
     gateway.wait_message("stopped");
     let requests = gateway.log().iter().filter(|line| line.contains("\"message\":\"request\"")).count();
     assert_eq!(requests, 200);
+}
+
+#[test]
+fn what_was_admitted_is_counted_when_it_ends() {
+    for workers in [1, 2] {
+        let memcached = Memcached::start();
+        let limited = "[limits.l]\nkey = \"global\"\nrates = [\"1000/d\"]\n
+            [[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";
+        let rest = format!("{}{limited}", memcached.store_with("timeout = \"1s\""));
+        let mut gateway = Gateway::with_server(&format!("workers = {workers}"), &rest);
+        let mut client = gateway.client();
+        for _ in 0..20 {
+            assert_eq!(client.get("/").status, 200);
+        }
+        gateway.signal(Signal::TERM);
+        assert_eq!(gateway.wait_exit().code(), Some(0));
+        assert_eq!(memcached.counted(), 20, "{workers} workers");
+    }
 }

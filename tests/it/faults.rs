@@ -122,7 +122,10 @@ impl Server {
     fn gateway(&self, prefix: &str, timeout: Duration, more: &str) -> Gateway {
         let address = self.proxy.as_ref().map_or(self.memcached.address, |proxy| proxy.address);
         let at = format!("servers = [\"{address}\"]\nprefix = \"{prefix}\"\ntimeout = \"{}ms\"", timeout.as_millis());
-        Gateway::start(&format!("[store]\ntype = \"memcached\"\n{at}\n{more}\n{LIMITED}"))
+        // A single worker talks to Memcached itself, several leave that to a thread.
+        let workers = if matches!(prefix, "allow" | "p0") { 1 } else { 2 };
+        let rest = format!("[store]\ntype = \"memcached\"\n{at}\n{more}\n{LIMITED}");
+        Gateway::with_server(&format!("workers = {workers}"), &rest)
     }
 
     /// Another one, that nothing comes between and that cannot count on its own.

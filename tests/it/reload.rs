@@ -111,7 +111,7 @@ fn a_broken_file_leaves_the_old_one_running() {
 #[test]
 fn a_setting_that_needs_a_restart_is_refused_by_its_name() {
     let gateway = Gateway::with_server("", &fixed("/", "old", ""));
-    // workers = 2 stands in every file of these tests; the store cannot change under its counts.
+    // workers = 2 stands in the files of these tests; the store cannot change under its counts.
     gateway
         .reload("", &format!("[store]\ntype = \"memcached\"\nservers = [\"127.0.0.1:1\"]\n{}", fixed("/", "new", "")));
     let line = gateway.wait_message("reload refused");

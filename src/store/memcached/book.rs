@@ -49,13 +49,17 @@ impl Drop for Closing {
     }
 }
 
+/// What is to be done, before it is known on which thread.
+pub(super) struct Work {
+    pub(super) config: config::Memcached,
+    pub(super) desks: Arc<Desks>,
+    pub(super) posts: Vec<UnboundedSender<Post>>,
+    pub(super) health: Arc<Health>,
+    pub(super) refused: Arc<Refused>,
+}
+
 /// Works until the desks are closed, and then until Memcached knows all, or `timeout` has passed.
-pub(super) async fn run(
-    config: config::Memcached,
-    (desks, posts): (Arc<Desks>, Vec<UnboundedSender<Post>>),
-    health: Arc<Health>,
-    refused: Arc<Refused>,
-) {
+pub(super) async fn run(Work { config, desks, posts, health, refused }: Work) {
     let _closing = Closing(desks.clone());
     let book = Rc::new(Book {
         ledger: RefCell::new(Ledger::new(&config, posts.len(), health.clone(), refused)),

@@ -224,7 +224,8 @@ impl Log {
 }
 
 fn text(server: &str, log: &str, rest: &str) -> String {
-    let server = format!("[server]\nlisten = \"127.0.0.1:0\"\nworkers = 2\n{server}\n");
+    let workers = if server.contains("workers") { "" } else { "workers = 2" };
+    let server = format!("[server]\nlisten = \"127.0.0.1:0\"\n{workers}\n{server}\n");
     format!("{server}[admin]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"info\"\n{log}\n{rest}\n")
 }
 
