@@ -208,3 +208,6 @@ impl Drop for Memcached {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

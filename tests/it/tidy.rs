@@ -91,3 +91,17 @@ fn what_has_one_place_stays_there() {
         assert!(users.iter().all(|user| places.contains(&user.as_str())), "{name} is used in {users:?}");
     }
 }
+
+#[test]
+fn every_file_is_part_of_the_house() {
+    for (path, _) in sources() {
+        let (name, folder) = (path.file_stem().unwrap().to_str().unwrap(), path.parent().unwrap());
+        if ["lib", "main"].contains(&name) {
+            continue;
+        }
+        let face = if folder.ends_with("src") { folder.join("lib.rs") } else { folder.with_extension("rs") };
+        let text = fs::read_to_string(&face).unwrap();
+        let is_named = text.lines().any(|line| line.trim_start_matches("pub ") == format!("mod {name};"));
+        assert!(is_named, "{} is nobody's: {} does not name it", path.display(), face.display());
+    }
+}
