@@ -93,9 +93,7 @@ impl Store {
             Self::Memcached(memcached) => memcached.decide(asks, now, worker),
         }
     }
-}
 
-impl Store {
     /// What a worker does for its decisions beside its requests, for as long as it runs.
     pub async fn carry(&self, worker: usize) {
         match self {

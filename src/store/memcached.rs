@@ -1,8 +1,7 @@
 //! Counters in Memcached, shared by any number of gateways.
 //!
-//! All decisions of this process pass through one ledger, in order. Those that wait together
-//! share one exchange; a refusal is remembered until it might end; and while a server is away the counting goes on from
-//! what was known last.
+//! All decisions of this process pass through one ledger, in order. Those that wait together share one exchange; a
+//! refusal is remembered until it might end; and while a server is away the counting goes on from what was known last.
 
 mod wire;
 mod keys;
@@ -68,8 +67,10 @@ pub struct Memcached {
 enum Hand {
     /// A thread of its own.
     Thread(thread::JoinHandle<()>),
-    /// The only worker: the work until it takes it up, and the task then.
-    Worker(Option<Work>, Option<JoinHandle<()>>),
+    /// The only worker, when it takes this up.
+    Awaited(Box<Work>),
+    /// A task of the only worker.
+    Worker(JoinHandle<()>),
     /// Nobody any more.
     Nobody,
 }
@@ -130,7 +131,7 @@ impl Memcached {
         let (told, noted) = (health.clone(), refused.clone());
         let work = Work { config: config.clone(), desks: desks.clone(), posts, health: told, refused: noted };
         let hand = match workers {
-            1 => Hand::Worker(Some(work), None),
+            1 => Hand::Awaited(Box::new(work)),
             _ => Hand::Thread(thread::Builder::new().name("memcached".to_owned()).spawn(|| apart(work))?),
         };
         let (watch, end) = std::sync::mpsc::channel();
@@ -165,25 +166,36 @@ impl Memcached {
     /// Carries the decisions of a worker to where Memcached is talked to, and the answers back: a task of the worker, for
     /// as long as it runs. It has to be in a local runtime.
     pub async fn carry(&self, worker: usize) {
-        if let Hand::Worker(work, task) = &mut *self.hand.lock()
-            && let Some(work) = work.take()
-        {
-            *task = Some(spawn_local(book::run(work)));
-        }
+        self.take_up();
         self.desks.carry(worker).await;
+    }
+
+    fn take_up(&self) {
+        let mut hand = self.hand.lock();
+        *hand = match mem::replace(&mut *hand, Hand::Nobody) {
+            Hand::Awaited(work) => Hand::Worker(spawn_local(book::run(*work))),
+            other => other,
+        };
     }
 
     /// Waits until Memcached knows all that was admitted, or as long as a request would, where a worker sees to that:
     /// the last that it does.
     pub async fn finish(&self) {
-        let task = match &mut *self.hand.lock() {
-            Hand::Worker(_, task) => task.take(),
-            Hand::Thread(_) | Hand::Nobody => None,
-        };
-        if let Some(task) = task {
+        if let Some(task) = self.last_task() {
             self.desks.close();
             // It does not panic; if it did, it has said so.
             let _ = task.await;
+        }
+    }
+
+    fn last_task(&self) -> Option<JoinHandle<()>> {
+        let mut hand = self.hand.lock();
+        match mem::replace(&mut *hand, Hand::Nobody) {
+            Hand::Worker(task) => Some(task),
+            other => {
+                *hand = other;
+                None
+            }
         }
     }
 

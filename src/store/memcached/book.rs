@@ -29,7 +29,6 @@ pub(super) struct Book {
     pub(super) health: Arc<Health>,
     /// The longest that anybody waits for an answer.
     pub(super) timeout: Duration,
-    servers: Vec<String>,
     /// For each server, that something is due to be sent.
     due: Vec<Notify>,
     /// That somebody waits, after nobody did.
@@ -66,12 +65,11 @@ pub(super) async fn run(Work { config, desks, posts, health, refused }: Work) {
         health,
         timeout: config.timeout,
         due: config.servers.iter().map(|_| Notify::new()).collect(),
-        servers: config.servers,
         waits: Notify::new(),
         desks,
         posts,
     });
-    for server in 0..book.servers.len() {
+    for server in 0..config.servers.len() {
         let book = book.clone();
         spawn_local(async move { link::keep(&book, server).await });
     }
@@ -144,7 +142,7 @@ impl Book {
 
     /// The address of a server, as it was configured.
     pub(super) fn address(&self, server: usize) -> &str {
-        &self.servers[server]
+        &self.health.servers[server].address
     }
 
     /// Takes over the answers to an exchange; what one of them says if none is good.
@@ -161,7 +159,7 @@ impl Book {
         match failed {
             Some(what) if !good => Err(what),
             Some(what) => {
-                self.health.failed(self.address(server), &what);
+                self.health.failed(server, &what);
                 Ok(())
             }
             None => Ok(()),
@@ -172,7 +170,7 @@ impl Book {
     pub(super) fn up(&self, server: usize) {
         let mut ledger = self.ledger.borrow_mut();
         ledger.up(server);
-        self.health.up(server, self.address(server));
+        self.health.up(server);
         self.tell(&mut ledger);
     }
 
@@ -180,7 +178,7 @@ impl Book {
     pub(super) fn down(&self, server: usize, failure: &Failure) {
         let mut ledger = self.ledger.borrow_mut();
         ledger.down(server);
-        self.health.down(server, self.address(server), failure);
+        self.health.down(server, failure);
         // What was decided now may be owed to others.
         self.tell(&mut ledger);
     }

@@ -10,6 +10,7 @@
 
 use smallvec::SmallVec;
 
+use super::debts::signed;
 use super::known::{Filled, Known};
 use crate::clock::Time;
 use crate::limit::Limit;
@@ -134,7 +135,7 @@ impl Known {
     }
 
     fn owe_back(&mut self, claim: &Claim) {
-        let amount = i64::try_from(claim.cost).unwrap_or(i64::MAX);
+        let amount = signed(claim.cost);
         for (place, bucket) in &claim.buckets {
             self.debts.owe(*place, *bucket, -amount);
         }

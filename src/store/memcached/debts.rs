@@ -17,6 +17,18 @@ pub(super) struct Debt {
     pub(super) doubt: i64,
 }
 
+impl Debt {
+    /// Whether this is owed to the counter of that bucket.
+    pub(super) fn is_for(&self, place: usize, bucket: u64) -> bool {
+        (self.place, self.bucket) == (place, bucket)
+    }
+}
+
+/// A cost as it is owed; less than 0 it is given back.
+pub(super) fn signed(cost: u64) -> i64 {
+    i64::try_from(cost).unwrap_or(i64::MAX)
+}
+
 impl Debts {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -28,7 +40,7 @@ impl Debts {
     }
 
     pub(super) fn of(&self, place: usize, bucket: u64) -> Option<&Debt> {
-        self.0.iter().find(|debt| (debt.place, debt.bucket) == (place, bucket))
+        self.0.iter().find(|debt| debt.is_for(place, bucket))
     }
 
     /// Owes `amount` more.
@@ -49,7 +61,7 @@ impl Debts {
 
     /// Ends the doubt: what was in doubt is owed no more if it `arrived`. Returns what is owed then.
     pub(super) fn settle(&mut self, place: usize, bucket: u64, arrived: impl FnOnce(Debt) -> bool) -> i64 {
-        let Some(at) = self.0.iter().position(|debt| (debt.place, debt.bucket) == (place, bucket)) else { return 0 };
+        let Some(at) = self.0.iter().position(|debt| debt.is_for(place, bucket)) else { return 0 };
         let debt = &mut self.0[at];
         if debt.doubt == 0 {
             return debt.amount;
@@ -82,7 +94,7 @@ impl Debts {
     }
 
     fn entry(&mut self, place: usize, bucket: u64) -> &mut Debt {
-        let at = self.0.iter().position(|debt| (debt.place, debt.bucket) == (place, bucket)).unwrap_or_else(|| {
+        let at = self.0.iter().position(|debt| debt.is_for(place, bucket)).unwrap_or_else(|| {
             self.0.push(Debt { place, bucket, amount: 0, doubt: 0 });
             self.0.len() - 1
         });

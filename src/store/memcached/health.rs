@@ -90,24 +90,25 @@ impl Health {
         }
     }
 
-    pub(super) fn up(&self, server: usize, address: &str) {
-        if !self.servers[server].up.swap(true, Ordering::Relaxed) {
+    pub(super) fn up(&self, server: usize) {
+        let Server { address, up, .. } = &self.servers[server];
+        if !up.swap(true, Ordering::Relaxed) {
             tracing::info!(server = address, "memcached is back");
         }
     }
 
-    pub(super) fn down(&self, server: usize, address: &str, failure: impl fmt::Display) {
+    pub(super) fn down(&self, server: usize, failure: impl fmt::Display) {
         self.servers[server].up.store(false, Ordering::Relaxed);
-        self.failed(address, failure);
+        self.failed(server, failure);
     }
 
     /// Counts a failure, and says so if nothing was said for a while.
-    pub(super) fn failed(&self, address: &str, failure: impl fmt::Display) {
+    pub(super) fn failed(&self, server: usize, failure: impl fmt::Display) {
         self.errors.one();
         let mut logged = self.logged.lock();
         if logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
             *logged = Some(Instant::now());
-            tracing::warn!(server = address, %failure, "memcached does not answer");
+            tracing::warn!(server = self.servers[server].address, %failure, "memcached does not answer");
         }
     }
 }

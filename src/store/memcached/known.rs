@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::claims::Claim;
-use super::debts::{Debt, Debts};
+use super::debts::{Debt, Debts, signed};
 use super::keys::Names;
 use super::whole::Whole;
 use super::wire::{self, Answer};
@@ -19,8 +19,8 @@ use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 
-/// How much later than others a job may come and be decided as of when it was asked.
-const LATE: Duration = Duration::from_millis(500);
+/// A job that was asked longer than this before another, and comes after it, is decided as of the other.
+const OVERTAKEN: Duration = Duration::from_millis(500);
 
 /// A cell and who waits for it.
 #[derive(Debug)]
@@ -119,7 +119,7 @@ impl Known {
         if is_last {
             self.asked = Some(asked);
         }
-        let now = if !is_last && now.after(LATE) < self.now { self.now } else { now };
+        let now = if !is_last && now.after(OVERTAKEN) < self.now { self.now } else { now };
         self.advance(limit, now);
         now
     }
@@ -167,7 +167,7 @@ impl Known {
         // Of what has left the window nothing is asked, so doubt about it would never end.
         debts.retain(|debt| debt.doubt == 0 || cell.count(rates, debt.place, debt.bucket).is_some());
         let debts = debts.take();
-        let is_owed = |place, bucket| debts.iter().any(|debt| (debt.place, debt.bucket) == (place, bucket));
+        let is_owed = |place, bucket| debts.iter().any(|debt| debt.is_for(place, bucket));
         // What is added to is read on the way. If the rest was read a moment ago, that will do.
         let read = !std::mem::take(&mut self.fresh)
             || whole.is_some()
@@ -201,7 +201,7 @@ impl Known {
     /// Takes over what Memcached answered. If counters `shrink`, because gateways give back what they cannot use, what
     /// was known does not count.
     pub(super) fn fill(&mut self, ops: &[Op], answers: &[Answer<'_>], shrink: bool) -> Filled {
-        let mut filled = Filled { is_current: true, ..Filled::default() };
+        let mut filled = Filled::default();
         for (op, answer) in ops.iter().zip(answers) {
             let failed = matches!(answer, Answer::Failed(_));
             filled.failed += usize::from(failed);
@@ -224,7 +224,7 @@ impl Known {
         let rates = names.limit.rates();
         let was_read = |place, bucket| {
             ops.iter().any(|op| match op {
-                Op::Add(debt) => (debt.place, debt.bucket) == (place, bucket),
+                Op::Add(debt) => debt.is_for(place, bucket),
                 Op::Count(at, of) => (*at, *of) == (place, bucket),
                 _ => false,
             })
@@ -269,8 +269,4 @@ impl Known {
             }
         }
     }
-}
-
-fn signed(cost: u64) -> i64 {
-    i64::try_from(cost).unwrap_or(i64::MAX)
 }

@@ -17,7 +17,7 @@ use super::servers::Due;
 use super::wire::{self, Garbage};
 use crate::clock::micros;
 
-/// The pause before the second attempt to connect; it doubles with every further one.
+/// The pause after the second failure in a row; it doubles with every further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
