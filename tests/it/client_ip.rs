@@ -2,18 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::harness::{Client, Gateway};
-
-const LIMITED: &str = "
-[limits.l]
-key = \"client-ip\"
-rates = [\"1/d\"]
-[[routes]]
-path = \"/*\"
-limits = [\"l\"]
-respond = { status = 200 }
-";
+use crate::harness::{self, Client, Gateway};
 const TRUSTING: &str = "trusted_proxies = [\"127.0.0.0/8\", \"10.0.0.0/8\"]";
+
+fn limited(source: &str) -> String {
+    harness::limited(source, "1/d", "")
+}
 
 /// The status of a request with these lines of X-Forwarded-For.
 fn ask(client: &mut Client, lines: &[&str]) -> u16 {
@@ -32,20 +26,20 @@ fn one_client(client: &mut Client, spellings: &[&[&str]]) {
 
 #[test]
 fn strangers_are_not_believed() {
-    let gateway = Gateway::start(LIMITED);
+    let gateway = Gateway::start(&limited("client-ip"));
     one_client(&mut gateway.client(), &[&["192.0.2.1"], &["192.0.2.2"], &[]]);
 }
 
 #[test]
 fn peers_are_counted_apart_and_ports_are_not() {
-    let gateway = Gateway::start(LIMITED);
+    let gateway = Gateway::start(&limited("client-ip"));
     let from = |last| Client::connect_from(IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)), gateway.http);
     assert_eq!([from(1), from(1), from(2), from(2)].map(|mut client| ask(&mut client, &[])), [200, 429, 200, 429]);
 }
 
 #[test]
 fn only_the_trusted_peers_are_believed() {
-    let gateway = Gateway::with_server("trusted_proxies = [\"127.0.0.2/32\"]", LIMITED);
+    let gateway = Gateway::with_server("trusted_proxies = [\"127.0.0.2/32\"]", &limited("client-ip"));
     let from = |last| Client::connect_from(IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)), gateway.http);
     one_client(&mut from(1), &[&["192.0.2.1"], &["192.0.2.2"]]);
     let mut trusted = from(2);
@@ -55,7 +49,7 @@ fn only_the_trusted_peers_are_believed() {
 
 #[test]
 fn the_rightmost_stranger_is_the_client() {
-    let gateway = Gateway::with_server(TRUSTING, LIMITED);
+    let gateway = Gateway::with_server(TRUSTING, &limited("client-ip"));
     let spellings: &[&[&str]] = &[
         &["192.0.2.1"],
         &["198.51.100.9, 192.0.2.1"],
@@ -67,7 +61,7 @@ fn the_rightmost_stranger_is_the_client() {
 
 #[test]
 fn several_lines_are_one_list() {
-    let gateway = Gateway::with_server(TRUSTING, LIMITED);
+    let gateway = Gateway::with_server(TRUSTING, &limited("client-ip"));
     let mut client = gateway.client();
     one_client(&mut client, &[&["192.0.2.1"], &["198.51.100.9", "192.0.2.1"], &["192.0.2.1", "10.0.0.1"]]);
     one_client(&mut client, &[&["192.0.2.2", "192.0.2.3"], &["192.0.2.3"]]);
@@ -75,7 +69,7 @@ fn several_lines_are_one_list() {
 
 #[test]
 fn what_stands_left_of_garbage_is_not_believed() {
-    let gateway = Gateway::with_server(TRUSTING, LIMITED);
+    let gateway = Gateway::with_server(TRUSTING, &limited("client-ip"));
     let mut client = gateway.client();
     one_client(&mut client, &[&["192.0.2.1"], &["garbage, 192.0.2.1"], &["999.1.1.1, 192.0.2.1"]]);
     // Otherwise anybody could choose an address by making the one right of it unreadable.
@@ -84,7 +78,7 @@ fn what_stands_left_of_garbage_is_not_believed() {
 
 #[test]
 fn all_trusted_or_empty_is_still_somebody() {
-    let gateway = Gateway::with_server(TRUSTING, LIMITED);
+    let gateway = Gateway::with_server(TRUSTING, &limited("client-ip"));
     let mut client = gateway.client();
     assert_eq!(ask(&mut client, &["10.0.0.1"]), 200);
     assert_eq!(ask(&mut client, &["10.0.0.1"]), 429);
@@ -94,7 +88,7 @@ fn all_trusted_or_empty_is_still_somebody() {
 
 #[test]
 fn ipv6_clients_are_counted_by_their_network() {
-    let gateway = Gateway::with_server(TRUSTING, LIMITED);
+    let gateway = Gateway::with_server(TRUSTING, &limited("client-ip"));
     let mut client = gateway.client();
     one_client(&mut client, &[&["2001:db8:0:1::1"], &["2001:db8:0:1::2"], &["2001:db8:0:1:ffff::"]]);
     one_client(&mut client, &[&["2001:db8:0:2::1"], &["2001:0DB8:0:2::1"]]);
@@ -104,7 +98,7 @@ fn ipv6_clients_are_counted_by_their_network() {
 #[test]
 fn another_prefix_can_be_chosen() {
     for (source, together) in [("client-ip:128", false), ("client-ip:48", true)] {
-        let gateway = Gateway::with_server(TRUSTING, &LIMITED.replace("client-ip", source));
+        let gateway = Gateway::with_server(TRUSTING, &limited(source));
         let mut client = gateway.client();
         assert_eq!(ask(&mut client, &["2001:db8:0:1::1"]), 200);
         assert_eq!(ask(&mut client, &["2001:db8:0:2::2"]), if together { 429 } else { 200 }, "{source}");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gateway::limit::{Edge, Rate, Strategy};
 
-use crate::harness::{Gateway, Memcached, unix, until};
+use crate::harness::{Gateway, Memcached, limited, unix, until};
 use crate::stores::{Bench, SECOND, limit};
 
 const MINUTE: u64 = 60 * SECOND;
@@ -132,8 +132,7 @@ fn a_server_whose_clock_differs_is_reported() {
     let right = Memcached::start();
     let servers = [server_ahead(60), server_ahead(-60), right.address];
     let listed = servers.map(|server| server.to_string());
-    let limited = "[limits.l]\nkey = \"header:x-api-key\"\nrates = [\"1000/d\"]\n
-        [[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";
+    let limited = limited("header:x-api-key", "1000/d", "");
     let gateway = Gateway::start(&format!("[store]\ntype = \"memcached\"\nservers = {listed:?}\n{limited}"));
     let skew = |server: &String| {
         let name = format!("gateway_store_clock_skew_seconds{{server=\"{server}\"}}");

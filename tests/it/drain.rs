@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{Client, Gateway, Memcached, Upstream, alone, reply, until};
+use crate::harness::{Client, Gateway, Memcached, Upstream, alone, limited, reply, until};
 
 /// An upstream that answers only when it is told, once for every message.
 fn held_back() -> (Upstream, Sender<()>) {
@@ -185,9 +185,7 @@ fn the_log_is_complete_when_it_ends() {
 fn what_was_admitted_is_counted_when_it_ends() {
     for workers in [1, 2] {
         let memcached = Memcached::start();
-        let limited = "[limits.l]\nkey = \"global\"\nrates = [\"1000/d\"]\n
-            [[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";
-        let rest = format!("{}{limited}", memcached.store_with("timeout = \"1s\""));
+        let rest = memcached.store_with("timeout = \"1s\"") + &limited("global", "1000/d", "");
         let mut gateway = Gateway::with_server(&format!("workers = {workers}"), &rest);
         let mut client = gateway.client();
         for _ in 0..20 {

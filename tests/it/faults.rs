@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{Client, Fault, Gateway, Memcached, Mode, align, alone, until};
+use crate::harness::{self, Client, Fault, Gateway, Memcached, Mode, align, alone, until};
 
 const QUOTA: usize = 20;
 /// What a client asks for before anything goes wrong.
@@ -16,15 +16,9 @@ const GRACE: Duration = Duration::from_millis(5);
 /// What a recovery may take: the longest pause between two attempts, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-const LIMITED: &str = "
-[limits.l]
-key = \"header:x-api-key\"
-rates = [\"20/d\"]
-[[routes]]
-path = \"/*\"
-limits = [\"l\"]
-respond = { status = 200 }
-";
+fn limited() -> String {
+    harness::limited("header:x-api-key", &format!("{QUOTA}/d"), "")
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -124,13 +118,13 @@ impl Server {
         let at = format!("servers = [\"{address}\"]\nprefix = \"{prefix}\"\ntimeout = \"{}ms\"", timeout.as_millis());
         // A single worker talks to Memcached itself, several leave that to a thread.
         let workers = if matches!(prefix, "allow" | "p0") { 1 } else { 2 };
-        let rest = format!("[store]\ntype = \"memcached\"\n{at}\n{more}\n{LIMITED}");
+        let rest = format!("[store]\ntype = \"memcached\"\n{at}\n{more}\n{}", limited());
         Gateway::with_server(&format!("workers = {workers}"), &rest)
     }
 
     /// Another one, that nothing comes between and that cannot count on its own.
     fn other_gateway(&self) -> Gateway {
-        Gateway::start(&format!("{}{LIMITED}", self.memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\"")))
+        Gateway::start(&(self.memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\"") + &limited()))
     }
 
     /// Waits until the gateways have one connection each, and no more.
@@ -274,7 +268,7 @@ fn time(client: &mut Client, key: &str) -> Duration {
 
 /// How long it takes nineteen of twenty requests, when all is well.
 fn usual(memcached: &Memcached) -> Duration {
-    let gateway = Gateway::start(&format!("{}{LIMITED}", memcached.store_with("prefix = \"usual\"")));
+    let gateway = Gateway::start(&(memcached.store_with("prefix = \"usual\"") + &limited()));
     let mut client = gateway.client();
     let mut times: Vec<_> = (0..100).map(|at| time(&mut client, &format!("k{at}"))).collect();
     times.sort_unstable();

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::harness::{Gateway, Memcached, until};
+use crate::harness::{Gateway, Memcached, limited, until};
 
 #[test]
 fn a_name_that_gets_another_address() {
@@ -14,8 +14,7 @@ fn a_name_that_gets_another_address() {
     let mut old = Memcached::start();
     let port = old.address.port();
     let store = format!("[store]\ntype = \"memcached\"\nservers = [\"counters.test:{port}\"]\n");
-    let limited = "[limits.l]\nkey = \"header:x-api-key\"\nrates = [\"1000/d\"]\n
-        [[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";
+    let limited = limited("header:x-api-key", "1000/d", "");
     let Some(gateway) = Gateway::with_hosts(hosts.path(), &format!("{store}{limited}")) else {
         return eprintln!("skipped: no namespaces for users here");
     };

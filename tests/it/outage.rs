@@ -5,25 +5,19 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{Client, Gateway, Memcached, alone, closed_port, until};
+use crate::harness::{self, Client, Gateway, Memcached, alone, closed_port, until};
 
 /// `timeout` of the store, and how long a request may take because of it.
 const TIMEOUT: Duration = Duration::from_millis(50);
 const BOUND: Duration = Duration::from_millis(150);
 
-const LIMITED: &str = "
-[limits.l]
-key = \"header:x-api-key\"
-rates = [\"1000/d\"]
-[[routes]]
-path = \"/*\"
-limits = [\"l\"]
-respond = { status = 200 }
-";
+fn limited(rate: &str) -> String {
+    harness::limited("header:x-api-key", rate, "")
+}
 
 fn gateway(memcached: &Memcached, more: &str) -> Gateway {
     let store = memcached.store_with(&format!("timeout = \"{}ms\"\n{more}", TIMEOUT.as_millis()));
-    Gateway::start(&format!("{store}{LIMITED}"))
+    Gateway::start(&(store + &limited("1000/d")))
 }
 
 /// Asks for `span`, every request with this status and none later than the bound; returns how many.
@@ -62,7 +56,8 @@ fn away_from_the_start() {
     let _alone = alone();
     let (_held, address) = closed_port();
     let gateway = Gateway::start(&format!(
-        "[store]\ntype = \"memcached\"\nservers = [\"{address}\"]\ntimeout = \"50ms\"\n{LIMITED}"
+        "[store]\ntype = \"memcached\"\nservers = [\"{address}\"]\ntimeout = \"50ms\"\n{}",
+        limited("1000/d")
     ));
     let before = words(&gateway).len();
     let count = ask_for(&mut gateway.client(), Duration::from_secs(3), 200);
@@ -112,7 +107,7 @@ fn one_of_two_that_is_away_takes_only_its_own_keys_along() {
     let (kept, mut lost) = (Memcached::start(), Memcached::start());
     let servers = format!("servers = [\"{}\", \"{}\"]\ntimeout = \"50ms\"\n", kept.address, lost.address);
     let store = format!("[store]\ntype = \"memcached\"\n{servers}");
-    let gateway = Gateway::start(&format!("{store}{}", LIMITED.replace("1000/d", "5/d")));
+    let gateway = Gateway::start(&format!("{store}{}", limited("5/d")));
     let mut client = gateway.client();
     let mut admitted = |key: String| {
         let asked = (0..10).map(|_| client.get_with("/", format!("X-Api-Key: {key}\r\n")).status);
@@ -165,7 +160,7 @@ fn allowing_while_it_is_away() {
     let _alone = alone();
     let (_held, address) = closed_port();
     let store = format!("[store]\ntype = \"memcached\"\nservers = [\"{address}\"]\non_error = \"allow\"\n");
-    let gateway = Gateway::start(&format!("{store}{}", LIMITED.replace("1000/d", "1/d")));
+    let gateway = Gateway::start(&format!("{store}{}", limited("1/d")));
     let mut client = gateway.client();
     assert!((0..5).all(|_| client.get("/").status == 200));
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Fault, Gateway, Memcached, Mode, align, alone, until};
+use crate::harness::{self, Client, Fault, Gateway, Memcached, Mode, align, alone, until};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// Who has to wait for Memcached waits, on a busy machine as well.
@@ -12,8 +12,7 @@ pub(crate) const PATIENT: &str = "on_error = \"reject\"\ntimeout = \"5s\"\n";
 
 /// One limit for everybody, with more keys, on a route of its own.
 pub(crate) fn limited(rate: &str, more: &str) -> String {
-    let limit = format!("[limits.l]\nkey = \"global\"\nrates = [{rate:?}]\n{more}\n");
-    format!("{limit}[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = {{ status = 200 }}\n")
+    harness::limited("global", rate, more)
 }
 
 pub(crate) fn gateways(count: usize, config: &str) -> Vec<Gateway> {

@@ -229,6 +229,12 @@ fn text(server: &str, log: &str, rest: &str) -> String {
     format!("{server}[admin]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"info\"\n{log}\n{rest}\n")
 }
 
+/// The limit `l` of one rate by this key, with more keys, on a route for everything.
+pub(crate) fn limited(key: &str, rate: &str, more: &str) -> String {
+    let limit = format!("[limits.l]\nkey = {key:?}\nrates = [{rate:?}]\n{more}\n");
+    format!("{limit}[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = {{ status = 200 }}\n")
+}
+
 /// Runs the binary with these arguments to its end.
 pub(crate) fn run(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
