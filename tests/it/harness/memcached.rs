@@ -112,9 +112,7 @@ impl Memcached {
 
     /// The sum of all counters in it.
     pub(crate) fn counted(&self) -> u64 {
-        self.list();
-        // A value is on a line of its own, and no answer of another kind is a number.
-        self.tell_of_counters("mg", "v").iter().filter_map(|line| line.parse::<u64>().ok()).sum()
+        self.counters().values().sum()
     }
 
     /// Every counter in it by its name.
@@ -125,6 +123,7 @@ impl Memcached {
         let pairs = lines.iter().zip(lines.iter().skip(1));
         let counter = |(line, value): (&String, &String)| {
             let name = line.strip_prefix("VA ")?.split(" k").nth(1)?.trim_end();
+            // What was a longer number before is filled up with spaces.
             Some((name.to_owned(), value.trim_end().parse().ok()?))
         };
         pairs.filter_map(counter).collect()
