@@ -139,10 +139,13 @@ impl Cell {
     /// A clock that went back a little (another thread read it a moment earlier) is waited for. One that was set
     /// back takes the counts along: they leave later, never earlier, so nobody gets a second helping and nobody
     /// waits for the old time to come again.
-    pub fn advance(&mut self, rates: &[Rate], now: Time) {
+    ///
+    /// Returns whether a plain sum has begun, or is another than before.
+    pub fn advance(&mut self, rates: &[Rate], now: Time) -> bool {
+        let mut turned = false;
         for (rate, block) in self.blocks_mut(rates) {
             match (rate.strategy(), block) {
-                (Strategy::Sliding { .. }, [newest, counts @ ..]) => slide(rate, newest, counts, now),
+                (Strategy::Sliding { .. }, [newest, counts @ ..]) => turned |= slide(rate, newest, counts, now),
                 (Strategy::Fixed, [start, count]) => {
                     if is_ahead(*start, now) {
                         *start = now.micros();
@@ -150,7 +153,7 @@ impl Cell {
                         *count = 0;
                     }
                 }
-                (Strategy::Calendar(calendar), [start, end, count]) => turn(calendar, start, end, count, now),
+                (Strategy::Calendar(calendar), [start, end, count]) => turned |= turn(calendar, start, end, count, now),
                 (Strategy::Bucket { .. }, [moment, high, low]) => {
                     let left = bucket::drained(rate, join(*high, *low), now.micros().saturating_sub(*moment));
                     (*high, *low) = split(left);
@@ -167,6 +170,7 @@ impl Cell {
             }
             log.forget(now.micros().saturating_sub(longest));
         }
+        turned
     }
 
     /// The state of each rate at `now`, to which the cell has been advanced.
@@ -274,7 +278,8 @@ impl Cell {
     }
 }
 
-fn slide(rate: &Rate, newest: &mut u64, counts: &mut [u64], now: Time) {
+/// Whether another bucket is the newest now.
+fn slide(rate: &Rate, newest: &mut u64, counts: &mut [u64], now: Time) -> bool {
     let bucket = now.micros() / rate.width();
     if bucket > *newest {
         let by = usize::try_from(bucket - *newest).unwrap_or(usize::MAX);
@@ -284,19 +289,22 @@ fn slide(rate: &Rate, newest: &mut u64, counts: &mut [u64], now: Time) {
         } else {
             counts.fill(0);
         }
-        *newest = bucket;
-    } else if is_ahead(newest.saturating_mul(rate.width()), now) {
-        *newest = bucket;
+    } else if !is_ahead(newest.saturating_mul(rate.width()), now) {
+        return false;
     }
+    *newest = bucket;
+    true
 }
 
-fn turn(calendar: &Calendar, start: &mut u64, end: &mut u64, count: &mut u64, now: Time) {
+/// Whether another window is the current one now.
+fn turn(calendar: &Calendar, start: &mut u64, end: &mut u64, count: &mut u64, now: Time) -> bool {
     if now.micros() >= *end {
-        (*start, *end) = calendar.window(now);
         *count = 0;
-    } else if is_ahead(*start, now) {
-        (*start, *end) = calendar.window(now);
+    } else if !is_ahead(*start, now) {
+        return false;
     }
+    (*start, *end) = calendar.window(now);
+    true
 }
 
 fn join(high: u64, low: u64) -> u128 {

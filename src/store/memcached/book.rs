@@ -145,12 +145,12 @@ impl Book {
         &self.health.servers[server].address
     }
 
-    /// Takes over the answers to an exchange; what one of them says if none is good.
-    pub(super) fn answered(&self, server: usize, answers: &[Answer<'_>]) -> Result<(), String> {
+    /// Takes over the answers to an exchange that was begun then; what one of them says if none is good.
+    pub(super) fn answered(&self, server: usize, answers: &[Answer<'_>], begun: Instant) -> Result<(), String> {
         let mut ledger = self.ledger.borrow_mut();
         // Who has asked meanwhile for a cell that has just been read need not ask again.
         self.take_in(&mut ledger);
-        let good = ledger.answered(server, answers, clock::now());
+        let good = ledger.answered(server, answers, begun, clock::now());
         self.tell(&mut ledger);
         let failed = answers.iter().find_map(|answer| match answer {
             Answer::Failed(what) => Some((*what).to_owned()),

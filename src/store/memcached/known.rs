@@ -19,6 +19,9 @@ use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 
+/// For so long one gateway may know what another does not: what is owed may wait for a request that it can travel with,
+/// and what was read answers those who ask next.
+pub(super) const MOMENT: Duration = Duration::from_millis(1);
 /// A job that was asked longer than this before another, and comes after it, is decided as of the other.
 const OVERTAKEN: Duration = Duration::from_millis(500);
 
@@ -44,6 +47,8 @@ pub(super) struct Known {
     pub(super) used: bool,
     /// Whether all of it was read in the last exchange.
     fresh: bool,
+    /// When Memcached was asked for what is known now, if that is what a decision needs.
+    read: Option<Instant>,
 }
 
 /// Where a cell is on its way to Memcached.
@@ -103,6 +108,7 @@ impl Known {
             stage,
             used: true,
             fresh: false,
+            read: None,
         }
     }
 
@@ -127,7 +133,14 @@ impl Known {
     /// Moves it on to `now`, for the rates of this limit.
     pub(super) fn advance(&mut self, limit: &Limit, now: Time) {
         self.now = now;
-        self.cell.advance(limit.rates(), now);
+        if self.cell.advance(limit.rates(), now) {
+            self.read = None;
+        }
+    }
+
+    /// Whether Memcached need not be asked again for somebody who asks now: it said a moment ago what there is.
+    pub(super) fn is_good(&self, now: Instant) -> bool {
+        self.read.is_some_and(|read| now < read + MOMENT)
     }
 
     /// Counts `cost`, and owes it to Memcached. It has been advanced to `now`.
@@ -198,9 +211,9 @@ impl Known {
         self.stage = Stage::Asked;
     }
 
-    /// Takes over what Memcached answered. If counters `shrink`, because gateways give back what they cannot use, what
+    /// Takes over what Memcached answered to what it was asked then. If counters `shrink`, because gateways give back what they cannot use, what
     /// was known does not count.
-    pub(super) fn fill(&mut self, ops: &[Op], answers: &[Answer<'_>], shrink: bool) -> Filled {
+    pub(super) fn fill(&mut self, ops: &[Op], answers: &[Answer<'_>], asked: Instant, shrink: bool) -> Filled {
         let mut filled = Filled::default();
         for (op, answer) in ops.iter().zip(answers) {
             let failed = matches!(answer, Answer::Failed(_));
@@ -230,6 +243,7 @@ impl Known {
             })
         };
         filled.is_current = cell.newest(rates).all(|(place, bucket)| was_read(place, bucket));
+        self.read = (filled.failed == 0 && filled.is_current && !filled.outrun).then_some(asked);
         self.fresh = filled.failed == 0 && ops.iter().any(|op| matches!(op, Op::Count(..)));
         filled
     }

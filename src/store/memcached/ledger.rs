@@ -61,34 +61,35 @@ impl Ledger {
         if job.is_given_up() {
             return;
         }
-        let (mut cells, mut plenty) = (0, self.strict && job.reply.is_some());
+        let (mut reachable, mut plenty) = (0, self.strict && job.reply.is_some());
+        // Those that are to be had and were not read a moment ago.
+        let mut unread: SmallVec<[Place; 2]> = SmallVec::new();
         for wish in &job.asks {
             let (place, known) = self.cells.of(wish, job.now, &self.health.forgotten);
             job.places.push(place);
             known.advance_for(&wish.limit, job.now, job.asked);
-            cells += usize::from(self.servers[known.server].state != State::Away);
             plenty = plenty && wish.cost > 0 && known.has_plenty(&wish.limit, wish.need);
+            if self.servers[known.server].state != State::Away {
+                reachable += 1;
+                if self.strict || !known.is_good(job.asked) {
+                    unread.push(place);
+                }
+            }
         }
-        let (all, number) = (cells == job.asks.len(), self.jobs.next());
-        self.jobs.push(job, cells, deadline);
-        if all && plenty {
-            self.jobs.take(number).into_iter().for_each(|job| self.judge(job, true));
+        let (all, number) = (reachable == job.asks.len(), self.jobs.next());
+        self.jobs.push(job, unread.len(), deadline);
+        if all && (plenty || unread.is_empty()) {
+            self.jobs.take(number).into_iter().for_each(|job| self.judge(job, plenty));
         } else if !all && self.on_error != OnError::Local {
             // Who is dropped is told.
             self.jobs.take(number);
-        } else if cells == 0 {
+        } else if unread.is_empty() {
             self.give_up(number);
         } else {
-            self.wait(number);
-        }
-    }
-
-    /// Lets a job wait until its cells have been read, as far as they are to be had.
-    fn wait(&mut self, number: u64) {
-        let Some(job) = self.jobs.get_mut(number) else { return };
-        for place in &job.places {
-            let known = self.cells.at(*place);
-            self.servers[known.server].want(*place, known, number);
+            for place in unread {
+                let known = self.cells.at(place);
+                self.servers[known.server].want(place, known, number);
+            }
         }
     }
 
@@ -117,26 +118,27 @@ impl Ledger {
         self.servers[server].compose(server, &mut self.cells, out)
     }
 
-    /// Takes over the answers to the exchange with this server that was begun first. False if none of them is good.
-    pub(super) fn answered(&mut self, server: usize, answers: &[Answer<'_>], now: Time) -> bool {
+    /// Takes over the answers to the exchange with this server that was begun first, at `begun`. False if none of them
+    /// is good.
+    pub(super) fn answered(&mut self, server: usize, answers: &[Answer<'_>], begun: Instant, now: Time) -> bool {
         let Some(exchange) = self.servers[server].answered() else { return true };
         let (mut at, mut failed) = (0, 0);
         for (cell, length) in exchange.cells {
             let (ops, answers) = (&exchange.ops[at..at + length], &answers[at..at + length]);
             at += length;
-            failed += self.fill(cell, ops, answers, now);
+            failed += self.fill(cell, (ops, answers), begun, now);
         }
         failed == 0 || failed < at
     }
 
     /// Takes over the answers on one cell and decides what waited for it; returns how many failed.
-    fn fill(&mut self, cell: Place, ops: &[Op], answers: &[Answer<'_>], now: Time) -> usize {
+    fn fill(&mut self, cell: Place, (ops, answers): (&[Op], &[Answer<'_>]), begun: Instant, now: Time) -> usize {
         let known = self.cells.at(cell);
         if now > known.now && !known.claims.is_empty() {
             // It may be late for them.
             known.advance(&known.names.limit.clone(), now);
         }
-        let filled = known.fill(ops, answers, self.strict);
+        let filled = known.fill(ops, answers, begun, self.strict);
         self.health.lost.add(filled.lost);
         known.stage = Stage::Idle;
         let outcomes = if filled.failed > 0 { SmallVec::new() } else { known.settle_claims(filled) };

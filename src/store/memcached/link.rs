@@ -4,15 +4,18 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::pending;
 use std::io;
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::book::Book;
+use super::known::MOMENT;
 use super::servers::Due;
 use super::wire::{self, Garbage};
 use crate::clock::micros;
@@ -23,8 +26,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest that finding the address and connecting may take. Nobody waits for it.
 const CONNECT: Duration = Duration::from_secs(1);
-/// How long what is owed may wait for a request that it can travel with.
-const RIDE: Duration = Duration::from_millis(1);
 /// A connection that lasted for this long was no failure.
 const LASTING: Duration = Duration::from_secs(1);
 
@@ -131,15 +132,39 @@ struct Exchanges<'a> {
 /// What never is.
 enum Never {}
 
+/// A moment that is put off again and again, and seldom comes. A timer that is earlier than all others wakes the runtime
+/// up to be heeded, which costs two system calls; so what is put off is looked at when it would have been due.
+struct Alarm(Pin<Box<Sleep>>);
+
+impl Alarm {
+    fn new() -> Self {
+        Self(Box::pin(sleep(Duration::ZERO)))
+    }
+
+    /// Waits until then; for ever if it is `None`. It may be given up and begun again.
+    async fn rings(&mut self, at: Option<Instant>) {
+        let Some(at) = at else { return pending().await };
+        loop {
+            if self.0.is_elapsed() || self.0.deadline() > at {
+                self.0.as_mut().reset(at);
+            }
+            self.0.as_mut().await;
+            if self.0.deadline() >= at {
+                return;
+            }
+        }
+    }
+}
+
 impl Exchanges<'_> {
     /// Sends what is due and takes over what comes, until something fails.
     async fn run(&mut self, mut stream: TcpStream) -> Result<Never, Failure> {
         let (mut read, mut write) = stream.split();
         let (mut out, mut input) = (Vec::new(), BytesMut::with_capacity(16 << 10));
         let mut written = 0;
+        let (mut leaving, mut silence) = (Alarm::new(), Alarm::new());
         loop {
             self.compose(&mut out);
-            let (leaves, departure) = (self.departure.is_some(), self.departure.unwrap_or_else(Instant::now));
             let deadline = self.under_way.front().map(|(_, begun)| *begun + self.book.timeout);
             tokio::select! {
                 biased;
@@ -157,10 +182,8 @@ impl Exchanges<'_> {
                     self.take_answers(&mut input)?;
                 }
                 () = self.book.wakes(self.server) => {}
-                () = sleep_until(departure), if leaves => self.compose_one(&mut out),
-                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                    return Err(Failure::Silent);
-                }
+                () = leaving.rings(self.departure) => self.compose_one(&mut out),
+                () = silence.rings(deadline) => return Err(Failure::Silent),
             }
         }
     }
@@ -172,7 +195,7 @@ impl Exchanges<'_> {
             match due {
                 Due::Now => self.compose_one(out),
                 Due::Soon => {
-                    self.departure.get_or_insert_with(|| Instant::now() + RIDE);
+                    self.departure.get_or_insert_with(|| Instant::now() + MOMENT);
                     return;
                 }
                 Due::Never => return,
@@ -201,7 +224,7 @@ impl Exchanges<'_> {
             }
             self.under_way.pop_front();
             self.book.health.latency.observe(micros(begun.elapsed()));
-            self.book.answered(self.server, &answers).map_err(Failure::Failed)?;
+            self.book.answered(self.server, &answers, begun).map_err(Failure::Failed)?;
             self.good = true;
             input.advance(length);
         }

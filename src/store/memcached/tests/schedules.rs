@@ -72,7 +72,7 @@ fn a_count_that_others_have_begun_anew_is_not_believed() {
     steps.extend(exchange(0, 0, 2));
     steps.extend([Step::Evict(0, 0), ask(1, 0, 1)]);
     steps.extend(exchange(1, 0, 2));
-    steps.push(ask(0, 0, 1));
+    steps.extend([Step::Moment, ask(0, 0, 1)]);
     let (world, key) = two_gateways(0, &steps);
     assert_eq!(admitted(&world.decided, key), 6, "5 of one that knew of them, and 1 of one that could not");
 }
@@ -81,7 +81,7 @@ fn a_count_that_others_have_begun_anew_is_not_believed() {
 fn what_a_server_could_not_do_is_done_later() {
     let mut steps = vec![ask(0, 0, 1)];
     steps.extend(exchange(0, 0, 2));
-    steps.push(ask(0, 0, 1));
+    steps.extend([Step::Moment, ask(0, 0, 1)]);
     steps.extend(exchange(0, 0, 1));
     steps.push(Step::Fail(0, 1));
     steps.extend(exchange(0, 0, 1));
@@ -90,4 +90,42 @@ fn what_a_server_could_not_do_is_done_later() {
         let (mut world, key) = two_gateways(kind, &steps);
         assert_eq!(counted(&mut world, kind, key), 3, "{kind}");
     }
+}
+
+/// How many of those who asked a gateway have been answered.
+fn answered(world: &World) -> usize {
+    world.decided.iter().filter(|decided| decided.verdicts.is_some()).count()
+}
+
+#[test]
+fn what_was_read_answers_for_a_moment() {
+    let limit = limit(0, 10);
+    let (key, other) = (key_on(0, 1, &limit), Fingerprint::of(b"other"));
+    let whats = || vec![vec![wish(&limit, key)], vec![wish(&limit, key), wish(&limit, other)]];
+    let begin = |mode, whats| {
+        let mut world = World::new(1, 1, mode, whats);
+        let steps = [Step::Connect(0, 0), Step::Tick(59_999_900), ask(0, 0, 1)];
+        steps.iter().chain(&exchange(0, 0, 1)).for_each(|step| world.run(step));
+        assert_eq!(answered(&world), 1);
+        world
+    };
+
+    let mut world = begin(LOCAL, whats());
+    (0..20).for_each(|_| world.run(&ask(0, 0, 1)));
+    assert_eq!((answered(&world), admitted(&world.decided, key)), (21, 10), "no exchange, and no more than fit");
+    world.run(&ask(0, 1, 1));
+    assert_eq!(answered(&world), 21, "of the other key nothing is known");
+    world.run(&Step::Tick(200));
+    world.run(&ask(0, 0, 1));
+    assert_eq!(answered(&world), 21, "a bucket has begun");
+    exchange(0, 0, 2).iter().for_each(|step| world.run(step));
+    assert_eq!(answered(&world), 23);
+    world.run(&ask(0, 0, 1));
+    assert_eq!(answered(&world), 24);
+    [Step::Moment, ask(0, 0, 1)].iter().for_each(|step| world.run(step));
+    assert_eq!(answered(&world), 24, "it is too old");
+
+    let mut world = begin(STRICT, whats());
+    world.run(&ask(0, 0, 1));
+    assert_eq!(answered(&world), 1, "strictly, every admission is confirmed");
 }

@@ -13,6 +13,7 @@ use crate::clock::Time;
 use crate::config::{self, OnError};
 use crate::store::Verdicts;
 use crate::store::memcached::jobs::Job;
+use crate::store::memcached::known::MOMENT;
 use crate::store::memcached::ledger::Ledger;
 use crate::store::memcached::refused::Refused;
 use crate::store::memcached::servers::Due;
@@ -46,6 +47,8 @@ pub(super) enum Step {
     Evict(usize, usize),
     /// Lets some of a server's next commands fail.
     Fail(usize, u64),
+    /// Lets what was read grow old, by no clock that counts.
+    Moment,
     /// Lets so many microseconds pass.
     Tick(u64),
 }
@@ -59,6 +62,7 @@ pub(super) fn reliable() -> BoxedStrategy<Step> {
         4 => pair().prop_map(|(gateway, server)| Step::Execute(gateway, server)),
         4 => pair().prop_map(|(gateway, server)| Step::Answer(gateway, server)),
         2 => pair().prop_map(|(gateway, server)| Step::Connect(gateway, server)),
+        3 => Just(Step::Moment),
     ]
     .boxed()
 }
@@ -151,6 +155,7 @@ struct Link {
 }
 
 struct Exchange {
+    begun: Instant,
     commands: Vec<u8>,
     count: usize,
     answers: Option<Vec<u8>>,
@@ -216,7 +221,8 @@ impl World {
             Step::Charge { gateway, what, cost } => {
                 let wish = Wish { cost, ..self.whats[what % self.whats.len()][0].clone() };
                 let deadline = self.instant() + Duration::from_micros(TIMEOUT);
-                let job = Job::new([wish].into_iter().collect(), self.now, None, 0);
+                let asked = self.instant();
+                let job = Job { asked, ..Job::new([wish].into_iter().collect(), self.now, None, 0) };
                 self.gateways[gateway % gateways].ledger.submit(job, deadline);
             }
             Step::Send(gateway, server) => self.send(gateway % gateways, server % servers),
@@ -230,6 +236,7 @@ impl World {
             }
             Step::Evict(server, number) => self.models[server % servers].evict(number),
             Step::Fail(server, failing) => self.models[server % servers].fail(failing),
+            Step::Moment => self.begun.0 += MOMENT,
             // Who waits does so for no longer than the timeout.
             Step::Tick(micros) => {
                 self.pass(micros.min(TIMEOUT));
@@ -251,21 +258,24 @@ impl World {
         // States that two gateways begin in the same microsecond can be the same by chance.
         self.now = self.now.after(Duration::from_micros(1));
         let (reply, receiver) = oneshot::channel();
-        let deadline = self.instant() + Duration::from_micros(TIMEOUT);
+        let asked = self.instant();
+        let deadline = asked + Duration::from_micros(TIMEOUT);
         let Gateway { ledger, waiting, .. } = &mut self.gateways[gateway];
-        ledger.submit(Job::new(wishes.iter().cloned().collect(), self.now, Some(reply), 0), deadline);
+        let job = Job::new(wishes.iter().cloned().collect(), self.now, Some(reply), 0);
+        ledger.submit(Job { asked, ..job }, deadline);
         waiting.push((receiver, wishes, self.now));
         self.collect(gateway);
     }
 
     fn send(&mut self, gateway: usize, server: usize) {
+        let begun = self.instant();
         let Gateway { ledger, links, .. } = &mut self.gateways[gateway];
         if ledger.due(server) != Due::Never {
             assert!(links[server].is_up);
             let mut commands = Vec::new();
             let count = ledger.compose(server, &mut commands);
             if count > 0 {
-                links[server].under_way.push_back(Exchange { commands, count, answers: None });
+                links[server].under_way.push_back(Exchange { begun, commands, count, answers: None });
             }
         }
     }
@@ -279,7 +289,7 @@ impl World {
 
     fn answer(&mut self, gateway: usize, server: usize) {
         let Gateway { ledger, links, .. } = &mut self.gateways[gateway];
-        let Some(Exchange { answers: Some(bytes), count, .. }) =
+        let Some(Exchange { answers: Some(bytes), begun, count, .. }) =
             links[server].under_way.pop_front_if(|first| first.answers.is_some())
         else {
             return;
@@ -291,7 +301,7 @@ impl World {
             at += length;
         }
         assert_eq!(answers.len(), count);
-        let good = ledger.answered(server, &answers, self.now);
+        let good = ledger.answered(server, &answers, begun, self.now);
         self.collect(gateway);
         if !good {
             self.cut(gateway, server, 0);
