@@ -76,10 +76,14 @@ impl Ledger {
                 }
             }
         }
-        let (all, number) = (reachable == job.asks.len(), self.jobs.next());
+        let all = reachable == job.asks.len();
+        if all && unread.is_empty() {
+            return self.judge(job, false);
+        }
+        let number = self.jobs.next();
         self.jobs.push(job, unread.len(), deadline);
-        if all && (plenty || unread.is_empty()) {
-            self.jobs.take(number).into_iter().for_each(|job| self.judge(job, plenty));
+        if all && plenty {
+            self.jobs.take(number).into_iter().for_each(|job| self.judge(job, true));
         } else if !all && self.on_error != OnError::Local {
             // Who is dropped is told.
             self.jobs.take(number);
