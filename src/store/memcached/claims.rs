@@ -63,8 +63,9 @@ impl Known {
         self.claims.push(Claim { number, ask, cost, at: self.now, buckets, sent: false });
     }
 
-    /// Whether there is so much room that it may be claimed without looking first. A flood of what is refused must not
-    /// inflate the counters; and while a counter is in doubt nothing is added to it, so nothing would be confirmed.
+    /// Whether there is so much room that what others have done in the last moment hardly matters, and that a claim need
+    /// not look first: a flood of what is refused must not inflate the counters. While a counter is in doubt nothing is
+    /// added to it, so nothing would be confirmed.
     pub(super) fn has_plenty(&self, limit: &Limit, need: u64) -> bool {
         let margin = limit.capacity() / 8;
         self.whole.is_none()

@@ -20,7 +20,7 @@ use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 
 /// For so long one gateway may know what another does not: what is owed may wait for a request that it can travel with,
-/// and what was read answers those who ask next.
+/// and as long as there is plenty of room, what was read answers those who ask next.
 pub(super) const MOMENT: Duration = Duration::from_millis(1);
 /// A job that was asked longer than this before another, and comes after it, is decided as of the other.
 const OVERTAKEN: Duration = Duration::from_millis(500);
@@ -138,9 +138,10 @@ impl Known {
         }
     }
 
-    /// Whether Memcached need not be asked again for somebody who asks now: it said a moment ago what there is.
-    pub(super) fn is_good(&self, now: Instant) -> bool {
-        self.read.is_some_and(|read| now < read + MOMENT)
+    /// Whether it was read a moment before somebody asks who is `asking`, and no bucket has begun since. Who comes after
+    /// others that wait, waits with them: what they are charged comes first.
+    pub(super) fn was_just_read(&self, asking: Instant) -> bool {
+        self.waiting.is_empty() && self.read.is_some_and(|read| asking < read + MOMENT)
     }
 
     /// Counts `cost`, and owes it to Memcached. It has been advanced to `now`.

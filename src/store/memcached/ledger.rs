@@ -23,6 +23,9 @@ use crate::clock::Time;
 use crate::config::{self, OnError};
 use crate::store::Verdicts;
 
+/// For each limit of a job, as of when it is decided, and whether it admits.
+type Admits = SmallVec<[(Time, bool); 2]>;
+
 /// The book.
 pub(super) struct Ledger {
     cells: Cells,
@@ -61,29 +64,32 @@ impl Ledger {
         if job.is_given_up() {
             return;
         }
-        let (mut reachable, mut plenty) = (0, self.strict && job.reply.is_some());
-        // Those that are to be had and were not read a moment ago.
+        let is_claimed = self.strict && job.reply.is_some();
+        let (mut reachable, mut all_plenty) = (0, true);
+        let mut admits = Admits::new();
+        // Those that are to be had and have to be read.
         let mut unread: SmallVec<[Place; 2]> = SmallVec::new();
         for wish in &job.asks {
             let (place, known) = self.cells.of(wish, job.now, &self.health.forgotten);
             job.places.push(place);
-            known.advance_for(&wish.limit, job.now, job.asked);
-            plenty = plenty && wish.cost > 0 && known.has_plenty(&wish.limit, wish.need);
+            admits.push((known.advance_for(&wish.limit, job.now, job.asked), true));
+            let plenty = (is_claimed || known.was_just_read(job.asked)) && known.has_plenty(&wish.limit, wish.need);
+            all_plenty = all_plenty && plenty && wish.cost > 0;
             if self.servers[known.server].state != State::Away {
                 reachable += 1;
-                if self.strict || !known.is_good(job.asked) {
+                if self.strict || !plenty {
                     unread.push(place);
                 }
             }
         }
         let all = reachable == job.asks.len();
         if all && unread.is_empty() {
-            return self.judge(job, false);
+            return self.carry_out(job, &admits, false);
         }
         let number = self.jobs.next();
         self.jobs.push(job, unread.len(), deadline);
-        if all && plenty {
-            self.jobs.take(number).into_iter().for_each(|job| self.judge(job, true));
+        if all && all_plenty && is_claimed {
+            self.jobs.take(number).into_iter().for_each(|job| self.carry_out(job, &admits, true));
         } else if !all && self.on_error != OnError::Local {
             // Who is dropped is told.
             self.jobs.take(number);
@@ -298,11 +304,10 @@ impl Ledger {
         self.servers[server].state == State::Away
     }
 
-    /// Decides on the cells as they are after everything before; a job without a reply is charged anyhow. If what is
-    /// charged `is_claimed`, it has to be confirmed first.
+    /// Decides on the cells as they are after everything before; a job without a reply is charged anyhow.
     fn judge(&mut self, mut job: Job, is_claimed: bool) {
         let free = job.reply.is_none();
-        let mut admits: SmallVec<[(Time, bool); 2]> = SmallVec::new();
+        let mut admits = Admits::new();
         for (wish, place) in job.asks.iter().zip(&mut job.places) {
             let mut known = self.cells.at(*place);
             if known.id() != wish.cell() {
@@ -312,7 +317,13 @@ impl Ledger {
             let now = known.advance_for(&wish.limit, job.now, job.asked);
             admits.push((now, free || wish.limit.admits(&known.cell, now, wish.need)));
         }
-        let all = job.asks.iter().zip(&admits).all(|(wish, (_, admitted))| *admitted || wish.advisory);
+        self.carry_out(job, &admits, is_claimed);
+    }
+
+    /// Charges a job if all its limits admit it, and answers. If what is charged `is_claimed`, it has to be confirmed
+    /// first.
+    fn carry_out(&mut self, mut job: Job, admits: &Admits, is_claimed: bool) {
+        let all = job.asks.iter().zip(admits).all(|(wish, (_, admitted))| *admitted || wish.advisory);
         let mut verdicts = Verdicts::new();
         let mut claimed = Claimed::default();
         let mut open = 0;

@@ -12,7 +12,7 @@ use crate::limit::{Cell, Limit, Rate};
 #[derive(Debug, Default)]
 pub(super) struct Whole {
     version: Version,
-    /// Stands for the value of that version: numbers begin anew with every Memcached.
+    /// Stands for the value of that version, or for what was written last.
     value: u64,
     /// When something was given back last.
     given_back: Option<Time>,
@@ -30,8 +30,15 @@ enum Version {
     Unread,
     /// That there is none.
     Missing,
+    /// Nothing since a state was written.
+    Written,
     /// A state, and this stands for it.
     Of(u64),
+}
+
+/// Stands for a value: whoever has written it, the same value says the same.
+fn stand_in(value: &[u8]) -> u64 {
+    Fingerprint::of(value).high()
 }
 
 impl Whole {
@@ -68,7 +75,7 @@ impl Whole {
         let version = match self.version {
             // What is in doubt has to be asked for first, and what may be there as well.
             _ if self.doubt.is_some() => None,
-            Version::Unread => None,
+            Version::Unread | Version::Written => None,
             Version::Missing => Some(None),
             Version::Of(version) => Some(Some(version)),
         };
@@ -93,23 +100,30 @@ impl Whole {
     ) -> u64 {
         let mut sent = None;
         let mut lost = 0;
+        let mut was_read = false;
         for (op, answer) in ops.iter().zip(answers) {
             match (op, answer) {
                 (Op::Swap(_, value), Answer::Done) => sent = Some(value),
                 (Op::Swap(cost, _), _) => self.owe(*cost),
                 (Op::Value, Answer::Missing) => {
+                    was_read = true;
                     // A state that nobody needs any more leaves Memcached by itself.
                     if !cell.is_whole_spent(limit.rates(), now) && self.version != Version::Unread {
-                        lost = u64::from(matches!(self.version, Version::Of(_)));
+                        lost = u64::from(self.version != Version::Missing);
                         self.owe(0);
                     }
                     (self.version, self.doubt) = (Version::Missing, None);
                 }
                 (Op::Value, Answer::Value(value, Some(version))) => {
+                    was_read = true;
                     self.learn(cell, (limit, now), value, *version, sent);
                 }
                 _ => {}
             }
+        }
+        if let Some(value) = sent.filter(|_| !was_read) {
+            // It has been written, and which version that is has yet to be read.
+            (self.version, self.value) = (Version::Written, stand_in(value));
         }
         lost
     }
@@ -123,10 +137,10 @@ impl Whole {
         version: u64,
         sent: Option<&Vec<u8>>,
     ) {
-        let before = (self.version, self.value);
-        (self.version, self.value) = (Version::Of(version), Fingerprint::of(value).high());
+        let before = std::mem::replace(&mut self.value, stand_in(value));
+        self.version = Version::Of(version);
         let doubt = self.doubt.take();
-        if before == (self.version, self.value) || sent.is_some_and(|sent| *sent == value) {
+        if before == self.value || sent.is_some_and(|sent| *sent == value) {
             return;
         }
         if let Some((cost, sent)) = doubt {

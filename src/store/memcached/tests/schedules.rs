@@ -112,20 +112,44 @@ fn what_was_read_answers_for_a_moment() {
 
     let mut world = begin(LOCAL, whats());
     (0..20).for_each(|_| world.run(&ask(0, 0, 1)));
-    assert_eq!((answered(&world), admitted(&world.decided, key)), (21, 10), "no exchange, and no more than fit");
+    assert_eq!(answered(&world), 9, "as long as there is room for an eighth more");
+    exchange(0, 0, 2).iter().for_each(|step| world.run(step));
+    assert_eq!((answered(&world), admitted(&world.decided, key)), (21, 10));
+
+    let mut world = begin(LOCAL, whats());
     world.run(&ask(0, 1, 1));
-    assert_eq!(answered(&world), 21, "of the other key nothing is known");
+    assert_eq!(answered(&world), 1, "of the other key nothing is known");
     world.run(&Step::Tick(200));
     world.run(&ask(0, 0, 1));
-    assert_eq!(answered(&world), 21, "a bucket has begun");
+    assert_eq!(answered(&world), 1, "a bucket has begun");
     exchange(0, 0, 2).iter().for_each(|step| world.run(step));
-    assert_eq!(answered(&world), 23);
+    assert_eq!(answered(&world), 3);
     world.run(&ask(0, 0, 1));
-    assert_eq!(answered(&world), 24);
+    assert_eq!(answered(&world), 4);
     [Step::Moment, ask(0, 0, 1)].iter().for_each(|step| world.run(step));
-    assert_eq!(answered(&world), 24, "it is too old");
+    assert_eq!(answered(&world), 4, "it was read too long ago");
+
+    let mut world = begin(LOCAL, whats());
+    [Step::Charge { gateway: 0, what: 0, cost: 9 }, ask(0, 0, 1)].iter().for_each(|step| world.run(step));
+    exchange(0, 0, 2).iter().for_each(|step| world.run(step));
+    assert_eq!((answered(&world), admitted(&world.decided, key)), (2, 1), "what was charged before comes first");
 
     let mut world = begin(STRICT, whats());
     world.run(&ask(0, 0, 1));
     assert_eq!(answered(&world), 1, "strictly, every admission is confirmed");
+}
+
+#[test]
+fn a_state_that_was_written_and_could_not_be_read_is_known_again() {
+    let limit = limit(BUCKET, 8);
+    let mut world = World::new(1, 1, LOCAL, vec![vec![wish(&limit, key_on(0, 1, &limit))]]);
+    let mut steps = vec![Step::Connect(0, 0), ask(0, 0, 2)];
+    steps.extend(exchange(0, 0, 1));
+    // The first of the next two commands is done and the second is not; meanwhile more is admitted, and drains.
+    steps.extend([Step::Send(0, 0), Step::Fail(0, 2), ask(0, 0, 2), Step::Tick(22_500_000)]);
+    steps.extend([Step::Execute(0, 0), Step::Answer(0, 0), ask(0, 0, 7)]);
+    steps.extend(exchange(0, 0, 1));
+    steps.iter().for_each(|step| world.run(step));
+    world.settle();
+    assert!(world.decided.iter().all(Decided::admitted), "{:?}", world.decided);
 }

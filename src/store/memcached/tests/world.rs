@@ -219,7 +219,7 @@ impl World {
                 self.ask(gateway % gateways, wishes);
             }
             Step::Charge { gateway, what, cost } => {
-                let wish = Wish { cost, ..self.whats[what % self.whats.len()][0].clone() };
+                let wish = Wish { need: cost, cost, ..self.whats[what % self.whats.len()][0].clone() };
                 let deadline = self.instant() + Duration::from_micros(TIMEOUT);
                 let asked = self.instant();
                 let job = Job { asked, ..Job::new([wish].into_iter().collect(), self.now, None, 0) };
