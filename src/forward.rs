@@ -6,7 +6,6 @@
 mod chunked;
 mod request;
 mod response;
-mod deadline;
 mod link;
 mod pool;
 mod upload;

@@ -4,6 +4,7 @@
 
 // Words.
 pub mod clock;
+pub mod deadline;
 pub mod fingerprint;
 pub mod tally;
 pub mod units;

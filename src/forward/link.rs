@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 
-use super::deadline::Deadline;
+use crate::deadline::Deadline;
 
 /// Room for a read: a head and a small body at first, more once a body proves large.
 const SMALL_READ: usize = 8 * 1024;

@@ -4,21 +4,21 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::pending;
+use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::book::Book;
 use super::known::MOMENT;
 use super::servers::Due;
 use super::wire::{self, Garbage};
 use crate::clock::micros;
+use crate::deadline::Deadline;
 
 /// The pause after the second failure in a row; it doubles with every further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -132,40 +132,18 @@ struct Exchanges<'a> {
 /// What never is.
 enum Never {}
 
-/// A moment that is put off again and again, and seldom comes. A timer that is earlier than all others wakes the runtime
-/// up to be heeded, which costs two system calls; so what is put off is looked at when it would have been due.
-struct Alarm(Pin<Box<Sleep>>);
-
-impl Alarm {
-    fn new() -> Self {
-        Self(Box::pin(sleep(Duration::ZERO)))
-    }
-
-    /// Waits until then; for ever if it is `None`. It may be given up and begun again.
-    async fn rings(&mut self, at: Option<Instant>) {
-        let Some(at) = at else { return pending().await };
-        loop {
-            if self.0.is_elapsed() || self.0.deadline() > at {
-                self.0.as_mut().reset(at);
-            }
-            self.0.as_mut().await;
-            if self.0.deadline() >= at {
-                return;
-            }
-        }
-    }
-}
-
 impl Exchanges<'_> {
     /// Sends what is due and takes over what comes, until something fails.
     async fn run(&mut self, mut stream: TcpStream) -> Result<Never, Failure> {
         let (mut read, mut write) = stream.split();
         let (mut out, mut input) = (Vec::new(), BytesMut::with_capacity(16 << 10));
         let mut written = 0;
-        let (mut leaving, mut silence) = (Alarm::new(), Alarm::new());
+        let (mut leaving, mut silence) = (Deadline::now(), Deadline::now());
         loop {
             self.compose(&mut out);
-            let deadline = self.under_way.front().map(|(_, begun)| *begun + self.book.timeout);
+            let (leaves, waits) = (self.departure, self.under_way.front().map(|(_, begun)| *begun + self.book.timeout));
+            leaves.into_iter().for_each(|at| leaving.set_at(at));
+            waits.into_iter().for_each(|at| silence.set_at(at));
             tokio::select! {
                 biased;
                 more = write.write(&out[written..]), if written < out.len() => {
@@ -182,8 +160,8 @@ impl Exchanges<'_> {
                     self.take_answers(&mut input)?;
                 }
                 () = self.book.wakes(self.server) => {}
-                () = leaving.rings(self.departure) => self.compose_one(&mut out),
-                () = silence.rings(deadline) => return Err(Failure::Silent),
+                () = poll_fn(|cx| leaving.poll(cx)), if leaves.is_some() => self.compose_one(&mut out),
+                () = poll_fn(|cx| silence.poll(cx)), if waits.is_some() => return Err(Failure::Silent),
             }
         }
     }

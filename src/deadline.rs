@@ -1,7 +1,8 @@
 //! A time limit that is set for every request and almost never met.
 //!
-//! A timer for each request would be registered and taken back each time. This one stays where it is while the limit
-//! moves ahead of it, and moves on only when it fires before the limit.
+//! A timer for each request would be registered and taken back each time, and one that is earlier than all others wakes
+//! the runtime up to be heeded: two system calls. This one stays where it is while the limit moves ahead of it, and moves
+//! on only when it fires before the limit.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,29 +12,34 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(super) struct Deadline {
+pub struct Deadline {
     at: Instant,
     /// Fires at the limit or before it.
     timer: Pin<Box<Sleep>>,
 }
 
 impl Deadline {
-    /// A limit that is over now.
-    pub(super) fn now() -> Self {
+    /// A limit that is over now. It has to be made in a runtime with timers.
+    pub fn now() -> Self {
         let at = Instant::now();
         Self { at, timer: Box::pin(sleep_until(at)) }
     }
 
     /// Sets the limit to so much time from now.
-    pub(super) fn set(&mut self, limit: Duration) {
-        self.at = Instant::now() + limit;
+    pub fn set(&mut self, limit: Duration) {
+        self.set_at(Instant::now() + limit);
+    }
+
+    /// Sets the limit to this moment.
+    pub fn set_at(&mut self, at: Instant) {
+        self.at = at;
         if self.at < self.timer.deadline() {
             self.timer.as_mut().reset(self.at);
         }
     }
 
     /// Ready once the limit is over.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.timer.as_mut().poll(cx));
             if self.timer.deadline() >= self.at {
