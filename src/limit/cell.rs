@@ -140,7 +140,7 @@ impl Cell {
     /// back takes the counts along: they leave later, never earlier, so nobody gets a second helping and nobody
     /// waits for the old time to come again.
     ///
-    /// Returns whether a plain sum has begun, or is another than before.
+    /// Returns whether another bucket or window of a plain sum is the newest now.
     pub fn advance(&mut self, rates: &[Rate], now: Time) -> bool {
         let mut turned = false;
         for (rate, block) in self.blocks_mut(rates) {

@@ -212,8 +212,8 @@ impl Known {
         self.stage = Stage::Asked;
     }
 
-    /// Takes over what Memcached answered to what it was asked then. If counters `shrink`, because gateways give back what they cannot use, what
-    /// was known does not count.
+    /// Takes over what Memcached answered to what it was asked then. If counters `shrink`, because gateways give back what
+    /// they cannot use, what was known does not count.
     pub(super) fn fill(&mut self, ops: &[Op], answers: &[Answer<'_>], asked: Instant, shrink: bool) -> Filled {
         let mut filled = Filled::default();
         for (op, answer) in ops.iter().zip(answers) {
