@@ -58,14 +58,14 @@ impl Ledger {
         self.posts.iter_mut().map(std::mem::take).enumerate().filter(|(_, post)| !post.is_empty())
     }
 
-    /// Takes on a job: decides it on the spot if all its servers are away, and when they have answered otherwise, or at
-    /// the deadline.
+    /// Takes on a job: decides it on the spot if all its servers are away, or if all that it asks for was just read and
+    /// has plenty of room; else when they have answered, or at the deadline.
     pub(super) fn submit(&mut self, mut job: Job, deadline: Instant) {
         if job.is_given_up() {
             return;
         }
         let is_claimed = self.strict && job.reply.is_some();
-        let (mut reachable, mut all_plenty) = (0, true);
+        let (mut reachable, mut is_claimable) = (0, is_claimed);
         let mut admits = Admits::new();
         // Those that are to be had and have to be read.
         let mut unread: SmallVec<[Place; 2]> = SmallVec::new();
@@ -74,7 +74,7 @@ impl Ledger {
             job.places.push(place);
             admits.push((known.advance_for(&wish.limit, job.now, job.asked), true));
             let plenty = (is_claimed || known.was_just_read(job.asked)) && known.has_plenty(&wish.limit, wish.need);
-            all_plenty = all_plenty && plenty && wish.cost > 0;
+            is_claimable = is_claimable && plenty && wish.cost > 0;
             if self.servers[known.server].state != State::Away {
                 reachable += 1;
                 if self.strict || !plenty {
@@ -88,7 +88,7 @@ impl Ledger {
         }
         let number = self.jobs.next();
         self.jobs.push(job, unread.len(), deadline);
-        if all && all_plenty && is_claimed {
+        if all && is_claimable {
             self.jobs.take(number).into_iter().for_each(|job| self.carry_out(job, &admits, true));
         } else if !all && self.on_error != OnError::Local {
             // Who is dropped is told.
