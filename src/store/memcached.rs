@@ -4,6 +4,7 @@
 //! refusal is remembered until it might end; and while a server is away the counting goes on from what was known last.
 
 mod wire;
+mod ready;
 mod keys;
 mod debts;
 mod whole;

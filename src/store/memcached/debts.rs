@@ -77,15 +77,14 @@ impl Debts {
         left
     }
 
-    /// Takes what can be sent: what is in doubt has to be asked for first.
-    pub(super) fn take(&mut self) -> SmallVec<[Debt; 2]> {
-        let all = std::mem::take(&mut self.0);
-        if all.iter().all(|debt| debt.doubt == 0) {
-            return all;
-        }
-        let (doubtful, certain) = all.into_iter().partition(|debt| debt.doubt > 0);
-        self.0 = doubtful;
-        certain
+    /// What can be sent: what is in doubt has to be asked for first.
+    pub(super) fn certain(&self) -> impl Iterator<Item = &Debt> {
+        self.0.iter().filter(|debt| debt.doubt == 0)
+    }
+
+    /// What could be sent has been.
+    pub(super) fn sent(&mut self) {
+        self.retain(|debt| debt.doubt > 0);
     }
 
     /// Drops what `matters` to nobody any more.

@@ -5,13 +5,15 @@
 //! and months are named by the second they begin: `#month.1764547200`. State that is kept as one value is at
 //! `#=` and what stands for its layout.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use smallvec::SmallVec;
 
+use super::ready::{Command, Commands, Digits, Ready};
+use super::wire;
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Limit, Rate, Strategy};
@@ -27,20 +29,29 @@ pub(super) struct Names {
     pub(super) limit: Arc<Limit>,
     /// What comes before the key.
     head: String,
-    /// For each rate, what comes between the key and the bucket.
-    rates: Box<[String]>,
+    rates: Box<[OfRate]>,
     /// What follows the key in the name of the state that is kept as a whole.
     state: String,
 }
 
-/// What the names of a key's counters begin with: the part before `#`.
-pub(super) type Base = SmallVec<[u8; 96]>;
+/// How the counters of one rate are named, and the commands about them.
+#[derive(Debug)]
+struct OfRate {
+    /// What comes between the key and the bucket.
+    infix: String,
+    ready: RefCell<Ready>,
+}
 
 impl Names {
     fn new(prefix: &str, limit: &Arc<Limit>) -> Self {
-        let rate = |rate: &Rate| match (rate.period(), rate.strategy()) {
-            (period, Strategy::Sliding { precision, .. }) if *precision > 1 => format!("#{period}x{precision}."),
-            (period, _) => format!("#{period}."),
+        let rate = |rate: &Rate| {
+            let period = rate.period();
+            let (infix, buckets) = match rate.strategy() {
+                Strategy::Sliding { precision: 1, .. } => (format!("#{period}."), 2),
+                Strategy::Sliding { precision, .. } => (format!("#{period}x{precision}."), *precision as usize + 1),
+                _ => (format!("#{period}."), 1),
+            };
+            OfRate { infix, ready: RefCell::new(Ready::new(buckets)) }
         };
         Self {
             limit: limit.clone(),
@@ -50,34 +61,48 @@ impl Names {
         }
     }
 
-    /// What the names of all counters of a key begin with.
-    pub(super) fn base(&self, key: Fingerprint) -> Base {
-        let mut base = Base::from_slice(self.head.as_bytes());
-        base.extend_from_slice(&key.digits());
-        base
-    }
-
-    /// Writes the name of one bucket's counter, of the rate at `place`.
-    pub(super) fn counter(&self, base: &Base, place: usize, bucket: u64, out: &mut Vec<u8>) {
-        out.extend_from_slice(base);
-        out.extend_from_slice(self.rates.get(place).map_or("", String::as_str).as_bytes());
-        out.extend_from_slice(itoa::Buffer::new().format(bucket).as_bytes());
+    /// Hands on the commands about one bucket's counters, of the rate at `place`.
+    pub(super) fn ready(&self, place: usize, bucket: u64, now: Time, then: impl FnOnce(&Commands)) {
+        let infix = &self.rates[place].infix;
+        let mut ready = self.rates[place].ready.borrow_mut();
+        then(ready.of(bucket, || {
+            let name = |key: &mut usize, out: &mut Vec<u8>| {
+                out.extend_from_slice(self.head.as_bytes());
+                *key = out.len();
+                out.extend_from_slice(infix.as_bytes());
+                out.extend_from_slice(itoa::Buffer::new().format(bucket).as_bytes());
+            };
+            // A moment at which counters end is right for all that come later, too: it is the bucket that matters.
+            let lifetime = lifetime(&self.limit.rates()[place..=place], now);
+            Commands {
+                bucket,
+                count: Command::new(|key, out| wire::count(|out| name(key, out), out)),
+                add: Command::new(|key, out| wire::add(|out| name(key, out), lifetime, out)),
+                subtract: Command::new(|key, out| wire::subtract(|out| name(key, out), out)),
+            }
+        }));
     }
 
     /// Writes the name of the state of all rates that are kept as a whole.
-    pub(super) fn state(&self, base: &Base, out: &mut Vec<u8>) {
-        out.extend_from_slice(base);
+    pub(super) fn state(&self, key: &Digits, out: &mut Vec<u8>) {
+        self.base(key, out);
         out.extend_from_slice(self.state.as_bytes());
+    }
+
+    /// Writes what the names of all counters of a key begin with.
+    fn base(&self, key: &Digits, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.head.as_bytes());
+        out.extend_from_slice(key);
     }
 
     /// Which server all counters of a key are on.
     pub(super) fn server(&self, key: Fingerprint, servers: &[String]) -> usize {
-        if servers.len() > 1 { place(&self.base(key), servers) } else { 0 }
-    }
-
-    /// How long the counters of the rate at `place` are kept from `now` on, as the protocol wants it.
-    pub(super) fn lifetime(&self, place: usize, now: Time) -> u32 {
-        lifetime(self.limit.rates().get(place), now)
+        if servers.len() <= 1 {
+            return 0;
+        }
+        let mut base = Vec::new();
+        self.base(&key.digits(), &mut base);
+        place(&base, servers)
     }
 
     /// How long the state is kept from `now` on.
@@ -131,6 +156,8 @@ mod tests {
     use super::*;
     use crate::limit::Edge;
 
+    const NOW: Time = Time::from_micros(1_700_000_000_000_000);
+
     fn names(prefix: &str, limit: &str, rates: &[Rate]) -> Names {
         Names::new(prefix, &Arc::new(Limit::new(limit, rates)))
     }
@@ -139,13 +166,19 @@ mod tests {
         text.parse().unwrap()
     }
 
+    /// The name of a counter, as the command has it that reads it.
+    fn counter(names: &Names, key: Fingerprint, place: usize, bucket: u64) -> Vec<u8> {
+        let mut command = Vec::new();
+        names.ready(place, bucket, NOW, |commands| commands.count.put(&key.digits(), &mut command));
+        command.strip_prefix(b"mg ").unwrap().strip_suffix(b" v\r\n").unwrap().to_vec()
+    }
+
     #[test]
     fn names_are_short_and_printable() {
         let sliding = Strategy::Sliding { precision: 60, edge: Edge::Whole };
         let longest = Rate::new(1, Duration::from_micros(2_678_399_999_999)).unwrap().counted(sliding).unwrap();
         let names = names(&"p".repeat(64), &"l".repeat(64), &[longest]);
-        let mut name = Vec::new();
-        names.counter(&names.base(Fingerprint::of(b"\0 \n")), 0, u64::MAX, &mut name);
+        let name = counter(&names, Fingerprint::of(b"\0 \n"), 0, u64::MAX);
         assert!(name.len() <= 250, "{}", name.len());
         assert!(name.iter().all(u8::is_ascii_graphic), "{name:?}");
     }
@@ -154,24 +187,25 @@ mod tests {
     fn names_say_what_is_counted() {
         let names = names("gw", "l", &[rate("10/s"), rate("5/month"), rate("3/m burst 9")]);
         let key = Fingerprint::of(b"k");
-        let base = names.base(key);
-        let written = |write: &dyn Fn(&mut Vec<u8>)| {
-            let mut name = Vec::new();
-            write(&mut name);
-            String::from_utf8(name).unwrap().replace(&key.to_string(), "KEY")
-        };
-        assert_eq!(written(&|out| names.counter(&base, 0, 17, out)), "gw:l:KEY#s.17");
-        assert_eq!(written(&|out| names.counter(&base, 1, 1_764_547_200, out)), "gw:l:KEY#month.1764547200");
-        assert!(written(&|out| names.state(&base, out)).starts_with("gw:l:KEY#="));
+        let read = |name: Vec<u8>| String::from_utf8(name).unwrap().replace(&key.to_string(), "KEY");
+        assert_eq!(read(counter(&names, key, 0, 17)), "gw:l:KEY#s.17");
+        assert_eq!(read(counter(&names, key, 1, 1_764_547_200)), "gw:l:KEY#month.1764547200");
+        let mut state = Vec::new();
+        names.state(&key.digits(), &mut state);
+        assert!(read(state).starts_with("gw:l:KEY#="));
     }
 
     #[test]
     fn counters_outlive_their_window() {
-        let now = Time::from_micros(1_700_000_000_000_000);
         let names = names("gw", "l", &[rate("1/s"), rate("1/14d"), rate("1/31d"), rate("1/m burst 2")]);
-        let lifetimes: Vec<u32> = (0..3).map(|place| names.lifetime(place, now)).collect();
+        let lifetime = |place| -> u32 {
+            let mut command = Vec::new();
+            names.ready(place, 1, NOW, |commands| commands.add.put(&Fingerprint::of(b"k").digits(), &mut command));
+            String::from_utf8(command).unwrap().rsplit_once(" N").unwrap().1.parse().unwrap()
+        };
+        let lifetimes: Vec<u32> = (0..3).map(lifetime).collect();
         assert_eq!(lifetimes, [2 + 5, 28 * 86_400 + 5, 1_700_000_000 + 62 * 86_400 + 5]);
-        assert_eq!(names.state_lifetime(now), 120 + 5);
+        assert_eq!(names.state_lifetime(NOW), 120 + 5);
     }
 
     #[test]

@@ -177,36 +177,41 @@ impl Known {
     /// Writes what is owed and asks for what a decision needs; adds a note of each command to `ops`.
     pub(super) fn compose(&mut self, ops: &mut Vec<Op>, out: &mut Vec<u8>) {
         let Self { names, key, cell, debts, whole, now, claims, .. } = self;
-        let (rates, base) = (names.limit.rates(), names.base(*key));
+        let (rates, key) = (names.limit.rates(), key.digits());
         // Of what has left the window nothing is asked, so doubt about it would never end.
         debts.retain(|debt| debt.doubt == 0 || cell.count(rates, debt.place, debt.bucket).is_some());
-        let debts = debts.take();
-        let is_owed = |place, bucket| debts.iter().any(|debt| debt.is_for(place, bucket));
+        let is_owed = |place, bucket| debts.certain().any(|debt| debt.is_for(place, bucket));
         // What is added to is read on the way. If the rest was read a moment ago, that will do.
         let read = !std::mem::take(&mut self.fresh)
             || whole.is_some()
             || !claims.is_empty()
             || !cell.newest(rates).all(|(place, bucket)| is_owed(place, bucket));
-        for debt in &debts {
+        for debt in debts.certain() {
             let Debt { place, bucket, amount, .. } = *debt;
             let Some(count) = cell.count(rates, place, bucket) else { continue };
-            let name = |out: &mut Vec<u8>| names.counter(&base, place, bucket, out);
-            match u64::try_from(amount) {
-                Ok(amount) => wire::add(name, amount, count.max(amount), names.lifetime(place, *now), out),
-                Err(_) => wire::subtract(name, amount.unsigned_abs(), out),
-            }
+            names.ready(place, bucket, *now, |commands| match u64::try_from(amount) {
+                Ok(amount) => {
+                    commands.add.put(&key, out);
+                    wire::amounts(amount, count.max(amount), out);
+                }
+                Err(_) => {
+                    commands.subtract.put(&key, out);
+                    wire::amount(amount.unsigned_abs(), out);
+                }
+            });
             ops.push(Op::Add(*debt));
         }
         if read {
             for (place, bucket, _) in cell.counts_mut(rates) {
                 if !is_owed(place, bucket) {
-                    wire::count(|out| names.counter(&base, place, bucket, out), out);
+                    names.ready(place, bucket, *now, |commands| commands.count.put(&key, out));
                     ops.push(Op::Count(place, bucket));
                 }
             }
         }
+        debts.sent();
         if let Some(whole) = whole {
-            whole.compose(cell, names, (&base, *now), ops, out);
+            whole.compose(cell, names, (&key, *now), ops, out);
         }
         claims.iter_mut().for_each(|claim| claim.sent = true);
         self.stage = Stage::Asked;

@@ -1,8 +1,9 @@
 //! The state of the rates that are kept as one value: it is replaced if it still is the one that was read. If another
 //! gateway was faster, what is owed is charged again to the state that it left.
 
-use super::keys::{Base, Names};
+use super::keys::Names;
 use super::known::Op;
+use super::ready::Digits;
 use super::wire::{self, Answer};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
@@ -68,7 +69,7 @@ impl Whole {
         &mut self,
         cell: &mut Cell,
         names: &Names,
-        (base, now): (&Base, Time),
+        (key, now): (&Digits, Time),
         ops: &mut Vec<Op>,
         out: &mut Vec<u8>,
     ) {
@@ -83,10 +84,10 @@ impl Whole {
             && let Some(cost) = self.owed.take()
         {
             let value = cell.save(names.limit.rates());
-            wire::swap(|out| names.state(base, out), &value, version, names.state_lifetime(now), out);
+            wire::swap(|out| names.state(key, out), &value, version, names.state_lifetime(now), out);
             ops.push(Op::Swap(cost, value));
         }
-        wire::value(|out| names.state(base, out), out);
+        wire::value(|out| names.state(key, out), out);
         ops.push(Op::Value);
     }
 

@@ -22,23 +22,31 @@ pub(super) fn count(name: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
     out.extend_from_slice(b" v\r\n");
 }
 
-/// Adds to the count of that name and reads it then. Where it is missing, it begins at `initial` and lives for
-/// `lifetime`.
-pub(super) fn add(name: impl FnOnce(&mut Vec<u8>), amount: u64, initial: u64, lifetime: u32, out: &mut Vec<u8>) {
+/// Adds to the count of that name and reads it then. Where it is missing, it is begun and lives for `lifetime`. What
+/// [`amounts`] writes goes with it.
+pub(super) fn add(name: impl FnOnce(&mut Vec<u8>), lifetime: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(b"ma ");
     name(out);
     out.extend_from_slice(b" v");
+    number(b" N", lifetime.into(), out);
+}
+
+/// How much is added to a count, or at what it is begun.
+pub(super) fn amounts(amount: u64, initial: u64, out: &mut Vec<u8>) {
     number(b" D", amount, out);
     number(b" J", initial, out);
-    number(b" N", lifetime.into(), out);
     out.extend_from_slice(b"\r\n");
 }
 
-/// Takes from the count of that name, if there is one, and reads it then.
-pub(super) fn subtract(name: impl FnOnce(&mut Vec<u8>), amount: u64, out: &mut Vec<u8>) {
+/// Takes from the count of that name, if there is one, and reads it then. What [`amount`] writes goes with it.
+pub(super) fn subtract(name: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
     out.extend_from_slice(b"ma ");
     name(out);
     out.extend_from_slice(b" v MD");
+}
+
+/// How much is taken from a count.
+pub(super) fn amount(amount: u64, out: &mut Vec<u8>) {
     number(b" D", amount, out);
     out.extend_from_slice(b"\r\n");
 }
@@ -108,13 +116,26 @@ impl Answer<'_> {
 
 /// The first answer in `input` and its length; `None` while it has not come in full.
 pub(super) fn answer(input: &[u8]) -> Result<Option<(Answer<'_>, usize)>, Garbage> {
+    match input {
+        // Nearly all that is answered to those who count: nothing yet, or a number of less than ten digits.
+        [b'E', b'N', b'\r', b'\n', ..] => Ok(Some((Answer::Missing, 4))),
+        [b'V', b'A', b' ', size @ b'0'..=b'9', b'\r', b'\n', ..] => value_of(input, 6, usize::from(size - b'0'), None),
+        _ => any_answer(input),
+    }
+}
+
+fn any_answer(input: &[u8]) -> Result<Option<(Answer<'_>, usize)>, Garbage> {
     let Some(end) = memchr(b'\n', &input[..input.len().min(LONGEST_LINE)]) else {
         return if input.len() < LONGEST_LINE { Ok(None) } else { Err(Garbage) };
     };
     let line = input[..end].strip_suffix(b"\r").ok_or(Garbage)?;
     let length = end + 1;
     if let Some(rest) = line.strip_prefix(b"VA ") {
-        return value_of(rest, &input[length..]).map(|found| found.map(|(answer, more)| (answer, length + more)));
+        let mut words = rest.split(|byte| *byte == b' ');
+        let size = words.next().and_then(digits).and_then(|size| usize::try_from(size).ok()).ok_or(Garbage)?;
+        let version = words.find_map(|word| word.strip_prefix(b"c"));
+        let version = version.map(|word| digits(word).ok_or(Garbage)).transpose()?;
+        return value_of(input, length, size, version);
     }
     let answer = match line {
         _ if line.starts_with(b"HD") => Answer::Done,
@@ -128,15 +149,20 @@ pub(super) fn answer(input: &[u8]) -> Result<Option<(Answer<'_>, usize)>, Garbag
     Ok(Some((answer, length)))
 }
 
-/// Reads `<size> <flags>` of a value's line and the value after it.
-fn value_of<'a>(line: &[u8], rest: &'a [u8]) -> Result<Option<(Answer<'a>, usize)>, Garbage> {
-    let mut words = line.split(|byte| *byte == b' ');
-    let size = words.next().and_then(digits).and_then(|size| usize::try_from(size).ok());
-    let size = size.filter(|size| *size <= LARGEST_VALUE).ok_or(Garbage)?;
-    let version = words.find_map(|word| word.strip_prefix(b"c")).map(|word| digits(word).ok_or(Garbage)).transpose()?;
-    let Some(value) = rest.get(..size + 2) else { return Ok(None) };
+/// Takes the value of that size which follows its line, and ends a line itself.
+fn value_of(
+    input: &[u8],
+    line: usize,
+    size: usize,
+    version: Option<u64>,
+) -> Result<Option<(Answer<'_>, usize)>, Garbage> {
+    if size > LARGEST_VALUE {
+        return Err(Garbage);
+    }
+    let length = line + size + 2;
+    let Some(value) = input.get(line..length) else { return Ok(None) };
     let value = value.strip_suffix(b"\r\n").ok_or(Garbage)?;
-    Ok(Some((Answer::Value(value, version), size + 2)))
+    Ok(Some((Answer::Value(value, version), length)))
 }
 
 fn digits(text: &[u8]) -> Option<u64> {
@@ -166,8 +192,10 @@ mod tests {
     #[test]
     fn commands_are_those_of_the_protocol() {
         assert_eq!(written(|out| count(name, out)), "mg gw:l:k#s.7 v\r\n");
-        assert_eq!(written(|out| add(name, 3, 12, 60, out)), "ma gw:l:k#s.7 v D3 J12 N60\r\n");
-        assert_eq!(written(|out| subtract(name, 3, out)), "ma gw:l:k#s.7 v MD D3\r\n");
+        assert_eq!(written(|out| add(name, 60, out)), "ma gw:l:k#s.7 v N60");
+        assert_eq!(written(|out| amounts(3, 12, out)), " D3 J12\r\n");
+        assert_eq!(written(|out| subtract(name, out)), "ma gw:l:k#s.7 v MD");
+        assert_eq!(written(|out| amount(3, out)), " D3\r\n");
         assert_eq!(written(|out| value(name, out)), "mg gw:l:k#s.7 v c\r\n");
         assert_eq!(written(|out| swap(name, b"\x01\r\n", Some(9), 60, out)), "ms gw:l:k#s.7 3 T60 C9\r\n\x01\r\n\r\n");
         assert_eq!(written(|out| swap(name, b"", None, 60, out)), "ms gw:l:k#s.7 0 T60 ME\r\n\r\n");
