@@ -8,7 +8,6 @@ mod hold;
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -89,8 +88,6 @@ pub struct Case<'a, 'r> {
     pub memo: &'r RefCell<Memo>,
     /// Where counters live.
     pub store: &'a Store,
-    /// The longest that the store may take.
-    pub timeout: Duration,
     /// Who is under way.
     pub flights: &'a Arc<Flights>,
     /// Who is held.
@@ -181,7 +178,7 @@ impl Judged<'_> {
 }
 
 /// Decides. With a store in this process it answers on the spot, unless the request is to be held; otherwise it waits
-/// `timeout` at most.
+/// for as long as the store lets it.
 pub async fn decide<'a>(case: &Case<'a, '_>, opinion: &mut Opinion<'a>) -> Decision {
     if case.guards.is_empty() {
         return Decision::Admitted;
@@ -213,7 +210,7 @@ pub async fn decide<'a>(case: &Case<'a, '_>, opinion: &mut Opinion<'a>) -> Decis
 async fn ask(case: &Case<'_, '_>, asks: &[Ask<'_>], now: Time) -> Option<Verdicts> {
     match case.store.decide(asks, now, case.worker) {
         Answer::Now(verdicts) => Some(verdicts),
-        Answer::Later(verdicts) => tokio::time::timeout(case.timeout, verdicts).await.ok().and_then(Result::ok),
+        Answer::Later(verdicts) => verdicts.await.ok(),
         Answer::Away => None,
     }
 }

@@ -94,7 +94,6 @@ pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<S
         facts: &facts,
         memo: &caller.memo,
         store: &worker.store,
-        timeout: gateway.store_timeout,
         flights: &gateway.flights,
         lines: &gateway.lines,
         now,

@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::io;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use http::{HeaderMap, Request, header};
 
@@ -189,7 +188,6 @@ fn fresh(text: &mut String, gateway: &Gateway, served: &Served, facts: &Facts<'_
         facts,
         memo: &RefCell::default(),
         store: &store,
-        timeout: Duration::MAX,
         flights: &gateway.flights,
         lines: &gateway.lines,
         now,

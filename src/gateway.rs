@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
@@ -17,7 +16,6 @@ use crate::forward::{Server, Upstream};
 use crate::identify::Identity;
 use crate::respond::limits::Report;
 use crate::route::{self, Routes};
-use crate::store::memcached::LATE;
 use crate::tally::PerWorker;
 
 /// The name of the tally of requests that no route is for.
@@ -35,8 +33,6 @@ pub struct Gateway {
     pub trusted_proxies: Vec<IpNet>,
     /// Whether every request gets a line in the log.
     pub access_log: bool,
-    /// The longest that a decision may wait for the store.
-    pub store_timeout: Duration,
     /// What happens without a decision.
     pub on_error: OnError,
     /// Requests under way, of limits on their number.
@@ -157,9 +153,9 @@ impl Gateway {
     pub fn build(config: &Config, kept: &Kept) -> Self {
         let upstreams: Vec<_> = config.upstreams.iter().map(|upstream| Arc::new(connect(upstream, kept))).collect();
         let grants: Vec<_> = config.limits.iter().map(|limit| Arc::new(Grants::new(limit))).collect();
-        let (store_timeout, on_error) = match &config.store {
-            config::Store::Memory { .. } => (Duration::MAX, OnError::Allow),
-            config::Store::Memcached(memcached) => (memcached.timeout + LATE, memcached.on_error),
+        let on_error = match &config.store {
+            config::Store::Memory { .. } => OnError::Allow,
+            config::Store::Memcached(memcached) => memcached.on_error,
         };
         let served = |route: &config::Route| {
             let guarded = || route.limits.iter().filter_map(|index| config.limits.get(*index).zip(grants.get(*index)));
@@ -187,7 +183,6 @@ impl Gateway {
             unrouted: kept.route(NO_ROUTE),
             trusted_proxies: config.server.trusted_proxies.clone(),
             access_log: config.log.access,
-            store_timeout,
             on_error,
             flights: kept.flights.clone(),
             lines: kept.lines.clone(),

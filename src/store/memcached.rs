@@ -25,7 +25,6 @@ use std::io;
 use std::mem;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -45,9 +44,6 @@ use jobs::Job;
 use refused::Refused;
 
 pub use health::{Health, Server};
-
-/// An answer that is later than `timeout` by this does not come: it should have, with or without Memcached.
-pub const LATE: Duration = Duration::from_millis(4);
 
 /// Microseconds for which a refusal is remembered if counters shrink: others may give back what it rests on.
 const BRIEFLY: u64 = 20_000;

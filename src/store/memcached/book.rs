@@ -39,12 +39,12 @@ pub(super) struct Book {
     posts: Vec<UnboundedSender<Post>>,
 }
 
-/// Closes the desks when the work ends, however it ends: then nobody waits for it in vain.
+/// Clears the desks when the work ends, however it ends: then nobody waits for it in vain.
 struct Closing(Arc<Desks>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        self.0.close();
+        self.0.clear();
     }
 }
 

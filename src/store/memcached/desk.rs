@@ -10,14 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::oneshot;
 
 use super::jobs::Job;
 use super::servers::WORTHWHILE;
-use crate::store::Verdicts;
 
-/// Verdicts on their way to those who wait for them.
-pub(super) type Post = Vec<(oneshot::Sender<Verdicts>, Verdicts)>;
+/// Jobs on their way to where they are decided, or back.
+pub(super) type Post = Vec<Box<Job>>;
 
 /// All desks.
 #[derive(Debug)]
@@ -34,7 +32,7 @@ pub(super) struct Desks {
 /// A worker's desk.
 #[derive(Debug, Default)]
 struct Desk {
-    outbox: Mutex<Vec<Job>>,
+    outbox: Mutex<Post>,
     filled: Notify,
     /// Until the worker takes it.
     inbox: Mutex<Option<UnboundedReceiver<Post>>>,
@@ -56,13 +54,10 @@ impl Desks {
 
     /// Puts a job on the desk of its worker, who announces it when this turn is over. Once the desks are closed it is
     /// dropped, which tells whoever waits for it.
-    pub(super) fn put(&self, job: Job) {
-        if self.closed.load(Ordering::Relaxed) {
-            return;
-        }
+    pub(super) fn put(&self, job: Box<Job>) {
         let last = self.desks.len() - 1;
         let place = job.worker.min(last);
-        let waiting = self.desks[place].put(job);
+        let waiting = self.desks[place].put(job, &self.closed);
         if place == last {
             self.announce(waiting);
         }
@@ -79,11 +74,7 @@ impl Desks {
                 () = desk.filled.notified() => self.announce(desk.outbox.lock().len()),
                 post = inbox.recv() => {
                     let Some(post) = post else { return };
-                    for (reply, verdicts) in post {
-                        // A receiver that is gone has given up waiting and let its request through: counting it is
-                        // right.
-                        let _ = reply.send(verdicts);
-                    }
+                    post.into_iter().for_each(|job| job.answer());
                 }
             }
         }
@@ -108,7 +99,7 @@ impl Desks {
     }
 
     /// Takes what is on the desks, in the order in which it was asked.
-    pub(super) fn take(&self) -> Vec<Job> {
+    pub(super) fn take(&self) -> Post {
         let mut lots = self.desks.iter().map(|desk| mem::take(&mut *desk.outbox.lock())).filter(|lot| !lot.is_empty());
         let (mut jobs, mut more) = (lots.next().unwrap_or_default(), false);
         for lot in lots {
@@ -126,16 +117,51 @@ impl Desks {
         self.closed.store(true, Ordering::Relaxed);
         self.bell.notify_one();
     }
+
+    /// Nothing more will come, nor be taken: what is on the desks is dropped, which tells whoever waits for it.
+    pub(super) fn clear(&self) {
+        self.close();
+        drop(self.take());
+    }
 }
 
 impl Desk {
     /// Returns how many are on it now.
-    fn put(&self, job: Job) -> usize {
+    fn put(&self, job: Box<Job>, closed: &AtomicBool) -> usize {
         let mut outbox = self.outbox.lock();
+        // Looked at with the desk in hand, so that nothing is put there after it was cleared.
+        if closed.load(Ordering::Relaxed) {
+            return 0;
+        }
         outbox.push(job);
         if outbox.len() == 1 {
             self.filled.notify_one();
         }
         outbox.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::SmallVec;
+    use tokio::sync::oneshot;
+    use tokio::sync::oneshot::error::TryRecvError;
+
+    use super::*;
+    use crate::clock::Time;
+
+    #[test]
+    fn nobody_waits_at_desks_that_were_cleared() {
+        let (desks, _posts) = Desks::new(1);
+        let ask = || {
+            let (reply, verdicts) = oneshot::channel();
+            desks.put(Job::new(SmallVec::new(), Time::from_micros(1), Some(reply), 0));
+            verdicts
+        };
+        let mut before = ask();
+        assert_eq!(before.try_recv(), Err(TryRecvError::Empty));
+        desks.clear();
+        assert_eq!(before.try_recv(), Err(TryRecvError::Closed));
+        assert_eq!(ask().try_recv(), Err(TryRecvError::Closed));
     }
 }

@@ -1,4 +1,6 @@
 //! The decisions that wait for Memcached, in the order in which they came.
+//!
+//! A job stays where it was made: worker and ledger only hand it to each other, there and back with its verdicts.
 
 use std::collections::VecDeque;
 
@@ -24,6 +26,8 @@ pub(super) struct Job {
     pub(super) worker: usize,
     /// Where the cells of its asks are.
     pub(super) places: SmallVec<[Place; 2]>,
+    /// How it was decided.
+    pub(super) verdicts: Verdicts,
     /// What has been charged for it and is to be confirmed.
     pub(super) claimed: Option<Box<Claimed>>,
     /// Its number among all.
@@ -37,8 +41,17 @@ impl Job {
         now: Time,
         reply: Option<oneshot::Sender<Verdicts>>,
         worker: usize,
-    ) -> Self {
-        Self { asks, now, asked: Instant::now(), reply, worker, places: SmallVec::new(), claimed: None, number: 0 }
+    ) -> Box<Self> {
+        let (asked, places, verdicts) = (Instant::now(), SmallVec::new(), Verdicts::new());
+        Box::new(Self { asks, now, asked, reply, worker, places, verdicts, claimed: None, number: 0 })
+    }
+
+    /// Tells who waits for it. A receiver that is gone has given up waiting and let its request through: that it was
+    /// counted is right.
+    pub(super) fn answer(self) {
+        if let Some(reply) = self.reply {
+            let _ = reply.send(self.verdicts);
+        }
     }
 
     /// How its claim for this ask stands, if it is claimed.
@@ -65,7 +78,7 @@ struct Slot {
     /// Nobody here waits for longer. All wait equally long, so the first in the line is the first to end.
     deadline: Instant,
     /// The job, if it still waits, and for how many answers.
-    waiting: Option<(Job, usize)>,
+    waiting: Option<(Box<Job>, usize)>,
 }
 
 impl Jobs {
@@ -75,13 +88,13 @@ impl Jobs {
     }
 
     /// Adds a job, which gets the next number, and waits for so many answers.
-    pub(super) fn push(&mut self, mut job: Job, answers: usize, deadline: Instant) {
+    pub(super) fn push(&mut self, mut job: Box<Job>, answers: usize, deadline: Instant) {
         job.number = self.next();
         self.line.push_back(Slot { deadline, waiting: Some((job, answers)) });
     }
 
     /// Lets a job that was just taken wait for so many answers more, no longer than before.
-    pub(super) fn put_back(&mut self, job: Job, answers: usize) {
+    pub(super) fn put_back(&mut self, job: Box<Job>, answers: usize) {
         if let Some(slot) = self.slot(job.number) {
             slot.waiting = Some((job, answers));
         }
@@ -89,23 +102,23 @@ impl Jobs {
 
     /// The job with this number, if it still waits.
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Job> {
-        self.slot(number)?.waiting.as_mut().map(|(job, _)| job)
+        self.slot(number)?.waiting.as_mut().map(|(job, _)| &mut **job)
     }
 
     /// One of the answers is there: returns the job if it was the last.
-    pub(super) fn count_down(&mut self, number: u64) -> Option<Job> {
+    pub(super) fn count_down(&mut self, number: u64) -> Option<Box<Job>> {
         let (_, answers) = self.slot(number)?.waiting.as_mut()?;
         *answers = answers.saturating_sub(1);
         if *answers == 0 { self.take(number) } else { None }
     }
 
     /// Takes a job out of the line, if it still is in it.
-    pub(super) fn take(&mut self, number: u64) -> Option<Job> {
+    pub(super) fn take(&mut self, number: u64) -> Option<Box<Job>> {
         self.slot(number)?.waiting.take().map(|(job, _)| job)
     }
 
     /// Takes the first job, if its time is over.
-    pub(super) fn take_overdue(&mut self, now: Instant) -> Option<Job> {
+    pub(super) fn take_overdue(&mut self, now: Instant) -> Option<Box<Job>> {
         self.deadline().filter(|deadline| *deadline <= now)?;
         self.take(self.first)
     }

@@ -21,7 +21,6 @@ use super::servers::{Due, Server, State};
 use super::wire::Answer;
 use crate::clock::Time;
 use crate::config::{self, OnError};
-use crate::store::Verdicts;
 
 /// For each limit of a job, as of when it is decided, and whether it admits.
 type Admits = SmallVec<[(Time, bool); 2]>;
@@ -60,7 +59,7 @@ impl Ledger {
 
     /// Takes on a job: decides it on the spot if all its servers are away, or if all that it asks for was just read and
     /// has plenty of room; else when they have answered, or at the deadline.
-    pub(super) fn submit(&mut self, mut job: Job, deadline: Instant) {
+    pub(super) fn submit(&mut self, mut job: Box<Job>, deadline: Instant) {
         if job.is_given_up() {
             return;
         }
@@ -244,7 +243,7 @@ impl Ledger {
     }
 
     /// Drops a job: who is dropped is told. What it was charged is given back if that means it is refused.
-    fn dismiss(&mut self, mut job: Job) {
+    fn dismiss(&mut self, mut job: Box<Job>) {
         let Some(claimed) = job.claimed.take() else { return };
         for (ask, standing) in claimed.0.into_iter().enumerate() {
             self.close(&job, ask, standing, self.on_error == OnError::Reject);
@@ -279,7 +278,7 @@ impl Ledger {
     }
 
     /// Decides from what is known, because Memcached does not answer.
-    fn decide_from_memory(&mut self, job: Job) {
+    fn decide_from_memory(&mut self, job: Box<Job>) {
         self.health.local.one();
         match job.claimed {
             // What is not confirmed has been charged all the same.
@@ -289,7 +288,7 @@ impl Ledger {
     }
 
     /// Decides by what has just been read.
-    fn decide(&mut self, job: Job) {
+    fn decide(&mut self, job: Box<Job>) {
         let is_claimed = self.strict && job.reply.is_some();
         if is_claimed && self.on_error != OnError::Local && job.places.iter().any(|place| self.is_away(*place)) {
             // Who has answered meanwhile is away again, and will not confirm anything.
@@ -305,7 +304,7 @@ impl Ledger {
     }
 
     /// Decides on the cells as they are after everything before; a job without a reply is charged anyhow.
-    fn judge(&mut self, mut job: Job, is_claimed: bool) {
+    fn judge(&mut self, mut job: Box<Job>, is_claimed: bool) {
         let free = job.reply.is_none();
         let mut admits = Admits::new();
         for (wish, place) in job.asks.iter().zip(&mut job.places) {
@@ -322,12 +321,12 @@ impl Ledger {
 
     /// Charges a job if all its limits admit it, and answers. If what is charged `is_claimed`, it has to be confirmed
     /// first.
-    fn carry_out(&mut self, mut job: Job, admits: &Admits, is_claimed: bool) {
+    fn carry_out(&mut self, mut job: Box<Job>, admits: &Admits, is_claimed: bool) {
         let all = job.asks.iter().zip(admits).all(|(wish, (_, admitted))| *admitted || wish.advisory);
-        let mut verdicts = Verdicts::new();
         let mut claimed = Claimed::default();
         let mut open = 0;
-        for (ask, (wish, place)) in job.asks.iter().zip(&job.places).enumerate() {
+        let Job { asks, places, verdicts, number, .. } = &mut *job;
+        for (ask, (wish, place)) in asks.iter().zip(&*places).enumerate() {
             let known = self.cells.at(*place);
             let (now, admitted) = admits[ask];
             let charged = all && admitted && wish.cost > 0;
@@ -335,7 +334,7 @@ impl Ledger {
                 known.charge(&wish.limit, now, wish.cost);
             }
             if charged && is_claimed && self.servers[known.server].state != State::Away {
-                known.claim(job.number, ask, wish.cost);
+                known.claim(*number, ask, wish.cost);
                 claimed.0.push(Standing::Open);
                 open += 1;
             } else if is_claimed {
@@ -347,10 +346,11 @@ impl Ledger {
             }
         }
         if open > 0 {
+            verdicts.clear();
             job.claimed = Some(Box::new(claimed));
             self.jobs.put_back(job, open);
         } else {
-            self.reply(job, verdicts);
+            self.reply(job);
         }
     }
 
@@ -369,27 +369,25 @@ impl Ledger {
     }
 
     /// Decides a job whose claims are settled, as far as they will be: if one is lost, all are given back.
-    fn conclude(&mut self, mut job: Job) {
+    fn conclude(&mut self, mut job: Box<Job>) {
         let Some(claimed) = job.claimed.take() else { return };
         let lost = |(wish, standing): (&Wish, &Standing)| !wish.advisory && matches!(standing, Standing::Lost);
         let refused = job.asks.iter().zip(&claimed.0).any(lost);
-        let mut verdicts = Verdicts::new();
         for (ask, standing) in claimed.0.into_iter().enumerate() {
             let admitted = !matches!(standing, Standing::Lost | Standing::Unclaimed(false));
             self.close(&job, ask, standing, refused);
             let (wish, known) = (&job.asks[ask], self.cells.at(job.places[ask]));
-            verdicts.push((wish.place, wish.limit.judge(&known.cell, known.now, wish.need, admitted)));
+            job.verdicts.push((wish.place, wish.limit.judge(&known.cell, known.now, wish.need, admitted)));
         }
-        self.reply(job, verdicts);
+        self.reply(job);
     }
 
-    /// Sends the verdicts to who waits for them.
-    fn reply(&mut self, mut job: Job, verdicts: Verdicts) {
-        self.refused.note(&job.asks, &verdicts, job.now);
-        match (job.reply.take(), self.posts.get_mut(job.worker)) {
-            (Some(reply), Some(post)) => post.push((reply, verdicts)),
-            (Some(reply), None) => drop(reply.send(verdicts)),
-            (None, _) => {}
+    /// Sends a job back to who waits for it.
+    fn reply(&mut self, job: Box<Job>) {
+        self.refused.note(&job.asks, &job.verdicts, job.now);
+        match self.posts.get_mut(job.worker) {
+            Some(post) if job.reply.is_some() => post.push(job),
+            _ => job.answer(),
         }
     }
 }

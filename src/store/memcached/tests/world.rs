@@ -222,7 +222,8 @@ impl World {
                 let wish = Wish { need: cost, cost, ..self.whats[what % self.whats.len()][0].clone() };
                 let deadline = self.instant() + Duration::from_micros(TIMEOUT);
                 let asked = self.instant();
-                let job = Job { asked, ..Job::new([wish].into_iter().collect(), self.now, None, 0) };
+                let mut job = Job::new([wish].into_iter().collect(), self.now, None, 0);
+                job.asked = asked;
                 self.gateways[gateway % gateways].ledger.submit(job, deadline);
             }
             Step::Send(gateway, server) => self.send(gateway % gateways, server % servers),
@@ -261,8 +262,9 @@ impl World {
         let asked = self.instant();
         let deadline = asked + Duration::from_micros(TIMEOUT);
         let Gateway { ledger, waiting, .. } = &mut self.gateways[gateway];
-        let job = Job::new(wishes.iter().cloned().collect(), self.now, Some(reply), 0);
-        ledger.submit(Job { asked, ..job }, deadline);
+        let mut job = Job::new(wishes.iter().cloned().collect(), self.now, Some(reply), 0);
+        job.asked = asked;
+        ledger.submit(job, deadline);
         waiting.push((receiver, wishes, self.now));
         self.collect(gateway);
     }
@@ -338,8 +340,8 @@ impl World {
     fn collect(&mut self, gateway: usize) {
         let Gateway { ledger, waiting, .. } = &mut self.gateways[gateway];
         let posts: Vec<_> = ledger.posts().flat_map(|(_, post)| post).collect();
-        for (reply, verdicts) in posts {
-            reply.send(verdicts).expect("nobody has given up waiting");
+        for job in posts {
+            job.answer();
             let at = waiting.iter_mut().position(|(receiver, ..)| !receiver.is_empty()).unwrap();
             let (mut receiver, wishes, asked) = waiting.remove(at);
             let verdicts = receiver.try_recv().ok();
