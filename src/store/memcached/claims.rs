@@ -11,7 +11,7 @@
 use smallvec::SmallVec;
 
 use super::debts::signed;
-use super::known::{Filled, Known};
+use super::known::{Filled, Known, Stage};
 use crate::clock::Time;
 use crate::limit::Limit;
 
@@ -31,17 +31,19 @@ pub(super) struct Claim {
     pub(super) sent: bool,
 }
 
+/// Some claims, in the order in which they were made.
+pub(super) type Claims = SmallVec<[Box<Claim>; 1]>;
+
 /// What became of a claim.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    pub(super) claim: Claim,
+    pub(super) claim: Box<Claim>,
     /// Whether it stands; else it has been given back.
     pub(super) stands: bool,
 }
 
 /// How the claims of a job stand, one for each of its asks.
-#[derive(Debug, Default)]
-pub(super) struct Claimed(pub(super) SmallVec<[Standing; 2]>);
+pub(super) type Claimed = SmallVec<[Standing; 2]>;
 
 /// How one claim stands.
 #[derive(Debug)]
@@ -51,16 +53,22 @@ pub(super) enum Standing {
     /// Not confirmed yet.
     Open,
     /// Confirmed.
-    Stands(Claim),
+    Stands(Box<Claim>),
     /// Given back, because others were there first.
     Lost,
 }
 
 impl Known {
-    /// Claims what has just been charged.
-    pub(super) fn claim(&mut self, number: u64, ask: usize, cost: u64) {
+    /// A claim on what has just been charged.
+    pub(super) fn claim(&self, number: u64, ask: usize, cost: u64) -> Claim {
         let buckets = self.cell.newest(self.names.limit.rates()).collect();
-        self.claims.push(Claim { number, ask, cost, at: self.now, buckets, sent: false });
+        Claim { number, ask, cost, at: self.now, buckets, sent: false }
+    }
+
+    /// Whether something may be claimed before it was read what others have counted meanwhile, if nobody is strict: then
+    /// what is given back may hide from others for as long as it counts, so that is one request's cost at most.
+    pub(super) fn may_claim(&self) -> bool {
+        self.was_read && self.stage != Stage::Asked && self.waiting.is_empty() && self.claims.is_empty()
     }
 
     /// Whether there is so much room that what others have done in the last moment hardly matters, and that a claim need
@@ -75,13 +83,16 @@ impl Known {
 
     /// What became of the claims that were part of the exchange that has just been answered. Those that it does not
     /// confirm go on waiting.
-    pub(super) fn settle_claims(&mut self, filled: Filled) -> SmallVec<[Outcome; 4]> {
-        if self.claims.is_empty() {
-            return SmallVec::new();
-        }
+    pub(super) fn settle_claims(&mut self, filled: Filled) -> SmallVec<[Outcome; 2]> {
+        let Some(first) = self.claims.first() else { return SmallVec::new() };
+        let is_confirmed = filled.is_current && !filled.outrun;
         let sent = self.claims.iter().position(|claim| !claim.sent).unwrap_or(self.claims.len());
+        if is_confirmed && self.names.limit.admits(&self.cell, first.at, 1) {
+            // With all that is claimed there is room for more.
+            return self.claims.drain(..sent).map(|claim| Outcome { claim, stands: true }).collect();
+        }
         let mut claims = std::mem::take(&mut self.claims);
-        let later: SmallVec<[Claim; 0]> = claims.drain(sent..).collect();
+        let later: Claims = claims.drain(sent..).collect();
         // What was claimed later is not in Memcached yet.
         later.iter().for_each(|claim| self.take_back(claim));
         let mut lost = SmallVec::new();
@@ -96,7 +107,7 @@ impl Known {
             lost.push(Outcome { claim, stands: false });
         }
         later.iter().for_each(|claim| self.put_again(claim));
-        if filled.is_current && !filled.outrun {
+        if is_confirmed {
             lost.extend(claims.into_iter().map(|claim| Outcome { claim, stands: true }));
             self.claims = later;
         } else {

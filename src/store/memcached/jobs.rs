@@ -29,7 +29,7 @@ pub(super) struct Job {
     /// How it was decided.
     pub(super) verdicts: Verdicts,
     /// What has been charged for it and is to be confirmed.
-    pub(super) claimed: Option<Box<Claimed>>,
+    pub(super) claimed: Claimed,
     /// Its number among all.
     pub(super) number: u64,
 }
@@ -43,7 +43,7 @@ impl Job {
         worker: usize,
     ) -> Box<Self> {
         let (asked, places, verdicts) = (Instant::now(), SmallVec::new(), Verdicts::new());
-        Box::new(Self { asks, now, asked, reply, worker, places, verdicts, claimed: None, number: 0 })
+        Box::new(Self { asks, now, asked, reply, worker, places, verdicts, claimed: Claimed::new(), number: 0 })
     }
 
     /// Tells who waits for it. A receiver that is gone has given up waiting and let its request through: that it was
@@ -56,7 +56,7 @@ impl Job {
 
     /// How its claim for this ask stands, if it is claimed.
     pub(super) fn standing(&mut self, ask: usize) -> Option<&mut Standing> {
-        self.claimed.as_mut()?.0.get_mut(ask)
+        self.claimed.get_mut(ask)
     }
 
     /// Whether nobody waits for it any more. Of a charge nobody ever does.

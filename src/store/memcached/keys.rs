@@ -77,6 +77,7 @@ impl Names {
             Commands {
                 bucket,
                 count: Command::new(|key, out| wire::count(|out| name(key, out), out)),
+                look: Command::new(|key, out| wire::look(|out| name(key, out), out)),
                 add: Command::new(|key, out| wire::add(|out| name(key, out), lifetime, out)),
                 subtract: Command::new(|key, out| wire::subtract(|out| name(key, out), out)),
             }

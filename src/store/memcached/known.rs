@@ -10,7 +10,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::claims::Claim;
+use super::claims::Claims;
 use super::debts::{Debt, Debts, signed};
 use super::keys::Names;
 use super::whole::Whole;
@@ -41,12 +41,14 @@ pub(super) struct Known {
     /// The jobs that wait for it to be read.
     pub(super) waiting: SmallVec<[u64; 2]>,
     /// What was charged and is to be confirmed, in the order in which it was charged.
-    pub(super) claims: SmallVec<[Claim; 0]>,
+    pub(super) claims: Claims,
     pub(super) stage: Stage,
     /// Whether it was used since it was last looked at.
     pub(super) used: bool,
     /// Whether all of it was read in the last exchange.
     fresh: bool,
+    /// Whether all of it was ever read.
+    pub(super) was_read: bool,
     /// When Memcached was asked for what is known now, if that is what a decision needs.
     read: Option<Instant>,
 }
@@ -69,6 +71,8 @@ pub(super) enum Op {
     Add(Debt),
     /// Reads a counter: the place of its rate, and the bucket.
     Count(usize, u64),
+    /// Sees whether a counter that is known is still there, before it is added to.
+    Look,
     /// Replaces the state: what was charged to it, and the bytes.
     Swap(i64, Vec<u8>),
     /// Reads the state.
@@ -104,10 +108,11 @@ impl Known {
             debts,
             whole,
             waiting,
-            claims: SmallVec::new(),
+            claims: Claims::new(),
             stage,
             used: true,
             fresh: false,
+            was_read: false,
             read: None,
         }
     }
@@ -189,6 +194,11 @@ impl Known {
         for debt in debts.certain() {
             let Debt { place, bucket, amount, .. } = *debt;
             let Some(count) = cell.count(rates, place, bucket) else { continue };
+            // Otherwise it has just been read.
+            if !claims.is_empty() && count.saturating_add_signed(-amount) > 0 {
+                names.ready(place, bucket, *now, |commands| commands.look.put(&key, out));
+                ops.push(Op::Look);
+            }
             names.ready(place, bucket, *now, |commands| match u64::try_from(amount) {
                 Ok(amount) => {
                     commands.add.put(&key, out);
@@ -231,6 +241,7 @@ impl Known {
                 Op::Count(place, bucket) => {
                     filled.lost += self.learn(*place, *bucket, answer.count(), shrink);
                 }
+                Op::Look => filled.lost += u64::from(*answer == Answer::Missing),
                 Op::Swap(..) | Op::Value => {}
             }
         }
@@ -251,6 +262,7 @@ impl Known {
         filled.is_current = cell.newest(rates).all(|(place, bucket)| was_read(place, bucket));
         self.read = (filled.failed == 0 && filled.is_current && !filled.outrun).then_some(asked);
         self.fresh = filled.failed == 0 && ops.iter().any(|op| matches!(op, Op::Count(..)));
+        self.was_read |= self.fresh;
         filled
     }
 

@@ -4,14 +4,15 @@
 //! the process pass through one ledger, so each sees every admission before it, and a burst for one key gets exactly
 //! its limit. Those that wait for one cell share one read, and their increments travel as one.
 
+mod claimed;
+
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::Wish;
 use super::cells::{Cells, Place};
-use super::claims::{Claimed, Outcome, Standing};
+use super::claims::{Claimed, Standing};
 use super::desk::Post;
 use super::health::Health;
 use super::jobs::{Job, Jobs};
@@ -22,8 +23,17 @@ use super::wire::Answer;
 use crate::clock::Time;
 use crate::config::{self, OnError};
 
-/// For each limit of a job, as of when it is decided, and whether it admits.
-type Admits = SmallVec<[(Time, bool); 2]>;
+/// What a limit of a job says.
+struct Admit {
+    /// As of when it is decided.
+    now: Time,
+    admitted: bool,
+    /// Whether what is charged has to be confirmed.
+    is_claimed: bool,
+}
+
+/// For each limit of a job, what it says.
+type Admits = SmallVec<[Admit; 2]>;
 
 /// The book.
 pub(super) struct Ledger {
@@ -58,37 +68,42 @@ impl Ledger {
     }
 
     /// Takes on a job: decides it on the spot if all its servers are away, or if all that it asks for was just read and
-    /// has plenty of room; else when they have answered, or at the deadline.
+    /// has plenty of room; else when they have answered, or at the deadline. Where there was plenty of room it is charged
+    /// at once, and they are asked whether that stands: one exchange does for what takes two otherwise.
     pub(super) fn submit(&mut self, mut job: Box<Job>, deadline: Instant) {
         if job.is_given_up() {
             return;
         }
-        let is_claimed = self.strict && job.reply.is_some();
-        let (mut reachable, mut is_claimable) = (0, is_claimed);
+        // What a server that fails may or may not have counted is settled by deciding here, or has to be accepted.
+        let may_claim = job.reply.is_some() && (self.strict || self.on_error == OnError::Local);
+        let (mut reachable, mut is_claimable) = (0, may_claim);
         let mut admits = Admits::new();
         // Those that are to be had and have to be read.
         let mut unread: SmallVec<[Place; 2]> = SmallVec::new();
         for wish in &job.asks {
             let (place, known) = self.cells.of(wish, job.now, &self.health.forgotten);
             job.places.push(place);
-            admits.push((known.advance_for(&wish.limit, job.now, job.asked), true));
-            let plenty = (is_claimed || known.was_just_read(job.asked)) && known.has_plenty(&wish.limit, wish.need);
-            is_claimable = is_claimable && plenty && wish.cost > 0;
+            let now = known.advance_for(&wish.limit, job.now, job.asked);
+            let has_plenty = known.has_plenty(&wish.limit, wish.need);
+            let is_read = has_plenty && !self.strict && known.was_just_read(job.asked);
+            let may_claim = has_plenty && wish.cost > 0 && (self.strict || known.may_claim());
+            is_claimable = is_claimable && (is_read || may_claim);
+            admits.push(Admit { now, admitted: true, is_claimed: !is_read });
             if self.servers[known.server].state != State::Away {
                 reachable += 1;
-                if self.strict || !plenty {
+                if !is_read {
                     unread.push(place);
                 }
             }
         }
         let all = reachable == job.asks.len();
         if all && unread.is_empty() {
-            return self.carry_out(job, &admits, false);
+            return self.carry_out(job, &admits);
         }
         let number = self.jobs.next();
         self.jobs.push(job, unread.len(), deadline);
         if all && is_claimable {
-            self.jobs.take(number).into_iter().for_each(|job| self.carry_out(job, &admits, true));
+            self.jobs.take(number).into_iter().for_each(|job| self.carry_out(job, &admits));
         } else if !all && self.on_error != OnError::Local {
             // Who is dropped is told.
             self.jobs.take(number);
@@ -218,21 +233,6 @@ impl Ledger {
         }
     }
 
-    /// Lets nobody wait for a claim on this cell any more.
-    fn drop_claims(&mut self, cell: Place) {
-        for claim in std::mem::take(&mut self.cells.at(cell).claims) {
-            let number = claim.number;
-            match self.jobs.get_mut(number).and_then(|job| job.standing(claim.ask)) {
-                // What is in doubt stays charged: to give back what never arrived would let others pass for nothing.
-                Some(standing) if claim.sent => *standing = Standing::Unclaimed(true),
-                Some(standing) => *standing = Standing::Stands(claim),
-                None if claim.sent => {}
-                None => self.cells.at(cell).give_back(&claim),
-            }
-            self.give_up(number);
-        }
-    }
-
     /// One of the cells of a job is not to be had.
     fn give_up(&mut self, number: u64) {
         if self.on_error != OnError::Local {
@@ -240,30 +240,6 @@ impl Ledger {
         } else if let Some(job) = self.jobs.count_down(number) {
             self.decide_from_memory(job);
         }
-    }
-
-    /// Drops a job: who is dropped is told. What it was charged is given back if that means it is refused.
-    fn dismiss(&mut self, mut job: Box<Job>) {
-        let Some(claimed) = job.claimed.take() else { return };
-        for (ask, standing) in claimed.0.into_iter().enumerate() {
-            self.close(&job, ask, standing, self.on_error == OnError::Reject);
-        }
-    }
-
-    /// Ends what is open about a claim of a job that is decided: it is kept, or given back.
-    fn close(&mut self, job: &Job, ask: usize, standing: Standing, is_given_back: bool) {
-        let place = job.places[ask];
-        let known = self.cells.at(place);
-        if known.id() != job.asks[ask].cell() {
-            return;
-        }
-        match standing {
-            Standing::Stands(claim) if is_given_back => known.give_back(&claim),
-            // What is under way is given back when it is answered, since nobody waits for it any more.
-            Standing::Open if !is_given_back => known.withdraw(job.number, ask),
-            _ => return,
-        }
-        self.queue(place, true);
     }
 
     /// Ends the wait of those whose time is over; returns when the next one's is.
@@ -280,10 +256,11 @@ impl Ledger {
     /// Decides from what is known, because Memcached does not answer.
     fn decide_from_memory(&mut self, job: Box<Job>) {
         self.health.local.one();
-        match job.claimed {
+        if job.claimed.is_empty() {
+            self.judge(job, false);
+        } else {
             // What is not confirmed has been charged all the same.
-            Some(_) => self.conclude(job),
-            None => self.judge(job, false),
+            self.conclude(job);
         }
     }
 
@@ -314,72 +291,53 @@ impl Ledger {
                 (*place, known) = self.cells.of(wish, job.now, &self.health.forgotten);
             }
             let now = known.advance_for(&wish.limit, job.now, job.asked);
-            admits.push((now, free || wish.limit.admits(&known.cell, now, wish.need)));
+            let admitted = free || wish.limit.admits(&known.cell, now, wish.need);
+            admits.push(Admit { now, admitted, is_claimed });
         }
-        self.carry_out(job, &admits, is_claimed);
+        self.carry_out(job, &admits);
     }
 
-    /// Charges a job if all its limits admit it, and answers. If what is charged `is_claimed`, it has to be confirmed
-    /// first.
-    fn carry_out(&mut self, mut job: Box<Job>, admits: &Admits, is_claimed: bool) {
-        let all = job.asks.iter().zip(admits).all(|(wish, (_, admitted))| *admitted || wish.advisory);
-        let mut claimed = Claimed::default();
+    /// Charges a job if all its limits admit it, and answers, or waits until what has to be confirmed is.
+    fn carry_out(&mut self, mut job: Box<Job>, admits: &Admits) {
+        let all = job.asks.iter().zip(admits).all(|(wish, admit)| admit.admitted || wish.advisory);
+        let is_claimed = admits.iter().any(|admit| admit.is_claimed);
+        let mut claimed = Claimed::new();
         let mut open = 0;
         let Job { asks, places, verdicts, number, .. } = &mut *job;
         for (ask, (wish, place)) in asks.iter().zip(&*places).enumerate() {
             let known = self.cells.at(*place);
-            let (now, admitted) = admits[ask];
+            let Admit { now, admitted, is_claimed: is_open } = admits[ask];
             let charged = all && admitted && wish.cost > 0;
             if charged {
                 known.charge(&wish.limit, now, wish.cost);
             }
-            if charged && is_claimed && self.servers[known.server].state != State::Away {
-                known.claim(*number, ask, wish.cost);
-                claimed.0.push(Standing::Open);
-                open += 1;
+            if is_claimed && charged && self.servers[known.server].state != State::Away {
+                let claim = Box::new(known.claim(*number, ask, wish.cost));
+                claimed.push(if is_open {
+                    known.claims.push(claim);
+                    open += 1;
+                    Standing::Open
+                } else {
+                    // It is given back if another is lost.
+                    Standing::Stands(claim)
+                });
             } else if is_claimed {
-                claimed.0.push(Standing::Unclaimed(admitted));
+                claimed.push(Standing::Unclaimed(admitted));
             }
-            verdicts.push((wish.place, wish.limit.judge(&known.cell, now, wish.need, admitted)));
+            if open == 0 {
+                verdicts.push((wish.place, wish.limit.judge(&known.cell, now, wish.need, admitted)));
+            }
             if charged {
                 self.queue(*place, true);
             }
         }
         if open > 0 {
             verdicts.clear();
-            job.claimed = Some(Box::new(claimed));
+            job.claimed = claimed;
             self.jobs.put_back(job, open);
         } else {
             self.reply(job);
         }
-    }
-
-    /// One of the claims of a job is confirmed or lost.
-    fn settle(&mut self, cell: Place, Outcome { claim, stands }: Outcome) {
-        let number = claim.number;
-        match self.jobs.get_mut(number).and_then(|job| job.standing(claim.ask)) {
-            Some(standing) => *standing = if stands { Standing::Stands(claim) } else { Standing::Lost },
-            // Who waited for it has been refused.
-            None if stands => self.cells.at(cell).give_back(&claim),
-            None => {}
-        }
-        if let Some(job) = self.jobs.count_down(number) {
-            self.conclude(job);
-        }
-    }
-
-    /// Decides a job whose claims are settled, as far as they will be: if one is lost, all are given back.
-    fn conclude(&mut self, mut job: Box<Job>) {
-        let Some(claimed) = job.claimed.take() else { return };
-        let lost = |(wish, standing): (&Wish, &Standing)| !wish.advisory && matches!(standing, Standing::Lost);
-        let refused = job.asks.iter().zip(&claimed.0).any(lost);
-        for (ask, standing) in claimed.0.into_iter().enumerate() {
-            let admitted = !matches!(standing, Standing::Lost | Standing::Unclaimed(false));
-            self.close(&job, ask, standing, refused);
-            let (wish, known) = (&job.asks[ask], self.cells.at(job.places[ask]));
-            job.verdicts.push((wish.place, wish.limit.judge(&known.cell, known.now, wish.need, admitted)));
-        }
-        self.reply(job);
     }
 
     /// Sends a job back to who waits for it.

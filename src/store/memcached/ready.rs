@@ -13,8 +13,9 @@ pub(super) struct Ready(Box<[Option<Commands>]>);
 #[derive(Debug)]
 pub(super) struct Commands {
     pub(super) bucket: u64,
-    /// Reads the counter.
+    /// Reads the counter, and sees whether there is one.
     pub(super) count: Command,
+    pub(super) look: Command,
     /// Adds to it, and takes from it: the amounts are yet to follow.
     pub(super) add: Command,
     pub(super) subtract: Command,

@@ -22,6 +22,13 @@ pub(super) fn count(name: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
     out.extend_from_slice(b" v\r\n");
 }
 
+/// Sees whether there is a count of that name.
+pub(super) fn look(name: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
+    out.extend_from_slice(b"mg ");
+    name(out);
+    out.extend_from_slice(b"\r\n");
+}
+
 /// Adds to the count of that name and reads it then. Where it is missing, it is begun and lives for `lifetime`. What
 /// [`amounts`] writes goes with it.
 pub(super) fn add(name: impl FnOnce(&mut Vec<u8>), lifetime: u32, out: &mut Vec<u8>) {
@@ -119,6 +126,7 @@ pub(super) fn answer(input: &[u8]) -> Result<Option<(Answer<'_>, usize)>, Garbag
     match input {
         // Nearly all that is answered to those who count: nothing yet, or a number of less than ten digits.
         [b'E', b'N', b'\r', b'\n', ..] => Ok(Some((Answer::Missing, 4))),
+        [b'H', b'D', b'\r', b'\n', ..] => Ok(Some((Answer::Done, 4))),
         [b'V', b'A', b' ', size @ b'0'..=b'9', b'\r', b'\n', ..] => value_of(input, 6, usize::from(size - b'0'), None),
         _ => any_answer(input),
     }
@@ -192,6 +200,7 @@ mod tests {
     #[test]
     fn commands_are_those_of_the_protocol() {
         assert_eq!(written(|out| count(name, out)), "mg gw:l:k#s.7 v\r\n");
+        assert_eq!(written(|out| look(name, out)), "mg gw:l:k#s.7\r\n");
         assert_eq!(written(|out| add(name, 60, out)), "ma gw:l:k#s.7 v N60");
         assert_eq!(written(|out| amounts(3, 12, out)), " D3 J12\r\n");
         assert_eq!(written(|out| subtract(name, out)), "ma gw:l:k#s.7 v MD");

@@ -140,6 +140,27 @@ fn what_was_read_answers_for_a_moment() {
 }
 
 #[test]
+fn where_there_is_room_one_exchange_reads_and_counts() {
+    let limit = limit(0, 10);
+    let key = key_on(0, 1, &limit);
+    let mut world = World::new(2, 1, LOCAL, vec![vec![wish(&limit, key)]]);
+    let begin = [Step::Connect(0, 0), Step::Connect(1, 0), ask(0, 0, 1)];
+    begin.iter().chain(&exchange(0, 0, 2)).for_each(|step| world.run(step));
+    [Step::Moment, ask(0, 0, 1)].iter().chain(&exchange(0, 0, 1)).for_each(|step| world.run(step));
+    assert_eq!(answered(&world), 2);
+    assert_eq!(counted(&mut world, 0, key), 2, "it is counted already");
+
+    // Another gateway takes the rest, which this one does not know.
+    (0..9).for_each(|_| world.run(&ask(1, 0, 1)));
+    exchange(1, 0, 2).iter().for_each(|step| world.run(step));
+    assert_eq!(admitted(&world.decided, key), 10);
+    [Step::Moment, ask(0, 0, 1)].iter().chain(&exchange(0, 0, 1)).for_each(|step| world.run(step));
+    assert_eq!((answered(&world), admitted(&world.decided, key)), (12, 10), "it is too late");
+    world.settle();
+    assert_eq!(counted(&mut world, 0, key), 10, "and what it had claimed is given back");
+}
+
+#[test]
 fn a_state_that_was_written_and_could_not_be_read_is_known_again() {
     let limit = limit(BUCKET, 8);
     let mut world = World::new(1, 1, LOCAL, vec![vec![wish(&limit, key_on(0, 1, &limit))]]);

@@ -1,0 +1,76 @@
+//! Jobs that were charged first, and what becomes of them: a claim is confirmed, is lost, or cannot be had an answer to.
+
+use super::super::cells::Place;
+use super::super::claims::{Outcome, Standing};
+use super::super::jobs::Job;
+use super::Ledger;
+use crate::config::OnError;
+use crate::store::memcached::Wish;
+
+impl Ledger {
+    /// One of the claims of a job is confirmed or lost.
+    pub(super) fn settle(&mut self, cell: Place, Outcome { claim, stands }: Outcome) {
+        let number = claim.number;
+        match self.jobs.get_mut(number).and_then(|job| job.standing(claim.ask)) {
+            Some(standing) => *standing = if stands { Standing::Stands(claim) } else { Standing::Lost },
+            // Who waited for it has been refused.
+            None if stands => self.cells.at(cell).give_back(&claim),
+            None => {}
+        }
+        if let Some(job) = self.jobs.count_down(number) {
+            self.conclude(job);
+        }
+    }
+
+    /// Decides a job whose claims are settled, as far as they will be: if one is lost, all are given back.
+    pub(super) fn conclude(&mut self, mut job: Box<Job>) {
+        let claimed = std::mem::take(&mut job.claimed);
+        let lost = |(wish, standing): (&Wish, &Standing)| !wish.advisory && matches!(standing, Standing::Lost);
+        let refused = job.asks.iter().zip(&claimed).any(lost);
+        for (ask, standing) in claimed.into_iter().enumerate() {
+            let admitted = !matches!(standing, Standing::Lost | Standing::Unclaimed(false));
+            self.close(&job, ask, standing, refused);
+            let (wish, known) = (&job.asks[ask], self.cells.at(job.places[ask]));
+            job.verdicts.push((wish.place, wish.limit.judge(&known.cell, known.now, wish.need, admitted)));
+        }
+        self.reply(job);
+    }
+
+    /// Drops a job: who is dropped is told. What it was charged is given back if that means it is refused.
+    pub(super) fn dismiss(&mut self, mut job: Box<Job>) {
+        for (ask, standing) in std::mem::take(&mut job.claimed).into_iter().enumerate() {
+            self.close(&job, ask, standing, self.on_error == OnError::Reject);
+        }
+    }
+
+    /// Ends what is open about a claim of a job that is decided: it is kept, or given back.
+    fn close(&mut self, job: &Job, ask: usize, standing: Standing, is_given_back: bool) {
+        let place = job.places[ask];
+        let known = self.cells.at(place);
+        if known.id() != job.asks[ask].cell() {
+            return;
+        }
+        match standing {
+            Standing::Stands(claim) if is_given_back => known.give_back(&claim),
+            // What is under way is given back when it is answered, since nobody waits for it any more.
+            Standing::Open if !is_given_back => known.withdraw(job.number, ask),
+            _ => return,
+        }
+        self.queue(place, true);
+    }
+
+    /// Lets nobody wait for a claim on this cell any more.
+    pub(super) fn drop_claims(&mut self, cell: Place) {
+        for claim in std::mem::take(&mut self.cells.at(cell).claims) {
+            let number = claim.number;
+            match self.jobs.get_mut(number).and_then(|job| job.standing(claim.ask)) {
+                // What is in doubt stays charged: to give back what never arrived would let others pass for nothing.
+                Some(standing) if claim.sent => *standing = Standing::Unclaimed(true),
+                Some(standing) => *standing = Standing::Stands(claim),
+                None if claim.sent => {}
+                None => self.cells.at(cell).give_back(&claim),
+            }
+            self.give_up(number);
+        }
+    }
+}
