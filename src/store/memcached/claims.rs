@@ -1,8 +1,9 @@
-//! Admissions that wait until Memcached has confirmed them: `strict`.
+//! Admissions that wait until Memcached has confirmed them: with `strict` all, else where there is plenty of room.
 //!
 //! What is admitted is added to the counters first; the answer is the count after all gateways. What others have taken
-//! the place of is given back, and refused. So across any number of gateways no more is admitted than the limit allows:
-//! of those that add to a counter at once, only they are admitted who find their own share within the limit.
+//! the place of is given back, and refused. So if all is claimed, across any number of gateways no more is admitted than
+//! the limit allows: of those that add to a counter at once, only they are admitted who find their own share within it.
+//! And it takes one exchange where reading first and adding later takes two.
 //!
 //! A claim is confirmed by an exchange that also read the newest bucket after it was made. At the turn of a bucket, a
 //! claim on the old one is late: whoever counts in the new one may have read the old one before. So it is looked at
