@@ -147,12 +147,17 @@ impl Ledger {
     pub(super) fn answered(&mut self, server: usize, answers: &[Answer<'_>], begun: Instant, now: Time) -> bool {
         let Some(exchange) = self.servers[server].answered() else { return true };
         let (mut at, mut failed) = (0, 0);
-        for (cell, length) in exchange.cells {
+        for (cell, length) in &exchange.cells {
             let (ops, answers) = (&exchange.ops[at..at + length], &answers[at..at + length]);
             at += length;
-            failed += self.fill(cell, (ops, answers), begun, now);
+            failed += self.fill(*cell, (ops, answers), begun, now);
         }
-        failed == 0 || failed < at
+        let is_good = failed == 0 || failed < at;
+        if !is_good {
+            // It is as good as away, and what is owed waits until it is back.
+            exchange.cells.iter().for_each(|(cell, _)| self.queue(*cell, true));
+        }
+        is_good
     }
 
     /// Takes over the answers on one cell and decides what waited for it; returns how many failed.

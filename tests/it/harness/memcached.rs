@@ -1,7 +1,7 @@
 //! A real memcached that can be killed, stopped and started again on the same port.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -131,7 +131,8 @@ impl Memcached {
 
     /// Notes the names of all counters in it.
     fn list(&self) {
-        let dump = self.tell("lru_crawler metadump all\r\n", "END");
+        // One that has just started may leave this without an answer.
+        let Ok(dump) = self.try_tell("lru_crawler metadump all\r\n", "END") else { return };
         let names = dump.iter().filter_map(|line| line.strip_prefix("key=gw%3A")?.split(' ').next());
         let names = names.map(|name| format!("gw:{}", name.replace("%3A", ":").replace("%23", "#")));
         // A list may lack some: what was in one before is asked for again.
@@ -163,11 +164,15 @@ impl Memcached {
 
     /// Sends commands and reads the lines of their answers, until one that is `last`.
     pub(crate) fn tell(&self, commands: &str, last: &str) -> Vec<String> {
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        stream.write_all(commands.as_bytes()).unwrap();
-        let lines = BufReader::new(stream).lines().map(Result::unwrap);
-        lines.take_while(|line| line != last).collect()
+        self.try_tell(commands, last).unwrap()
+    }
+
+    fn try_tell(&self, commands: &str, last: &str) -> io::Result<Vec<String>> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.write_all(commands.as_bytes())?;
+        let lines = BufReader::new(stream).lines();
+        lines.take_while(|line| line.as_ref().map_or(true, |line| line != last)).collect()
     }
 }
 

@@ -92,6 +92,20 @@ fn what_a_server_could_not_do_is_done_later() {
     }
 }
 
+#[test]
+fn what_a_server_that_did_nothing_is_owed_is_written_when_it_is_back() {
+    for begin in [vec![], [vec![ask(0, 0, 1)], exchange(0, 0, 2), vec![Step::Moment]].concat()] {
+        let known = u64::from(!begin.is_empty());
+        let mut steps = [begin, vec![ask(0, 0, 1), Step::Send(0, 0), Step::Fail(0, u64::MAX)]].concat();
+        steps.extend([Step::Execute(0, 0), Step::Answer(0, 0)]);
+        for kind in 0..KINDS {
+            let (mut world, key) = two_gateways(kind, &steps);
+            assert_eq!(admitted(&world.decided, key), 1 + known, "{kind}");
+            assert_eq!(counted(&mut world, kind, key), 1 + known, "{kind}");
+        }
+    }
+}
+
 /// How many of those who asked a gateway have been answered.
 fn answered(world: &World) -> usize {
     world.decided.iter().filter(|decided| decided.verdicts.is_some()).count()
