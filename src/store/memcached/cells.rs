@@ -73,6 +73,15 @@ impl Cells {
         (place, known)
     }
 
+    /// The cell that was at `place` when it was asked for. One that nobody waits for, because its server is away or it has
+    /// just been read, may have had to make room since: then it is begun anew.
+    pub(super) fn again(&mut self, place: &mut Place, wish: &Wish, now: Time, forgotten: &Counter) -> &mut Known {
+        if self.at(*place).id() != wish.cell() {
+            *place = self.of(wish, now, forgotten).0;
+        }
+        self.at(*place)
+    }
+
     fn add(&mut self, cell: Fingerprint, wish: &Wish, now: Time, forgotten: &Counter) -> Place {
         let names = self.names.of(&wish.limit);
         let server = names.server(wish.key, &self.servers);

@@ -74,9 +74,9 @@ impl Ledger {
         if job.is_given_up() {
             return;
         }
-        // What a server that fails may or may not have counted is settled by deciding here, or has to be accepted.
-        let may_claim = job.reply.is_some() && (self.strict || self.on_error == OnError::Local);
-        let (mut reachable, mut is_claimable) = (0, may_claim);
+        // If no decision is made here when a server fails, what it was asked to count would be counted for nobody.
+        let mut is_claimable = job.reply.is_some() && (self.strict || self.on_error == OnError::Local);
+        let mut reachable = 0;
         let mut admits = Admits::new();
         // Those that are to be had and have to be read.
         let mut unread: SmallVec<[Place; 2]> = SmallVec::new();
@@ -290,11 +290,7 @@ impl Ledger {
         let free = job.reply.is_none();
         let mut admits = Admits::new();
         for (wish, place) in job.asks.iter().zip(&mut job.places) {
-            let mut known = self.cells.at(*place);
-            if known.id() != wish.cell() {
-                // A cell that nobody waits for, because its server is away, may have had to make room.
-                (*place, known) = self.cells.of(wish, job.now, &self.health.forgotten);
-            }
+            let known = self.cells.again(place, wish, job.now, &self.health.forgotten);
             let now = known.advance_for(&wish.limit, job.now, job.asked);
             let admitted = free || wish.limit.admits(&known.cell, now, wish.need);
             admits.push(Admit { now, admitted, is_claimed });

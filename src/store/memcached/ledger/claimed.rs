@@ -30,7 +30,8 @@ impl Ledger {
         for (ask, standing) in claimed.into_iter().enumerate() {
             let admitted = !matches!(standing, Standing::Lost | Standing::Unclaimed(false));
             self.close(&job, ask, standing, refused);
-            let (wish, known) = (&job.asks[ask], self.cells.at(job.places[ask]));
+            let wish = &job.asks[ask];
+            let known = self.cells.again(&mut job.places[ask], wish, job.now, &self.health.forgotten);
             job.verdicts.push((wish.place, wish.limit.judge(&known.cell, known.now, wish.need, admitted)));
         }
         self.reply(job);
