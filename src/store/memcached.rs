@@ -76,6 +76,7 @@ enum Hand {
 fn apart(work: Work) {
     // Looking up names is all that blocks; a name that hangs is not to hold up the others.
     let threads = 2 * work.config.servers.len();
+    let desks = work.desks.clone();
     let mut builder = Builder::new_current_thread();
     match builder.enable_all().max_blocking_threads(threads).build_local(LocalOptions::default()) {
         Ok(runtime) => {
@@ -83,7 +84,10 @@ fn apart(work: Work) {
             // Without waiting for a name that is being looked up.
             runtime.shutdown_background();
         }
-        Err(error) => tracing::error!(%error, "nothing talks to memcached"),
+        Err(error) => {
+            tracing::error!(%error, "nothing talks to memcached");
+            desks.clear();
+        }
     }
 }
 

@@ -9,10 +9,13 @@
 //! claim on the old one is late: whoever counts in the new one may have read the old one before. So it is looked at
 //! again, after the new bucket was read; then at least one of the two knows of the other.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
+use super::Wish;
 use super::debts::signed;
-use super::known::{Filled, Known, Stage};
+use super::known::{Known, Stage};
 use crate::clock::Time;
 use crate::limit::Limit;
 
@@ -24,6 +27,8 @@ pub(super) struct Claim {
     /// Which of its asks.
     pub(super) ask: usize,
     pub(super) cost: u64,
+    /// By whose quota it was made: limits of the same shape share a cell.
+    limit: Arc<Limit>,
     /// When it was made. It is to fit as of then: later, what it was counted with may have faded.
     at: Time,
     /// Where it was counted: places of rates, and buckets.
@@ -61,9 +66,10 @@ pub(super) enum Standing {
 
 impl Known {
     /// A claim on what has just been charged.
-    pub(super) fn claim(&self, number: u64, ask: usize, cost: u64) -> Claim {
-        let buckets = self.cell.newest(self.names.limit.rates()).collect();
-        Claim { number, ask, cost, at: self.now, buckets, sent: false }
+    pub(super) fn claim(&self, number: u64, ask: usize, wish: &Wish) -> Claim {
+        let (limit, cost) = (wish.limit.clone(), wish.cost);
+        let buckets = self.cell.newest(limit.rates()).collect();
+        Claim { number, ask, cost, limit, at: self.now, buckets, sent: false }
     }
 
     /// Whether something may be claimed before it was read what others have counted meanwhile, if nobody is strict: then
@@ -82,13 +88,12 @@ impl Known {
             && limit.admits(&self.cell, self.now, need.saturating_add(margin))
     }
 
-    /// What became of the claims that were part of the exchange that has just been answered. Those that it does not
-    /// confirm go on waiting.
-    pub(super) fn settle_claims(&mut self, filled: Filled) -> SmallVec<[Outcome; 2]> {
-        let Some(first) = self.claims.first() else { return SmallVec::new() };
-        let is_confirmed = filled.is_current && !filled.outrun;
+    /// What became of the claims that were part of the exchange that has just been answered. If it confirms none, those
+    /// that are not lost go on waiting.
+    pub(super) fn settle_claims(&mut self, is_confirmed: bool) -> SmallVec<[Outcome; 2]> {
         let sent = self.claims.iter().position(|claim| !claim.sent).unwrap_or(self.claims.len());
-        if is_confirmed && self.names.limit.admits(&self.cell, first.at, 1) {
+        let has_room = |claim: &Claim| claim.limit.admits(&self.cell, claim.at, 1);
+        if is_confirmed && self.claims[..sent].iter().all(|claim| has_room(claim)) {
             // With all that is claimed there is room for more.
             return self.claims.drain(..sent).map(|claim| Outcome { claim, stands: true }).collect();
         }
@@ -99,7 +104,7 @@ impl Known {
         let mut lost = SmallVec::new();
         while let Some(claim) = claims.pop() {
             self.take_back(&claim);
-            if self.names.limit.admits(&self.cell, claim.at, claim.cost) {
+            if claim.limit.admits(&self.cell, claim.at, claim.cost) {
                 self.put_again(&claim);
                 claims.push(claim);
                 break;

@@ -71,8 +71,8 @@ pub(super) enum Op {
     Add(Debt),
     /// Reads a counter: the place of its rate, and the bucket.
     Count(usize, u64),
-    /// Sees whether a counter that is known is still there, before it is added to.
-    Look,
+    /// Sees whether a counter is there before it is added to, and whether it should be.
+    Look(bool),
     /// Replaces the state: what was charged to it, and the bytes.
     Swap(i64, Vec<u8>),
     /// Reads the state.
@@ -191,13 +191,16 @@ impl Known {
             || whole.is_some()
             || !claims.is_empty()
             || !cell.newest(rates).all(|(place, bucket)| is_owed(place, bucket));
+        // What nothing is read with is looked at: if the server answers, but cannot write, that is no reason to leave it.
+        let is_alone =
+            read && whole.is_none() && cell.counts_mut(rates).all(|(place, bucket, _)| is_owed(place, bucket));
         for debt in debts.certain() {
             let Debt { place, bucket, amount, .. } = *debt;
             let Some(count) = cell.count(rates, place, bucket) else { continue };
-            // Otherwise it has just been read.
-            if !claims.is_empty() && count.saturating_add_signed(-amount) > 0 {
+            let is_known = count.saturating_add_signed(-amount) > 0;
+            if is_alone || is_known && !claims.is_empty() {
                 names.ready(place, bucket, *now, |commands| commands.look.put(&key, out));
-                ops.push(Op::Look);
+                ops.push(Op::Look(is_known));
             }
             names.ready(place, bucket, *now, |commands| match u64::try_from(amount) {
                 Ok(amount) => {
@@ -241,7 +244,7 @@ impl Known {
                 Op::Count(place, bucket) => {
                     filled.lost += self.learn(*place, *bucket, answer.count(), shrink);
                 }
-                Op::Look => filled.lost += u64::from(*answer == Answer::Missing),
+                Op::Look(is_known) => filled.lost += u64::from(*is_known && *answer == Answer::Missing),
                 Op::Swap(..) | Op::Value => {}
             }
         }

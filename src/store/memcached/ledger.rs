@@ -163,21 +163,22 @@ impl Ledger {
     /// Takes over the answers on one cell and decides what waited for it; returns how many failed.
     fn fill(&mut self, cell: Place, (ops, answers): (&[Op], &[Answer<'_>]), begun: Instant, now: Time) -> usize {
         let known = self.cells.at(cell);
-        if now > known.now && !known.claims.is_empty() {
+        if self.strict && now > known.now && !known.claims.is_empty() {
             // It may be late for them.
             known.advance(&known.names.limit.clone(), now);
         }
         let filled = known.fill(ops, answers, begun, self.strict);
         self.health.lost.add(filled.lost);
         known.stage = Stage::Idle;
-        let outcomes = if filled.failed > 0 { SmallVec::new() } else { known.settle_claims(filled) };
+        let is_confirmed = !filled.outrun && (filled.is_current || !self.strict);
+        let outcomes = if filled.failed > 0 { SmallVec::new() } else { known.settle_claims(is_confirmed) };
         let waiting = match filled.is_current {
             true => std::mem::take(&mut known.waiting),
             // A new bucket has begun since it was asked for.
             false => SmallVec::new(),
         };
         if filled.failed > 0 {
-            self.drop_claims(cell);
+            self.drop_claims(cell, false);
         }
         for outcome in outcomes {
             self.settle(cell, outcome);
@@ -232,7 +233,7 @@ impl Ledger {
 
     /// Lets nobody wait for this cell any more.
     fn abandon(&mut self, cell: Place) {
-        self.drop_claims(cell);
+        self.drop_claims(cell, true);
         for number in std::mem::take(&mut self.cells.at(cell).waiting) {
             self.give_up(number);
         }
@@ -313,7 +314,7 @@ impl Ledger {
                 known.charge(&wish.limit, now, wish.cost);
             }
             if is_claimed && charged && self.servers[known.server].state != State::Away {
-                let claim = Box::new(known.claim(*number, ask, wish.cost));
+                let claim = Box::new(known.claim(*number, ask, wish));
                 claimed.push(if is_open {
                     known.claims.push(claim);
                     open += 1;

@@ -60,15 +60,15 @@ impl Ledger {
         self.queue(place, true);
     }
 
-    /// Lets nobody wait for a claim on this cell any more.
-    pub(super) fn drop_claims(&mut self, cell: Place) {
+    /// Lets nobody wait for a claim on this cell any more. What was sent is in doubt unless it was answered.
+    pub(super) fn drop_claims(&mut self, cell: Place, is_in_doubt: bool) {
         for claim in std::mem::take(&mut self.cells.at(cell).claims) {
             let number = claim.number;
             match self.jobs.get_mut(number).and_then(|job| job.standing(claim.ask)) {
                 // What is in doubt stays charged: to give back what never arrived would let others pass for nothing.
-                Some(standing) if claim.sent => *standing = Standing::Unclaimed(true),
+                Some(standing) if claim.sent && is_in_doubt => *standing = Standing::Unclaimed(true),
                 Some(standing) => *standing = Standing::Stands(claim),
-                None if claim.sent => {}
+                None if claim.sent && is_in_doubt => {}
                 None => self.cells.at(cell).give_back(&claim),
             }
             self.give_up(number);

@@ -175,6 +175,40 @@ fn where_there_is_room_one_exchange_reads_and_counts() {
 }
 
 #[test]
+fn a_claim_is_judged_by_the_quota_that_it_was_made_by() {
+    let (gold, free) = (limit(0, 100), limit(0, 10));
+    let key = key_on(0, 1, &gold);
+    for mode in [LOCAL, STRICT] {
+        let mut world = World::new(1, 1, mode, vec![vec![wish(&gold, key)], vec![wish(&free, key)]]);
+        let begin = [Step::Connect(0, 0), ask(0, 0, 50)];
+        begin.iter().chain(&exchange(0, 0, 2)).for_each(|step| world.run(step));
+        let both = [Step::Moment, ask(0, 0, 1), Step::Send(0, 0), ask(0, 1, 1)];
+        both.iter().for_each(|step| world.run(step));
+        [Step::Execute(0, 0), Step::Answer(0, 0)].iter().for_each(|step| world.run(step));
+        world.settle();
+        let admitted: Vec<_> = world.decided.iter().map(Decided::admitted).collect();
+        assert_eq!(admitted, [true, true, false], "{mode:?}");
+        assert_eq!(counted(&mut world, 0, key), 51);
+    }
+}
+
+#[test]
+fn a_counter_that_cannot_be_written_keeps_no_server_away() {
+    let (mut world, key) = two_gateways(6, &[ask(0, 0, 1)]);
+    [Step::Moment, ask(0, 0, 1), Step::Send(0, 0)].iter().for_each(|step| world.run(step));
+    // Nothing of this exchange is done; of the next one only what reads.
+    [Step::Fail(0, 0b11), Step::Execute(0, 0), Step::Answer(0, 0)].iter().for_each(|step| world.run(step));
+    assert!(!world.is_up(0, 0));
+    [Step::Connect(0, 0), Step::Send(0, 0), Step::Fail(0, 0b10)].iter().for_each(|step| world.run(step));
+    [Step::Execute(0, 0), Step::Answer(0, 0)].iter().for_each(|step| world.run(step));
+    assert!(world.is_up(0, 0));
+    assert_eq!(counted(&mut world, 6, key), 1, "it could not be written");
+    world.run(&ask(0, 0, 1));
+    world.settle();
+    assert_eq!(counted(&mut world, 6, key), 3, "and is when somebody asks");
+}
+
+#[test]
 fn a_state_that_was_written_and_could_not_be_read_is_known_again() {
     let limit = limit(BUCKET, 8);
     let mut world = World::new(1, 1, LOCAL, vec![vec![wish(&limit, key_on(0, 1, &limit))]]);

@@ -329,6 +329,10 @@ impl World {
         }
     }
 
+    pub(super) fn is_up(&self, gateway: usize, server: usize) -> bool {
+        self.gateways[gateway].links[server].is_up
+    }
+
     pub(super) fn connect(&mut self, gateway: usize, server: usize) {
         let Gateway { ledger, links, .. } = &mut self.gateways[gateway];
         if !std::mem::replace(&mut links[server].is_up, true) {
