@@ -38,7 +38,7 @@ use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
 
-use book::Work;
+use book::{Closing, Work};
 use desk::Desks;
 use jobs::Job;
 use refused::Refused;
@@ -76,7 +76,6 @@ enum Hand {
 fn apart(work: Work) {
     // Looking up names is all that blocks; a name that hangs is not to hold up the others.
     let threads = 2 * work.config.servers.len();
-    let desks = work.desks.clone();
     let mut builder = Builder::new_current_thread();
     match builder.enable_all().max_blocking_threads(threads).build_local(LocalOptions::default()) {
         Ok(runtime) => {
@@ -84,10 +83,7 @@ fn apart(work: Work) {
             // Without waiting for a name that is being looked up.
             runtime.shutdown_background();
         }
-        Err(error) => {
-            tracing::error!(%error, "nothing talks to memcached");
-            desks.clear();
-        }
+        Err(error) => tracing::error!(%error, "nothing talks to memcached"),
     }
 }
 
@@ -130,7 +126,8 @@ impl Memcached {
         let refused = Arc::new(Refused::new(if config.strict { BRIEFLY } else { u64::MAX }));
         let is_local = config.on_error == OnError::Local;
         let (told, noted) = (health.clone(), refused.clone());
-        let work = Work { config: config.clone(), desks: desks.clone(), posts, health: told, refused: noted };
+        let closing = Closing(desks.clone());
+        let work = Work { config: config.clone(), closing, posts, health: told, refused: noted };
         let hand = match workers {
             1 => Hand::Awaited(Box::new(work)),
             _ => Hand::Thread(thread::Builder::new().name("memcached".to_owned()).spawn(|| apart(work))?),

@@ -39,8 +39,8 @@ pub(super) struct Book {
     posts: Vec<UnboundedSender<Post>>,
 }
 
-/// Clears the desks when the work ends, however it ends: then nobody waits for it in vain.
-struct Closing(Arc<Desks>);
+/// Clears the desks when the work ends, however it ends, or never begins: then nobody waits for it in vain.
+pub(super) struct Closing(pub(super) Arc<Desks>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
@@ -51,15 +51,15 @@ impl Drop for Closing {
 /// What is to be done, before it is known on which thread.
 pub(super) struct Work {
     pub(super) config: config::Memcached,
-    pub(super) desks: Arc<Desks>,
+    pub(super) closing: Closing,
     pub(super) posts: Vec<UnboundedSender<Post>>,
     pub(super) health: Arc<Health>,
     pub(super) refused: Arc<Refused>,
 }
 
 /// Works until the desks are closed, and then until Memcached knows all, or `timeout` has passed.
-pub(super) async fn run(Work { config, desks, posts, health, refused }: Work) {
-    let _closing = Closing(desks.clone());
+pub(super) async fn run(Work { config, closing, posts, health, refused }: Work) {
+    let desks = closing.0.clone();
     let book = Rc::new(Book {
         ledger: RefCell::new(Ledger::new(&config, posts.len(), health.clone(), refused)),
         health,

@@ -5,8 +5,8 @@
 //! the limit allows: of those that add to a counter at once, only they are admitted who find their own share within it.
 //! And it takes one exchange where reading first and adding later takes two.
 //!
-//! A claim is confirmed by an exchange that also read the newest bucket after it was made. At the turn of a bucket, a
-//! claim on the old one is late: whoever counts in the new one may have read the old one before. So it is looked at
+//! With `strict` a claim is confirmed by an exchange that also read the newest bucket after it was made. At the turn of a
+//! bucket, a claim on the old one is late: whoever counts in the new one may have read the old one before. So it is looked at
 //! again, after the new bucket was read; then at least one of the two knows of the other.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::clock::Time;
 use crate::limit::Limit;
 
 /// Something charged to a cell that is to be confirmed.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Claim {
     /// The job.
     pub(super) number: u64,
@@ -58,7 +58,7 @@ pub(super) enum Standing {
     Unclaimed(bool),
     /// Not confirmed yet.
     Open,
-    /// Confirmed.
+    /// Confirmed, or in no need of that.
     Stands(Box<Claim>),
     /// Given back, because others were there first.
     Lost,
@@ -72,8 +72,8 @@ impl Known {
         Claim { number, ask, cost, limit, at: self.now, buckets, sent: false }
     }
 
-    /// Whether something may be claimed before it was read what others have counted meanwhile, if nobody is strict: then
-    /// what is given back may hide from others for as long as it counts, so that is one request's cost at most.
+    /// Whether something may be claimed without `strict`. Who sees it before it is given back takes it for admitted as long
+    /// as it counts, so it is one request's cost at a time, and never blindly.
     pub(super) fn may_claim(&self) -> bool {
         self.was_read && self.stage != Stage::Asked && self.waiting.is_empty() && self.claims.is_empty()
     }

@@ -63,9 +63,8 @@ impl Names {
 
     /// Hands on the commands about one bucket's counters, of the rate at `place`.
     pub(super) fn ready(&self, place: usize, bucket: u64, now: Time, then: impl FnOnce(&Commands)) {
-        let infix = &self.rates[place].infix;
-        let mut ready = self.rates[place].ready.borrow_mut();
-        then(ready.of(bucket, || {
+        let OfRate { infix, ready } = &self.rates[place];
+        then(ready.borrow_mut().of(bucket, || {
             let name = |key: &mut usize, out: &mut Vec<u8>| {
                 out.extend_from_slice(self.head.as_bytes());
                 *key = out.len();

@@ -198,18 +198,20 @@ impl Known {
             let Debt { place, bucket, amount, .. } = *debt;
             let Some(count) = cell.count(rates, place, bucket) else { continue };
             let is_known = count.saturating_add_signed(-amount) > 0;
-            if is_alone || is_known && !claims.is_empty() {
-                names.ready(place, bucket, *now, |commands| commands.look.put(&key, out));
-                ops.push(Op::Look(is_known));
-            }
-            names.ready(place, bucket, *now, |commands| match u64::try_from(amount) {
-                Ok(amount) => {
-                    commands.add.put(&key, out);
-                    wire::amounts(amount, count.max(amount), out);
+            names.ready(place, bucket, *now, |commands| {
+                if is_alone || is_known && !claims.is_empty() {
+                    commands.look.put(&key, out);
+                    ops.push(Op::Look(is_known));
                 }
-                Err(_) => {
-                    commands.subtract.put(&key, out);
-                    wire::amount(amount.unsigned_abs(), out);
+                match u64::try_from(amount) {
+                    Ok(amount) => {
+                        commands.add.put(&key, out);
+                        wire::amounts(amount, count.max(amount), out);
+                    }
+                    Err(_) => {
+                        commands.subtract.put(&key, out);
+                        wire::amount(amount.unsigned_abs(), out);
+                    }
                 }
             });
             ops.push(Op::Add(*debt));

@@ -326,17 +326,18 @@ impl Ledger {
             } else if is_claimed {
                 claimed.push(Standing::Unclaimed(admitted));
             }
-            if open == 0 {
+            if !is_claimed {
                 verdicts.push((wish.place, wish.limit.judge(&known.cell, now, wish.need, admitted)));
             }
             if charged {
                 self.queue(*place, true);
             }
         }
+        job.claimed = claimed;
         if open > 0 {
-            verdicts.clear();
-            job.claimed = claimed;
             self.jobs.put_back(job, open);
+        } else if is_claimed {
+            self.conclude(job);
         } else {
             self.reply(job);
         }

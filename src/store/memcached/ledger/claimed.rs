@@ -1,11 +1,11 @@
 //! Jobs that were charged first, and what becomes of them: a claim is confirmed, is lost, or cannot be had an answer to.
 
-use super::super::cells::Place;
-use super::super::claims::{Outcome, Standing};
-use super::super::jobs::Job;
 use super::Ledger;
 use crate::config::OnError;
 use crate::store::memcached::Wish;
+use crate::store::memcached::cells::Place;
+use crate::store::memcached::claims::{Outcome, Standing};
+use crate::store::memcached::jobs::Job;
 
 impl Ledger {
     /// One of the claims of a job is confirmed or lost.
