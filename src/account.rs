@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -108,11 +109,24 @@ pub struct Line {
     pub path: String,
 }
 
+/// Where one worker counts the requests of one route.
+#[derive(Debug)]
+pub struct Book {
+    route: Arc<RouteTally>,
+    worker: usize,
+}
+
+impl Book {
+    /// The book of this worker, which alone counts in it.
+    pub fn new(route: Arc<RouteTally>, worker: usize) -> Self {
+        Self { route, worker }
+    }
+}
+
 /// The open account of one request; dropping it closes it.
 #[derive(Debug)]
 pub struct Account {
-    route: Arc<RouteTally>,
-    worker: usize,
+    book: Rc<Book>,
     begun: Time,
     line: Option<Box<Line>>,
     /// Whether it was a HEAD: then no body goes out, and nobody asks for one.
@@ -126,9 +140,9 @@ pub struct Account {
 
 impl Account {
     /// Opens the account of a request that came at `begun`. Without a `line` the access log is silent.
-    pub fn open(route: Arc<RouteTally>, worker: usize, begun: Time, method: &Method, line: Option<Box<Line>>) -> Self {
+    pub fn open(book: Rc<Book>, begun: Time, method: &Method, line: Option<Box<Line>>) -> Self {
         let (outcome, bodiless) = (Outcome::Abandoned, *method == Method::HEAD);
-        Self { route, worker, begun, line, bodiless, outcome, status: None, bytes: 0, permits: Vec::new() }
+        Self { book, begun, line, bodiless, outcome, status: None, bytes: 0, permits: Vec::new() }
     }
 
     /// Holds these places until the account is closed.
@@ -149,7 +163,8 @@ impl Account {
 impl Drop for Account {
     fn drop(&mut self) {
         let micros = clock::now().micros().saturating_sub(self.begun.micros());
-        let requests = self.route.workers.of(self.worker);
+        let Book { route, worker } = &*self.book;
+        let requests = route.workers.of(*worker);
         let class = self.status.map_or(0, |status| usize::from(status.as_u16() / 100)).min(CLASSES.len() - 1);
         requests.ended[self.outcome as usize][class].one();
         requests.latency.observe(micros);
@@ -159,7 +174,7 @@ impl Drop for Account {
                 method = %line.method,
                 host = line.host,
                 path = line.path,
-                route = self.route.name,
+                route = route.name,
                 status = self.status.map_or(0, |status| status.as_u16()),
                 outcome = self.outcome.name(),
                 bytes = self.bytes,
@@ -227,7 +242,7 @@ impl Body for Settled {
             Poll::Ready(Some(Err(error))) => {
                 // The client sees a body that breaks off; so does the account.
                 self.account.outcome = Outcome::Failed;
-                tracing::warn!(%error, route = self.account.route.name, "a response broke off");
+                tracing::warn!(%error, route = self.account.book.route.name, "a response broke off");
             }
             Poll::Ready(None) => self.account.outcome = self.outcome,
             Poll::Pending => {}

@@ -1,12 +1,13 @@
 //! One request through the steps, in order. Start reading here.
 
+mod snapshot;
+
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::{Body, Incoming};
@@ -17,7 +18,7 @@ use crate::clock::{self, Time};
 use crate::config::OnError;
 use crate::decide::{self, Case, Decision, Opinion};
 use crate::forward::{Origin, Outbound, Pools, Upstream};
-use crate::gateway::{Action, Gateway, Served};
+use crate::gateway::{Action, Served};
 use crate::identify::client::{Client, client};
 use crate::identify::{Facts, Memo};
 use crate::respond::limits::LastRefusal;
@@ -25,12 +26,14 @@ use crate::respond::{self, Answer};
 use crate::route::{host, path};
 use crate::store::Store;
 
+pub use snapshot::{Snapshot, Snapshots};
+
 /// What a worker serves requests with.
 pub struct Worker {
     /// Which one it is, from 0.
     pub index: usize,
-    /// The snapshot in force.
-    pub gateway: Arc<ArcSwap<Gateway>>,
+    /// What is in force.
+    pub snapshots: Snapshots,
     /// Where counters live.
     pub store: Arc<Store>,
     /// Its connections to upstreams.
@@ -59,13 +62,13 @@ impl Caller {
 pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<Settled> {
     let worker = &*caller.worker;
     let now = clock::now();
-    let gateway = worker.gateway.load_full();
+    let gateway = worker.snapshots.current();
     let client = client(caller.peer, request.headers(), &gateway.trusted_proxies);
 
     let target = match target(&request) {
         Ok(target) => target,
         Err(why) => {
-            let account = open(&gateway, None, worker, now, client, &request, "");
+            let account = open(&gateway, None, now, client, &request, "");
             let mut answer = respond::problem(StatusCode::BAD_REQUEST, why);
             // What comes after it on the connection may be part of what was not understood.
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -73,9 +76,8 @@ pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<S
         }
     };
     let found = gateway.routes.find(&target.host, &target.path, request.method(), request.headers());
-    let route = found.and_then(|index| gateway.served.get(index));
-    let mut account = open(&gateway, route, worker, now, client, &request, &target.host);
-    let Some(route) = route else {
+    let mut account = open(&gateway, found, now, client, &request, &target.host);
+    let Some(route) = found.and_then(|index| gateway.served.get(index)) else {
         let answer = respond::problem(StatusCode::NOT_FOUND, "No route is for this host, path and method.");
         return own(account, Outcome::Unrouted, answer);
     };
@@ -206,9 +208,8 @@ fn is_plain(headers: &HeaderMap) -> bool {
 }
 
 fn open(
-    gateway: &Gateway,
-    route: Option<&Served>,
-    worker: &Worker,
+    gateway: &Snapshot,
+    route: Option<usize>,
     now: Time,
     client: Client,
     request: &Request<Incoming>,
@@ -222,8 +223,7 @@ fn open(
             path: request.uri().path().to_owned(),
         })
     });
-    let tally = route.map_or(&gateway.unrouted, |route| &route.tally);
-    Account::open(tally.clone(), worker.index, now, request.method(), line)
+    Account::open(gateway.book(route).clone(), now, request.method(), line)
 }
 
 fn own(account: Account, outcome: Outcome, answer: Answer) -> Response<Settled> {

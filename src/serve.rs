@@ -21,7 +21,7 @@ use crate::admin::{self, View};
 use crate::clock;
 use crate::config::{self, Address, Config};
 use crate::echo;
-use crate::exchange::{self, Caller, Worker};
+use crate::exchange::{self, Caller, Snapshots, Worker};
 use crate::forward::Pools;
 use crate::gateway::{Gateway, Kept};
 use crate::store::Store;
@@ -170,7 +170,8 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Gateway>>, store: Arc<Store>) -> 
     let (carrying, index) = (store.clone(), plan.index);
     spawn_local(async move { carrying.carry(index).await });
     let finishing = store.clone();
-    let worker = Rc::new(Worker { index: plan.index, gateway, store, pools });
+    let snapshots = Snapshots::new(gateway, plan.index);
+    let worker = Rc::new(Worker { index: plan.index, snapshots, store, pools });
     let connected = move |peer: SocketAddr| {
         let caller = Rc::new(Caller::new(worker.clone(), peer.ip()));
         move |request| exchange::serve(caller.clone(), request)

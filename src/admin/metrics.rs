@@ -119,8 +119,7 @@ fn store(store: &Store) -> Vec<MetricFamily> {
 fn health(health: &Health) -> Vec<MetricFamily> {
     let mut seen = Seen::default();
     health.latency.add_to(&mut seen);
-    let counted =
-        |name: &str, help: &str, count: &Counter| family(name, help, MetricType::COUNTER, [counter(count.get(), &[])]);
+    let counted = |name: &str, help: &str, count: u64| family(name, help, MetricType::COUNTER, [counter(count, &[])]);
     let servers = |name: &str, help: &str, of: fn(&Server) -> f64| {
         let metrics = health.servers.iter().map(|server| real(of(server), &[("server", &server.address)]));
         family(name, help, MetricType::GAUGE, metrics)
@@ -129,32 +128,32 @@ fn health(health: &Health) -> Vec<MetricFamily> {
         counted(
             "gateway_store_round_trips_total",
             "Exchanges with Memcached; one serves many decisions.",
-            &health.round_trips,
+            health.round_trips.get(),
         ),
         counted(
             "gateway_store_remembered_total",
             "Refusals given without asking Memcached, because an earlier one still held.",
-            &health.remembered,
+            health.remembered.iter().map(Counter::get).sum(),
         ),
         counted(
             "gateway_store_errors_total",
             "Exchanges with Memcached that failed in whole or in part, and attempts to connect that failed.",
-            &health.errors,
+            health.errors.get(),
         ),
         counted(
             "gateway_store_local_total",
             "Decisions made from the last known counts, because Memcached did not answer.",
-            &health.local,
+            health.local.get(),
         ),
         counted(
             "gateway_store_lost_total",
             "Counters that were known and found missing in Memcached: evicted, or gone with a restart.",
-            &health.lost,
+            health.lost.get(),
         ),
         counted(
             "gateway_store_forgotten_total",
             "Keys that made room for others before Memcached knew what they had been admitted.",
-            &health.forgotten,
+            health.forgotten.get(),
         ),
         servers("gateway_store_up", "Whether the server answers.", |server| f64::from(u8::from(server.is_up()))),
         servers(

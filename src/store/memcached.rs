@@ -122,7 +122,7 @@ impl Memcached {
     pub fn start(config: &config::Memcached, workers: usize) -> io::Result<Self> {
         let (desks, posts) = Desks::new(workers);
         let desks = Arc::new(desks);
-        let health = Arc::new(Health::new(&config.servers));
+        let health = Arc::new(Health::new(&config.servers, workers));
         let refused = Arc::new(Refused::new(if config.strict { BRIEFLY } else { u64::MAX }));
         let is_local = config.on_error == OnError::Local;
         let (told, noted) = (health.clone(), refused.clone());
@@ -141,7 +141,7 @@ impl Memcached {
     /// Sends the decision off, unless a refusal still holds or Memcached is known to be away.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
         if let Some(verdicts) = self.refused.find(asks, now) {
-            self.health.remembered.one();
+            self.health.remembered.of(worker).one();
             return Answer::Now(verdicts);
         }
         if self.is_lost() {

@@ -7,20 +7,20 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::tally::{Counter, Histogram};
+use crate::tally::{Counter, Histogram, PerWorker};
 
 /// The shortest time between two log lines about failures.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
 /// How the exchanges with Memcached go.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Health {
     /// Exchanges begun.
     pub round_trips: Counter,
     /// Exchanges that failed in whole or in part, and attempts to connect that failed.
     pub errors: Counter,
     /// Decisions that needed no exchange, because a refusal still held.
-    pub remembered: Counter,
+    pub remembered: PerWorker<Counter>,
     /// Decisions made from the last known counts, because a server did not answer.
     pub local: Counter,
     /// Counters that were known and that Memcached had lost: evicted, or gone with a restart.
@@ -66,14 +66,24 @@ impl Server {
 }
 
 impl Health {
-    pub(super) fn new(servers: &[String]) -> Self {
+    pub(super) fn new(servers: &[String], workers: usize) -> Self {
         let server = |address: &String| Server {
             address: address.clone(),
             up: AtomicBool::new(true),
             skew: AtomicI64::new(0),
             evictions: AtomicU64::new(0),
         };
-        Self { servers: servers.iter().map(server).collect(), ..Self::default() }
+        Self {
+            round_trips: Counter::default(),
+            errors: Counter::default(),
+            remembered: PerWorker::new(workers),
+            local: Counter::default(),
+            lost: Counter::default(),
+            forgotten: Counter::default(),
+            latency: Histogram::default(),
+            servers: servers.iter().map(server).collect(),
+            logged: Mutex::default(),
+        }
     }
 
     /// Whether no server answers.

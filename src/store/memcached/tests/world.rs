@@ -198,7 +198,7 @@ impl World {
             on_error,
             strict,
         };
-        let health = Arc::new(Health::new(&config.servers));
+        let health = Arc::new(Health::new(&config.servers, 1));
         let ledger = Ledger::new(&config, 1, health, Arc::new(Refused::new(u64::MAX)));
         let links = self.models.iter().map(|_| Link::default()).collect();
         self.gateways.push(Gateway { ledger, links, waiting: Vec::new() });
