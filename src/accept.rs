@@ -8,7 +8,7 @@ mod framing;
 mod stream;
 
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -17,6 +17,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -65,9 +66,16 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener
     Ok(socket.into())
 }
 
-/// Goes with a request on whose connection a head could be read in two ways: it is not to be served.
-#[derive(Clone, Copy, Debug)]
-pub struct Ambiguous;
+/// A request as it came. It is large: who handles it borrows it.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Everything but the body.
+    pub head: Parts,
+    /// The body, for whoever takes it; `None` if nothing is to come.
+    pub body: Option<Incoming>,
+    /// Whether a head on this connection could be read in two ways: then this one is not to be served.
+    pub is_ambiguous: bool,
+}
 
 /// How far the process has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +93,7 @@ pub enum Stage {
 ///
 /// # Errors
 /// When a listener cannot be registered with the runtime.
-pub async fn run<C, H, F, B>(
+pub async fn run<C, H, B>(
     listeners: Vec<std::net::TcpListener>,
     limits: &config::Server,
     mut stage: watch::Receiver<Stage>,
@@ -93,8 +101,7 @@ pub async fn run<C, H, F, B>(
 ) -> io::Result<()>
 where
     C: Fn(SocketAddr) -> H + Clone + 'static,
-    H: Fn(Request<Incoming>) -> F + Clone + 'static,
-    F: Future<Output = Response<B>> + 'static,
+    H: AsyncFn(&mut Arrival) -> Response<B> + Clone + 'static,
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
@@ -135,11 +142,10 @@ impl<C> Door<C> {
     }
 }
 
-async fn accept<C, H, F, B>(listener: TcpListener, door: Door<C>, mut stage: watch::Receiver<Stage>)
+async fn accept<C, H, B>(listener: TcpListener, door: Door<C>, mut stage: watch::Receiver<Stage>)
 where
     C: Fn(SocketAddr) -> H + Clone + 'static,
-    H: Fn(Request<Incoming>) -> F + Clone + 'static,
-    F: Future<Output = Response<B>> + 'static,
+    H: AsyncFn(&mut Arrival) -> Response<B> + Clone + 'static,
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
@@ -173,11 +179,10 @@ where
     }
 }
 
-async fn serve<C, H, F, B>(stream: TcpStream, peer: SocketAddr, door: Door<C>, (leaving, slot): (Leaving, Rc<Slot>))
+async fn serve<C, H, B>(stream: TcpStream, peer: SocketAddr, door: Door<C>, (leaving, slot): (Leaving, Rc<Slot>))
 where
     C: Fn(SocketAddr) -> H + Clone + 'static,
-    H: Fn(Request<Incoming>) -> F + Clone + 'static,
-    F: Future<Output = Response<B>> + 'static,
+    H: AsyncFn(&mut Arrival) -> Response<B> + Clone + 'static,
     B: Body<Data = Bytes> + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
@@ -186,14 +191,16 @@ where
     }
     let requests = slot.clone();
     let handle = (door.connected)(peer);
-    let service = service_fn(move |mut request: Request<Incoming>| {
-        if requests.is_ambiguous() {
-            request.extensions_mut().insert(Ambiguous);
-        }
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (head, body) = request.into_parts();
+        let mut arrival =
+            Arrival { head, body: (!body.is_end_stream()).then_some(body), is_ambiguous: requests.is_ambiguous() };
         let busy = requests.begin();
         let handle = handle.clone();
         // Called where it is awaited: what it returns is large, and moved it would be copied.
-        async move { Ok::<_, std::convert::Infallible>(handle(request).await.map(|body| Tracked { body, _busy: busy })) }
+        async move {
+            Ok::<_, std::convert::Infallible>(handle(&mut arrival).await.map(|body| Tracked { body, _busy: busy }))
+        }
     });
     let stream = Rc::new(RefCell::new(stream));
     let connection = door.builder.serve_connection(Noting::wrap(stream.clone(), slot.clone()), service);

@@ -8,11 +8,11 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use http::request::Parts;
 use http::uri::{PathAndQuery, Uri};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
-use hyper::body::{Body, Incoming};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, header};
 
-use crate::accept::Ambiguous;
+use crate::accept::Arrival;
 use crate::account::{Account, Content, Line, Outcome, Settled};
 use crate::clock::{self, Time};
 use crate::config::OnError;
@@ -59,35 +59,36 @@ impl Caller {
 }
 
 /// Serves one request: route, identify, decide, forward, account.
-pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<Settled> {
+pub async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
     let worker = &*caller.worker;
     let now = clock::now();
     let gateway = worker.snapshots.current();
-    let client = client(caller.peer, request.headers(), &gateway.trusted_proxies);
+    let Arrival { head, .. } = &*request;
+    let client = client(caller.peer, &head.headers, &gateway.trusted_proxies);
 
-    let target = match target(&request) {
+    let target = match target(request) {
         Ok(target) => target,
         Err(why) => {
-            let account = open(&gateway, None, now, client, &request, "");
+            let account = open(&gateway, None, now, client, head, "");
             let mut answer = respond::problem(StatusCode::BAD_REQUEST, why);
             // What comes after it on the connection may be part of what was not understood.
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             return own(account, Outcome::Refused, answer);
         }
     };
-    let found = gateway.routes.find(&target.host, &target.path, request.method(), request.headers());
-    let mut account = open(&gateway, found, now, client, &request, &target.host);
+    let found = gateway.routes.find(&target.host, &target.path, &head.method, &head.headers);
+    let mut account = open(&gateway, found, now, client, head, &target.host);
     let Some(route) = found.and_then(|index| gateway.served.get(index)) else {
         let answer = respond::problem(StatusCode::NOT_FOUND, "No route is for this host, path and method.");
         return own(account, Outcome::Unrouted, answer);
     };
 
     let facts = Facts {
-        method: request.method(),
+        method: &head.method,
         host: &target.host,
         path: &target.path,
-        query: request.uri().query(),
-        headers: request.headers(),
+        query: head.uri.query(),
+        headers: &head.headers,
         client: client.address,
         route: &route.tally.name,
     };
@@ -119,7 +120,7 @@ pub async fn serve(caller: Rc<Caller>, request: Request<Incoming>) -> Response<S
             (Outcome::Responded, respond::fixed(*status, body.clone()).map(Content::Own))
         }
         Action::Forward { upstream, strip, preserve_host } => {
-            let hop = Hop { upstream, strip: *strip, preserve_host: *preserve_host, caller: &caller, client };
+            let hop = Hop { upstream, strip: *strip, preserve_host: *preserve_host, caller, client };
             hop.take(request).await
         }
     };
@@ -166,26 +167,27 @@ struct Target<'a> {
 }
 
 /// Reads the target, or says why it cannot be read in one way only.
-fn target(request: &Request<Incoming>) -> Result<Target<'_>, &'static str> {
-    let mut hosts = request.headers().get_all(header::HOST).iter();
+fn target(request: &Arrival) -> Result<Target<'_>, &'static str> {
+    let Arrival { head, body, is_ambiguous } = request;
+    let mut hosts = head.headers.get_all(header::HOST).iter();
     let named = match (hosts.next(), hosts.next()) {
         (Some(_), Some(_)) => return Err("The request has more than one Host header."),
         (Some(host), None) => host.to_str().map_err(|_| "The Host header is not valid.")?,
-        (None, _) if request.version() > Version::HTTP_10 => return Err("The request has no Host header."),
+        (None, _) if head.version > Version::HTTP_10 => return Err("The request has no Host header."),
         (None, _) => "",
     };
-    if request.extensions().get::<Ambiguous>().is_some() {
+    if *is_ambiguous {
         return Err("The request can be read in two ways: lines end in CR LF, and a body has one framing.");
     }
     // The HTTP library takes no coding for a request without a body.
-    if !request.body().is_end_stream() && !is_plain(request.headers()) {
+    if body.is_some() && !is_plain(&head.headers) {
         return Err("The request has a transfer coding other than chunked.");
     }
-    if *request.method() == Method::CONNECT {
+    if head.method == Method::CONNECT {
         return Err("This is a reverse proxy: CONNECT is not served.");
     }
     // A target in absolute form names the host as well (RFC 9112, section 3.2.2).
-    let authority = match request.uri().authority() {
+    let authority = match head.uri.authority() {
         Some(authority) if !named.is_empty() && !named.eq_ignore_ascii_case(authority.as_str()) => {
             return Err("The target and the Host header name different hosts.");
         }
@@ -193,7 +195,7 @@ fn target(request: &Request<Incoming>) -> Result<Target<'_>, &'static str> {
         None => named,
     };
     let host = host::normal(authority).ok_or("The Host header is not valid.")?;
-    let path = path::normal(request.uri().path()).map_err(|error| match error {
+    let path = path::normal(head.uri.path()).map_err(|error| match error {
         path::BadPath::DotSegment => "The path has dot segments.",
         path::BadPath::BadEscape => "The path has a percent sign that two hexadecimal digits do not follow.",
     })?;
@@ -207,23 +209,16 @@ fn is_plain(headers: &HeaderMap) -> bool {
     codings == 1 && coding.as_bytes().eq_ignore_ascii_case(b"chunked")
 }
 
-fn open(
-    gateway: &Snapshot,
-    route: Option<usize>,
-    now: Time,
-    client: Client,
-    request: &Request<Incoming>,
-    host: &str,
-) -> Account {
+fn open(gateway: &Snapshot, route: Option<usize>, now: Time, client: Client, head: &Parts, host: &str) -> Account {
     let line = gateway.access_log.then(|| {
         Box::new(Line {
             client: client.address,
-            method: request.method().clone(),
+            method: head.method.clone(),
             host: host.to_owned(),
-            path: request.uri().path().to_owned(),
+            path: head.uri.path().to_owned(),
         })
     });
-    Account::open(gateway.book(route).clone(), now, request.method(), line)
+    Account::open(gateway.book(route).clone(), now, &head.method, line)
 }
 
 fn own(account: Account, outcome: Outcome, answer: Answer) -> Response<Settled> {
@@ -242,30 +237,30 @@ struct Hop<'a> {
 
 impl Hop<'_> {
     /// Sends the request on; what goes wrong becomes an answer and a log line.
-    async fn take(&self, request: Request<Incoming>) -> (Outcome, Response<Content>) {
+    async fn take(&self, request: &mut Arrival) -> (Outcome, Response<Content>) {
         let Some(server) = self.upstream.choose() else {
             let answer = respond::problem(StatusCode::BAD_GATEWAY, "The upstream has no servers.");
             return (Outcome::Failed, answer.map(Content::Own));
         };
-        let (parts, body) = request.into_parts();
-        let target = match (self.strip, parts.uri.path_and_query().map_or("/", PathAndQuery::as_str)) {
+        let Arrival { head, body, .. } = request;
+        let target = match (self.strip, head.uri.path_and_query().map_or("/", PathAndQuery::as_str)) {
             (0, whole) if whole.starts_with('/') => Cow::Borrowed(whole),
             // In absolute form there may be a query without a path.
-            (count, _) => Cow::Owned(stripped(&parts.uri, count)),
+            (count, _) => Cow::Owned(stripped(&head.uri, count)),
         };
         // HTTP/1.0 need not name a host, but what is sent on is HTTP/1.1 and has to.
-        let preserve_host = self.preserve_host && parts.headers.contains_key(header::HOST);
+        let preserve_host = self.preserve_host && head.headers.contains_key(header::HOST);
         let mut outbound = Outbound {
-            method: &parts.method,
+            method: &head.method,
             target: &target,
-            headers: parts.headers,
+            headers: std::mem::take(&mut head.headers),
             origin: Origin {
                 peer: &self.caller.address,
                 trusted: self.client.via_trusted,
                 authority: (!preserve_host).then_some(&server.authority),
             },
         };
-        match self.upstream.send(server, &self.caller.worker.pools, &mut outbound, body).await {
+        match self.upstream.send(server, &self.caller.worker.pools, &mut outbound, body.take()).await {
             Ok(response) => (Outcome::Forwarded, response.map(Content::Upstream)),
             Err(failure) => {
                 let outcome = if failure.is_clients() {

@@ -161,7 +161,7 @@ impl Upstream {
         server: &Server,
         pools: &Rc<Pools>,
         outbound: &mut Outbound<'_>,
-        body: Incoming,
+        body: Option<Incoming>,
     ) -> Result<Response<UpstreamBody>, Failure> {
         let mut upload = Upload::new(body, &outbound.headers);
         // RFC 9110, section 9.2.2: what may be sent twice. A body would be gone.

@@ -16,7 +16,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_local;
 
-use crate::accept::{self, Stage};
+use crate::accept::{self, Arrival, Stage};
 use crate::admin::{self, View};
 use crate::clock;
 use crate::config::{self, Address, Config};
@@ -174,7 +174,7 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Gateway>>, store: Arc<Store>) -> 
     let worker = Rc::new(Worker { index: plan.index, snapshots, store, pools });
     let connected = move |peer: SocketAddr| {
         let caller = Rc::new(Caller::new(worker.clone(), peer.ip()));
-        move |request| exchange::serve(caller.clone(), request)
+        async move |request: &mut Arrival| exchange::serve(&caller, request).await
     };
     let served = accept::run(plan.listeners, &plan.server, plan.stage, connected).await;
     finishing.finish().await;

@@ -31,15 +31,15 @@ pub(super) enum UploadError {
 }
 
 impl Upload {
-    /// The body, framed as its size allows.
-    pub(super) fn new(body: Incoming, headers: &HeaderMap) -> Self {
-        let framing = match body.size_hint().exact() {
+    /// The body, framed as its size allows; `None` if nothing is to come.
+    pub(super) fn new(body: Option<Incoming>, headers: &HeaderMap) -> Self {
+        let framing = match body.as_ref().map_or(Some(0), |body| body.size_hint().exact()) {
             // Some requests say that they have no body, others need not (RFC 9110, section 8.6).
             Some(0) if !headers.contains_key(CONTENT_LENGTH) => Framing::None,
             Some(length) => Framing::Length(length),
             None => Framing::Chunked,
         };
-        Self { body: (!body.is_end_stream()).then_some(body), framing, sent: 0 }
+        Self { body, framing, sent: 0 }
     }
 
     pub(super) fn framing(&self) -> Framing {
