@@ -46,6 +46,11 @@ impl Follower {
         self.ambiguous || self.state == State::Lost
     }
 
+    /// Whether a body is coming.
+    pub(super) fn is_in_body(&self) -> bool {
+        matches!(self.state, State::Body(_) | State::ChunkSize | State::ChunkData(_))
+    }
+
     /// Follows the bytes that came next.
     pub(super) fn follow(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {

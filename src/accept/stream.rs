@@ -14,6 +14,10 @@ use tokio::net::TcpStream;
 
 use super::connections::Slot;
 use super::framing::Follower;
+use crate::socket::{poll_receive, poll_send};
+
+/// Room for the head of a request and a small body, as much as the HTTP library begins with.
+const HEAD_ROOM: usize = 8 * 1024;
 
 /// See the head of this file.
 pub(super) type Watched = TokioIo<Noting>;
@@ -61,7 +65,14 @@ impl AsyncRead for Noting {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buf.filled().len();
-        ready!(Pin::new(&mut *this.stream.borrow_mut()).poll_read(cx, buf))?;
+        if this.follower.is_in_body() {
+            // Much may come, and goes straight to where it is wanted.
+            ready!(Pin::new(&mut *this.stream.borrow_mut()).poll_read(cx, buf))?;
+        } else {
+            let mut room = [const { MaybeUninit::uninit() }; HEAD_ROOM];
+            let room = &mut room[..buf.remaining().min(HEAD_ROOM)];
+            ready!(poll_receive(&this.stream.borrow(), cx, room, |bytes| buf.put_slice(bytes)))?;
+        }
         let received = &buf.filled()[before..];
         if !received.is_empty() {
             this.follower.follow(received);
@@ -73,7 +84,7 @@ impl AsyncRead for Noting {
 
 impl AsyncWrite for Noting {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write(cx, bytes);
+        let written = poll_send(&self.stream.borrow(), cx, bytes);
         self.slot.sent(written.is_ready());
         written
     }

@@ -5,14 +5,15 @@
 
 use std::future::Future;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
-use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 use crate::deadline::Deadline;
+use crate::socket::poll_send;
 
 /// Room for a read: a head and a small body at first, more once a body proves large.
 const SMALL_READ: usize = 8 * 1024;
@@ -45,7 +46,7 @@ impl Link {
     /// Sends all that waits to be sent.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.sending.len() {
-            let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.sending[self.sent..]))?;
+            let written = ready!(poll_send(&self.stream, cx, &self.sending[self.sent..]))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
