@@ -14,6 +14,7 @@ use crate::config::{self, Address, Config, OnError};
 use crate::decide::{Flights, Grants, Guard, LimitTally, Lines, Terms};
 use crate::forward::{Server, Upstream};
 use crate::identify::Identity;
+use crate::interned::interned;
 use crate::respond::limits::Report;
 use crate::route::{self, Routes};
 use crate::tally::PerWorker;
@@ -204,7 +205,7 @@ fn action(action: &config::Action, upstreams: &[Arc<Upstream>]) -> Action {
             None => Action::Respond { status: StatusCode::BAD_GATEWAY, body: Bytes::new() },
         },
         config::Action::Respond { status, body } => {
-            Action::Respond { status: *status, body: Bytes::from(body.clone()) }
+            Action::Respond { status: *status, body: interned(body.as_bytes()) }
         }
     }
 }

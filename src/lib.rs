@@ -6,6 +6,7 @@
 pub mod clock;
 pub mod deadline;
 pub mod fingerprint;
+pub mod interned;
 pub mod socket;
 pub mod tally;
 pub mod units;

@@ -8,8 +8,7 @@ pub const BOUNDS: [u64; 16] = [
     10_000_000, 30_000_000,
 ];
 
-/// A count that only grows. One thread adds to it, any may read: so adding takes no locked instruction, which would
-/// cost as much as dozens of others.
+/// A count that only grows. One thread adds to it, any may read: so adding takes no locked instruction.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 

@@ -57,7 +57,7 @@ pub struct UpstreamBody {
     link: Option<Box<Link>>,
     rest: Rest,
     /// The request's body, while it is still being sent.
-    upload: Option<Upload>,
+    upload: Option<Box<Upload>>,
     keep_alive: bool,
     pools: Rc<Pools>,
     server: usize,
@@ -75,7 +75,7 @@ impl UpstreamBody {
 
     /// Goes on sending the request's body while the response's comes.
     pub(super) fn uploading(mut self, upload: Upload) -> Self {
-        self.upload = Some(upload);
+        self.upload = Some(Box::new(upload));
         self
     }
 

@@ -17,6 +17,7 @@ use super::{Answer, PROBLEM, TEXT, problem, with_body, with_headers};
 use crate::clock::Time;
 use crate::config::{self, HeaderStyle, OnLimit};
 use crate::decide::Judged;
+use crate::interned::interned;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -253,7 +254,7 @@ impl Teller {
             github: told && matches!(limit.headers, HeaderStyle::Github | HeaderStyle::Both),
             shadow: limit.on_limit == OnLimit::Shadow && limit.headers != HeaderStyle::None,
             status: limit.status,
-            body: (!limit.body.is_empty()).then(|| Bytes::from(limit.body.clone())),
+            body: (!limit.body.is_empty()).then(|| interned(limit.body.as_bytes())),
             max_in_flight: limit.max_in_flight,
             profiles: (0..profiles).map(|_| OnceLock::new()).collect(),
         }

@@ -6,6 +6,7 @@ use sfv::{Integer, ItemSerializer, KeyRef, ListSerializer, StringRef};
 
 use super::document;
 use crate::clock::micros;
+use crate::interned::interned;
 use crate::limit::{Limit, Rate, Strategy, Unit};
 
 /// The problem type of the draft, section "Quota Exceeded".
@@ -68,11 +69,11 @@ impl Policies {
             }
             let state = ItemSerializer::new().bare_item(&name).parameter(KeyRef::constant("r"), 0).finish();
             let state = state.trim_end_matches('0').to_owned();
-            let document = document(status, QUOTA_EXCEEDED, &terms.detail, &[name.as_str()]);
+            let document = interned(&document(status, QUOTA_EXCEEDED, &terms.detail, &[name.as_str()]));
             Policy { state, quota: terms.quota, document }
         });
         let each = each.collect();
-        let line = list.finish().and_then(|line| HeaderValue::try_from(line).ok());
+        let line = list.finish().and_then(|line| HeaderValue::from_maybe_shared(interned(line.as_bytes())).ok());
         Self { line, each }
     }
 }
