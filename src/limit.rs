@@ -93,6 +93,16 @@ impl Limit {
         !self.rates.iter().all(Rate::is_counted)
     }
 
+    /// The refusal of a request that needs room for `need`, if some rate lacks it: what [`Self::judge`] says of a
+    /// request that [`Self::admits`] does not, in one look. The cell has been advanced to `now`.
+    pub fn refuses(&self, cell: &Cell, now: Time, need: u64) -> Option<Verdict> {
+        let lacking = cell.gauges(&self.rates, now).enumerate().filter_map(|(rate, gauge)| {
+            let remaining = gauge.remaining();
+            (remaining < need).then(|| Verdict { admitted: false, rate, remaining, wait: gauge.wait(need) })
+        });
+        lacking.max_by_key(|verdict| verdict.wait.unwrap_or(u64::MAX))
+    }
+
     /// The verdict on a request that needs room for `need` and was `admitted` or not, after it was charged or not.
     pub fn judge(&self, cell: &Cell, now: Time, need: u64, admitted: bool) -> Verdict {
         if admitted { self.passed(cell, now) } else { self.refused(cell, now, need) }

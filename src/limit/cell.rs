@@ -280,6 +280,10 @@ impl Cell {
 
 /// Whether another bucket is the newest now.
 fn slide(rate: &Rate, newest: &mut u64, counts: &mut [u64], now: Time) -> bool {
+    let begun = newest.saturating_mul(rate.width());
+    if now.micros().checked_sub(begun).is_some_and(|elapsed| elapsed < rate.width()) {
+        return false;
+    }
     let bucket = now.micros() / rate.width();
     if bucket > *newest {
         let by = usize::try_from(bucket - *newest).unwrap_or(usize::MAX);
@@ -289,7 +293,7 @@ fn slide(rate: &Rate, newest: &mut u64, counts: &mut [u64], now: Time) -> bool {
         } else {
             counts.fill(0);
         }
-    } else if !is_ahead(newest.saturating_mul(rate.width()), now) {
+    } else if !is_ahead(begun, now) {
         return false;
     }
     *newest = bucket;

@@ -35,12 +35,7 @@ impl<'a> Window<'a> {
             Edge::Weighted if oldest == 0 => 0,
             Edge::Weighted => {
                 let (width, left) = (self.rate.width(), self.rate.width() - self.elapsed);
-                if let Some(product) = oldest.checked_mul(left) {
-                    return product / width;
-                }
-                let share = u128::from(oldest) * u128::from(left) / u128::from(width);
-                // The share is at most `oldest`, which is a u64.
-                u64::try_from(share).unwrap_or(u64::MAX)
+                scaled(oldest, left, 0, width)
             }
         }
     }
@@ -63,19 +58,32 @@ impl<'a> Window<'a> {
         let width = self.rate.width();
         let mut full = self.counts.iter().fold(0, |sum: u128, count| sum + u128::from(*count));
         for (ahead, oldest) in (0u64..).zip(self.counts.iter().rev()) {
-            let oldest = u128::from(*oldest);
-            full -= oldest;
-            let Some(room) = u128::from(quota - need).checked_sub(full) else { continue };
-            let into = if oldest <= room {
+            full -= u128::from(*oldest);
+            // At most the quota, which is a u64.
+            let Some(room) = u128::from(quota - need).checked_sub(full).map(narrow) else { continue };
+            let into = if *oldest <= room {
                 0
             } else if self.edge == Edge::Whole {
                 continue;
             } else {
-                let counted = ((room + 1) * u128::from(width) - 1) / oldest;
-                width - u64::try_from(counted).unwrap_or(width).min(width)
+                width - scaled(room + 1, width, 1, *oldest)
             };
             return Some((ahead * width + into).saturating_sub(self.elapsed));
         }
         Some(self.counts.len() as u64 * width - self.elapsed)
     }
+}
+
+/// `(a * b - less) / of`, for an `a * b` of at least `less` and a result that a u64 holds. Division by 64 bits is much
+/// cheaper than by 128, and mostly enough.
+fn scaled(a: u64, b: u64, less: u64, of: u64) -> u64 {
+    match a.checked_mul(b) {
+        Some(product) => (product - less) / of,
+        None => narrow((u128::from(a) * u128::from(b) - u128::from(less)) / u128::from(of)),
+    }
+}
+
+/// A number that a u64 holds.
+fn narrow(wide: u128) -> u64 {
+    u64::try_from(wide).unwrap_or(u64::MAX)
 }

@@ -83,11 +83,13 @@ impl Memory {
             return self.judge(shard, key, ask, now, (admitted, admitted));
         };
         cell.advance(ask.limit.rates(), now);
-        let admitted = ask.limit.admits(cell, now, ask.need);
-        if admitted && ask.cost > 0 {
+        if let Some(refusal) = ask.limit.refuses(cell, now, ask.need) {
+            return refusal;
+        }
+        if ask.cost > 0 {
             ask.limit.charge(cell, now, ask.cost);
         }
-        ask.limit.judge(cell, now, ask.need, admitted)
+        ask.limit.judge(cell, now, ask.need, true)
     }
 
     /// Charges, whether there is room or not.
