@@ -42,10 +42,9 @@ fn with_body(status: StatusCode, kind: HeaderValue, body: Bytes) -> Answer {
 }
 
 fn with_headers(status: StatusCode, headers: HeaderMap, body: Bytes) -> Answer {
-    let mut answer = Response::new(Full::new(body));
-    *answer.status_mut() = status;
-    *answer.headers_mut() = headers;
-    answer
+    let (mut head, ()) = Response::new(()).into_parts();
+    (head.status, head.headers) = (status, headers);
+    Response::from_parts(head, Full::new(body))
 }
 
 fn document(status: StatusCode, kind: &str, detail: &str, violated: &[&str]) -> Bytes {

@@ -18,6 +18,7 @@ use crate::clock::Time;
 use crate::config::{self, HeaderStyle, OnLimit};
 use crate::decide::Judged;
 use crate::interned::interned;
+use crate::limit::Verdict;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -48,28 +49,6 @@ struct Teller {
     profiles: Box<[OnceLock<Policies>]>,
 }
 
-/// All in the headers that differs between the responses of a route: the same words make the same headers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Words {
-    refused: Item,
-    draft: Option<Item>,
-    github: Option<Item>,
-    /// The limits that were asked, with the profile that holds.
-    listed: SmallVec<[(usize, usize); 2]>,
-}
-
-/// What is told of one rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Item {
-    /// The limit, by its index on the route.
-    place: usize,
-    profile: usize,
-    rate: usize,
-    remaining: u64,
-    /// Until more remains; for GitHub's headers since the epoch.
-    seconds: Option<u64>,
-}
-
 /// The last refusal on a connection. Who is refused mostly comes again within the second, to be told the same.
 #[derive(Debug, Default)]
 pub struct LastRefusal(Option<Box<Refusal>>);
@@ -77,8 +56,24 @@ pub struct LastRefusal(Option<Box<Refusal>>);
 #[derive(Debug)]
 struct Refusal {
     report: Arc<Report>,
-    words: Words,
+    told: SmallVec<[Told; 2]>,
+    status: StatusCode,
     headers: HeaderMap,
+    body: Bytes,
+}
+
+/// All that a refusal tells of one verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Told {
+    place: usize,
+    profile: usize,
+    admitted: bool,
+    rate: usize,
+    remaining: u64,
+    /// Until more remains.
+    seconds: Option<u64>,
+    /// The same since the epoch.
+    reset: Option<u64>,
 }
 
 impl Report {
@@ -106,6 +101,9 @@ impl Report {
 
     /// The answer to a request that these verdicts refuse.
     pub fn reject(self: &Arc<Self>, judged: &[Judged<'_>], now: Time, last: &mut LastRefusal) -> Answer {
+        if let Some(answer) = last.again(self, judged, now) {
+            return answer;
+        }
         let refusals = judged.iter().filter(|judged| !judged.verdict.admitted);
         let refusals = refusals.filter_map(|judged| Some((self.tellers.get(judged.place)?, judged)));
         let longest = refusals.max_by_key(|(_, judged)| judged.verdict.wait.unwrap_or(u64::MAX));
@@ -116,18 +114,18 @@ impl Report {
             (Some(body), _) => (TEXT, body.clone()),
             (None, policy) => (PROBLEM, policy.map(|policy| policy.document.clone()).unwrap_or_default()),
         };
-        let words = self.words(Item::new(longest), judged, now);
-        let headers = last.headers(self, words, || {
-            let mut headers = HeaderMap::new();
-            headers.insert(CONTENT_TYPE, kind);
-            if let Some(wait) = longest.verdict.wait {
-                // The smallest whole second after which the request would pass, if nothing else came.
-                headers.insert(RETRY_AFTER, digits(wait.div_ceil(SECOND)));
-            }
-            self.write(&mut headers, judged, now);
-            headers
-        });
-        with_headers(teller.status, headers, body)
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, kind);
+        if let Some(wait) = longest.verdict.wait {
+            // The smallest whole second after which the request would pass, if nothing else came.
+            headers.insert(RETRY_AFTER, digits(seconds(wait)));
+        }
+        self.write(&mut headers, judged, now);
+        let told = judged.iter().map(|judged| Told::new(judged, now)).collect();
+        let refusal = Refusal { report: self.clone(), told, status: teller.status, headers, body };
+        let answer = refusal.answer();
+        last.0 = Some(Box::new(refusal));
+        answer
     }
 
     /// The answer of a limit that does not let on that there is one.
@@ -146,18 +144,6 @@ impl Report {
             "The request costs {cost}, and the limit \"{name}\" never allows more than {most} at once: it can never pass."
         );
         problem(StatusCode::PAYLOAD_TOO_LARGE, &detail)
-    }
-
-    /// Everything that the headers of a refusal are made from.
-    fn words(&self, refused: Item, judged: &[Judged<'_>], now: Time) -> Words {
-        let at = |wait: u64| now.micros().saturating_add(wait).div_ceil(SECOND);
-        let github = self.binding(judged, |teller| teller.github);
-        Words {
-            refused,
-            draft: self.binding(judged, |teller| teller.draft).map(Item::new),
-            github: github.map(|judged| Item { seconds: judged.verdict.wait.map(at), ..Item::new(judged) }),
-            listed: judged.iter().map(|judged| (judged.place, judged.profile)).collect(),
-        }
     }
 
     /// The verdict to tell, among the limits that tell this way: a refusal that waits longest, or else the rate that
@@ -188,10 +174,10 @@ impl Report {
         let draft = self.binding(judged, |teller| teller.draft);
         if let Some((policy, judged)) = draft.and_then(|judged| Some((self.policy(judged)?, judged))) {
             // A structured integer is its digits, so what differs between requests goes behind what does not.
-            let (mut remaining, mut seconds) = (itoa::Buffer::new(), itoa::Buffer::new());
-            let remaining = remaining.format(judged.verdict.remaining);
+            let (mut room, mut digits) = (itoa::Buffer::new(), itoa::Buffer::new());
+            let remaining = room.format(judged.verdict.remaining);
             let line = match judged.verdict.wait {
-                Some(wait) => [&policy.state, remaining, ";t=", seconds.format(wait.div_ceil(SECOND))].concat(),
+                Some(wait) => [&policy.state, remaining, ";t=", digits.format(seconds(wait))].concat(),
                 None => [&policy.state, remaining].concat(),
             };
             if let Ok(line) = HeaderValue::from_maybe_shared(Bytes::from(line)) {
@@ -203,7 +189,7 @@ impl Report {
             headers.insert(GITHUB_LIMIT, digits(policy.quota));
             headers.insert(GITHUB_REMAINING, digits(judged.verdict.remaining));
             if let Some(wait) = judged.verdict.wait {
-                headers.insert(GITHUB_RESET, digits(now.micros().saturating_add(wait).div_ceil(SECOND)));
+                headers.insert(GITHUB_RESET, digits(reset(now, wait)));
             }
         }
     }
@@ -224,24 +210,28 @@ impl Report {
     }
 }
 
-impl Item {
-    fn new(judged: &Judged<'_>) -> Self {
-        let Judged { place, profile, verdict, .. } = judged;
-        let seconds = verdict.wait.map(|wait| wait.div_ceil(SECOND));
-        Self { place: *place, profile: *profile, rate: verdict.rate, remaining: verdict.remaining, seconds }
+impl LastRefusal {
+    /// The last refusal, if it is the one to be told now. Of several limits that refuse, the one that is told may change
+    /// within the second: then it is told anew.
+    fn again(&self, report: &Arc<Report>, judged: &[Judged<'_>], now: Time) -> Option<Answer> {
+        let last = self.0.as_ref().filter(|last| Arc::ptr_eq(&last.report, report) && last.told.len() == judged.len())?;
+        let is_same = last.told.iter().zip(judged).all(|(told, judged)| *told == Told::new(judged, now));
+        let refusals = last.told.iter().filter(|told| !told.admitted).count();
+        (is_same && refusals == 1).then(|| last.answer())
     }
 }
 
-impl LastRefusal {
-    /// The headers that say this, written anew if they were not the last.
-    fn headers(&mut self, report: &Arc<Report>, words: Words, write: impl FnOnce() -> HeaderMap) -> HeaderMap {
-        let said = self.0.as_ref().filter(|last| last.words == words && Arc::ptr_eq(&last.report, report));
-        if let Some(last) = said {
-            return last.headers.clone();
-        }
-        let headers = write();
-        self.0 = Some(Box::new(Refusal { report: report.clone(), words, headers: headers.clone() }));
-        headers
+impl Refusal {
+    fn answer(&self) -> Answer {
+        with_headers(self.status, self.headers.clone(), self.body.clone())
+    }
+}
+
+impl Told {
+    fn new(judged: &Judged<'_>, now: Time) -> Self {
+        let Judged { place, profile, verdict: Verdict { admitted, rate, remaining, wait }, .. } = *judged;
+        let (seconds, reset) = (wait.map(seconds), wait.map(|wait| reset(now, wait)));
+        Self { place, profile, admitted, rate, remaining, seconds, reset }
     }
 }
 
@@ -261,6 +251,16 @@ impl Teller {
     }
 }
 
+/// The whole seconds until then, rounded up.
+fn seconds(wait: u64) -> u64 {
+    wait.div_ceil(SECOND)
+}
+
+/// The first whole second since the epoch at which it is over.
+fn reset(now: Time, wait: u64) -> u64 {
+    seconds(now.micros().saturating_add(wait))
+}
+
 /// In one allocation, where the library's own conversion takes two.
 fn digits(value: u64) -> HeaderValue {
     HeaderValue::from_str(itoa::Buffer::new().format(value)).unwrap_or_else(|_| value.into())
@@ -270,7 +270,7 @@ fn digits(value: u64) -> HeaderValue {
 mod tests {
     use super::*;
     use crate::config::{Key, Missing, Source};
-    use crate::limit::{Limit, Verdict};
+    use crate::limit::Limit;
 
     fn limit(name: &str, rates: &[&str], headers: HeaderStyle) -> config::Limit {
         config::Limit {
