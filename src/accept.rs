@@ -191,15 +191,17 @@ where
     }
     let requests = slot.clone();
     let handle = (door.connected)(peer);
+    let room = Rc::new(RefCell::new(None));
     let service = service_fn(move |request: Request<Incoming>| {
         let (head, body) = request.into_parts();
         let mut arrival =
             Arrival { head, body: (!body.is_end_stream()).then_some(body), is_ambiguous: requests.is_ambiguous() };
         let busy = requests.begin();
-        let handle = handle.clone();
+        let (handle, room) = (handle.clone(), room.clone());
         // Called where it is awaited: what it returns is large, and moved it would be copied.
         async move {
-            Ok::<_, std::convert::Infallible>(handle(&mut arrival).await.map(|body| Tracked { body, _busy: busy }))
+            let response = handle(&mut arrival).await.map(|body| Tracked::new(body, room, busy));
+            Ok::<_, std::convert::Infallible>(response)
         }
     });
     let stream = Rc::new(RefCell::new(stream));
@@ -260,24 +262,43 @@ impl Drop for Leaving {
 }
 
 /// A response body; the request is under way until it is dropped.
+///
+/// Bodies are large, and the HTTP library moves them several times. So they stay in the room that their connection has
+/// for one, and this is only the key to it.
 struct Tracked<B> {
-    body: B,
+    room: Rc<RefCell<Option<B>>>,
     _busy: Busy,
+}
+
+impl<B> Tracked<B> {
+    fn new(body: B, room: Rc<RefCell<Option<B>>>, busy: Busy) -> Self {
+        room.replace(Some(body));
+        Self { room, _busy: busy }
+    }
+}
+
+impl<B> Drop for Tracked<B> {
+    fn drop(&mut self) {
+        *self.room.borrow_mut() = None;
+    }
 }
 
 impl<B: Body + Unpin> Body for Tracked<B> {
     type Data = B::Data;
     type Error = B::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        match &mut *self.room.borrow_mut() {
+            Some(body) => Pin::new(body).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.room.borrow().as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.room.borrow().as_ref().map_or_else(SizeHint::default, Body::size_hint)
     }
 }

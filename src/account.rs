@@ -107,6 +107,8 @@ pub struct Line {
     pub host: String,
     /// The path, without the query.
     pub path: String,
+    /// How much of a body went out so far.
+    pub bytes: u64,
 }
 
 /// Where one worker counts the requests of one route.
@@ -123,46 +125,66 @@ impl Book {
     }
 }
 
-/// The open account of one request; dropping it closes it.
+/// The open account of one request; dropping it closes it. Small, because it is handed on with the response.
 #[derive(Debug)]
 pub struct Account {
     book: Rc<Book>,
     begun: Time,
     line: Option<Box<Line>>,
+    /// Its places among the requests under way, until the end.
+    permits: Option<Box<[Permit]>>,
+    status: Option<StatusCode>,
+    /// How it ends if nothing comes in between.
+    expected: Outcome,
+    outcome: Outcome,
     /// Whether it was a HEAD: then no body goes out, and nobody asks for one.
     bodiless: bool,
-    outcome: Outcome,
-    status: Option<StatusCode>,
-    bytes: u64,
-    /// Its places among the requests under way, until the end.
-    permits: Vec<Permit>,
+    /// Whether it took no time worth a look at the clock.
+    at_once: bool,
 }
 
 impl Account {
     /// Opens the account of a request that came at `begun`. Without a `line` the access log is silent.
     pub fn open(book: Rc<Book>, begun: Time, method: &Method, line: Option<Box<Line>>) -> Self {
-        let (outcome, bodiless) = (Outcome::Abandoned, *method == Method::HEAD);
-        Self { book, begun, line, bodiless, outcome, status: None, bytes: 0, permits: Vec::new() }
+        Self {
+            book,
+            begun,
+            line,
+            permits: None,
+            status: None,
+            expected: Outcome::Abandoned,
+            outcome: Outcome::Abandoned,
+            bodiless: *method == Method::HEAD,
+            at_once: false,
+        }
+    }
+
+    /// The request is answered at once, with what is at hand: what that takes is no time worth a look at the clock.
+    /// Who reads the access log is told nonetheless.
+    pub fn at_once(&mut self) {
+        self.at_once = self.line.is_none();
     }
 
     /// Holds these places until the account is closed.
     pub fn hold(&mut self, permits: Vec<Permit>) {
-        self.permits = permits;
+        self.permits = (!permits.is_empty()).then(|| permits.into_boxed_slice());
     }
 
     /// The response that the account is closed with, once its body is out.
     pub fn settle(mut self, outcome: Outcome, status: StatusCode, content: Content) -> Settled {
         self.status = Some(status);
+        self.expected = outcome;
         if self.bodiless || content.is_end_stream() {
             self.outcome = outcome;
         }
-        Settled { content, outcome, account: self }
+        Settled { content, account: self }
     }
 }
 
 impl Drop for Account {
     fn drop(&mut self) {
-        let micros = clock::now().micros().saturating_sub(self.begun.micros());
+        let over = if self.at_once { self.begun } else { clock::now() };
+        let micros = over.micros().saturating_sub(self.begun.micros());
         let Book { route, worker } = &*self.book;
         let requests = route.workers.of(*worker);
         let class = self.status.map_or(0, |status| usize::from(status.as_u16() / 100)).min(CLASSES.len() - 1);
@@ -177,7 +199,7 @@ impl Drop for Account {
                 route = route.name,
                 status = self.status.map_or(0, |status| status.as_u16()),
                 outcome = self.outcome.name(),
-                bytes = self.bytes,
+                bytes = line.bytes,
                 micros,
                 "request"
             );
@@ -196,7 +218,6 @@ pub enum Content {
 /// A response's body with the account that it closes.
 pub struct Settled {
     content: Content,
-    outcome: Outcome,
     account: Account,
 }
 
@@ -234,9 +255,11 @@ impl Body for Settled {
         let polled = Pin::new(&mut self.content).poll_frame(cx);
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
-                self.account.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+                if let Some(line) = &mut self.account.line {
+                    line.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+                }
                 if self.content.is_end_stream() {
-                    self.account.outcome = self.outcome;
+                    self.account.outcome = self.account.expected;
                 }
             }
             Poll::Ready(Some(Err(error))) => {
@@ -244,7 +267,7 @@ impl Body for Settled {
                 self.account.outcome = Outcome::Failed;
                 tracing::warn!(%error, route = self.account.book.route.name, "a response broke off");
             }
-            Poll::Ready(None) => self.account.outcome = self.outcome,
+            Poll::Ready(None) => self.account.outcome = self.account.expected,
             Poll::Pending => {}
         }
         polled

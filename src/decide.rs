@@ -125,6 +125,8 @@ pub struct Opinion<'a> {
     pub bill: Bill<'a>,
     /// What holds its place among those under way.
     pub permits: Vec<Permit>,
+    /// Whether it took a wait, for the store or in a line.
+    pub waited: bool,
 }
 
 /// The outcome for a request.
@@ -156,7 +158,8 @@ pub enum Decision {
 impl<'a> Opinion<'a> {
     /// Nothing yet.
     pub fn new(store: &'a Store) -> Self {
-        Self { judged: SmallVec::new(), shadowed: SmallVec::new(), bill: Bill::new(store), permits: Vec::new() }
+        let bill = Bill::new(store);
+        Self { judged: SmallVec::new(), shadowed: SmallVec::new(), bill, permits: Vec::new(), waited: false }
     }
 }
 
@@ -188,12 +191,17 @@ pub async fn decide<'a>(case: &Case<'a, '_>, opinion: &mut Opinion<'a>) -> Decis
         Some(decision) => decision,
         None if open.asks.is_empty() => Decision::Admitted,
         None if case.guards.iter().any(|guard| matches!(guard.on_limit, OnLimit::Delay { .. })) => {
+            open.opinion.waited = true;
             Box::pin(hold::decide(case, &mut open)).await
         }
-        None => match ask(case, &open.asks, case.now).await {
-            None => open.unknown(case),
-            Some(verdicts) => open.conclude(case, &verdicts),
-        },
+        None => {
+            let answer = case.store.decide(&open.asks, case.now, case.worker);
+            open.opinion.waited = matches!(answer, Answer::Later(_));
+            match received(answer).await {
+                None => open.unknown(case),
+                Some(verdicts) => open.conclude(case, &verdicts),
+            }
+        }
     };
     let passes = matches!(decision, Decision::Admitted | Decision::Unknown);
     // Only what passes is billed.
@@ -207,8 +215,8 @@ pub async fn decide<'a>(case: &Case<'a, '_>, opinion: &mut Opinion<'a>) -> Decis
     decision
 }
 
-async fn ask(case: &Case<'_, '_>, asks: &[Ask<'_>], now: Time) -> Option<Verdicts> {
-    match case.store.decide(asks, now, case.worker) {
+async fn received(answer: Answer) -> Option<Verdicts> {
+    match answer {
         Answer::Now(verdicts) => Some(verdicts),
         Answer::Later(verdicts) => verdicts.await.ok(),
         Answer::Away => None,
@@ -348,7 +356,16 @@ impl<'a> Open<'a, '_> {
 
     /// What the verdicts come to. Nobody is held any more.
     fn conclude(&mut self, case: &Case<'a, '_>, verdicts: &Verdicts) -> Decision {
-        let all = self.refusing(verdicts).next().is_none();
+        let is_silent = |place: usize| case.guards[place].on_limit == OnLimit::Silent;
+        let decision = match self.refusing(verdicts).fold(None, |found: Option<(usize, bool)>, (place, _)| {
+            let (first, silent) = found.unwrap_or((place, true));
+            Some((first, silent && is_silent(place)))
+        }) {
+            None => Decision::Admitted,
+            Some((first, true)) => Decision::Silenced(first),
+            Some((_, false)) => Decision::Rejected,
+        };
+        let all = decision == Decision::Admitted;
         for at in 0..verdicts.len().min(self.asks.len()) {
             let (place, verdict) = (self.asks[at].place, verdicts[at].1);
             let guard = &case.guards[place];
@@ -373,11 +390,6 @@ impl<'a> Open<'a, '_> {
             // What is said of requests under way was said first: back to the order of the route.
             self.opinion.judged.sort_by_key(|judged| judged.place);
         }
-        let is_silent = |place: usize| case.guards[place].on_limit == OnLimit::Silent;
-        match self.refusing(verdicts).next() {
-            None => Decision::Admitted,
-            Some((first, _)) if self.refusing(verdicts).all(|(place, _)| is_silent(place)) => Decision::Silenced(first),
-            Some(_) => Decision::Rejected,
-        }
+        decision
     }
 }

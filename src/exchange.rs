@@ -69,7 +69,8 @@ pub async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> 
     let target = match target(request) {
         Ok(target) => target,
         Err(why) => {
-            let account = open(&gateway, None, now, client, head, "");
+            let mut account = open(&gateway, None, now, client, head, "");
+            account.at_once();
             let mut answer = respond::problem(StatusCode::BAD_REQUEST, why);
             // What comes after it on the connection may be part of what was not understood.
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -79,6 +80,7 @@ pub async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> 
     let found = gateway.routes.find(&target.host, &target.path, &head.method, &head.headers);
     let mut account = open(&gateway, found, now, client, head, &target.host);
     let Some(route) = found.and_then(|index| gateway.served.get(index)) else {
+        account.at_once();
         let answer = respond::problem(StatusCode::NOT_FOUND, "No route is for this host, path and method.");
         return own(account, Outcome::Unrouted, answer);
     };
@@ -108,8 +110,10 @@ pub async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> 
         Decision::Unknown if gateway.on_error != OnError::Reject => {}
         decision => {
             let last = &mut caller.last_refusal.borrow_mut();
-            let (outcome, answer) = refuse(route, decision, &opinion, now, last);
-            return own(account, outcome, answer);
+            if !opinion.waited {
+                account.at_once();
+            }
+            return own(account, outcome(decision), refuse(route, decision, &opinion, now, last));
         }
     }
     account.hold(std::mem::take(&mut opinion.permits));
@@ -130,30 +134,35 @@ pub async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> 
     response.map(|content| account.settle(outcome, status, content))
 }
 
+/// How a request ends that its limits do not let through.
+fn outcome(decision: Decision) -> Outcome {
+    match decision {
+        Decision::Rejected | Decision::TooCostly { .. } => Outcome::Limited,
+        Decision::Silenced(_) => Outcome::Silenced,
+        Decision::Blocked(_) => Outcome::Blocked,
+        Decision::NoKey(_) => Outcome::Refused,
+        Decision::Admitted | Decision::Unknown => Outcome::Unavailable,
+    }
+}
+
 /// The answer to a request that its limits do not let through.
-pub fn refuse(
-    route: &Served,
-    decision: Decision,
-    opinion: &Opinion<'_>,
-    now: Time,
-    last: &mut LastRefusal,
-) -> (Outcome, Answer) {
+pub fn refuse(route: &Served, decision: Decision, opinion: &Opinion<'_>, now: Time, last: &mut LastRefusal) -> Answer {
     let name = |guard: usize| route.guards.get(guard).map_or("", |guard| guard.terms.own().name());
     match decision {
-        Decision::Rejected => (Outcome::Limited, route.report.reject(&opinion.judged, now, last)),
-        Decision::Silenced(guard) => (Outcome::Silenced, route.report.silence(guard)),
-        Decision::TooCostly { place, cost, most } => (Outcome::Limited, route.report.too_costly(place, cost, most)),
+        Decision::Rejected => route.report.reject(&opinion.judged, now, last),
+        Decision::Silenced(guard) => route.report.silence(guard),
+        Decision::TooCostly { place, cost, most } => route.report.too_costly(place, cost, most),
         Decision::Blocked(guard) => {
             let why = format!("The limit \"{}\" blocks this client.", name(guard));
-            (Outcome::Blocked, respond::problem(StatusCode::FORBIDDEN, &why))
+            respond::problem(StatusCode::FORBIDDEN, &why)
         }
         Decision::NoKey(guard) => {
             let why = format!("The request lacks what the limit \"{}\" counts by.", name(guard));
-            (Outcome::Refused, respond::problem(StatusCode::BAD_REQUEST, &why))
+            respond::problem(StatusCode::BAD_REQUEST, &why)
         }
         Decision::Admitted | Decision::Unknown => {
             let why = "The store of the rate limits does not answer.";
-            (Outcome::Unavailable, respond::problem(StatusCode::SERVICE_UNAVAILABLE, why))
+            respond::problem(StatusCode::SERVICE_UNAVAILABLE, why)
         }
     }
 }
@@ -216,6 +225,7 @@ fn open(gateway: &Snapshot, route: Option<usize>, now: Time, client: Client, hea
             method: head.method.clone(),
             host: host.to_owned(),
             path: head.uri.path().to_owned(),
+            bytes: 0,
         })
     });
     Account::open(gateway.book(route).clone(), now, &head.method, line)

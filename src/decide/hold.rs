@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::lines::Turn;
-use super::{Case, Decision, Judged, Open, ask};
+use super::{Case, Decision, Judged, Open, received};
 use crate::clock::{self, micros};
 use crate::config::OnLimit;
 use crate::limit::Verdict;
@@ -34,7 +34,8 @@ pub(super) async fn decide<'a>(case: &Case<'a, '_>, open: &mut Open<'a, '_>) -> 
             }
             now = clock::now();
         }
-        let Some(verdicts) = ask(case, &open.asks, now).await else { return open.unknown(case) };
+        let answer = case.store.decide(&open.asks, now, case.worker);
+        let Some(verdicts) = received(answer).await else { return open.unknown(case) };
         let Some((place, verdict)) = longest(case, open, &verdicts) else { return open.conclude(case, &verdicts) };
         let most = delay(case, place).map(|(most, _)| most);
         // What cannot be waited for is told at once.

@@ -214,7 +214,8 @@ impl LastRefusal {
     /// The last refusal, if it is the one to be told now. Of several limits that refuse, the one that is told may change
     /// within the second: then it is told anew.
     fn again(&self, report: &Arc<Report>, judged: &[Judged<'_>], now: Time) -> Option<Answer> {
-        let last = self.0.as_ref().filter(|last| Arc::ptr_eq(&last.report, report) && last.told.len() == judged.len())?;
+        let last =
+            self.0.as_ref().filter(|last| Arc::ptr_eq(&last.report, report) && last.told.len() == judged.len())?;
         let is_same = last.told.iter().zip(judged).all(|(told, judged)| *told == Told::new(judged, now));
         let refusals = last.told.iter().filter(|told| !told.admitted).count();
         (is_same && refusals == 1).then(|| last.answer())
