@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use http::uri::{PathAndQuery, Uri};
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version, header};
 
 use crate::accept::Arrival;
 use crate::account::{Account, Content, Line, Outcome, Settled};
@@ -178,12 +178,13 @@ struct Target<'a> {
 /// Reads the target, or says why it cannot be read in one way only.
 fn target(request: &Arrival) -> Result<Target<'_>, &'static str> {
     let Arrival { head, body, is_ambiguous } = request;
-    let mut hosts = head.headers.get_all(header::HOST).iter();
-    let named = match (hosts.next(), hosts.next()) {
-        (Some(_), Some(_)) => return Err("The request has more than one Host header."),
-        (Some(host), None) => host.to_str().map_err(|_| "The Host header is not valid.")?,
-        (None, _) if head.version > Version::HTTP_10 => return Err("The request has no Host header."),
-        (None, _) => "",
+    let named = match head.headers.get(header::HOST) {
+        Some(_) if is_repeated(&head.headers, &header::HOST) => {
+            return Err("The request has more than one Host header.");
+        }
+        Some(host) => std::str::from_utf8(host.as_bytes()).map_err(|_| "The Host header is not valid.")?,
+        None if head.version > Version::HTTP_10 => return Err("The request has no Host header."),
+        None => "",
     };
     if *is_ambiguous {
         return Err("The request can be read in two ways: lines end in CR LF, and a body has one framing.");
@@ -214,8 +215,12 @@ fn target(request: &Arrival) -> Result<Target<'_>, &'static str> {
 /// Whether the body has no other coding than chunks: forwarded in chunks of our own, it would lose any other.
 fn is_plain(headers: &HeaderMap) -> bool {
     let Some(coding) = headers.get(header::TRANSFER_ENCODING) else { return true };
-    let codings = headers.get_all(header::TRANSFER_ENCODING).iter().count();
-    codings == 1 && coding.as_bytes().eq_ignore_ascii_case(b"chunked")
+    coding.as_bytes().eq_ignore_ascii_case(b"chunked") && !is_repeated(headers, &header::TRANSFER_ENCODING)
+}
+
+/// Whether a header is there more than once.
+fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.len() > headers.keys_len() && headers.get_all(name).iter().nth(1).is_some()
 }
 
 fn open(gateway: &Snapshot, route: Option<usize>, now: Time, client: Client, head: &Parts, host: &str) -> Account {

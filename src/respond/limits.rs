@@ -101,15 +101,19 @@ impl Report {
 
     /// The answer to a request that these verdicts refuse.
     pub fn reject(self: &Arc<Self>, judged: &[Judged<'_>], now: Time, last: &mut LastRefusal) -> Answer {
-        if let Some(answer) = last.again(self, judged, now) {
-            return answer;
+        if !last.is_again(self, judged, now) {
+            last.0 = self.refusal(judged, now).map(Box::new);
         }
+        match &last.0 {
+            Some(refusal) => with_headers(refusal.status, refusal.headers.clone(), refusal.body.clone()),
+            None => with_body(StatusCode::TOO_MANY_REQUESTS, PROBLEM, Bytes::new()),
+        }
+    }
+
+    fn refusal(self: &Arc<Self>, judged: &[Judged<'_>], now: Time) -> Option<Refusal> {
         let refusals = judged.iter().filter(|judged| !judged.verdict.admitted);
         let refusals = refusals.filter_map(|judged| Some((self.tellers.get(judged.place)?, judged)));
-        let longest = refusals.max_by_key(|(_, judged)| judged.verdict.wait.unwrap_or(u64::MAX));
-        let Some((teller, longest)) = longest else {
-            return with_body(StatusCode::TOO_MANY_REQUESTS, PROBLEM, Bytes::new());
-        };
+        let (teller, longest) = refusals.max_by_key(|(_, judged)| judged.verdict.wait.unwrap_or(u64::MAX))?;
         let (kind, body) = match (&teller.body, self.policy(longest)) {
             (Some(body), _) => (TEXT, body.clone()),
             (None, policy) => (PROBLEM, policy.map(|policy| policy.document.clone()).unwrap_or_default()),
@@ -122,10 +126,7 @@ impl Report {
         }
         self.write(&mut headers, judged, now);
         let told = judged.iter().map(|judged| Told::new(judged, now)).collect();
-        let refusal = Refusal { report: self.clone(), told, status: teller.status, headers, body };
-        let answer = refusal.answer();
-        last.0 = Some(Box::new(refusal));
-        answer
+        Some(Refusal { report: self.clone(), told, status: teller.status, headers, body })
     }
 
     /// The answer of a limit that does not let on that there is one.
@@ -211,20 +212,14 @@ impl Report {
 }
 
 impl LastRefusal {
-    /// The last refusal, if it is the one to be told now. Of several limits that refuse, the one that is told may change
-    /// within the second: then it is told anew.
-    fn again(&self, report: &Arc<Report>, judged: &[Judged<'_>], now: Time) -> Option<Answer> {
-        let last =
-            self.0.as_ref().filter(|last| Arc::ptr_eq(&last.report, report) && last.told.len() == judged.len())?;
-        let is_same = last.told.iter().zip(judged).all(|(told, judged)| *told == Told::new(judged, now));
-        let refusals = last.told.iter().filter(|told| !told.admitted).count();
-        (is_same && refusals == 1).then(|| last.answer())
-    }
-}
-
-impl Refusal {
-    fn answer(&self) -> Answer {
-        with_headers(self.status, self.headers.clone(), self.body.clone())
+    /// Whether it is to be told again. Of several limits that refuse, the one that is told may change within the second:
+    /// then it is told anew.
+    fn is_again(&self, report: &Arc<Report>, judged: &[Judged<'_>], now: Time) -> bool {
+        let Some(last) = self.0.as_ref().filter(|last| Arc::ptr_eq(&last.report, report)) else { return false };
+        let is_same = |(told, judged): (&Told, &Judged<'_>)| *told == Told::new(judged, now);
+        last.told.len() == judged.len()
+            && last.told.iter().zip(judged).all(is_same)
+            && last.told.iter().filter(|told| !told.admitted).count() == 1
     }
 }
 
