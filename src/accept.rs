@@ -272,7 +272,7 @@ struct Tracked<B> {
 
 impl<B> Tracked<B> {
     fn new(body: B, room: Rc<RefCell<Option<B>>>, busy: Busy) -> Self {
-        room.replace(Some(body));
+        *room.borrow_mut() = Some(body);
         Self { room, _busy: busy }
     }
 }

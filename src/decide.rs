@@ -194,14 +194,16 @@ pub async fn decide<'a>(case: &Case<'a, '_>, opinion: &mut Opinion<'a>) -> Decis
             open.opinion.waited = true;
             Box::pin(hold::decide(case, &mut open)).await
         }
-        None => {
-            let answer = case.store.decide(&open.asks, case.now, case.worker);
-            open.opinion.waited = matches!(answer, Answer::Later(_));
-            match received(answer).await {
-                None => open.unknown(case),
-                Some(verdicts) => open.conclude(case, &verdicts),
+        None => match case.store.decide(&open.asks, case.now, case.worker) {
+            Answer::Now(verdicts) => open.conclude(case, &verdicts),
+            later => {
+                open.opinion.waited = true;
+                match received(later).await {
+                    Some(verdicts) => open.conclude(case, &verdicts),
+                    None => open.unknown(case),
+                }
             }
-        }
+        },
     };
     let passes = matches!(decision, Decision::Admitted | Decision::Unknown);
     // Only what passes is billed.

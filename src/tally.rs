@@ -48,7 +48,8 @@ pub struct Seen {
 impl Histogram {
     /// Counts one that took `micros` microseconds.
     pub fn observe(&self, micros: u64) {
-        self.buckets[BOUNDS.partition_point(|bound| *bound < micros)].one();
+        // Most take little: sought from below.
+        self.buckets[BOUNDS.iter().take_while(|bound| **bound < micros).count()].one();
         self.micros.add(micros);
     }
 
