@@ -196,13 +196,14 @@ pub async fn decide<'a>(case: &Case<'a, '_>, opinion: &mut Opinion<'a>) -> Decis
         }
         None => match case.store.decide(&open.asks, case.now, case.worker) {
             Answer::Now(verdicts) => open.conclude(case, &verdicts),
-            later => {
+            Answer::Later(verdicts) => {
                 open.opinion.waited = true;
-                match received(later).await {
-                    Some(verdicts) => open.conclude(case, &verdicts),
-                    None => open.unknown(case),
+                match verdicts.await {
+                    Ok(verdicts) => open.conclude(case, &verdicts),
+                    Err(_) => open.unknown(case),
                 }
             }
+            Answer::Away => open.unknown(case),
         },
     };
     let passes = matches!(decision, Decision::Admitted | Decision::Unknown);
@@ -215,14 +216,6 @@ pub async fn decide<'a>(case: &Case<'a, '_>, opinion: &mut Opinion<'a>) -> Decis
         if passes { decided.admitted.one() } else { decided.spared.one() }
     }
     decision
-}
-
-async fn received(answer: Answer) -> Option<Verdicts> {
-    match answer {
-        Answer::Now(verdicts) => Some(verdicts),
-        Answer::Later(verdicts) => verdicts.await.ok(),
-        Answer::Away => None,
-    }
 }
 
 /// What a guard is to decide: which rates, for whom.

@@ -6,11 +6,11 @@ use smallvec::SmallVec;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::lines::Turn;
-use super::{Case, Decision, Judged, Open, received};
+use super::{Case, Decision, Judged, Open};
 use crate::clock::{self, micros};
 use crate::config::OnLimit;
 use crate::limit::Verdict;
-use crate::store::{Ask, Verdicts};
+use crate::store::{Answer, Ask, Verdicts};
 
 /// Decides where guards may delay. Dropped, it leaves its line at once.
 ///
@@ -50,6 +50,14 @@ pub(super) async fn decide<'a>(case: &Case<'a, '_>, open: &mut Open<'a, '_>) -> 
             }
             _ => return open.conclude(case, &verdicts),
         }
+    }
+}
+
+async fn received(answer: Answer) -> Option<Verdicts> {
+    match answer {
+        Answer::Now(verdicts) => Some(verdicts),
+        Answer::Later(verdicts) => verdicts.await.ok(),
+        Answer::Away => None,
     }
 }
 

@@ -221,7 +221,10 @@ proptest! {
         let cell = cell(&limit, at(now), &counts);
         let model = naive_estimate(&rate, &counts, now);
         prop_assert_eq!(u128::from(estimate(&limit, &cell, at(now))), model);
-        prop_assert_eq!(limit.admits(&cell, at(now), cost), model + u128::from(cost) <= u128::from(rate.quota()));
+        let admitted = limit.admits(&cell, at(now), cost);
+        prop_assert_eq!(admitted, model + u128::from(cost) <= u128::from(rate.quota()));
+        let refusal = (!admitted).then(|| limit.judge(&cell, at(now), cost, false));
+        prop_assert_eq!(limit.refuses(&cell, at(now), cost), refusal);
     }
 
     #[test]

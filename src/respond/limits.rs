@@ -369,12 +369,15 @@ mod tests {
 
     #[test]
     fn what_was_said_before_is_said_anew_only_when_it_differs() {
-        let limits = [limit("a", &["10/s", "20/m"], HeaderStyle::Both), limit("b", &["5/s"], HeaderStyle::None)];
+        let other =
+            config::Limit { status: StatusCode::SERVICE_UNAVAILABLE, ..limit("b", &["5/s"], HeaderStyle::None) };
+        let limits = [limit("a", &["10/s", "20/m"], HeaderStyle::Both), other];
         let (reports, compiled) = ([report(&limits), report(&limits[..1])], compiled(&limits));
         let mut last = LastRefusal::default();
         let mut check = |report: &Arc<Report>, now: Time, judged: &[Judged<'_>]| {
             let fresh = report.reject(judged, now, &mut LastRefusal::default());
-            assert_eq!(report.reject(judged, now, &mut last).headers(), fresh.headers());
+            let answer = report.reject(judged, now, &mut last);
+            assert_eq!((answer.status(), answer.headers()), (fresh.status(), fresh.headers()));
         };
         for (micros, rate, wait, report) in
             [(0, 0, 900_000, 0), (0, 0, 800_000, 0), (0, 0, 800_000, 1), (0, 1, 800_000, 1), (300_000, 1, 800_000, 1)]
@@ -382,7 +385,10 @@ mod tests {
             let judged = judged(&compiled[..1], &[verdict(false, rate, 0, wait)]);
             check(&reports[report], Time::from_micros(micros), &judged);
         }
-        let judged = judged(&compiled, &[verdict(true, 0, 1, 800_000), verdict(false, 0, 0, 800_000)]);
-        check(&reports[0], Time::from_micros(300_000), &judged);
+        // Of two that refuse, within one second first the one and then the other takes longest.
+        for (first, second) in [((true, 800_000), 800_000), ((false, 900_000), 800_000), ((false, 800_000), 900_000)] {
+            let verdicts = [verdict(first.0, 0, 1, first.1), verdict(false, 0, 0, second)];
+            check(&reports[0], Time::from_micros(300_000), &judged(&compiled, &verdicts));
+        }
     }
 }

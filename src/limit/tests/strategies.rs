@@ -106,6 +106,8 @@ proptest! {
                 let left = oracles.iter().map(|oracle| oracle.remaining(now)).min().unwrap();
                 let admitted = limit.admits(cell, at(now), step.cost);
                 prop_assert_eq!(admitted, left >= step.cost, "at {} with {} left", now, left);
+                let refusal = (!admitted).then(|| limit.judge(cell, at(now), step.cost, false));
+                prop_assert_eq!(limit.refuses(cell, at(now), step.cost), refusal);
                 let before = cell.clone();
                 if admitted {
                     limit.charge(cell, at(now), step.cost);
