@@ -96,11 +96,7 @@ impl Limit {
     /// The refusal of a request that needs room for `need`, if some rate lacks it: what [`Self::judge`] says of a
     /// request that [`Self::admits`] does not, in one look. The cell has been advanced to `now`.
     pub fn refuses(&self, cell: &Cell, now: Time, need: u64) -> Option<Verdict> {
-        let lacking = cell.gauges(&self.rates, now).enumerate().filter_map(|(rate, gauge)| {
-            let remaining = gauge.remaining();
-            (remaining < need).then(|| Verdict { admitted: false, rate, remaining, wait: gauge.wait(need) })
-        });
-        lacking.max_by_key(|verdict| verdict.wait.unwrap_or(u64::MAX))
+        self.longest(cell, now, need, |remaining| remaining < need)
     }
 
     /// The verdict on a request that needs room for `need` and was `admitted` or not, after it was charged or not.
@@ -119,13 +115,17 @@ impl Limit {
     }
 
     fn refused(&self, cell: &Cell, now: Time, need: u64) -> Verdict {
-        let (rate, remaining, wait) = cell
-            .gauges(&self.rates, now)
-            .enumerate()
-            .map(|(rate, gauge)| (rate, gauge.remaining(), gauge.wait(need)))
-            .max_by_key(|(_, _, wait)| wait.unwrap_or(u64::MAX))
-            .unwrap_or((0, 0, None));
-        Verdict { admitted: false, rate, remaining, wait }
+        let nothing = Verdict { admitted: false, rate: 0, remaining: 0, wait: None };
+        self.longest(cell, now, need, |_| true).unwrap_or(nothing)
+    }
+
+    /// The refusal by the rate that takes longest, of those for which `refuses(what remains)`.
+    fn longest(&self, cell: &Cell, now: Time, need: u64, refuses: impl Fn(u64) -> bool) -> Option<Verdict> {
+        let refusals = cell.gauges(&self.rates, now).enumerate().filter_map(|(rate, gauge)| {
+            let remaining = gauge.remaining();
+            refuses(remaining).then(|| Verdict { admitted: false, rate, remaining, wait: gauge.wait(need) })
+        });
+        refusals.max_by_key(|verdict| verdict.wait.unwrap_or(u64::MAX))
     }
 }
 
