@@ -5,6 +5,7 @@
 
 mod connections;
 mod framing;
+mod repeat;
 mod stream;
 
 use std::cell::RefCell;
@@ -75,6 +76,21 @@ pub struct Arrival {
     pub body: Option<Incoming>,
     /// Whether a head on this connection could be read in two ways: then this one is not to be served.
     pub is_ambiguous: bool,
+    /// Set by the handler: the same bytes, if they come next, might get the very same answer. Then it is asked.
+    pub may_repeat: bool,
+}
+
+/// What becomes of the requests of one connection.
+pub trait Handler: 'static {
+    /// The body of an answer.
+    type Body: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin + 'static;
+
+    /// Answers a request.
+    fn handle(&self, request: &mut Arrival) -> impl Future<Output = Response<Self::Body>>;
+
+    /// The last request has come again, byte for byte, after an answer that might be given again. Whether it is: then
+    /// the request is over with that.
+    fn repeats(&self) -> bool;
 }
 
 /// How far the process has come.
@@ -93,7 +109,7 @@ pub enum Stage {
 ///
 /// # Errors
 /// When a listener cannot be registered with the runtime.
-pub async fn run<C, H, B>(
+pub async fn run<C, H>(
     listeners: Vec<std::net::TcpListener>,
     limits: &config::Server,
     mut stage: watch::Receiver<Stage>,
@@ -101,9 +117,7 @@ pub async fn run<C, H, B>(
 ) -> io::Result<()>
 where
     C: Fn(SocketAddr) -> H + Clone + 'static,
-    H: AsyncFn(&mut Arrival) -> Response<B> + Clone + 'static,
-    B: Body<Data = Bytes> + Unpin + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    H: Handler,
 {
     let connections = Connections::new(limits.header_timeout, limits.idle_timeout);
     let watching = connections.clone();
@@ -142,12 +156,10 @@ impl<C> Door<C> {
     }
 }
 
-async fn accept<C, H, B>(listener: TcpListener, door: Door<C>, mut stage: watch::Receiver<Stage>)
+async fn accept<C, H>(listener: TcpListener, door: Door<C>, mut stage: watch::Receiver<Stage>)
 where
     C: Fn(SocketAddr) -> H + Clone + 'static,
-    H: AsyncFn(&mut Arrival) -> Response<B> + Clone + 'static,
-    B: Body<Data = Bytes> + Unpin + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    H: Handler,
 {
     let mut draining = pin!(async move { stage.wait_for(|stage| *stage == Stage::Draining).await.is_ok() });
     loop {
@@ -179,33 +191,35 @@ where
     }
 }
 
-async fn serve<C, H, B>(stream: TcpStream, peer: SocketAddr, door: Door<C>, (leaving, slot): (Leaving, Rc<Slot>))
+async fn serve<C, H>(stream: TcpStream, peer: SocketAddr, door: Door<C>, (leaving, slot): (Leaving, Rc<Slot>))
 where
     C: Fn(SocketAddr) -> H + Clone + 'static,
-    H: AsyncFn(&mut Arrival) -> Response<B> + Clone + 'static,
-    B: Body<Data = Bytes> + Unpin + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    H: Handler,
 {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
     let requests = slot.clone();
-    let handle = (door.connected)(peer);
+    let handler = Rc::new((door.connected)(peer));
+    let asked = handler.clone();
     let room = Rc::new(RefCell::new(None));
     let service = service_fn(move |request: Request<Incoming>| {
         let (head, body) = request.into_parts();
-        let mut arrival =
-            Arrival { head, body: (!body.is_end_stream()).then_some(body), is_ambiguous: requests.is_ambiguous() };
+        let body = (!body.is_end_stream()).then_some(body);
+        let mut arrival = Arrival { head, body, is_ambiguous: requests.is_ambiguous(), may_repeat: false };
         let busy = requests.begin();
-        let (handle, room) = (handle.clone(), room.clone());
+        let (handler, room) = (handler.clone(), room.clone());
         // Called where it is awaited: what it returns is large, and moved it would be copied.
         async move {
-            let response = handle(&mut arrival).await.map(|body| Tracked::new(body, room, busy));
+            let response = handler.handle(&mut arrival).await.map(|body| {
+                busy.answer(arrival.may_repeat);
+                Tracked::new(body, room, busy)
+            });
             Ok::<_, std::convert::Infallible>(response)
         }
     });
     let stream = Rc::new(RefCell::new(stream));
-    let connection = door.builder.serve_connection(Noting::wrap(stream.clone(), slot.clone()), service);
+    let connection = door.builder.serve_connection(Noting::wrap(stream.clone(), slot.clone(), asked), service);
     if let Err(error) = until_ended(connection, &stream, &slot).await {
         tracing::debug!(%error, %peer, "connection failed");
     }
@@ -213,8 +227,13 @@ where
 }
 
 /// Drives a connection until it is over, its client has gone, or its slot says that it is to end.
-async fn until_ended<S, B>(connection: http1::Connection<Watched, S>, stream: &Shared, slot: &Slot) -> hyper::Result<()>
+async fn until_ended<H, S, B>(
+    connection: http1::Connection<Watched<H>, S>,
+    stream: &Shared,
+    slot: &Slot,
+) -> hyper::Result<()>
 where
+    H: Handler,
     S: hyper::service::HttpService<Incoming, ResBody = B>,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     B: Body + 'static,
@@ -302,3 +321,6 @@ impl<B: Body + Unpin> Body for Tracked<B> {
         self.room.borrow().as_ref().map_or_else(SizeHint::default, Body::size_hint)
     }
 }
+
+#[cfg(test)]
+mod tests;

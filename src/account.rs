@@ -97,7 +97,7 @@ pub struct Requests {
 }
 
 /// What the access log says of a request besides how it ended. No header, no query: keys and tokens live there.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Line {
     /// The client's address.
     pub client: IpAddr,
@@ -122,6 +122,29 @@ impl Book {
     /// The book of this worker, which alone counts in it.
     pub fn new(route: Arc<RouteTally>, worker: usize) -> Self {
         Self { route, worker }
+    }
+
+    /// Counts a request that ended so, after so many microseconds, and writes its line if it has one.
+    pub fn close(&self, outcome: Outcome, status: Option<StatusCode>, micros: u64, line: Option<&Line>) {
+        let Self { route, worker } = self;
+        let requests = route.workers.of(*worker);
+        let class = status.map_or(0, |status| usize::from(status.as_u16() / 100)).min(CLASSES.len() - 1);
+        requests.ended[outcome as usize][class].one();
+        requests.latency.observe(micros);
+        if let Some(line) = line {
+            tracing::info!(
+                client = %line.client,
+                method = %line.method,
+                host = line.host,
+                path = line.path,
+                route = route.name,
+                status = status.map_or(0, |status| status.as_u16()),
+                outcome = outcome.name(),
+                bytes = line.bytes,
+                micros,
+                "request"
+            );
+        }
     }
 }
 
@@ -165,6 +188,12 @@ impl Account {
         self.at_once = self.line.is_none();
     }
 
+    /// Its line as it will be written if the body goes out whole, which has so many bytes.
+    pub fn line(&self, bytes: u64) -> Option<Box<Line>> {
+        let bytes = if self.bodiless { 0 } else { bytes };
+        self.line.as_deref().map(|line| Box::new(Line { bytes, ..line.clone() }))
+    }
+
     /// Holds these places until the account is closed.
     pub fn hold(&mut self, permits: Vec<Permit>) {
         self.permits = (!permits.is_empty()).then(|| permits.into_boxed_slice());
@@ -185,25 +214,7 @@ impl Drop for Account {
     fn drop(&mut self) {
         let over = if self.at_once { self.begun } else { clock::now() };
         let micros = over.micros().saturating_sub(self.begun.micros());
-        let Book { route, worker } = &*self.book;
-        let requests = route.workers.of(*worker);
-        let class = self.status.map_or(0, |status| usize::from(status.as_u16() / 100)).min(CLASSES.len() - 1);
-        requests.ended[self.outcome as usize][class].one();
-        requests.latency.observe(micros);
-        if let Some(line) = &self.line {
-            tracing::info!(
-                client = %line.client,
-                method = %line.method,
-                host = line.host,
-                path = line.path,
-                route = route.name,
-                status = self.status.map_or(0, |status| status.as_u16()),
-                outcome = self.outcome.name(),
-                bytes = line.bytes,
-                micros,
-                "request"
-            );
-        }
+        self.book.close(self.outcome, self.status, micros, self.line.as_deref());
     }
 }
 

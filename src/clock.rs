@@ -19,6 +19,11 @@ impl Time {
         self.0
     }
 
+    /// Whole seconds since the Unix epoch.
+    pub const fn seconds(self) -> u64 {
+        self.0 / 1_000_000
+    }
+
     /// Whole seconds since the Unix epoch, rounded up.
     pub const fn seconds_up(self) -> u64 {
         self.0.div_ceil(1_000_000)

@@ -5,6 +5,7 @@ mod bill;
 mod flights;
 mod lines;
 mod hold;
+mod standing;
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::tally::{Counter, PerWorker};
 pub use bill::Bill;
 pub use flights::{Flights, Permit};
 pub use lines::Lines;
+pub use standing::Standing;
 pub use terms::{Grants, Term, Terms};
 
 /// One limit as it guards one route.
@@ -119,6 +121,8 @@ pub type AllJudged<'a> = SmallVec<[Judged<'a>; 2]>;
 pub struct Opinion<'a> {
     /// What the limits say that were asked, those that clients are told of.
     pub judged: AllJudged<'a>,
+    /// What the store was asked.
+    pub asks: Asks<'a>,
     /// The guards that only report, and would have refused the request.
     pub shadowed: SmallVec<[usize; 2]>,
     /// What is charged after the response.
@@ -159,7 +163,8 @@ impl<'a> Opinion<'a> {
     /// Nothing yet.
     pub fn new(store: &'a Store) -> Self {
         let bill = Bill::new(store);
-        Self { judged: SmallVec::new(), shadowed: SmallVec::new(), bill, permits: Vec::new(), waited: false }
+        let (judged, asks, shadowed) = (SmallVec::new(), Asks::new(), SmallVec::new());
+        Self { judged, asks, shadowed, bill, permits: Vec::new(), waited: false }
     }
 }
 
@@ -186,15 +191,15 @@ pub async fn decide<'a>(case: &Case<'a, '_>, opinion: &mut Opinion<'a>) -> Decis
     if case.guards.is_empty() {
         return Decision::Admitted;
     }
-    let mut open = Open { asks: Asks::new(), profiles: SmallVec::new(), boarded: SmallVec::new(), opinion };
+    let mut open = Open { profiles: SmallVec::new(), boarded: SmallVec::new(), opinion };
     let decision = match open.read(case) {
         Some(decision) => decision,
-        None if open.asks.is_empty() => Decision::Admitted,
+        None if open.opinion.asks.is_empty() => Decision::Admitted,
         None if case.guards.iter().any(|guard| matches!(guard.on_limit, OnLimit::Delay { .. })) => {
             open.opinion.waited = true;
             Box::pin(hold::decide(case, &mut open)).await
         }
-        None => match case.store.decide(&open.asks, case.now, case.worker) {
+        None => match case.store.decide(&open.opinion.asks, case.now, case.worker) {
             Answer::Now(verdicts) => open.conclude(case, &verdicts),
             Answer::Later(verdicts) => {
                 open.opinion.waited = true;
@@ -228,7 +233,6 @@ struct Claim<'a> {
 
 /// A case while it is open.
 struct Open<'a, 'o> {
-    asks: Asks<'a>,
     /// For each ask, which of the limit's rates hold.
     profiles: SmallVec<[usize; 2]>,
     /// The guards that have let it aboard and have no rates to ask for.
@@ -325,7 +329,7 @@ impl<'a> Open<'a, '_> {
         }
         let ask = Ask { limit, key, need, cost, advisory: guard.on_limit == OnLimit::Shadow, place };
         self.opinion.bill.owe(&guard.cost, ask);
-        self.asks.push(ask);
+        self.opinion.asks.push(ask);
         self.profiles.push(profile);
         None
     }
@@ -338,13 +342,13 @@ impl<'a> Open<'a, '_> {
     }
 
     fn unknown(&self, case: &Case<'_, '_>) -> Decision {
-        self.asks.iter().for_each(|ask| case.guards[ask.place].decided(case.worker).unknown.one());
+        self.opinion.asks.iter().for_each(|ask| case.guards[ask.place].decided(case.worker).unknown.one());
         Decision::Unknown
     }
 
     /// The guards that these verdicts would have refuse the request.
     fn refusing<'s>(&'s self, verdicts: &'s Verdicts) -> impl Iterator<Item = (usize, Verdict)> {
-        let asked = self.asks.iter().zip(verdicts);
+        let asked = self.opinion.asks.iter().zip(verdicts);
         let refused = asked.filter(|(ask, (_, verdict))| !verdict.admitted && !ask.advisory);
         refused.map(|(ask, (_, verdict))| (ask.place, *verdict))
     }
@@ -361,8 +365,8 @@ impl<'a> Open<'a, '_> {
             Some((_, false)) => Decision::Rejected,
         };
         let all = decision == Decision::Admitted;
-        for at in 0..verdicts.len().min(self.asks.len()) {
-            let (place, verdict) = (self.asks[at].place, verdicts[at].1);
+        for at in 0..verdicts.len().min(self.opinion.asks.len()) {
+            let (place, verdict) = (self.opinion.asks[at].place, verdicts[at].1);
             let guard = &case.guards[place];
             let decided = guard.decided(case.worker);
             match (verdict.admitted, guard.on_limit) {
@@ -379,7 +383,12 @@ impl<'a> Open<'a, '_> {
             if !guard.on_limit.is_told() {
                 continue;
             }
-            self.opinion.judged.push(Judged { place, profile: self.profiles[at], limit: self.asks[at].limit, verdict });
+            self.opinion.judged.push(Judged {
+                place,
+                profile: self.profiles[at],
+                limit: self.opinion.asks[at].limit,
+                verdict,
+            });
         }
         if !self.opinion.permits.is_empty() {
             // What is said of requests under way was said first: back to the order of the route.

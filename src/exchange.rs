@@ -1,6 +1,7 @@
 //! One request through the steps, in order. Start reading here.
 
 mod snapshot;
+mod repeat;
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -11,12 +12,13 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version, header};
+use http_body::Body;
 
-use crate::accept::Arrival;
+use crate::accept::{Arrival, Handler};
 use crate::account::{Account, Content, Line, Outcome, Settled};
 use crate::clock::{self, Time};
 use crate::config::OnError;
-use crate::decide::{self, Case, Decision, Opinion};
+use crate::decide::{self, Case, Decision, Opinion, Standing};
 use crate::forward::{Origin, Outbound, Pools, Upstream};
 use crate::gateway::{Action, Served};
 use crate::identify::client::{Client, client};
@@ -25,6 +27,8 @@ use crate::respond::limits::LastRefusal;
 use crate::respond::{self, Answer};
 use crate::route::{host, path};
 use crate::store::Store;
+
+use repeat::Repeat;
 
 pub use snapshot::{Snapshot, Snapshots};
 
@@ -48,18 +52,39 @@ pub struct Caller {
     address: String,
     memo: RefCell<Memo>,
     last_refusal: RefCell<LastRefusal>,
+    repeat: RefCell<Option<Repeat>>,
 }
 
 impl Caller {
     /// The caller at this address.
     pub fn new(worker: Rc<Worker>, peer: IpAddr) -> Self {
         let peer = peer.to_canonical();
-        Self { worker, peer, address: peer.to_string(), memo: RefCell::default(), last_refusal: RefCell::default() }
+        Self {
+            worker,
+            peer,
+            address: peer.to_string(),
+            memo: RefCell::default(),
+            last_refusal: RefCell::default(),
+            repeat: RefCell::default(),
+        }
+    }
+}
+
+impl Handler for Caller {
+    type Body = Settled;
+
+    async fn handle(&self, request: &mut Arrival) -> Response<Settled> {
+        serve(self, request).await
+    }
+
+    fn repeats(&self) -> bool {
+        let (repeat, last) = (self.repeat.borrow(), self.last_refusal.borrow());
+        repeat.as_ref().is_some_and(|repeat| repeat.serve(&self.worker, &last))
     }
 }
 
 /// Serves one request: route, identify, decide, forward, account.
-pub async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
+async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
     let worker = &*caller.worker;
     let now = clock::now();
     let gateway = worker.snapshots.current();
@@ -79,7 +104,7 @@ pub async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> 
     };
     let found = gateway.routes.find(&target.host, &target.path, &head.method, &head.headers);
     let mut account = open(&gateway, found, now, client, head, &target.host);
-    let Some(route) = found.and_then(|index| gateway.served.get(index)) else {
+    let Some((index, route)) = found.and_then(|index| Some((index, gateway.served.get(index)?))) else {
         account.at_once();
         let answer = respond::problem(StatusCode::NOT_FOUND, "No route is for this host, path and method.");
         return own(account, Outcome::Unrouted, answer);
@@ -109,11 +134,18 @@ pub async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> 
         Decision::Admitted => {}
         Decision::Unknown if gateway.on_error != OnError::Reject => {}
         decision => {
-            let last = &mut caller.last_refusal.borrow_mut();
             if !opinion.waited {
                 account.at_once();
             }
-            return own(account, outcome(decision), refuse(route, decision, &opinion, now, last));
+            let answer = refuse(route, decision, &opinion, now, &mut caller.last_refusal.borrow_mut());
+            let standing = Standing::of(&route.guards, decision, &opinion).filter(|_| repeat::is_dated(now));
+            let repeat = standing.map(|standing| {
+                let line = account.line(answer.body().size_hint().lower());
+                Repeat { route: index, standing, at: now, line }
+            });
+            request.may_repeat = repeat.is_some();
+            *caller.repeat.borrow_mut() = repeat;
+            return own(account, outcome(decision), answer);
         }
     }
     account.hold(std::mem::take(&mut opinion.permits));
@@ -177,7 +209,7 @@ struct Target<'a> {
 
 /// Reads the target, or says why it cannot be read in one way only.
 fn target(request: &Arrival) -> Result<Target<'_>, &'static str> {
-    let Arrival { head, body, is_ambiguous } = request;
+    let Arrival { head, body, is_ambiguous, .. } = request;
     let named = match head.headers.get(header::HOST) {
         Some(_) if is_repeated(&head.headers, &header::HOST) => {
             return Err("The request has more than one Host header.");

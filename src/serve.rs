@@ -16,12 +16,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_local;
 
-use crate::accept::{self, Arrival, Stage};
+use crate::accept::{self, Stage};
 use crate::admin::{self, View};
 use crate::clock;
 use crate::config::{self, Address, Config};
 use crate::echo;
-use crate::exchange::{self, Caller, Snapshots, Worker};
+use crate::exchange::{Caller, Snapshots, Worker};
 use crate::forward::Pools;
 use crate::gateway::{Gateway, Kept};
 use crate::store::Store;
@@ -172,10 +172,7 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Gateway>>, store: Arc<Store>) -> 
     let finishing = store.clone();
     let snapshots = Snapshots::new(gateway, plan.index);
     let worker = Rc::new(Worker { index: plan.index, snapshots, store, pools });
-    let connected = move |peer: SocketAddr| {
-        let caller = Rc::new(Caller::new(worker.clone(), peer.ip()));
-        async move |request: &mut Arrival| exchange::serve(&caller, request).await
-    };
+    let connected = move |peer: SocketAddr| Caller::new(worker.clone(), peer.ip());
     let served = accept::run(plan.listeners, &plan.server, plan.stage, connected).await;
     finishing.finish().await;
     served

@@ -45,6 +45,8 @@ pub(super) struct Slot {
     unread: Cell<bool>,
     /// Whether the client has yet to take what is to be sent.
     unsent: Cell<bool>,
+    /// Whether the last answer might be given again.
+    repeats: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     register: Rc<Connections>,
 }
@@ -89,6 +91,7 @@ impl Connections {
             ambiguous: Cell::new(false),
             unread: Cell::new(false),
             unsent: Cell::new(false),
+            repeats: Cell::new(false),
             waker: RefCell::new(None),
             register: self.clone(),
         });
@@ -184,6 +187,16 @@ impl Slot {
         Busy(self.clone())
     }
 
+    /// Between requests, whether the last answer might be given again.
+    pub(super) fn answered(&self) -> Option<bool> {
+        (self.phase.get() == Phase::Idle).then(|| self.repeats.get())
+    }
+
+    /// Whether the connection is to end.
+    pub(super) fn is_ending(&self) -> bool {
+        self.end.get().is_some()
+    }
+
     fn end(&self, end: End) {
         self.end.set(Some(end));
         if let Some(waker) = &*self.waker.borrow() {
@@ -204,6 +217,13 @@ impl Slot {
 /// A request under way.
 #[derive(Debug)]
 pub(super) struct Busy(Rc<Slot>);
+
+impl Busy {
+    /// The request is answered; `repeats` if the same might be answered so again.
+    pub(super) fn answer(&self, repeats: bool) {
+        self.0.repeats.set(repeats);
+    }
+}
 
 impl Drop for Busy {
     fn drop(&mut self) {

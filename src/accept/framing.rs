@@ -16,6 +16,8 @@ pub(super) struct Follower {
     /// The beginning of a line that came without its end.
     carried: Vec<u8>,
     head: Head,
+    /// How many heads have ended so far.
+    heads: u64,
     ambiguous: bool,
 }
 
@@ -51,8 +53,19 @@ impl Follower {
         matches!(self.state, State::Body(_) | State::ChunkSize | State::ChunkData(_))
     }
 
-    /// Follows the bytes that came next.
-    pub(super) fn follow(&mut self, mut bytes: &[u8]) {
+    /// Follows the bytes that came next. Tells whether they are one request, the whole of it and nothing else.
+    pub(super) fn follow(&mut self, bytes: &[u8]) -> bool {
+        let (begins, heads) = (self.is_between(), self.heads);
+        self.walk(bytes);
+        begins && self.is_between() && self.heads == heads + 1
+    }
+
+    /// Whether the next byte begins a request.
+    fn is_between(&self) -> bool {
+        self.state == State::Head && !self.head.begun && self.carried.is_empty()
+    }
+
+    fn walk(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match &mut self.state {
                 State::Lost => return,
@@ -128,9 +141,12 @@ impl Follower {
 
     fn head_end(&mut self) -> State {
         let head = std::mem::take(&mut self.head);
+        // An empty line before a request is none of its lines (RFC 9112, section 2.2).
+        if !head.begun {
+            return State::Head;
+        }
+        self.heads += 1;
         match head.length {
-            // An empty line before a request is none of its lines (RFC 9112, section 2.2).
-            _ if !head.begun => State::Head,
             length if head.coded => {
                 self.ambiguous |= length.is_some();
                 State::ChunkSize
@@ -166,7 +182,9 @@ mod tests {
 
     fn follow(bytes: &[u8], step: usize) -> Follower {
         let mut follower = Follower::default();
-        bytes.chunks(step).for_each(|piece| follower.follow(piece));
+        bytes.chunks(step).for_each(|piece| {
+            follower.follow(piece);
+        });
         follower
     }
 
@@ -187,6 +205,30 @@ mod tests {
                 assert_eq!((follower.state, follower.head.begun), (State::Head, false), "{text:?} by {step}");
             }
         }
+    }
+
+    #[test]
+    fn one_whole_request_is_told_from_less_and_more() {
+        let mut follower = Follower::default();
+        for (bytes, whole) in [
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", true),
+            ("\r\nGET / HTTP/1.1\r\n\r\n", true),
+            ("GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n", false),
+            ("\r\n", false),
+            ("GET / HTTP/1.1\r\n\r\nG", false),
+            ("ET / HTTP/1.1\r\n\r\n", false),
+            ("POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\nab", true),
+            ("POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\nab", false),
+            // What looks like a request is the end of a body.
+            ("\r\n", false),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", true),
+            ("GET / HTTP/1.1\r\n\r", false),
+            ("\n", false),
+            ("GET / HTTP/1.1\r\n\r\n", true),
+        ] {
+            assert_eq!(follower.follow(bytes.as_bytes()), whole, "{bytes:?}");
+        }
+        assert!(!follower.is_ambiguous());
     }
 
     #[test]

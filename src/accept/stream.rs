@@ -1,4 +1,5 @@
-//! A client's stream that tells its slot when bytes come, and when they could be read in two ways.
+//! A client's stream that tells its slot when bytes come, and when they could be read in two ways. A request that comes
+//! again byte for byte, to be answered as before, is answered here.
 
 use std::cell::RefCell;
 use std::io;
@@ -12,29 +13,71 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::Handler;
 use super::connections::Slot;
 use super::framing::Follower;
+use super::repeat::Repeat;
 use crate::socket::{poll_receive, poll_send};
 
 /// Room for the head of a request and a small body, as much as the HTTP library begins with.
 const HEAD_ROOM: usize = 8 * 1024;
 
 /// See the head of this file.
-pub(super) type Watched = TokioIo<Noting>;
+pub(super) type Watched<H> = TokioIo<Noting<H>>;
 
 /// A stream that the HTTP library uses and its connection's task watches.
 pub(super) type Shared = Rc<RefCell<TcpStream>>;
 
 /// The stream as tokio sees it.
-pub(super) struct Noting {
+pub(super) struct Noting<H> {
     stream: Shared,
     slot: Rc<Slot>,
     follower: Follower,
+    handler: Rc<H>,
+    repeat: Repeat,
+    /// How much of the answer that is given again has yet to go.
+    rest: usize,
 }
 
-impl Noting {
-    pub(super) fn wrap(stream: Shared, slot: Rc<Slot>) -> Watched {
-        TokioIo::new(Self { stream, slot, follower: Follower::default() })
+impl<H: Handler> Noting<H> {
+    pub(super) fn wrap(stream: Shared, slot: Rc<Slot>, handler: Rc<H>) -> Watched<H> {
+        TokioIo::new(Self { stream, slot, follower: Follower::default(), handler, repeat: Repeat::default(), rest: 0 })
+    }
+
+    /// Receives what comes, except requests that are answered as before: they are, and the next is awaited.
+    fn poll_head(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut room = [const { MaybeUninit::uninit() }; HEAD_ROOM];
+        let room = &mut room[..buf.remaining().min(HEAD_ROOM)];
+        loop {
+            let (mut again, repeat) = (false, &self.repeat);
+            ready!(poll_receive(&self.stream.borrow(), cx, room, |bytes| {
+                again = repeat.is_again(bytes);
+                if !again {
+                    buf.put_slice(bytes);
+                }
+            }))?;
+            if !again {
+                return Poll::Ready(Ok(()));
+            }
+            // Who is to leave is told so by the library.
+            if self.slot.is_ending() || !self.handler.repeats() {
+                buf.put_slice(self.repeat.request());
+                return Poll::Ready(Ok(()));
+            }
+            self.rest = self.repeat.answer().len();
+            ready!(self.poll_rest(cx))?;
+        }
+    }
+
+    /// Sends what is left of an answer that is given again.
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.rest > 0 {
+            let answer = self.repeat.answer();
+            let sent = poll_send(&self.stream.borrow(), cx, &answer[answer.len() - self.rest..]);
+            self.slot.sent(sent.is_ready());
+            self.rest -= ready!(sent)?;
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -61,53 +104,53 @@ pub(super) fn has_more(stream: &Shared) -> bool {
     SockRef::from(&*stream.borrow()).peek(&mut [MaybeUninit::uninit()]).is_ok_and(|bytes| bytes > 0)
 }
 
-impl AsyncRead for Noting {
+impl<H: Handler> AsyncRead for Noting<H> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        ready!(this.poll_rest(cx))?;
         let before = buf.filled().len();
         if this.follower.is_in_body() {
             // Much may come, and goes straight to where it is wanted.
             ready!(Pin::new(&mut *this.stream.borrow_mut()).poll_read(cx, buf))?;
         } else {
-            let mut room = [const { MaybeUninit::uninit() }; HEAD_ROOM];
-            let room = &mut room[..buf.remaining().min(HEAD_ROOM)];
-            ready!(poll_receive(&this.stream.borrow(), cx, room, |bytes| buf.put_slice(bytes)))?;
+            ready!(this.poll_head(cx, buf))?;
         }
         let received = &buf.filled()[before..];
         if !received.is_empty() {
-            this.follower.follow(received);
+            let whole = this.follower.follow(received);
+            this.repeat.received(received, whole);
             this.slot.received(this.follower.is_ambiguous());
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Noting {
+impl<H: Handler> AsyncWrite for Noting<H> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = poll_send(&self.stream.borrow(), cx, bytes);
-        self.slot.sent(written.is_ready());
+        let this = self.get_mut();
+        ready!(this.poll_rest(cx))?;
+        let written = poll_send(&this.stream.borrow(), cx, bytes);
+        if let Poll::Ready(Ok(length)) = written {
+            this.repeat.sent(&bytes[..length]);
+        }
+        this.slot.sent(written.is_ready());
         written
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write_vectored(cx, slices);
-        self.slot.sent(written.is_ready());
-        written
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.borrow().is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.stream.borrow_mut()).poll_flush(cx)
+        let this = self.get_mut();
+        ready!(this.poll_rest(cx))?;
+        ready!(Pin::new(&mut *this.stream.borrow_mut()).poll_flush(cx))?;
+        // The library flushes when it has written all that there is.
+        if let Some(repeats) = this.slot.answered() {
+            this.repeat.answered(repeats);
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.stream.borrow_mut()).poll_shutdown(cx)
+        let this = self.get_mut();
+        ready!(this.poll_rest(cx))?;
+        Pin::new(&mut *this.stream.borrow_mut()).poll_shutdown(cx)
     }
 }

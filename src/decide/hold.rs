@@ -20,7 +20,7 @@ pub(super) async fn decide<'a>(case: &Case<'a, '_>, open: &mut Open<'a, '_>) -> 
     let mut now = case.now;
     // Who comes while others wait for the same key goes behind them.
     let waits = |ask: &&Ask<'_>| delay(case, ask.place).is_some() && case.lines.is_waited_for(ask.key);
-    let mut wanted = open.asks.iter().find(waits).map(|ask| ask.place);
+    let mut wanted = open.opinion.asks.iter().find(waits).map(|ask| ask.place);
     let mut turn: Option<(usize, Turn)> = None;
     loop {
         if let Some(place) = wanted.take()
@@ -34,7 +34,7 @@ pub(super) async fn decide<'a>(case: &Case<'a, '_>, open: &mut Open<'a, '_>) -> 
             }
             now = clock::now();
         }
-        let answer = case.store.decide(&open.asks, now, case.worker);
+        let answer = case.store.decide(&open.opinion.asks, now, case.worker);
         let Some(verdicts) = received(answer).await else { return open.unknown(case) };
         let Some((place, verdict)) = longest(case, open, &verdicts) else { return open.conclude(case, &verdicts) };
         let most = delay(case, place).map(|(most, _)| most);
@@ -71,7 +71,7 @@ fn delay(case: &Case<'_, '_>, place: usize) -> Option<(Duration, usize)> {
 
 /// Stands in the line of this guard until nobody is before it; `None` if that is full or lasts beyond `until`.
 async fn stand(case: &Case<'_, '_>, open: &Open<'_, '_>, place: usize, until: Instant, most: usize) -> Option<Turn> {
-    let key = open.asks.iter().find(|ask| ask.place == place)?.key;
+    let key = open.opinion.asks.iter().find(|ask| ask.place == place)?.key;
     let mut turn = case.lines.join(key, most)?;
     case.guards[place].decided(case.worker).delayed.one();
     timeout_at(until, turn.first()).await.ok()?;
@@ -90,7 +90,7 @@ impl Open<'_, '_> {
     /// Refuses what stood in line for too long, or found the line full: those before it are gone after `longest`.
     fn give_up(&mut self, case: &Case<'_, '_>, place: usize, longest: Duration) -> Decision {
         case.guards[place].decided(case.worker).rejected.one();
-        let found = self.asks.iter().zip(&self.profiles).find(|(ask, _)| ask.place == place);
+        let found = self.opinion.asks.iter().zip(&self.profiles).find(|(ask, _)| ask.place == place);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(micros(longest)) };
         let judged = found.map(|(ask, profile)| Judged { place, profile: *profile, limit: ask.limit, verdict });
         self.opinion.judged = SmallVec::from_iter(judged);

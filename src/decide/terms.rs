@@ -71,6 +71,16 @@ impl Terms {
         1 + self.grants.tiers.len() + self.grants.granted.len()
     }
 
+    /// The rates with this number.
+    pub fn rates(&self, profile: usize) -> Option<&Arc<Limit>> {
+        let Grants { own, tiers, granted, .. } = &*self.grants;
+        match profile.checked_sub(1) {
+            None => Some(own),
+            Some(index) if index < tiers.len() => Some(&tiers[index].1),
+            Some(index) => granted.get(index - tiers.len())?.as_ref(),
+        }
+    }
+
     /// What holds for a request; `identity` is how the limit reads its key, `keyed` whether the request has one.
     pub fn of(&self, identity: &Identity, keyed: bool, facts: &Facts<'_>, memo: &mut Memo) -> Term<'_> {
         let Grants { own, tiers, overrides, granted } = &*self.grants;

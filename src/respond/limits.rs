@@ -101,7 +101,7 @@ impl Report {
 
     /// The answer to a request that these verdicts refuse.
     pub fn reject(self: &Arc<Self>, judged: &[Judged<'_>], now: Time, last: &mut LastRefusal) -> Answer {
-        if !last.is_again(self, judged, now) {
+        if last.same(self, judged, now).is_none() {
             last.0 = self.refusal(judged, now).map(Box::new);
         }
         match &last.0 {
@@ -212,14 +212,20 @@ impl Report {
 }
 
 impl LastRefusal {
-    /// Whether it is to be told again. Of several limits that refuse, the one that is told may change within the second:
-    /// then it is told anew.
-    fn is_again(&self, report: &Arc<Report>, judged: &[Judged<'_>], now: Time) -> bool {
-        let Some(last) = self.0.as_ref().filter(|last| Arc::ptr_eq(&last.report, report)) else { return false };
+    /// The status of the last refusal, if one that these verdicts make says the same in every word.
+    pub fn again(&self, report: &Arc<Report>, judged: &[Judged<'_>], now: Time) -> Option<StatusCode> {
+        self.same(report, judged, now).map(|last| last.status)
+    }
+
+    /// The last refusal, if it is to be told again. Of several limits that refuse, the one that is told may change within
+    /// the second: then it is told anew.
+    fn same(&self, report: &Arc<Report>, judged: &[Judged<'_>], now: Time) -> Option<&Refusal> {
+        let last = self.0.as_deref().filter(|last| Arc::ptr_eq(&last.report, report))?;
         let is_same = |(told, judged): (&Told, &Judged<'_>)| *told == Told::new(judged, now);
-        last.told.len() == judged.len()
+        let is_again = last.told.len() == judged.len()
             && last.told.iter().zip(judged).all(is_same)
-            && last.told.iter().filter(|told| !told.admitted).count() == 1
+            && last.told.iter().filter(|told| !told.admitted).count() == 1;
+        is_again.then_some(last)
     }
 }
 

@@ -32,7 +32,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_local};
 
-use super::{Answer, Ask};
+use super::{Answer, Ask, Verdicts};
 use crate::clock::Time;
 use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
@@ -140,8 +140,8 @@ impl Memcached {
 
     /// Sends the decision off, unless a refusal still holds or Memcached is known to be away.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
-        if let Some(verdicts) = self.refused.find(asks, now) {
-            self.health.remembered.of(worker).one();
+        if let Some(verdicts) = self.refuses(asks, now) {
+            self.refused(worker);
             return Answer::Now(verdicts);
         }
         if self.is_lost() {
@@ -151,6 +151,16 @@ impl Memcached {
         let job = Job::new(asks.iter().map(Wish::from).collect(), now, Some(reply), worker);
         self.desks.put(job);
         Answer::Later(verdicts)
+    }
+
+    /// The verdicts on a request that a refusal refuses which still holds.
+    pub fn refuses(&self, asks: &[Ask<'_>], now: Time) -> Option<Verdicts> {
+        self.refused.find(asks, now)
+    }
+
+    /// Counts a request of this worker that was refused so.
+    pub fn refused(&self, worker: usize) {
+        self.health.remembered.of(worker).one();
     }
 
     /// Sends a charge off, unless Memcached is known to be away.

@@ -60,6 +60,19 @@ impl Memory {
         if let [ask] = asks {
             return iter::once((ask.place, self.decide_alone(ask, now))).collect();
         }
+        self.decide_all(asks, now, |_| true).unwrap_or_default()
+    }
+
+    /// The verdicts on a request that would be refused. Charges nothing.
+    pub fn refuses(&self, asks: &[Ask<'_>], now: Time) -> Option<Verdicts> {
+        if let [ask] = asks {
+            return Some(iter::once((ask.place, self.refuses_alone(ask, now)?)).collect());
+        }
+        self.decide_all(asks, now, |admitted| !admitted)
+    }
+
+    /// Looks at every cell, then, if `goes_on` with a request that is admitted or not, judges it.
+    fn decide_all(&self, asks: &[Ask<'_>], now: Time, goes_on: impl Fn(bool) -> bool) -> Option<Verdicts> {
         let places: SmallVec<[(usize, Fingerprint); 4]> = asks.iter().map(|ask| self.place(ask)).collect();
         let mut shards = Locked::take(&self.shards, &places);
         let mut looks = |(ask, (shard, key)): (&Ask<'_>, &(usize, Fingerprint))| {
@@ -67,11 +80,14 @@ impl Memory {
         };
         let admitted: SmallVec<[bool; 4]> = asks.iter().zip(&places).map(&mut looks).collect();
         let all = asks.iter().zip(&admitted).all(|(ask, admitted)| *admitted || ask.advisory);
+        if !goes_on(all) {
+            return None;
+        }
         let judged = asks.iter().zip(&places).zip(&admitted).filter_map(|((ask, (shard, key)), admitted)| {
             let shard = shards.of(*shard)?;
             Some((ask.place, self.judge(shard, *key, ask, now, (*admitted, all && *admitted))))
         });
-        judged.collect()
+        Some(judged.collect())
     }
 
     /// Most routes have one limit, and most keys a cell: then it is looked up once.
@@ -90,6 +106,15 @@ impl Memory {
             ask.limit.charge(cell, now, ask.cost);
         }
         ask.limit.judge(cell, now, ask.need, true)
+    }
+
+    fn refuses_alone(&self, ask: &Ask<'_>, now: Time) -> Option<Verdict> {
+        let (shard, key) = self.place(ask);
+        let shard = &mut *self.shards[shard].lock();
+        // Whose cell has made room for others may be admitted.
+        let Entry { cell, .. } = shard.get_mut(&key)?;
+        cell.advance(ask.limit.rates(), now);
+        ask.limit.refuses(cell, now, ask.need)
     }
 
     /// Charges, whether there is room or not.

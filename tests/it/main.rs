@@ -25,6 +25,7 @@ mod names;
 mod outage;
 mod proxy;
 mod reload;
+mod repeats;
 mod routing;
 mod several;
 mod shared;

@@ -1,0 +1,219 @@
+use std::cell::Cell;
+use std::net::Ipv4Addr;
+
+use http_body_util::Full;
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::task::yield_now;
+
+use super::*;
+
+const A: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
+const B: &[u8] = b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
+
+/// Answers with the number of its answer, so that one that is given again can be told.
+#[derive(Clone, Debug, Default)]
+struct Numbering(Rc<Numbers>);
+
+#[derive(Debug, Default)]
+struct Numbers {
+    handled: Cell<usize>,
+    asked: Cell<usize>,
+    /// Whether an answer may be given again, and whether it is when that is asked.
+    may_repeat: Cell<bool>,
+    repeats: Cell<bool>,
+    /// How long a body is at least.
+    padding: Cell<usize>,
+}
+
+impl Handler for Numbering {
+    type Body = Full<Bytes>;
+
+    async fn handle(&self, request: &mut Arrival) -> Response<Full<Bytes>> {
+        let Numbers { handled, may_repeat, padding, .. } = &*self.0;
+        handled.set(handled.get() + 1);
+        request.may_repeat = may_repeat.get();
+        Response::new(Full::from(format!("{:0width$}", handled.get(), width = padding.get())))
+    }
+
+    fn repeats(&self) -> bool {
+        self.0.asked.set(self.0.asked.get() + 1);
+        self.0.repeats.get()
+    }
+}
+
+/// Somebody who is connected to a server in this thread.
+struct Visit {
+    stream: TcpStream,
+    numbers: Rc<Numbers>,
+    stage: watch::Sender<Stage>,
+}
+
+impl Visit {
+    async fn new() -> Self {
+        let numbering = Numbering::default();
+        let numbers = numbering.0.clone();
+        numbers.may_repeat.set(true);
+        numbers.repeats.set(true);
+        let (stage, staged) = watch::channel(Stage::Running);
+        let listeners = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 1).unwrap();
+        let address = listeners[0].local_addr().unwrap();
+        // Connections take after their listener: what is sent soon has to wait.
+        SockRef::from(&listeners[0]).set_send_buffer_size(1).unwrap();
+        spawn_local(async move {
+            let limits = config::Server {
+                listen: Vec::new(),
+                workers: 1,
+                trusted_proxies: Vec::new(),
+                header_timeout: Duration::from_secs(60),
+                idle_timeout: Duration::from_secs(60),
+                max_header_size: 16 * 1024,
+                drain_timeout: Duration::from_secs(60),
+            };
+            run(listeners, &limits, staged, move |_| numbering.clone()).await.unwrap();
+        });
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        Self { stream: socket.connect(address).await.unwrap(), numbers, stage }
+    }
+
+    /// The number of the next answer.
+    async fn answer(&mut self) -> usize {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(self.stream.read_u8().await.unwrap());
+        }
+        let head = String::from_utf8(head).unwrap();
+        let (_, length) = head.split_once("content-length: ").unwrap();
+        let mut body = vec![0; length.lines().next().unwrap().parse().unwrap()];
+        self.stream.read_exact(&mut body).await.unwrap();
+        String::from_utf8(body).unwrap().parse().unwrap()
+    }
+
+    async fn ask(&mut self, request: &[u8]) -> usize {
+        self.stream.write_all(request).await.unwrap();
+        self.answer().await
+    }
+
+    async fn ask_all(&mut self, requests: &[&[u8]]) -> Vec<usize> {
+        let mut answers = Vec::new();
+        for request in requests {
+            answers.push(self.ask(request).await);
+        }
+        answers
+    }
+}
+
+fn visit(test: impl AsyncFnOnce(Visit)) {
+    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
+    runtime.block_on(async { test(Visit::new().await).await });
+}
+
+#[test]
+fn the_same_request_is_answered_again_from_the_third_on() {
+    visit(async |mut visit| {
+        assert_eq!(visit.ask_all(&[A, A, A, A]).await, [1, 2, 2, 2]);
+        assert_eq!(visit.ask_all(&[B, B, B, A, A]).await, [3, 3, 3, 4, 4]);
+        assert_eq!((visit.numbers.handled.get(), visit.numbers.asked.get()), (4, 5));
+    });
+}
+
+#[test]
+fn an_answer_that_does_not_hold_any_more_is_made_anew() {
+    visit(async |mut visit| {
+        assert_eq!(visit.ask_all(&[A, A, A]).await, [1, 2, 2]);
+        visit.numbers.repeats.set(false);
+        assert_eq!(visit.ask(A).await, 3);
+        visit.numbers.repeats.set(true);
+        assert_eq!(visit.ask(A).await, 3, "the newest");
+        visit.numbers.repeats.set(false);
+        visit.numbers.may_repeat.set(false);
+        assert_eq!(visit.ask(A).await, 4);
+        visit.numbers.repeats.set(true);
+        assert_eq!(visit.ask_all(&[A, A]).await, [5, 6], "an answer that may not be given again");
+    });
+}
+
+#[test]
+fn several_requests_or_parts_of_one_are_none_of_those_that_are_kept() {
+    visit(async |mut visit| {
+        assert_eq!(visit.ask_all(&[A, A, A]).await, [1, 2, 2]);
+        assert_eq!(visit.ask(&[A, A].concat()).await, 3);
+        assert_eq!(visit.answer().await, 4);
+        assert_eq!(visit.ask_all(&[A, A]).await, [5, 5], "kept again");
+        assert_eq!(visit.ask_all(&[B, B, B]).await, [6, 6, 6], "a body is part of it");
+        assert_eq!(visit.ask(&B[..B.len() - 3]).await, 7, "and not there yet");
+    });
+}
+
+#[test]
+fn answers_wait_for_a_client_that_does_not_take_them() {
+    visit(async |mut visit| {
+        visit.numbers.padding.set(3000);
+        assert_eq!(visit.ask_all(&[A, A]).await, [1, 2]);
+        let mut sent = 0;
+        // Until the server cannot send and therefore does not ask any more.
+        'full: while sent < 100_000 {
+            visit.stream.write_all(A).await.unwrap();
+            sent += 1;
+            let mut turns = 0;
+            while visit.numbers.asked.get() < sent {
+                turns += 1;
+                if turns > 10_000 {
+                    break 'full;
+                }
+                yield_now().await;
+            }
+        }
+        assert!(sent < 100_000, "the system takes everything");
+        visit.stream.shutdown().await.unwrap();
+        for at in 0..sent {
+            assert_eq!(visit.answer().await, 2, "answer {at} of {sent}");
+        }
+        assert_eq!(visit.stream.read(&mut [0]).await.unwrap(), 0);
+        assert_eq!(visit.numbers.handled.get(), 2);
+    });
+}
+
+#[test]
+fn an_answer_that_goes_out_in_parts_is_kept_whole() {
+    // At first nobody takes the answers: after some number of them the last one cannot go out whole.
+    for (answers, padding) in
+        (2..8).flat_map(|answers| (1000..4000).step_by(250).map(move |padding| (answers, padding)))
+    {
+        visit(async |mut visit| {
+            visit.numbers.padding.set(padding);
+            let requests = || [A, B].into_iter().cycle().take(answers);
+            for (before, request) in requests().enumerate() {
+                visit.stream.write_all(request).await.unwrap();
+                let mut turns = 0;
+                while visit.numbers.handled.get() == before && turns < 1000 {
+                    turns += 1;
+                    yield_now().await;
+                }
+            }
+            let is_open = visit.numbers.handled.get() == answers;
+            for number in 1..=answers {
+                assert_eq!(visit.answer().await, number);
+            }
+            if is_open {
+                let last = requests().last().unwrap();
+                assert_eq!(visit.ask(last).await, answers, "after {answers} answers at once");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_connection_that_is_to_end_gives_nothing_again() {
+    visit(async |mut visit| {
+        assert_eq!(visit.ask_all(&[A, A, A]).await, [1, 2, 2]);
+        // The request is there before anybody is told.
+        visit.stream.write_all(A).await.unwrap();
+        visit.stage.send(Stage::Draining).unwrap();
+        assert_eq!(visit.answer().await, 3);
+        assert_eq!(visit.stream.read(&mut [0]).await.unwrap(), 0);
+    });
+}

@@ -1,0 +1,70 @@
+//! A refusal that stands until the counters say otherwise: the same request need not be read again to be refused again.
+
+use smallvec::SmallVec;
+
+use super::{AllJudged, Decision, Guard, Judged, Opinion};
+use crate::clock::Time;
+use crate::config::OnLimit;
+use crate::fingerprint::Fingerprint;
+use crate::store::{Ask, Asks, Store};
+
+/// What a refused request asked, without the limits it was asked of.
+#[derive(Debug, Default)]
+pub struct Standing {
+    asked: SmallVec<[Asked; 2]>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    place: usize,
+    profile: usize,
+    key: Fingerprint,
+    need: u64,
+}
+
+impl Standing {
+    /// What is to be asked again of these guards, if the counters alone made this decision.
+    pub fn of(guards: &[Guard], decision: Decision, opinion: &Opinion<'_>) -> Option<Self> {
+        let Opinion { asks, judged, .. } = opinion;
+        let is_plain = |guard: &Guard| guard.on_limit == OnLimit::Reject && guard.max_in_flight.is_none();
+        let are_all = asks.len() == guards.len() && judged.len() == guards.len() && guards.iter().all(is_plain);
+        if decision != Decision::Rejected || !are_all {
+            return None;
+        }
+        let asked = |(ask, judged): (&Ask<'_>, &Judged<'_>)| {
+            let Ask { place, key, need, .. } = *ask;
+            Asked { place, profile: judged.profile, key, need }
+        };
+        Some(Self { asked: asks.iter().zip(judged).map(asked).collect() })
+    }
+
+    /// What these guards, the same as before, say of the same request at `now`, if they still refuse it on the spot.
+    pub fn judge<'a>(&self, guards: &'a [Guard], store: &Store, now: Time) -> Option<AllJudged<'a>> {
+        let ask = |asked: &Asked| {
+            let Asked { place, profile, key, need } = *asked;
+            let limit = guards.get(place)?.terms.rates(profile)?;
+            // It is charged nothing: it is not admitted here.
+            Some(Ask { limit, key, need, cost: 0, advisory: false, place })
+        };
+        let asks = self.asked.iter().map(ask).collect::<Option<Asks<'a>>>()?;
+        let verdicts = store.refuses(&asks, now)?;
+        let judged = asks.iter().zip(&self.asked).zip(verdicts);
+        let judged = judged.map(|((ask, asked), (place, verdict))| Judged {
+            place,
+            profile: asked.profile,
+            limit: ask.limit,
+            verdict,
+        });
+        Some(judged.collect())
+    }
+
+    /// Counts a request of this worker that was refused so.
+    pub fn count(guards: &[Guard], judged: &[Judged<'_>], store: &Store, worker: usize) {
+        for judged in judged {
+            let Some(guard) = guards.get(judged.place) else { continue };
+            let decided = guard.decided(worker);
+            if judged.verdict.admitted { decided.spared.one() } else { decided.rejected.one() }
+        }
+        store.refused(worker);
+    }
+}

@@ -1,0 +1,250 @@
+//! Whoever sends the same request over and over is told what everybody else is told, and counted like everybody else.
+
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::harness::{Client, Gateway, Response, alone, both_stores, limited, unix};
+
+/// In no log, so that nothing but the answer itself is to be done for a request.
+fn quiet(rest: &str) -> Gateway {
+    Gateway::with_log("access = false", rest)
+}
+
+fn number(response: &Response, header: &str) -> u64 {
+    response.headers.must(header).parse().unwrap()
+}
+
+/// The seconds that the field `RateLimit` tells.
+fn seconds(response: &Response) -> u64 {
+    response.headers.must("ratelimit").rsplit(";t=").next().unwrap().parse().unwrap()
+}
+
+/// The statuses of so many requests of these bytes.
+fn statuses(client: &mut Client, request: &str, count: usize) -> Vec<u16> {
+    (0..count).map(|_| client.call(request).status).collect()
+}
+
+fn get(fields: &str) -> String {
+    format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n")
+}
+
+#[test]
+fn each_is_told_the_same_and_counted() {
+    both_stores(|store| {
+        for (name, start) in [("logged", Gateway::start as fn(&str) -> Gateway), ("quiet", quiet)] {
+            let rest = limited(&format!("header:{name}"), "3/d", "headers = \"both\"");
+            let gateway = start(&format!("{store}{rest}"));
+            let mut client = gateway.client();
+            let responses: Vec<_> = (0..500).map(|_| client.get_with("/", format!("{name}: 1\r\n"))).collect();
+            let (admitted, refused) = responses.split_at(3);
+            assert!(admitted.iter().all(|response| response.status == 200), "{store}");
+            let names = |response: &Response| -> Vec<String> {
+                response.headers.0.iter().map(|(name, _)| name.clone()).collect()
+            };
+            let mut last = u64::MAX;
+            for response in refused {
+                response.expect_problem(429);
+                assert_eq!((response.text(), names(response)), (refused[0].text(), names(&refused[0])));
+                let wait = number(response, "retry-after");
+                assert_eq!(wait, seconds(response));
+                assert!(wait <= last, "{wait} after {last}");
+                assert!(number(response, "x-ratelimit-reset").abs_diff(unix().as_secs() + wait) <= 2, "{response:?}");
+                last = wait;
+            }
+            for (metric, count) in [
+                ("gateway_requests_total{route=\"/*\",outcome=\"limited\",status=\"4xx\"}", 497.0),
+                ("gateway_request_duration_seconds_count", 500.0),
+                ("gateway_limit_decisions_total{limit=\"l\",decision=\"rejected\"}", 497.0),
+            ] {
+                assert_eq!(gateway.metric(metric), Some(count), "{metric}, {name}, {store}");
+            }
+        }
+    });
+}
+
+#[test]
+fn each_has_a_line_in_the_log() {
+    let gateway = Gateway::start(&limited("global", "1/d", "body = \"no\""));
+    let mut client = gateway.client();
+    statuses(&mut client, "GET / HTTP/1.1\r\nHost: a\r\n\r\n", 20);
+    statuses(&mut client, "HEAD /h HTTP/1.1\r\nHost: a\r\n\r\n", 20);
+    // Lines are in order: with the last one all are there.
+    statuses(&mut client, "GET /last HTTP/1.1\r\nHost: a\r\n\r\n", 1);
+    gateway.wait_log("the last", |line| line["path"] == "/last");
+    let lines = gateway.log();
+    let of = |method: &str, bytes: u64| {
+        let lines = lines.iter().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let mine =
+            lines.filter(|line| line["method"] == method && line["status"] == 429 && line["outcome"] == "limited");
+        mine.filter(|line| line["bytes"] == bytes && line["route"] == "/*" && line["client"] == "127.0.0.1").count()
+    };
+    assert_eq!((of("GET", 2), of("HEAD", 0)), (20, 20), "{lines:#?}");
+}
+
+#[test]
+fn the_date_and_the_wait_go_on() {
+    let _alone = alone();
+    let gateway = quiet(&limited("global", "1/m burst 1", "strategy = \"token-bucket\""));
+    let mut client = gateway.client();
+    // A bucket has room a minute after this, and the second is half over.
+    sleep(Duration::from_millis((1500 - u64::from(unix().subsec_millis())) % 1000));
+    assert_eq!(client.get("/").status, 200);
+    let (begun, mut seen) = (Instant::now(), Vec::new());
+    while begun.elapsed() < Duration::from_secs(3) {
+        let before = unix();
+        let response = client.get("/");
+        let (wait, date) = (number(&response, "retry-after"), response.headers.must("date").to_owned());
+        let second: u64 = date[23..25].parse().unwrap();
+        // Read a moment before or after it was written.
+        let seconds = [before, unix()].map(|time| time.as_secs() % 60);
+        assert!(seconds.contains(&second), "{date}, between {seconds:?}");
+        if seen.last() != Some(&(wait, second)) {
+            seen.push((wait, second));
+        }
+    }
+    // The two change at different times of a second.
+    assert!((6..=8).contains(&seen.len()), "{seen:?}");
+}
+
+#[test]
+fn room_is_found_as_soon_as_by_whoever_asks_differently() {
+    let _alone = alone();
+    both_stores(|store| {
+        let gateway = quiet(&format!("{store}{}", limited("header:k", "5/s", "")));
+        let (mut same, mut other) = (gateway.client(), gateway.client());
+        let (begun, mut admitted, mut count) = (Instant::now(), [0_u32; 2], 0);
+        while begun.elapsed() < Duration::from_secs(3) {
+            count += 1;
+            admitted[0] += u32::from(same.call(get("k: same\r\n")).status == 200);
+            admitted[1] += u32::from(other.call(get(&format!("k: other\r\nn: {count}\r\n"))).status == 200);
+        }
+        assert!(count > 500 && admitted[0] >= 12, "{admitted:?} of {count}: {store}");
+        assert!(admitted[0].abs_diff(admitted[1]) <= 1, "{admitted:?}: {store}");
+    });
+}
+
+#[test]
+fn others_on_the_same_connection_are_not_meant() {
+    both_stores(|store| {
+        let gateway = quiet(&format!("{store}{}", limited("header:k", "2/d", "")));
+        let mut client = gateway.client();
+        let (one, two) = (get("k: one\r\n"), get("k: two\r\n"));
+        assert_eq!(statuses(&mut client, &one, 6), [200, 200, 429, 429, 429, 429], "{store}");
+        assert_eq!(statuses(&mut client, &two, 1), [200], "{store}");
+        assert_eq!(statuses(&mut client, &one, 3), [429; 3], "{store}");
+        assert_eq!(statuses(&mut client, &two, 4), [200, 429, 429, 429], "{store}");
+        // The beginning of one and the end of another, in one piece or in two.
+        client.send(format!("{one}{two}{one}"));
+        let all = (0..3).map(|_| client.response(false).status).collect::<Vec<_>>();
+        assert_eq!(all, [429; 3]);
+        assert_eq!(statuses(&mut client, &one, 3), [429; 3], "{store}");
+        let (head, tail) = one.split_at(20);
+        client.send(head);
+        client.send(format!("{tail}{}", &head[..5]));
+        assert_eq!(client.response(false).status, 429);
+        client.send(format!("{}{tail}", &head[5..]));
+        assert_eq!(client.response(false).status, 429);
+        assert_eq!(statuses(&mut client, &get("k: three\r\n"), 4), [200, 200, 429, 429], "{store}");
+    });
+}
+
+#[test]
+fn any_kind_of_request_may_come_again() {
+    let limits =
+        "[limits.a]\nkey = \"global\"\nrates = [\"1/d\", \"1/m\"]\n[limits.b]\nkey = \"global\"\nrates = [\"9/d\"]\n";
+    let route = "[[routes]]\npath = \"/*\"\nlimits = [\"b\", \"a\"]\nrespond = { status = 200 }\n";
+    let gateway = quiet(&format!("{limits}{route}"));
+    let mut client = gateway.client();
+    assert_eq!(client.get("/").status, 200);
+    let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+    for request in [
+        "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
+        chunked,
+        "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
+    ] {
+        let responses: Vec<_> = (0..6).map(|_| client.call(request)).collect();
+        for response in &responses {
+            assert_eq!((response.status, &response.version), (responses[0].status, &responses[0].version), "{request}");
+            assert_eq!(response.body, responses[0].body, "{request}");
+            assert!(response.headers.get("connection").is_none_or(|value| value != "close"), "{response:?}");
+        }
+    }
+    let spared = "gateway_limit_decisions_total{limit=\"b\",decision=\"spared\"}";
+    let rejected = "gateway_limit_decisions_total{limit=\"a\",decision=\"rejected\"}";
+    assert_eq!(gateway.metric(spared), gateway.metric(rejected));
+    assert!(gateway.metric(rejected) >= Some(24.0));
+}
+
+#[test]
+fn a_raised_limit_holds_at_once() {
+    let gateway = quiet(&limited("global", "2/d", ""));
+    let mut client = gateway.client();
+    assert_eq!(statuses(&mut client, &get(""), 6), [200, 200, 429, 429, 429, 429]);
+    gateway.reload("", &limited("global", "4/d", ""));
+    gateway.wait_message("reloaded");
+    assert_eq!(statuses(&mut client, &get(""), 6), [200, 200, 429, 429, 429, 429]);
+}
+
+#[test]
+fn a_new_route_takes_over_at_once() {
+    let limit = "[limits.l]\nkey = \"global\"\nrates = [\"2/d\"]\n";
+    let route = |path: &str, limits: &str| {
+        format!("[[routes]]\npath = \"{path}\"\nlimits = [{limits}]\nrespond = {{ status = 200 }}\n")
+    };
+    let gateway = quiet(&format!("{limit}{}", route("/*", "\"l\"")));
+    let mut client = gateway.client();
+    assert_eq!(statuses(&mut client, &get(""), 6), [200, 200, 429, 429, 429, 429]);
+    // What was limited before still is, but that is another path now.
+    gateway.reload("", &format!("{limit}{}{}", route("/a", "\"l\""), route("/*", "")));
+    gateway.wait_message("reloaded");
+    assert_eq!(statuses(&mut client, &get(""), 3), [200; 3]);
+    assert_eq!(client.get("/a").status, 429);
+}
+
+#[test]
+fn it_is_not_idle_time() {
+    let gateway = Gateway::with_server("idle_timeout = \"1s\"\nheader_timeout = \"1s\"", &limited("global", "1/d", ""));
+    let mut client = gateway.client();
+    // The connection lives on, though nothing is read of it but what came before.
+    for _ in 0..25 {
+        client.get("/");
+        sleep(Duration::from_millis(100));
+    }
+    // And is idle afterwards.
+    let begun = Instant::now();
+    assert!(client.closed().is_empty());
+    assert!((500..5000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_flood_does_not_hold_up_the_end() {
+    let _alone = alone();
+    let mut gateway = quiet(&limited("global", "1/d", ""));
+    let clients: Vec<_> = (0..8).map(|_| gateway.client()).collect();
+    scope(|scope| {
+        for mut client in clients {
+            scope.spawn(move || {
+                // Every answer is whole, until there is none any more.
+                loop {
+                    if client.wire.write(get("").as_bytes()).is_err() {
+                        break;
+                    }
+                    match client.try_response(false) {
+                        Ok(response) => assert!(response.status == 429 || response.status == 200),
+                        Err(_) => break,
+                    }
+                }
+            });
+        }
+        let rejected = "gateway_limit_decisions_total{limit=\"l\",decision=\"rejected\"}";
+        crate::harness::until("all are at it", Duration::from_secs(10), || gateway.metric(rejected) > Some(1000.0));
+        gateway.signal(Signal::TERM);
+        let asked = Instant::now();
+        assert_eq!(gateway.wait_exit().code(), Some(0));
+        assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    });
+}
