@@ -5,7 +5,7 @@
 
 mod connections;
 mod framing;
-mod repeat;
+mod recording;
 mod stream;
 
 use std::cell::RefCell;

@@ -46,7 +46,7 @@ pub(super) struct Slot {
     /// Whether the client has yet to take what is to be sent.
     unsent: Cell<bool>,
     /// Whether the last answer might be given again.
-    repeats: Cell<bool>,
+    may_repeat: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     register: Rc<Connections>,
 }
@@ -91,7 +91,7 @@ impl Connections {
             ambiguous: Cell::new(false),
             unread: Cell::new(false),
             unsent: Cell::new(false),
-            repeats: Cell::new(false),
+            may_repeat: Cell::new(false),
             waker: RefCell::new(None),
             register: self.clone(),
         });
@@ -189,7 +189,7 @@ impl Slot {
 
     /// Between requests, whether the last answer might be given again.
     pub(super) fn answered(&self) -> Option<bool> {
-        (self.phase.get() == Phase::Idle).then(|| self.repeats.get())
+        (self.phase.get() == Phase::Idle).then(|| self.may_repeat.get())
     }
 
     /// Whether the connection is to end.
@@ -219,9 +219,9 @@ impl Slot {
 pub(super) struct Busy(Rc<Slot>);
 
 impl Busy {
-    /// The request is answered; `repeats` if the same might be answered so again.
-    pub(super) fn answer(&self, repeats: bool) {
-        self.0.repeats.set(repeats);
+    /// The request is answered; `may_repeat` if the same might be answered so again.
+    pub(super) fn answer(&self, may_repeat: bool) {
+        self.0.may_repeat.set(may_repeat);
     }
 }
 

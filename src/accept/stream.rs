@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use super::Handler;
 use super::connections::Slot;
 use super::framing::Follower;
-use super::repeat::Repeat;
+use super::recording::Recording;
 use crate::socket::{poll_receive, poll_send};
 
 /// Room for the head of a request and a small body, as much as the HTTP library begins with.
@@ -34,14 +34,21 @@ pub(super) struct Noting<H> {
     slot: Rc<Slot>,
     follower: Follower,
     handler: Rc<H>,
-    repeat: Repeat,
+    recording: Recording,
     /// How much of the answer that is given again has yet to go.
     rest: usize,
 }
 
 impl<H: Handler> Noting<H> {
     pub(super) fn wrap(stream: Shared, slot: Rc<Slot>, handler: Rc<H>) -> Watched<H> {
-        TokioIo::new(Self { stream, slot, follower: Follower::default(), handler, repeat: Repeat::default(), rest: 0 })
+        TokioIo::new(Self {
+            stream,
+            slot,
+            follower: Follower::default(),
+            handler,
+            recording: Recording::default(),
+            rest: 0,
+        })
     }
 
     /// Receives what comes, except requests that are answered as before: they are, and the next is awaited.
@@ -49,9 +56,9 @@ impl<H: Handler> Noting<H> {
         let mut room = [const { MaybeUninit::uninit() }; HEAD_ROOM];
         let room = &mut room[..buf.remaining().min(HEAD_ROOM)];
         loop {
-            let (mut again, repeat) = (false, &self.repeat);
+            let (mut again, recording) = (false, &self.recording);
             ready!(poll_receive(&self.stream.borrow(), cx, room, |bytes| {
-                again = repeat.is_again(bytes);
+                again = recording.is_again(bytes);
                 if !again {
                     buf.put_slice(bytes);
                 }
@@ -61,10 +68,10 @@ impl<H: Handler> Noting<H> {
             }
             // Who is to leave is told so by the library.
             if self.slot.is_ending() || !self.handler.repeats() {
-                buf.put_slice(self.repeat.request());
+                buf.put_slice(self.recording.request());
                 return Poll::Ready(Ok(()));
             }
-            self.rest = self.repeat.answer().len();
+            self.rest = self.recording.answer().len();
             ready!(self.poll_rest(cx))?;
         }
     }
@@ -72,7 +79,7 @@ impl<H: Handler> Noting<H> {
     /// Sends what is left of an answer that is given again.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.rest > 0 {
-            let answer = self.repeat.answer();
+            let answer = self.recording.answer();
             let sent = poll_send(&self.stream.borrow(), cx, &answer[answer.len() - self.rest..]);
             self.slot.sent(sent.is_ready());
             self.rest -= ready!(sent)?;
@@ -118,7 +125,7 @@ impl<H: Handler> AsyncRead for Noting<H> {
         let received = &buf.filled()[before..];
         if !received.is_empty() {
             let whole = this.follower.follow(received);
-            this.repeat.received(received, whole);
+            this.recording.received(received, whole);
             this.slot.received(this.follower.is_ambiguous());
         }
         Poll::Ready(Ok(()))
@@ -131,7 +138,7 @@ impl<H: Handler> AsyncWrite for Noting<H> {
         ready!(this.poll_rest(cx))?;
         let written = poll_send(&this.stream.borrow(), cx, bytes);
         if let Poll::Ready(Ok(length)) = written {
-            this.repeat.sent(&bytes[..length]);
+            this.recording.sent(&bytes[..length]);
         }
         this.slot.sent(written.is_ready());
         written
@@ -142,8 +149,8 @@ impl<H: Handler> AsyncWrite for Noting<H> {
         ready!(this.poll_rest(cx))?;
         ready!(Pin::new(&mut *this.stream.borrow_mut()).poll_flush(cx))?;
         // The library flushes when it has written all that there is.
-        if let Some(repeats) = this.slot.answered() {
-            this.repeat.answered(repeats);
+        if let Some(may_repeat) = this.slot.answered() {
+            this.recording.answered(may_repeat);
         }
         Poll::Ready(Ok(()))
     }

@@ -9,7 +9,7 @@ use crate::fingerprint::Fingerprint;
 use crate::store::{Ask, Asks, Store};
 
 /// What a refused request asked, without the limits it was asked of.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Standing {
     asked: SmallVec<[Asked; 2]>,
 }

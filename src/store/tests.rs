@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use proptest::prelude::*;
+
 use super::memory::Memory;
 use super::*;
 use crate::limit::Rate;
@@ -117,4 +119,25 @@ fn key_costs_are_bounded_under_ten_million_keys() {
     println!("{held} keys of two rates take {} MiB: {} bytes each", bytes >> 20, bytes / held);
     assert!(bytes / held < 512, "{} bytes a key", bytes / held);
     assert!(!admitted(&memory, &[ask(&limit, key(0))], NOW), "a client that kept coming was forgotten");
+}
+
+proptest! {
+    #[test]
+    fn a_look_says_what_a_refusal_would_and_charges_nothing(
+        steps in prop::collection::vec((0..3_u64, 1..4_u64, 0..700_000_u64, 1..3_usize), 1..200),
+    ) {
+        let (memory, unseen) = (Memory::new(1000), Memory::new(1000));
+        let limits = [limit("a", &["9/s", "12/2s"]), limit("b", &["10/s"])];
+        let mut now = NOW;
+        for (client, need, passed, count) in steps {
+            now = now.after(Duration::from_micros(passed));
+            let of = |cost| limits.iter().map(move |limit| Ask { need, cost, ..ask(limit, key(client)) }).take(count);
+            let (asks, looks): (Asks<'_>, Asks<'_>) = (of(need).collect(), of(0).collect());
+            let looked = memory.refuses(&looks, now);
+            let decided = memory.decide(&asks, now);
+            prop_assert_eq!(&decided, &unseen.decide(&asks, now));
+            let is_refused = decided.iter().any(|(_, verdict)| !verdict.admitted);
+            prop_assert_eq!(looked, is_refused.then_some(decided));
+        }
+    }
 }

@@ -4,9 +4,9 @@
 /// Longer requests and answers are not kept, so that a connection never holds on to much.
 const LONGEST: usize = 4096;
 
-/// What one connection keeps.
+/// What one connection keeps of the last exchange.
 #[derive(Debug, Default)]
-pub(super) struct Repeat {
+pub(super) struct Recording {
     request: Vec<u8>,
     answer: Vec<u8>,
     stage: Stage,
@@ -25,7 +25,7 @@ enum Stage {
     Known,
 }
 
-impl Repeat {
+impl Recording {
     /// Whether these bytes are the request that was last answered, when its answer is known.
     pub(super) fn is_again(&self, bytes: &[u8]) -> bool {
         self.stage == Stage::Known && self.request == bytes
@@ -67,10 +67,10 @@ impl Repeat {
         }
     }
 
-    /// An answer has gone out whole; `repeats` if the same might be given again.
-    pub(super) fn answered(&mut self, repeats: bool) {
+    /// An answer has gone out whole; `may_repeat` if the same might be given again.
+    pub(super) fn answered(&mut self, may_repeat: bool) {
         self.stage = match self.stage {
-            _ if !repeats => Stage::Nothing,
+            _ if !may_repeat => Stage::Nothing,
             Stage::Nothing | Stage::Wanted => Stage::Wanted,
             Stage::Answering | Stage::Known => Stage::Known,
         };
@@ -82,49 +82,49 @@ mod tests {
     use super::*;
 
     /// One request and its answer.
-    fn exchange(repeat: &mut Repeat, request: &[u8], whole: bool, answer: &[&[u8]], repeats: bool) {
-        repeat.received(request, whole);
-        answer.iter().for_each(|bytes| repeat.sent(bytes));
-        repeat.answered(repeats);
+    fn exchange(recording: &mut Recording, request: &[u8], whole: bool, answer: &[&[u8]], may_repeat: bool) {
+        recording.received(request, whole);
+        answer.iter().for_each(|bytes| recording.sent(bytes));
+        recording.answered(may_repeat);
     }
 
     #[test]
     fn the_second_of_its_kind_is_kept() {
-        let mut repeat = Repeat::default();
-        exchange(&mut repeat, b"a", true, &[b"no"], true);
-        assert!(!repeat.is_again(b"a"), "it might have been the only one");
-        exchange(&mut repeat, b"a", true, &[b"n", b"o"], true);
-        assert!(repeat.is_again(b"a") && !repeat.is_again(b"aa") && !repeat.is_again(b""));
-        assert_eq!((repeat.request(), repeat.answer()), (&b"a"[..], &b"no"[..]));
-        exchange(&mut repeat, b"b", true, &[b"No"], true);
-        assert!(repeat.is_again(b"b") && !repeat.is_again(b"a"));
-        assert_eq!(repeat.answer(), b"No");
+        let mut recording = Recording::default();
+        exchange(&mut recording, b"a", true, &[b"no"], true);
+        assert!(!recording.is_again(b"a"), "it might have been the only one");
+        exchange(&mut recording, b"a", true, &[b"n", b"o"], true);
+        assert!(recording.is_again(b"a") && !recording.is_again(b"aa") && !recording.is_again(b""));
+        assert_eq!((recording.request(), recording.answer()), (&b"a"[..], &b"no"[..]));
+        exchange(&mut recording, b"b", true, &[b"No"], true);
+        assert!(recording.is_again(b"b") && !recording.is_again(b"a"));
+        assert_eq!(recording.answer(), b"No");
     }
 
     #[test]
     fn what_was_not_seen_whole_or_may_not_be_repeated_is_not_kept() {
         let long = vec![b'x'; LONGEST + 1];
-        for (request, whole, answer, repeats) in [
+        for (request, whole, answer, may_repeat) in [
             (&b"b"[..], true, &b"ok"[..], false),
             (b"b", false, b"no", true),
             (&long, true, b"no", true),
             (b"b", true, &long, true),
         ] {
-            let mut repeat = Repeat::default();
-            exchange(&mut repeat, b"a", true, &[b"no"], true);
-            exchange(&mut repeat, request, whole, &[answer], repeats);
-            assert!(!repeat.is_again(request) && !repeat.is_again(b"a"));
+            let mut recording = Recording::default();
+            exchange(&mut recording, b"a", true, &[b"no"], true);
+            exchange(&mut recording, request, whole, &[answer], may_repeat);
+            assert!(!recording.is_again(request) && !recording.is_again(b"a"));
         }
     }
 
     #[test]
     fn what_comes_before_the_answer_is_out_belongs_to_no_pair() {
-        let mut repeat = Repeat::default();
-        exchange(&mut repeat, b"a", true, &[b"no"], true);
-        repeat.received(b"a", true);
-        repeat.received(b"a", true);
-        repeat.sent(b"no");
-        repeat.answered(true);
-        assert!(!repeat.is_again(b"a"));
+        let mut recording = Recording::default();
+        exchange(&mut recording, b"a", true, &[b"no"], true);
+        recording.received(b"a", true);
+        recording.received(b"a", true);
+        recording.sent(b"no");
+        recording.answered(true);
+        assert!(!recording.is_again(b"a"));
     }
 }
