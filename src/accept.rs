@@ -76,7 +76,10 @@ pub struct Arrival {
     pub body: Option<Incoming>,
     /// Whether a head on this connection could be read in two ways: then this one is not to be served.
     pub is_ambiguous: bool,
-    /// Set by the handler: the same bytes, if they come next, might get the very same answer. Then it is asked.
+    /// Whether its bytes are kept, and are to be those of its answer.
+    pub is_kept: bool,
+    /// Set by the handler: the very same answer might be given to the same bytes, if they come next. Where they are kept
+    /// it is asked then.
     pub may_repeat: bool,
 }
 
@@ -206,7 +209,8 @@ where
     let service = service_fn(move |request: Request<Incoming>| {
         let (head, body) = request.into_parts();
         let body = (!body.is_end_stream()).then_some(body);
-        let mut arrival = Arrival { head, body, is_ambiguous: requests.is_ambiguous(), may_repeat: false };
+        let (is_ambiguous, is_kept) = (requests.is_ambiguous(), requests.is_kept());
+        let mut arrival = Arrival { head, body, is_ambiguous, is_kept, may_repeat: false };
         let busy = requests.begin();
         let (handler, room) = (handler.clone(), room.clone());
         // Called where it is awaited: what it returns is large, and moved it would be copied.

@@ -138,13 +138,12 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
                 account.at_once();
             }
             let answer = refuse(route, decision, &opinion, now, &mut caller.last_refusal.borrow_mut());
-            let standing = Standing::of(&route.guards, decision, &opinion).filter(|_| repeat::is_dated(now));
-            let repeat = standing.map(|standing| {
+            request.may_repeat = Standing::is_one(&route.guards, decision, &opinion) && repeat::is_dated(now);
+            if request.may_repeat && request.is_kept {
                 let line = account.line(answer.body().size_hint().lower());
-                Repeat { route: index, standing, at: now, line }
-            });
-            request.may_repeat = repeat.is_some();
-            *caller.repeat.borrow_mut() = repeat;
+                let standing = Standing::new(&opinion);
+                *caller.repeat.borrow_mut() = Some(Repeat { route: index, standing, at: now, line });
+            }
             return own(account, outcome(decision), answer);
         }
     }

@@ -45,6 +45,8 @@ pub(super) struct Slot {
     unread: Cell<bool>,
     /// Whether the client has yet to take what is to be sent.
     unsent: Cell<bool>,
+    /// Whether the bytes of the request are kept.
+    kept: Cell<bool>,
     /// Whether the last answer might be given again.
     may_repeat: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -91,6 +93,7 @@ impl Connections {
             ambiguous: Cell::new(false),
             unread: Cell::new(false),
             unsent: Cell::new(false),
+            kept: Cell::new(false),
             may_repeat: Cell::new(false),
             waker: RefCell::new(None),
             register: self.clone(),
@@ -143,9 +146,11 @@ impl Slot {
         self.since.set(self.register.tick.get());
     }
 
-    /// Bytes have come from the client, and so far could be read in two ways or not.
-    pub(super) fn received(&self, ambiguous: bool) {
+    /// Bytes have come from the client, and so far could be read in two ways or not; `kept` if they are a request that
+    /// is kept.
+    pub(super) fn received(&self, ambiguous: bool, kept: bool) {
         self.ambiguous.set(ambiguous);
+        self.kept.set(kept);
         self.unread.set(false);
         if matches!(self.phase.get(), Phase::Fresh | Phase::Idle) {
             self.enter(Phase::Head);
@@ -155,6 +160,11 @@ impl Slot {
     /// Whether a head on this connection could be read in two ways.
     pub(super) fn is_ambiguous(&self) -> bool {
         self.ambiguous.get()
+    }
+
+    /// Whether the request that came last is kept.
+    pub(super) fn is_kept(&self) -> bool {
+        self.kept.get()
     }
 
     /// Bytes have gone to the client, or have to wait for it.

@@ -1,10 +1,14 @@
 //! A request that comes again byte for byte, and the answer that it got: kept as they passed, so that the same request
 //! can be given the same answer without being read. Pure.
 
+use std::hash::BuildHasher;
+
+use foldhash::fast::FixedState;
+
 /// Longer requests and answers are not kept, so that a connection never holds on to much.
 const LONGEST: usize = 4096;
 
-/// What one connection keeps of the last exchange.
+/// What one connection keeps of its last exchange.
 #[derive(Debug, Default)]
 pub(super) struct Recording {
     request: Vec<u8>,
@@ -12,16 +16,19 @@ pub(super) struct Recording {
     stage: Stage,
 }
 
+/// Only what comes again is worth keeping: of the first of its kind there is a hash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// Nothing is kept.
+    /// There is nothing of the last exchange.
     #[default]
     Nothing,
-    /// The last answer was one that might be given again: the next request is worth keeping.
-    Wanted,
-    /// The request is kept, its answer is not all there.
-    Answering,
-    /// Both are kept, and whole.
+    /// An exchange is under way, of whose request there is the hash.
+    Hashed(u64),
+    /// Its answer might be given again. Without a hash nobody knew that before.
+    Noted(Option<u64>),
+    /// An exchange is under way whose request is kept, and of its answer what has gone out.
+    On,
+    /// Request and answer are kept, and whole.
     Known,
 }
 
@@ -41,14 +48,25 @@ impl Recording {
         &self.answer
     }
 
+    /// Whether the exchange under way is kept.
+    pub(super) fn is_on(&self) -> bool {
+        self.stage == Stage::On
+    }
+
     /// Bytes go to whoever reads them; `whole` if they are one request and nothing else.
     pub(super) fn received(&mut self, bytes: &[u8], whole: bool) {
-        if self.stage == Stage::Nothing {
-            return;
-        }
-        let keeps = whole && bytes.len() <= LONGEST && self.stage != Stage::Answering;
-        self.stage = if keeps { Stage::Answering } else { Stage::Nothing };
-        if keeps {
+        self.stage = match self.stage {
+            _ if !whole || bytes.len() > LONGEST => Stage::Nothing,
+            Stage::Known if self.request == bytes => Stage::On,
+            Stage::Noted(_) | Stage::Known => {
+                // The same seed everywhere: who finds two requests with one hash has them kept, which harms nobody.
+                let hash = FixedState::default().hash_one(bytes);
+                if self.stage == Stage::Noted(Some(hash)) { Stage::On } else { Stage::Hashed(hash) }
+            }
+            // The answer to an exchange under way would be taken for this one's.
+            Stage::Nothing | Stage::Hashed(_) | Stage::On => Stage::Nothing,
+        };
+        if self.is_on() {
             self.request.clear();
             self.request.extend_from_slice(bytes);
             self.answer.clear();
@@ -57,7 +75,7 @@ impl Recording {
 
     /// These bytes of an answer have gone out.
     pub(super) fn sent(&mut self, bytes: &[u8]) {
-        if self.stage != Stage::Answering {
+        if !self.is_on() {
             return;
         }
         if self.answer.len() + bytes.len() <= LONGEST {
@@ -71,8 +89,10 @@ impl Recording {
     pub(super) fn answered(&mut self, may_repeat: bool) {
         self.stage = match self.stage {
             _ if !may_repeat => Stage::Nothing,
-            Stage::Nothing | Stage::Wanted => Stage::Wanted,
-            Stage::Answering | Stage::Known => Stage::Known,
+            Stage::Nothing => Stage::Noted(None),
+            Stage::Hashed(hash) => Stage::Noted(Some(hash)),
+            Stage::On => Stage::Known,
+            noted_or_known => noted_or_known,
         };
     }
 }
@@ -88,30 +108,50 @@ mod tests {
         recording.answered(may_repeat);
     }
 
-    #[test]
-    fn the_second_of_its_kind_is_kept() {
+    /// One that is about to be kept.
+    fn noted() -> Recording {
         let mut recording = Recording::default();
         exchange(&mut recording, b"a", true, &[b"no"], true);
+        exchange(&mut recording, b"a", true, &[b"no"], true);
         assert!(!recording.is_again(b"a"), "it might have been the only one");
+        recording
+    }
+
+    #[test]
+    fn what_comes_again_is_kept() {
+        let mut recording = noted();
         exchange(&mut recording, b"a", true, &[b"n", b"o"], true);
         assert!(recording.is_again(b"a") && !recording.is_again(b"aa") && !recording.is_again(b""));
         assert_eq!((recording.request(), recording.answer()), (&b"a"[..], &b"no"[..]));
+        exchange(&mut recording, b"a", true, &[b"later"], true);
+        assert_eq!(recording.answer(), b"later");
         exchange(&mut recording, b"b", true, &[b"No"], true);
-        assert!(recording.is_again(b"b") && !recording.is_again(b"a"));
+        assert!(!recording.is_again(b"b") && !recording.is_again(b"a"));
+        exchange(&mut recording, b"b", true, &[b"No"], true);
+        assert!(recording.is_again(b"b"));
         assert_eq!(recording.answer(), b"No");
+    }
+
+    #[test]
+    fn what_takes_turns_is_not_kept() {
+        let mut recording = noted();
+        for _ in 0..4 {
+            exchange(&mut recording, b"b", true, &[b"no"], true);
+            exchange(&mut recording, b"a", true, &[b"no"], true);
+            assert!(recording.request().is_empty());
+        }
     }
 
     #[test]
     fn what_was_not_seen_whole_or_may_not_be_repeated_is_not_kept() {
         let long = vec![b'x'; LONGEST + 1];
         for (request, whole, answer, may_repeat) in [
-            (&b"b"[..], true, &b"ok"[..], false),
-            (b"b", false, b"no", true),
+            (&b"a"[..], true, &b"ok"[..], false),
+            (b"a", false, b"no", true),
             (&long, true, b"no", true),
-            (b"b", true, &long, true),
+            (b"a", true, &long, true),
         ] {
-            let mut recording = Recording::default();
-            exchange(&mut recording, b"a", true, &[b"no"], true);
+            let mut recording = noted();
             exchange(&mut recording, request, whole, &[answer], may_repeat);
             assert!(!recording.is_again(request) && !recording.is_again(b"a"));
         }
@@ -119,12 +159,17 @@ mod tests {
 
     #[test]
     fn what_comes_before_the_answer_is_out_belongs_to_no_pair() {
-        let mut recording = Recording::default();
-        exchange(&mut recording, b"a", true, &[b"no"], true);
-        recording.received(b"a", true);
-        recording.received(b"a", true);
-        recording.sent(b"no");
-        recording.answered(true);
-        assert!(!recording.is_again(b"a"));
+        for before in [0, 1] {
+            let mut recording = Recording::default();
+            (0..=before).for_each(|_| exchange(&mut recording, b"a", true, &[b"no"], true));
+            recording.received(b"a", true);
+            recording.received(b"a", true);
+            recording.sent(b"no");
+            recording.answered(true);
+            assert!(!recording.is_again(b"a"));
+            recording.sent(b"no");
+            recording.answered(true);
+            assert!(!recording.is_again(b"a"));
+        }
     }
 }

@@ -126,7 +126,7 @@ impl<H: Handler> AsyncRead for Noting<H> {
         if !received.is_empty() {
             let whole = this.follower.follow(received);
             this.recording.received(received, whole);
-            this.slot.received(this.follower.is_ambiguous());
+            this.slot.received(this.follower.is_ambiguous(), this.recording.is_on());
         }
         Poll::Ready(Ok(()))
     }

@@ -23,19 +23,20 @@ struct Asked {
 }
 
 impl Standing {
-    /// What is to be asked again of these guards, if the counters alone made this decision.
-    pub fn of(guards: &[Guard], decision: Decision, opinion: &Opinion<'_>) -> Option<Self> {
-        let Opinion { asks, judged, .. } = opinion;
+    /// Whether the counters alone made this decision.
+    pub fn is_one(guards: &[Guard], decision: Decision, opinion: &Opinion<'_>) -> bool {
         let is_plain = |guard: &Guard| guard.on_limit == OnLimit::Reject && guard.max_in_flight.is_none();
-        let are_all = asks.len() == guards.len() && judged.len() == guards.len() && guards.iter().all(is_plain);
-        if decision != Decision::Rejected || !are_all {
-            return None;
-        }
+        let are_all = opinion.asks.len() == guards.len() && opinion.judged.len() == guards.len();
+        decision == Decision::Rejected && are_all && guards.iter().all(is_plain)
+    }
+
+    /// What is to be asked again of the same guards, if this is one.
+    pub fn new(opinion: &Opinion<'_>) -> Self {
         let asked = |(ask, judged): (&Ask<'_>, &Judged<'_>)| {
             let Ask { place, key, need, .. } = *ask;
             Asked { place, profile: judged.profile, key, need }
         };
-        Some(Self { asked: asks.iter().zip(judged).map(asked).collect() })
+        Self { asked: opinion.asks.iter().zip(&opinion.judged).map(asked).collect() }
     }
 
     /// What these guards, the same as before, say of the same request at `now`, if they still refuse it on the spot.
