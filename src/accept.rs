@@ -1,7 +1,7 @@
 //! Where clients come in: listening sockets, connections with their time limits, and draining.
 //!
 //! Each worker has a socket of its own for every address, and the kernel spreads connections over them.
-//! Requests are handed to a function; what becomes of them is not known here.
+//! Requests are handed to a handler; what becomes of them is not known here.
 
 mod connections;
 mod framing;
@@ -32,6 +32,7 @@ use tokio::task::{JoinSet, spawn_local};
 use connections::{Busy, Connections, End, Slot};
 use stream::{Noting, Shared, Watched};
 
+use crate::clock::Time;
 use crate::config;
 
 /// How many connections the kernel may hold for us until they are accepted.
@@ -91,9 +92,9 @@ pub trait Handler: 'static {
     /// Answers a request.
     fn handle(&self, request: &mut Arrival) -> impl Future<Output = Response<Self::Body>>;
 
-    /// The last request has come again, byte for byte, after an answer that might be given again. Whether it is: then
-    /// the request is over with that.
-    fn repeats(&self) -> bool;
+    /// The last request has come again at `now`, byte for byte, after an answer that might be given again, and in the
+    /// second that this is dated with. Whether it is given again: then the request is over with that.
+    fn repeats(&self, now: Time) -> bool;
 }
 
 /// How far the process has come.
@@ -216,7 +217,7 @@ where
         // Called where it is awaited: what it returns is large, and moved it would be copied.
         async move {
             let response = handler.handle(&mut arrival).await.map(|body| {
-                busy.answer(arrival.may_repeat);
+                busy.may_repeat(arrival.may_repeat);
                 Tracked::new(body, room, busy)
             });
             Ok::<_, std::convert::Infallible>(response)

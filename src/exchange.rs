@@ -77,9 +77,9 @@ impl Handler for Caller {
         serve(self, request).await
     }
 
-    fn repeats(&self) -> bool {
+    fn repeats(&self, now: Time) -> bool {
         let (repeat, last) = (self.repeat.borrow(), self.last_refusal.borrow());
-        repeat.as_ref().is_some_and(|repeat| repeat.serve(&self.worker, &last))
+        repeat.as_ref().is_some_and(|repeat| repeat.serve(&self.worker, &last, now))
     }
 }
 
@@ -138,12 +138,11 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
                 account.at_once();
             }
             let answer = refuse(route, decision, &opinion, now, &mut caller.last_refusal.borrow_mut());
-            request.may_repeat = Standing::is_one(&route.guards, decision, &opinion) && repeat::is_dated(now);
-            if request.may_repeat && request.is_kept {
+            request.may_repeat = Standing::is_one(&route.guards, decision, &opinion);
+            *caller.repeat.borrow_mut() = (request.may_repeat && request.is_kept).then(|| {
                 let line = account.line(answer.body().size_hint().lower());
-                let standing = Standing::new(&opinion);
-                *caller.repeat.borrow_mut() = Some(Repeat { route: index, standing, at: now, line });
-            }
+                Repeat { route: index, standing: Standing::new(&opinion), line }
+            });
             return own(account, outcome(decision), answer);
         }
     }

@@ -198,7 +198,7 @@ impl Slot {
     }
 
     /// Between requests, whether the last answer might be given again.
-    pub(super) fn answered(&self) -> Option<bool> {
+    pub(super) fn may_repeat(&self) -> Option<bool> {
         (self.phase.get() == Phase::Idle).then(|| self.may_repeat.get())
     }
 
@@ -229,8 +229,8 @@ impl Slot {
 pub(super) struct Busy(Rc<Slot>);
 
 impl Busy {
-    /// The request is answered; `may_repeat` if the same might be answered so again.
-    pub(super) fn answer(&self, may_repeat: bool) {
+    /// Its answer might be given again, or not.
+    pub(super) fn may_repeat(&self, may_repeat: bool) {
         self.0.may_repeat.set(may_repeat);
     }
 }

@@ -2,8 +2,12 @@
 //! can be given the same answer without being read. Pure.
 
 use std::hash::BuildHasher;
+use std::time::UNIX_EPOCH;
 
 use foldhash::fast::FixedState;
+use memchr::memmem;
+
+use crate::clock::Time;
 
 /// Longer requests and answers are not kept, so that a connection never holds on to much.
 const LONGEST: usize = 4096;
@@ -28,14 +32,14 @@ enum Stage {
     Noted(Option<u64>),
     /// An exchange is under way whose request is kept, and of its answer what has gone out.
     On,
-    /// Request and answer are kept, and whole.
-    Known,
+    /// Request and answer are kept, and whole. The answer is dated with this second.
+    Known(u64),
 }
 
 impl Recording {
     /// Whether these bytes are the request that was last answered, when its answer is known.
     pub(super) fn is_again(&self, bytes: &[u8]) -> bool {
-        self.stage == Stage::Known && self.request == bytes
+        matches!(self.stage, Stage::Known(_)) && self.request == bytes
     }
 
     /// The request that is kept.
@@ -48,6 +52,11 @@ impl Recording {
         &self.answer
     }
 
+    /// Whether the answer that is known says what time it is.
+    pub(super) fn is_dated(&self, now: Time) -> bool {
+        self.stage == Stage::Known(now.seconds())
+    }
+
     /// Whether the exchange under way is kept.
     pub(super) fn is_on(&self) -> bool {
         self.stage == Stage::On
@@ -55,10 +64,10 @@ impl Recording {
 
     /// Bytes go to whoever reads them; `whole` if they are one request and nothing else.
     pub(super) fn received(&mut self, bytes: &[u8], whole: bool) {
-        self.stage = match self.stage {
+        let stage = match self.stage {
             _ if !whole || bytes.len() > LONGEST => Stage::Nothing,
-            Stage::Known if self.request == bytes => Stage::On,
-            Stage::Noted(_) | Stage::Known => {
+            Stage::Known(_) if self.request == bytes => Stage::On,
+            Stage::Noted(_) | Stage::Known(_) => {
                 // The same seed everywhere: who finds two requests with one hash has them kept, which harms nobody.
                 let hash = FixedState::default().hash_one(bytes);
                 if self.stage == Stage::Noted(Some(hash)) { Stage::On } else { Stage::Hashed(hash) }
@@ -66,40 +75,62 @@ impl Recording {
             // The answer to an exchange under way would be taken for this one's.
             Stage::Nothing | Stage::Hashed(_) | Stage::On => Stage::Nothing,
         };
+        self.enter(stage);
         if self.is_on() {
             self.request.clear();
             self.request.extend_from_slice(bytes);
-            self.answer.clear();
         }
     }
 
-    /// These bytes of an answer have gone out.
+    /// These bytes of an answer have gone out, or it waits for the client to take it.
     pub(super) fn sent(&mut self, bytes: &[u8]) {
-        if !self.is_on() {
-            return;
-        }
-        if self.answer.len() + bytes.len() <= LONGEST {
-            self.answer.extend_from_slice(bytes);
-        } else {
-            self.stage = Stage::Nothing;
+        match self.stage {
+            Stage::On if self.answer.len() + bytes.len() <= LONGEST => self.answer.extend_from_slice(bytes),
+            Stage::Hashed(_) => {}
+            // It answers something that did not come alone, so what comes next may be received before it is out.
+            _ => self.enter(Stage::Nothing),
         }
     }
 
     /// An answer has gone out whole; `may_repeat` if the same might be given again.
     pub(super) fn answered(&mut self, may_repeat: bool) {
-        self.stage = match self.stage {
+        let stage = match self.stage {
             _ if !may_repeat => Stage::Nothing,
             Stage::Nothing => Stage::Noted(None),
             Stage::Hashed(hash) => Stage::Noted(Some(hash)),
-            Stage::On => Stage::Known,
-            noted_or_known => noted_or_known,
+            Stage::On => date(&self.answer).map_or(Stage::Nothing, Stage::Known),
+            stage => stage,
         };
+        self.enter(stage);
     }
+
+    fn enter(&mut self, stage: Stage) {
+        self.stage = stage;
+        match stage {
+            Stage::Known(_) => {}
+            Stage::On => self.answer.clear(),
+            _ => (self.request, self.answer) = (Vec::new(), Vec::new()),
+        }
+    }
+}
+
+/// The second that an answer is dated with.
+fn date(answer: &[u8]) -> Option<u64> {
+    const NAME: &[u8] = b"\r\ndate: ";
+    let value = &answer[memmem::find(answer, NAME)? + NAME.len()..];
+    let value = std::str::from_utf8(value.get(..memmem::find(value, b"\r\n")?)?).ok()?;
+    Some(httpdate::parse_http_date(value).ok()?.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    const NO: &[u8] = b"no\r\ndate: Sun, 06 Nov 1994 08:49:37 GMT\r\n\r\n";
+    const LATER: &[u8] = b"no\r\ndate: Sun, 06 Nov 1994 08:49:38 GMT\r\n\r\n";
+    const THEN: Time = Time::from_micros(784_111_777_999_999);
 
     /// One request and its answer.
     fn exchange(recording: &mut Recording, request: &[u8], whole: bool, answer: &[&[u8]], may_repeat: bool) {
@@ -111,8 +142,8 @@ mod tests {
     /// One that is about to be kept.
     fn noted() -> Recording {
         let mut recording = Recording::default();
-        exchange(&mut recording, b"a", true, &[b"no"], true);
-        exchange(&mut recording, b"a", true, &[b"no"], true);
+        exchange(&mut recording, b"a", true, &[NO], true);
+        exchange(&mut recording, b"a", true, &[NO], true);
         assert!(!recording.is_again(b"a"), "it might have been the only one");
         recording
     }
@@ -120,24 +151,24 @@ mod tests {
     #[test]
     fn what_comes_again_is_kept() {
         let mut recording = noted();
-        exchange(&mut recording, b"a", true, &[b"n", b"o"], true);
+        exchange(&mut recording, b"a", true, &[&NO[..9], &NO[9..]], true);
         assert!(recording.is_again(b"a") && !recording.is_again(b"aa") && !recording.is_again(b""));
-        assert_eq!((recording.request(), recording.answer()), (&b"a"[..], &b"no"[..]));
-        exchange(&mut recording, b"a", true, &[b"later"], true);
-        assert_eq!(recording.answer(), b"later");
-        exchange(&mut recording, b"b", true, &[b"No"], true);
+        assert_eq!((recording.request(), recording.answer()), (&b"a"[..], NO));
+        exchange(&mut recording, b"a", true, &[LATER], true);
+        assert!(!recording.is_dated(THEN) && recording.is_dated(THEN.after(Duration::from_micros(1))));
+        exchange(&mut recording, b"b", true, &[NO], true);
         assert!(!recording.is_again(b"b") && !recording.is_again(b"a"));
-        exchange(&mut recording, b"b", true, &[b"No"], true);
+        exchange(&mut recording, b"b", true, &[NO], true);
         assert!(recording.is_again(b"b"));
-        assert_eq!(recording.answer(), b"No");
+        assert!(recording.answer() == NO && recording.is_dated(THEN));
     }
 
     #[test]
     fn what_takes_turns_is_not_kept() {
         let mut recording = noted();
         for _ in 0..4 {
-            exchange(&mut recording, b"b", true, &[b"no"], true);
-            exchange(&mut recording, b"a", true, &[b"no"], true);
+            exchange(&mut recording, b"b", true, &[NO], true);
+            exchange(&mut recording, b"a", true, &[NO], true);
             assert!(recording.request().is_empty());
         }
     }
@@ -146,10 +177,13 @@ mod tests {
     fn what_was_not_seen_whole_or_may_not_be_repeated_is_not_kept() {
         let long = vec![b'x'; LONGEST + 1];
         for (request, whole, answer, may_repeat) in [
-            (&b"a"[..], true, &b"ok"[..], false),
-            (b"a", false, b"no", true),
-            (&long, true, b"no", true),
+            (&b"a"[..], true, NO, false),
+            (b"a", false, NO, true),
+            (&long, true, NO, true),
             (b"a", true, &long, true),
+            (b"a", true, b"no", true),
+            (b"a", true, b"no\r\ndate: yesterday\r\n\r\n", true),
+            (b"a", true, b"no\r\ndate: Sun, 06 Nov 1994 08:49:37 GMT", true),
         ] {
             let mut recording = noted();
             exchange(&mut recording, request, whole, &[answer], may_repeat);
@@ -161,15 +195,33 @@ mod tests {
     fn what_comes_before_the_answer_is_out_belongs_to_no_pair() {
         for before in [0, 1] {
             let mut recording = Recording::default();
-            (0..=before).for_each(|_| exchange(&mut recording, b"a", true, &[b"no"], true));
+            (0..=before).for_each(|_| exchange(&mut recording, b"a", true, &[NO], true));
             recording.received(b"a", true);
             recording.received(b"a", true);
-            recording.sent(b"no");
+            recording.sent(NO);
             recording.answered(true);
             assert!(!recording.is_again(b"a"));
-            recording.sent(b"no");
+            recording.sent(NO);
             recording.answered(true);
             assert!(!recording.is_again(b"a"));
+        }
+    }
+
+    #[test]
+    fn what_has_yet_to_go_belongs_to_no_pair() {
+        // Of two requests that came together, the first is answered, and the second waits for the client.
+        for waits in [&b""[..], b"n"] {
+            let mut recording = Recording::default();
+            recording.received(b"ab", false);
+            recording.sent(NO);
+            recording.answered(true);
+            recording.sent(waits);
+            recording.received(b"c", true);
+            recording.sent(b"o");
+            recording.sent(NO);
+            recording.answered(true);
+            recording.received(b"c", true);
+            assert!(!recording.is_on(), "what came first may be the other's");
         }
     }
 }

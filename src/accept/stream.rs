@@ -17,6 +17,7 @@ use super::Handler;
 use super::connections::Slot;
 use super::framing::Follower;
 use super::recording::Recording;
+use crate::clock;
 use crate::socket::{poll_receive, poll_send};
 
 /// Room for the head of a request and a small body, as much as the HTTP library begins with.
@@ -66,8 +67,9 @@ impl<H: Handler> Noting<H> {
             if !again {
                 return Poll::Ready(Ok(()));
             }
+            let now = clock::now();
             // Who is to leave is told so by the library.
-            if self.slot.is_ending() || !self.handler.repeats() {
+            if self.slot.is_ending() || !self.recording.is_dated(now) || !self.handler.repeats(now) {
                 buf.put_slice(self.recording.request());
                 return Poll::Ready(Ok(()));
             }
@@ -135,11 +137,11 @@ impl<H: Handler> AsyncRead for Noting<H> {
 impl<H: Handler> AsyncWrite for Noting<H> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        ready!(this.poll_rest(cx))?;
+        // The library answers what it has read, and it reads nothing before the rest is out.
+        debug_assert_eq!(this.rest, 0, "two answers at once");
         let written = poll_send(&this.stream.borrow(), cx, bytes);
-        if let Poll::Ready(Ok(length)) = written {
-            this.recording.sent(&bytes[..length]);
-        }
+        let length = if let Poll::Ready(Ok(length)) = written { length } else { 0 };
+        this.recording.sent(&bytes[..length]);
         this.slot.sent(written.is_ready());
         written
     }
@@ -148,16 +150,16 @@ impl<H: Handler> AsyncWrite for Noting<H> {
         let this = self.get_mut();
         ready!(this.poll_rest(cx))?;
         ready!(Pin::new(&mut *this.stream.borrow_mut()).poll_flush(cx))?;
-        // The library flushes when it has written all that there is.
-        if let Some(may_repeat) = this.slot.answered() {
+        // The library flushes what has written all that there is. It may have read the next request before that: where it
+        // has drained a body after the answer.
+        if let Some(may_repeat) = this.slot.may_repeat() {
             this.recording.answered(may_repeat);
         }
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        ready!(this.poll_rest(cx))?;
-        Pin::new(&mut *this.stream.borrow_mut()).poll_shutdown(cx)
+        // The library has flushed before.
+        Pin::new(&mut *self.stream.borrow_mut()).poll_shutdown(cx)
     }
 }

@@ -23,11 +23,13 @@ struct Asked {
 }
 
 impl Standing {
-    /// Whether the counters alone made this decision.
+    /// Whether the counters alone made this decision, and those of one limit: of several, the one that is told may change.
     pub fn is_one(guards: &[Guard], decision: Decision, opinion: &Opinion<'_>) -> bool {
-        let is_plain = |guard: &Guard| guard.on_limit == OnLimit::Reject && guard.max_in_flight.is_none();
+        let is_plain = |guard: &Guard| guard.on_limit == OnLimit::Reject;
+        // Whoever was not asked was skipped or exempt, and whoever said more counts requests under way.
         let are_all = opinion.asks.len() == guards.len() && opinion.judged.len() == guards.len();
-        decision == Decision::Rejected && are_all && guards.iter().all(is_plain)
+        let is_one = opinion.judged.iter().filter(|judged| !judged.verdict.admitted).count() == 1;
+        decision == Decision::Rejected && is_one && are_all && guards.iter().all(is_plain)
     }
 
     /// What is to be asked again of the same guards, if this is one.

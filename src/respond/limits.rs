@@ -212,6 +212,11 @@ impl Report {
 }
 
 impl LastRefusal {
+    /// Whether this report told the last refusal. Every configuration has reports of its own.
+    pub fn is_of(&self, report: &Arc<Report>) -> bool {
+        self.0.as_ref().is_some_and(|last| Arc::ptr_eq(&last.report, report))
+    }
+
     /// The status of the last refusal, if one that these verdicts make says the same in every word.
     pub fn again(&self, report: &Arc<Report>, judged: &[Judged<'_>], now: Time) -> Option<StatusCode> {
         self.same(report, judged, now).map(|last| last.status)

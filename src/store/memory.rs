@@ -60,7 +60,8 @@ impl Memory {
         if let [ask] = asks {
             return iter::once((ask.place, self.decide_alone(ask, now))).collect();
         }
-        self.decide_all(asks, now, |_| true).unwrap_or_default()
+        let look = self.look(asks, now);
+        self.judge_all(asks, now, look)
     }
 
     /// The verdicts on a request that would be refused. Charges nothing.
@@ -68,11 +69,11 @@ impl Memory {
         if let [ask] = asks {
             return Some(iter::once((ask.place, self.refuses_alone(ask, now)?)).collect());
         }
-        self.decide_all(asks, now, |admitted| !admitted)
+        let look = self.look(asks, now);
+        (!look.all).then(|| self.judge_all(asks, now, look))
     }
 
-    /// Looks at every cell, then, if `goes_on` with a request that is admitted or not, judges it.
-    fn decide_all(&self, asks: &[Ask<'_>], now: Time, goes_on: impl Fn(bool) -> bool) -> Option<Verdicts> {
+    fn look(&self, asks: &[Ask<'_>], now: Time) -> Look<'_> {
         let places: SmallVec<[(usize, Fingerprint); 4]> = asks.iter().map(|ask| self.place(ask)).collect();
         let mut shards = Locked::take(&self.shards, &places);
         let mut looks = |(ask, (shard, key)): (&Ask<'_>, &(usize, Fingerprint))| {
@@ -80,14 +81,16 @@ impl Memory {
         };
         let admitted: SmallVec<[bool; 4]> = asks.iter().zip(&places).map(&mut looks).collect();
         let all = asks.iter().zip(&admitted).all(|(ask, admitted)| *admitted || ask.advisory);
-        if !goes_on(all) {
-            return None;
-        }
+        Look { places, shards, admitted, all }
+    }
+
+    fn judge_all(&self, asks: &[Ask<'_>], now: Time, look: Look<'_>) -> Verdicts {
+        let Look { places, mut shards, admitted, all } = look;
         let judged = asks.iter().zip(&places).zip(&admitted).filter_map(|((ask, (shard, key)), admitted)| {
             let shard = shards.of(*shard)?;
             Some((ask.place, self.judge(shard, *key, ask, now, (*admitted, all && *admitted))))
         });
-        Some(judged.collect())
+        judged.collect()
     }
 
     /// Most routes have one limit, and most keys a cell: then it is looked up once.
@@ -201,6 +204,15 @@ fn admits(shard: &mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -> bool
         }
         None => ask.need <= ask.limit.capacity(),
     }
+}
+
+/// What a decision about several limits finds.
+struct Look<'a> {
+    places: SmallVec<[(usize, Fingerprint); 4]>,
+    shards: Locked<'a>,
+    admitted: SmallVec<[bool; 4]>,
+    /// Whether all admit that are not advisory.
+    all: bool,
 }
 
 /// The shards of one decision, locked.

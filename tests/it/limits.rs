@@ -236,6 +236,9 @@ fn a_flood_of_refused_requests_leaves_memcached_alone() {
     // What the third one charged may have been under way.
     assert!(asked() - before <= 20, "{} commands for 500 refusals", asked() - before);
     let last = refused.last().unwrap();
-    assert!(retry_after(last) > 3600 && last.headers.must("ratelimit").starts_with("\"l\";r=0"), "{last:?}");
+    // One of the two leaves the window when the day is over.
+    let midnight = 86_400 - unix().as_secs() % 86_400;
+    assert!(retry_after(last).abs_diff(midnight) <= 2, "{midnight}: {last:?}");
+    assert!(last.headers.must("ratelimit").starts_with("\"l\";r=0"), "{last:?}");
     assert_eq!(last.headers.must("ratelimit-policy"), "\"all\";q=1000;w=86400, \"l\";q=2;w=86400");
 }
