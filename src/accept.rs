@@ -127,6 +127,7 @@ where
     let watching = connections.clone();
     let watch = spawn_local(async move { watching.watch().await });
     let mut builder = http1::Builder::new();
+    // Not `pipeline_flush`: between requests a recording relies on what was answered being out once it is flushed.
     // One write per response: the head and a small body go out together. Half-closed clients are dropped all the
     // same, by `poll_gone`.
     builder.max_header_size(limits.max_header_size).writev(false).half_close(true);

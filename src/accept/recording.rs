@@ -20,7 +20,7 @@ pub(super) struct Recording {
     stage: Stage,
 }
 
-/// Only what comes again is worth keeping: of the first of its kind there is a hash.
+/// Only what comes again is worth keeping: of a request that was not like the one before there is a hash at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     /// There is nothing of the last exchange.
@@ -28,7 +28,7 @@ enum Stage {
     Nothing,
     /// An exchange is under way, of whose request there is the hash.
     Hashed(u64),
-    /// Its answer might be given again. Without a hash nobody knew that before.
+    /// Its answer might be given again. There is no hash if the one before was not such, or if several came at once.
     Noted(Option<u64>),
     /// An exchange is under way whose request is kept, and of its answer what has gone out.
     On,
@@ -72,7 +72,7 @@ impl Recording {
                 let hash = FixedState::default().hash_one(bytes);
                 if self.stage == Stage::Noted(Some(hash)) { Stage::On } else { Stage::Hashed(hash) }
             }
-            // The answer to an exchange under way would be taken for this one's.
+            // An exchange may be under way, whose answer would be taken for this one's.
             Stage::Nothing | Stage::Hashed(_) | Stage::On => Stage::Nothing,
         };
         self.enter(stage);
@@ -82,12 +82,13 @@ impl Recording {
         }
     }
 
-    /// These bytes of an answer have gone out, or it waits for the client to take it.
+    /// These bytes of an answer have gone out, or none have yet.
     pub(super) fn sent(&mut self, bytes: &[u8]) {
         match self.stage {
             Stage::On if self.answer.len() + bytes.len() <= LONGEST => self.answer.extend_from_slice(bytes),
             Stage::Hashed(_) => {}
-            // It answers something that did not come alone, so what comes next may be received before it is out.
+            // It answers something that did not come alone, so what comes next may be received before it is out. That
+            // would then be the first of its kind, and not kept for that reason alone.
             _ => self.enter(Stage::Nothing),
         }
     }

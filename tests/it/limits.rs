@@ -224,6 +224,7 @@ fn every_strategy_counts_over_http_in_both_stores() {
 
 #[test]
 fn a_flood_of_refused_requests_leaves_memcached_alone() {
+    align(Duration::from_secs(86_400), Duration::from_secs(60));
     let memcached = Memcached::start();
     let limits = limit("l", "\"2/d\"") + &limit("all", "\"1000/d\"");
     let gateway = Gateway::start(&format!("{}{limits}{}", memcached.store(), route("in", "\"all\", \"l\"")));

@@ -1,0 +1,83 @@
+//! Connections that are used at random: in pieces, several requests at once, by a client that takes its answers late.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What a client does with its next request.
+#[derive(Clone, Debug)]
+struct Step {
+    request: &'static [u8],
+    /// It is sent in two pieces, of which this is the first one's length.
+    cut: Option<usize>,
+    /// It is sent together with the next one.
+    joins: bool,
+    /// All answers so far are taken.
+    takes: bool,
+    /// The answers that are not given again are this long from now on.
+    padding: usize,
+    repeats: bool,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let request = prop_oneof![6 => Just(A), 2 => Just(HEAD), 1 => Just(B), 2 => Just(CHUNKED)];
+    let cut = prop_oneof![4 => Just(None), 1 => (1..40_usize).prop_map(Some)];
+    let (joins, takes, repeats) = (prop::bool::weighted(0.2), prop::bool::weighted(0.5), prop::bool::weighted(0.8));
+    let step = (request, cut, joins, takes, prop_oneof![Just(1), 500..3500_usize], repeats).prop_map(
+        |(request, cut, joins, takes, padding, repeats)| Step { request, cut, joins, takes, padding, repeats },
+    );
+    // The same several times in a row is what it is about.
+    prop::collection::vec((step, 1..5_usize), 1..20)
+        .prop_map(|runs| runs.into_iter().flat_map(|(step, times)| vec![step; times]).collect())
+}
+
+/// Sends requests as the steps say; each is answered in its turn.
+async fn walk(mut visit: Visit, steps: Vec<Step>) {
+    let (mut together, mut due, mut last) = (Vec::new(), Vec::new(), 0);
+    let count = steps.len();
+    for (at, step) in steps.into_iter().enumerate() {
+        let Step { request, cut, joins, takes, padding, repeats } = step;
+        visit.numbers.padding.set(padding);
+        visit.numbers.repeats.set(repeats);
+        together.extend_from_slice(request);
+        due.push(request);
+        if joins && at + 1 < count {
+            continue;
+        }
+        let (first, second) = together.split_at(cut.unwrap_or(0).min(together.len() - 1));
+        visit.stream.write_all(first).await.unwrap();
+        for _ in 0..20 {
+            yield_now().await;
+        }
+        visit.stream.write_all(second).await.unwrap();
+        together.clear();
+        for _ in 0..20 {
+            yield_now().await;
+        }
+        if !takes && at + 1 < count {
+            continue;
+        }
+        for request in due.drain(..) {
+            let head = visit.head().await;
+            let path = std::str::from_utf8(request).unwrap().split(' ').nth(1).unwrap();
+            assert!(head.starts_with("HTTP/1.1 200") && head.contains(&format!("for: {path}\r\n")), "{head}");
+            if request != HEAD {
+                let number = visit.body(&head).await;
+                assert!(number >= last, "{number} after {last}");
+                last = number;
+            }
+        }
+    }
+    visit.stream.shutdown().await.unwrap();
+    assert_eq!(visit.stream.read(&mut [0]).await.unwrap(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_request_is_answered_in_its_turn(steps in steps()) {
+        let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
+        runtime.block_on(async { walk(Visit::new().await, steps).await });
+    }
+}
