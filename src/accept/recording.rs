@@ -106,12 +106,12 @@ impl Recording {
     }
 
     fn enter(&mut self, stage: Stage) {
-        self.stage = stage;
-        match stage {
-            Stage::Known(_) => {}
-            Stage::On => self.answer.clear(),
+        match (self.stage, stage) {
+            (Stage::Nothing, Stage::Nothing) | (_, Stage::Known(_)) => {}
+            (_, Stage::On) => self.answer.clear(),
             _ => (self.request, self.answer) = (Vec::new(), Vec::new()),
         }
+        self.stage = stage;
     }
 }
 

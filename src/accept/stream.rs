@@ -78,7 +78,8 @@ impl<H: Handler> Noting<H> {
         }
     }
 
-    /// Sends what is left of an answer that is given again.
+    /// Sends what is left of an answer that is given again; mostly nothing is.
+    #[inline]
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.rest > 0 {
             let answer = self.recording.answer();

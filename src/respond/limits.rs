@@ -214,7 +214,11 @@ impl Report {
 impl LastRefusal {
     /// Whether this report told the last refusal. Every configuration has reports of its own.
     pub fn is_of(&self, report: &Arc<Report>) -> bool {
-        self.0.as_ref().is_some_and(|last| Arc::ptr_eq(&last.report, report))
+        self.of(report).is_some()
+    }
+
+    fn of(&self, report: &Arc<Report>) -> Option<&Refusal> {
+        self.0.as_deref().filter(|last| Arc::ptr_eq(&last.report, report))
     }
 
     /// The status of the last refusal, if one that these verdicts make says the same in every word.
@@ -225,7 +229,7 @@ impl LastRefusal {
     /// The last refusal, if it is to be told again. Of several limits that refuse, the one that is told may change within
     /// the second: then it is told anew.
     fn same(&self, report: &Arc<Report>, judged: &[Judged<'_>], now: Time) -> Option<&Refusal> {
-        let last = self.0.as_deref().filter(|last| Arc::ptr_eq(&last.report, report))?;
+        let last = self.of(report)?;
         let is_same = |(told, judged): (&Told, &Judged<'_>)| *told == Told::new(judged, now);
         let is_again = last.told.len() == judged.len()
             && last.told.iter().zip(judged).all(is_same)
