@@ -1,7 +1,7 @@
 //! Follows the bytes of a connection from request to request: notices heads that could be read in two ways, and what is
 //! one request and nothing else. Pure.
 //!
-//! The HTTP library reads them in one way, silently: it takes a bare line feed for the end of a line, and of two
+//! The HTTP library reads such heads in one way, silently: it takes a bare line feed for the end of a line, and of two
 //! framings the chunks. Whoever stands in front of us may read them in the other (RFC 9112, sections 2.2 and 11.2),
 //! and then sees other requests on the connection than we do.
 

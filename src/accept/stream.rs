@@ -151,7 +151,7 @@ impl<H: Handler> AsyncWrite for Noting<H> {
         let this = self.get_mut();
         ready!(this.poll_rest(cx))?;
         ready!(Pin::new(&mut *this.stream.borrow_mut()).poll_flush(cx))?;
-        // The library flushes what has written all that there is. It may have read the next request before that: where it
+        // The library flushes when it has written all that there is. It may have read the next request before: where it
         // has drained a body after the answer.
         if let Some(may_repeat) = this.slot.may_repeat() {
             this.recording.answered(may_repeat);

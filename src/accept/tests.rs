@@ -151,16 +151,16 @@ impl Visit {
     }
 }
 
-fn align() {
+/// Lets somebody visit, with half a second left of the one that answers are dated with.
+fn visit(test: impl AsyncFnOnce(Visit)) {
     let passed = clock::now().micros() % 1_000_000;
     if passed > 500_000 {
         sleep(Duration::from_micros(1_000_000 - passed));
     }
+    host(test);
 }
 
-/// Lets somebody visit, with half a second left of the one that answers are dated with.
-fn visit(test: impl AsyncFnOnce(Visit)) {
-    align();
+fn host(test: impl AsyncFnOnce(Visit)) {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
     runtime.block_on(async { test(Visit::new().await).await });
 }
@@ -263,60 +263,60 @@ fn to_be_answered_again_is_not_to_be_idle() {
     });
 }
 
-/// How many answers nobody takes, and how long they are: after some number of them the last one cannot go out whole.
-fn fillings() -> impl Iterator<Item = (usize, usize)> {
-    (1..9).flat_map(|answers| (1000..4000).step_by(250).map(move |padding| (answers, padding)))
+/// Lets visitors come with numbers of answers that they do not take: after one of them the last cannot go out whole.
+fn fillings(test: impl AsyncFn(Visit, usize)) {
+    for (answers, padding) in
+        (1..9).flat_map(|answers| (1000..4000).step_by(250).map(move |padding| (answers, padding)))
+    {
+        visit(async |visit| {
+            visit.numbers.padding.set(padding);
+            visit.numbers.repeats.set(false);
+            test(visit, answers).await;
+        });
+    }
 }
 
 #[test]
 fn an_answer_that_goes_out_in_parts_is_kept_whole() {
-    for (answers, padding) in fillings() {
-        visit(async |mut visit| {
-            visit.numbers.padding.set(padding);
-            visit.numbers.repeats.set(false);
-            assert_eq!(visit.ask_all(&[A, A]).await, [1, 2]);
-            let mut is_open = true;
-            for _ in 0..answers {
-                // What is asked about is then handled.
-                is_open = visit.leave(A).await;
-            }
-            for number in 3..3 + answers {
-                assert_eq!(visit.answer().await, number);
-            }
-            if is_open {
-                visit.numbers.repeats.set(true);
-                assert_eq!(visit.ask(A).await, 2 + answers, "after {answers} answers at once");
-            }
-        });
-    }
+    fillings(async |mut visit, answers| {
+        assert_eq!(visit.ask_all(&[A, A]).await, [1, 2]);
+        let mut is_open = true;
+        for _ in 0..answers {
+            // What is asked about is then handled.
+            is_open = visit.leave(A).await;
+        }
+        for number in 3..3 + answers {
+            assert_eq!(visit.answer().await, number);
+        }
+        if is_open {
+            visit.numbers.repeats.set(true);
+            assert_eq!(visit.ask(A).await, 2 + answers, "after {answers} answers at once");
+        }
+    });
 }
 
 #[test]
 fn an_answer_that_waits_behind_another_is_not_taken_for_that_of_the_next_request() {
-    for (answers, padding) in fillings() {
-        visit(async |mut visit| {
-            visit.numbers.padding.set(padding);
-            visit.numbers.repeats.set(false);
-            for _ in 0..answers {
-                visit.leave(A).await;
-            }
-            // The library reads on when it has drained a body, though its answer has yet to go.
-            visit.leave(&[A, CHUNKED].concat()).await;
-            visit.leave(HEAD).await;
-            for number in 1..=answers + 2 {
-                assert_eq!(visit.answer().await, number);
-            }
-            visit.head().await;
-            visit.numbers.repeats.set(true);
-            for _ in 0..3 {
-                visit.stream.write_all(HEAD).await.unwrap();
-                let head = visit.head().await;
-                assert!(head.starts_with("HTTP/1.1 200"), "{answers} answers of {padding}: {head}");
-            }
-            let next = visit.numbers.handled.get() + 1;
-            assert_eq!(visit.ask(B).await, next, "{answers} answers of {padding}");
-        });
-    }
+    fillings(async |mut visit, answers| {
+        for _ in 0..answers {
+            visit.leave(A).await;
+        }
+        // The library reads on when it has drained a body, though its answer has yet to go.
+        visit.leave(&[A, CHUNKED].concat()).await;
+        visit.leave(HEAD).await;
+        for number in 1..=answers + 2 {
+            assert_eq!(visit.answer().await, number);
+        }
+        visit.head().await;
+        visit.numbers.repeats.set(true);
+        for _ in 0..3 {
+            visit.stream.write_all(HEAD).await.unwrap();
+            let head = visit.head().await;
+            assert!(head.starts_with("HTTP/1.1 200"), "{answers} answers of {}: {head}", visit.numbers.padding.get());
+        }
+        let next = visit.numbers.handled.get() + 1;
+        assert_eq!(visit.ask(B).await, next, "{answers} answers of {}", visit.numbers.padding.get());
+    });
 }
 
 #[test]

@@ -114,6 +114,14 @@ mod tests {
             &[("c", "4")]
         ));
         assert!(repeats(&[("a", GLOBAL), ("b", "key = \"client-ip\"\nrates = [\"5/h\"]")], &[]));
+        // The rates that hold for the request, not the limit's own.
+        let of = "key = \"header:k\"\nrates = [\"900/h\"]\ntier = \"header:t\"";
+        let tiers = "[limits.a.tiers.low]\nrates = [\"3/h\"]\n[limits.a.tiers.high]\nrates = [\"5/h\"]";
+        let overrides = "[[limits.a.overrides]]\nkeys = [\"1\"]\nrates = [\"7/h\"]";
+        let limit = format!("{of}\n{tiers}\n{overrides}");
+        for fields in [[("k", "1"), ("t", "none")], [("k", "2"), ("t", "low")], [("k", "3"), ("t", "high")]] {
+            assert!(repeats(&[("a", &limit)], &fields), "{fields:?}");
+        }
     }
 
     #[test]

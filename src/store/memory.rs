@@ -97,11 +97,10 @@ impl Memory {
     fn decide_alone(&self, ask: &Ask<'_>, now: Time) -> Verdict {
         let (shard, key) = self.place(ask);
         let shard = &mut *self.shards[shard].lock();
-        let Some(Entry { cell, .. }) = shard.get_mut(&key) else {
+        let Some(cell) = cell(shard, key, ask, now) else {
             let admitted = ask.need <= ask.limit.capacity();
             return self.judge(shard, key, ask, now, (admitted, admitted));
         };
-        cell.advance(ask.limit.rates(), now);
         if let Some(refusal) = ask.limit.refuses(cell, now, ask.need) {
             return refusal;
         }
@@ -115,9 +114,7 @@ impl Memory {
         let (shard, key) = self.place(ask);
         let shard = &mut *self.shards[shard].lock();
         // Whose cell has made room for others may be admitted.
-        let Entry { cell, .. } = shard.get_mut(&key)?;
-        cell.advance(ask.limit.rates(), now);
-        ask.limit.refuses(cell, now, ask.need)
+        ask.limit.refuses(cell(shard, key, ask, now)?, now, ask.need)
     }
 
     /// Charges, whether there is room or not.
@@ -194,14 +191,17 @@ impl Memory {
     }
 }
 
-/// Whether the limit has room, as the key's most recent use.
+/// The cell of this key as of `now`, if there is one. That is the key's most recent use.
+fn cell<'s>(shard: &'s mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -> Option<&'s mut Cell> {
+    let Entry { cell, .. } = shard.get_mut(&key)?;
+    cell.advance(ask.limit.rates(), now);
+    Some(cell)
+}
+
+/// Whether the limit has room.
 fn admits(shard: &mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -> bool {
-    let rates = ask.limit.rates();
-    match shard.get_mut(&key) {
-        Some(entry) => {
-            entry.cell.advance(rates, now);
-            ask.limit.admits(&entry.cell, now, ask.need)
-        }
+    match cell(shard, key, ask, now) {
+        Some(cell) => ask.limit.admits(cell, now, ask.need),
         None => ask.need <= ask.limit.capacity(),
     }
 }

@@ -77,7 +77,6 @@ proptest! {
 
     #[test]
     fn every_request_is_answered_in_its_turn(steps in steps()) {
-        let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
-        runtime.block_on(async { walk(Visit::new().await, steps).await });
+        host(async |visit| walk(visit, steps).await);
     }
 }
