@@ -82,6 +82,9 @@ pub fn run() -> ExitCode {
     };
     match cli.command {
         Some(Command::Check) => {
+            if !config.warnings.is_empty() {
+                complain(&config.warnings.to_string());
+            }
             // A reader that went away is no reason to fail.
             let _ = std::io::stdout().write_all(describe::describe(&config).as_bytes());
             ExitCode::SUCCESS

@@ -37,7 +37,7 @@ pub fn parse(bytes: &[u8], name: &str, folder: &Path) -> Result<Config, Problems
     let (table, errors) = DeTable::parse_recoverable(text);
     // What recovery makes of broken syntax is not what the user wrote, so it is not judged.
     let broken = errors.iter().any(|error| !report::is_duplicate(error));
-    let source = read::Source::new(text, folder, report::all_syntax(text, &errors));
+    let source = read::Source::new(name, text, folder, report::all_syntax(text, &errors));
     let config = (!broken).then(|| check::resolve(file::read(&table, &source), &source));
     match config {
         Some(config) if source.is_clean() => Ok(config),
@@ -62,6 +62,8 @@ pub struct Config {
     pub limits: Vec<Limit>,
     /// `[[routes]]`, in the order of the file; `route` sorts them.
     pub routes: Vec<Route>,
+    /// What does not refuse the file, but is hardly meant as it is written.
+    pub warnings: Problems,
 }
 
 /// `[server]`: where clients come in.

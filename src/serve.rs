@@ -75,6 +75,7 @@ pub fn run(path: &Path, config: Config) -> Result<(), StartError> {
         let _entered = runtime.enter();
         Signals::handle()?
     };
+    warn(&config);
     let doors = Doors::open(&config, workers)?;
     let kept = Arc::new(Kept::new(workers));
     start_echo(&config, &kept)?;
@@ -106,6 +107,13 @@ pub fn run(path: &Path, config: Config) -> Result<(), StartError> {
     let control = Control { path, config, gateway, view, stage, finished, signals };
     runtime.block_on(control.run(doors.admin))?;
     Ok(())
+}
+
+/// Logs what a file that holds is warned about.
+fn warn(config: &Config) {
+    for (place, problem) in config.warnings.located() {
+        tracing::warn!(place, help = problem.help, "{}", problem.message);
+    }
 }
 
 fn local_runtime() -> io::Result<LocalRuntime> {
@@ -249,6 +257,7 @@ impl Control<'_> {
                     Err(error) => format!("cannot start the built-in echo server: {error}"),
                     Ok(()) => {
                         self.gateway.store(Arc::new(Gateway::build(&config, &self.view.kept)));
+                        warn(&config);
                         self.config = config;
                         self.view.reloaded.one();
                         tracing::info!("reloaded");

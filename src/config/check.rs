@@ -20,6 +20,7 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
     }
     indistinct(&draft.routes, source);
     let routes = draft.routes.iter().filter_map(|route| resolve_route(route, &draft, source)).collect();
+    unused(&draft, source);
     Config {
         server: draft.server,
         log: draft.log,
@@ -28,6 +29,31 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
         upstreams: draft.upstreams.into_iter().filter_map(|(_, upstream)| upstream).collect(),
         limits: draft.limits.into_iter().filter_map(|(_, limit)| limit).collect(),
         routes,
+        warnings: source.warnings(),
+    }
+}
+
+/// Limits and upstreams that no route names do nothing.
+fn unused(draft: &Draft<'_>, source: &Source<'_>) {
+    for (name, _) in &draft.limits {
+        if !draft.routes.iter().any(|route| route.limits.iter().any(|used| used.text == name.text)) {
+            let help = format!("write limits = [\"{}\"] into the routes that it is for, or remove it", name.text);
+            source.warn(
+                name.span.clone(),
+                format!("no route uses the limit `{}`, so it limits nothing", name.text),
+                help,
+            );
+        }
+    }
+    for (name, _) in &draft.upstreams {
+        let is_used = |route: &RouteDraft<'_>| match &route.answer {
+            Some(Answer::Forward { upstream, .. }) => upstream.text == name.text,
+            Some(Answer::Respond { .. }) | None => false,
+        };
+        if !draft.routes.iter().any(is_used) {
+            let help = format!("write upstream = \"{}\" into a route, or remove it", name.text);
+            source.warn(name.span.clone(), format!("no route uses the upstream `{}`", name.text), help);
+        }
     }
 }
 

@@ -21,24 +21,43 @@ pub struct Problem {
     pub help: Option<String>,
 }
 
-/// Everything that is wrong with a file, in the order of the file.
+/// What a problem means for the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Severity {
+    /// The file is refused.
+    Error,
+    /// The file holds, but it hardly says what its author means.
+    Warning,
+}
+
+/// All errors of a file, or all warnings about it, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
     name: String,
     /// `None` if the file could not be read.
     text: Option<String>,
+    severity: Severity,
     found: Vec<Problem>,
 }
 
 impl Problems {
-    /// The problems of a text. Names the file as the user did.
-    pub fn new(name: &str, text: &str, mut problems: Vec<Problem>) -> Self {
+    /// The errors of a text. Names the file as the user did.
+    pub fn new(name: &str, text: &str, problems: Vec<Problem>) -> Self {
+        Self::of(Severity::Error, name, text, problems)
+    }
+
+    /// The warnings about a text that holds all the same.
+    pub fn warnings(name: &str, text: &str, problems: Vec<Problem>) -> Self {
+        Self::of(Severity::Warning, name, text, problems)
+    }
+
+    fn of(severity: Severity, name: &str, text: &str, mut problems: Vec<Problem>) -> Self {
         for problem in &mut problems {
             problem.span = within(text, &problem.span);
         }
         problems.sort_by_key(|problem| problem.span.start);
         problems.dedup();
-        Self { name: name.to_owned(), text: Some(text.to_owned()), found: problems }
+        Self { name: name.to_owned(), text: Some(text.to_owned()), severity, found: problems }
     }
 
     /// The one problem of a file that cannot be read.
@@ -52,7 +71,7 @@ impl Problems {
         };
         let message = format!("cannot read the configuration: {error}");
         let problem = Problem { span: 0..0, message, help: Some(help.to_owned()) };
-        Self { name, text: None, found: vec![problem] }
+        Self { name, text: None, severity: Severity::Error, found: vec![problem] }
     }
 
     /// The one problem of a file that is not UTF-8, the first wrong byte of which is at `offset`.
@@ -70,17 +89,35 @@ impl Problems {
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.found.iter()
     }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// As many problems as are worth showing, each with its place as `gateway.toml:12:3`.
+    pub fn located(&self) -> impl Iterator<Item = (String, &Problem)> {
+        let text = self.text.as_deref().unwrap_or_default();
+        self.found.iter().take(SHOWN).map(move |problem| {
+            let (line, column) = place(text, problem.span.start);
+            (format!("{}:{line}:{column}", self.name), problem)
+        })
+    }
 }
 
 /// Draws every problem with its line, as compilers do.
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let renderer = Renderer::plain();
+        let (level, word) = match self.severity {
+            Severity::Error => (Level::ERROR, "error"),
+            Severity::Warning => (Level::WARNING, "warning"),
+        };
         for (index, problem) in self.found.iter().take(SHOWN).enumerate() {
             if index > 0 {
                 f.write_str("\n\n")?;
             }
-            let title = Level::ERROR.primary_title(problem.message.as_str());
+            let title = level.clone().primary_title(problem.message.as_str());
             let group = match &self.text {
                 Some(text) => Group::with_title(title).element(
                     Snippet::source(text.as_str())
@@ -95,7 +132,7 @@ impl fmt::Display for Problems {
         }
         let hidden = self.found.len().saturating_sub(SHOWN);
         if hidden > 0 {
-            write!(f, "\n\nerror: and {hidden} more")?;
+            write!(f, "\n\n{word}: and {hidden} more")?;
         }
         Ok(())
     }

@@ -239,19 +239,42 @@ fn limits_of_memory_use_their_defaults() {
 /// Every broken file is answered as the file beside it says; `UPDATE=1` writes those anew.
 #[test]
 fn broken_files_are_explained() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/broken");
+    assert!(compare_fixtures("tests/broken", |parsed, file| parsed.expect_err(file)) >= 40);
+}
+
+/// Every file that holds, but hardly says what it should, is commented as the file beside it says.
+#[test]
+fn doubtful_files_are_warned_about() {
+    let warnings = |parsed: Result<Config, Problems>, file: &str| match parsed {
+        Ok(config) => config.warnings,
+        Err(problems) => panic!("{file}: {problems}"),
+    };
+    assert!(compare_fixtures("tests/warned", warnings) >= 2);
+}
+
+/// Compares what is said of each file of a folder with the text beside it; returns how many there are.
+fn compare_fixtures(folder: &str, said: impl Fn(Result<Config, Problems>, &str) -> Problems) -> usize {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
-    assert!(files.len() >= 40, "only {} files", files.len());
-    for file in files {
-        let problems = parse(&fs::read(&file).unwrap(), "gateway.toml", file.parent().unwrap())
-            .expect_err(&file.display().to_string());
-        let said = format!("{problems}\n");
+    for file in &files {
+        let parsed = parse(&fs::read(file).unwrap(), "gateway.toml", file.parent().unwrap());
+        let said = said(parsed, &file.display().to_string());
+        assert!(!said.is_empty(), "nothing is said of {}", file.display());
+        let said = format!("{said}\n");
         let beside = file.with_extension("stderr");
         if std::env::var_os("UPDATE").is_some() {
             fs::write(&beside, &said).unwrap();
         }
         assert_eq!(said, fs::read_to_string(&beside).unwrap_or_default(), "{}", file.display());
+    }
+    files.len()
+}
+
+#[test]
+fn good_files_are_not_warned_about() {
+    for text in [FULL, LIMITS, SMALLEST] {
+        assert_eq!(read(text).warnings.to_string(), "");
     }
 }
 

@@ -31,4 +31,5 @@ mod several;
 mod shared;
 mod stores;
 mod tidy;
+mod warnings;
 mod watching;

@@ -67,7 +67,7 @@ impl Quotas<'_> {
             }
         };
         let (table, errors) = DeTable::parse_recoverable(text);
-        let source = Source::new(text, self.field.source.folder, report::all_syntax(text, &errors));
+        let source = Source::new(self.name, text, self.field.source.folder, report::all_syntax(text, &errors));
         if errors.is_empty() {
             let root = Section::root(&table, &source);
             if let Some(list) =
