@@ -2,6 +2,7 @@
 //!
 //! [`load`] and [`parse`] are the only ways to make one, for running, checking and reloading alike.
 
+mod regular_file;
 mod report;
 mod read;
 mod values;
@@ -27,7 +28,7 @@ pub use report::{Problem, Problems};
 
 /// Reads a file, and the files that it names. Everything that is wrong with them is found at once.
 pub fn load(path: &Path) -> Result<Config, Problems> {
-    let bytes = std::fs::read(path).map_err(|error| Problems::unreadable(path, &error))?;
+    let bytes = regular_file::read(path).map_err(|error| Problems::unreadable(path, &error))?;
     parse(&bytes, &path.display().to_string(), path.parent().unwrap_or(Path::new("")))
 }
 

@@ -1,7 +1,6 @@
 //! `overrides_file`: overrides in a file of their own, up to a million of them, as CSV or TOML.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use toml::de::DeTable;
 use super::exceptions::{Kinds, entry};
 use super::rates::{Terms, same_period};
 use crate::config::read::{Field, Section, Source, Wrong};
+use crate::config::regular_file::{self, RegularFile};
 use crate::config::report::{self, place, quoted};
 use crate::config::values;
 use crate::overrides::{Allowance, Builder, Pattern};
@@ -55,7 +55,7 @@ impl Quotas<'_> {
     }
 
     fn toml(&self, path: &Path, overrides: &mut Builder) {
-        let bytes = match std::fs::read(path) {
+        let bytes = match regular_file::read(path) {
             Ok(bytes) => bytes,
             Err(error) => return self.unreadable(&error),
         };
@@ -90,7 +90,7 @@ impl Quotas<'_> {
     }
 
     fn csv(&self, path: &Path, overrides: &mut Builder) {
-        let file = match File::open(path) {
+        let file = match RegularFile::open(path) {
             Ok(file) => BufReader::new(file),
             Err(error) => return self.unreadable(&error),
         };

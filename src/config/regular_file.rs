@@ -1,0 +1,123 @@
+//! Files that the configuration names: regular ones only, of bounded size.
+//!
+//! Opening a named pipe waits for a writer, and reading a terminal waits for its user. A path may become either at any
+//! time, so it is opened without waiting, and what was opened is looked at before anything is read.
+
+use std::fs::{File, FileType};
+use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// The largest file that is read, in bytes. A million lines with hashes of 64 digits take 80 MB.
+pub(super) const MAX_BYTES: u64 = 256 << 20;
+
+/// A regular file that is open for reading. It yields at most [`MAX_BYTES`], then an error if there is more.
+pub(super) struct RegularFile {
+    file: File,
+    /// How many bytes may still come.
+    left: u64,
+}
+
+impl RegularFile {
+    /// Opens a file, without waiting for anybody.
+    ///
+    /// # Errors
+    /// When it cannot be opened, is not a regular file or is larger than [`MAX_BYTES`].
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        // Without NOCTTY a terminal could become the one that controls the process.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            return Err(Errno::ISDIR.into());
+        }
+        if !metadata.is_file() {
+            let message = format!("it is {}, not a file", kind(metadata.file_type()));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        if metadata.len() > MAX_BYTES {
+            return Err(too_large());
+        }
+        Ok(Self { file, left: MAX_BYTES })
+    }
+}
+
+/// Reads a whole file.
+///
+/// # Errors
+/// When it cannot be opened or read, is not a regular file or is larger than [`MAX_BYTES`].
+pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    RegularFile::open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+impl Read for RegularFile {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        // The file may have grown since it was opened.
+        self.left = self.left.checked_sub(read as u64).ok_or_else(too_large)?;
+        Ok(read)
+    }
+}
+
+fn too_large() -> io::Error {
+    let message = format!("it is larger than {} MiB", MAX_BYTES >> 20);
+    io::Error::new(io::ErrorKind::FileTooLarge, message)
+}
+
+fn kind(kind: FileType) -> &'static str {
+    if kind.is_fifo() {
+        "a named pipe"
+    } else if kind.is_char_device() || kind.is_block_device() {
+        "a device"
+    } else {
+        "a socket"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn refusal(path: &Path) -> String {
+        read(path).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn reads_regular_files_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("file"), "text").unwrap();
+        std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
+        assert_eq!(read(&path("file")).unwrap(), b"text");
+        assert_eq!(read(&path("link")).unwrap(), b"text");
+
+        rustix::fs::mknodat(rustix::fs::CWD, path("pipe"), rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+        assert_eq!(refusal(&path("pipe")), "it is a named pipe, not a file");
+        assert_eq!(refusal(Path::new("/dev/zero")), "it is a device, not a file");
+        assert_eq!(refusal(folder.path()), "Is a directory (os error 21)");
+        let _listener = UnixListener::bind(path("socket")).unwrap();
+        assert!(read(&path("socket")).is_err());
+        assert_eq!(read(&path("nothing")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn reads_so_much_and_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("large");
+        // Sparse: it takes no room.
+        File::create(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();
+        assert_eq!(refusal(&path), "it is larger than 256 MiB");
+
+        fs::write(&path, "1234").unwrap();
+        let mut growing = RegularFile { left: 3, ..RegularFile::open(&path).unwrap() };
+        assert_eq!(growing.read_to_end(&mut Vec::new()).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+    }
+}
