@@ -80,6 +80,8 @@ pub struct Server {
     pub header_timeout: Duration,
     /// How long a connection may stay open with nothing under way.
     pub idle_timeout: Duration,
+    /// The longest that a client may go without sending more of a request body, or without reading a response.
+    pub body_timeout: Duration,
     /// The largest request head in bytes.
     pub max_header_size: usize,
     /// How long a shutdown waits for requests under way.

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::request::Parts;
 use http::uri::{PathAndQuery, Uri};
@@ -154,7 +155,8 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
             (Outcome::Responded, respond::fixed(*status, body.clone()).map(Content::Own))
         }
         Action::Forward { upstream, strip, preserve_host } => {
-            let hop = Hop { upstream, strip: *strip, preserve_host: *preserve_host, caller, client };
+            let (strip, preserve_host, body_timeout) = (*strip, *preserve_host, gateway.body_timeout);
+            let hop = Hop { upstream, strip, preserve_host, body_timeout, caller, client };
             hop.take(request).await
         }
     };
@@ -276,6 +278,7 @@ struct Hop<'a> {
     upstream: &'a Upstream,
     strip: usize,
     preserve_host: bool,
+    body_timeout: Duration,
     caller: &'a Caller,
     client: Client,
 }
@@ -304,6 +307,7 @@ impl Hop<'_> {
                 trusted: self.client.via_trusted,
                 authority: (!preserve_host).then_some(&server.authority),
             },
+            body_timeout: self.body_timeout,
         };
         match self.upstream.send(server, &self.caller.worker.pools, &mut outbound, body.take()).await {
             Ok(response) => (Outcome::Forwarded, response.map(Content::Upstream)),

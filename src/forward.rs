@@ -6,6 +6,7 @@
 mod chunked;
 mod request;
 mod response;
+mod stall;
 mod link;
 mod pool;
 mod upload;
@@ -30,6 +31,7 @@ pub use response::BadHead;
 use crate::config;
 use link::Link;
 use response::Head;
+use stall::Stalled;
 use upload::{Upload, UploadError};
 
 /// Servers that share the requests of a route.
@@ -84,13 +86,13 @@ pub enum Failure {
     /// The client broke off while it sent its body.
     Client(hyper::Error),
     /// For this time the client sent nothing more of its body.
-    Stalled(Duration),
+    BodyTimeout(Duration),
 }
 
 impl Failure {
     /// Whether it is the client's doing rather than the upstream's.
     pub fn is_clients(&self) -> bool {
-        matches!(self, Self::Client(_) | Self::Stalled(_))
+        matches!(self, Self::Client(_) | Self::BodyTimeout(_))
     }
 
     /// What the client is answered: 504 where the upstream was slow, 502 where it failed, 4xx where the client did.
@@ -99,7 +101,7 @@ impl Failure {
             Self::Connect(_) | Self::Closed(_) | Self::Bad(_) => StatusCode::BAD_GATEWAY,
             Self::ConnectTimeout(_) | Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::Client(_) => StatusCode::BAD_REQUEST,
-            Self::Stalled(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::BodyTimeout(_) => StatusCode::REQUEST_TIMEOUT,
         }
     }
 
@@ -112,7 +114,7 @@ impl Failure {
             Self::Closed(_) => "The upstream server closed the connection before it answered.",
             Self::Bad(_) => "The upstream server's answer is not a valid HTTP response.",
             Self::Client(_) => "The body of the request is not valid.",
-            Self::Stalled(_) => "The body of the request did not come on in time.",
+            Self::BodyTimeout(_) => "The body of the request did not come on in time.",
         }
     }
 }
@@ -126,7 +128,7 @@ impl fmt::Display for Failure {
             Self::Closed(error) => write!(f, "closed before a response: {error}"),
             Self::Bad(bad) => write!(f, "sent {}", bad.name()),
             Self::Client(error) => write!(f, "the client broke off: {error}"),
-            Self::Stalled(limit) => write!(f, "the request's body did not come on for {limit:?}"),
+            Self::BodyTimeout(limit) => write!(f, "the request's body did not come on for {limit:?}"),
         }
     }
 }
@@ -197,60 +199,46 @@ pub struct Outbound<'a> {
     pub headers: HeaderMap,
     /// Where the request came from.
     pub origin: Origin<'a>,
+    /// The longest that the client may go without sending more of its body.
+    pub body_timeout: Duration,
 }
-
-/// A response's head, and whether all of the request is sent.
-type Sent = (Head, bool);
 
 impl Outbound<'_> {
     /// Sends the request until the head of its response is there, which may be before all of it is sent.
     ///
-    /// `timeout` runs from the last of the request that was sent: a long body takes its time.
-    async fn send(&mut self, link: &mut Link, upload: &mut Upload, timeout: Duration) -> Result<Sent, Failure> {
+    /// `timeout` is the longest that the upstream may take, from the last of the request that it took: a long body takes
+    /// its time.
+    async fn send(&mut self, link: &mut Link, upload: &mut Upload, timeout: Duration) -> Result<Head, Failure> {
         link.sending.clear();
         request::encode(&mut link.sending, self.method, self.target, &self.headers, &self.origin, upload.framing());
-        let mut uploading = true;
-        let mut sent = 0;
-        link.deadline.set(timeout);
+        link.stall.begin(self.body_timeout, Some(timeout));
         poll_fn(|cx| {
-            let advanced = self.advance(cx, link, upload, &mut uploading);
+            let advanced = self.advance(cx, link, upload);
             if advanced.is_ready() {
                 return advanced;
             }
-            if upload.sent() != sent {
-                sent = upload.sent();
-                link.deadline.set(timeout);
-            }
-            ready!(link.deadline.poll(cx));
-            // With nothing left to send it is the client that is waited for.
-            let clients = uploading && link.sending.is_empty();
-            Poll::Ready(Err(if clients { Failure::Stalled(timeout) } else { Failure::Timeout(timeout) }))
+            let position = upload.position(link);
+            Poll::Ready(Err(match ready!(link.stall.poll(cx, position)) {
+                Stalled::Client(limit) => Failure::BodyTimeout(limit),
+                Stalled::Upstream(limit) => Failure::Timeout(limit),
+            }))
         })
         .await
     }
 
     /// Brings the exchange on as far as it goes.
-    fn advance(
-        &mut self,
-        cx: &mut Context<'_>,
-        link: &mut Link,
-        upload: &mut Upload,
-        uploading: &mut bool,
-    ) -> Poll<Result<Sent, Failure>> {
-        if *uploading {
-            match upload.poll(cx, link) {
-                Poll::Pending => {}
-                Poll::Ready(Err(UploadError::Client(error))) => return Poll::Ready(Err(Failure::Client(error))),
-                // What it has to say may be on its way already; if not, reading will tell.
-                Poll::Ready(Ok(()) | Err(UploadError::Upstream)) => *uploading = false,
-            }
+    fn advance(&mut self, cx: &mut Context<'_>, link: &mut Link, upload: &mut Upload) -> Poll<Result<Head, Failure>> {
+        match upload.poll(cx, link) {
+            Poll::Ready(Err(UploadError::Client(error))) => return Poll::Ready(Err(Failure::Client(error))),
+            // What an upstream that takes no more has to say may be on its way already; if not, reading will tell.
+            Poll::Pending | Poll::Ready(Ok(()) | Err(UploadError::Upstream)) => {}
         }
         loop {
             if !link.received.is_empty()
                 && let Some(head) =
                     response::parse(&mut link.received, self.method, &mut self.headers).map_err(Failure::Bad)?
             {
-                return Poll::Ready(Ok((head, !*uploading)));
+                return Poll::Ready(Ok(head));
             }
             match ready!(link.poll_fill(cx, false)) {
                 Ok(0) if link.received.is_empty() => {
@@ -264,15 +252,9 @@ impl Outbound<'_> {
     }
 }
 
-fn attach(
-    (head, sent): Sent,
-    link: Box<Link>,
-    upload: Upload,
-    pools: &Rc<Pools>,
-    server: usize,
-) -> Response<UpstreamBody> {
+fn attach(head: Head, link: Box<Link>, upload: Upload, pools: &Rc<Pools>, server: usize) -> Response<UpstreamBody> {
     let body = UpstreamBody::new(link, head.end, head.keep_alive, pools, server);
-    head.response.map(|()| if sent { body } else { body.uploading(upload) })
+    head.response.map(|()| if upload.is_over() { body } else { body.uploading(upload) })
 }
 
 /// Spreads turns evenly (smooth weighted round-robin): each turn goes to the one that is owed most.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
@@ -32,6 +33,8 @@ pub struct Gateway {
     pub unrouted: Arc<RouteTally>,
     /// Networks whose X-Forwarded-For is believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// The longest that a client may go without sending more of a body.
+    pub body_timeout: Duration,
     /// Whether every request gets a line in the log.
     pub access_log: bool,
     /// What happens without a decision.
@@ -183,6 +186,7 @@ impl Gateway {
             served: config.routes.iter().map(served).collect(),
             unrouted: kept.route(NO_ROUTE),
             trusted_proxies: config.server.trusted_proxies.clone(),
+            body_timeout: config.server.body_timeout,
             access_log: config.log.access,
             on_error,
             flights: kept.flights.clone(),

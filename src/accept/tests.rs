@@ -91,6 +91,7 @@ impl Visit {
                 trusted_proxies: Vec::new(),
                 header_timeout: Duration::from_secs(60),
                 idle_timeout,
+                body_timeout: Duration::from_secs(60),
                 max_header_size: 16 * 1024,
                 drain_timeout: Duration::from_secs(60),
             };

@@ -66,6 +66,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
         trusted_proxies: Vec::new(),
         header_timeout: Duration::from_secs(10),
         idle_timeout: Duration::from_secs(75),
+        body_timeout: Duration::from_secs(60),
         max_header_size: 64 << 10,
         drain_timeout: Duration::from_secs(30),
     };
@@ -83,6 +84,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
     }
     set(&mut server.header_timeout, values::wait(&section, "header_timeout", values::WAIT));
     set(&mut server.idle_timeout, values::wait(&section, "idle_timeout", values::WAIT));
+    set(&mut server.body_timeout, values::wait(&section, "body_timeout", values::WAIT));
     if let Some(field) = section.field("max_header_size") {
         let size = field.parse(values::size((8 << 10)..=(1 << 20), "8KiB to 1MiB"));
         set(&mut server.max_header_size, size);

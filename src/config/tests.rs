@@ -18,6 +18,7 @@ workers = 2
 trusted_proxies = ["10.0.0.0/8", "192.0.2.7"]
 header_timeout = "5s"
 idle_timeout = "1m"
+body_timeout = "20s"
 max_header_size = "16KiB"
 drain_timeout = "0s"
 
@@ -186,6 +187,7 @@ fn defaults_are_put_in() {
         trusted_proxies: vec![],
         header_timeout: Duration::from_secs(10),
         idle_timeout: Duration::from_secs(75),
+        body_timeout: Duration::from_secs(60),
         max_header_size: 65_536,
         drain_timeout: Duration::from_secs(30),
     };
@@ -206,6 +208,7 @@ fn defaults_are_put_in() {
 fn everything_is_read() {
     let config = read(FULL);
     assert_eq!(config.server.trusted_proxies[1].to_string(), "192.0.2.7/32");
+    assert_eq!(config.server.body_timeout, Duration::from_secs(20));
     assert_eq!(config.server.drain_timeout, Duration::ZERO);
     assert_eq!(config.log.level, tracing::Level::DEBUG);
     assert_eq!(config.admin.unwrap().listen.port(), 9901);

@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-use crate::deadline::Deadline;
+use super::stall::StallTimer;
 use crate::socket::poll_send;
 
 /// Room for a read: a head and a small body at first, more once a body proves large.
@@ -28,8 +28,8 @@ pub(super) struct Link {
     /// To be sent.
     pub(super) sending: Vec<u8>,
     sent: usize,
-    /// How long its server may take.
-    pub(super) deadline: Deadline,
+    /// How long either side may take.
+    pub(super) stall: StallTimer,
     /// When it was last given back, in ticks of its pool.
     pub(super) rested_at: u64,
 }
@@ -39,8 +39,8 @@ impl Link {
     pub(super) async fn connect(host: &str, port: u16) -> io::Result<Box<Self>> {
         let stream = TcpStream::connect((host, port)).await?;
         stream.set_nodelay(true)?;
-        let (received, sending, deadline) = (BytesMut::new(), Vec::new(), Deadline::now());
-        Ok(Box::new(Self { stream, received, sending, sent: 0, deadline, rested_at: 0 }))
+        let (received, sending, stall) = (BytesMut::new(), Vec::new(), StallTimer::new());
+        Ok(Box::new(Self { stream, received, sending, sent: 0, stall, rested_at: 0 }))
     }
 
     /// Sends all that waits to be sent.
@@ -55,6 +55,11 @@ impl Link {
         self.sending.clear();
         self.sent = 0;
         Poll::Ready(Ok(()))
+    }
+
+    /// How much waits to be sent.
+    pub(super) fn unsent(&self) -> usize {
+        self.sending.len() - self.sent
     }
 
     /// Receives more; 0 if the other side has closed.

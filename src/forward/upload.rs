@@ -10,6 +10,7 @@ use hyper::body::{Body, Incoming};
 use super::chunked;
 use super::link::Link;
 use super::request::{Framing, may_trail};
+use super::stall::Position;
 
 /// A body that is being sent.
 #[derive(Debug)]
@@ -17,8 +18,10 @@ pub(super) struct Upload {
     /// `None` once all of it is in the link's buffer.
     body: Option<Incoming>,
     framing: Framing,
-    /// Bytes of it that the link's buffer has taken.
-    sent: u64,
+    /// Bytes of it that came from the client.
+    taken: u64,
+    /// Whether there is nothing more to do: all is sent, or the upstream takes no more.
+    over: bool,
 }
 
 /// Why a body cannot be sent.
@@ -39,16 +42,22 @@ impl Upload {
             Some(length) => Framing::Length(length),
             None => Framing::Chunked,
         };
-        Self { body, framing, sent: 0 }
+        Self { body, framing, taken: 0, over: false }
     }
 
     pub(super) fn framing(&self) -> Framing {
         self.framing
     }
 
-    /// How many bytes of the body are on their way or gone.
-    pub(super) fn sent(&self) -> u64 {
-        self.sent
+    /// Whether nothing more is to be sent.
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Where an exchange stands that cannot go on.
+    pub(super) fn position(&self, link: &Link) -> Position {
+        let unsent = link.unsent();
+        Position { for_client: !self.over && unsent == 0, taken: self.taken, unsent }
     }
 
     /// Whether there is no body to send, so that the request can be sent again.
@@ -56,15 +65,24 @@ impl Upload {
         self.body.is_none()
     }
 
-    /// Sends on what the client sends, at the pace at which the upstream takes it, until all is sent.
+    /// Sends on what the client sends, at the pace at which the upstream takes it, until it is over.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, link: &mut Link) -> Poll<Result<(), UploadError>> {
+        if self.over {
+            return Poll::Ready(Ok(()));
+        }
+        let polled = ready!(self.poll_all(cx, link));
+        self.over = true;
+        Poll::Ready(polled)
+    }
+
+    fn poll_all(&mut self, cx: &mut Context<'_>, link: &mut Link) -> Poll<Result<(), UploadError>> {
         loop {
             ready!(link.poll_flush(cx)).map_err(|_| UploadError::Upstream)?;
             let Some(body) = &mut self.body else { return Poll::Ready(Ok(())) };
             let chunked = self.framing == Framing::Chunked;
             let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
             if let Some(Ok(frame)) = &frame {
-                self.sent += frame.data_ref().map_or(0, |data| data.len() as u64);
+                self.taken += frame.data_ref().map_or(0, |data| data.len() as u64);
             }
             match frame {
                 Some(Ok(frame)) => match frame.into_data() {

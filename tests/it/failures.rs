@@ -50,7 +50,7 @@ fn a_body_may_take_longer_to_send_than_an_upstream_to_answer() {
 #[test]
 fn a_client_that_stops_in_the_middle_of_its_body_is_408() {
     let up = Upstream::start(|_| reply(200, "ok"));
-    let gateway = Gateway::start(&everything_to(&format!("\"http://{}\"", up.address()), "timeout = \"400ms\""));
+    let gateway = Gateway::with_server("body_timeout = \"400ms\"", &up.everything());
     let mut client = gateway.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nxx");
     client.response(false).expect_problem(408);

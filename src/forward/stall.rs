@@ -1,0 +1,115 @@
+//! How long an exchange may stand still: the client has its limit, the upstream another one.
+//!
+//! The client is waited for while more of its body is to come and all that came of it is sent; otherwise the upstream
+//! is. A limit begins with the wait. So what comes at once costs no look at the clock.
+
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use crate::deadline::Deadline;
+
+/// Where an exchange stands that cannot go on. It has moved when this has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Position {
+    /// Whether the client is waited for.
+    pub(super) for_client: bool,
+    /// Bytes of the request's body that came from the client.
+    pub(super) taken: u64,
+    /// Bytes that the upstream has yet to take.
+    pub(super) unsent: usize,
+}
+
+/// Which side has let its limit pass, and what that limit was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stalled {
+    Client(Duration),
+    Upstream(Duration),
+}
+
+/// Measures how long an exchange stands still.
+#[derive(Debug)]
+pub(super) struct StallTimer {
+    deadline: Deadline,
+    client: Duration,
+    /// `None` is for ever.
+    upstream: Option<Duration>,
+    /// Where the wait began that is under way.
+    waiting: Option<Position>,
+}
+
+impl StallTimer {
+    /// It has to be made in a runtime with timers.
+    pub(super) fn new() -> Self {
+        Self { deadline: Deadline::now(), client: Duration::ZERO, upstream: None, waiting: None }
+    }
+
+    /// Begins a part of an exchange with limits of its own.
+    pub(super) fn begin(&mut self, client: Duration, upstream: Option<Duration>) {
+        (self.client, self.upstream, self.waiting) = (client, upstream, None);
+    }
+
+    /// Ready once the exchange has stood at this position for as long as it may.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, position: Position) -> Poll<Stalled> {
+        let limit = if position.for_client { Some(self.client) } else { self.upstream };
+        let Some(limit) = limit else { return Poll::Pending };
+        if self.waiting != Some(position) {
+            self.waiting = Some(position);
+            self.deadline.set(limit);
+        }
+        ready!(self.deadline.poll(cx));
+        Poll::Ready(if position.for_client { Stalled::Client(limit) } else { Stalled::Upstream(limit) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::time::Instant;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn at(for_client: bool, taken: u64, unsent: usize) -> Position {
+        Position { for_client, taken, unsent }
+    }
+
+    async fn stalls(timer: &mut StallTimer, position: Position) -> Stalled {
+        poll_fn(|cx| timer.poll(cx, position)).await
+    }
+
+    async fn is_pending(timer: &mut StallTimer, position: Position) -> bool {
+        poll_fn(|cx| Poll::Ready(timer.poll(cx, position).is_pending())).await
+    }
+
+    #[tokio::test]
+    async fn each_side_has_its_limit() {
+        let mut timer = StallTimer::new();
+        timer.begin(SHORT, Some(LONG));
+        assert!(is_pending(&mut timer, at(false, 0, 0)).await);
+        assert_eq!(stalls(&mut timer, at(true, 0, 0)).await, Stalled::Client(SHORT));
+        timer.begin(LONG, Some(SHORT));
+        assert!(is_pending(&mut timer, at(true, 0, 0)).await);
+        assert_eq!(stalls(&mut timer, at(false, 0, 5)).await, Stalled::Upstream(SHORT));
+        timer.begin(SHORT, None);
+        tokio::time::sleep(2 * SHORT).await;
+        assert!(is_pending(&mut timer, at(false, 0, 0)).await, "for ever");
+    }
+
+    #[tokio::test]
+    async fn whatever_moves_begins_the_wait_anew() {
+        let mut timer = StallTimer::new();
+        timer.begin(SHORT, Some(SHORT));
+        let begun = Instant::now();
+        for (taken, unsent) in [(0, 9), (0, 4), (7, 4), (7, 0)] {
+            assert!(is_pending(&mut timer, at(false, taken, unsent)).await);
+            tokio::time::sleep(SHORT / 2).await;
+        }
+        assert!(is_pending(&mut timer, at(true, 7, 0)).await);
+        assert_eq!(stalls(&mut timer, at(true, 7, 0)).await, Stalled::Client(SHORT));
+        assert!(begun.elapsed() >= 3 * SHORT);
+        timer.begin(SHORT, Some(SHORT));
+        assert!(is_pending(&mut timer, at(true, 7, 0)).await, "the same position in another part");
+    }
+}
