@@ -1,6 +1,7 @@
 //! May this request pass? Every limit of its route is asked at once; all are charged, or none.
 
 mod terms;
+mod judged;
 mod bill;
 mod flights;
 mod lines;
@@ -20,8 +21,9 @@ use crate::limit::{Limit, Verdict};
 use crate::store::{Answer, Ask, Asks, Store, Verdicts};
 use crate::tally::{Counter, PerWorker};
 
-pub use bill::Bill;
+pub use bill::{Bill, stated};
 pub use flights::{Flights, Permit};
+pub use judged::{AllJudged, Judged};
 pub use lines::Lines;
 pub use standing::Standing;
 pub use terms::{Grants, Term, Terms};
@@ -100,22 +102,6 @@ pub struct Case<'a, 'r> {
     pub worker: usize,
 }
 
-/// What one limit says of a request.
-#[derive(Clone, Copy, Debug)]
-pub struct Judged<'a> {
-    /// Which guard of the route.
-    pub place: usize,
-    /// Which of the limit's rates hold, 0 for its own.
-    pub profile: usize,
-    /// These rates.
-    pub limit: &'a Limit,
-    /// What they say. A rate beyond the last is the number of requests under way.
-    pub verdict: Verdict,
-}
-
-/// A few of them.
-pub type AllJudged<'a> = SmallVec<[Judged<'a>; 2]>;
-
 /// What belongs to a decision and outlives it. Made where it is needed and filled in place: it is too large to be moved
 /// about for every request.
 pub struct Opinion<'a> {
@@ -148,8 +134,6 @@ pub enum Decision {
     TooCostly {
         /// Which guard.
         place: usize,
-        /// What it costs.
-        cost: u64,
         /// The most that is allowed.
         most: u64,
     },
@@ -171,17 +155,6 @@ impl<'a> Opinion<'a> {
 impl Guard {
     fn decided(&self, worker: usize) -> &Decided {
         self.tally.workers.of(worker)
-    }
-}
-
-impl Judged<'_> {
-    /// Corrects it by a cost that was charged afterwards; `verdict` if the store knows better.
-    fn charged(&mut self, cost: u64, verdict: Option<Verdict>) {
-        self.verdict = verdict.unwrap_or(Verdict {
-            remaining: self.verdict.remaining.saturating_sub(cost),
-            wait: None,
-            ..self.verdict
-        });
     }
 }
 
@@ -286,7 +259,7 @@ impl<'a> Open<'a, '_> {
         let taken = case.flights.enter(key, guard.max_in_flight?);
         let (admitted, remaining) = (taken.is_some(), taken.as_ref().map_or(0, |(_, left)| *left));
         let verdict = Verdict { admitted, rate: limit.rates().len(), remaining, wait: None };
-        let judged = Judged { place, profile, limit, verdict };
+        let judged = Judged { place, profile, limit, need: 1, verdict };
         match (taken, guard.on_limit) {
             (Some((permit, _)), _) => {
                 self.opinion.permits.push(permit);
@@ -325,7 +298,7 @@ impl<'a> Open<'a, '_> {
         let most = limit.capacity();
         if need > most && guard.on_limit.is_told() {
             guard.decided(case.worker).rejected.one();
-            return Some(Decision::TooCostly { place, cost: need, most });
+            return Some(Decision::TooCostly { place, most });
         }
         let ask = Ask { limit, key, need, cost, advisory: guard.on_limit == OnLimit::Shadow, place };
         self.opinion.bill.owe(&guard.cost, ask);
@@ -383,12 +356,8 @@ impl<'a> Open<'a, '_> {
             if !guard.on_limit.is_told() {
                 continue;
             }
-            self.opinion.judged.push(Judged {
-                place,
-                profile: self.profiles[at],
-                limit: self.opinion.asks[at].limit,
-                verdict,
-            });
+            let Ask { limit, need, .. } = self.opinion.asks[at];
+            self.opinion.judged.push(Judged { place, profile: self.profiles[at], limit, need, verdict });
         }
         if !self.opinion.permits.is_empty() {
             // What is said of requests under way was said first: back to the order of the route.

@@ -138,7 +138,7 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
             if !opinion.waited {
                 account.at_once();
             }
-            let answer = refuse(route, decision, &opinion, now, &mut caller.last_refusal.borrow_mut());
+            let answer = refuse(route, decision, &opinion, facts.headers, now, &mut caller.last_refusal.borrow_mut());
             request.may_repeat = Standing::is_one(&route.guards, decision, &opinion);
             *caller.repeat.borrow_mut() = (request.may_repeat && request.is_kept).then(|| {
                 let line = account.line(answer.body().size_hint().lower());
@@ -178,12 +178,22 @@ fn outcome(decision: Decision) -> Outcome {
 }
 
 /// The answer to a request that its limits do not let through.
-pub fn refuse(route: &Served, decision: Decision, opinion: &Opinion<'_>, now: Time, last: &mut LastRefusal) -> Answer {
+pub fn refuse(
+    route: &Served,
+    decision: Decision,
+    opinion: &Opinion<'_>,
+    headers: &HeaderMap,
+    now: Time,
+    last: &mut LastRefusal,
+) -> Answer {
     let name = |guard: usize| route.guards.get(guard).map_or("", |guard| guard.terms.own().name());
     match decision {
         Decision::Rejected => route.report.reject(&opinion.judged, now, last),
         Decision::Silenced(guard) => route.report.silence(guard),
-        Decision::TooCostly { place, cost, most } => route.report.too_costly(place, cost, most),
+        Decision::TooCostly { place, most } => {
+            let cost = route.guards.get(place).map(|guard| decide::stated(&guard.cost, headers));
+            route.report.too_costly(place, &cost.unwrap_or_default(), most)
+        }
         Decision::Blocked(guard) => {
             let why = format!("The limit \"{}\" blocks this client.", name(guard));
             respond::problem(StatusCode::FORBIDDEN, &why)

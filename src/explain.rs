@@ -204,7 +204,7 @@ fn fresh(text: &mut String, gateway: &Gateway, served: &Served, facts: &Facts<'_
             Action::Respond { status, .. } => format!("answered {}", status.as_u16()),
         }
     } else {
-        let answer = exchange::refuse(served, decision, &opinion, now, &mut LastRefusal::default());
+        let answer = exchange::refuse(served, decision, &opinion, facts.headers, now, &mut LastRefusal::default());
         headers = answer.headers().clone();
         format!("answered {}", answer.status().as_u16())
     };

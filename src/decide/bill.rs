@@ -31,6 +31,21 @@ fn said(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     digits.then(|| value.parse().unwrap_or(u64::MAX))
 }
 
+/// The cost of a request as people are told of it: the request's own digits where it states them, which may be more than
+/// can be counted, cut where there are many.
+pub fn stated(cost: &Cost, headers: &HeaderMap) -> String {
+    const MOST: usize = 30;
+    let stated = match cost {
+        Cost::RequestHeader(name) => headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim),
+        _ => None,
+    };
+    match stated {
+        Some(digits) if digits.len() <= MOST => digits.to_owned(),
+        Some(digits) => format!("{}...", &digits[..MOST]),
+        None => price(cost, headers).0.to_string(),
+    }
+}
+
 /// What is charged after the response. Dropped before there is one, it charges an admitted request what an answer
 /// without a cost would be charged: clients that go away early do not go free.
 pub struct Bill<'a> {
@@ -124,5 +139,18 @@ mod tests {
         assert_eq!(of(&[]), 1);
         assert_eq!(of(&[b"7", b"8"]), 1);
         assert_eq!(of(&[b"99999999999999999999999999"]), u64::MAX, "too much is not cheap");
+    }
+
+    #[test]
+    fn a_cost_is_told_as_it_was_sent() {
+        let name = HeaderName::from_static("x-cost");
+        let of = |value: &str| {
+            let headers = HeaderMap::from_iter([(name.clone(), HeaderValue::from_str(value).unwrap())]);
+            stated(&Cost::RequestHeader(name.clone()), &headers)
+        };
+        assert_eq!(of("18446744073709551616"), "18446744073709551616");
+        assert_eq!(of(&"9".repeat(30)), "9".repeat(30));
+        assert_eq!(of(&"9".repeat(9_000)), format!("{}...", "9".repeat(30)));
+        assert_eq!(stated(&Cost::Fixed(7), &HeaderMap::new()), "7");
     }
 }

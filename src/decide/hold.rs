@@ -92,7 +92,10 @@ impl Open<'_, '_> {
         case.guards[place].decided(case.worker).rejected.one();
         let found = self.opinion.asks.iter().zip(&self.profiles).find(|(ask, _)| ask.place == place);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(micros(longest)) };
-        let judged = found.map(|(ask, profile)| Judged { place, profile: *profile, limit: ask.limit, verdict });
+        let judged = found.map(|(ask, profile)| {
+            let Ask { limit, need, .. } = *ask;
+            Judged { place, profile: *profile, limit, need, verdict }
+        });
         self.opinion.judged = SmallVec::from_iter(judged);
         Decision::Rejected
     }

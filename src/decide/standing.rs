@@ -56,6 +56,7 @@ impl Standing {
             place,
             profile: asked.profile,
             limit: ask.limit,
+            need: ask.need,
             verdict,
         });
         Some(judged.collect())

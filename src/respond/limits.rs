@@ -67,6 +67,7 @@ struct Refusal {
 struct Told {
     place: usize,
     profile: usize,
+    need: u64,
     admitted: bool,
     rate: usize,
     remaining: u64,
@@ -116,7 +117,10 @@ impl Report {
         let (teller, longest) = refusals.max_by_key(|(_, judged)| judged.verdict.wait.unwrap_or(u64::MAX))?;
         let (kind, body) = match (&teller.body, self.policy(longest)) {
             (Some(body), _) => (TEXT, body.clone()),
-            (None, policy) => (PROBLEM, policy.map(|policy| policy.document.clone()).unwrap_or_default()),
+            (None, policy) => {
+                let refusal = |policy: &Policy| policy.refusal(longest.verdict.remaining, longest.need);
+                (PROBLEM, policy.map(refusal).unwrap_or_default())
+            }
         };
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, kind);
@@ -139,7 +143,7 @@ impl Report {
     }
 
     /// The answer to a request that costs more than the limit allows at once, however long it waits.
-    pub fn too_costly(&self, place: usize, cost: u64, most: u64) -> Answer {
+    pub fn too_costly(&self, place: usize, cost: &str, most: u64) -> Answer {
         let name = self.tellers.get(place).map_or("", |teller| &teller.name);
         let detail = format!(
             "The request costs {cost}, and the limit \"{name}\" never allows more than {most} at once: it can never pass."
@@ -178,7 +182,11 @@ impl Report {
             let (mut room, mut digits) = (itoa::Buffer::new(), itoa::Buffer::new());
             let remaining = room.format(judged.verdict.remaining);
             let line = match judged.verdict.wait {
-                Some(wait) => [&policy.state, remaining, ";t=", digits.format(seconds(wait))].concat(),
+                Some(wait) => {
+                    let at_once = judged.verdict.admitted && policy.fills_within_a_second;
+                    let seconds = if at_once { 0 } else { seconds(wait) };
+                    [&policy.state, remaining, ";t=", digits.format(seconds)].concat()
+                }
                 None => [&policy.state, remaining].concat(),
             };
             if let Ok(line) = HeaderValue::from_maybe_shared(Bytes::from(line)) {
@@ -187,7 +195,7 @@ impl Report {
         }
         let github = self.binding(judged, |teller| teller.github);
         if let Some((policy, judged)) = github.and_then(|judged| Some((self.policy(judged)?, judged))) {
-            headers.insert(GITHUB_LIMIT, digits(policy.quota));
+            headers.insert(GITHUB_LIMIT, digits(policy.capacity));
             headers.insert(GITHUB_REMAINING, digits(judged.verdict.remaining));
             if let Some(wait) = judged.verdict.wait {
                 headers.insert(GITHUB_RESET, digits(reset(now, wait)));
@@ -240,9 +248,9 @@ impl LastRefusal {
 
 impl Told {
     fn new(judged: &Judged<'_>, now: Time) -> Self {
-        let Judged { place, profile, verdict: Verdict { admitted, rate, remaining, wait }, .. } = *judged;
+        let Judged { place, profile, need, verdict: Verdict { admitted, rate, remaining, wait }, .. } = *judged;
         let (seconds, reset) = (wait.map(seconds), wait.map(|wait| reset(now, wait)));
-        Self { place, profile, admitted, rate, remaining, seconds, reset }
+        Self { place, profile, need, admitted, rate, remaining, seconds, reset }
     }
 }
 
@@ -314,7 +322,9 @@ mod tests {
 
     fn judged<'a>(limits: &'a [Limit], verdicts: &[Verdict]) -> Vec<Judged<'a>> {
         let judged = limits.iter().zip(verdicts).enumerate();
-        judged.map(|(place, (limit, verdict))| Judged { place, profile: 0, limit, verdict: *verdict }).collect()
+        judged
+            .map(|(place, (limit, verdict))| Judged { place, profile: 0, limit, need: 1, verdict: *verdict })
+            .collect()
     }
 
     const NOW: Time = Time::from_micros(1_700_000_000_300_000);
@@ -341,7 +351,10 @@ mod tests {
     fn every_strategy_has_its_policy() {
         let bucket = limit("b", &["10/s burst 50", "5000/day", "9/month"], HeaderStyle::Draft);
         let lines = told(&[bucket], &[verdict(true, 0, 50, 0)]);
-        assert_eq!(lines[0], r#"ratelimit-policy: "b-s";q=50;w=5, "b-day";q=5000;w=86400, "b-month";q=9"#);
+        assert_eq!(
+            lines[0],
+            r#"ratelimit-policy: "b-s";q=10;w=1;gateway-burst=50, "b-day";q=5000;w=86400, "b-month";q=9"#
+        );
         let flights = config::Limit { max_in_flight: Some(4), ..limit("f", &[], HeaderStyle::Draft) };
         let lines = told(&[flights], &[Verdict { admitted: true, rate: 0, remaining: 3, wait: None }]);
         assert_eq!(lines, [r#"ratelimit-policy: "f";q=4;qu="concurrent-requests""#, r#"ratelimit: "f";r=3"#]);
@@ -377,7 +390,8 @@ mod tests {
         assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(answer.headers()[RETRY_AFTER], "13");
         assert_eq!(answer.headers()["content-type"], "application/problem+json");
-        let document = std::str::from_utf8(&report.policy(&judged[0]).unwrap().document).unwrap();
+        let document = report.policy(&judged[0]).unwrap().refusal(0, 1);
+        let document = std::str::from_utf8(&document).unwrap();
         assert!(document.contains(r#""violated-policies":["a-m"]"#), "{document}");
         assert!(document.contains("allows 20/m"), "{document}");
     }

@@ -247,7 +247,7 @@ respond = { status = 200 }
         ["str", "a.b_C-1-s", {"q": 10, "w": 1}],
         ["str", "a.b_C-1-10m", {"q": 3000, "w": 600}],
         ["str", "a.b_C-1-31d", {"q": 4_294_967_296_u64, "w": 2_678_400}],
-        ["str", "bucket-s", {"q": 50, "w": 5}],
+        ["str", "bucket-s", {"q": 10, "w": 1, "gateway-burst": 50}],
         ["str", "bucket-day", {"q": 5000, "w": 86_400}],
         ["str", "bucket-month", {"q": 9}],
         ["str", "flights", {"q": 7, "qu": "concurrent-requests"}],

@@ -25,6 +25,7 @@ mod named_files;
 mod names;
 mod outage;
 mod proxy;
+mod refusals;
 mod reload;
 mod repeats;
 mod routing;

@@ -1,0 +1,34 @@
+//! What one limit says of a request.
+
+use smallvec::SmallVec;
+
+use crate::limit::{Limit, Verdict};
+
+/// What one limit says of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Judged<'a> {
+    /// Which guard of the route.
+    pub place: usize,
+    /// Which of the limit's rates hold, 0 for its own.
+    pub profile: usize,
+    /// These rates.
+    pub limit: &'a Limit,
+    /// How much room the request needs, 1 or more: what it costs, where that is known.
+    pub need: u64,
+    /// What they say. A rate beyond the last is the number of requests under way.
+    pub verdict: Verdict,
+}
+
+/// A few of them.
+pub type AllJudged<'a> = SmallVec<[Judged<'a>; 2]>;
+
+impl Judged<'_> {
+    /// Corrects it by a cost that was charged afterwards; `verdict` if the store knows better.
+    pub(super) fn charged(&mut self, cost: u64, verdict: Option<Verdict>) {
+        self.verdict = verdict.unwrap_or(Verdict {
+            remaining: self.verdict.remaining.saturating_sub(cost),
+            wait: None,
+            ..self.verdict
+        });
+    }
+}

@@ -1,0 +1,124 @@
+//! What clients are told of a limit: its true rate, what is left, and why a request is refused.
+
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::harness::{Gateway, Response, Upstream, both_stores, limited, reply, until};
+
+/// A parameter of the one item of a header, in digits.
+#[track_caller]
+fn parameter(response: &Response, header: &str, name: &str) -> u64 {
+    let field = response.headers.must(header);
+    let value = field.split(';').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+    value.unwrap_or_else(|| panic!("no {name} in {field:?}")).parse().unwrap()
+}
+
+#[test]
+fn who_obeys_what_is_announced_sends_at_the_rate() {
+    let bucket = "strategy = \"token-bucket\"";
+    both_stores(|store| {
+        let gateway = Gateway::start(&format!("{store}{}", limited("client-ip", "20/s burst 1", bucket)));
+        let mut client = gateway.client();
+        let mut paused = Duration::ZERO;
+        for request in 0..20 {
+            let response = client.get("/");
+            assert_eq!(response.status, 200, "request {request}: {response:?}");
+            assert_eq!(parameter(&response, "ratelimit-policy", "gateway-burst"), 1);
+            assert_eq!(parameter(&response, "ratelimit", "r"), 0);
+            let quota = u32::try_from(parameter(&response, "ratelimit-policy", "q")).unwrap();
+            let window = Duration::from_secs(parameter(&response, "ratelimit-policy", "w"));
+            let reset = Duration::from_secs(parameter(&response, "ratelimit", "t"));
+            let pause = reset.max(window / quota);
+            paused += pause;
+            sleep(pause);
+        }
+        assert_eq!(paused, Duration::from_secs(1), "twenty requests in a second");
+    });
+}
+
+#[test]
+fn a_bucket_of_another_size_than_its_rate_is_told_beside_it() {
+    let policy = |rate: &str| {
+        let gateway = Gateway::start(&limited("client-ip", rate, "strategy = \"token-bucket\"\nheaders = \"both\""));
+        let response = gateway.client().get("/");
+        let github = response.headers.must("x-ratelimit-limit").to_owned();
+        (response.headers.must("ratelimit-policy").to_owned(), parameter(&response, "ratelimit", "r"), github)
+    };
+    assert_eq!(policy("10/s burst 50"), ("\"l\";q=10;w=1;gateway-burst=50".to_owned(), 49, "50".to_owned()));
+    assert_eq!(policy("10/m"), ("\"l\";q=10;w=60".to_owned(), 9, "10".to_owned()));
+}
+
+#[test]
+fn a_refusal_says_what_is_left_and_what_the_request_costs() {
+    both_stores(|store| {
+        let gateway = Gateway::start(&format!("{store}{}", limited("client-ip", "10/d", "cost = 4")));
+        let mut client = gateway.client();
+        assert_eq!([client.get("/").status, client.get("/").status], [200; 2]);
+        // The second one is told again, and so is the third, which is not even read.
+        for _ in 0..4 {
+            let response = client.get("/");
+            response.expect_problem(429);
+            assert!(
+                response.text().contains("allows 10/d, of which 2 are left, and this request costs 4."),
+                "{store}: {response:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn what_a_refusal_says_follows_the_cost_of_each_request() {
+    let cost = "cost = { request_header = \"x-cost\" }";
+    let gateway = Gateway::start(&limited("client-ip", "10/d", cost));
+    let mut client = gateway.client();
+    assert_eq!(client.get_with("/", "X-Cost: 9\r\n").status, 200);
+    for costs in [4, 5, 4] {
+        let response = client.get_with("/", format!("X-Cost: {costs}\r\n"));
+        let told = format!("allows 10/d, of which 1 is left, and this request costs {costs}.");
+        assert!(response.status == 429 && response.text().contains(&told), "{response:?}");
+    }
+    assert_eq!(client.get("/").status, 200);
+    let response = client.get_with("/", "X-Cost: 4\r\n");
+    assert!(response.status == 429 && response.text().contains("allows 10/d, and that is used up"), "{response:?}");
+}
+
+#[test]
+fn a_cost_that_is_too_large_is_shown_as_it_was_sent() {
+    let gateway = Gateway::start(&limited("client-ip", "10/d", "cost = { request_header = \"x-cost\" }"));
+    let mut client = gateway.client();
+    let response = client.get_with("/", "X-Cost: 99999999999999999999\r\n");
+    response.expect_problem(413);
+    assert!(response.text().contains("costs 99999999999999999999, "), "{response:?}");
+    let response = client.get_with("/", format!("X-Cost: {}\r\n", "9".repeat(9_000)));
+    response.expect_problem(413);
+    assert!(response.text().contains("costs 999999999999999999999999999999..., "), "{response:?}");
+}
+
+#[test]
+fn too_many_at_once_is_refused_in_other_words_and_without_a_time() {
+    let (release, released) = channel::<()>();
+    let released = Mutex::new(released);
+    let upstream = Upstream::start(move |request| {
+        if request.target == "/slow" {
+            let _ = released.lock().unwrap().recv_timeout(Duration::from_secs(10));
+        }
+        reply(200, "")
+    });
+    let limit = "[limits.l]\nkey = \"client-ip\"\nmax_in_flight = 1\n";
+    let gateway = Gateway::start(&format!("{limit}{}limits = [\"l\"]\n", upstream.everything()));
+    let mut slow = gateway.client();
+    slow.send("GET /slow HTTP/1.1\r\nHost: h\r\n\r\n");
+    let mut refused = None;
+    until("the slow one is under way", Duration::from_secs(5), || {
+        refused = Some(gateway.client().get("/")).filter(|answer| answer.status == 429);
+        refused.is_some()
+    });
+    let refused = refused.unwrap();
+    refused.expect_problem(429);
+    assert!(refused.text().contains("allows 1 request at the same time, and 1 is under way"), "{refused:?}");
+    assert_eq!(refused.headers.get("retry-after"), None);
+    drop(release);
+    assert_eq!(slow.response(false).status, 200);
+}
