@@ -339,12 +339,21 @@ pub struct Route {
     pub path: PathPattern,
     /// The methods it is for; empty is all.
     pub methods: Vec<Method>,
-    /// Headers that must be present with exactly this value.
-    pub headers: Vec<(HeaderName, String)>,
+    /// Headers that must be present.
+    pub headers: Vec<(HeaderName, HeaderMatch)>,
     /// What answers.
     pub action: Action,
     /// Indices into [`Config::limits`], without repetition.
     pub limits: Vec<usize>,
+}
+
+/// What a route wants of a header.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HeaderMatch {
+    /// `"*"`: any value, also an empty one.
+    Present,
+    /// This value in one of its lines.
+    Exact(String),
 }
 
 /// Which hosts a route is for. Names are lower case, without a port.
@@ -397,6 +406,16 @@ pub enum Segment {
     Literal(String),
     /// `{name}`: any one segment.
     Capture(String),
+}
+
+/// Writes the value as the configuration spells it.
+impl std::fmt::Display for HeaderMatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Present => "*",
+            Self::Exact(value) => value,
+        })
+    }
 }
 
 /// Writes the source as the configuration spells it.

@@ -107,8 +107,8 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
     let mut account = open(&gateway, found, now, client, head, &target.host);
     let Some((index, route)) = found.and_then(|index| Some((index, gateway.served.get(index)?))) else {
         account.at_once();
-        let answer = respond::problem(StatusCode::NOT_FOUND, "No route is for this host, path and method.");
-        return own(account, Outcome::Unrouted, answer);
+        let allowed = gateway.routes.allowed(&target.host, &target.path, &head.headers);
+        return own(account, Outcome::Unrouted, respond::unrouted(&allowed));
     };
 
     let facts = Facts {

@@ -15,6 +15,7 @@ use crate::exchange;
 use crate::gateway::{Action, Gateway, Kept, Served};
 use crate::identify::client::client;
 use crate::identify::{Facts, Memo};
+use crate::respond;
 use crate::respond::limits::LastRefusal;
 use crate::route::{self, host, mismatch, path};
 use crate::store::Store;
@@ -51,7 +52,9 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
     let from = if client.via_trusted { " (believing X-Forwarded-For)" } else { "" };
     line(&mut text, &format!("{} {host}{path} from {}{from}", request.method(), client.address));
     let Some((index, served)) = found.and_then(|index| Some((index, gateway.served.get(index)?))) else {
-        line(&mut text, "\nno route is for it: answered 404");
+        let answer = respond::unrouted(&gateway.routes.allowed(&host, &path, request.headers()));
+        line(&mut text, &format!("\nno route is for it: answered {}", answer.status().as_u16()));
+        headers_of(&mut text, answer.headers());
         others(&mut text, config, None, request, &host, &path);
         return Ok(text);
     };
@@ -209,10 +212,14 @@ fn fresh(text: &mut String, gateway: &Gateway, served: &Served, facts: &Facts<'_
         format!("answered {}", answer.status().as_u16())
     };
     line(text, &format!("\non fresh counters: {outcome}"));
-    for (name, value) in &headers {
+    headers_of(text, &headers);
+    Ok(())
+}
+
+fn headers_of(text: &mut String, headers: &HeaderMap) {
+    for (name, value) in headers {
         line(text, &format!("  {name}: {}", String::from_utf8_lossy(value.as_bytes())));
     }
-    Ok(())
 }
 
 /// The routes that the request does not take, in the order they are looked at.

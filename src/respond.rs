@@ -5,6 +5,8 @@
 mod policy;
 pub mod limits;
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
@@ -30,6 +32,20 @@ struct Problem<'a> {
 /// An error with nothing more to it than its status and what happened.
 pub fn problem(status: StatusCode, detail: &str) -> Answer {
     with_body(status, PROBLEM, document(status, "about:blank", detail, &[]))
+}
+
+/// The answer to a request that no route takes. `allowed` are the methods that routes for its host, path and headers
+/// take; where there are some, only the method is wrong (RFC 9110, section 15.5.6).
+pub fn unrouted(allowed: &BTreeSet<&str>) -> Answer {
+    if allowed.is_empty() {
+        return problem(StatusCode::NOT_FOUND, "No route is for this host, path and method.");
+    }
+    let list = allowed.iter().copied().collect::<Vec<_>>().join(", ");
+    let why = format!("The routes for this host and path take {list}.");
+    let mut answer = problem(StatusCode::METHOD_NOT_ALLOWED, &why);
+    // Methods are tokens, so their list is a header value.
+    answer.headers_mut().extend(HeaderValue::try_from(list).map(|list| (header::ALLOW, list)));
+    answer
 }
 
 /// The answer of a route that answers itself.

@@ -2,50 +2,36 @@
 //!
 //! More specific is, in this order: an exact host before `*.host` (the longer first) before none; in the path,
 //! segment by segment, a literal before a capture before the final `*`; more conditions on method and headers
-//! before fewer; fewer methods before more; and last the order of the file.
+//! before fewer; a header with a certain value before one with any; fewer methods before more; and last the order of
+//! the file.
+//!
+//! HEAD asks for what GET would answer, without the content (RFC 9110, section 9.3.2), so it takes the routes of GET:
+//! what limits the one limits the other. A route for the same host and path that names HEAD goes first.
 
 pub mod host;
 pub mod path;
 mod mismatch;
+mod tree;
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use foldhash::HashMap;
-use http::{HeaderMap, HeaderName, Method};
+use http::{HeaderMap, Method};
 
-use crate::config::{Host, PathPattern, Route, Segment};
+use crate::config::{HeaderMatch, Host, Route, Segment};
+
+use tree::{Entry, Node};
 
 pub use mismatch::{Mismatch, mismatch};
 
 /// All routes, ready to be searched.
 #[derive(Debug, Default)]
 pub struct Routes {
-    exact: HashMap<String, Table>,
+    exact: HashMap<String, Node>,
     /// The longest first.
-    under: Vec<(String, Table)>,
-    any: Table,
-}
-
-/// The routes of one host, as a tree of path segments.
-type Table = Node;
-
-/// What may follow one sequence of segments.
-#[derive(Debug, Default)]
-struct Node {
-    literals: HashMap<String, Node>,
-    capture: Option<Box<Node>>,
-    /// Routes whose path ends here, the most specific first.
-    ends: Vec<Entry>,
-    /// Routes whose final `*` takes all that follows, the most specific first.
-    rests: Vec<Entry>,
-}
-
-#[derive(Debug)]
-struct Entry {
-    /// Index into the routes of the configuration.
-    index: usize,
-    methods: Vec<Method>,
-    headers: Vec<(HeaderName, String)>,
+    under: Vec<(String, Node)>,
+    any: Node,
 }
 
 impl Routes {
@@ -59,7 +45,7 @@ impl Routes {
                 Host::Under(name) => {
                     // In order of specificity, so the last is the one to extend or to follow.
                     if built.under.last().is_none_or(|(last, _)| last != name) {
-                        built.under.push((name.clone(), Table::default()));
+                        built.under.push((name.clone(), Node::default()));
                     }
                     match built.under.last_mut() {
                         Some((_, table)) => table,
@@ -67,7 +53,7 @@ impl Routes {
                     }
                 }
             };
-            table.insert(&route.path, Entry { index, methods: route.methods.clone(), headers: route.headers.clone() });
+            table.insert(&route.path, Entry::new(index, route));
         }
         built
     }
@@ -76,12 +62,31 @@ impl Routes {
     /// returns it.
     pub fn find(&self, host: &str, path: &str, method: &Method, headers: &HeaderMap) -> Option<usize> {
         let path = path.strip_prefix('/')?;
-        let wanted = |entry: &&Entry| entry.wants(method, headers);
-        self.tables(host).find_map(|table| table.find(Some(path), &wanted)).map(|entry| entry.index)
+        let mut choose = |entries| tree::choose(entries, method, headers);
+        self.tables(host).find_map(|table| table.walk(Some(path), &mut choose)).map(|entry| entry.index)
+    }
+
+    /// The methods that routes for this host, this path and these headers take, in alphabetical order: what `Allow`
+    /// says (RFC 9110, section 10.2.1) where none takes the method of the request. A route that takes every method
+    /// names none here, since [`Routes::find`] finds it.
+    pub fn allowed<'a>(&'a self, host: &'a str, path: &str, headers: &HeaderMap) -> BTreeSet<&'a str> {
+        let mut allowed = BTreeSet::new();
+        let mut note = |entries| {
+            tree::methods(entries, headers).for_each(|method| {
+                allowed.insert(method);
+            });
+            None::<()>
+        };
+        if let Some(path) = path.strip_prefix('/') {
+            self.tables(host).for_each(|table| {
+                table.walk(Some(path), &mut note);
+            });
+        }
+        allowed
     }
 
     /// The tables that are for this host, the most specific first.
-    fn tables<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Table> {
+    fn tables<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Node> {
         let under = self.under.iter().filter(move |(name, _)| is_under(host, name)).map(|(_, table)| table);
         let exact = if self.exact.is_empty() { None } else { self.exact.get(host) };
         exact.into_iter().chain(under).chain(std::iter::once(&self.any))
@@ -108,7 +113,8 @@ fn specificity(route: &Route, index: usize) -> impl Ord {
         path.push(2);
     }
     let conditions = usize::from(!route.methods.is_empty()) + route.headers.len();
-    (host, path, Reverse(conditions), route.methods.len(), index)
+    let exact = route.headers.iter().filter(|(_, wanted)| matches!(wanted, HeaderMatch::Exact(_))).count();
+    (host, path, Reverse((conditions, exact)), route.methods.len(), index)
 }
 
 /// How a route is named in logs and metrics.
@@ -119,8 +125,7 @@ pub fn label(route: &Route) -> String {
         Host::Under(name) => format!("*.{name}"),
     };
     let methods = route.methods.iter().map(Method::as_str).collect::<Vec<_>>().join(",");
-    let headers =
-        route.headers.iter().fold(String::new(), |all, (name, value)| all + " " + name.as_str() + "=" + value);
+    let headers = route.headers.iter().fold(String::new(), |all, (name, value)| format!("{all} {name}={value}"));
     let methods = if methods.is_empty() { methods } else { methods + " " };
     format!("{methods}{host}{}{headers}", route.path.text)
 }
@@ -129,44 +134,13 @@ fn is_under(host: &str, name: &str) -> bool {
     host.strip_suffix(name).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
 }
 
-impl Node {
-    /// Entries come the most specific first and stay in that order.
-    fn insert(&mut self, pattern: &PathPattern, entry: Entry) {
-        let node = pattern.segments.iter().fold(self, |node, segment| match segment {
-            Segment::Literal(text) => node.literals.entry(text.clone()).or_default(),
-            Segment::Capture(_) => node.capture.get_or_insert_default(),
-        });
-        if pattern.rest { node.rests.push(entry) } else { node.ends.push(entry) }
-    }
-
-    /// The first entry that is wanted, trying literals before captures before the rest. `path` is what follows the
-    /// slash after this node, `None` if nothing does.
-    fn find<'a>(&'a self, path: Option<&str>, wanted: &impl Fn(&&Entry) -> bool) -> Option<&'a Entry> {
-        let Some(path) = path else { return self.ends.iter().find(wanted) };
-        let (segment, rest) = path.split_once('/').map_or((path, None), |(segment, rest)| (segment, Some(rest)));
-        let literal = self.literals.get(segment).and_then(|node| node.find(rest, wanted));
-        let capture = || self.capture.as_ref().filter(|_| !segment.is_empty()).and_then(|node| node.find(rest, wanted));
-        literal.or_else(capture).or_else(|| self.rests.iter().find(wanted))
-    }
-}
-
-impl Entry {
-    fn wants(&self, method: &Method, headers: &HeaderMap) -> bool {
-        (self.methods.is_empty() || self.methods.contains(method))
-            && self
-                .headers
-                .iter()
-                .all(|(name, value)| headers.get_all(name).iter().any(|found| found.as_bytes() == value.as_bytes()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use http::{HeaderValue, StatusCode};
+    use http::{HeaderName, HeaderValue, StatusCode};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::Action;
+    use crate::config::{Action, PathPattern};
 
     fn pattern(text: &str) -> PathPattern {
         let mut segments: Vec<_> = text[1..].split('/').collect();
@@ -189,10 +163,14 @@ mod tests {
             host,
             path: pattern(path),
             methods: methods.to_vec(),
-            headers: headers.iter().map(|(n, v)| (HeaderName::from_static(n), (*v).to_owned())).collect(),
+            headers: headers.iter().map(|(n, v)| (HeaderName::from_static(n), wanted(v))).collect(),
             action: Action::Respond { status: StatusCode::OK, body: String::new() },
             limits: Vec::new(),
         }
+    }
+
+    fn wanted(value: &str) -> HeaderMatch {
+        if value == "*" { HeaderMatch::Present } else { HeaderMatch::Exact(value.to_owned()) }
     }
 
     fn find(routes: &[Route], host: &str, path: &str, method: &Method, beta: Option<&'static str>) -> Option<String> {
@@ -229,7 +207,8 @@ mod tests {
             assert_eq!(on("/v2/users", &Method::GET, None), "/{any}/users");
             assert_eq!(on("/v1/a/b", &Method::GET, None), "/v1/*");
             assert_eq!(on("/v1/", &Method::GET, None), "/v1/*");
-            assert_eq!(on("/v1", &Method::GET, None), "/*");
+            assert_eq!(on("/v1", &Method::GET, None), "/v1/*");
+            assert_eq!(on("/v", &Method::GET, None), "/*");
             assert_eq!(on("/", &Method::GET, None), "/*");
             let at = |host, path| find(&routes, host, path, &Method::GET, None).unwrap();
             assert_eq!(at("api.example.com", "/v1/login"), "api.example.com/*");
@@ -246,6 +225,64 @@ mod tests {
         assert_eq!(find(&routes, "h", "/v1/users", &Method::PUT, None).unwrap(), "PUT /{a}/users");
         assert_eq!(find(&routes, "h", "/v1/users", &Method::GET, None), None);
         assert_eq!(find(&routes, "h", "*", &Method::OPTIONS, None), None);
+    }
+
+    #[test]
+    fn head_takes_the_routes_of_get_unless_one_names_it() {
+        let mut routes = vec![
+            route("", "/a", &[Method::GET], &[]),
+            route("", "/a", &[], &[]),
+            route("", "/b", &[Method::GET], &[]),
+            route("", "/b", &[Method::GET], &[("x-beta", "1")]),
+            route("", "/b", &[Method::HEAD, Method::PUT], &[]),
+            route("", "/c", &[Method::GET], &[]),
+            route("", "/c", &[Method::HEAD], &[("x-beta", "1")]),
+            route("", "/{any}", &[Method::HEAD], &[]),
+            route("", "/*", &[], &[]),
+        ];
+        for _ in 0..routes.len() {
+            routes.rotate_left(1);
+            let head = |path, beta| find(&routes, "h", path, &Method::HEAD, beta).unwrap();
+            assert_eq!(head("/a", None), "GET /a");
+            assert_eq!(head("/b", None), "HEAD,PUT /b");
+            assert_eq!(head("/b", Some("1")), "HEAD,PUT /b");
+            assert_eq!(head("/c", None), "GET /c", "a wider route that names HEAD is no way around");
+            assert_eq!(head("/c", Some("1")), "HEAD /c x-beta=1");
+            assert_eq!(head("/d", None), "HEAD /{any}");
+            assert_eq!(find(&routes, "h", "/a", &Method::POST, None).unwrap(), "/a");
+            assert_eq!(find(&routes, "h", "/b", &Method::GET, Some("1")).unwrap(), "GET /b x-beta=1");
+        }
+    }
+
+    #[test]
+    fn the_methods_that_a_path_takes_are_known() {
+        let routes = [
+            route("", "/v1/users", &[Method::POST], &[]),
+            route("", "/{a}/users", &[Method::GET], &[]),
+            route("", "/v1/*", &[Method::PUT, Method::POST], &[("x-beta", "1")]),
+            route("other.test", "/v1/users", &[Method::DELETE], &[]),
+        ];
+        let routes = Routes::build(&routes);
+        let allowed = |host, path, headers: &HeaderMap| {
+            routes.allowed(host, path, headers).into_iter().collect::<Vec<_>>().join(" ")
+        };
+        let none = HeaderMap::new();
+        let beta = HeaderMap::from_iter([("x-beta".parse().unwrap(), HeaderValue::from_static("1"))]);
+        assert_eq!(allowed("h", "/v1/users", &none), "GET HEAD POST");
+        assert_eq!(allowed("h", "/v1/users", &beta), "GET HEAD POST PUT");
+        assert_eq!(allowed("h", "/v2/users", &none), "GET HEAD");
+        assert_eq!(allowed("h", "/v1/more", &none), "", "another value of a header would do, not another method");
+        assert_eq!(allowed("other.test", "/v1/users", &none), "DELETE GET HEAD POST");
+        assert_eq!(allowed("h", "/other", &none), "");
+        assert_eq!(allowed("h", "*", &none), "");
+    }
+
+    #[test]
+    fn a_header_with_any_value_is_less_specific_than_one_with_a_certain_one() {
+        let routes = [route("", "/*", &[], &[("x-beta", "*")]), route("", "/*", &[], &[("x-beta", "1")])];
+        assert_eq!(find(&routes, "h", "/", &Method::GET, Some("1")).unwrap(), "/* x-beta=1");
+        assert_eq!(find(&routes, "h", "/", &Method::GET, Some("")).unwrap(), "/* x-beta=*");
+        assert_eq!(find(&routes, "h", "/", &Method::GET, None), None);
     }
 
     #[test]
@@ -269,24 +306,53 @@ mod tests {
             (Segment::Capture(_), Some(segment)) => !segment.is_empty(),
             (_, None) => false,
         });
-        matched && (pattern.rest == segments.next().is_some())
+        // `/v1/*` is for `/v1` too.
+        matched && (pattern.rest || segments.next().is_none())
+    }
+
+    fn methods() -> impl Strategy<Value = Vec<Method>> {
+        let sets = [vec![], vec![Method::GET], vec![Method::HEAD], vec![Method::HEAD, Method::GET], vec![Method::PUT]];
+        prop::sample::select(sets.to_vec())
+    }
+
+    fn takes(methods: &[Method], method: &Method) -> bool {
+        let named =
+            if *method == Method::HEAD { &[Method::HEAD, Method::GET][..] } else { std::slice::from_ref(method) };
+        methods.is_empty() || named.iter().any(|named| methods.contains(named))
     }
 
     proptest! {
         #[test]
         fn finds_what_walking_the_ordered_list_finds(
-            patterns in prop::collection::vec("(/([ab]|\\{x\\})){0,3}(/|/\\*|/a)", 1..8),
+            patterns in prop::collection::vec(("(/([ab]|\\{x\\})){0,3}(/|/\\*|/a)", methods()), 1..8),
             path in "(/[abc]?){1,4}",
+            method in prop::sample::select(vec![Method::GET, Method::HEAD, Method::PUT]),
         ) {
-            let routes: Vec<_> = patterns.iter().map(|path| route("", path, &[], &[])).collect();
+            let routes: Vec<_> = patterns.iter().map(|(path, methods)| route("", path, methods, &[])).collect();
             let path = path::normal(&path).unwrap();
-            let walked = order(&routes).into_iter().find(|(_, route)| covers(&route.path, &path)).map(|(index, _)| index);
-            let found = Routes::build(&routes).find("h", &path, &Method::GET, &HeaderMap::new());
+            let none = HeaderMap::new();
+            let fits = |route: &Route| covers(&route.path, &path) && takes(&route.methods, &method);
+            let fitting: Vec<_> = order(&routes).into_iter().filter(|(_, route)| fits(route)).collect();
+            let names_head = |route: &Route| route.methods.contains(&Method::HEAD);
+            let walked = fitting.first().map(|(index, first)| {
+                let by_get = method == Method::HEAD && !first.methods.is_empty() && !names_head(first);
+                let same = |(_, route): &&(usize, &Route)| route.path == first.path && names_head(route);
+                fitting.iter().find(same).filter(|_| by_get).map_or(*index, |(index, _)| *index)
+            });
+            let built = Routes::build(&routes);
+            let found = built.find("h", &path, &method, &none);
             prop_assert_eq!(found, walked);
             for (index, route) in routes.iter().enumerate() {
-                let fits = mismatch(route, "h", &path, &Method::GET, &HeaderMap::new()).is_none();
-                prop_assert_eq!(fits, covers(&route.path, &path));
-                prop_assert!(fits || found != Some(index));
+                let matches = mismatch(route, "h", &path, &method, &none).is_none();
+                prop_assert_eq!(matches, fits(route));
+                prop_assert!(matches || found != Some(index));
+            }
+            if found.is_none() {
+                for method in built.allowed("h", &path, &none) {
+                    prop_assert!(built.find("h", &path, &method.parse().unwrap(), &none).is_some());
+                }
+                let covered = routes.iter().any(|route| covers(&route.path, &path));
+                prop_assert_eq!(covered, !built.allowed("h", &path, &none).is_empty());
             }
         }
     }

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderName, Method};
 
-use super::{Routes, is_under};
-use crate::config::{Host, Route};
+use super::{Routes, is_under, tree};
+use crate::config::{HeaderMatch, Host, Route};
 
 /// The first thing about a request that a route is not for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,11 +45,9 @@ pub fn mismatch(route: &Route, host: &str, path: &str, method: &Method, headers:
     if Routes::build(&[anyhow]).find(host, path, method, headers).is_none() {
         return Some(Mismatch::Path);
     }
-    if !route.methods.is_empty() && !route.methods.contains(method) {
+    if !tree::takes(&route.methods, method) {
         return Some(Mismatch::Method);
     }
-    let differs = |(name, value): &&(http::HeaderName, String)| {
-        !headers.get_all(name).iter().any(|found| found.as_bytes() == value.as_bytes())
-    };
+    let differs = |(name, wanted): &&(HeaderName, HeaderMatch)| !tree::has(headers, name, wanted);
     route.headers.iter().find(differs).map(|(name, _)| Mismatch::Header(name.to_string()))
 }

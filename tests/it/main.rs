@@ -21,6 +21,7 @@ mod headers;
 mod keys;
 mod limits;
 mod malformed;
+mod methods;
 mod named_files;
 mod names;
 mod outage;

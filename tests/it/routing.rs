@@ -27,7 +27,8 @@ const CASES: &[(&str, &str, &str, &str, usize)] = &[
     ("GET", "a.test", "/", "", 0),
     ("GET", "a.test", "/other/thing", "", 0),
     ("GET", "a.test", "/v1/", "", 1),
-    ("GET", "a.test", "/v1/acme", "", 2),
+    ("GET", "a.test", "/v1/other", "", 2),
+    ("GET", "a.test", "/v1/acme", "", 7),
     ("GET", "a.test", "/v1/login", "", 3),
     ("GET", "a.test", "/v1/login?next=/v1/x", "", 3),
     ("POST", "a.test", "/v1/login", "", 4),
@@ -88,7 +89,6 @@ fn without_a_route_it_is_404() {
     client.get("/b").expect_problem(404);
     client.get("/a/").expect_problem(404);
     client.get("/").expect_problem(404);
-    client.call("DELETE /a HTTP/1.1\r\nHost: a\r\n\r\n").expect_problem(404);
     assert_eq!(client.get("/a").status, 200);
 }
 

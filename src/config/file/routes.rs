@@ -7,7 +7,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use super::paths;
 use crate::config::read::{Field, Name, Section, Wrong, report_repeated, set};
 use crate::config::report::quoted;
-use crate::config::{Host, PathPattern, values};
+use crate::config::{HeaderMatch, Host, PathPattern, values};
 
 /// A route as read; what is `None` is wrong and was reported.
 pub(in crate::config) struct Draft<'a> {
@@ -16,7 +16,7 @@ pub(in crate::config) struct Draft<'a> {
     pub(in crate::config) host: Option<Host>,
     pub(in crate::config) path: Option<PathPattern>,
     pub(in crate::config) methods: Option<Vec<Method>>,
-    pub(in crate::config) headers: Option<Vec<(HeaderName, String)>>,
+    pub(in crate::config) headers: Option<Vec<(HeaderName, HeaderMatch)>>,
     pub(in crate::config) answer: Option<Answer<'a>>,
     pub(in crate::config) limits: Vec<Name<'a>>,
 }
@@ -82,17 +82,24 @@ fn host(text: &str) -> Result<Host, Wrong> {
 fn methods(field: &Field<'_>) -> Option<Vec<Method>> {
     let list = field.some("[\"GET\", \"POST\"]", 64)?;
     let count = list.len();
+    if let Some(all) = list.iter().find(|field| field.is_text() && field.text() == Some("*")) {
+        if count > 1 {
+            all.report("`*` is every method, so the others say nothing", "keep the `*` alone, or leave it out");
+            return None;
+        }
+        return Some(Vec::new());
+    }
     let read: Vec<_> = list.into_iter().filter_map(|field| Some((field.parse(values::method)?, field))).collect();
     report_repeated(&read, "this method", "list it once");
     Some(read.into_iter().map(|(method, _)| method).collect()).filter(|methods: &Vec<_>| methods.len() == count)
 }
 
-fn headers(field: &Field<'_>) -> Option<Vec<(HeaderName, String)>> {
+fn headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderMatch)>> {
     if !field.is_table() {
         field.mistyped("a table", "write names and values in braces: headers = { \"x-beta\" = \"1\" }");
         return None;
     }
-    let mut headers: Vec<(HeaderName, String)> = Vec::new();
+    let mut headers: Vec<(HeaderName, HeaderMatch)> = Vec::new();
     let mut whole = true;
     for (key, field) in field.section("`headers`")?.entries() {
         let name = match values::header(key.text) {
@@ -108,7 +115,8 @@ fn headers(field: &Field<'_>) -> Option<Vec<(HeaderName, String)>> {
             field.source.report(key.span, format!("the header `{name}` is listed twice"), help);
         }
         let value = field.parse(|text| match HeaderValue::from_str(text) {
-            Ok(_) if text.trim() == text => Ok(text.to_owned()),
+            Ok(_) if text == "*" => Ok(HeaderMatch::Present),
+            Ok(_) if text.trim() == text => Ok(HeaderMatch::Exact(text.to_owned())),
             _ => Err(Wrong::new(
                 format!("{} is not the value of a header", quoted(text)),
                 "it is visible ASCII characters, without spaces around them",
