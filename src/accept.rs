@@ -5,6 +5,7 @@
 
 mod connections;
 mod framing;
+mod listen;
 mod recording;
 mod stream;
 
@@ -24,10 +25,11 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_local};
+
+pub use listen::{bind, is_v6_only};
 
 use connections::{Busy, Connections, End, Slot};
 use stream::{Noting, Shared, Watched};
@@ -35,38 +37,8 @@ use stream::{Noting, Shared, Watched};
 use crate::clock::Time;
 use crate::config;
 
-/// How many connections the kernel may hold for us until they are accepted.
-const BACKLOG: i32 = 4096;
 /// A pause after an accept that failed for want of file handles or memory, which the next one would too.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
-
-/// Binds `sockets` sockets to `address`. Port 0 picks one port for all of them.
-///
-/// # Errors
-/// When the address is not this machine's, not allowed, or in use, also by another gateway.
-pub fn bind(address: SocketAddr, sockets: usize) -> io::Result<Vec<std::net::TcpListener>> {
-    if address.port() != 0 {
-        // With SO_REUSEPORT a second gateway would quietly share the port: a plain socket finds out.
-        socket(address, false)?;
-    }
-    let first = socket(address, true)?;
-    let address = first.local_addr()?;
-    let mut bound = vec![first];
-    for _ in 1..sockets {
-        bound.push(socket(address, true)?);
-    }
-    Ok(bound)
-}
-
-fn socket(address: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(shared)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
-}
 
 /// A request as it came. It is large: who handles it borrows it.
 #[derive(Debug)]
@@ -112,7 +84,7 @@ pub enum Stage {
 /// Must run on a thread's local runtime.
 ///
 /// # Errors
-/// When a listener cannot be registered with the runtime.
+/// When a listener cannot be registered with the runtime, or one of the tasks that accept and watch connections panics.
 pub async fn run<C, H>(
     listeners: Vec<std::net::TcpListener>,
     limits: &config::Server,
@@ -125,7 +97,8 @@ where
 {
     let connections = Connections::new(limits.header_timeout, limits.idle_timeout);
     let watching = connections.clone();
-    let watch = spawn_local(async move { watching.watch().await });
+    let mut beside = JoinSet::new();
+    beside.spawn_local(async move { watching.watch().await });
     let mut builder = http1::Builder::new();
     // Not `pipeline_flush`: between requests a recording relies on what was answered being out once it is flushed.
     // One write per response: the head and a small body go out together. Half-closed clients are dropped all the
@@ -138,11 +111,24 @@ where
         accepting.spawn_local(accept(TcpListener::from_std(listener)?, door.clone(), stage.clone()));
     }
     // A sender that is gone means the same as being told.
-    let _ = stage.wait_for(|stage| *stage == Stage::Draining).await;
+    tokio::select! {
+        _ = stage.wait_for(|stage| *stage == Stage::Draining) => {}
+        error = panicked(&mut accepting) => return Err(error),
+        error = panicked(&mut beside) => return Err(error),
+    }
     while accepting.join_next().await.is_some() {}
     connections.drain().await;
-    watch.abort();
     Ok(())
+}
+
+/// Ready when one of `tasks` panics, which a worker cannot do without.
+pub async fn panicked(tasks: &mut JoinSet<()>) -> io::Error {
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(error) = ended {
+            return io::Error::other(error);
+        }
+    }
+    std::future::pending().await
 }
 
 /// What every connection of a worker needs.

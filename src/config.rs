@@ -84,6 +84,8 @@ pub struct Server {
     pub body_timeout: Duration,
     /// The largest request head in bytes.
     pub max_header_size: usize,
+    /// How long `/readyz` says 503 before listeners close.
+    pub drain_delay: Duration,
     /// How long a shutdown waits for requests under way.
     pub drain_timeout: Duration,
 }

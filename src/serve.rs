@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use arc_swap::ArcSwap;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio::task::spawn_local;
+use tokio::task::{JoinSet, spawn_local};
 
 use crate::accept::{self, Stage};
 use crate::admin::{self, View};
@@ -31,13 +32,15 @@ use crate::tally::Counter;
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_STEPS: usize = 30;
 
-/// Why the gateway did not start.
+/// Why the gateway did not start, or ended by itself.
 #[derive(Debug)]
 pub enum StartError {
     /// An address cannot be listened on.
     Bind(SocketAddr, io::Error),
     /// The system refuses a thread, a timer or a signal handler.
     System(io::Error),
+    /// One of the threads that serve ended, though nobody told it to.
+    Worker(io::Error),
 }
 
 impl fmt::Display for StartError {
@@ -48,6 +51,7 @@ impl fmt::Display for StartError {
             }
             Self::Bind(address, error) => write!(f, "cannot listen on {address}: {error}"),
             Self::System(error) => write!(f, "cannot start: {error}"),
+            Self::Worker(error) => write!(f, "a worker ended: {error}"),
         }
     }
 }
@@ -63,7 +67,7 @@ impl From<io::Error> for StartError {
 /// Runs the gateway until it is told to stop and has drained.
 ///
 /// # Errors
-/// When it cannot start; once it runs, it ends well.
+/// When it cannot start, or one of its workers fails.
 pub fn run(path: &Path, config: Config) -> Result<(), StartError> {
     let workers = match config.server.workers {
         0 => available_parallelism().map_or(1, usize::from),
@@ -89,10 +93,9 @@ pub fn run(path: &Path, config: Config) -> Result<(), StartError> {
         let (gateway, store, done) = (gateway.clone(), store.clone(), done.clone());
         let runtime = local_runtime;
         thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-            if let Err(error) = runtime().and_then(|runtime| runtime.block_on(work(plan, gateway, store))) {
-                tracing::error!(%error, "a worker ended");
-            }
-            drop(done);
+            let ended = whole(|| runtime()?.block_on(work(plan, gateway, store)));
+            // There is room for one of each, and a receiver that is gone does not ask.
+            let _ = done.try_send(ended);
         })?;
     }
     drop(done);
@@ -105,8 +108,7 @@ pub fn run(path: &Path, config: Config) -> Result<(), StartError> {
         refused: Counter::default(),
     });
     let control = Control { path, config, gateway, view, stage, finished, signals };
-    runtime.block_on(control.run(doors.admin))?;
-    Ok(())
+    runtime.block_on(control.run(doors.admin))
 }
 
 /// Logs what a file that holds is warned about.
@@ -118,6 +120,15 @@ fn warn(config: &Config) {
 
 fn local_runtime() -> io::Result<LocalRuntime> {
     Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
+}
+
+/// What a worker's thread ends with, whether it returns or panics.
+fn whole(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    // Nothing of what it leaves behind is used again.
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+        Err(io::Error::other(format!("it panicked: {}", text.unwrap_or("without a message"))))
+    })
 }
 
 fn start_echo(config: &Config, kept: &Kept) -> io::Result<()> {
@@ -138,14 +149,20 @@ struct Doors {
 impl Doors {
     fn open(config: &Config, workers: usize) -> Result<Self, StartError> {
         let mut http: Vec<Vec<TcpListener>> = (0..workers).map(|_| Vec::new()).collect();
+        let admin = config.admin.as_ref().map(|admin| admin.listen);
+        let all: Vec<SocketAddr> = config.server.listen.iter().copied().chain(admin).collect();
+        let bind = |address, sockets| {
+            let bound = accept::bind(address, sockets, accept::is_v6_only(address, &all));
+            bound.map_err(|error| StartError::Bind(address, error))
+        };
         for address in &config.server.listen {
-            let sockets = accept::bind(*address, workers).map_err(|error| StartError::Bind(*address, error))?;
+            let sockets = bind(*address, workers)?;
             announce("http", &sockets)?;
             http.iter_mut().zip(sockets).for_each(|(worker, socket)| worker.push(socket));
         }
-        let admin = match &config.admin {
-            Some(admin) => {
-                let sockets = accept::bind(admin.listen, 1).map_err(|error| StartError::Bind(admin.listen, error))?;
+        let admin = match admin {
+            Some(address) => {
+                let sockets = bind(address, 1)?;
                 announce("admin", &sockets)?;
                 sockets.into_iter().next()
             }
@@ -173,15 +190,19 @@ struct Plan {
 
 async fn work(plan: Plan, gateway: Arc<ArcSwap<Gateway>>, store: Arc<Store>) -> io::Result<()> {
     let pools = Rc::new(Pools::default());
+    let mut beside = JoinSet::new();
     let watched = pools.clone();
-    spawn_local(async move { watched.watch().await });
+    beside.spawn_local(async move { watched.watch().await });
     let (carrying, index) = (store.clone(), plan.index);
-    spawn_local(async move { carrying.carry(index).await });
+    beside.spawn_local(async move { carrying.carry(index).await });
     let finishing = store.clone();
     let snapshots = Snapshots::new(gateway, plan.index);
     let worker = Rc::new(Worker { index: plan.index, snapshots, store, pools });
     let connected = move |peer: SocketAddr| Caller::new(worker.clone(), peer.ip());
-    let served = accept::run(plan.listeners, &plan.server, plan.stage, connected).await;
+    let served = tokio::select! {
+        served = accept::run(plan.listeners, &plan.server, plan.stage, connected) => served,
+        error = accept::panicked(&mut beside) => Err(error),
+    };
     finishing.finish().await;
     served
 }
@@ -193,8 +214,8 @@ struct Control<'a> {
     gateway: Arc<ArcSwap<Gateway>>,
     view: Arc<View>,
     stage: watch::Sender<Stage>,
-    /// Closes when the last worker is done.
-    finished: mpsc::Receiver<()>,
+    /// How workers ended; closes when the last one has.
+    finished: mpsc::Receiver<io::Result<()>>,
     signals: Signals,
 }
 
@@ -216,7 +237,7 @@ impl Signals {
 }
 
 impl Control<'_> {
-    async fn run(mut self, admin: Option<TcpListener>) -> io::Result<()> {
+    async fn run(mut self, admin: Option<TcpListener>) -> Result<(), StartError> {
         if let Some(listener) = admin {
             spawn_local(admin::serve(listener, self.view.clone()));
         }
@@ -227,18 +248,37 @@ impl Control<'_> {
                 _ = self.signals.terminate.recv() => break,
                 _ = self.signals.interrupt.recv() => break,
                 _ = sweep.tick() => self.sweep(),
-                _ = self.finished.recv() => return Err(io::Error::other("every worker ended")),
+                Some(ended) = self.finished.recv() => {
+                    let error = ended.err().unwrap_or_else(|| io::Error::other("nobody told it to"));
+                    tracing::error!(%error, "a worker ended");
+                    return Err(StartError::Worker(error));
+                }
             }
         }
-        let deadline = self.config.server.drain_timeout;
+        let (delay, deadline) = (self.config.server.drain_delay, self.config.server.drain_timeout);
         self.view.ready.store(false, Ordering::Relaxed);
+        if !delay.is_zero() {
+            // Whoever asks for readiness finds out before anything is refused.
+            tracing::info!(?delay, "not ready");
+            tokio::time::sleep(delay).await;
+        }
         tracing::info!(?deadline, "draining");
         let _ = self.stage.send(Stage::Draining);
-        if tokio::time::timeout(deadline, self.finished.recv()).await.is_err() {
-            tracing::warn!("requests were still under way at the end of drain_timeout");
+        match tokio::time::timeout(deadline, self.drained()).await {
+            Ok(ended) => ended.map_err(StartError::Worker)?,
+            Err(_) => tracing::warn!("requests were still under way at the end of drain_timeout"),
         }
         tracing::info!("stopped");
         Ok(())
+    }
+
+    /// Waits for the last worker. Each finishes what it has, also if another fails.
+    async fn drained(&mut self) -> io::Result<()> {
+        let mut all = Ok(());
+        while let Some(ended) = self.finished.recv().await {
+            all = all.and(ended);
+        }
+        all
     }
 
     fn sweep(&self) {
@@ -287,4 +327,18 @@ fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
     ]
     .into_iter()
     .find_map(|(setting, differs)| differs.then_some(setting))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_that_says_what_happened() {
+        assert!(whole(|| Ok(())).is_ok());
+        assert_eq!(whole(|| Err(io::Error::other("no timer"))).unwrap_err().to_string(), "no timer");
+        let panics: [fn() -> io::Result<()>; 2] = [|| panic!("a bug"), || panic!("a bug in {}", "here")];
+        let texts = panics.map(|panic| whole(panic).unwrap_err().to_string());
+        assert_eq!(texts, ["it panicked: a bug", "it panicked: a bug in here"]);
+    }
 }

@@ -80,7 +80,7 @@ impl Visit {
         numbers.may_repeat.set(true);
         numbers.repeats.set(true);
         let (stage, staged) = watch::channel(Stage::Running);
-        let listeners = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 1).unwrap();
+        let listeners = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 1, false).unwrap();
         let address = listeners[0].local_addr().unwrap();
         // Connections take after their listener: what is sent soon has to wait.
         SockRef::from(&listeners[0]).set_send_buffer_size(1).unwrap();
@@ -93,6 +93,7 @@ impl Visit {
                 idle_timeout,
                 body_timeout: Duration::from_secs(60),
                 max_header_size: 16 * 1024,
+                drain_delay: Duration::ZERO,
                 drain_timeout: Duration::from_secs(60),
             };
             run(listeners, &limits, staged, move |_| numbering.clone()).await.unwrap();
@@ -329,5 +330,15 @@ fn a_connection_that_is_to_end_gives_nothing_again() {
         visit.stage.send(Stage::Draining).unwrap();
         assert_eq!(visit.answer().await, 4);
         assert_eq!(visit.stream.read(&mut [0]).await.unwrap(), 0);
+    });
+}
+
+#[test]
+fn a_task_that_panics_is_not_passed_over() {
+    host(async |_| {
+        let mut tasks = JoinSet::new();
+        tasks.spawn_local(async {});
+        tasks.spawn_local(async { panic!("a bug") });
+        assert!(panicked(&mut tasks).await.to_string().contains("a bug"));
     });
 }

@@ -68,6 +68,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
         idle_timeout: Duration::from_secs(75),
         body_timeout: Duration::from_secs(60),
         max_header_size: 64 << 10,
+        drain_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(30),
     };
     let Some(section) = section else { return server };
@@ -90,6 +91,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
         set(&mut server.max_header_size, size);
     }
     // Not to wait at all is a way to drain.
+    set(&mut server.drain_delay, values::wait(&section, "drain_delay", Duration::ZERO..=*values::WAIT.end()));
     set(&mut server.drain_timeout, values::wait(&section, "drain_timeout", Duration::ZERO..=*values::WAIT.end()));
     section.close(&["proxy_protocol", "max_connections", "tls"]);
     server

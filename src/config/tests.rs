@@ -189,6 +189,7 @@ fn defaults_are_put_in() {
         idle_timeout: Duration::from_secs(75),
         body_timeout: Duration::from_secs(60),
         max_header_size: 65_536,
+        drain_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(30),
     };
     assert_eq!(config.server, server);

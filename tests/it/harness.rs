@@ -11,7 +11,7 @@ mod wire;
 pub(crate) use client::{Client, Response};
 pub(crate) use clock::{align, alone, unix, until};
 pub(crate) use fault::{Fault, Mode};
-pub(crate) use gateway::{Gateway, limited, run};
+pub(crate) use gateway::{Gateway, limited, run, run_with_handles};
 pub(crate) use memcached::{Memcached, both_stores};
 pub(crate) use upstream::{Upstream, closed_port, reply};
 pub(crate) use wire::{Framing, Headers, Pattern, Wire};

@@ -19,6 +19,7 @@ mod forwarding;
 mod harness;
 mod headers;
 mod keys;
+mod life;
 mod limits;
 mod malformed;
 mod methods;

@@ -225,8 +225,26 @@ impl Log {
 
 fn text(server: &str, log: &str, rest: &str) -> String {
     let workers = if server.contains("workers") { "" } else { "workers = 2" };
-    let server = format!("[server]\nlisten = \"127.0.0.1:0\"\n{workers}\n{server}\n");
+    let listen = if server.contains("listen =") { "" } else { "listen = \"127.0.0.1:0\"" };
+    let server = format!("[server]\n{listen}\n{workers}\n{server}\n");
     format!("{server}[admin]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"info\"\n{log}\n{rest}\n")
+}
+
+/// A program that runs another with so many file handles at most.
+fn limited_handles(handles: u32) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("ulimit -n {handles} && exec \"$0\" \"$@\"")]);
+    shell
+}
+
+/// Runs a gateway that cannot start, with so many file handles at most, to its end.
+pub(crate) fn run_with_handles(handles: u32, server: &str, rest: &str) -> Output {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("gateway.toml");
+    std::fs::write(&config, text(server, "", rest)).unwrap();
+    let mut command = limited_handles(handles);
+    command.arg(env!("CARGO_BIN_EXE_gateway")).arg("--config").arg(&config);
+    command.stdin(Stdio::null()).output().unwrap()
 }
 
 /// The limit `l` of one rate by this key, with more keys, on a route for everything.

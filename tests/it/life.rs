@@ -1,0 +1,64 @@
+//! The process from its start to its end: which addresses it takes, what it says while it leaves, and what ends it.
+
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::harness::{Client, Gateway, Upstream, alone, reply, run_with_handles};
+
+const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
+
+/// A port that is free for both families a moment ago; `None` without IPv6.
+fn free_port() -> Option<u16> {
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).ok()?;
+    Some(listener.local_addr().unwrap().port())
+}
+
+#[test]
+fn both_wildcards_of_a_port_can_be_listened_on() {
+    let Some(port) = free_port() else { return };
+    let listen = format!("listen = [\"0.0.0.0:{port}\", \"[::]:{port}\"]");
+    let _gateway = Gateway::with_server(&listen, FIXED);
+    for address in [SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))] {
+        assert_eq!(Client::connect(address).get("/").status, 200, "{address}");
+    }
+}
+
+#[test]
+fn the_wildcard_of_ipv6_alone_takes_ipv4_too() {
+    let Some(port) = free_port() else { return };
+    let _gateway = Gateway::with_server(&format!("listen = \"[::]:{port}\""), FIXED);
+    for address in [SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))] {
+        assert_eq!(Client::connect(address).get("/").status, 200, "{address}");
+    }
+}
+
+#[test]
+fn while_it_says_that_it_is_not_ready_it_goes_on_serving() {
+    let _alone = alone();
+    let up = Upstream::start(|_| reply(200, ""));
+    let mut gateway = Gateway::with_server("drain_delay = \"1500ms\"", &up.everything());
+    let mut known = gateway.client();
+    assert_eq!(known.get("/").status, 200);
+    assert_eq!(gateway.admin("/readyz").status, 200);
+    let told = Instant::now();
+    gateway.signal(Signal::TERM);
+    gateway.wait_message("not ready");
+    assert_eq!(gateway.admin("/readyz").status, 503);
+    assert_eq!(known.get("/").status, 200);
+    assert_eq!(gateway.client().get("/").status, 200, "a new connection");
+    assert!(told.elapsed() < Duration::from_millis(1500), "too slow to tell: {:?}", told.elapsed());
+    gateway.wait_message("draining");
+    assert!(told.elapsed() >= Duration::from_millis(1500), "listeners closed after {:?}", told.elapsed());
+    assert_eq!(gateway.wait_exit().code(), Some(0));
+}
+
+#[test]
+fn a_worker_that_cannot_serve_ends_the_process() {
+    // Enough for the listening sockets, not for the runtimes of six workers.
+    let output = run_with_handles(26, "workers = 6", FIXED);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert!(err.contains("error: a worker ended: Too many open files"), "{err}");
+}
