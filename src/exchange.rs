@@ -120,6 +120,10 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
         client: client.address,
         route: &route.tally.name,
     };
+    if let Some(ambiguity) = route.single.ambiguity(&facts) {
+        account.at_once();
+        return own(account, Outcome::Refused, respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string()));
+    }
     let case = Case {
         guards: &route.guards,
         facts: &facts,

@@ -69,6 +69,11 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
         client: client.address,
         route: &served.tally.name,
     };
+    if let Some(ambiguity) = served.single.ambiguity(&facts) {
+        line(&mut text, &format!("\nanswered 400, and counted by no limit: {ambiguity}"));
+        others(&mut text, config, Some(index), request, &host, &path);
+        return Ok(text);
+    }
     line(&mut text, if served.guards.is_empty() { "\nno limits" } else { "\nlimits, asked together" });
     for (guard, limit) in served.guards.iter().zip(&config.routes[index].limits) {
         let limit = &config.limits[*limit];
@@ -137,7 +142,7 @@ impl Described<'_> {
 
     fn key(&self) -> String {
         let parts = self.guard.identity.parts(self.facts);
-        if parts.iter().any(Option::is_none) {
+        if parts.iter().all(Option::is_none) {
             return match self.guard.missing {
                 Missing::Shared => "none: counted with all others that have none".to_owned(),
                 Missing::Skip => "none: the limit does not apply".to_owned(),
@@ -153,7 +158,13 @@ impl Described<'_> {
             }
             _ => format!("{MASK} from {source}"),
         };
-        parts.into_iter().flatten().map(shown).collect::<Vec<_>>().join(", ")
+        let absent = |sources: &[Source]| {
+            let names: Vec<_> = sources.iter().map(ToString::to_string).collect();
+            format!("no {}", names.join(" or "))
+        };
+        let parts = parts.into_iter().zip(&self.limit.key.parts);
+        let parts = parts.map(|(part, sources)| part.map_or_else(|| absent(sources), shown));
+        parts.collect::<Vec<_>>().join(", ")
     }
 
     fn rates(&self, term: Term<'_>) -> String {

@@ -15,6 +15,7 @@ use crate::config::{self, Address, Config, OnError};
 use crate::decide::{Flights, Grants, Guard, LimitTally, Lines, Terms};
 use crate::forward::{Server, Upstream};
 use crate::identify::Identity;
+use crate::identify::ambiguity::SingleSources;
 use crate::interned::interned;
 use crate::respond::limits::Report;
 use crate::route::{self, Routes};
@@ -49,6 +50,8 @@ pub struct Gateway {
 pub struct Served {
     /// What happened on it.
     pub tally: Arc<RouteTally>,
+    /// What its requests may give once only, since its limits decide by it.
+    pub single: SingleSources,
     /// What limits it.
     pub guards: Vec<Guard>,
     /// What its limits tell.
@@ -176,6 +179,7 @@ impl Gateway {
             let told = guarded().zip(&guards).map(|((limit, _), guard)| (limit, guard.terms.profiles()));
             Served {
                 tally: kept.route(&route::label(route)),
+                single: SingleSources::new(guarded().map(|(limit, _)| limit)),
                 report: Arc::new(Report::new(told)),
                 guards,
                 action: action(&route.action, &upstreams),

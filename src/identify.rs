@@ -3,11 +3,14 @@
 //! Every value goes in with its source and its length, so no two different keys run into one another, whatever
 //! bytes clients send.
 
+pub mod ambiguity;
 pub mod client;
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use http::{HeaderMap, Method, header};
+use percent_encoding::percent_decode;
 
 use crate::config::{Key, PathPattern, Segment, Source};
 use crate::fingerprint::{Domain, Fingerprint};
@@ -49,6 +52,9 @@ pub enum Subject<'a> {
 
 /// Bytes before each value of a key: what stands for its source, and its length.
 const HEAD: usize = 16;
+
+/// Stands for a part of a key that a request does not have. No value is as long as this one would be.
+const ABSENT: [u8; HEAD] = [u8::MAX; HEAD];
 
 /// A source, ready to be read.
 #[derive(Clone)]
@@ -102,12 +108,19 @@ impl Identity {
         Self { domain: Domain::new(limit), parts }
     }
 
-    /// The key of a request, for the guard at this place on its route; `None` if a part of it is missing.
+    /// The key of a request, for the guard at this place on its route; `None` if every part of it is missing.
     pub fn of(&self, facts: &Facts<'_>, place: usize, memo: &mut Memo) -> Option<Fingerprint> {
         let Memo { bytes, last } = memo;
         bytes.clear();
-        let present = |part: &Vec<Reader>| part.iter().any(|reader| reader.read(facts, bytes).is_some());
-        if !self.parts.iter().all(present) {
+        let mut is_present = false;
+        for part in &self.parts {
+            if part.iter().any(|reader| reader.read(facts, bytes).is_some()) {
+                is_present = true;
+            } else {
+                bytes.extend_from_slice(&ABSENT);
+            }
+        }
+        if !is_present {
             return None;
         }
         if let Some(entry) = last.get(place).filter(|entry| entry.domain == self.domain && entry.bytes == *bytes) {
@@ -160,7 +173,7 @@ impl Reader {
                 }
             },
             Source::Header(name) => self.push(facts.headers.get(name)?.as_bytes().trim_ascii(), bytes),
-            Source::Cookie(name) => self.push(cookie(facts.headers, name)?, bytes),
+            Source::Cookie(name) => self.push(&cookie(facts.headers, name)?, bytes),
             Source::Query(name) => {
                 let mut pairs = form_urlencoded::parse(facts.query?.as_bytes());
                 self.push(pairs.find(|(found, _)| found == name)?.1.as_bytes(), bytes)
@@ -186,22 +199,29 @@ impl Reader {
     }
 }
 
-/// The first cookie of this name. Read as bytes: one cookie that is not UTF-8 must not hide the others.
-fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
+/// The first cookie of this name, with its escapes undone: most frameworks read `s%3Aone` as `s:one`. Looked for as bytes:
+/// one cookie that is not UTF-8 must not hide the others.
+fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, [u8]>> {
     let lines = headers.get_all(header::COOKIE).iter();
     let mut cookies = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
     cookies.find_map(|cookie| {
         let value =
             cookie.trim_ascii().strip_prefix(name.as_bytes())?.trim_ascii_start().strip_prefix(b"=")?.trim_ascii();
-        Some(value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value))
+        let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+        Some(percent_decode(value).into())
     })
 }
 
 /// The token of `Authorization: Bearer`.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
-    let value = headers.get(header::AUTHORIZATION)?.as_bytes().trim_ascii();
-    let (scheme, token) = value.split_at_checked(7)?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+    after_bearer(headers.get(header::AUTHORIZATION)?.as_bytes())
+}
+
+/// What comes after the scheme in credentials of this scheme (RFC 6750, section 2.1), which some servers take with a tab.
+fn after_bearer(credentials: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = credentials.trim_ascii().split_at_checked(6)?;
+    let is_bearer = scheme.eq_ignore_ascii_case(b"bearer") && token.first().is_some_and(u8::is_ascii_whitespace);
+    is_bearer.then(|| token.trim_ascii())
 }
 
 #[cfg(test)]
@@ -312,8 +332,30 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_is_missing_leaves_no_key() {
-        let identity = identity(&[&[Source::Global], &[key("a")]]);
-        assert_eq!(identity.of(&facts(&HeaderMap::new(), "::1", None), 0, &mut Memo::default()), None);
+    fn a_key_is_missing_only_if_every_part_is() {
+        let both = identity(&[&[key("a")], &[key("b")]]);
+        let of =
+            |lines: &[(&'static str, &[u8])]| both.of(&facts(&headers(lines), "::1", None), 0, &mut Memo::default());
+        assert_eq!(of(&[]), None);
+        let all = [of(&[("a", b"v")]), of(&[("b", b"v")]), of(&[("a", b"v"), ("b", b"v")]), of(&[("b", b"w")])];
+        for (place, one) in all.iter().enumerate() {
+            assert!(one.is_some() && !all[..place].contains(one), "{place}: {all:?}");
+        }
+    }
+
+    #[test]
+    fn no_value_is_taken_for_a_part_that_is_missing() {
+        let both = identity(&[&[key("a")], &[Source::Query("b".into())]]);
+        let of = |a: &[u8], query| {
+            let a = headers(&[("a", a)]);
+            both.of(&facts(&a, "::1", query), 0, &mut Memo::default()).unwrap()
+        };
+        let absent = of(b"v", None);
+        assert_eq!(absent, of(b"v", Some("c=1")), "it is the same however often it is asked");
+        for query in ["b=%00", "b=%FF%FF%FF%FF%FF%FF%FF%FF%FF%FF%FF%FF%FF%FF%FF%FF", "b=absent", "b=*"] {
+            assert_ne!(absent, of(b"v", Some(query)), "{query}");
+        }
+        let with_marker = [&b"v"[..], &ABSENT[..]].concat();
+        assert_ne!(absent, of(&with_marker, None));
     }
 }

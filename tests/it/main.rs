@@ -4,6 +4,7 @@
 
 mod accuracy;
 mod actions;
+mod ambiguous_keys;
 mod bodies;
 mod cli;
 mod client_ip;
@@ -18,6 +19,7 @@ mod flights;
 mod forwarding;
 mod harness;
 mod headers;
+mod key_parts;
 mod keys;
 mod life;
 mod limits;

@@ -1,0 +1,442 @@
+//! Sources that a request gives in a way that servers read differently: the one that is counted here would then not be
+//! the one that the upstream goes by, and every request could have a counter of its own.
+//!
+//! A source is given unambiguously if it is there exactly once, and in exactly its own spelling. Which other spellings
+//! there are is what servers do, not what standards say: see the tables in the tests.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use http::{HeaderMap, HeaderName, header};
+use memchr::memchr_iter;
+use percent_encoding::percent_decode;
+
+use super::{Facts, after_bearer};
+use crate::config::{Cost, Limit, Source};
+
+/// The sources that the limits of a route read and that a request could give more than once.
+#[derive(Clone, Debug, Default)]
+pub struct SingleSources {
+    rules: Vec<Rule>,
+}
+
+/// How one source is looked for.
+#[derive(Clone, Debug)]
+struct Rule {
+    source: Source,
+    /// The name in the form in which names are compared.
+    folded: String,
+    /// Whether there are characters in it that servers take for one another.
+    has_spellings: bool,
+}
+
+/// Why a source does not say whom a request is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ambiguity<'a> {
+    /// It is there more than once.
+    Repeated(&'a Source),
+    /// It is there once, but not every server finds it there, or finds the same.
+    Misspelled(&'a Source),
+}
+
+/// A sentence for the client.
+impl fmt::Display for Ambiguity<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Repeated(source) => write!(f, "The request gives {source} more than once."),
+            Self::Misspelled(source) => write!(f, "The request spells {source} so that servers do not agree on it."),
+        }
+    }
+}
+
+impl SingleSources {
+    /// The sources by which these limits decide: those of their keys, tiers and costs.
+    pub fn new<'c>(limits: impl IntoIterator<Item = &'c Limit>) -> Self {
+        let mut rules: Vec<Rule> = Vec::new();
+        for limit in limits {
+            let cost = match &limit.cost {
+                Cost::RequestHeader(name) => Some(Source::Header(name.clone())),
+                Cost::Fixed(_) | Cost::ResponseHeader(_) | Cost::OnStatus(..) => None,
+            };
+            let sources = limit.key.parts.iter().flatten();
+            for source in sources.chain(limit.tiers.as_ref().map(|tiers| &tiers.source)).chain(&cost) {
+                if !rules.iter().any(|rule| rule.source == *source) {
+                    rules.extend(Rule::new(source));
+                }
+            }
+        }
+        Self { rules }
+    }
+
+    /// What the request gives ambiguously, if anything. Reads only what the route's limits read.
+    pub fn ambiguity(&self, facts: &Facts<'_>) -> Option<Ambiguity<'_>> {
+        self.rules.iter().find_map(|rule| {
+            let mut found = Found::default();
+            rule.look(facts, &mut found);
+            match found {
+                Found { times: 0, .. } | Found { times: 1, is_misspelled: false } => None,
+                Found { times: 1, is_misspelled: true } => Some(Ambiguity::Misspelled(&rule.source)),
+                Found { .. } => Some(Ambiguity::Repeated(&rule.source)),
+            }
+        })
+    }
+}
+
+/// What was found of a source.
+#[derive(Default)]
+struct Found {
+    times: usize,
+    is_misspelled: bool,
+}
+
+impl Found {
+    fn add(&mut self, is_misspelled: bool) {
+        self.times += 1;
+        self.is_misspelled |= is_misspelled;
+    }
+}
+
+impl Rule {
+    /// `None` for sources of which each request has exactly one.
+    fn new(source: &Source) -> Option<Self> {
+        let (folded, has_spellings) = match source {
+            Source::Header(name) => {
+                (name.as_str().to_owned(), name.as_str().bytes().any(|byte| !byte.is_ascii_alphanumeric()))
+            }
+            Source::Cookie(name) | Source::Query(name) => {
+                (meaning(name).flat_map(char::to_lowercase).map(folded).collect(), true)
+            }
+            Source::Bearer => (String::new(), false),
+            // The Host header is looked at for every request, and the others are not sent by name.
+            Source::ClientIp { .. }
+            | Source::Path
+            | Source::Capture(_)
+            | Source::Host
+            | Source::Method
+            | Source::Route
+            | Source::Global => return None,
+        };
+        Some(Self { source: source.clone(), folded, has_spellings })
+    }
+
+    fn look(&self, facts: &Facts<'_>, found: &mut Found) {
+        match &self.source {
+            Source::Header(name) => self.look_in_headers(name, facts.headers, found),
+            Source::Cookie(name) => self.look_in_cookies(name, facts.headers, found),
+            Source::Query(name) => self.look_in_query(name, facts.query.unwrap_or_default(), found),
+            Source::Bearer => look_at_bearer(facts.headers, found),
+            _ => {}
+        }
+    }
+
+    fn look_in_headers(&self, name: &HeaderName, headers: &HeaderMap, found: &mut Found) {
+        headers.get_all(name).iter().for_each(|_| found.add(false));
+        if self.has_spellings {
+            let others = headers.keys().filter(|other| other.as_str().len() == self.folded.len() && *other != name);
+            others.filter(|other| is_same_variable(other.as_str(), &self.folded)).for_each(|_| found.add(true));
+        }
+    }
+
+    fn look_in_cookies(&self, name: &str, headers: &HeaderMap, found: &mut Found) {
+        for line in headers.get_all(header::COOKIE) {
+            for (place, pair) in Pieces::new(line.as_bytes(), b';', b',') {
+                let (written, value) = halves(pair);
+                let written = written.trim_ascii();
+                if self.is_read_from(written) {
+                    let is_exact = place == Place::Alone && written == name.as_bytes();
+                    found.add(!is_exact || !is_cookie_value(value.trim_ascii()));
+                }
+            }
+        }
+    }
+
+    fn look_in_query(&self, name: &str, query: &str, found: &mut Found) {
+        for (place, pair) in Pieces::new(query.as_bytes(), b'&', b';') {
+            let (written, value) = halves(pair);
+            if self.is_read_from(written) {
+                let is_exact = place == Place::Alone && is_form_encoded(written, name);
+                found.add(!is_exact || !has_whole_escapes(value));
+            }
+        }
+    }
+
+    /// Whether some server takes `written`, the name of a cookie or a parameter, for this one.
+    fn is_read_from(&self, written: &[u8]) -> bool {
+        // Most names differ in their first letter.
+        let first = written.first().filter(|byte| byte.is_ascii_alphanumeric());
+        if first.is_some_and(|first| self.folded.bytes().next() != Some(first.to_ascii_lowercase())) {
+            return false;
+        }
+        let text = decoded(written);
+        let mut characters = meaning(&text).flat_map(char::to_lowercase);
+        let is_begun = self
+            .folded
+            .chars()
+            .all(|wanted| characters.next().is_some_and(|found| found == wanted || folded(found) == wanted));
+        // What follows in brackets is an index into it.
+        is_begun && matches!(characters.next(), None | Some('[' | ']'))
+    }
+}
+
+/// Whether the two become the same variable where headers become variables: all but letters and digits is `_` there
+/// (CGI, RFC 3875, section 4.1.18, as servers carry it out). Both are as long as one another.
+fn is_same_variable(one: &str, other: &str) -> bool {
+    let same = |(a, b): (u8, u8)| a == b || !(a.is_ascii_alphanumeric() || b.is_ascii_alphanumeric());
+    one.bytes().zip(other.bytes()).all(same)
+}
+
+/// A token must have nothing in it at which a server might end it: Rails reads `Bearer KEY, x=1` and `Bearer token=KEY`
+/// as KEY. Padding may stand at its end (RFC 6750, section 2.1).
+fn look_at_bearer(headers: &HeaderMap, found: &mut Found) {
+    for value in headers.get_all(header::AUTHORIZATION) {
+        let token = after_bearer(value.as_bytes()).unwrap_or_default();
+        let end = token.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
+        let is_divided = |byte: &u8| byte.is_ascii_whitespace() || b",;\"=".contains(byte);
+        found.add(token[..end].iter().any(is_divided));
+    }
+}
+
+/// Whether a piece stands between separators of the kind that everybody knows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Alone,
+    Beside,
+}
+
+/// The pieces of a text between separators, of which some servers know one and others both.
+struct Pieces<'a> {
+    text: Option<&'a [u8]>,
+    known_to_all: u8,
+    known_to_some: u8,
+    /// Whether a separator that only some know stands before the rest.
+    is_beside: bool,
+}
+
+impl<'a> Pieces<'a> {
+    fn new(text: &'a [u8], known_to_all: u8, known_to_some: u8) -> Self {
+        Self { text: Some(text), known_to_all, known_to_some, is_beside: false }
+    }
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = (Place, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let text = self.text?;
+        let end = memchr::memchr2(self.known_to_all, self.known_to_some, text);
+        let (piece, rest) = end.map_or((text, None), |end| (&text[..end], Some(&text[end + 1..])));
+        let was_beside = self.is_beside;
+        self.is_beside = end.is_some_and(|end| text[end] == self.known_to_some);
+        self.text = rest;
+        Some((if was_beside || self.is_beside { Place::Beside } else { Place::Alone }, piece))
+    }
+}
+
+/// The name and the value of a pair.
+fn halves(pair: &[u8]) -> (&[u8], &[u8]) {
+    let end = memchr::memchr(b'=', pair).unwrap_or(pair.len());
+    (&pair[..end], pair.get(end + 1..).unwrap_or_default())
+}
+
+/// A name with its escapes undone, those of ASP.NET (`%u006B`) too.
+fn decoded(written: &[u8]) -> Cow<'_, str> {
+    let text = percent_decode(written).decode_utf8_lossy();
+    let Some((start, rest)) = text.split_once("%u") else { return text };
+    let mut whole = start.to_owned();
+    for piece in rest.split("%u") {
+        let digits = piece.get(..4).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        match digits.and_then(char::from_u32) {
+            Some(character) => {
+                whole.push(character);
+                whole.push_str(&piece[4..]);
+            }
+            None => whole.push_str(piece),
+        }
+    }
+    Cow::Owned(whole)
+}
+
+/// The characters of a name that count: PHP drops spaces in front of it and ends it at a zero, Rack drops brackets.
+fn meaning(name: &str) -> std::str::Chars<'_> {
+    let name = name.split('\0').next().unwrap_or_default();
+    let is_dropped = |character: char| character.is_whitespace() || matches!(character, '[' | ']' | '+');
+    name.trim_start_matches(is_dropped).chars()
+}
+
+/// PHP has only letters that are good for the names of variables.
+fn folded(character: char) -> char {
+    if matches!(character, '.' | ' ' | '+' | '[') { '_' } else { character }
+}
+
+/// Whether a name of a form is this one for every server that reads forms.
+fn is_form_encoded(written: &[u8], name: &str) -> bool {
+    let read = form_urlencoded::parse(written).next();
+    has_whole_escapes(written) && read.is_some_and(|(read, _)| read == name)
+}
+
+/// Whether every percent sign is followed by two hexadecimal digits: what else it means, servers do not agree on.
+fn has_whole_escapes(value: &[u8]) -> bool {
+    let is_whole = |at| value.get(at + 1..at + 3).is_some_and(|digits: &[u8]| digits.iter().all(u8::is_ascii_hexdigit));
+    memchr_iter(b'%', value).all(is_whole)
+}
+
+/// Whether all servers see the same value: RFC 6265, section 4.1.1, but for characters beyond ASCII, which are used.
+fn is_cookie_value(value: &[u8]) -> bool {
+    let inner = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+    inner.iter().all(|byte| !byte.is_ascii_whitespace() && !byte.is_ascii_control() && !b"\"\\,;".contains(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderValue, Method};
+
+    use super::*;
+
+    /// What `source` makes of a request with these headers and this query: how often it is there, and whether somebody
+    /// could read it differently.
+    fn look(source: &Source, lines: &[(&'static str, &'static [u8])], query: Option<&str>) -> (usize, bool) {
+        let headers: HeaderMap = lines
+            .iter()
+            .map(|(name, value)| (name.parse::<HeaderName>().unwrap(), HeaderValue::from_bytes(value).unwrap()))
+            .collect();
+        let client = [127, 0, 0, 1].into();
+        let facts = Facts { method: &Method::GET, host: "h", path: "/", query, headers: &headers, client, route: "r" };
+        let mut found = Found::default();
+        Rule::new(source).unwrap().look(&facts, &mut found);
+        (found.times, found.is_misspelled)
+    }
+
+    const ABSENT: (usize, bool) = (0, false);
+    const GIVEN: (usize, bool) = (1, false);
+    const MISSPELLED: (usize, bool) = (1, true);
+
+    #[test]
+    fn names_of_headers() {
+        let key = || Source::Header("x-api-key".parse().unwrap());
+        for (name, expected) in [
+            ("X-Api-Key", GIVEN),
+            ("x_api_key", MISSPELLED), // CGI, WSGI, PHP, Rack: HTTP_X_API_KEY is either
+            ("x-api_key", MISSPELLED), // the same
+            ("x.api.key", MISSPELLED), // lighttpd: all but letters and digits
+            ("x-api-keys", ABSENT),
+            ("x-api--key", ABSENT),
+            ("xxapixkey", ABSENT),
+            ("x-ap1-key", ABSENT),
+        ] {
+            assert_eq!(look(&key(), &[(name, b"k")], None), expected, "{name}");
+            let beside = look(&key(), &[("x-api-key", b"r1"), (name, b"k")], None);
+            assert_eq!(beside.0, 1 + expected.0, "{name}");
+        }
+        // An empty one is one: the others have the key.
+        assert_eq!(look(&key(), &[("x-api-key", b""), ("x-api-key", b"k")], None).0, 2);
+        let folded = Source::Header("x_api_key".parse().unwrap());
+        assert_eq!(look(&folded, &[("x-api-key", b"k")], None), MISSPELLED);
+        let plain = Source::Header("authorization".parse().unwrap());
+        assert_eq!(look(&plain, &[("authorization", b"k"), ("authorizatiom", b"k")], None), GIVEN);
+    }
+
+    #[test]
+    fn names_of_parameters() {
+        for (name, query, expected) in [
+            ("key", "key=k", GIVEN),
+            ("key", "a=1&key=k&b=2", GIVEN),
+            ("key", "k%65y=k", GIVEN), // all
+            ("key", "key", GIVEN),     // all: empty
+            ("key", "keys=k&ke=y&a=key&=key", ABSENT),
+            ("key", "key=k&key=k", (2, false)), // the first, the last, a list, "k,k"
+            ("key", "key=k&k%65y=k", (2, false)),
+            ("key", "KEY=k", MISSPELLED),        // ASP.NET
+            ("key", "%4Bey=k", MISSPELLED),      // ASP.NET
+            ("key", "k%u0065y=k", MISSPELLED),   // ASP.NET 4
+            ("key", "%u006bey=k", MISSPELLED),   // ASP.NET 4
+            ("key", "+key=k", MISSPELLED),       // PHP
+            ("key", "%20%20key=k", MISSPELLED),  // PHP
+            ("key", "key%00x=k", MISSPELLED),    // PHP
+            ("key", "key[]=k", MISSPELLED),      // PHP, Rack, qs (Express)
+            ("key", "key[a][b]=k", MISSPELLED),  // PHP, Rack, qs
+            ("key", "key%5B0%5D=k", MISSPELLED), // PHP, Rack, qs
+            ("key", "[key]=k", MISSPELLED),      // Rack, qs
+            ("key", "key]=k", MISSPELLED),       // Rack
+            ("key", "a=1;key=k", MISSPELLED),    // Rack 2, Python before 3.9.2, CGI.pm
+            ("key", "key=k;a=1", MISSPELLED),    // the same: k, or "k;a=1"
+            ("key", "a=1;key=k;b=1&c", MISSPELLED),
+            ("key", "a=1;b=2&key=k", GIVEN),
+            ("key", "key=%u0041", MISSPELLED), // ASP.NET 4: A
+            ("key", "key=%4", MISSPELLED),     // refused, left as it is, or dropped
+            ("key", "key=%41+%e4%F6", GIVEN),
+            ("api_key", "api_key=k", GIVEN),
+            ("api_key", "api%5Fkey=k", GIVEN),      // all
+            ("api_key", "api.key=k", MISSPELLED),   // PHP
+            ("api_key", "api+key=k", MISSPELLED),   // PHP
+            ("api_key", "api%20key=k", MISSPELLED), // PHP
+            ("api_key", "api[key=k", MISSPELLED),   // PHP
+            ("api_key", "api-key=k", ABSENT),
+            ("api.key", "api_key=k", MISSPELLED), // PHP
+            ("api.key", "api.key=k", GIVEN),
+            ("filter[id]", "filter[id]=k&filter[name]=n", GIVEN),
+            ("filter[id]", "filter%5Bid%5D=k", GIVEN),
+            ("filter[id]", "filter[id][]=k", MISSPELLED),
+            ("schlüssel", "schl%C3%BCssel=k", GIVEN),
+            ("schlüssel", "SCHL%C3%9CSSEL=k", MISSPELLED), // ASP.NET
+        ] {
+            assert_eq!(look(&Source::Query(name.into()), &[], Some(query)), expected, "{name} in {query}");
+            let repeated = look(&Source::Query(name.into()), &[], Some(&format!("{name}=r1&{query}")));
+            assert_eq!(repeated.0, 1 + expected.0, "{name} twice in {query}");
+        }
+        assert_eq!(look(&Source::Query("key".into()), &[], None), ABSENT);
+    }
+
+    #[test]
+    fn cookies() {
+        for (line, expected) in [
+            (&b"sid=k"[..], GIVEN),
+            (b"a=1; sid=k; b=2", GIVEN),
+            (b"a=1;sid = k ;b=2", GIVEN),
+            (b"sid=\"k\"", GIVEN),
+            (b"sid=s%3Ak=", GIVEN),
+            (b"sid=", GIVEN),
+            (b"sidx=k; si=d; a=sid", ABSENT),
+            (b"sid=k; sid=k", (2, false)), // the first: PHP, Go; the last: Python, Express the first
+            (b"sid=\"a; sid=b\"", (2, true)), // one by RFC 2109, two by RFC 6265
+            (b"SID=k", MISSPELLED),        // ASP.NET
+            (b"s%69d=k", MISSPELLED),      // Rack, PHP before 7.2.34
+            (b"sid[]=k", MISSPELLED),      // PHP
+            (b"sid[a]=k", MISSPELLED),     // PHP
+            (b"sid=k,a=1", MISSPELLED),    // a separator by RFC 2965: Rack 1, Tomcat's legacy parser
+            (b"a=1,sid=k", MISSPELLED),    // the same
+            (b"sid=\"\\153\"", MISSPELLED), // Python, Django: k
+            (b"sid=\"k", MISSPELLED),
+            (b"sid=k l", MISSPELLED), // ends at the space in RFC 2109
+            (b"theme=\xff; sid=\xff", GIVEN),
+        ] {
+            let shown = String::from_utf8_lossy(line);
+            assert_eq!(look(&Source::Cookie("sid".into()), &[("cookie", line)], None), expected, "{shown}");
+            let repeated = look(&Source::Cookie("sid".into()), &[("cookie", b"sid=r1"), ("cookie", line)], None);
+            assert_eq!(repeated.0, 1 + expected.0, "in a second line: {shown}");
+        }
+        assert_eq!(look(&Source::Cookie("my_sid".into()), &[("cookie", b"my.sid=k")], None), MISSPELLED); // PHP
+    }
+
+    #[test]
+    fn tokens() {
+        for (value, expected) in [
+            (&b"Bearer k"[..], GIVEN),
+            (b"bearer\tk", GIVEN),
+            (b"Bearer  a-._~+/b==", GIVEN),
+            (b"Bearer 12|abc", GIVEN), // Laravel Sanctum
+            (b"Basic dXNlcjpw, x=1", GIVEN),
+            (b"Bearer k, x=1", MISSPELLED),     // Rails: k
+            (b"Bearer k,Bearer l", MISSPELLED), // two lines that somebody made one of
+            (b"Bearer k;x=1", MISSPELLED),      // Rails: k
+            (b"Bearer k x", MISSPELLED),        // split at spaces: k
+            (b"Bearer token=k", MISSPELLED),    // Rails: k
+            (b"Bearer \"k\"", MISSPELLED),      // Rails: k
+        ] {
+            let shown = String::from_utf8_lossy(value);
+            assert_eq!(look(&Source::Bearer, &[("authorization", value)], None), expected, "{shown}");
+            let lines = [("authorization", &b"Basic dXNlcjpw"[..]), ("authorization", value)];
+            assert_eq!(look(&Source::Bearer, &lines, None).0, 2, "{shown}");
+        }
+        assert_eq!(look(&Source::Bearer, &[], None), ABSENT);
+    }
+}
