@@ -3,13 +3,15 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 
-use crate::config::{self, Config};
+use crate::background::Background;
+use crate::config::{self, Config, Problems};
 use crate::explain::{self, Question};
 use crate::{describe, log, serve};
 
@@ -70,10 +72,21 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 /// The file or the command line is not valid.
 const INVALID: u8 = 2;
 
+/// The longest that reading the files may take.
+const LOAD_LIMIT: Duration = Duration::from_secs(60);
+
+/// Reads the configuration; a mount that does not answer ends in an error, not in a command that nothing ends.
+fn load(path: &Path) -> Result<Config, Problems> {
+    let unreadable = |error: std::io::Error| Problems::unreadable(path, &error);
+    let file = path.to_owned();
+    let loading = Background::start("load", LOAD_LIMIT, move |_| config::load(&file)).map_err(unreadable)?;
+    loading.wait().unwrap_or_else(|error| Err(unreadable(error)))
+}
+
 /// Does what the command line says.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
-    let config = match config::load(&cli.config) {
+    let config = match load(&cli.config) {
         Ok(config) => config,
         Err(problems) => {
             complain(&problems.to_string());

@@ -3,6 +3,7 @@
 //! The rooms in reading order; each imports only rooms above it. To follow a request, start at [`exchange`].
 
 // Words.
+pub mod background;
 pub mod clock;
 pub mod deadline;
 pub mod fingerprint;

@@ -1,5 +1,7 @@
 //! The life of the process: open what is needed, run the workers, reload, drain with a deadline.
 
+mod reload;
+
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -27,6 +29,8 @@ use crate::forward::Pools;
 use crate::gateway::{Gateway, Kept};
 use crate::store::Store;
 use crate::tally::Counter;
+
+use reload::{Ended, Reloads};
 
 /// How often spent keys are looked for in memory, and in how many steps all of it is.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -107,7 +111,8 @@ pub fn run(path: &Path, config: Config) -> Result<(), StartError> {
         reloaded: Counter::default(),
         refused: Counter::default(),
     });
-    let control = Control { path, config, gateway, view, stage, finished, signals };
+    let (path, config, reloads) = (path.into(), Arc::new(config), Reloads::new(reload::LIMIT));
+    let control = Control { path, config, gateway, view, reloads, stage, finished, signals };
     runtime.block_on(control.run(doors.admin))
 }
 
@@ -208,11 +213,12 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Gateway>>, store: Arc<Store>) -> 
 }
 
 /// The control thread's work: everything but requests.
-struct Control<'a> {
-    path: &'a Path,
-    config: Config,
+struct Control {
+    path: Arc<Path>,
+    config: Arc<Config>,
     gateway: Arc<ArcSwap<Gateway>>,
     view: Arc<View>,
+    reloads: Reloads<Loaded>,
     stage: watch::Sender<Stage>,
     /// How workers ended; closes when the last one has.
     finished: mpsc::Receiver<io::Result<()>>,
@@ -236,7 +242,7 @@ impl Signals {
     }
 }
 
-impl Control<'_> {
+impl Control {
     async fn run(mut self, admin: Option<TcpListener>) -> Result<(), StartError> {
         if let Some(listener) = admin {
             spawn_local(admin::serve(listener, self.view.clone()));
@@ -245,6 +251,7 @@ impl Control<'_> {
         loop {
             tokio::select! {
                 _ = self.signals.reload.recv() => self.reload(),
+                ended = self.reloads.ended() => self.take_over(ended),
                 _ = self.signals.terminate.recv() => break,
                 _ = self.signals.interrupt.recv() => break,
                 _ = sweep.tick() => self.sweep(),
@@ -287,28 +294,56 @@ impl Control<'_> {
         }
     }
 
-    /// Swaps in what the file says now, whole or not at all.
+    /// Begins to read what the file says now; nothing waits for it.
     fn reload(&mut self) {
-        let refused = match config::load(self.path) {
-            Err(problems) => problems.to_string(),
-            Ok(config) => match needs_restart(&self.config, &config) {
-                Some(setting) => format!("{setting} cannot change while the gateway runs: restart it"),
-                None => match start_echo(&config, &self.view.kept) {
-                    Err(error) => format!("cannot start the built-in echo server: {error}"),
-                    Ok(()) => {
-                        self.gateway.store(Arc::new(Gateway::build(&config, &self.view.kept)));
-                        warn(&config);
-                        self.config = config;
-                        self.view.reloaded.one();
-                        tracing::info!("reloaded");
-                        return;
-                    }
-                },
-            },
-        };
-        self.view.refused.one();
-        tracing::error!(problems = refused, "reload refused");
+        let (path, running, kept) = (self.path.clone(), self.config.clone(), self.view.kept.clone());
+        let begun = self.reloads.begin(move |is_wanted| load(&path, &running, &kept, is_wanted));
+        if let Err(why) = begun {
+            self.refuse(&why);
+        }
     }
+
+    /// Swaps in what was read, whole or not at all.
+    fn take_over(&mut self, ended: Ended<Loaded>) {
+        match ended.result {
+            Ok(Loaded { config, gateway }) => {
+                self.gateway.store(Arc::new(gateway));
+                warn(&config);
+                self.config = Arc::new(config);
+                self.view.reloaded.one();
+                tracing::info!("reloaded");
+            }
+            Err(why) => self.refuse(&why),
+        }
+        if ended.is_due {
+            self.reload();
+        }
+    }
+
+    fn refuse(&self, why: &str) {
+        self.view.refused.one();
+        tracing::error!(problems = why, "reload refused");
+    }
+}
+
+/// What a reload brings.
+struct Loaded {
+    config: Config,
+    gateway: Gateway,
+}
+
+/// Reads the file and builds what is to run instead of `running`, or says why it cannot.
+fn load(path: &Path, running: &Config, kept: &Kept, is_wanted: &dyn Fn() -> bool) -> Result<Loaded, String> {
+    let config = config::load(path).map_err(|problems| problems.to_string())?;
+    if let Some(setting) = needs_restart(running, &config) {
+        return Err(format!("{setting} cannot change while the gateway runs: restart it"));
+    }
+    if !is_wanted() {
+        return Err("it took too long".to_owned());
+    }
+    start_echo(&config, kept).map_err(|error| format!("cannot start the built-in echo server: {error}"))?;
+    let gateway = Gateway::build(&config, kept);
+    Ok(Loaded { config, gateway })
 }
 
 /// The first setting that differs and is used only at the start.

@@ -67,6 +67,7 @@ impl Problems {
             io::ErrorKind::NotFound => "name the file with --config FILE",
             io::ErrorKind::IsADirectory => "name the file in it, like --config gateway.toml",
             io::ErrorKind::PermissionDenied => "let the user that runs gateway read it",
+            io::ErrorKind::TimedOut => "if a mount does not answer, read a copy on another one",
             _ => "the configuration is a regular file",
         };
         let message = format!("cannot read the configuration: {error}");

@@ -31,6 +31,7 @@ mod outage;
 mod proxy;
 mod refusals;
 mod reload;
+mod reloading;
 mod repeats;
 mod routing;
 mod several;

@@ -1,0 +1,161 @@
+//! Reloads: what the file says now is read and built beside everything else, and then takes over whole.
+
+use std::future::pending;
+use std::time::Duration;
+
+use crate::background::Background;
+
+/// The longest that a reload may take. A million overrides are read and built within some seconds; what takes longer than
+/// this waits for a disk or a server that does not answer.
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
+
+/// Reloads, of which one is under way at most. Each comes to a `T`, or to the reason why it is refused.
+pub(super) struct Reloads<T> {
+    limit: Duration,
+    /// The one that is under way.
+    current: Option<Background<Result<T, String>>>,
+    /// The last one that took too long: its thread may still hang.
+    given_up: Option<Background<Result<T, String>>>,
+    /// Whether another was asked for meanwhile: the files may have changed since they were read.
+    is_due: bool,
+}
+
+/// How a reload ended.
+pub(super) struct Ended<T> {
+    pub(super) result: Result<T, String>,
+    /// Whether another is to be begun.
+    pub(super) is_due: bool,
+}
+
+impl<T: Send + 'static> Reloads<T> {
+    /// Reloads that take so much time at most.
+    pub(super) fn new(limit: Duration) -> Self {
+        Self { limit, current: None, given_up: None, is_due: false }
+    }
+
+    /// Begins a reload, or has it follow the one that is under way. `load` is told by its argument whether its result is
+    /// still wanted.
+    ///
+    /// # Errors
+    /// Why it is refused on the spot.
+    pub(super) fn begin(
+        &mut self,
+        load: impl FnOnce(&dyn Fn() -> bool) -> Result<T, String> + Send + 'static,
+    ) -> Result<(), String> {
+        if self.current.is_some() {
+            self.is_due = true;
+            return Ok(());
+        }
+        if self.given_up.as_ref().is_some_and(Background::is_running) {
+            // It hangs, and so would this one: threads must not pile up.
+            return Err("the files are still being read for an earlier reload".to_owned());
+        }
+        let begun = Background::start("reload", self.limit, load).map_err(|error| error.to_string())?;
+        self.current = Some(begun);
+        Ok(())
+    }
+
+    /// The end of the reload that is under way; while there is none, it does not come.
+    pub(super) async fn ended(&mut self) -> Ended<T> {
+        let result = match &mut self.current {
+            Some(current) => current.result().await,
+            None => pending().await,
+        };
+        let ended = self.current.take();
+        let result = result.unwrap_or_else(|missing| {
+            self.given_up = ended;
+            Err(format!("cannot read the files: {missing}"))
+        });
+        Ended { result, is_due: std::mem::take(&mut self.is_due) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Instant;
+
+    use super::*;
+
+    fn run<F: Future>(future: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+    }
+
+    /// Begins a load that waits until what is returned is dropped. It comes to whether it is still wanted then.
+    fn begin_held(reloads: &mut Reloads<bool>) -> Sender<()> {
+        let (go, told): (_, Receiver<()>) = channel();
+        let load = move |is_wanted: &dyn Fn() -> bool| {
+            let _ = told.recv();
+            Ok(is_wanted())
+        };
+        reloads.begin(load).unwrap();
+        go
+    }
+
+    #[test]
+    fn one_that_hangs_is_refused_and_no_thread_follows_it() {
+        run(async {
+            let mut reloads = Reloads::new(Duration::from_millis(20));
+            let go = begin_held(&mut reloads);
+            let why = reloads.ended().await.result.unwrap_err();
+            assert!(why.contains("within 20ms"), "{why}");
+            for _ in 0..10 {
+                let why = reloads.begin(|_| unreachable!("a thread beside the one that hangs")).unwrap_err();
+                assert!(why.contains("earlier reload"), "{why}");
+            }
+            // The disk is back: what was read for nothing ends, and the next reload works.
+            drop(go);
+            let end = Instant::now() + Duration::from_secs(20);
+            while reloads.begin(|_| Ok(true)).is_err() {
+                assert!(Instant::now() < end, "the thread does not end");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            assert_eq!(reloads.ended().await.result, Ok(true));
+        });
+    }
+
+    #[test]
+    fn one_that_is_asked_for_meanwhile_follows() {
+        run(async {
+            let mut reloads = Reloads::new(Duration::from_secs(60));
+            let go = begin_held(&mut reloads);
+            for _ in 0..3 {
+                reloads.begin(|_| unreachable!("it is only remembered")).unwrap();
+            }
+            // Whoever looks meanwhile loses nothing.
+            assert!(tokio::time::timeout(Duration::from_millis(1), reloads.ended()).await.is_err());
+            drop(go);
+            let ended = reloads.ended().await;
+            assert_eq!((ended.result, ended.is_due), (Ok(true), true));
+            reloads.begin(|_| Ok(false)).unwrap();
+            let ended = reloads.ended().await;
+            assert_eq!((ended.result, ended.is_due), (Ok(false), false));
+        });
+    }
+
+    #[test]
+    fn what_is_given_up_is_not_wanted() {
+        run(async {
+            let mut reloads = Reloads::new(Duration::from_millis(1));
+            let ((go, held), (tell, told)) = (channel::<()>(), channel());
+            let load = move |is_wanted: &dyn Fn() -> bool| {
+                let _ = held.recv();
+                tell.send(is_wanted()).unwrap();
+                Ok(())
+            };
+            reloads.begin(load).unwrap();
+            assert!(reloads.ended().await.result.is_err());
+            drop(go);
+            assert!(!told.recv().unwrap());
+        });
+    }
+
+    #[test]
+    fn one_that_panics_is_refused() {
+        run(async {
+            let mut reloads = Reloads::<()>::new(Duration::from_secs(60));
+            reloads.begin(|_| panic!("as this test wants it")).unwrap();
+            assert!(reloads.ended().await.result.unwrap_err().contains("unexpectedly"));
+        });
+    }
+}
