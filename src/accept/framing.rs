@@ -2,7 +2,7 @@
 //! one request and nothing else. Pure.
 //!
 //! The HTTP library reads such heads in one way, silently: it takes a bare line feed for the end of a line, and of two
-//! framings the chunks. Whoever stands in front of us may read them in the other (RFC 9112, sections 2.2 and 11.2),
+//! framings the chunks. It is as generous with the lines between chunks. Whoever stands in front of us may read them in the other (RFC 9112, sections 2.2 and 11.2),
 //! and then sees other requests on the connection than we do.
 
 use memchr::memchr;
@@ -49,9 +49,9 @@ impl Follower {
         self.ambiguous || self.state == State::Lost
     }
 
-    /// Whether a body is coming.
+    /// Whether a body is coming, or its trailers.
     pub(super) fn is_in_body(&self) -> bool {
-        matches!(self.state, State::Body(_) | State::ChunkSize | State::ChunkData(_))
+        matches!(self.state, State::Body(_) | State::ChunkSize | State::ChunkData(_) | State::Trailers)
     }
 
     /// Follows the bytes that came next. Tells whether they are one request, the whole of it and nothing else.
@@ -164,9 +164,17 @@ fn value<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     found.eq_ignore_ascii_case(name).then_some(value)
 }
 
-/// What follows the line that tells the size of a chunk.
+/// What follows the line that tells the size of a chunk: digits, and perhaps an extension (RFC 9112, section 7.1).
+///
+/// The library also takes blanks after the size and anything in an extension. Others end a line at a bare carriage
+/// return, or take a size with a blank for none, and then find the next request elsewhere.
 fn chunk(line: &[u8]) -> State {
-    let digits = line.split(|byte| *byte == b';').next().unwrap_or(line).trim_ascii();
+    let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    let (digits, extension) = line.split_at(digits);
+    let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
+    if !matches!(extension.first(), None | Some(b';')) || extension.iter().any(is_control) {
+        return State::Lost;
+    }
     let size = std::str::from_utf8(digits).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
     match size {
         Some(0) => State::Trailers,
@@ -246,6 +254,35 @@ mod tests {
                 for step in [1, 2, 3, 7, 1000] {
                     assert!(follow(text.as_bytes(), step).is_ambiguous(), "{text:?} by {step}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_a_size_and_perhaps_an_extension() {
+        for (line, plain) in [
+            ("4", true),
+            ("0004", true),
+            ("4;name", true),
+            ("4;name=value;other=\"a b\\tc\"", true),
+            ("4;a\u{e9}", true),
+            ("4 ", false),
+            ("4\t", false),
+            (" 4", false),
+            ("4 ;name", false),
+            ("+4", false),
+            ("0x4", false),
+            ("4x", false),
+            ("", false),
+            (";name", false),
+            ("4;a\0b", false),
+            ("4;a\rb", false),
+            ("4;a\u{1b}[0m", false),
+            ("4;a\u{7f}", false),
+        ] {
+            let text = format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n{line}\r\nabcd\r\n0\r\n\r\n");
+            for step in [1, 3, 1000] {
+                assert_eq!(!follow(text.as_bytes(), step).is_ambiguous(), plain, "{line:?} by {step}");
             }
         }
     }

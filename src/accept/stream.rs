@@ -119,7 +119,8 @@ impl<H: Handler> AsyncRead for Noting<H> {
         let this = self.get_mut();
         ready!(this.poll_rest(cx))?;
         let before = buf.filled().len();
-        if this.follower.is_in_body() {
+        let in_body = this.follower.is_in_body();
+        if in_body {
             // Much may come, and goes straight to where it is wanted.
             ready!(Pin::new(&mut *this.stream.borrow_mut()).poll_read(cx, buf))?;
         } else {
@@ -130,6 +131,14 @@ impl<H: Handler> AsyncRead for Noting<H> {
             let whole = this.follower.follow(received);
             this.recording.received(received, whole);
             this.slot.received(this.follower.is_ambiguous(), this.recording.is_on());
+            // Its request may be on its way to an upstream, which must not take what came for the whole of it. A request
+            // whose head is in what came is refused by its handler.
+            if in_body && this.follower.is_ambiguous() {
+                return Poll::Ready(Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "the body can be read in two ways",
+                )));
+            }
         }
         Poll::Ready(Ok(()))
     }

@@ -84,11 +84,14 @@ fn a_chunk_size_of_a_mebibyte_of_zeros_hides_nothing() {
     let gateway = Gateway::start(&up.everything());
     let mut client = gateway.client();
     let size = format!("{}5", "0".repeat(2 << 20));
-    client
-        .send(format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{size}\r\nhello\r\n0\r\n\r\n"));
-    assert_eq!(client.response(false).text(), "forwarded");
-    client.call("GET /bad HTTP/1.1\r\nHost: a\nX-Smuggled: 1\r\n\r\n").expect_problem(400);
-    assert_eq!(up.received().len(), 1);
+    // The connection may be closed before all is sent.
+    let _ = client.wire.write(
+        format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{size}\r\nhello\r\n0\r\n\r\n")
+            .as_bytes(),
+    );
+    let _ = client.wire.write(b"GET /bad HTTP/1.1\r\nHost: a\nX-Smuggled: 1\r\n\r\n");
+    assert!(!client.closed().starts_with(b"HTTP/1.1 200"));
+    assert!(up.received().is_empty(), "{:?}", up.received());
 }
 
 #[test]
