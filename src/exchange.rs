@@ -2,8 +2,8 @@
 
 mod snapshot;
 mod repeat;
+mod target;
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
-use http::uri::{PathAndQuery, Uri};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body::Body;
 
 use crate::accept::{Arrival, Handler};
@@ -26,7 +25,6 @@ use crate::identify::client::{Client, client};
 use crate::identify::{Facts, Memo};
 use crate::respond::limits::LastRefusal;
 use crate::respond::{self, Answer};
-use crate::route::{host, path};
 use crate::store::Store;
 
 use repeat::Repeat;
@@ -92,12 +90,12 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
     let Arrival { head, .. } = &*request;
     let client = client(caller.peer, &head.headers, &gateway.trusted_proxies);
 
-    let target = match target(request) {
+    let target = match target::read(request) {
         Ok(target) => target,
         Err(why) => {
             let mut account = open(&gateway, None, now, client, head, "");
             account.at_once();
-            let mut answer = respond::problem(StatusCode::BAD_REQUEST, why);
+            let mut answer = respond::problem(why.status, why.detail);
             // What comes after it on the connection may be part of what was not understood.
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             return own(account, Outcome::Refused, answer);
@@ -213,62 +211,6 @@ pub fn refuse(
     }
 }
 
-/// What a request asks for.
-struct Target<'a> {
-    /// Lower case, without the port; empty if HTTP/1.0 named none.
-    host: Cow<'a, str>,
-    /// In the spelling of the routes.
-    path: Cow<'a, str>,
-}
-
-/// Reads the target, or says why it cannot be read in one way only.
-fn target(request: &Arrival) -> Result<Target<'_>, &'static str> {
-    let Arrival { head, body, is_ambiguous, .. } = request;
-    let named = match head.headers.get(header::HOST) {
-        Some(_) if is_repeated(&head.headers, &header::HOST) => {
-            return Err("The request has more than one Host header.");
-        }
-        Some(host) => std::str::from_utf8(host.as_bytes()).map_err(|_| "The Host header is not valid.")?,
-        None if head.version > Version::HTTP_10 => return Err("The request has no Host header."),
-        None => "",
-    };
-    if *is_ambiguous {
-        return Err("The request can be read in two ways: lines end in CR LF, and a body has one framing.");
-    }
-    // The HTTP library takes no coding for a request without a body.
-    if body.is_some() && !is_plain(&head.headers) {
-        return Err("The request has a transfer coding other than chunked.");
-    }
-    if head.method == Method::CONNECT {
-        return Err("This is a reverse proxy: CONNECT is not served.");
-    }
-    // A target in absolute form names the host as well (RFC 9112, section 3.2.2).
-    let authority = match head.uri.authority() {
-        Some(authority) if !named.is_empty() && !named.eq_ignore_ascii_case(authority.as_str()) => {
-            return Err("The target and the Host header name different hosts.");
-        }
-        Some(authority) => authority.as_str(),
-        None => named,
-    };
-    let host = host::normal(authority).ok_or("The Host header is not valid.")?;
-    let path = path::normal(head.uri.path()).map_err(|error| match error {
-        path::BadPath::DotSegment => "The path has dot segments.",
-        path::BadPath::BadEscape => "The path has a percent sign that two hexadecimal digits do not follow.",
-    })?;
-    Ok(Target { host, path })
-}
-
-/// Whether the body has no other coding than chunks: forwarded in chunks of our own, it would lose any other.
-fn is_plain(headers: &HeaderMap) -> bool {
-    let Some(coding) = headers.get(header::TRANSFER_ENCODING) else { return true };
-    coding.as_bytes().eq_ignore_ascii_case(b"chunked") && !is_repeated(headers, &header::TRANSFER_ENCODING)
-}
-
-/// Whether a header is there more than once.
-fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
-    headers.len() > headers.keys_len() && headers.get_all(name).iter().nth(1).is_some()
-}
-
 fn open(gateway: &Snapshot, route: Option<usize>, now: Time, client: Client, head: &Parts, host: &str) -> Account {
     let line = gateway.access_log.then(|| {
         Box::new(Line {
@@ -305,19 +247,17 @@ impl Hop<'_> {
             return (Outcome::Failed, answer.map(Content::Own));
         };
         let Arrival { head, body, .. } = request;
-        let target = match (self.strip, head.uri.path_and_query().map_or("/", PathAndQuery::as_str)) {
-            (0, whole) if whole.starts_with('/') => Cow::Borrowed(whole),
-            // In absolute form there may be a query without a path.
-            (count, _) => Cow::Owned(stripped(&head.uri, count)),
-        };
-        // HTTP/1.0 need not name a host, but what is sent on is HTTP/1.1 and has to.
-        let preserve_host = self.preserve_host && head.headers.contains_key(header::HOST);
+        let target = target::onward(&head.uri, self.strip);
+        target::name_host(&head.uri, &mut head.headers);
+        // HTTP/1.0 need not name a host, and HTTP/1.1 may name an empty one; what is sent on has to name one.
+        let preserve_host = self.preserve_host && head.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
         let mut outbound = Outbound {
             method: &head.method,
             target: &target,
             headers: std::mem::take(&mut head.headers),
             origin: Origin {
                 peer: &self.caller.address,
+                client: Some(self.client.address).filter(|client| *client != self.caller.peer),
                 trusted: self.client.via_trusted,
                 authority: (!preserve_host).then_some(&server.authority),
             },
@@ -337,12 +277,4 @@ impl Hop<'_> {
             }
         }
     }
-}
-
-/// The target in origin form, without its first `count` segments.
-fn stripped(uri: &Uri, count: usize) -> String {
-    let rest = path::without(uri.path(), count);
-    let slash = if rest.starts_with('/') { "" } else { "/" };
-    let query = uri.query().map_or(String::new(), |query| format!("?{query}"));
-    format!("{slash}{rest}{query}")
 }

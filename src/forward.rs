@@ -4,6 +4,7 @@
 //! wakes up for it. Bodies stream both ways, at the pace of the slower side.
 
 mod chunked;
+mod policy;
 mod request;
 mod response;
 mod stall;

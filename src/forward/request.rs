@@ -1,19 +1,26 @@
 //! The head of a request as the upstream gets it, written straight from the client's headers.
 //!
-//! RFC 9110, section 7.6.1: what belongs to one connection stays on it; section 7.6.3: Via. What an untrusted peer
-//! says about the way so far is dropped.
+//! What passes is for [`super::policy`] to say. The gateway adds where the request comes from, and Via (RFC 9110, section
+//! 7.6.3).
+
+use std::io::Write as _;
+use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use smallvec::SmallVec;
+
+use super::policy::{FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, Fate, REAL_IP, fate};
 
 /// Where a request came from, for the upstream to know.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
     /// The address of who opened the connection, as text.
     pub peer: &'a str,
+    /// The client's address where it is not the peer's: the peer is a proxy that is trusted.
+    pub client: Option<IpAddr>,
     /// Whether what the peer says of the request's origin is believed.
     pub trusted: bool,
-    /// The Host header to send instead of the client's.
+    /// The Host header to send instead of the client's, which must not be empty otherwise.
     pub authority: Option<&'a HeaderValue>,
 }
 
@@ -26,18 +33,6 @@ pub(super) enum Framing {
     Length(u64),
     /// In chunks.
     Chunked,
-}
-
-const FORWARDED_FOR: &str = "x-forwarded-for";
-const FORWARDED_PROTO: &str = "x-forwarded-proto";
-const FORWARDED_HOST: &str = "x-forwarded-host";
-
-/// What becomes of one of the client's headers.
-enum Fate {
-    Pass,
-    Drop,
-    /// It is about the way so far: a trusted peer's passes.
-    Way,
 }
 
 /// Writes the head of a request for `target`, in origin form.
@@ -58,31 +53,45 @@ pub(super) fn encode(
     let (mut proto, mut host, mut forwarded_for, mut te) = (false, false, false, false);
     let mut asked_for = None;
     for (name, value) in headers {
-        let passes = match fate(name) {
-            Fate::Pass => named.is_empty() || !is_named(name),
-            Fate::Drop => false,
-            Fate::Way => origin.trusted,
-        };
+        let fate = fate(name, origin.trusted);
+        if fate == Fate::Pass {
+            if named.is_empty() || !is_named(name) {
+                line(out, name.as_str(), value.as_bytes());
+            }
+            continue;
+        }
+        let passes = fate == Fate::PassListed;
         match name.as_str() {
-            FORWARDED_FOR => forwarded_for = true,
+            // In one line with the peer's address, below.
+            FORWARDED_FOR => {
+                forwarded_for |= passes;
+                continue;
+            }
             FORWARDED_PROTO => proto |= passes,
             FORWARDED_HOST => host |= passes,
-            "host" => asked_for = Some(value),
+            "host" => asked_for = Some(value).filter(|host| !host.is_empty()),
             "te" => te = true,
             _ => {}
         }
-        if passes && name.as_str() != FORWARDED_FOR {
+        if passes {
             line(out, name.as_str(), value.as_bytes());
         }
     }
     push(out, &[FORWARDED_FOR.as_bytes(), b": "]);
-    if forwarded_for && origin.trusted {
+    if forwarded_for {
         // In one line: many upstreams read only the first.
         for value in headers.get_all(FORWARDED_FOR) {
             push(out, &[value.as_bytes(), b", "]);
         }
     }
     push(out, &[origin.peer.as_bytes(), b"\r\n"]);
+    match origin.client {
+        None => line(out, REAL_IP, origin.peer.as_bytes()),
+        // Writing to a vector cannot fail.
+        Some(client) => {
+            let _ = write!(out, "{REAL_IP}: {client}\r\n");
+        }
+    }
     if !proto {
         line(out, FORWARDED_PROTO, b"http");
     }
@@ -98,22 +107,6 @@ pub(super) fn encode(
         Framing::Chunked => line(out, "transfer-encoding", b"chunked"),
     }
     out.extend_from_slice(b"via: 1.1 gateway\r\n\r\n");
-}
-
-fn fate(name: &HeaderName) -> Fate {
-    match name.as_str() {
-        // Written anew, or meant for this connection only. "Expect" has been met by the time a body is sent.
-        "host" | "content-length" | "transfer-encoding" | "te" | "expect" | "connection" | "keep-alive"
-        | "proxy-connection" | "upgrade" => Fate::Drop,
-        "forwarded" | FORWARDED_FOR | FORWARDED_PROTO | FORWARDED_HOST => Fate::Way,
-        _ => Fate::Pass,
-    }
-}
-
-/// Whether a client's trailer goes on. Some upstreams take trailers for headers (RFC 9110, section 6.5.1): nothing is
-/// said there that a header must not say.
-pub(super) fn may_trail(name: &HeaderName) -> bool {
-    matches!(fate(name), Fate::Pass)
 }
 
 /// The headers that Connection keeps on this connection, in any case.
@@ -149,7 +142,8 @@ mod tests {
         }
         assert_eq!(all.keys_len(), headers.keys_len());
         let authority = authority.map(|authority| authority.parse().unwrap());
-        let origin = Origin { peer: "192.0.2.1", trusted, authority: authority.as_ref() };
+        let client = trusted.then(|| IpAddr::from([1, 1, 1, 1]));
+        let origin = Origin { peer: "192.0.2.1", client, trusted, authority: authority.as_ref() };
         let mut out = Vec::new();
         encode(&mut out, &Method::GET, "/a?b", &all, &origin, Framing::None);
         let text = String::from_utf8(out).unwrap();
@@ -182,6 +176,7 @@ mod tests {
             "x-forwarded-for: 192.0.2.1",
             "x-forwarded-host: a",
             "x-forwarded-proto: http",
+            "x-real-ip: 192.0.2.1",
         ];
         assert_eq!(written(&sent, false, None), expected);
     }
@@ -195,6 +190,8 @@ mod tests {
             ("x-forwarded-proto", "https"),
             ("x-forwarded-host", "site"),
             ("forwarded", "for=1.1.1.1"),
+            ("x-real-ip", "3.3.3.3"),
+            ("x_forwarded_for", "3.3.3.3"),
             ("via", "1.0 old"),
         ];
         let expected = [
@@ -204,6 +201,7 @@ mod tests {
             "x-forwarded-for: 192.0.2.1",
             "x-forwarded-host: a",
             "x-forwarded-proto: http",
+            "x-real-ip: 192.0.2.1",
         ];
         assert_eq!(written(&sent, false, Some("up:1")), expected);
         let expected = [
@@ -214,6 +212,7 @@ mod tests {
             "x-forwarded-for: 1.1.1.1, 10.0.0.2, 192.0.2.1",
             "x-forwarded-host: site",
             "x-forwarded-proto: https",
+            "x-real-ip: 1.1.1.1",
         ];
         assert_eq!(written(&sent, true, Some("up:1")), expected);
     }
@@ -229,9 +228,9 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert("content-length", HeaderValue::from_static("99"));
             let mut out = Vec::new();
-            let origin = Origin { peer: "::1", trusted: false, authority: None };
+            let origin = Origin { peer: "::1", client: None, trusted: false, authority: None };
             encode(&mut out, &Method::POST, "/", &headers, &origin, framing);
-            let head = "POST / HTTP/1.1\r\nx-forwarded-for: ::1\r\nx-forwarded-proto: http\r\n";
+            let head = "POST / HTTP/1.1\r\nx-forwarded-for: ::1\r\nx-real-ip: ::1\r\nx-forwarded-proto: http\r\n";
             assert_eq!(String::from_utf8(out).unwrap(), format!("{head}{expected}via: 1.1 gateway\r\n\r\n"));
         }
     }

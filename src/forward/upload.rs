@@ -9,7 +9,8 @@ use hyper::body::{Body, Incoming};
 
 use super::chunked;
 use super::link::Link;
-use super::request::{Framing, may_trail};
+use super::policy::may_trail;
+use super::request::Framing;
 use super::stall::Position;
 
 /// A body that is being sent.

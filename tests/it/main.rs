@@ -28,6 +28,7 @@ mod malformed;
 mod methods;
 mod named_files;
 mod names;
+mod origin;
 mod outage;
 mod proxy;
 mod refusals;
