@@ -70,16 +70,18 @@ pub trait Handler: 'static {
 }
 
 /// How far the process has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Serving.
     Running,
     /// No new connections; requests under way are finished.
     Draining,
+    /// No waiting any more.
+    Over,
 }
 
 /// Accepts connections and serves each with what `connected` makes of its peer's address, until told to drain, then
-/// until the last is gone.
+/// until the last is gone or all is over. Returns how many of them had a request under way then.
 ///
 /// Must run on a thread's local runtime.
 ///
@@ -90,7 +92,7 @@ pub async fn run<C, H>(
     limits: &config::Server,
     mut stage: watch::Receiver<Stage>,
     connected: C,
-) -> io::Result<()>
+) -> io::Result<usize>
 where
     C: Fn(SocketAddr) -> H + Clone + 'static,
     H: Handler,
@@ -112,13 +114,15 @@ where
     }
     // A sender that is gone means the same as being told.
     tokio::select! {
-        _ = stage.wait_for(|stage| *stage == Stage::Draining) => {}
+        _ = stage.wait_for(|stage| *stage >= Stage::Draining) => {}
         error = panicked(&mut accepting) => return Err(error),
         error = panicked(&mut beside) => return Err(error),
     }
     while accepting.join_next().await.is_some() {}
-    connections.drain().await;
-    Ok(())
+    tokio::select! {
+        () = connections.drain() => Ok(0),
+        _ = stage.wait_for(|stage| *stage == Stage::Over) => Ok(connections.busy()),
+    }
 }
 
 /// Ready when one of `tasks` panics, which a worker cannot do without.
@@ -152,7 +156,7 @@ where
     C: Fn(SocketAddr) -> H + Clone + 'static,
     H: Handler,
 {
-    let mut draining = pin!(async move { stage.wait_for(|stage| *stage == Stage::Draining).await.is_ok() });
+    let mut draining = pin!(async move { stage.wait_for(|stage| *stage >= Stage::Draining).await.is_ok() });
     loop {
         let accepted = tokio::select! {
             biased;

@@ -13,7 +13,8 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use crate::background::Background;
 use crate::config::{self, Config, Problems};
 use crate::explain::{self, Question};
-use crate::{describe, log, serve};
+use crate::serve::{self, Stopped};
+use crate::{describe, log};
 
 /// A reverse proxy that limits rates.
 ///
@@ -22,8 +23,9 @@ use crate::{describe, log, serve};
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "SIGHUP reloads the file, SIGTERM and SIGINT finish what is under way and stop.\n\
-    Exit codes: 0 all went well, 1 it could not start, 2 the file or the command line is not valid."
+    after_help = "SIGHUP reloads the file; SIGTERM and SIGINT finish what is under way and stop, a second one stops at once.\n\
+    Exit codes: 0 all went well, 1 it could not start, failed, or was stopped at once,\n\
+    2 the file or the command line is not valid."
 )]
 struct Cli {
     /// The configuration file.
@@ -110,7 +112,11 @@ pub fn run() -> ExitCode {
             };
             let ended = serve::run(&cli.config, config);
             drop(logging);
-            ended.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
+            match ended {
+                Ok(Stopped::Drained) => ExitCode::SUCCESS,
+                Ok(Stopped::AtOnce) => ExitCode::FAILURE,
+                Err(error) => failed(&error),
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The life of the process: open what is needed, run the workers, reload, drain with a deadline.
 
 mod reload;
+mod signals;
 
 use std::fmt;
 use std::io;
@@ -15,9 +16,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, spawn_local};
+use tokio::time::timeout;
 
 use crate::accept::{self, Stage};
 use crate::admin::{self, View};
@@ -31,10 +32,13 @@ use crate::store::Store;
 use crate::tally::Counter;
 
 use reload::{Ended, Reloads};
+use signals::{Signals, Told};
 
 /// How often spent keys are looked for in memory, and in how many steps all of it is.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_STEPS: usize = 30;
+/// How long workers may take to say what they cut off.
+const OVER_LIMIT: Duration = Duration::from_secs(1);
 
 /// Why the gateway did not start, or ended by itself.
 #[derive(Debug)]
@@ -68,11 +72,20 @@ impl From<io::Error> for StartError {
     }
 }
 
-/// Runs the gateway until it is told to stop and has drained.
+/// How the gateway stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// When all was done, or at the end of `drain_timeout`.
+    Drained,
+    /// Told to stop a second time, it did not wait.
+    AtOnce,
+}
+
+/// Runs the gateway until it is told to stop and has drained, or is told so again.
 ///
 /// # Errors
 /// When it cannot start, or one of its workers fails.
-pub fn run(path: &Path, config: Config) -> Result<(), StartError> {
+pub fn run(path: &Path, config: Config) -> Result<Stopped, StartError> {
     let workers = match config.server.workers {
         0 => available_parallelism().map_or(1, usize::from),
         workers => workers,
@@ -81,7 +94,7 @@ pub fn run(path: &Path, config: Config) -> Result<(), StartError> {
     // Before anybody can know that we run: a signal that nobody handles would end the process.
     let signals = {
         let _entered = runtime.enter();
-        Signals::handle()?
+        Signals::listen()?
     };
     warn(&config);
     let doors = Doors::open(&config, workers)?;
@@ -128,7 +141,7 @@ fn local_runtime() -> io::Result<LocalRuntime> {
 }
 
 /// What a worker's thread ends with, whether it returns or panics.
-fn whole(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+fn whole<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     // Nothing of what it leaves behind is used again.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
@@ -193,7 +206,8 @@ struct Plan {
     stage: watch::Receiver<Stage>,
 }
 
-async fn work(plan: Plan, gateway: Arc<ArcSwap<Gateway>>, store: Arc<Store>) -> io::Result<()> {
+/// Serves until told to stop. Returns how many requests were cut off.
+async fn work(plan: Plan, gateway: Arc<ArcSwap<Gateway>>, store: Arc<Store>) -> io::Result<usize> {
     let pools = Rc::new(Pools::default());
     let mut beside = JoinSet::new();
     let watched = pools.clone();
@@ -220,40 +234,24 @@ struct Control {
     view: Arc<View>,
     reloads: Reloads<Loaded>,
     stage: watch::Sender<Stage>,
-    /// How workers ended; closes when the last one has.
-    finished: mpsc::Receiver<io::Result<()>>,
+    /// How workers ended, and how many requests each cut off; closes when the last one has.
+    finished: mpsc::Receiver<io::Result<usize>>,
     signals: Signals,
 }
 
-/// What the process is told from outside.
-struct Signals {
-    reload: Signal,
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn handle() -> io::Result<Self> {
-        Ok(Self {
-            reload: signal(SignalKind::hangup())?,
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-}
-
 impl Control {
-    async fn run(mut self, admin: Option<TcpListener>) -> Result<(), StartError> {
+    async fn run(mut self, admin: Option<TcpListener>) -> Result<Stopped, StartError> {
         if let Some(listener) = admin {
             spawn_local(admin::serve(listener, self.view.clone()));
         }
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         loop {
             tokio::select! {
-                _ = self.signals.reload.recv() => self.reload(),
+                told = self.signals.next() => match told {
+                    Told::Reload => self.reload(),
+                    Told::Stop => break,
+                },
                 ended = self.reloads.ended() => self.take_over(ended),
-                _ = self.signals.terminate.recv() => break,
-                _ = self.signals.interrupt.recv() => break,
                 _ = sweep.tick() => self.sweep(),
                 Some(ended) = self.finished.recv() => {
                     let error = ended.err().unwrap_or_else(|| io::Error::other("nobody told it to"));
@@ -262,30 +260,26 @@ impl Control {
                 }
             }
         }
-        let (delay, deadline) = (self.config.server.drain_delay, self.config.server.drain_timeout);
         self.view.ready.store(false, Ordering::Relaxed);
-        if !delay.is_zero() {
-            // Whoever asks for readiness finds out before anything is refused.
-            tracing::info!(?delay, "not ready");
-            tokio::time::sleep(delay).await;
+        let Control { config, stage, mut finished, mut signals, .. } = self;
+        let drained = tokio::select! {
+            drained = drain(&config.server, &stage, &mut finished) => Some(drained.map_err(StartError::Worker)?),
+            () = told_to_stop(&mut signals) => None,
+        };
+        if drained == Some(true) {
+            tracing::info!("stopped");
+            return Ok(Stopped::Drained);
         }
-        tracing::info!(?deadline, "draining");
-        let _ = self.stage.send(Stage::Draining);
-        match tokio::time::timeout(deadline, self.drained()).await {
-            Ok(ended) => ended.map_err(StartError::Worker)?,
-            Err(_) => tracing::warn!("requests were still under way at the end of drain_timeout"),
+        let _ = stage.send(Stage::Over);
+        // A worker that does not even answer to that is not waited for.
+        let mut requests = 0;
+        let _ = timeout(OVER_LIMIT, all_ended(&mut finished, &mut requests)).await;
+        if drained.is_some() {
+            tracing::warn!(requests, "stopped: drain_timeout is over, requests under way were cut off");
+            return Ok(Stopped::Drained);
         }
-        tracing::info!("stopped");
-        Ok(())
-    }
-
-    /// Waits for the last worker. Each finishes what it has, also if another fails.
-    async fn drained(&mut self) -> io::Result<()> {
-        let mut all = Ok(());
-        while let Some(ended) = self.finished.recv().await {
-            all = all.and(ended);
-        }
-        all
+        tracing::warn!(requests, "stopped at once, as told a second time: requests under way were cut off");
+        Ok(Stopped::AtOnce)
     }
 
     fn sweep(&self) {
@@ -323,6 +317,42 @@ impl Control {
     fn refuse(&self, why: &str) {
         self.view.refused.one();
         tracing::error!(problems = why, "reload refused");
+    }
+}
+
+/// Stops to take requests, and waits for those under way; whether all of them were done in time.
+async fn drain(
+    server: &config::Server,
+    stage: &watch::Sender<Stage>,
+    finished: &mut mpsc::Receiver<io::Result<usize>>,
+) -> io::Result<bool> {
+    let (delay, deadline) = (server.drain_delay, server.drain_timeout);
+    if !delay.is_zero() {
+        // Whoever asks for readiness finds out before anything is refused.
+        tracing::info!(?delay, "not ready");
+        tokio::time::sleep(delay).await;
+    }
+    tracing::info!(?deadline, "draining");
+    let _ = stage.send(Stage::Draining);
+    match timeout(deadline, all_ended(finished, &mut 0)).await {
+        Ok(ended) => ended.map(|()| true),
+        Err(_) => Ok(false),
+    }
+}
+
+/// Waits for the last worker, and adds up what they cut off. Each finishes what it has, also if another fails.
+async fn all_ended(finished: &mut mpsc::Receiver<io::Result<usize>>, cut_off: &mut usize) -> io::Result<()> {
+    let mut all = Ok(());
+    while let Some(ended) = finished.recv().await {
+        all = all.and(ended.map(|requests| *cut_off += requests));
+    }
+    all
+}
+
+/// Waits until the process is told to stop. It is too late for a reload.
+async fn told_to_stop(signals: &mut Signals) {
+    while signals.next().await == Told::Reload {
+        tracing::warn!("not reloaded: the gateway is about to stop");
     }
 }
 
@@ -371,7 +401,7 @@ mod tests {
     #[test]
     fn a_panic_is_an_error_that_says_what_happened() {
         assert!(whole(|| Ok(())).is_ok());
-        assert_eq!(whole(|| Err(io::Error::other("no timer"))).unwrap_err().to_string(), "no timer");
+        assert_eq!(whole::<()>(|| Err(io::Error::other("no timer"))).unwrap_err().to_string(), "no timer");
         let panics: [fn() -> io::Result<()>; 2] = [|| panic!("a bug"), || panic!("a bug in {}", "here")];
         let texts = panics.map(|panic| whole(panic).unwrap_err().to_string());
         assert_eq!(texts, ["it panicked: a bug", "it panicked: a bug in here"]);

@@ -138,6 +138,11 @@ impl Connections {
             gone.await;
         }
     }
+
+    /// How many have a request under way.
+    pub(super) fn busy(&self) -> usize {
+        self.slots.borrow().iter().filter(|(_, slot)| slot.is_busy()).count()
+    }
 }
 
 impl Slot {

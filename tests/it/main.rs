@@ -38,6 +38,7 @@ mod repeats;
 mod routing;
 mod several;
 mod shared;
+mod stopping;
 mod stores;
 mod tidy;
 mod warnings;
