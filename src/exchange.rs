@@ -133,7 +133,9 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
         worker: worker.index,
     };
     let mut opinion = Opinion::new(&worker.store);
-    match decide::decide(&case, &mut opinion).await {
+    let decision = decide::decide(&case, &mut opinion).await;
+    caller.memo.borrow_mut().forget_long_keys();
+    match decision {
         Decision::Admitted => {}
         Decision::Unknown if gateway.on_error != OnError::Reject => {}
         decision => {

@@ -93,6 +93,18 @@ impl Known {
 const LONGEST_KEPT: usize = 256;
 const MOST_KEPT: usize = 8;
 
+/// Room for keys that stays, in bytes: enough for most tokens, so that few requests allocate any.
+const ROOM_KEPT: usize = 2048;
+
+impl Memo {
+    /// Frees the room that a long key has taken. A connection may stay idle for long after its last request.
+    pub fn forget_long_keys(&mut self) {
+        if self.bytes.capacity() > ROOM_KEPT {
+            self.bytes = Vec::new();
+        }
+    }
+}
+
 impl Identity {
     /// The identity that `key` gives a request, counted by the limit called `limit` on a route with this path.
     pub fn new(limit: &str, key: &Key, path: &PathPattern) -> Self {
@@ -328,6 +340,23 @@ mod tests {
                 let fresh = identity.of(&facts, place, &mut Memo::default());
                 assert_eq!(identity.of(&facts, place, &mut memo), fresh, "{value} at {place}");
             }
+        }
+    }
+
+    #[test]
+    fn no_room_is_kept_for_long_keys() {
+        let identity = identity(&[&[key("a")]]);
+        let mut memo = Memo::default();
+        let mut held = |length: usize| {
+            let headers = headers(&[("a", "x".repeat(length).as_bytes())]);
+            (0..20).for_each(|place| drop(identity.of(&facts(&headers, "::1", None), place, &mut memo)));
+            let _ = identity.subject(&facts(&headers, "::1", None), &mut memo);
+            memo.forget_long_keys();
+            memo.bytes.capacity() + memo.last.iter().map(|known| known.bytes.capacity()).sum::<usize>()
+        };
+        for length in [10, 60_000, 200, 60_000] {
+            let held = held(length);
+            assert!(held <= MOST_KEPT * LONGEST_KEPT + ROOM_KEPT, "{held} after {length}");
         }
     }
 
