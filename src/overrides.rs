@@ -10,12 +10,14 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use aho_corasick::BuildError;
 use ipnet::IpNet;
 
 use crate::fingerprint::Fingerprint;
 use crate::limit::Rate;
 
 use networks::Networks;
+use wildcard::Wildcards;
 
 /// What a key gets instead of a limit's own rates.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,8 +55,8 @@ pub struct Overrides {
     exact: Box<[Fingerprint]>,
     /// Of the keys in `exact`.
     grants: Box<[Grant]>,
-    /// In their order.
-    wildcards: Vec<(String, Grant)>,
+    /// `None` where there are none.
+    wildcards: Option<Wildcards>,
     networks: Networks,
     allowances: Vec<Allowance>,
 }
@@ -65,10 +67,7 @@ impl Overrides {
     pub fn find(&self, text: Option<&[u8]>, address: Option<IpAddr>) -> Option<usize> {
         let by_text = text.and_then(|text| {
             let exact = self.exact(text);
-            let mut before =
-                self.wildcards.iter().take_while(|(_, grant)| exact.is_none_or(|exact| grant.place < exact.place));
-            let wild = before.find(|(pattern, _)| wildcard::matches(pattern.as_bytes(), text)).map(|(_, grant)| *grant);
-            wild.or(exact)
+            self.wildcards.as_ref().and_then(|wildcards| wildcards.find(text, exact, || {})).or(exact)
         });
         let by_address = address.and_then(|address| self.networks.find(address));
         let first = by_text.into_iter().chain(by_address).min()?;
@@ -90,7 +89,7 @@ impl Overrides {
 
     /// How many keys and patterns there are.
     pub fn len(&self) -> usize {
-        self.exact.len() + self.wildcards.len() + self.networks.len()
+        self.exact.len() + self.wildcards.as_ref().map_or(0, Wildcards::len) + self.networks.len()
     }
 
     /// Whether there are none.
@@ -153,19 +152,22 @@ impl Builder {
     }
 
     /// All of them.
-    pub fn finish(self) -> Overrides {
+    ///
+    /// # Errors
+    /// When the patterns with `*` are too large together.
+    pub fn finish(self) -> Result<Overrides, BuildError> {
         let mut sorted: Vec<_> = self.exact.into_iter().collect();
         sorted.sort_unstable_by_key(|(key, _)| *key);
         let (exact, grants): (Vec<_>, Vec<_>) = sorted.into_iter().unzip();
         let mut wildcards: Vec<_> = self.wildcards.into_iter().collect();
         wildcards.sort_unstable_by_key(|(_, grant)| *grant);
-        Overrides {
+        Ok(Overrides {
             exact: exact.into(),
             grants: grants.into(),
-            wildcards,
+            wildcards: if wildcards.is_empty() { None } else { Some(Wildcards::new(wildcards)?) },
             networks: Networks::new(self.networks),
             allowances: self.allowances,
-        }
+        })
     }
 }
 
@@ -196,7 +198,7 @@ mod tests {
         assert_eq!(builder.add(exact("a1"), Allowance::Block), Some(0));
         assert_eq!(builder.add(wildcard("a*"), Allowance::Block), Some(1));
         assert_eq!(builder.add(network("10.0.0.0/8"), Allowance::Block), Some(3));
-        let overrides = builder.finish();
+        let overrides = builder.finish().unwrap();
         let found = |text: &str| overrides.find(Some(text.as_bytes()), None).map(|at| &overrides.allowances()[at]);
         assert_eq!(found("a1"), Some(&rates("1/s")));
         assert_eq!(found("a2"), Some(&rates("2/s")), "the wildcard stands before it");
@@ -217,7 +219,7 @@ mod tests {
             let allowance = rates(if key % 2 == 0 { "10/s" } else { "20/s" });
             assert_eq!(builder.add(Pattern::Exact(format!("client-{key}")), allowance), None);
         }
-        let overrides = builder.finish();
+        let overrides = builder.finish().unwrap();
         assert_eq!((overrides.len(), overrides.allowances().len()), (keys, 2));
         let bytes = size_of_val(&*overrides.exact) + size_of_val(&*overrides.grants);
         println!("{keys} keys take {bytes} bytes");
@@ -248,7 +250,7 @@ mod tests {
     fn patterns() -> impl Strategy<Value = Pattern> {
         prop_oneof![
             "[ab]{1,3}".prop_map(Pattern::Exact),
-            "[ab]{0,2}\\*[ab]{0,2}(\\*[ab]?)?".prop_map(Pattern::Wildcard),
+            "[ab]{0,2}(\\*[ab]{0,2}){1,4}".prop_map(Pattern::Wildcard),
             (0..4u8, 8..=32u8).prop_map(|(last, length)| {
                 Pattern::Network(IpNet::new([10, 0, 0, last].into(), length).unwrap().trunc())
             }),
@@ -262,7 +264,7 @@ mod tests {
         #[test]
         fn finds_what_walking_the_list_finds(
             list in prop::collection::vec(patterns(), 0..12),
-            text in "[ab]{0,4}",
+            text in "[ab]{0,8}",
             last in 0..4u8,
             v6 in any::<bool>(),
         ) {
@@ -276,7 +278,7 @@ mod tests {
                 let earlier = list[..place].iter().position(|earlier| earlier == pattern);
                 prop_assert_eq!(builder.add(pattern.clone(), rates(&format!("{}/s", place + 1))), earlier);
             }
-            let overrides = builder.finish();
+            let overrides = builder.finish().unwrap();
             let granted = |found: Option<usize>| found.map(|at| overrides.allowances()[at].clone());
             for by_text in [true, false] {
                 let walked = list.iter().position(|pattern| {

@@ -1,31 +1,175 @@
-//! Texts with `*` for any text, matched byte by byte: clients send what is not UTF-8.
+//! Keys with `*` for any text, compared byte by byte: clients send what is not UTF-8.
+//!
+//! A client chooses its key and may make it long, so all patterns together are looked for in one pass over it. What stands
+//! before the first star and after the last one is compared in place. What stands between two stars is found by one
+//! automaton for all patterns (Aho and Corasick, Communications of the ACM 18, 1975), and each pattern that still waits for
+//! that piece goes on to its next one. To take the first occurrence of each piece is enough: it leaves most to the others.
 
-/// Whether all of `text` is like `pattern`. Takes at most as many steps as both lengths multiplied.
-pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut at, mut seen) = (0, 0);
-    // Where the last `*` is, and up to where in the text it has taken everything.
-    let mut star: Option<(usize, usize)> = None;
-    while seen < text.len() {
-        match (pattern.get(at), star) {
-            (Some(b'*'), _) => {
-                star = Some((at, seen));
-                at += 1;
-            }
-            (Some(byte), _) if *byte == text[seen] => (at, seen) = (at + 1, seen + 1),
-            // What follows the star does not fit here: let the star take one more.
-            (_, Some((place, taken))) => {
-                star = Some((place, taken + 1));
-                (at, seen) = (place + 1, taken + 1);
-            }
-            (_, None) => return false,
-        }
+use aho_corasick::{AhoCorasick, BuildError};
+
+use super::Grant;
+
+/// All patterns of one limit, ready to be searched.
+#[derive(Clone, Debug)]
+pub(super) struct Wildcards {
+    /// In their order.
+    patterns: Vec<Pattern>,
+    /// Finds the texts between stars, each of which it has once.
+    pieces: AhoCorasick,
+}
+
+#[derive(Clone, Debug)]
+struct Pattern {
+    text: String,
+    /// How much of the text is before the first star.
+    head: usize,
+    /// Where the text after the last star begins.
+    tail: usize,
+    /// What is between stars, in order, by its number in the automaton.
+    middle: Vec<usize>,
+    grant: Grant,
+}
+
+/// A pattern while a key is searched.
+struct Search {
+    /// Its place among the patterns.
+    place: usize,
+    /// How many of its pieces were found.
+    found: usize,
+    /// The part of the key that is left for the others.
+    from: usize,
+    until: usize,
+    /// Another one that waits for the same piece.
+    before: Option<usize>,
+}
+
+impl Wildcards {
+    /// Patterns, each with at least one star, in their order.
+    ///
+    /// # Errors
+    /// When they are too large together for an automaton, at about 2^31 bytes.
+    pub(super) fn new(patterns: Vec<(String, Grant)>) -> Result<Self, BuildError> {
+        let mut pieces: Vec<String> = patterns.iter().flat_map(|(text, _)| between(text).map(str::to_owned)).collect();
+        pieces.sort_unstable();
+        pieces.dedup();
+        let compiled = patterns.into_iter().map(|(text, grant)| Pattern {
+            head: text.find('*').unwrap_or_default(),
+            tail: text.rfind('*').map_or(0, |star| star + 1),
+            middle: between(&text)
+                .filter_map(|piece| pieces.binary_search_by(|other| (**other).cmp(piece)).ok())
+                .collect(),
+            text,
+            grant,
+        });
+        Ok(Self { patterns: compiled.collect(), pieces: AhoCorasick::new(&pieces)? })
     }
-    pattern[at..].iter().all(|byte| *byte == b'*')
+
+    pub(super) fn len(&self) -> usize {
+        self.patterns.len()
+    }
+
+    /// The first pattern that is like the key, of those before `end`. Calls `step` for each thing that it looks at: once for
+    /// each pattern, for each piece at each byte of the key where one ends, and for each pattern that waits for that piece.
+    pub(super) fn find(&self, key: &[u8], end: Option<Grant>, mut step: impl FnMut()) -> Option<Grant> {
+        let mut first = None;
+        let mut searches = Vec::new();
+        for (place, pattern) in self.patterns.iter().enumerate() {
+            if end.is_some_and(|end| end.place <= pattern.grant.place) {
+                break;
+            }
+            step();
+            let Some((from, until)) = pattern.between_ends(key) else { continue };
+            if pattern.middle.is_empty() {
+                first = Some(place);
+                break;
+            }
+            searches.push(Search { place, found: 0, from, until, before: None });
+        }
+        if !searches.is_empty() {
+            first = self.search(key, searches, step).or(first);
+        }
+        first.map(|place| self.patterns[place].grant)
+    }
+
+    /// The first of these patterns of which all pieces are there.
+    fn search(&self, key: &[u8], mut searches: Vec<Search>, mut step: impl FnMut()) -> Option<usize> {
+        // For each piece, the last of the searches that wait for it; each knows the one before it.
+        let mut waiting: Vec<Option<usize>> = vec![None; self.pieces.patterns_len()];
+        let mut left = searches.len();
+        for (index, search) in searches.iter_mut().enumerate() {
+            search.before = waiting[self.patterns[search.place].middle[0]].replace(index);
+        }
+        let mut first: Option<usize> = None;
+        for found in self.pieces.find_overlapping_iter(key) {
+            step();
+            let mut next = waiting[found.pattern().as_usize()].take();
+            while let Some(index) = next {
+                step();
+                let search = &mut searches[index];
+                next = search.before.take();
+                if found.end() > search.until || first.is_some_and(|first| first < search.place) {
+                    // Later ones end later still.
+                    left -= 1;
+                    continue;
+                }
+                if found.start() >= search.from {
+                    (search.from, search.found) = (found.end(), search.found + 1);
+                }
+                if let Some(piece) = self.patterns[search.place].middle.get(search.found) {
+                    search.before = waiting[*piece].replace(index);
+                } else {
+                    first = Some(search.place);
+                    left -= 1;
+                }
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        first
+    }
+}
+
+/// Whether they are the same patterns.
+impl PartialEq for Wildcards {
+    fn eq(&self, other: &Self) -> bool {
+        let patterns =
+            |of: &Self| of.patterns.iter().map(|pattern| (pattern.text.clone(), pattern.grant)).collect::<Vec<_>>();
+        patterns(self) == patterns(other)
+    }
+}
+
+impl Pattern {
+    /// The part of a key that is left for the stars and what is between them, if the key begins and ends like this.
+    fn between_ends(&self, key: &[u8]) -> Option<(usize, usize)> {
+        let (head, tail) = (&self.text.as_bytes()[..self.head], &self.text.as_bytes()[self.tail..]);
+        let until = key.len().checked_sub(tail.len()).filter(|until| *until >= head.len())?;
+        (key.starts_with(head) && key.ends_with(tail)).then_some((head.len(), until))
+    }
+}
+
+/// What is between the stars of a pattern.
+fn between(text: &str) -> impl Iterator<Item = &str> {
+    let inner = text.split_once('*').and_then(|(_, rest)| rest.rsplit_once('*')).map_or("", |(inner, _)| inner);
+    inner.split('*').filter(|piece| !piece.is_empty())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn wildcards(patterns: &[&str]) -> Wildcards {
+        let grant = |place| Grant { place, allowance: place };
+        Wildcards::new(patterns.iter().zip(0..).map(|(text, place)| ((*text).to_owned(), grant(place))).collect())
+            .unwrap()
+    }
+
+    /// Which of the patterns is found, and in how many steps.
+    fn find(wildcards: &Wildcards, key: &[u8]) -> (Option<u32>, usize) {
+        let mut steps = 0;
+        let found = wildcards.find(key, None, || steps += 1);
+        (found.map(|grant| grant.place), steps)
+    }
 
     #[test]
     fn a_star_is_any_text() {
@@ -38,18 +182,52 @@ mod tests {
             ("*a", "ba"),
             ("a*b*c", "aXbbYc"),
             ("**", ""),
+            ("*aa*a*", "aaa"),
+            ("*ab*ab*", "abXab"),
+            ("a*b*b", "abb"),
         ] {
-            assert!(matches(pattern.as_bytes(), text.as_bytes()), "{pattern} {text}");
+            assert_eq!(find(&wildcards(&[pattern]), text.as_bytes()).0, Some(0), "{pattern} {text}");
         }
-        for (pattern, text) in [("a*", "b"), ("a*", ""), ("*a", "ab"), ("a*b", "a"), ("a*b*c", "acb"), ("", "a")] {
-            assert!(!matches(pattern.as_bytes(), text.as_bytes()), "{pattern} {text}");
+        for (pattern, text) in [
+            ("a*", "b"),
+            ("a*", ""),
+            ("*a", "ab"),
+            ("a*b", "a"),
+            ("a*a", "a"),
+            ("a*b*c", "acb"),
+            ("*aa*a*", "aa"),
+            ("*ab*ab*", "abab".get(..3).unwrap()),
+            ("a*b*b", "ab"),
+        ] {
+            assert_eq!(find(&wildcards(&[pattern]), text.as_bytes()).0, None, "{pattern} {text}");
         }
-        assert!(matches(b"a*", b"a\xff\x00"));
+        assert_eq!(find(&wildcards(&["a*"]), b"a\xff\x00").0, Some(0));
+        assert_eq!(find(&wildcards(&["*b*"]), b"a\xffb\x00").0, Some(0));
     }
 
     #[test]
-    fn long_texts_take_bounded_time() {
-        let (pattern, text) = ("a*".repeat(50) + "b", "a".repeat(64 << 10));
-        assert!(!matches(pattern.as_bytes(), text.as_bytes()));
+    fn the_first_pattern_is_found_whichever_ends_first() {
+        let all = wildcards(&["*late*", "*early*", "x*", "*", "*never*"]);
+        for (key, expected) in [("early late", 0), ("x early", 1), ("x", 2), ("y", 3)] {
+            assert_eq!(find(&all, key.as_bytes()).0, Some(expected), "{key}");
+        }
+        let end = Grant { place: 2, allowance: 9 };
+        assert_eq!(all.find(b"early", Some(end), || {}).map(|grant| grant.place), Some(1));
+        assert_eq!(all.find(b"x", Some(end), || {}), None);
+    }
+
+    #[test]
+    fn a_long_key_is_passed_over_once_however_many_patterns_there_are() {
+        let key = "a".repeat(64 << 10);
+        // What makes whoever looks for one pattern after the other, or starts again at each byte, look longest.
+        let stubborn: Vec<_> = (0..1000).map(|number| format!("*{}{number}*", "a".repeat(100))).collect();
+        let many_stars: Vec<_> = (0..1000).map(|number| format!("a{}*b{number}*a", "*a".repeat(50))).collect();
+        for patterns in [stubborn, many_stars] {
+            let texts: Vec<_> = patterns.iter().map(String::as_str).collect();
+            let (found, steps) = find(&wildcards(&texts), key.as_bytes());
+            let most = key.len() + patterns.iter().map(String::len).sum::<usize>();
+            println!("{steps} steps of {most}");
+            assert!(found.is_none() && steps <= most, "{steps} steps, more than {most}");
+        }
     }
 }

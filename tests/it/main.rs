@@ -24,6 +24,7 @@ mod key_parts;
 mod keys;
 mod life;
 mod limits;
+mod long_keys;
 mod malformed;
 mod methods;
 mod named_files;

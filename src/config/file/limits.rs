@@ -7,8 +7,6 @@ mod action;
 mod exceptions;
 mod quotas;
 
-use std::sync::Arc;
-
 use crate::config::read::{Field, Name, Section, set};
 use crate::config::{HeaderStyle, Limit, Missing, OnLimit, values};
 use crate::limit::{MAX_QUOTA, Rate};
@@ -17,8 +15,6 @@ use exceptions::Kinds;
 use rates::Terms;
 
 const KEY: &str = "say what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
-
-const MOST_WILDCARDS: usize = 1_000;
 
 /// Reads one limit; `None` if something about it is wrong.
 pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
@@ -48,11 +44,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
     let (kinds, has_rates) = (Kinds::of(key.as_ref()), !own.is_empty());
     let mut overrides = exceptions::overrides(&section, name.text, &terms, kinds, has_rates);
     quotas::read(&section, &terms, kinds, has_rates, &mut overrides);
-    if overrides.wildcards() > MOST_WILDCARDS {
-        let message = format!("the overrides of `{}` have {} keys with *", name.text, overrides.wildcards());
-        let help = format!("allowed: at most {MOST_WILDCARDS}, as every request is compared with all of them");
-        section.source.report(name.span.clone(), message, help);
-    }
+    let overrides = exceptions::finish(overrides, name, &section);
     let tiers = exceptions::tiers(&section, name.text, &terms);
     terms.close(&section);
     let styles = [
@@ -73,7 +65,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
         rates: rates?,
         max_in_flight,
         cost,
-        overrides: Arc::new(overrides.finish()),
+        overrides: overrides?,
         tiers,
         on_limit,
         missing,

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use super::key::source;
 use super::rates::Terms;
-use crate::config::read::{Field, Section, Wrong};
+use crate::config::read::{Field, Name, Section, Wrong};
 use crate::config::report::quoted;
 use crate::config::{Key, Source, Tiers, values};
-use crate::overrides::{Allowance, Builder, Pattern};
+use crate::overrides::{Allowance, Builder, Overrides, Pattern};
 
 const ENTRY: &str = "an override is keys = [\"partner-7\"] with rates = [\"100/s\"], exempt = true or block = true";
 /// The most keys of all overrides in one list; more belong into a file of their own.
 const MOST_KEYS: usize = 10_000;
+/// The most keys with a `*`, wherever they stand.
+const MOST_WILDCARDS: usize = 1_000;
 
 /// What the texts of overrides can be, by the first part of the limit's key.
 #[derive(Clone, Copy)]
@@ -79,6 +81,25 @@ pub(super) fn entry(
             field.report("this key has an override already", "the first one holds: remove this one");
         }
     }
+}
+
+/// Puts the overrides of a limit together, unless there are too many patterns among them.
+pub(super) fn finish(overrides: Builder, limit: &Name<'_>, section: &Section<'_>) -> Option<Arc<Overrides>> {
+    let count = overrides.wildcards();
+    let (message, help) = if count > MOST_WILDCARDS {
+        let message = format!("the overrides of `{}` have {count} keys with *", limit.text);
+        (message, format!("allowed: at most {MOST_WILDCARDS}, as every request is compared with all of them"))
+    } else {
+        match overrides.finish() {
+            Ok(overrides) => return Some(Arc::new(overrides)),
+            Err(error) => {
+                let message = format!("the overrides of `{}` with * are too long together: {error}", limit.text);
+                (message, "name the keys themselves".to_owned())
+            }
+        }
+    };
+    section.source.report(limit.span.clone(), message, help);
+    None
 }
 
 fn allowance(section: &Section<'_>, terms: &Terms, has_rates: bool) -> Option<Allowance> {

@@ -1,0 +1,51 @@
+//! Keys of any length: what they cost, and what is kept of them.
+
+use std::time::Duration;
+
+use crate::harness::{Client, Gateway, limited, until};
+
+/// How much memory the gateway takes for each of many connections that sent one request of 60 KB and wait.
+fn kept(key: &str) -> u64 {
+    const CONNECTIONS: u64 = 200;
+    let gateway = Gateway::with_server("workers = 1", &limited(key, "1000000/d", ""));
+    let request = format!("X-Key: {}\r\n", "k".repeat(60_000));
+    let connected = || -> Client {
+        let mut client = gateway.client();
+        assert_eq!(client.get_with("/", &request).status, 200);
+        assert_eq!(client.get("/").status, 200);
+        client
+    };
+    // The first ones make the room that all need.
+    let first: Vec<_> = (0..20).map(|_| connected()).collect();
+    let before = gateway.memory("VmRSS");
+    let clients: Vec<_> = (0..CONNECTIONS).map(|_| connected()).collect();
+    until("all wait", Duration::from_secs(5), || gateway.admin("/healthz").status == 200);
+    let taken = gateway.memory("VmRSS") - before;
+    drop((first, clients));
+    taken / CONNECTIONS
+}
+
+#[test]
+fn a_connection_keeps_nothing_of_a_long_key() {
+    let (read, not_read) = (kept("header:x-key"), kept("client-ip"));
+    assert!(read < not_read + 20_000, "{read} bytes for each, {not_read} where no limit reads the header");
+}
+
+#[test]
+fn no_length_leads_around_a_pattern() {
+    let overrides =
+        "[[limits.l.overrides]]\nkeys = [\"evil*\", \"*bot*\", \"*/*(+http*)*\", \"*.exe\"]\nblock = true\n";
+    let gateway = Gateway::start(&limited("header:x-key", "1000/d", overrides));
+    let mut client = gateway.client();
+    for padding in [0, 100, 1024, 15_000] {
+        let padding = "a".repeat(padding);
+        for key in ["evil#", "#bot#", "#/#(+http#)#", "#.exe"] {
+            let fields = format!("X-Key: {}\r\n", key.replace('#', &padding));
+            assert_eq!(client.get_with("/", &fields).status, 403, "{key}");
+        }
+        for key in ["#evil#x", "#b#", "(+http#)#/#x", "#.exe#x"] {
+            let fields = format!("X-Key: {}x\r\n", key.replace('#', &format!("{padding}x")));
+            assert_eq!(client.get_with("/", &fields).status, 200, "{key}");
+        }
+    }
+}
