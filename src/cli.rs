@@ -28,9 +28,9 @@ use crate::{describe, log};
     2 the file or the command line is not valid."
 )]
 struct Cli {
-    /// The configuration file.
-    #[arg(long, global = true, value_name = "FILE", default_value = "gateway.toml")]
-    config: PathBuf,
+    /// The configuration file [default: gateway.toml].
+    #[arg(short, long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
 
     #[command(subcommand)]
     command: Option<Command>,
@@ -39,7 +39,11 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Check the file and print what was understood: routes in the order they match, limits, the store.
-    Check,
+    Check {
+        /// The file, in short for --config FILE.
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
     /// Print what would happen to a request: its route, limits, key and rates, and the answer on fresh counters.
     #[command(after_help = "Example: gateway explain -X POST -H 'x-api-key: k' http://api.example.com/v1/acme/users\n\
         The store is not asked. Exit codes: 0, or 2 if the file or the request is not valid.")]
@@ -61,6 +65,7 @@ struct Explain {
     #[arg(long)]
     show_keys: bool,
     /// The URL, with or without scheme and host.
+    #[arg(value_parser = url)]
     url: Uri,
 }
 
@@ -69,6 +74,15 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let name = name.trim().parse().map_err(|_| format!("{name:?} is not the name of a header"))?;
     let value = HeaderValue::from_str(value.trim()).map_err(|_| "the value has characters that no header has")?;
     Ok((name, value))
+}
+
+/// A path, or a URL that may lack its scheme.
+fn url(text: &str) -> Result<Uri, String> {
+    // A query may have a URL in it.
+    let has_scheme = text.split_once("://").is_some_and(|(scheme, _)| !scheme.contains(['/', '?']));
+    let whole = has_scheme || text.starts_with('/');
+    let read = if whole { text.parse::<Uri>() } else { format!("http://{text}").parse() };
+    read.map_err(|error| format!("{error}: write it like http://host/path, host/path or /path"))
 }
 
 /// The file or the command line is not valid.
@@ -87,16 +101,24 @@ fn load(path: &Path) -> Result<Config, Problems> {
 
 /// Does what the command line says.
 pub fn run() -> ExitCode {
-    let cli = Cli::parse();
-    let config = match load(&cli.config) {
+    let Cli { config: path, command } = Cli::parse();
+    let path = match (path, &command) {
+        (Some(_), Some(Command::Check { file: Some(file) })) => {
+            complain(&format!("error: --config names a file, and {} is another: name one", file.display()));
+            return ExitCode::from(INVALID);
+        }
+        (None, Some(Command::Check { file: Some(file) })) => file.clone(),
+        (path, _) => path.unwrap_or(PathBuf::from("gateway.toml")),
+    };
+    let config = match load(&path) {
         Ok(config) => config,
         Err(problems) => {
             complain(&problems.to_string());
             return ExitCode::from(INVALID);
         }
     };
-    match cli.command {
-        Some(Command::Check) => {
+    match command {
+        Some(Command::Check { .. }) => {
             if !config.warnings.is_empty() {
                 complain(&config.warnings.to_string());
             }
@@ -110,7 +132,7 @@ pub fn run() -> ExitCode {
                 Ok(logging) => logging,
                 Err(error) => return failed(&error),
             };
-            let ended = serve::run(&cli.config, config);
+            let ended = serve::run(&path, config);
             drop(logging);
             match ended {
                 Ok(Stopped::Drained) => ExitCode::SUCCESS,

@@ -86,10 +86,8 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
     set(&mut server.header_timeout, values::wait(&section, "header_timeout", values::WAIT));
     set(&mut server.idle_timeout, values::wait(&section, "idle_timeout", values::WAIT));
     set(&mut server.body_timeout, values::wait(&section, "body_timeout", values::WAIT));
-    if let Some(field) = section.field("max_header_size") {
-        let size = field.parse(values::size((8 << 10)..=(1 << 20), "8KiB to 1MiB"));
-        set(&mut server.max_header_size, size);
-    }
+    let size = values::bytes(&section, "max_header_size", (8 << 10)..=(1 << 20), "8KiB to 1MiB");
+    set(&mut server.max_header_size, size);
     // Not to wait at all is a way to drain.
     set(&mut server.drain_delay, values::wait(&section, "drain_delay", Duration::ZERO..=*values::WAIT.end()));
     set(&mut server.drain_timeout, values::wait(&section, "drain_timeout", Duration::ZERO..=*values::WAIT.end()));

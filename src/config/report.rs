@@ -148,7 +148,20 @@ pub(super) fn is_duplicate(error: &toml::de::Error) -> bool {
 
 /// All errors of syntax, in words.
 pub(super) fn all_syntax(text: &str, errors: &[toml::de::Error]) -> Vec<Problem> {
-    errors.iter().map(|error| syntax(text, error)).collect()
+    let mut repeated = None;
+    // Where a table is there twice, its keys are not mistakes of their own.
+    let is_told = |error: &&toml::de::Error| {
+        let at = within(text, &error.span().unwrap_or_default()).start;
+        if !is_duplicate(error) {
+            return true;
+        }
+        if table_title(text, at).is_some() {
+            repeated = Some(at);
+            return true;
+        }
+        repeated.and_then(|table| text.get(table..at)).is_none_or(|between| between.contains("\n["))
+    };
+    errors.iter().filter(is_told).map(|error| syntax(text, error)).collect()
 }
 
 /// An error of syntax, in words for people who do not know the grammar.
@@ -156,8 +169,7 @@ fn syntax(text: &str, error: &toml::de::Error) -> Problem {
     let span = within(text, &error.span().unwrap_or(text.len()..text.len()));
     let written = &text[span.clone()];
     if is_duplicate(error) {
-        let help = "each key and each [table] is written once; only [[routes]] is repeated, for each route";
-        return Problem { span, message: format!("`{written}` is defined twice"), help: Some(help.to_owned()) };
+        return duplicate(text, span);
     }
     let kinds =
         ["string values must be quoted", "invalid boolean", "invalid integer", "invalid float", "invalid datetime"];
@@ -172,6 +184,34 @@ fn syntax(text: &str, error: &toml::de::Error) -> Problem {
     };
     let help = Some(help.to_owned()).filter(|help| !help.is_empty());
     Problem { span, message: format!("syntax error: {message}"), help }
+}
+
+/// What is defined twice, and how to mend that.
+fn duplicate(text: &str, span: Range<usize>) -> Problem {
+    let (message, help) = match table_title(text, span.start) {
+        Some(title) => {
+            let help = match title.rsplit_once('.') {
+                Some((kind, _)) if !kind.contains('.') || kind.rsplit('.').next() == Some("tiers") => {
+                    format!("join the two, or give one of them another name: [{kind}.NAME]")
+                }
+                _ => "join the two: each [table] is written once".to_owned(),
+            };
+            (format!("[{title}] is defined twice"), help)
+        }
+        None => {
+            let help = "remove one of them: each key is written once in its table";
+            (format!("`{}` is defined twice", &text[span.clone()]), help.to_owned())
+        }
+    };
+    Problem { span, message, help: Some(help) }
+}
+
+/// The title of the table that begins on the line of this offset, if one does: `limits.l` on the line `[limits.l]`.
+fn table_title(text: &str, offset: usize) -> Option<&str> {
+    let line_start = text[..offset].rfind('\n').map_or(0, |newline| newline + 1);
+    let title = text[line_start..].lines().next()?.trim_start().strip_prefix('[')?;
+    // Two brackets begin an element of a list, of which there may be many.
+    title.split(']').next().filter(|title| !title.starts_with('['))
 }
 
 /// The line and the column of an offset, both counted from 1.

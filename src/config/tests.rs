@@ -276,6 +276,14 @@ fn compare_fixtures(folder: &str, said: impl Fn(Result<Config, Problems>, &str) 
 }
 
 #[test]
+fn the_other_override_is_found_in_the_file_of_its_name() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/broken");
+    let text = fs::read(folder.join("overrides-file-csv.toml")).unwrap();
+    let said = parse(&text, "edge.toml", &folder).unwrap_err().to_string();
+    assert!(said.contains("this key has an override already, in edge.toml"), "{said}");
+}
+
+#[test]
 fn good_files_are_not_warned_about() {
     for text in [FULL, LIMITS, SMALLEST] {
         assert_eq!(read(text).warnings.to_string(), "");

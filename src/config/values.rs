@@ -50,15 +50,39 @@ fn duration(allowed: RangeInclusive<Duration>) -> impl FnOnce(&str) -> Read<Dura
 }
 
 fn spelled(span: Duration) -> String {
+    if span.is_zero() {
+        return "0s".to_owned();
+    }
     let period = units::period(span);
     if period.starts_with(|first: char| first.is_ascii_digit()) { period } else { format!("1{period}") }
 }
 
-/// A number of bytes within bounds, which are written as `bounds` says.
-pub(super) fn size(allowed: RangeInclusive<u64>, bounds: &str) -> impl FnOnce(&str) -> Read<usize> {
+const SIZE: &str = "a size is a string with a unit (B, KB, MB, KiB, MiB), like \"16KiB\" or \"1MiB\"";
+
+/// The value of a key that is a number of bytes within bounds, which are written as `bounds` says.
+pub(super) fn bytes(
+    section: &Section<'_>,
+    key: &'static str,
+    allowed: RangeInclusive<u64>,
+    bounds: &str,
+) -> Option<usize> {
+    let field = section.field(key)?;
+    if !field.is_text() {
+        field.mistyped("a size", SIZE);
+        return None;
+    }
+    field.parse(size(allowed, bounds))
+}
+
+fn size(allowed: RangeInclusive<u64>, bounds: &str) -> impl FnOnce(&str) -> Read<usize> {
     move |text| {
-        let help = "a size is a number with a unit (B, KB, MB, KiB, MiB), like \"16KiB\" or \"1MiB\"";
-        let value = units::size(text).ok_or_else(|| Wrong::new(format!("{} is not a size", quoted(text)), help))?;
+        let value = units::size(text).ok_or_else(|| {
+            let help = match text.trim().parse::<u64>() {
+                Ok(number) => format!("did you mean \"{number}B\"? {SIZE}"),
+                Err(_) => SIZE.to_owned(),
+            };
+            Wrong::new(format!("{} is not a size", quoted(text)), help)
+        })?;
         let value = Some(value).filter(|value| allowed.contains(value)).and_then(|value| usize::try_from(value).ok());
         value.ok_or_else(|| Wrong::new(format!("{} is out of range", quoted(text)), format!("allowed: {bounds}")))
     }

@@ -28,6 +28,7 @@ mod long_keys;
 mod malformed;
 mod methods;
 mod named_files;
+mod messages;
 mod names;
 mod origin;
 mod outage;

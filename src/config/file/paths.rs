@@ -40,12 +40,12 @@ pub(super) fn pattern(text: &str) -> Result<PathPattern, Wrong> {
             let help = "requests are matched with their slashes merged; write one slash";
             return Err(Wrong::new("a path has no empty segment", help).at(place.start - 1..place.end + 1));
         }
-        pattern.segments.push(segment(part, &pattern.segments, &place, text.len())?);
+        pattern.segments.push(segment(part, &pattern.segments, &place, text)?);
     }
     Ok(pattern)
 }
 
-fn segment(part: &str, earlier: &[Segment], place: &Range<usize>, length: usize) -> Result<Segment, Wrong> {
+fn segment(part: &str, earlier: &[Segment], place: &Range<usize>, whole: &str) -> Result<Segment, Wrong> {
     let wrong = |message: &str, help: &str| Err(Wrong::new(message, help).at(place.clone()));
     if let Some(name) = part.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
         if name == "*" || name.starts_with('*') || name.ends_with("..") {
@@ -58,8 +58,10 @@ fn segment(part: &str, earlier: &[Segment], place: &Range<usize>, length: usize)
         }
         return Ok(capture);
     }
-    if let (Some(before), true) = (part.strip_suffix('*'), place.end == length) {
-        return wrong("a `*` is a whole segment", &format!("write a slash before it: {before}/*"));
+    let before = part.trim_end_matches('*');
+    if before != part && !before.contains('*') && place.end == whole.len() {
+        let all_below = format!("{}/*", whole[..place.start + before.len()].trim_end_matches('/'));
+        return wrong("a `*` is a whole segment", &format!("write {all_below:?} for all paths below"));
     }
     if part.contains('*') {
         return wrong("a `*` is the last segment of a path", "write `{name}` for one segment in the middle");

@@ -1,5 +1,6 @@
 //! `[[routes]]`: which requests, and what to do with them.
 
+use std::net::Ipv6Addr;
 use std::ops::Range;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode};
@@ -57,12 +58,13 @@ fn host(text: &str) -> Result<Host, Wrong> {
         return Err(Wrong::new("\"*\" is not a host", "leave `host` out: the route is for every host then"));
     }
     let lower = text.to_ascii_lowercase();
-    if lower
-        .strip_prefix('[')
-        .and_then(|rest| rest.strip_suffix(']'))
-        .is_some_and(|ip| ip.parse::<std::net::Ipv6Addr>().is_ok())
-    {
+    let is_v6 = |text: &str| text.parse::<Ipv6Addr>().is_ok();
+    if lower.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).is_some_and(is_v6) {
         return Ok(Host::Exact(lower));
+    }
+    if is_v6(&lower) {
+        let message = format!("{} is an IPv6 address without brackets", quoted(text));
+        return Err(Wrong::new(message, format!("write it as clients do: \"[{text}]\"")));
     }
     let (name, under) = lower.strip_prefix("*.").map_or((lower.as_str(), false), |name| (name, true));
     if name.contains('*') {

@@ -10,6 +10,7 @@ use crate::config::{Key, Source, Tiers, values};
 use crate::overrides::{Allowance, Builder, Overrides, Pattern};
 
 const ENTRY: &str = "an override is keys = [\"partner-7\"] with rates = [\"100/s\"], exempt = true or block = true";
+pub(super) const TWICE: &str = "a key has one override: remove one of them";
 /// The most keys of all overrides in one list; more belong into a file of their own.
 const MOST_KEYS: usize = 10_000;
 /// The most keys with a `*`, wherever they stand.
@@ -78,7 +79,7 @@ pub(super) fn entry(
     for field in keys.unwrap_or_default() {
         let Some(pattern) = field.parse(|text| kinds.pattern(text)) else { continue };
         if overrides.add(pattern, allowance.clone()).is_some() {
-            field.report("this key has an override already", "the first one holds: remove this one");
+            field.report("this key has an override already", TWICE);
         }
     }
 }

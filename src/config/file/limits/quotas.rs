@@ -8,8 +8,8 @@ use std::sync::Arc;
 use csv::{Position, ReaderBuilder, StringRecord, Trim};
 use toml::de::DeTable;
 
-use super::exceptions::{Kinds, entry};
-use super::rates::{Terms, same_period};
+use super::exceptions::{Kinds, TWICE, entry};
+use super::rates::{Terms, same_period, split};
 use crate::config::read::{Field, Section, Source, Wrong};
 use crate::config::regular_file::{self, RegularFile};
 use crate::config::report::{self, place, quoted};
@@ -21,7 +21,7 @@ const MOST_KEYS: usize = 1_000_000;
 /// Problems of one file that are told.
 const MOST_TOLD: usize = 20;
 const HEADER: &str = "the first line is: key,rates";
-const ROW: &str = "after the key comes `exempt`, `block`, or rates like \"100/s 5000/10m\"";
+const ROW: &str = "after the key comes `exempt`, `block`, or rates with spaces between them, like 100/s 5000/10m";
 
 /// Reads the file that `overrides_file` names into `overrides`.
 pub(super) fn read(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rates: bool, overrides: &mut Builder) {
@@ -176,9 +176,10 @@ impl Rows<'_> {
         self.lines.push(at.line());
         if let Some(earlier) = overrides.add(pattern, allowance) {
             let earlier = earlier.checked_sub(self.first).and_then(|place| self.lines.get(place));
-            let earlier = earlier.map_or("in gateway.toml".to_owned(), |line| format!("on line {line}"));
+            let inline = || format!("in {}", self.quotas.field.source.name);
+            let earlier = earlier.map_or_else(inline, |line| format!("on line {line}"));
             let message = format!("this key has an override already, {earlier}");
-            return Err((1, Wrong::new(message, "the first one holds: remove this one")));
+            return Err((1, Wrong::new(message, TWICE)));
         }
         Ok(())
     }
@@ -191,6 +192,10 @@ impl Quotas<'_> {
             "exempt" => return Ok(Allowance::Exempt),
             "block" => return Ok(Allowance::Block),
             "" => return Err(Wrong::new("the row grants nothing", ROW)),
+            _ if text.contains(',') => {
+                let help = format!("write spaces between them: {}", split(&text.replace(',', " ")).join(" "));
+                return Err(Wrong::new("rates have no commas between them", help));
+            }
             _ if !self.has_rates => {
                 let help = "give it some, or write `exempt` or `block`";
                 return Err(Wrong::new("the limit has no rates that could be overridden", help));
@@ -211,37 +216,5 @@ impl Quotas<'_> {
             rates.push(rate);
         }
         Ok(Allowance::Rates(Arc::from(rates)))
-    }
-}
-
-/// The rates in a text: between `;` or spaces, except that a burst belongs to the rate before it.
-fn split(text: &str) -> Vec<String> {
-    let mut rates: Vec<String> = Vec::new();
-    for piece in text.split(';') {
-        let mut burst = false;
-        for word in piece.split_whitespace() {
-            match rates.last_mut().filter(|_| burst || word == "burst") {
-                Some(rate) => {
-                    rate.push(' ');
-                    rate.push_str(word);
-                }
-                None => rates.push(word.to_owned()),
-            }
-            burst = word == "burst";
-        }
-    }
-    rates
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn splits_rates_and_keeps_bursts() {
-        assert_eq!(split("10/s"), ["10/s"]);
-        assert_eq!(split(" 10/s  3000/10m "), ["10/s", "3000/10m"]);
-        assert_eq!(split("10/s burst 50;3000/10m burst 1 5/h"), ["10/s burst 50", "3000/10m burst 1", "5/h"]);
-        assert_eq!(split("10/s;3000/10m"), ["10/s", "3000/10m"]);
     }
 }

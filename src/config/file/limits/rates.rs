@@ -136,9 +136,14 @@ fn zone(name: &str) -> Result<Calendar, Wrong> {
 
 fn rate(text: &str) -> Result<Rate, Wrong> {
     text.parse().map_err(|error| match error {
+        RateError::Form | RateError::Period(_) if let Some(rates) = several(text) => {
+            let message = format!("{} is not one rate but {}", quoted(text), rates.len());
+            Wrong::new(message, format!("write each of them as a text of its own: {rates:?}"))
+        }
         RateError::Form | RateError::Period(_) => {
             let help = meant(text).map_or(RATE.to_owned(), |rate| format!("did you mean \"{rate}\"? {RATE}"));
-            let period = text.rsplit('/').next().filter(|_| matches!(error, RateError::Period(_)));
+            let period =
+                text.split_once('/').map(|(_, period)| period).filter(|_| matches!(error, RateError::Period(_)));
             let why = period.map_or(String::new(), |period| format!(": {} is not a period", quoted(period.trim())));
             Wrong::new(format!("{} is not a rate{why}", quoted(text)), help)
         }
@@ -150,6 +155,35 @@ fn rate(text: &str) -> Result<Rate, Wrong> {
         }
         _ => Wrong::new(format!("{} is out of range", quoted(text)), "allowed: periods from 1s to 31d"),
     })
+}
+
+/// The rates in a text that was meant as a list of them.
+fn several(text: &str) -> Option<Vec<String>> {
+    let rates = match text.matches('/').count() {
+        0 | 1 => return None,
+        _ if text.contains([',', ';']) => text.split([',', ';']).map(|rate| rate.trim().to_owned()).collect(),
+        _ => split(text),
+    };
+    Some(rates).filter(|rates: &Vec<_>| rates.len() > 1)
+}
+
+/// The rates in a text: between `;` or spaces, except that a burst belongs to the rate before it.
+pub(super) fn split(text: &str) -> Vec<String> {
+    let mut rates: Vec<String> = Vec::new();
+    for piece in text.split(';') {
+        let mut burst = false;
+        for word in piece.split_whitespace() {
+            match rates.last_mut().filter(|_| burst || word == "burst") {
+                Some(rate) => {
+                    rate.push(' ');
+                    rate.push_str(word);
+                }
+                None => rates.push(word.to_owned()),
+            }
+            burst = word == "burst";
+        }
+    }
+    rates
 }
 
 /// `10/sec`, `10/1`, `10 per minute` and `10/Days` leave no doubt.
@@ -175,5 +209,13 @@ mod tests {
         assert_eq!(meant("10/Days").unwrap().to_string(), "10/day");
         assert_eq!(meant("10 per month").unwrap().to_string(), "10/month");
         assert_eq!(meant("ten/s"), None);
+    }
+
+    #[test]
+    fn splits_rates_and_keeps_bursts() {
+        assert_eq!(split("10/s"), ["10/s"]);
+        assert_eq!(split(" 10/s  3000/10m "), ["10/s", "3000/10m"]);
+        assert_eq!(split("10/s burst 50;3000/10m burst 1 5/h"), ["10/s burst 50", "3000/10m burst 1", "5/h"]);
+        assert_eq!(split("10/s;3000/10m"), ["10/s", "3000/10m"]);
     }
 }
