@@ -43,5 +43,6 @@ mod shared;
 mod stopping;
 mod stores;
 mod tidy;
+mod turns;
 mod warnings;
 mod watching;

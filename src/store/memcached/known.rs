@@ -22,6 +22,11 @@ use crate::limit::{Cell, Limit};
 /// For so long one gateway may know what another does not: what is owed may wait for a request that it can travel with,
 /// and as long as there is plenty of room, what was read answers those who ask next.
 pub(super) const MOMENT: Duration = Duration::from_millis(1);
+/// For so many microseconds after another gateway has charged a key, it is taken to go on.
+const SHARED: u64 = 1_000_000;
+/// As long as a key is shared, one part in so many of its quota may be admitted by one read. While a read and an exchange
+/// are under way that is twice as much for each gateway, and for seven others less than what has to be left for it.
+const BY_ONE_READ: u64 = 128;
 /// A job that was asked longer than this before another, and comes after it, is decided as of the other.
 const OVERTAKEN: Duration = Duration::from_millis(500);
 
@@ -51,6 +56,10 @@ pub(super) struct Known {
     pub(super) was_read: bool,
     /// When Memcached was asked for what is known now, if that is what a decision needs.
     read: Option<Instant>,
+    /// What was charged since something was read.
+    since_read: u64,
+    /// When it was last seen that another gateway has charged it.
+    shared: Option<Time>,
 }
 
 /// Where a cell is on its way to Memcached.
@@ -114,6 +123,8 @@ impl Known {
             fresh: false,
             was_read: false,
             read: None,
+            since_read: 0,
+            shared: None,
         }
     }
 
@@ -144,14 +155,29 @@ impl Known {
     }
 
     /// Whether it was read a moment before somebody asks who is `asking`, and no bucket has begun since. Who comes after
-    /// others that wait, waits with them: what they are charged comes first.
+    /// others that wait, waits with them: what they are charged comes first. Where other gateways admit as well, only a
+    /// little may be admitted before it is read again: else what they do not know of each other adds up.
     pub(super) fn was_just_read(&self, asking: Instant) -> bool {
-        self.waiting.is_empty() && self.read.is_some_and(|read| asking < read + MOMENT)
+        self.waiting.is_empty()
+            && self.read.is_some_and(|read| asking < read + MOMENT)
+            && !(self.is_shared() && self.since_read >= self.names.limit.capacity() / BY_ONE_READ)
+    }
+
+    /// Whether other gateways have charged it lately.
+    fn is_shared(&self) -> bool {
+        self.shared.is_some_and(|shared| self.now.micros().saturating_sub(shared.micros()) < SHARED)
+    }
+
+    /// Whether what is owed is to leave at once: other gateways charge it as well, and they either have little room left,
+    /// or replace the same value.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.is_shared() && (self.whole.is_some() || !self.has_plenty(&self.names.limit, 1))
     }
 
     /// Counts `cost`, and owes it to Memcached. It has been advanced to `now`.
     pub(super) fn charge(&mut self, limit: &Limit, now: Time, cost: u64) {
         limit.charge(&mut self.cell, now, cost);
+        self.since_read = self.since_read.saturating_add(cost);
         let Self { cell, debts, whole, .. } = self;
         for (place, bucket) in cell.newest(limit.rates()) {
             if debts.of(place, bucket).is_none() {
@@ -254,7 +280,11 @@ impl Known {
         filled.outrun =
             ops.iter().zip(answers).any(|(op, answer)| matches!(op, Op::Swap(..)) && *answer != Answer::Done);
         if let Some(whole) = whole {
-            filled.lost += whole.fill(cell, (&names.limit, *now), ops, answers);
+            let learned = whole.fill(cell, (&names.limit, *now), ops, answers);
+            filled.lost += learned.lost;
+            if learned.is_foreign {
+                self.shared = Some(*now);
+            }
         }
         let rates = names.limit.rates();
         let was_read = |place, bucket| {
@@ -266,6 +296,9 @@ impl Known {
         };
         filled.is_current = cell.newest(rates).all(|(place, bucket)| was_read(place, bucket));
         self.read = (filled.failed == 0 && filled.is_current && !filled.outrun).then_some(asked);
+        if self.read.is_some() {
+            self.since_read = 0;
+        }
         self.fresh = filled.failed == 0 && ops.iter().any(|op| matches!(op, Op::Count(..)));
         self.was_read |= self.fresh;
         filled
@@ -273,7 +306,7 @@ impl Known {
 
     /// Learns what a counter says, `None` if there is none; returns 1 if there should be one.
     fn learn(&mut self, place: usize, bucket: u64, said: Option<u64>, shrink: bool) -> u64 {
-        let Self { cell, debts, names, .. } = self;
+        let Self { cell, debts, names, now, shared, .. } = self;
         let mut lost = false;
         cell.correct(names.limit.rates(), place, bucket, |count| {
             // Others only add: less than what was there before and what is in doubt says that it has not arrived.
@@ -281,14 +314,17 @@ impl Known {
             let arrived = |debt: Debt| said.is_some_and(|said| said >= before(debt).saturating_add_signed(debt.doubt));
             let owed = debts.settle(place, bucket, arrived);
             let confirmed = count.saturating_add_signed(-owed);
-            let now = match said {
+            let there = match said {
                 Some(said) if shrink => said,
                 // Counters only grow: if one has shrunk, it was lost and begun anew.
                 Some(said) => said.max(confirmed),
                 None => confirmed,
             };
             lost = said.is_none() && confirmed > 0;
-            now.saturating_add_signed(owed)
+            if said.is_some_and(|said| said > confirmed) {
+                *shared = Some(*now);
+            }
+            there.saturating_add_signed(owed)
         });
         if lost {
             debts.owe(place, bucket, 0);

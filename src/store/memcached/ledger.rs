@@ -172,9 +172,11 @@ impl Ledger {
         known.stage = Stage::Idle;
         let is_confirmed = !filled.outrun && (filled.is_current || !self.strict);
         let outcomes = if filled.failed > 0 { SmallVec::new() } else { known.settle_claims(is_confirmed) };
-        let waiting = match filled.is_current {
+        // Who comes second in replacing a state tries again before it admits anything: with each admission that others do
+        // not know of they would be further apart. A new bucket that has begun meanwhile is read first as well.
+        let is_decidable = filled.failed > 0 || !filled.outrun;
+        let waiting = match filled.is_current && is_decidable {
             true => std::mem::take(&mut known.waiting),
-            // A new bucket has begun since it was asked for.
             false => SmallVec::new(),
         };
         if filled.failed > 0 {

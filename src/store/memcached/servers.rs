@@ -21,7 +21,7 @@ const COMMANDS: usize = 4;
 #[derive(Default)]
 pub(super) struct Server {
     pub(super) state: State,
-    /// Cells that somebody waits for.
+    /// Cells that somebody waits for, or whose debts other gateways have to know of.
     wanted: VecDeque<Place>,
     /// Cells that owe something.
     owing: VecDeque<Place>,
@@ -97,7 +97,8 @@ impl Server {
         if known.stage != Stage::Idle && !is_first {
             return;
         }
-        if !known.waiting.is_empty() || !known.claims.is_empty() {
+        let is_urgent = || may_owe && known.owes() && self.state == State::Up && known.is_urgent();
+        if !known.waiting.is_empty() || !known.claims.is_empty() || is_urgent() {
             self.wanted.push_back(cell);
         } else if may_owe && known.owes() {
             self.owing.push_back(cell);

@@ -3,6 +3,7 @@
 mod model;
 mod world;
 mod schedules;
+mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;

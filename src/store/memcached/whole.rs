@@ -37,6 +37,15 @@ enum Version {
     Of(u64),
 }
 
+/// What was learned from an exchange.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Learned {
+    /// How many states that should be there Memcached has lost: one at most.
+    pub(super) lost: u64,
+    /// Whether another gateway has replaced the state.
+    pub(super) is_foreign: bool,
+}
+
 /// Stands for a value: whoever has written it, the same value says the same.
 fn stand_in(value: &[u8]) -> u64 {
     Fingerprint::of(value).high()
@@ -91,16 +100,16 @@ impl Whole {
         ops.push(Op::Value);
     }
 
-    /// Takes over what Memcached answered; returns 1 if it has lost what it should know.
+    /// Takes over what Memcached answered.
     pub(super) fn fill(
         &mut self,
         cell: &mut Cell,
         (limit, now): (&Limit, Time),
         ops: &[Op],
         answers: &[Answer<'_>],
-    ) -> u64 {
+    ) -> Learned {
         let mut sent = None;
-        let mut lost = 0;
+        let mut learned = Learned::default();
         let mut was_read = false;
         for (op, answer) in ops.iter().zip(answers) {
             match (op, answer) {
@@ -110,14 +119,14 @@ impl Whole {
                     was_read = true;
                     // A state that nobody needs any more leaves Memcached by itself.
                     if !cell.is_whole_spent(limit.rates(), now) && self.version != Version::Unread {
-                        lost = u64::from(self.version != Version::Missing);
+                        learned.lost = u64::from(self.version != Version::Missing);
                         self.owe(0);
                     }
                     (self.version, self.doubt) = (Version::Missing, None);
                 }
                 (Op::Value, Answer::Value(value, Some(version))) => {
                     was_read = true;
-                    self.learn(cell, (limit, now), value, *version, sent);
+                    learned.is_foreign = self.learn(cell, (limit, now), value, *version, sent);
                 }
                 _ => {}
             }
@@ -126,10 +135,10 @@ impl Whole {
             // It has been written, and which version that is has yet to be read.
             (self.version, self.value) = (Version::Written, stand_in(value));
         }
-        lost
+        learned
     }
 
-    /// Learns the state that is there now.
+    /// Learns the state that is there now; returns whether another gateway has left it.
     fn learn(
         &mut self,
         cell: &mut Cell,
@@ -137,12 +146,12 @@ impl Whole {
         value: &[u8],
         version: u64,
         sent: Option<&Vec<u8>>,
-    ) {
+    ) -> bool {
         let before = std::mem::replace(&mut self.value, stand_in(value));
         self.version = Version::Of(version);
         let doubt = self.doubt.take();
         if before == self.value || sent.is_some_and(|sent| *sent == value) {
-            return;
+            return false;
         }
         if let Some((cost, sent)) = doubt {
             let is_there = sent == value;
@@ -152,13 +161,14 @@ impl Whole {
                 self.owed = self.owed.map(|owed| owed.saturating_sub(cost)).filter(|owed| *owed != 0);
             }
             if is_there {
-                return;
+                return false;
             }
         }
         let rates = limit.rates();
         let Some(mut theirs) = Cell::restore(rates, now, value) else {
             // A value that is not ours is overwritten.
-            return self.owe(0);
+            self.owe(0);
+            return false;
         };
         theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
         match self.owed {
@@ -172,6 +182,7 @@ impl Whole {
             Some(0) | None => self.owed = None,
         }
         *cell = theirs;
+        true
     }
 
     /// Whether what was given back last was charged so long ago that it may have left by itself.

@@ -1,0 +1,201 @@
+//! Gateways that are asked in turns, by a client that sends one request after another, over networks whose delays are
+//! known to the microsecond.
+
+use std::collections::VecDeque;
+
+use super::world::{Step, World};
+use super::*;
+use crate::store::memcached::known::MOMENT;
+use crate::store::memcached::servers::Due;
+
+const QUOTA: u64 = 200;
+/// Microseconds that a request and its answer take between client and gateway.
+const CLIENT: u64 = 50;
+/// Microseconds from a gateway to Memcached.
+const NEAR: u64 = 30;
+
+/// Gateways that share one Memcached, and how long it takes them to reach it.
+struct Network {
+    world: World,
+    lanes: Vec<Lane>,
+    limit: Arc<Limit>,
+    key: Fingerprint,
+}
+
+/// The way of one gateway to Memcached.
+struct Lane {
+    /// Microseconds for one direction.
+    way: u64,
+    /// When each exchange that is under way was sent, and whether it has been executed.
+    under_way: VecDeque<(u64, bool)>,
+    /// When what is owed leaves.
+    departure: Option<u64>,
+}
+
+impl Network {
+    fn new(kind: usize, mode: (OnError, bool), ways: &[u64]) -> Self {
+        let limit = limit(kind, QUOTA);
+        let key = key_on(0, 1, &limit);
+        let mut world = World::new(ways.len(), 1, mode, vec![vec![wish(&limit, key)]]);
+        (0..ways.len()).for_each(|gateway| world.connect(gateway, 0));
+        let lane = |way: &u64| Lane { way: *way, under_way: VecDeque::new(), departure: None };
+        Self { world, lanes: ways.iter().map(lane).collect(), limit, key }
+    }
+
+    fn now(&self) -> u64 {
+        self.world.now.micros()
+    }
+
+    fn admitted(&self) -> u64 {
+        admitted(&self.world.decided, self.key)
+    }
+
+    /// Sends what is due.
+    fn send(&mut self) {
+        let now = self.now();
+        for (gateway, lane) in self.lanes.iter_mut().enumerate() {
+            loop {
+                match self.world.gateways[gateway].ledger.due(0) {
+                    Due::Never => break,
+                    Due::Soon if now < *lane.departure.get_or_insert(now + micros(MOMENT)) => break,
+                    Due::Now | Due::Soon => {
+                        lane.departure = None;
+                        self.world.run(&Step::Send(gateway, 0));
+                        lane.under_way.push_back((now, false));
+                    }
+                }
+            }
+        }
+    }
+
+    /// When something happens next on the way of this gateway.
+    fn next(lane: &Lane) -> Option<u64> {
+        let executed = lane.under_way.iter().find(|(_, executed)| !executed).map(|(sent, _)| sent + lane.way);
+        let answered = lane.under_way.front().map(|(sent, _)| sent + 2 * lane.way);
+        [executed, answered, lane.departure].into_iter().flatten().min()
+    }
+
+    /// Lets time pass until then, or until one more is decided; returns whether that is so.
+    fn pass(&mut self, until: u64) -> bool {
+        let decided = self.world.decided.len();
+        loop {
+            self.send();
+            if self.world.decided.len() > decided {
+                return true;
+            }
+            let next = self.lanes.iter().enumerate().filter_map(|(gateway, lane)| Some((Self::next(lane)?, gateway)));
+            let Some((at, gateway)) = next.min().filter(|(at, _)| *at <= until) else {
+                self.world.run(&Step::Tick(until.saturating_sub(self.now())));
+                return false;
+            };
+            self.world.run(&Step::Tick(at.saturating_sub(self.now())));
+            let lane = &mut self.lanes[gateway];
+            let now = self.world.now.micros();
+            if let Some(exchange) =
+                lane.under_way.iter_mut().find(|(sent, executed)| !executed && sent + lane.way <= now)
+            {
+                exchange.1 = true;
+                self.world.run(&Step::Execute(gateway, 0));
+            }
+            if lane.under_way.front().is_some_and(|(sent, executed)| *executed && sent + 2 * lane.way <= now) {
+                lane.under_way.pop_front();
+                self.world.run(&Step::Answer(gateway, 0));
+            }
+        }
+    }
+
+    /// Asks this gateway for one, and waits for the answer.
+    fn turn(&mut self, gateway: usize) {
+        self.pass(self.now() + CLIENT);
+        self.ask(gateway);
+    }
+
+    /// The same without any way between them.
+    fn ask(&mut self, gateway: usize) {
+        self.world.ask(gateway, vec![wish(&self.limit, self.key)]);
+        let is_answered = self.world.decided.last().is_some_and(|last| last.asked == self.world.now)
+            || self.pass(self.now() + 1_000_000);
+        assert!(is_answered, "nobody answers");
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap()
+}
+
+/// One more for each gateway but the one that is asked: what it has admitted last may not have arrived.
+fn most(gateways: usize) -> u64 {
+    QUOTA + gateways as u64 - 1
+}
+
+#[test]
+fn in_turns_hardly_more_than_the_limit_is_admitted() {
+    for kind in 0..KINDS {
+        for gateways in [2, 3, 4, 8] {
+            for pause in [0, 200, 500, 1_000, 2_000] {
+                let mut network = Network::new(kind, LOCAL, &vec![NEAR; gateways]);
+                for gateway in (0..gateways).cycle().take(240) {
+                    network.turn(gateway);
+                    network.pass(network.now() + pause);
+                }
+                let admitted = network.admitted();
+                assert!(
+                    (QUOTA..=most(gateways)).contains(&admitted),
+                    "{admitted} admitted by {gateways} gateways, way to count {kind}, pause {pause}"
+                );
+            }
+        }
+    }
+}
+
+/// While there is plenty of room, requests need not wait for Memcached. So a client that is fast enough could use up the
+/// rest at one gateway before the others know.
+#[test]
+fn who_is_faster_than_the_gateways_learn_gets_little_more() {
+    for kind in [0, 1, 2, 6, 7] {
+        for requests in [10, 50, 150] {
+            let mut network = Network::new(kind, LOCAL, &[NEAR; 8]);
+            // They all know that others charge the key as well.
+            (0..32).for_each(|turn| network.turn(turn % 8));
+            for gateway in (0..8).cycle().take(400 * 8 / requests) {
+                (0..requests).for_each(|_| network.ask(gateway));
+            }
+            let admitted = network.admitted();
+            assert!(
+                (QUOTA..=most(8)).contains(&admitted),
+                "{admitted} admitted, way to count {kind}, {requests} requests at a time"
+            );
+        }
+    }
+}
+
+/// Somebody's choice of a gateway, how many requests it gets, and the pauses after each.
+fn turns() -> impl Strategy<Value = Vec<(usize, usize, u64)>> {
+    let pause = prop_oneof![4 => Just(0_u64), 2 => 0..300_u64, 2 => 0..3_000_u64];
+    prop::collection::vec((0..8_usize, prop_oneof![3 => Just(1_usize), 1 => 1..40_usize], pause), 30..400)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// However a client that sends one request after another picks gateways and moments, and however far they are.
+    #[test]
+    fn no_choice_of_gateways_and_moments_gets_more(
+        kind in 0..KINDS,
+        ways in prop::collection::vec(prop_oneof![3 => 10..100_u64, 1 => 10..4_000_u64], 2..=8),
+        turns in turns(),
+    ) {
+        let mut network = Network::new(kind, LOCAL, &ways);
+        let begun = network.now();
+        for (gateway, requests, pause) in turns {
+            for _ in 0..requests {
+                network.turn(gateway % ways.len());
+                network.pass(network.now() + pause);
+            }
+        }
+        // A bucket drains meanwhile.
+        let drained = if kind == BUCKET { (network.now() - begun) * QUOTA / 60_000_000 + 1 } else { 0 };
+        let admitted = network.admitted();
+        prop_assert!(admitted <= most(ways.len()) + drained, "{admitted} admitted");
+    }
+}

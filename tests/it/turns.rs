@@ -1,0 +1,81 @@
+//! Several gateways that a client asks in turns, one request after another, as through a balancer that goes round.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::harness::{Client, Fault, Gateway, Memcached, Mode, align, alone};
+use crate::shared::{PATIENT, gateways};
+
+const QUOTA: usize = 200;
+/// A limit for each way to count, by the path that it is for.
+const LIMITS: [(&str, &str); 6] = [
+    ("sliding", "rates = [\"200/h\"]"),
+    ("precise", "rates = [\"200/h\"]\nprecision = 10"),
+    ("calendar", "rates = [\"200/day\"]"),
+    ("fixed", "rates = [\"200/h\"]\nstrategy = \"fixed-window\""),
+    ("moving", "rates = [\"200/h\"]\nstrategy = \"moving-window\""),
+    // One token in 18 s.
+    ("bucket", "rates = [\"200/h\"]\nstrategy = \"token-bucket\""),
+];
+
+fn limits() -> String {
+    let limit = |(name, more): &(&str, &str)| {
+        let limit = format!("[limits.{name}]\nkey = \"global\"\n{more}\n");
+        format!("{limit}[[routes]]\npath = \"/{name}\"\nlimits = [{name:?}]\nrespond = {{ status = 200 }}\n")
+    };
+    LIMITS.iter().map(limit).collect()
+}
+
+/// Asks them in turns until each has refused, at least; returns how many were admitted.
+fn in_turns(clients: &mut [Client], path: &str, pause: Duration) -> usize {
+    let mut admitted = 0;
+    for turn in 0..QUOTA + 4 * clients.len() {
+        let at = turn % clients.len();
+        match clients[at].get(path).status {
+            200 => admitted += 1,
+            429 => {}
+            other => panic!("{other}"),
+        }
+        if !pause.is_zero() {
+            sleep(pause);
+        }
+    }
+    admitted
+}
+
+#[test]
+fn in_turns_gateways_admit_hardly_more_than_the_limit() {
+    let _alone = alone();
+    for count in [2, 4, 8] {
+        for pause in [Duration::ZERO, Duration::from_micros(200)] {
+            let memcached = Memcached::start();
+            let gateways = gateways(count, &format!("{}{}", memcached.store_with(PATIENT), limits()));
+            let mut clients: Vec<_> = gateways.iter().map(Gateway::client).collect();
+            align(Duration::from_hours(1), Duration::from_mins(1));
+            for (name, _) in LIMITS {
+                let admitted = in_turns(&mut clients, &format!("/{name}"), pause);
+                println!("{count} gateways, {name}, pause {pause:?}: {admitted}");
+                // What each other gateway has admitted last may be on its way. Of a bucket a few tokens drip in.
+                assert!(
+                    (QUOTA..QUOTA + count + 2).contains(&admitted),
+                    "{admitted} admitted by {count} gateways, {name}, pause {pause:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn in_turns_a_gateway_that_is_far_from_memcached_falls_behind_nobody() {
+    let _alone = alone();
+    let memcached = Memcached::start();
+    let far = Fault::start(memcached.address, Mode::Slow(Duration::from_millis(3)));
+    let config = |server| format!("[store]\ntype = \"memcached\"\nservers = [\"{server}\"]\n{PATIENT}{}", limits());
+    let gateways = [Gateway::start(&config(memcached.address)), Gateway::start(&config(far.address))];
+    let mut clients = gateways.each_ref().map(Gateway::client);
+    align(Duration::from_hours(1), Duration::from_mins(1));
+    for (name, _) in LIMITS {
+        let admitted = in_turns(&mut clients, &format!("/{name}"), Duration::ZERO);
+        assert!((QUOTA..=QUOTA + 2).contains(&admitted), "{admitted} admitted, {name}");
+    }
+}
