@@ -103,8 +103,8 @@ where
     beside.spawn_local(async move { watching.watch().await });
     let mut builder = http1::Builder::new();
     // Not `pipeline_flush`: between requests a recording relies on what was answered being out once it is flushed.
-    // One write per response: the head and a small body go out together. Half-closed clients are dropped all the
-    // same, by `poll_gone`.
+    // One write per response: the head and a small body go out together. What becomes of clients that send no more is
+    // decided by `poll_gone` and the register.
     builder.max_header_size(limits.max_header_size).writev(false).half_close(true);
     let door = Door { builder: Rc::new(builder), connections: connections.clone(), connected };
 

@@ -45,6 +45,10 @@ pub(super) struct Slot {
     unread: Cell<bool>,
     /// Whether the client has yet to take what is to be sent.
     unsent: Cell<bool>,
+    /// Whether anything of the answer to the request under way has gone out.
+    answered: Cell<bool>,
+    /// The tick at which it was seen that the client sends no more, or at which the request began that came before.
+    closed_at: Cell<Option<u64>>,
     /// Whether the bytes of the request are kept.
     kept: Cell<bool>,
     /// Whether the last answer might be given again.
@@ -61,12 +65,17 @@ pub(super) struct Connections {
     length: Duration,
     header_ticks: u64,
     idle_ticks: u64,
+    half_closed_ticks: u64,
     all_gone: Notify,
 }
 
 /// Limits are looked at this often, so one is overrun by an eighth of the shorter one at most.
 const LOOKS_PER_LIMIT: u32 = 8;
 const TICK_RANGE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+/// How long a client that sends no more waits for the beginning of its answer. It may have gone away altogether, which
+/// looks the same until something is sent to it.
+const HALF_CLOSED: Duration = Duration::from_secs(1);
 
 impl Connections {
     /// A register that allows a request head `header_timeout`, and a connection `idle_timeout` between requests.
@@ -80,6 +89,7 @@ impl Connections {
             length,
             header_ticks: ticks(header_timeout).saturating_add(1),
             idle_ticks: ticks(idle_timeout).saturating_add(1),
+            half_closed_ticks: ticks(HALF_CLOSED).saturating_add(1),
             all_gone: Notify::new(),
         })
     }
@@ -93,6 +103,8 @@ impl Connections {
             ambiguous: Cell::new(false),
             unread: Cell::new(false),
             unsent: Cell::new(false),
+            answered: Cell::new(false),
+            closed_at: Cell::new(None),
             kept: Cell::new(false),
             may_repeat: Cell::new(false),
             waker: RefCell::new(None),
@@ -119,9 +131,21 @@ impl Connections {
                 match slot.phase.get() {
                     Phase::Fresh | Phase::Head if age >= self.header_ticks => slot.end(End::Now),
                     Phase::Idle if age >= self.idle_ticks => slot.end(End::Now),
+                    Phase::Busy => self.look_half_closed(slot),
                     _ => {}
                 }
             }
+        }
+    }
+
+    /// Ends a connection whose client sends no more and has waited for its answer for long enough. Once this has begun
+    /// the client gets all of it, unless its connection turns out to be gone.
+    fn look_half_closed(&self, slot: &Slot) {
+        let Some(since) = slot.closed_at.get() else { return };
+        if slot.answered.get() {
+            slot.wake();
+        } else if self.tick.get() - since >= self.half_closed_ticks {
+            slot.end(End::Now);
         }
     }
 
@@ -175,6 +199,9 @@ impl Slot {
     /// Bytes have gone to the client, or have to wait for it.
     pub(super) fn sent(&self, all: bool) {
         self.unsent.set(!all);
+        if all {
+            self.answered.set(true);
+        }
         // The last of a response is on its way after its request is over: that is not idle time.
         if all && self.phase.get() == Phase::Idle {
             self.enter(Phase::Idle);
@@ -191,6 +218,16 @@ impl Slot {
         self.phase.get() == Phase::Busy && !self.unread.get()
     }
 
+    /// The client sends no more; whether it still takes an answer is not known.
+    pub(super) fn half_closed(&self) {
+        self.closed_at.set(Some(self.register.tick.get()));
+    }
+
+    /// Whether it is known that the client sends no more.
+    pub(super) fn is_half_closed(&self) -> bool {
+        self.closed_at.get().is_some()
+    }
+
     /// Bytes have come that nobody reads yet.
     pub(super) fn unread(&self) {
         self.unread.set(true);
@@ -199,6 +236,11 @@ impl Slot {
     /// A request has begun; it is over when what is returned is dropped.
     pub(super) fn begin(self: &Rc<Self>) -> Busy {
         self.enter(Phase::Busy);
+        self.answered.set(false);
+        if self.is_half_closed() {
+            // It came with an earlier one. Each has its time.
+            self.half_closed();
+        }
         Busy(self.clone())
     }
 
@@ -214,6 +256,10 @@ impl Slot {
 
     fn end(&self, end: End) {
         self.end.set(Some(end));
+        self.wake();
+    }
+
+    fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }

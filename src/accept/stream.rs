@@ -98,13 +98,22 @@ pub(super) fn poll_gone(stream: &Shared, slot: &Slot, cx: &mut Context<'_>) -> P
     if !slot.is_watched() {
         return Poll::Pending;
     }
+    if slot.is_half_closed() {
+        // The end can be read from now on, so there is nothing to wait for; the register has this asked now and then.
+        let failed = !matches!(stream.borrow().take_error(), Ok(None));
+        return if failed { Poll::Ready(()) } else { Poll::Pending };
+    }
     let mut byte = [0];
     match ready!(stream.borrow().poll_peek(cx, &mut ReadBuf::new(&mut byte))) {
-        Ok(0) | Err(_) => Poll::Ready(()),
+        Ok(0) => {
+            slot.half_closed();
+            Poll::Pending
+        }
         Ok(_) => {
             slot.unread();
             Poll::Pending
         }
+        Err(_) => Poll::Ready(()),
     }
 }
 

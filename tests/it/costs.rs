@@ -97,6 +97,9 @@ fn who_goes_away_before_the_response_pays_for_one() {
             client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
             upstream.wait_connections(gone);
         }
+        // Whoever sends no more might still take its answer, and is waited for.
+        let abandoned = || gateway.log().iter().filter(|line| line.contains("\"abandoned\"")).count();
+        until("they count as gone", Duration::from_secs(10), || abandoned() == 3);
         let routes = "[[routes]]\npath = \"/look\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";
         gateway.reload("", &format!("{store}{}{}{routes}", limit(""), everything(&upstream)));
         gateway.wait_message("reloaded");

@@ -18,6 +18,7 @@ mod failures;
 mod faults;
 mod flights;
 mod forwarding;
+mod half_close;
 mod harness;
 mod headers;
 mod key_parts;

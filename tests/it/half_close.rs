@@ -1,0 +1,119 @@
+//! Clients that send no more once their request is out, as `printf ... | nc` does: they look as if they had gone away.
+
+use std::net::Shutdown;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+
+use crate::harness::{Client, Gateway, Upstream, alone, reply, until};
+
+const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+fn half_closed(gateway: &Gateway, requests: &str) -> Client {
+    let mut client = gateway.client();
+    client.send(requests);
+    client.wire.stream().shutdown(Shutdown::Write).unwrap();
+    client
+}
+
+/// An upstream that sends these pieces, each after such a pause, and tells when its connection has ended.
+fn slow(pieces: &'static [(u64, &'static str)]) -> (Upstream, Arc<Mutex<Option<Instant>>>) {
+    let ended = Arc::new(Mutex::new(None));
+    let end = Arc::clone(&ended);
+    let up = Upstream::raw(move |mut wire, _| {
+        let _ = wire.head();
+        for (pause, piece) in pieces {
+            sleep(Duration::from_millis(*pause));
+            if wire.write(piece.as_bytes()).is_err() {
+                break;
+            }
+        }
+        wire.rest();
+        *end.lock().unwrap() = Some(Instant::now());
+    });
+    (up, ended)
+}
+
+#[test]
+fn it_gets_an_answer_that_begins_within_a_second() {
+    let _alone = alone();
+    let (up, _) = slow(&[(500, "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nanswer")]);
+    let gateway = Gateway::start(&up.everything());
+    let mut client = half_closed(&gateway, ASK);
+    assert_eq!(client.response(false).text(), "answer");
+    assert!(client.closed().is_empty());
+}
+
+#[test]
+fn it_gets_all_of_an_answer_that_has_begun() {
+    let _alone = alone();
+    let (up, _) = slow(&[(0, "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nans"), (3000, "wer")]);
+    let gateway = Gateway::start(&up.everything());
+    let mut client = half_closed(&gateway, ASK);
+    assert_eq!(client.response(false).text(), "answer");
+}
+
+#[test]
+fn it_gets_the_answers_of_all_its_requests() {
+    let up = Upstream::start(|request| reply(200, &request.target));
+    let gateway = Gateway::start(&up.everything());
+    let requests = ["/1", "/2", "/3"].map(|path| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    let mut client = half_closed(&gateway, &requests.concat());
+    for path in ["/1", "/2", "/3"] {
+        assert_eq!(client.response(false).text(), path);
+    }
+    assert!(client.closed().is_empty());
+}
+
+#[test]
+fn it_gets_what_the_gateway_answers_itself() {
+    let route = "[[routes]]\npath = \"/*\"\nrespond = { status = 200, body = \"here\" }\n";
+    let gateway = Gateway::start(route);
+    for _ in 0..20 {
+        assert_eq!(half_closed(&gateway, ASK).response(false).text(), "here");
+    }
+}
+
+#[test]
+fn without_an_answer_within_a_second_it_counts_as_gone() {
+    let _alone = alone();
+    let (up, ended) = slow(&[]);
+    let gateway = Gateway::start(&up.everything());
+    let begun = Instant::now();
+    let mut client = half_closed(&gateway, ASK);
+    assert!(client.closed().is_empty());
+    until("the upstream is left", Duration::from_secs(5), || ended.lock().unwrap().is_some());
+    let waited = ended.lock().unwrap().unwrap() - begun;
+    assert!((Duration::from_millis(950)..Duration::from_secs(4)).contains(&waited), "{waited:?}");
+    let line = gateway.wait_message("request");
+    assert_eq!((&line["outcome"], &line["status"]), (&"abandoned".into(), &0.into()), "{line}");
+}
+
+#[test]
+fn a_client_that_is_gone_in_the_middle_of_its_answer_frees_the_upstream() {
+    let (go_on, gone) = channel::<()>();
+    let gone = Mutex::new(gone);
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
+    let up = Upstream::raw(move |mut wire, _| {
+        let _ = wire.head();
+        let _ = wire.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nbegin");
+        let _ = gone.lock().unwrap().recv();
+        wire.rest();
+        tell.lock().unwrap().send(()).unwrap();
+    });
+    let gateway = Gateway::start(&up.everything());
+    let mut client = gateway.client();
+    client.send(ASK);
+    client.try_head().unwrap();
+    // Nothing is sent to it any more, so only a reset tells.
+    client.wire.stream().shutdown(Shutdown::Write).unwrap();
+    sleep(Duration::from_millis(50));
+    SockRef::from(client.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(client);
+    go_on.send(()).unwrap();
+    told.recv_timeout(Duration::from_secs(10)).expect("the upstream is held for nobody");
+}
