@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio::task::spawn_local;
 
 use crate::gateway::Kept;
+use crate::log::DroppedLines;
 use crate::respond;
 use crate::store::Store;
 use crate::tally::Counter;
@@ -29,6 +30,8 @@ pub struct View {
     pub kept: Arc<Kept>,
     /// Where counters live.
     pub store: Arc<Store>,
+    /// Log lines that nobody read in time.
+    pub dropped_lines: DroppedLines,
     /// Whether new requests are welcome: not while draining.
     pub ready: AtomicBool,
     /// Reloads that were carried out.

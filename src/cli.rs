@@ -127,18 +127,25 @@ pub fn run() -> ExitCode {
             ExitCode::SUCCESS
         }
         Some(Command::Explain(asked)) => explained(&config, asked),
-        None => {
-            let logging = match log::start(&config.log) {
-                Ok(logging) => logging,
-                Err(error) => return failed(&error),
-            };
-            let ended = serve::run(&path, config);
-            drop(logging);
-            match ended {
-                Ok(Stopped::Drained) => ExitCode::SUCCESS,
-                Ok(Stopped::AtOnce) => ExitCode::FAILURE,
-                Err(error) => failed(&error),
-            }
+        None => serve(&path, config),
+    }
+}
+
+fn serve(path: &Path, config: Config) -> ExitCode {
+    let logging = match log::start(&config.log) {
+        Ok(logging) => logging,
+        Err(error) => {
+            complain(&in_full(&error));
+            return ExitCode::FAILURE;
+        }
+    };
+    match serve::run(path, config, logging.dropped()) {
+        Ok(Stopped::Drained) => ExitCode::SUCCESS,
+        Ok(Stopped::AtOnce) => ExitCode::FAILURE,
+        Err(error) => {
+            // By way of the log: if nobody reads standard error any more, the process ends all the same.
+            logging.write(&format!("{}\n", in_full(&error)));
+            ExitCode::FAILURE
         }
     }
 }
@@ -161,7 +168,8 @@ fn explained(config: &Config, asked: Explain) -> ExitCode {
     }
 }
 
-fn failed(error: &dyn std::error::Error) -> ExitCode {
+/// An error with its causes.
+fn in_full(error: &dyn std::error::Error) -> String {
     let mut text = format!("error: {error}");
     let mut source = error.source();
     while let Some(cause) = source {
@@ -169,8 +177,7 @@ fn failed(error: &dyn std::error::Error) -> ExitCode {
         let _ = write!(text, ": {cause}");
         source = cause.source();
     }
-    complain(&text);
-    ExitCode::FAILURE
+    text
 }
 
 fn complain(text: &str) {

@@ -36,9 +36,9 @@ pub mod account;
 // The whole.
 pub mod gateway;
 pub mod exchange;
+pub mod log;
 pub mod admin;
 pub mod echo;
-pub mod log;
 pub mod serve;
 pub mod describe;
 pub mod explain;

@@ -1,22 +1,64 @@
 //! Where log lines go: to standard error, pretty for people or as JSON, written by a thread of their own.
+//!
+//! A reader of standard error that stops, as in `gateway 2>&1 | less`, must not stop requests: lines are dropped then, and
+//! counted.
 
-use std::io::{self, IsTerminal};
+mod queue;
 
-use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt;
+use tracing_subscriber::fmt as lines;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use crate::config::{Log, LogFormat};
 
-/// Starts logging. Lines that are still on their way are written when the guard is dropped.
+use queue::Queue;
+
+/// The log while it is open. Lines that are still on their way are written when it is dropped, unless nobody reads them.
+#[derive(Debug)]
+pub struct Logging(Arc<Queue>);
+
+/// How many lines were dropped.
+#[derive(Clone, Debug)]
+pub struct DroppedLines(Arc<Queue>);
+
+/// Why there is no log.
+#[derive(Debug)]
+pub enum LogError {
+    /// There is one already.
+    Twice(TryInitError),
+    /// The system refuses a thread.
+    System(io::Error),
+}
+
+impl fmt::Display for LogError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Twice(error) => write!(f, "cannot open the log: {error}"),
+            Self::System(error) => write!(f, "cannot open the log: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for LogError {}
+
+impl From<TryInitError> for LogError {
+    fn from(error: TryInitError) -> Self {
+        Self::Twice(error)
+    }
+}
+
+/// Starts logging.
 ///
 /// # Errors
-/// When logging was started before.
-pub fn start(config: &Log) -> Result<WorkerGuard, TryInitError> {
-    // Not lossy: under pressure requests wait for the log rather than the log loses lines.
-    let (writer, guard) = NonBlockingBuilder::default().lossy(false).finish(io::stderr());
+/// When logging was started before, or there is no thread to be had for it.
+pub fn start(config: &Log) -> Result<Logging, LogError> {
+    let report = |lines| tracing::warn!(lines, "log lines were dropped: standard error was not read fast enough");
+    let queue = Queue::start(io::stderr(), report).map_err(LogError::System)?;
     let filter = LevelFilter::from_level(config.level);
     let registry = tracing_subscriber::registry().with(filter);
     let pretty = match config.format {
@@ -24,11 +66,38 @@ pub fn start(config: &Log) -> Result<WorkerGuard, TryInitError> {
         LogFormat::Pretty => true,
         LogFormat::Json => false,
     };
+    let writer = queue.clone();
     if pretty {
         let colours = io::stderr().is_terminal();
-        registry.with(fmt::layer().with_ansi(colours).with_target(false).with_writer(writer)).try_init()?;
+        registry.with(lines::layer().with_ansi(colours).with_target(false).with_writer(writer)).try_init()?;
     } else {
-        registry.with(fmt::layer().json().flatten_event(true).with_target(false).with_writer(writer)).try_init()?;
+        registry.with(lines::layer().json().flatten_event(true).with_target(false).with_writer(writer)).try_init()?;
     }
-    Ok(guard)
+    Ok(Logging(queue))
+}
+
+impl Logging {
+    /// Writes a text after all lines so far.
+    pub fn write(&self, text: &str) {
+        // A queue takes or drops what it is given.
+        let _ = (&*self.0).write_all(text.as_bytes());
+    }
+
+    /// Counts the lines that are dropped.
+    pub fn dropped(&self) -> DroppedLines {
+        DroppedLines(self.0.clone())
+    }
+}
+
+impl Drop for Logging {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl DroppedLines {
+    /// How many so far.
+    pub fn count(&self) -> u64 {
+        self.0.dropped()
+    }
 }

@@ -28,6 +28,7 @@ use crate::echo;
 use crate::exchange::{Caller, Snapshots, Worker};
 use crate::forward::Pools;
 use crate::gateway::{Gateway, Kept};
+use crate::log::DroppedLines;
 use crate::store::Store;
 use crate::tally::Counter;
 
@@ -85,7 +86,7 @@ pub enum Stopped {
 ///
 /// # Errors
 /// When it cannot start, or one of its workers fails.
-pub fn run(path: &Path, config: Config) -> Result<Stopped, StartError> {
+pub fn run(path: &Path, config: Config, dropped_lines: DroppedLines) -> Result<Stopped, StartError> {
     let workers = match config.server.workers {
         0 => available_parallelism().map_or(1, usize::from),
         workers => workers,
@@ -120,6 +121,7 @@ pub fn run(path: &Path, config: Config) -> Result<Stopped, StartError> {
     let view = Arc::new(View {
         kept,
         store,
+        dropped_lines,
         ready: AtomicBool::new(true),
         reloaded: Counter::default(),
         refused: Counter::default(),

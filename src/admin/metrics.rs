@@ -55,6 +55,12 @@ pub fn text(view: &View) -> String {
             MetricType::COUNTER,
             [counter(view.reloaded.get(), &[("result", "ok")]), counter(view.refused.get(), &[("result", "refused")])],
         ),
+        family(
+            "gateway_log_dropped_total",
+            "Log lines that were dropped, because standard error was not read fast enough or could not be written.",
+            MetricType::COUNTER,
+            [counter(view.dropped_lines.count(), &[])],
+        ),
     ];
     families.extend(store(&view.store));
     families.retain(|family| !family.get_metric().is_empty());

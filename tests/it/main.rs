@@ -26,6 +26,7 @@ mod keys;
 mod life;
 mod limits;
 mod long_keys;
+mod log_reader;
 mod malformed;
 mod methods;
 mod named_files;

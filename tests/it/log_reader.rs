@@ -1,0 +1,129 @@
+//! Nobody has to read the log: requests never wait for it, what there is no room for is counted, and the end is the end.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::harness::{Client, until};
+
+/// A gateway whose log is read only where a test does it.
+struct Unread {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    http: SocketAddr,
+    admin: SocketAddr,
+}
+
+impl Unread {
+    fn start(log: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("gateway.toml");
+        let text = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\nworkers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n[log]\n{log}\n\
+             [[routes]]\npath = \"/*\"\nrespond = {{ status = 200 }}\n"
+        );
+        std::fs::write(&config, text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
+        command.arg("--config").arg(&config).stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let unknown = SocketAddr::from(([0; 4], 0));
+        let mut gateway = Self { child, stderr, http: unknown, admin: unknown };
+        gateway.http = gateway.listening();
+        gateway.admin = gateway.listening();
+        gateway
+    }
+
+    fn listening(&mut self) -> SocketAddr {
+        self.find("listening")["address"].as_str().unwrap().parse().unwrap()
+    }
+
+    /// Reads on to the next line with this message.
+    fn find(&mut self, message: &str) -> Value {
+        loop {
+            let mut line = String::new();
+            assert!(self.stderr.read_line(&mut line).unwrap() > 0, "the log ends before {message:?}");
+            let line: Value = serde_json::from_str(&line).unwrap();
+            if line["message"] == message {
+                return line;
+            }
+        }
+    }
+
+    fn dropped(&self) -> u64 {
+        let text = Client::connect(self.admin).get("/metrics");
+        let line = text.text().lines().find_map(|line| line.strip_prefix("gateway_log_dropped_total "));
+        line.unwrap().parse().unwrap()
+    }
+
+    fn wait_exit(&mut self) -> Option<i32> {
+        let mut code = None;
+        until("it ends", Duration::from_secs(20), || {
+            code = self.child.try_wait().unwrap();
+            code.is_some()
+        });
+        code.unwrap().code()
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The path of a request whose log line is long.
+fn long_path() -> String {
+    format!("/{}", "a".repeat(16_000))
+}
+
+#[test]
+fn requests_never_wait_for_whoever_reads_the_log() {
+    let mut gateway = Unread::start("");
+    let mut clients = [(); 4].map(|()| Client::connect(gateway.http));
+    let path = long_path();
+    // A pipe holds four lines, the gateway some hundreds.
+    for _ in 0..250 {
+        for client in &mut clients {
+            assert_eq!(client.get(&path).status, 200);
+        }
+    }
+    let dropped = gateway.dropped();
+    assert!((500..1000).contains(&dropped), "{dropped} lines were dropped");
+
+    // Who reads on is told, after what there was room for, and then finds every line again.
+    let told = gateway.find("log lines were dropped: standard error was not read fast enough");
+    assert_eq!((&told["lines"], &told["level"]), (&dropped.into(), &"WARN".into()));
+    assert_eq!(clients[0].get("/afterwards").status, 200);
+    while gateway.find("request")["path"] != "/afterwards" {}
+    assert_eq!(gateway.dropped(), dropped);
+}
+
+#[test]
+fn a_log_that_nobody_reads_does_not_delay_the_end() {
+    let mut gateway = Unread::start("");
+    let mut client = Client::connect(gateway.http);
+    let path = long_path();
+    (0..20).for_each(|_| assert_eq!(client.get(&path).status, 200));
+    let asked = Instant::now();
+    kill_process(Pid::from_child(&gateway.child), Signal::TERM).unwrap();
+    assert_eq!(gateway.wait_exit(), Some(0));
+    assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
+}
+
+#[test]
+fn a_log_whose_reader_has_gone_is_counted_too() {
+    let mut gateway = Unread::start("");
+    // The other end of the pipe.
+    gateway.stderr = BufReader::new(Command::new("true").stderr(Stdio::piped()).spawn().unwrap().stderr.unwrap());
+    let mut client = Client::connect(gateway.http);
+    (0..20).for_each(|_| assert_eq!(client.get("/").status, 200));
+    until("they are counted", Duration::from_secs(10), || gateway.dropped() == 20);
+    kill_process(Pid::from_child(&gateway.child), Signal::TERM).unwrap();
+    assert_eq!(gateway.wait_exit(), Some(0));
+}
