@@ -2,6 +2,9 @@
 //!
 //! An account is closed when the body has gone out or the client has gone away, not when the head is sent.
 
+mod failures;
+
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -16,7 +19,10 @@ use http_body_util::Full;
 use crate::clock::{self, Time};
 use crate::decide::Permit;
 use crate::forward::{BodyError, UpstreamBody};
+use crate::reason::Reason;
 use crate::tally::{Counter, Histogram, PerWorker};
+
+pub use failures::UpstreamFailures;
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +45,7 @@ pub enum Outcome {
     Failed,
     /// The store did not answer, and the configuration says to reject then.
     Unavailable,
-    /// The client went away before the end.
+    /// The client went away before the end, or did not go on.
     Abandoned,
 }
 
@@ -92,6 +98,8 @@ pub struct RouteTally {
 pub struct Requests {
     /// By outcome, in the order of [`Outcome::ALL`], and class, in that of [`CLASSES`].
     pub ended: [[Counter; CLASSES.len()]; Outcome::ALL.len()],
+    /// Those that did not end well, by why, in the order of [`Reason::ALL`].
+    pub failed: [Counter; Reason::ALL.len()],
     /// From the head of the request to the end of the response.
     pub latency: Histogram,
 }
@@ -115,22 +123,38 @@ pub struct Line {
 #[derive(Debug)]
 pub struct Book {
     route: Arc<RouteTally>,
+    /// Where failures of its upstream are counted, if it has one.
+    upstream: Option<Arc<UpstreamFailures>>,
     worker: usize,
+}
+
+/// How a request ended, and why if that was not well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// How.
+    pub outcome: Outcome,
+    /// Why.
+    pub reason: Option<Reason>,
+    /// The status of the response, if there was one.
+    pub status: Option<StatusCode>,
 }
 
 impl Book {
     /// The book of this worker, which alone counts in it.
-    pub fn new(route: Arc<RouteTally>, worker: usize) -> Self {
-        Self { route, worker }
+    pub fn new(route: Arc<RouteTally>, upstream: Option<Arc<UpstreamFailures>>, worker: usize) -> Self {
+        Self { route, upstream, worker }
     }
 
     /// Counts a request that ended so, after so many microseconds, and writes its line if it has one.
-    pub fn close(&self, outcome: Outcome, status: Option<StatusCode>, micros: u64, line: Option<&Line>) {
-        let Self { route, worker } = self;
+    pub fn close(&self, End { outcome, reason, status }: End, micros: u64, line: Option<&Line>) {
+        let Self { route, worker, .. } = self;
         let requests = route.workers.of(*worker);
         let class = status.map_or(0, |status| usize::from(status.as_u16() / 100)).min(CLASSES.len() - 1);
         requests.ended[outcome as usize][class].one();
         requests.latency.observe(micros);
+        if let Some(reason) = reason {
+            requests.failed[reason as usize].one();
+        }
         if let Some(line) = line {
             tracing::info!(
                 client = %line.client,
@@ -140,6 +164,7 @@ impl Book {
                 route = route.name,
                 status = status.map_or(0, |status| status.as_u16()),
                 outcome = outcome.name(),
+                reason = reason.map(Reason::name),
                 bytes = line.bytes,
                 micros,
                 "request"
@@ -160,6 +185,8 @@ pub struct Account {
     /// How it ends if nothing comes in between.
     expected: Outcome,
     outcome: Outcome,
+    /// Why it did not end well.
+    reason: Option<Reason>,
     /// Whether it was a HEAD: then no body goes out, and nobody asks for one.
     bodiless: bool,
     /// Whether it took no time worth a look at the clock.
@@ -177,6 +204,7 @@ impl Account {
             status: None,
             expected: Outcome::Abandoned,
             outcome: Outcome::Abandoned,
+            reason: None,
             bodiless: *method == Method::HEAD,
             at_once: false,
         }
@@ -199,6 +227,18 @@ impl Account {
         self.permits = (!permits.is_empty()).then(|| permits.into_boxed_slice());
     }
 
+    /// Notes why the request does not end well. If it is the upstream's doing, that is counted and logged for the
+    /// `server` too.
+    pub fn fail(&mut self, reason: Reason, server: &dyn Display, error: &dyn Display) {
+        self.reason = Some(reason);
+        match &self.book.upstream {
+            Some(upstream) if reason.is_upstreams() => {
+                upstream.note(self.book.worker, reason, server, error, clock::now());
+            }
+            _ => tracing::debug!(route = self.book.route.name, reason = reason.name(), %error, "request broke off"),
+        }
+    }
+
     /// The response that the account is closed with, once its body is out.
     pub fn settle(mut self, outcome: Outcome, status: StatusCode, content: Content) -> Settled {
         self.status = Some(status);
@@ -214,7 +254,8 @@ impl Drop for Account {
     fn drop(&mut self) {
         let over = if self.at_once { self.begun } else { clock::now() };
         let micros = over.micros().saturating_sub(self.begun.micros());
-        self.book.close(self.outcome, self.status, micros, self.line.as_deref());
+        let end = End { outcome: self.outcome, reason: self.reason, status: self.status };
+        self.book.close(end, micros, self.line.as_deref());
     }
 }
 
@@ -224,6 +265,16 @@ pub enum Content {
     Own(Full<Bytes>),
     /// From an upstream.
     Upstream(UpstreamBody),
+}
+
+impl Content {
+    /// Who sends it, for the log.
+    fn server(&self) -> String {
+        match self {
+            Self::Own(_) => String::new(),
+            Self::Upstream(body) => body.server(),
+        }
+    }
 }
 
 /// A response's body with the account that it closes.
@@ -275,8 +326,10 @@ impl Body for Settled {
             }
             Poll::Ready(Some(Err(error))) => {
                 // The client sees a body that breaks off; so does the account.
-                self.account.outcome = Outcome::Failed;
-                tracing::warn!(%error, route = self.account.book.route.name, "a response broke off");
+                let reason = error.reason();
+                self.account.outcome = if reason.is_upstreams() { Outcome::Failed } else { Outcome::Abandoned };
+                let server = self.content.server();
+                self.account.fail(reason, &server, error);
             }
             Poll::Ready(None) => self.account.outcome = self.account.expected,
             Poll::Pending => {}

@@ -168,6 +168,8 @@ pub struct Upstream {
     pub connect_timeout: Duration,
     /// The longest until the head of the response arrives.
     pub timeout: Duration,
+    /// The longest between two pieces of a response's body; `None` is for ever.
+    pub read_timeout: Option<Duration>,
 }
 
 /// One server of an upstream.

@@ -58,6 +58,10 @@ impl Display for Description<'_> {
                 writeln!(f, "    {address}, weight {}", server.weight)?;
             }
             writeln!(f, "    connects within {:?}, answers within {:?}", upstream.connect_timeout, upstream.timeout)?;
+            match upstream.read_timeout {
+                Some(limit) => writeln!(f, "    at most {limit:?} between two pieces of a response")?,
+                None => writeln!(f, "    any time between two pieces of a response")?,
+            }
         }
         Ok(())
     }

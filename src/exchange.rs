@@ -161,7 +161,7 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
         Action::Forward { upstream, strip, preserve_host } => {
             let (strip, preserve_host, body_timeout) = (*strip, *preserve_host, gateway.body_timeout);
             let hop = Hop { upstream, strip, preserve_host, body_timeout, caller, client };
-            hop.take(request).await
+            hop.take(request, &mut account).await
         }
     };
     let status = response.status();
@@ -243,7 +243,7 @@ struct Hop<'a> {
 
 impl Hop<'_> {
     /// Sends the request on; what goes wrong becomes an answer and a log line.
-    async fn take(&self, request: &mut Arrival) -> (Outcome, Response<Content>) {
+    async fn take(&self, request: &mut Arrival, account: &mut Account) -> (Outcome, Response<Content>) {
         let Some(server) = self.upstream.choose() else {
             let answer = respond::problem(StatusCode::BAD_GATEWAY, "The upstream has no servers.");
             return (Outcome::Failed, answer.map(Content::Own));
@@ -268,14 +268,15 @@ impl Hop<'_> {
         match self.upstream.send(server, &self.caller.worker.pools, &mut outbound, body.take()).await {
             Ok(response) => (Outcome::Forwarded, response.map(Content::Upstream)),
             Err(failure) => {
-                let outcome = if failure.is_clients() {
-                    tracing::debug!(upstream = self.upstream.name, error = %failure, "request broke off");
-                    Outcome::Refused
-                } else {
-                    tracing::warn!(upstream = self.upstream.name, %server, error = %failure, "upstream failed");
-                    Outcome::Failed
-                };
-                (outcome, respond::problem(failure.status(), failure.detail()).map(Content::Own))
+                let reason = failure.reason();
+                account.fail(reason, server, &failure);
+                let mut answer = respond::problem(failure.status(), failure.detail());
+                if reason.is_upstreams() {
+                    return (Outcome::Failed, answer.map(Content::Own));
+                }
+                // What comes next on the connection is the rest of this request's body.
+                answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                (Outcome::Refused, answer.map(Content::Own))
             }
         }
     }

@@ -30,6 +30,7 @@ pub use request::Origin;
 pub use response::BadHead;
 
 use crate::config;
+use crate::reason::Reason;
 use link::Link;
 use response::Head;
 use stall::Stalled;
@@ -45,6 +46,8 @@ pub struct Upstream {
     turns: Vec<usize>,
     connect_timeout: Duration,
     timeout: Duration,
+    /// `None` is for ever.
+    read_timeout: Option<Duration>,
     next: AtomicUsize,
 }
 
@@ -91,9 +94,17 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether it is the client's doing rather than the upstream's.
-    pub fn is_clients(&self) -> bool {
-        matches!(self, Self::Client(_) | Self::BodyTimeout(_))
+    /// In a word.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Connect(_) => Reason::Connect,
+            Self::ConnectTimeout(_) => Reason::ConnectTimeout,
+            Self::Timeout(_) => Reason::Timeout,
+            Self::Closed(_) => Reason::Closed,
+            Self::Bad(_) => Reason::BadResponse,
+            Self::Client(_) => Reason::BadBody,
+            Self::BodyTimeout(_) => Reason::BodyTimeout,
+        }
     }
 
     /// What the client is answered: 504 where the upstream was slow, 502 where it failed, 4xx where the client did.
@@ -144,6 +155,7 @@ impl Upstream {
             turns: turns(&weights),
             connect_timeout: config.connect_timeout,
             timeout: config.timeout,
+            read_timeout: config.read_timeout,
             next: AtomicUsize::new(0),
         }
     }
@@ -172,12 +184,27 @@ impl Upstream {
         while let Some(mut link) = pools.take(server.id) {
             match outbound.send(&mut link, &mut upload, self.timeout).await {
                 Err(Failure::Closed(_)) if replayable => {}
-                sent => return sent.map(|sent| attach(sent, link, upload, pools, server.id)),
+                sent => return Ok(self.attach(sent?, link, upload, outbound.body_timeout, pools, server)),
             }
         }
         let mut link = self.connect(server).await?;
-        let sent = outbound.send(&mut link, &mut upload, self.timeout).await?;
-        Ok(attach(sent, link, upload, pools, server.id))
+        let head = outbound.send(&mut link, &mut upload, self.timeout).await?;
+        Ok(self.attach(head, link, upload, outbound.body_timeout, pools, server))
+    }
+
+    /// The response with this head, whose body comes on `link` while the rest of the request's goes.
+    fn attach(
+        &self,
+        head: Head,
+        mut link: Box<Link>,
+        upload: Upload,
+        body_timeout: Duration,
+        pools: &Rc<Pools>,
+        server: &Server,
+    ) -> Response<UpstreamBody> {
+        link.stall.begin(body_timeout, self.read_timeout);
+        let body = UpstreamBody::new(link, head.end, head.keep_alive, pools, server.id);
+        head.response.map(|()| if upload.is_over() { body } else { body.uploading(upload) })
     }
 
     async fn connect(&self, server: &Server) -> Result<Box<Link>, Failure> {
@@ -251,11 +278,6 @@ impl Outbound<'_> {
             }
         }
     }
-}
-
-fn attach(head: Head, link: Box<Link>, upload: Upload, pools: &Rc<Pools>, server: usize) -> Response<UpstreamBody> {
-    let body = UpstreamBody::new(link, head.end, head.keep_alive, pools, server);
-    head.response.map(|()| if upload.is_over() { body } else { body.uploading(upload) })
 }
 
 /// Spreads turns evenly (smooth weighted round-robin): each turn goes to the one that is owed most.

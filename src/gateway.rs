@@ -10,7 +10,7 @@ use http::{HeaderValue, StatusCode};
 use ipnet::IpNet;
 use parking_lot::Mutex;
 
-use crate::account::RouteTally;
+use crate::account::{RouteTally, UpstreamFailures};
 use crate::config::{self, Address, Config, OnError};
 use crate::decide::{Flights, Grants, Guard, LimitTally, Lines, Terms};
 use crate::forward::{Server, Upstream};
@@ -58,6 +58,8 @@ pub struct Served {
     pub report: Arc<Report>,
     /// What answers.
     pub action: Action,
+    /// Where failures of its upstream are counted, if it has one.
+    pub failures: Option<Arc<UpstreamFailures>>,
 }
 
 /// What answers a route's requests.
@@ -85,6 +87,7 @@ pub struct Kept {
     workers: usize,
     routes: Mutex<BTreeMap<String, Arc<RouteTally>>>,
     limits: Mutex<BTreeMap<String, Arc<LimitTally>>>,
+    upstreams: Mutex<BTreeMap<String, Arc<UpstreamFailures>>>,
     servers: Mutex<Vec<(String, u16)>>,
     echo: OnceLock<SocketAddr>,
     flights: Arc<Flights>,
@@ -94,9 +97,9 @@ pub struct Kept {
 impl Kept {
     /// For `workers` worker threads.
     pub fn new(workers: usize) -> Self {
-        let (routes, limits, servers) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (flights, lines) = (Arc::default(), Arc::default());
-        Self { workers, routes, limits, servers, echo: OnceLock::new(), flights, lines }
+        let (routes, limits, upstreams) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (servers, flights, lines) = (Mutex::default(), Arc::default(), Arc::default());
+        Self { workers, routes, limits, upstreams, servers, echo: OnceLock::new(), flights, lines }
     }
 
     /// How many requests are held.
@@ -124,6 +127,11 @@ impl Kept {
         self.limits.lock().values().cloned().collect()
     }
 
+    /// The failures of all upstreams that there are or were.
+    pub fn upstreams(&self) -> Vec<Arc<UpstreamFailures>> {
+        self.upstreams.lock().values().cloned().collect()
+    }
+
     fn route(&self, name: &str) -> Arc<RouteTally> {
         let new = || Arc::new(RouteTally { name: name.to_owned(), workers: PerWorker::new(self.workers) });
         self.routes.lock().entry(name.to_owned()).or_insert_with(new).clone()
@@ -132,6 +140,11 @@ impl Kept {
     fn limit(&self, name: &str) -> Arc<LimitTally> {
         let new = || Arc::new(LimitTally { name: name.to_owned(), workers: PerWorker::new(self.workers) });
         self.limits.lock().entry(name.to_owned()).or_insert_with(new).clone()
+    }
+
+    fn failures(&self, name: &str) -> Arc<UpstreamFailures> {
+        let new = || Arc::new(UpstreamFailures::new(name.to_owned(), self.workers));
+        self.upstreams.lock().entry(name.to_owned()).or_insert_with(new).clone()
     }
 
     /// The server at this address, under the same id as ever.
@@ -164,6 +177,10 @@ impl Gateway {
             config::Store::Memory { .. } => OnError::Allow,
             config::Store::Memcached(memcached) => memcached.on_error,
         };
+        let upstream = |route: &config::Route| match route.action {
+            config::Action::Forward { upstream, .. } => config.upstreams.get(upstream),
+            config::Action::Respond { .. } => None,
+        };
         let served = |route: &config::Route| {
             let guarded = || route.limits.iter().filter_map(|index| config.limits.get(*index).zip(grants.get(*index)));
             let guard = |(limit, grants): (&config::Limit, &Arc<Grants>)| Guard {
@@ -183,6 +200,7 @@ impl Gateway {
                 report: Arc::new(Report::new(told)),
                 guards,
                 action: action(&route.action, &upstreams),
+                failures: upstream(route).map(|upstream| kept.failures(&upstream.name)),
             }
         };
         Self {

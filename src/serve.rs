@@ -285,9 +285,15 @@ impl Control {
     }
 
     fn sweep(&self) {
+        self.report_failures();
         if let Store::Memory(memory) = &*self.view.store {
             memory.sweep(SWEEP_STEPS, clock::now());
         }
+    }
+
+    /// Tells of the failures of upstreams that no line of the log has told of.
+    fn report_failures(&self) {
+        self.view.kept.upstreams().iter().for_each(|upstream| upstream.report(clock::now()));
     }
 
     /// Begins to read what the file says now; nothing waits for it.

@@ -6,16 +6,19 @@ use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 use super::View;
 use crate::account::{CLASSES, Outcome, RouteTally};
 use crate::decide::{Decided, LimitTally};
+use crate::reason::Reason;
 use crate::store::Store;
 use crate::store::memcached::{Health, Server};
 use crate::tally::{BOUNDS, Counter, Seen};
 
 type Label<'a> = (&'a str, &'a str);
+type Failed = [Counter; Reason::ALL.len()];
 
 /// All metrics as text.
 pub fn text(view: &View) -> String {
     let routes = view.kept.routes();
     let limits = view.kept.limits();
+    let upstreams = view.kept.upstreams();
     let mut families = vec![
         family(
             "gateway_build_info",
@@ -34,6 +37,20 @@ pub fn text(view: &View) -> String {
             "From the head of a request to the end of its response, by route.",
             MetricType::HISTOGRAM,
             routes.iter().map(|route| durations(route)),
+        ),
+        family(
+            "gateway_request_failures_total",
+            "Requests that did not end well, by route and why.",
+            MetricType::COUNTER,
+            routes
+                .iter()
+                .flat_map(|route| reasons(route.workers.iter().map(|worker| &worker.failed), ("route", &route.name))),
+        ),
+        family(
+            "gateway_upstream_failures_total",
+            "Failures of upstreams, by why.",
+            MetricType::COUNTER,
+            upstreams.iter().flat_map(|upstream| reasons(upstream.workers.iter(), ("upstream", &upstream.name))),
         ),
         family(
             "gateway_limit_decisions_total",
@@ -81,6 +98,15 @@ fn requests(route: &RouteTally) -> Vec<Metric> {
         }
     }
     metrics
+}
+
+/// Failures by their reason, of all workers.
+fn reasons<'a>(workers: impl Iterator<Item = &'a Failed>, of: Label<'_>) -> Vec<Metric> {
+    let mut counts = [0; Reason::ALL.len()];
+    workers.for_each(|failed| counts.iter_mut().zip(failed).for_each(|(sum, count)| *sum += count.get()));
+    // Most never happen; those that did stay.
+    let happened = Reason::ALL.iter().zip(counts).filter(|(_, count)| *count > 0);
+    happened.map(|(reason, count)| counter(count, &[of, ("reason", reason.name())])).collect()
 }
 
 fn durations(route: &RouteTally) -> Metric {

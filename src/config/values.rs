@@ -30,6 +30,20 @@ pub(super) fn wait(section: &Section<'_>, key: &'static str, allowed: RangeInclu
     field.parse(duration(allowed))
 }
 
+/// The value of a key that is a duration, `default` without one; `None` is "0", where nothing ends the wait.
+pub(super) fn wait_or_none(section: &Section<'_>, key: &'static str, default: Duration) -> Option<Duration> {
+    let Some(field) = section.field(key) else { return Some(default) };
+    if !field.is_text() {
+        field.mistyped("a duration", DURATION);
+        return None;
+    }
+    let read = field.parse(|text| match units::duration(text) {
+        Ok(Duration::ZERO) => Ok(None),
+        _ => duration(WAIT)(text).map(Some).map_err(|wrong| wrong.and("\"0\" for no limit")),
+    });
+    read.unwrap_or_default()
+}
+
 /// The value of a status within bounds.
 pub(super) fn status(field: &Field<'_>, allowed: RangeInclusive<u64>) -> Option<StatusCode> {
     field.integer(allowed).and_then(|code| StatusCode::from_u16(u16::try_from(code).ok()?).ok())

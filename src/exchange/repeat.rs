@@ -2,7 +2,7 @@
 //! without its being read.
 
 use super::Worker;
-use crate::account::{Line, Outcome};
+use crate::account::{End, Line, Outcome};
 use crate::clock::{self, Time};
 use crate::decide::Standing;
 use crate::respond::limits::LastRefusal;
@@ -31,7 +31,8 @@ impl Repeat {
         Standing::count(&route.guards, &judged, &worker.store, worker.index);
         let line = self.line.as_deref();
         let micros = line.map_or(0, |_| clock::now().micros().saturating_sub(now.micros()));
-        snapshot.book(Some(self.route)).close(Outcome::Limited, Some(status), micros, line);
+        let end = End { outcome: Outcome::Limited, reason: None, status: Some(status) };
+        snapshot.book(Some(self.route)).close(end, micros, line);
         true
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
 
-use crate::account::{Book, RouteTally};
-use crate::gateway::Gateway;
+use crate::account::Book;
+use crate::gateway::{Gateway, Served};
 
 /// Follows the swaps of a snapshot for one worker.
 pub struct Snapshots {
@@ -46,9 +46,9 @@ impl Snapshots {
 
 impl Snapshot {
     fn new(gateway: Arc<Gateway>, worker: usize) -> Self {
-        let book = |tally: &Arc<RouteTally>| Rc::new(Book::new(tally.clone(), worker));
-        let books = gateway.served.iter().map(|route| book(&route.tally)).collect();
-        let unrouted = book(&gateway.unrouted);
+        let book = |route: &Served| Rc::new(Book::new(route.tally.clone(), route.failures.clone(), worker));
+        let books = gateway.served.iter().map(book).collect();
+        let unrouted = Rc::new(Book::new(gateway.unrouted.clone(), None, worker));
         Self { gateway, books, unrouted }
     }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
@@ -13,7 +14,9 @@ use super::chunked::{Decoder, Piece};
 use super::link::Link;
 use super::pool::Pools;
 use super::response::BodyEnd;
+use super::stall::{Position, Stalled};
 use super::upload::{Upload, UploadError};
+use crate::reason::Reason;
 
 /// Why a body breaks off.
 #[derive(Debug)]
@@ -24,8 +27,25 @@ pub enum BodyError {
     Truncated,
     /// The upstream's chunks are none.
     NotChunked,
+    /// For this time the upstream sent nothing more.
+    ReadTimeout(Duration),
     /// The client broke off its own body.
     Client(hyper::Error),
+    /// For this time the client sent nothing more of its body.
+    BodyTimeout(Duration),
+}
+
+impl BodyError {
+    /// In a word.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Io(_) | Self::Truncated => Reason::Truncated,
+            Self::NotChunked => Reason::BadResponse,
+            Self::ReadTimeout(_) => Reason::ReadTimeout,
+            Self::Client(_) => Reason::BadBody,
+            Self::BodyTimeout(_) => Reason::BodyTimeout,
+        }
+    }
 }
 
 impl fmt::Display for BodyError {
@@ -34,7 +54,9 @@ impl fmt::Display for BodyError {
             Self::Io(error) => write!(f, "{error}"),
             Self::Truncated => f.write_str("the upstream closed the connection before the end of the body"),
             Self::NotChunked => f.write_str("the upstream's chunked coding is not valid"),
+            Self::ReadTimeout(limit) => write!(f, "the response's body did not come on for {limit:?}"),
             Self::Client(error) => write!(f, "the client broke off: {error}"),
+            Self::BodyTimeout(limit) => write!(f, "the request's body did not come on for {limit:?}"),
         }
     }
 }
@@ -79,6 +101,11 @@ impl UpstreamBody {
         self
     }
 
+    /// The address of the server, for the log.
+    pub fn server(&self) -> String {
+        self.link.as_ref().map_or(String::new(), |link| link.peer.to_string())
+    }
+
     /// The next piece of what has been received; `More` if that is used up.
     fn next(&mut self) -> Result<Piece, BodyError> {
         let Some(link) = &mut self.link else { return Ok(Piece::End) };
@@ -96,22 +123,44 @@ impl UpstreamBody {
         }
     }
 
+    /// Goes on sending the request's body, which the client must not let stand still whatever the upstream sends.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
-        if let (Some(upload), Some(link)) = (&mut self.upload, &mut self.link) {
-            match upload.poll(cx, link) {
-                Poll::Pending => return Ok(()),
-                Poll::Ready(Err(UploadError::Client(error))) => return Err(BodyError::Client(error)),
-                // It has answered without waiting for the rest, and may.
-                Poll::Ready(Err(UploadError::Upstream)) => self.keep_alive = false,
-                Poll::Ready(Ok(())) => {}
+        let (Some(upload), Some(link)) = (&mut self.upload, &mut self.link) else { return Ok(()) };
+        match upload.poll(cx, link) {
+            Poll::Pending => {
+                let position = upload.position(link);
+                return match link.stall.poll(cx, position) {
+                    Poll::Ready(Stalled::Client(limit)) => Err(BodyError::BodyTimeout(limit)),
+                    // What the upstream sends tells whether it has stopped.
+                    Poll::Ready(Stalled::Upstream(_)) | Poll::Pending => Ok(()),
+                };
             }
-            self.upload = None;
+            Poll::Ready(Err(UploadError::Client(error))) => return Err(BodyError::Client(error)),
+            // It has answered without waiting for the rest, and may.
+            Poll::Ready(Err(UploadError::Upstream)) => self.keep_alive = false,
+            Poll::Ready(Ok(())) => {}
         }
+        self.upload = None;
         Ok(())
     }
 
+    /// The next piece, or an error once either side has kept the other waiting for too long.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Piece, BodyError>> {
         self.poll_upload(cx)?;
+        let polled = self.poll_piece(cx);
+        let Some(link) = &mut self.link else { return polled };
+        if polled.is_ready() {
+            link.stall.upstream_sent();
+            return polled;
+        }
+        let position = self.upload.as_ref().map_or(Position::default(), |upload| upload.position(link));
+        match ready!(link.stall.poll(cx, position)) {
+            Stalled::Client(limit) => Poll::Ready(Err(BodyError::BodyTimeout(limit))),
+            Stalled::Upstream(limit) => Poll::Ready(Err(BodyError::ReadTimeout(limit))),
+        }
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<Piece, BodyError>> {
         loop {
             let piece = self.next()?;
             if piece != Piece::More {

@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::{Context, Poll, ready};
 
@@ -23,6 +24,8 @@ const LARGE_READ: usize = 64 * 1024;
 #[derive(Debug)]
 pub(super) struct Link {
     stream: TcpStream,
+    /// The address of the server.
+    pub(super) peer: SocketAddr,
     /// Received and not taken yet.
     pub(super) received: BytesMut,
     /// To be sent.
@@ -39,8 +42,9 @@ impl Link {
     pub(super) async fn connect(host: &str, port: u16) -> io::Result<Box<Self>> {
         let stream = TcpStream::connect((host, port)).await?;
         stream.set_nodelay(true)?;
+        let peer = stream.peer_addr()?;
         let (received, sending, stall) = (BytesMut::new(), Vec::new(), StallTimer::new());
-        Ok(Box::new(Self { stream, received, sending, sent: 0, stall, rested_at: 0 }))
+        Ok(Box::new(Self { stream, peer, received, sending, sent: 0, stall, rested_at: 0 }))
     }
 
     /// Sends all that waits to be sent.

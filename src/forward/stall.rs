@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::deadline::Deadline;
 
 /// Where an exchange stands that cannot go on. It has moved when this has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
     /// Whether the client is waited for.
     pub(super) for_client: bool,
@@ -46,6 +46,11 @@ impl StallTimer {
     /// Begins a part of an exchange with limits of its own.
     pub(super) fn begin(&mut self, client: Duration, upstream: Option<Duration>) {
         (self.client, self.upstream, self.waiting) = (client, upstream, None);
+    }
+
+    /// The upstream has sent something: the next wait for it is a new one. A wait for the client goes on.
+    pub(super) fn upstream_sent(&mut self) {
+        self.waiting = self.waiting.filter(|position| position.for_client);
     }
 
     /// Ready once the exchange has stood at this position for as long as it may.
@@ -109,7 +114,10 @@ mod tests {
         assert!(is_pending(&mut timer, at(true, 7, 0)).await);
         assert_eq!(stalls(&mut timer, at(true, 7, 0)).await, Stalled::Client(SHORT));
         assert!(begun.elapsed() >= 3 * SHORT);
-        timer.begin(SHORT, Some(SHORT));
-        assert!(is_pending(&mut timer, at(true, 7, 0)).await, "the same position in another part");
+        timer.upstream_sent();
+        assert!(!is_pending(&mut timer, at(true, 7, 0)).await, "the client has not moved");
+        assert_eq!(stalls(&mut timer, at(false, 7, 1)).await, Stalled::Upstream(SHORT));
+        timer.upstream_sent();
+        assert!(is_pending(&mut timer, at(false, 7, 1)).await, "the same position, and a new wait");
     }
 }

@@ -6,6 +6,7 @@ mod accuracy;
 mod actions;
 mod ambiguous_keys;
 mod bodies;
+mod bounds_upstream;
 mod chunks;
 mod cli;
 mod client_ip;

@@ -34,9 +34,10 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Upstream> {
     set(&mut connect_timeout, values::wait(&section, "connect_timeout", values::WAIT));
     let mut timeout = Duration::from_secs(30);
     set(&mut timeout, values::wait(&section, "timeout", values::WAIT));
+    let read_timeout = values::wait_or_none(&section, "read_timeout", Duration::from_secs(60));
     section.choice("balance", &[("round-robin", ())], &["least-requests", "hash"]);
     section.close(&LATER);
-    Some(Upstream { name: name.text.to_owned(), servers: servers?, connect_timeout, timeout })
+    Some(Upstream { name: name.text.to_owned(), servers: servers?, connect_timeout, timeout, read_timeout })
 }
 
 fn server(field: &Field<'_>) -> Option<UpstreamServer> {
