@@ -63,13 +63,7 @@ impl Problems {
     /// The one problem of a file that cannot be read.
     pub fn unreadable(path: &Path, error: &io::Error) -> Self {
         let name = path.display().to_string();
-        let help = match error.kind() {
-            io::ErrorKind::NotFound => "name the file with --config FILE",
-            io::ErrorKind::IsADirectory => "name the file in it, like --config gateway.toml",
-            io::ErrorKind::PermissionDenied => "let the user that runs gateway read it",
-            io::ErrorKind::TimedOut => "if a mount does not answer, read a copy on another one",
-            _ => "the configuration is a regular file",
-        };
+        let help = how_to_read(error.kind(), "name the file with --config FILE");
         let message = format!("cannot read the configuration: {error}");
         let problem = Problem { span: 0..0, message, help: Some(help.to_owned()) };
         Self { name, text: None, severity: Severity::Error, found: vec![problem] }
@@ -214,6 +208,18 @@ fn table_title(text: &str, offset: usize) -> Option<&str> {
     title.split(']').next().filter(|title| !title.starts_with('['))
 }
 
+/// What to do about a file that cannot be read; `missing` if it is not there.
+pub(super) fn how_to_read(error: io::ErrorKind, missing: &'static str) -> &'static str {
+    match error {
+        io::ErrorKind::NotFound => missing,
+        io::ErrorKind::IsADirectory => "this is a folder: name the file in it",
+        io::ErrorKind::PermissionDenied => "let the user that runs gateway read it, and the folders that it is in",
+        io::ErrorKind::TimedOut => "if a mount does not answer, read a copy on another one",
+        io::ErrorKind::FileTooLarge => "make it smaller",
+        _ => "it has to be a regular file that can be read",
+    }
+}
+
 /// The line and the column of an offset, both counted from 1.
 pub(super) fn place(text: &str, offset: usize) -> (usize, usize) {
     let before = &text[..within(text, &(offset..offset)).start];
@@ -301,6 +307,14 @@ mod tests {
         assert_eq!(place("", 0), (1, 1));
         assert_eq!(place("a\nöb", 4), (2, 2));
         assert_eq!(place("a\n", 99), (2, 1));
+    }
+
+    #[test]
+    fn a_file_that_must_not_be_read_is_not_looked_for_elsewhere() {
+        let help = |kind| how_to_read(kind, "missing");
+        assert_eq!(help(io::ErrorKind::NotFound), "missing");
+        assert!(help(io::ErrorKind::PermissionDenied).starts_with("let the user that runs gateway read it"));
+        assert!(help(io::ErrorKind::IsADirectory).contains("folder"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Whole files: valid ones, broken ones with what is said about them, and arbitrary ones.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -319,6 +320,24 @@ fn unreadable_files_are_explained() {
     assert!(missing.contains("No such file") && missing.contains("--> /nonexistent/gateway.toml"), "{missing}");
     let folder = load(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap_err().to_string();
     assert!(folder.contains("Is a directory"), "{folder}");
+}
+
+#[test]
+fn a_file_of_overrides_without_permission_is_not_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("secret.csv");
+    fs::write(&path, "key,rates\n").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
+    let limit = "[limits.l]\nkey = \"bearer\"\nrates = [\"1/s\"]\noverrides_file = \"secret.csv\"\n";
+    let read = parse(format!("{limit}{SMALLEST}").as_bytes(), "gateway.toml", folder.path());
+    // The superuser may read every file.
+    match fs::File::open(&path) {
+        Ok(_) => assert!(read.is_ok()),
+        Err(_) => {
+            let said = read.unwrap_err().to_string();
+            assert!(said.contains("Permission denied") && said.contains("let the user that runs gateway"), "{said}");
+        }
+    }
 }
 
 proptest! {

@@ -46,7 +46,8 @@ struct Quotas<'a> {
 
 impl Quotas<'_> {
     fn unreadable(&self, error: &std::io::Error) {
-        self.field.report(format!("cannot read {}: {error}", quoted(self.name)), "it is looked for beside this file");
+        let help = report::how_to_read(error.kind(), "it is looked for in the folder of this file");
+        self.field.report(format!("cannot read {}: {error}", quoted(self.name)), help);
     }
 
     /// Reports something at a place in the file.
