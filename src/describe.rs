@@ -5,7 +5,11 @@ use std::ops::RangeInclusive;
 
 use crate::config::{Action, Address, Config, Cost, Key, Limit, Missing, OnError, OnLimit, PathPattern, Route, Store};
 use crate::limit::{Edge, Rate, Strategy};
+use crate::overrides::Allowance;
 use crate::route;
+
+/// More patterns and networks with the same allowance are only counted.
+const MOST_TEXTS: usize = 1_000;
 
 /// The configuration in words.
 pub fn describe(config: &Config) -> String {
@@ -72,7 +76,7 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
     allowed.extend(limit.max_in_flight.map(|most| format!("{most} under way")));
     writeln!(f, "  {}", limit.name)?;
     writeln!(f, "    {} per {}", allowed.join(" and "), key(&limit.key))?;
-    let strategy = limit.rates.iter().map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
+    let strategy = all_rates(limit).map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
     match strategy {
         Some(Strategy::Sliding { precision, edge }) => {
             let edge = match edge {
@@ -86,12 +90,12 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
         Some(Strategy::Bucket { .. }) => writeln!(f, "    token bucket, full at first")?,
         Some(Strategy::Calendar(_)) | None => {}
     }
-    let calendar = limit.rates.iter().find_map(|rate| match rate.strategy() {
+    let calendar = all_rates(limit).find_map(|rate| match rate.strategy() {
         Strategy::Calendar(calendar) => Some(calendar),
         _ => None,
     });
     if let Some(calendar) = calendar {
-        writeln!(f, "    days and months of {}", calendar.zone())?;
+        writeln!(f, "    days and months begin at midnight in the time zone {}", calendar.zone())?;
     }
     match &limit.cost {
         Cost::Fixed(1) => {}
@@ -103,13 +107,7 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
             writeln!(f, "    a request costs {cost} if it is answered {}", statuses.join(", "))?;
         }
     }
-    if !limit.overrides.is_empty() {
-        writeln!(f, "    overrides for {} key(s)", limit.overrides.len())?;
-    }
-    if let Some(tiers) = &limit.tiers {
-        let names: Vec<_> = tiers.rates.iter().map(|(name, _)| name.as_str()).collect();
-        writeln!(f, "    tiers by {}: {}", tiers.source, names.join(", "))?;
-    }
+    exceptions(f, limit)?;
     let missing = match limit.missing {
         Missing::Shared => "share one counter",
         Missing::Skip => "are not limited",
@@ -124,6 +122,45 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
         }
     };
     writeln!(f, "    requests without a key {missing}; over the limit: {over}")
+}
+
+/// The rates of the limit, its tiers and its overrides, all of which are counted in the same way.
+fn all_rates(limit: &Limit) -> impl Iterator<Item = &Rate> {
+    let tiers = limit.tiers.iter().flat_map(|tiers| &tiers.rates).flat_map(|(_, rates)| rates);
+    let overrides = limit.overrides.allowances().iter().filter_map(|allowance| match allowance {
+        Allowance::Rates(rates) => Some(&**rates),
+        Allowance::Exempt | Allowance::Block => None,
+    });
+    limit.rates.iter().chain(tiers).chain(overrides.flatten())
+}
+
+/// Who gets other rates: overrides, then tiers, as they are looked for.
+fn exceptions(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
+    if !limit.overrides.is_empty() {
+        writeln!(f, "    overrides")?;
+    }
+    for (allowance, keys, mut texts) in limit.overrides.granted() {
+        let granted = match allowance {
+            Allowance::Rates(rates) => joined(rates),
+            Allowance::Exempt => "not limited".to_owned(),
+            Allowance::Block => "blocked, answered 403".to_owned(),
+        };
+        let more = texts.len().saturating_sub(MOST_TEXTS);
+        texts.truncate(MOST_TEXTS);
+        let keys = (keys > 0).then(|| if keys == 1 { "1 key".to_owned() } else { format!("{keys} keys") });
+        let more = (more > 0).then(|| format!("{more} more"));
+        let all: Vec<_> = keys.into_iter().chain(texts).chain(more).collect();
+        writeln!(f, "      {granted}: {}", all.join(", "))?;
+    }
+    let Some(tiers) = &limit.tiers else { return Ok(()) };
+    writeln!(f, "    tiers by {}", tiers.source)?;
+    tiers.rates.iter().try_for_each(|(name, rates)| writeln!(f, "      {name}: {}", joined(rates)))?;
+    let others = if limit.rates.is_empty() { "no rates".to_owned() } else { joined(&limit.rates) };
+    writeln!(f, "      any other: {others}")
+}
+
+fn joined(rates: &[Rate]) -> String {
+    rates.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
 }
 
 fn statuses_in_words(range: &RangeInclusive<u16>) -> String {

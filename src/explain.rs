@@ -119,6 +119,9 @@ impl Described<'_> {
         line(text, &format!("    counted  {}:{counted}", self.limit.name));
         let term = self.guard.terms.of(&self.guard.identity, key.is_some(), self.facts, memo);
         line(text, &format!("    rates    {}", self.rates(term)));
+        if let (Term::Rates(0, _), Some(tiers)) = (term, &self.limit.tiers) {
+            line(text, &format!("    tier     none: {} names none of them", tiers.source));
+        }
         if let Some(most) = self.guard.max_in_flight {
             line(text, &format!("    at once  {most} under way"));
         }

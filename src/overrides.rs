@@ -87,6 +87,24 @@ impl Overrides {
         &self.allowances
     }
 
+    /// What each allowance is for, in their order: how many keys, of which only fingerprints are known, and the texts of all
+    /// patterns and networks.
+    pub fn granted(&self) -> Vec<(&Allowance, usize, Vec<String>)> {
+        let mut granted: Vec<_> = self.allowances.iter().map(|allowance| (allowance, 0, Vec::new())).collect();
+        let at = |grant: &Grant| usize::try_from(grant.allowance).unwrap_or(usize::MAX);
+        for grant in &self.grants {
+            granted[at(grant)].1 += 1;
+        }
+        let wildcards = self.wildcards.iter().flat_map(Wildcards::iter).map(|(text, grant)| (grant, text.to_owned()));
+        let networks = self.networks.iter().map(|(network, grant)| (grant, network.to_string()));
+        let mut texts: Vec<_> = wildcards.chain(networks).collect();
+        texts.sort_unstable_by_key(|(grant, _)| *grant);
+        for (grant, text) in texts {
+            granted[at(&grant)].2.push(text);
+        }
+        granted
+    }
+
     /// How many keys and patterns there are.
     pub fn len(&self) -> usize {
         self.exact.len() + self.wildcards.as_ref().map_or(0, Wildcards::len) + self.networks.len()
@@ -208,6 +226,28 @@ mod tests {
         assert_eq!(from("10.1.2.3"), Some(&rates("4/s")));
         assert_eq!(from("::ffff:10.1.2.3"), Some(&rates("4/s")));
         assert_eq!(from("11.1.2.3"), None);
+    }
+
+    #[test]
+    fn tells_what_each_allowance_is_for() {
+        let mut builder = Builder::default();
+        for (pattern, allowance) in [
+            (Pattern::Exact("a".to_owned()), rates("1/s")),
+            (network("2001:db8::/32"), Allowance::Exempt),
+            (Pattern::Wildcard("a*".to_owned()), rates("1/s")),
+            (Pattern::Exact("b".to_owned()), rates("1/s")),
+            (network("10.0.0.0/8"), Allowance::Exempt),
+            (network("192.0.2.7/32"), Allowance::Block),
+            (network("0.0.0.0/0"), Allowance::Block),
+            (network("::/0"), Allowance::Block),
+            (network("::1/128"), Allowance::Block),
+        ] {
+            builder.add(pattern, allowance);
+        }
+        let overrides = builder.finish().unwrap();
+        let granted: Vec<_> = overrides.granted().into_iter().map(|(_, keys, texts)| (keys, texts.join(" "))).collect();
+        let expected = [(2, "a*"), (0, "2001:db8::/32 10.0.0.0/8"), (0, "192.0.2.7/32 0.0.0.0/0 ::/0 ::1/128")];
+        assert_eq!(granted, expected.map(|(keys, texts)| (keys, texts.to_owned())));
     }
 
     #[test]

@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 
+use http::Method;
+
 use super::file::{Answer, Draft, RouteDraft};
 use super::read::{Name, Source};
 use super::report::{either, nearest, place};
-use super::{Action, Config, Host, Limit, PathPattern, Route, Segment, Source as KeySource};
+use super::{Action, Config, Host, Limit, PathPattern, Route, Segment, Source as KeySource, Tiers};
 
 const SMALLEST: &str = "the smallest file is\n\n[upstreams.api]\nservers = [\"http://127.0.0.1:9000\"]\n\n\
                         [[routes]]\npath = \"/*\"\nupstream = \"api\"";
@@ -19,8 +21,9 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
         source.report(0..0, "the file has no routes, so every request would be answered 404", SMALLEST);
     }
     indistinct(&draft.routes, source);
-    let routes = draft.routes.iter().filter_map(|route| resolve_route(route, &draft, source)).collect();
+    let routes: Vec<_> = draft.routes.iter().filter_map(|route| resolve_route(route, &draft, source)).collect();
     unused(&draft, source);
+    unknown_tiers(&draft, &routes, source);
     Config {
         server: draft.server,
         log: draft.log,
@@ -54,6 +57,41 @@ fn unused(draft: &Draft<'_>, source: &Source<'_>) {
             let help = format!("write upstream = \"{}\" into a route, or remove it", name.text);
             source.warn(name.span.clone(), format!("no route uses the upstream `{}`", name.text), help);
         }
+    }
+}
+
+/// Tiers that no request is of, where the routes say which values there can be.
+fn unknown_tiers(draft: &Draft<'_>, routes: &[Route], source: &Source<'_>) {
+    for (index, (name, limit)) in draft.limits.iter().enumerate() {
+        let Some(Tiers { source: attribute, rates }) = limit.as_ref().and_then(|limit| limit.tiers.as_ref()) else {
+            continue;
+        };
+        let routes: Vec<_> = routes.iter().filter(|route| route.limits.contains(&index)).collect();
+        for (tier, _) in rates {
+            if routes.is_empty() || routes.iter().any(|route| can_be(attribute, tier, route)) {
+                continue;
+            }
+            let message = format!("no request is of the tier `{tier}` of `{}`", name.text);
+            let help = format!("tiers are told by `{attribute}`, and no route of the limit takes this one");
+            source.warn(name.span.clone(), message, help);
+        }
+    }
+}
+
+/// Whether a request that takes the route can have this value.
+fn can_be(attribute: &KeySource, value: &str, route: &Route) -> bool {
+    match attribute {
+        KeySource::Method => {
+            let is_listed = |method: &Method| method == value || (method == Method::GET && value == "HEAD");
+            !value.bytes().any(|byte| byte.is_ascii_lowercase())
+                && (route.methods.is_empty() || route.methods.iter().any(is_listed))
+        }
+        KeySource::Host => match &route.host {
+            Host::Any => !value.contains(':') && !value.bytes().any(|byte| byte.is_ascii_uppercase()),
+            Host::Under(name) => value.strip_suffix(name).is_some_and(|rest| rest.ends_with('.')),
+            Host::Exact(name) => value == name,
+        },
+        _ => true,
     }
 }
 
@@ -173,7 +211,7 @@ fn requests(route: &RouteDraft<'_>) -> Option<String> {
             Segment::Capture(_) => "{}",
         })
         .collect();
-    let mut methods: Vec<&str> = route.methods.as_ref()?.iter().map(http::Method::as_str).collect();
+    let mut methods: Vec<&str> = route.methods.as_ref()?.iter().map(Method::as_str).collect();
     methods.sort_unstable();
     let mut headers: Vec<_> = route.headers.as_ref()?.iter().map(|(name, value)| (name.as_str(), value)).collect();
     headers.sort_unstable();

@@ -144,9 +144,21 @@ impl<'a> Section<'a> {
 
     /// Reports those of `keys` that are there: they belong elsewhere.
     pub(super) fn misplaced(&self, keys: &[&'static str], owner: &str, help: &str) {
+        self.refuse(keys, &format!("belongs to {owner}"), help);
+    }
+
+    /// Reports those of `keys` that are there; `why` goes on after the key.
+    pub(super) fn refuse(&self, keys: &[&'static str], why: &str, help: &str) {
         for key in keys.iter().filter(|key| self.table.contains_key(**key)) {
-            self.source.report(self.key_span(key), format!("`{key}` belongs to {owner}"), help);
+            self.source.report(self.key_span(key), format!("`{key}` {why}"), help);
             self.refused.borrow_mut().push(key);
+        }
+    }
+
+    /// Warns of those of `keys` that are there; `why` goes on after the key.
+    pub(super) fn warn(&self, keys: &[&'static str], why: &str, help: &str) {
+        for key in keys.iter().filter(|key| self.table.contains_key(**key)) {
+            self.source.warn(self.key_span(key), format!("`{key}` {why}"), help);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Many networks, searched by an address: for each length of prefix that occurs, one look into a sorted list.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
@@ -51,8 +51,26 @@ impl Networks {
         found.min()
     }
 
+    /// All networks.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (IpNet, Grant)> {
+        self.groups
+            .iter()
+            .flat_map(|group| group.networks.iter().filter_map(|(bits, grant)| Some((group.network(*bits)?, *grant))))
+    }
+
     pub(super) fn len(&self) -> usize {
         self.groups.iter().map(|group| group.networks.len()).sum()
+    }
+}
+
+impl Group {
+    fn network(&self, bits: u128) -> Option<IpNet> {
+        let (address, width) = match u32::try_from(bits) {
+            Ok(v4) if !self.v6 => (IpAddr::from(Ipv4Addr::from(v4)), u32::BITS),
+            _ => (IpAddr::from(Ipv6Addr::from(bits)), u128::BITS),
+        };
+        let length = width.saturating_sub(self.mask.trailing_zeros());
+        IpNet::new(address, u8::try_from(length).ok()?).ok()
     }
 }
 

@@ -44,6 +44,11 @@ struct Search {
 }
 
 impl Wildcards {
+    /// All patterns, in their order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, Grant)> {
+        self.patterns.iter().map(|pattern| (pattern.text.as_str(), pattern.grant))
+    }
+
     /// Patterns, each with at least one star, in their order.
     ///
     /// # Errors

@@ -37,6 +37,45 @@ fn the_file_is_named_in_short_too() {
 }
 
 #[test]
+fn check_shows_tiers_overrides_and_time_zones_in_full() {
+    let limit = r#"
+[limits.l]
+key = "header:x-api-key | client-ip"
+rates = ["10/s"]
+timezone = "Europe/Berlin"
+tier = "header:x-plan"
+[limits.l.tiers.gold]
+rates = ["100/s", "5000/month"]
+[[limits.l.overrides]]
+keys = ["alice", "bob", "gold-*"]
+rates = ["50/s"]
+[[limits.l.overrides]]
+keys = ["10.0.0.0/8", "2001:db8::/32"]
+exempt = true
+[[limits.l.overrides]]
+keys = ["thief"]
+block = true
+"#;
+    let (_folder, path) = file(&format!("{limit}{FIXED}limits = [\"l\"]\n"));
+    let (code, out, err) = said(&["check", path.to_str().unwrap()]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    for line in [
+        "days and months begin at midnight in the time zone Europe/Berlin",
+        "50/s: 2 keys, gold-*",
+        "not limited: 10.0.0.0/8, 2001:db8::/32",
+        "blocked, answered 403: 1 key",
+        "tiers by header:x-plan",
+        "gold: 100/s and 5000/month",
+        "any other: 10/s",
+    ] {
+        assert!(out.lines().any(|shown| shown.trim() == line), "no {line:?} in:\n{out}");
+    }
+    assert!(!out.contains("alice") && !out.contains("thief"), "keys are secrets:\n{out}");
+    let (_, out, _) = said(&["explain", "-c", path.to_str().unwrap(), "-H", "x-plan: gld", "example.com/v1"]);
+    assert!(out.contains("tier     none: header:x-plan names none of them"), "{out}");
+}
+
+#[test]
 fn the_url_of_a_question_needs_no_scheme() {
     let (_folder, path) = file(FIXED);
     let path = path.to_str().unwrap();

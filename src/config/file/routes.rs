@@ -184,9 +184,7 @@ fn answer_itself<'a>(field: &Field<'_>) -> Option<Answer<'a>> {
     set(&mut status, section.field("status").and_then(|field| values::status(&field, 200..=599)));
     if let Some(field) = section.field("body") {
         set(&mut body, field.text().map(str::to_owned));
-        if [204, 205, 304].contains(&status.as_u16()) && !body.is_empty() {
-            field.report(format!("a response with status {} has no body", status.as_u16()), "remove the body");
-        }
+        values::bodiless(&field, status, &body);
     }
     section.close(&[]);
     Some(Answer::Respond { status, body })

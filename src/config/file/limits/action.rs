@@ -44,7 +44,21 @@ pub(super) fn read(section: &Section<'_>) -> (OnLimit, StatusCode, String) {
     };
     set(&mut status, section.field("status").and_then(|field| values::status(&field, allowed)));
     let mut body = String::new();
-    set(&mut body, section.field("body").and_then(|field| field.text()).map(str::to_owned));
+    if let Some(field) = section.field("body") {
+        set(&mut body, field.text().map(str::to_owned));
+        values::bodiless(&field, status, &body);
+    }
+    match on_limit {
+        OnLimit::Shadow => {
+            let help = "it takes effect when the limit refuses, with on_limit = \"reject\"";
+            section.warn(&["status", "body"], "does nothing while the limit only reports", help);
+        }
+        OnLimit::Silent => {
+            let help = "remove it: who is over a silent limit must not see that there is one";
+            section.warn(&["headers"], "does nothing beside `on_limit = \"silent\"`", help);
+        }
+        OnLimit::Reject | OnLimit::Delay { .. } => {}
+    }
     (on_limit, status, body)
 }
 

@@ -82,6 +82,10 @@ impl Quotas<'_> {
             }
             root.close(&[]);
         }
+        for (place, warning) in source.warnings().located() {
+            let help = warning.help.as_deref().unwrap_or_default();
+            self.field.source.warn(self.field.span.clone(), format!("{place}: {}", warning.message), help);
+        }
         let problems = source.into_problems();
         for problem in problems.iter().take(MOST_TOLD) {
             let (line, column) = place(text, problem.span.start);

@@ -1,6 +1,7 @@
 //! The rates of a limit and how they are counted.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use crate::config::read::{Field, Section, Wrong, set};
 use crate::config::report::{nearest, quoted};
@@ -20,6 +21,8 @@ pub(super) struct Terms {
     calendar: Calendar,
     /// Whether a rate counts by the calendar.
     uses_calendar: Cell<bool>,
+    /// Whether a rate counts by the strategy.
+    uses_strategy: Cell<bool>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -56,7 +59,8 @@ impl Terms {
             }
         };
         let zone = section.field("timezone").and_then(|field| field.parse(zone));
-        Self { strategy, calendar: zone.unwrap_or(Calendar::utc(Unit::Day)), uses_calendar: Cell::new(false) }
+        let calendar = zone.unwrap_or(Calendar::utc(Unit::Day));
+        Self { strategy, calendar, uses_calendar: Cell::default(), uses_strategy: Cell::default() }
     }
 
     /// Reads a list of rates, counted so.
@@ -66,6 +70,8 @@ impl Terms {
             let Some(rate) = field.parse(|text| self.rate(text)) else { continue };
             if let Some(wrong) = same_period(&rates, &rate) {
                 field.refuse(wrong);
+            } else if let Some((message, help)) = doubtful_day(field.text()?, &rates, &rate) {
+                field.source.warn(field.span.clone(), message, help);
             }
             rates.push(rate);
         }
@@ -89,6 +95,9 @@ impl Terms {
             (_, Strategy::Bucket { .. }) => Strategy::Bucket { burst: rate.quota() },
             (_, other) => other.clone(),
         };
+        if !matches!(strategy, Strategy::Calendar(_)) {
+            self.uses_strategy.set(true);
+        }
         let shown = rate.to_string();
         rate.counted(strategy).map_err(|_| {
             let most = limit::MAX_LOG;
@@ -97,13 +106,48 @@ impl Terms {
         })
     }
 
-    /// Reports a time zone that no rate asks for; call it when all rates are read.
+    /// Reports what no rate asks for; call it when all rates are read.
     pub(super) fn close(&self, section: &Section<'_>) {
-        if section.field("timezone").is_some() && !self.uses_calendar.get() && section.source.is_clean() {
+        // Rates that are wrong may ask for anything.
+        if !section.source.is_clean() {
+            return;
+        }
+        if !self.uses_calendar.get() {
             let help = "remove it, or count by the calendar, like \"5000/day\" or \"1000000/month\"";
-            section.source.report(section.key_span("timezone"), "`timezone` is for rates per day or month", help);
+            section.refuse(&["timezone"], "is for rates per day or month", help);
+        }
+        if !self.uses_calendar.get() && !self.uses_strategy.get() {
+            let help = "remove it, or add rates: `max_in_flight` alone counts requests, whatever they cost";
+            section.refuse(
+                &["strategy", "precision", "edge", "cost", "count"],
+                "is about rates, which this limit has none of",
+                help,
+            );
+        } else if !self.uses_strategy.get() {
+            let help = "remove it: days and months of the calendar have no buckets and no edge";
+            section.refuse(&OF_SLIDING, "is for rates with a sliding window, which this limit has none of", help);
         }
     }
+}
+
+/// What is said of a rate that may be meant for days of the calendar and is not, or beside another kind of day.
+fn doubtful_day(written: &str, earlier: &[Rate], rate: &Rate) -> Option<(String, String)> {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let is_calendar = |rate: &Rate| matches!(rate.strategy(), Strategy::Calendar(_));
+    let (quota, is_day) = (rate.quota(), |rate: &Rate| rate.window() == DAY);
+    if !is_calendar(rate) && written.contains("day") {
+        let message = format!("\"{written}\" is a length of time, not a day of the calendar");
+        let help = match is_day(rate) {
+            true => format!("write \"{quota}/d\" for any 24 hours, or \"{quota}/day\" for a day of the calendar"),
+            false => format!("write \"{quota}/{}\" if that is meant", units::period(rate.window())),
+        };
+        return Some((message, help));
+    }
+    let other =
+        earlier.iter().find(|other| is_day(other) && is_day(rate) && is_calendar(other) != is_calendar(rate))?;
+    let message = format!("\"{written}\" and \"{other}\" are days of two kinds, and both must hold");
+    let help = "\"N/d\" is any 24 hours, \"N/day\" a day of the calendar: keep the one that is meant";
+    Some((message, help.to_owned()))
 }
 
 /// What is wrong with a rate beside those before it, if one of them has its period.
