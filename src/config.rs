@@ -170,6 +170,10 @@ pub struct Upstream {
     pub timeout: Duration,
     /// The longest between two pieces of a response's body; `None` is for ever.
     pub read_timeout: Option<Duration>,
+    /// How long an unused connection is kept.
+    pub max_idle: Duration,
+    /// How long a connection is used at all.
+    pub max_age: Duration,
 }
 
 /// One server of an upstream.

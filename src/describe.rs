@@ -66,6 +66,7 @@ impl Display for Description<'_> {
                 Some(limit) => writeln!(f, "    at most {limit:?} between two pieces of a response")?,
                 None => writeln!(f, "    any time between two pieces of a response")?,
             }
+            writeln!(f, "    keeps connections {:?} unused, {:?} at all", upstream.max_idle, upstream.max_age)?;
         }
         Ok(())
     }

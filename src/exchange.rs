@@ -264,6 +264,7 @@ impl Hop<'_> {
                 authority: (!preserve_host).then_some(&server.authority),
             },
             body_timeout: self.body_timeout,
+            interim: 0,
         };
         match self.upstream.send(server, &self.caller.worker.pools, &mut outbound, body.take()).await {
             Ok(response) => (Outcome::Forwarded, response.map(Content::Upstream)),

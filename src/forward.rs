@@ -19,13 +19,13 @@ use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use hyper::body::Incoming;
 
 pub use body::{BodyError, UpstreamBody};
-pub use pool::Pools;
+pub use pool::{Keep, Keeps, Pools};
 pub use request::Origin;
 pub use response::BadHead;
 
@@ -48,6 +48,7 @@ pub struct Upstream {
     timeout: Duration,
     /// `None` is for ever.
     read_timeout: Option<Duration>,
+    keep: Keep,
     next: AtomicUsize,
 }
 
@@ -156,8 +157,14 @@ impl Upstream {
             connect_timeout: config.connect_timeout,
             timeout: config.timeout,
             read_timeout: config.read_timeout,
+            keep: Keep { idle: config.max_idle, age: config.max_age },
             next: AtomicUsize::new(0),
         }
+    }
+
+    /// The ids of its servers, and how long their connections are kept.
+    pub fn keeps(&self) -> impl Iterator<Item = (usize, Keep)> {
+        self.servers.iter().map(|server| (server.id, self.keep))
     }
 
     /// The server whose turn it is.
@@ -169,8 +176,8 @@ impl Upstream {
     /// Sends the request to `server` and returns the response as soon as its head is there.
     ///
     /// # Errors
-    /// A [`Failure`] if no head comes. A connection from the pool that turns out to be closed is replaced by a new
-    /// one where the request can be sent twice without harm.
+    /// A [`Failure`] if no head comes. Where a connection that was used before ends without a byte of an answer, and the
+    /// request can be sent twice without harm, it is sent once more, on a new connection.
     pub async fn send(
         &self,
         server: &Server,
@@ -180,14 +187,16 @@ impl Upstream {
     ) -> Result<Response<UpstreamBody>, Failure> {
         let mut upload = Upload::new(body, &outbound.headers);
         // RFC 9110, section 9.2.2: what may be sent twice. A body would be gone.
-        let replayable = outbound.method.is_idempotent() && upload.is_empty();
-        while let Some(mut link) = pools.take(server.id) {
+        let is_replayable = outbound.method.is_idempotent() && upload.is_empty();
+        if let Some(mut link) = pools.take(server.id, self.keep) {
             match outbound.send(&mut link, &mut upload, self.timeout).await {
-                Err(Failure::Closed(_)) if replayable => {}
+                // The server may have closed it before the request came. If it is the request that makes the server
+                // close, then not also the other connections.
+                Err(Failure::Closed(_)) if is_replayable => {}
                 sent => return Ok(self.attach(sent?, link, upload, outbound.body_timeout, pools, server)),
             }
         }
-        let mut link = self.connect(server).await?;
+        let mut link = self.connect(server, pools.now()).await?;
         let head = outbound.send(&mut link, &mut upload, self.timeout).await?;
         Ok(self.attach(head, link, upload, outbound.body_timeout, pools, server))
     }
@@ -207,8 +216,8 @@ impl Upstream {
         head.response.map(|()| if upload.is_over() { body } else { body.uploading(upload) })
     }
 
-    async fn connect(&self, server: &Server) -> Result<Box<Link>, Failure> {
-        match tokio::time::timeout(self.connect_timeout, Link::connect(&server.host, server.port)).await {
+    async fn connect(&self, server: &Server, now: Instant) -> Result<Box<Link>, Failure> {
+        match tokio::time::timeout(self.connect_timeout, Link::connect(&server.host, server.port, now)).await {
             Ok(Ok(link)) => Ok(link),
             Ok(Err(error)) => Err(Failure::Connect(error)),
             Err(_) => Err(Failure::ConnectTimeout(self.connect_timeout)),
@@ -229,6 +238,8 @@ pub struct Outbound<'a> {
     pub origin: Origin<'a>,
     /// The longest that the client may go without sending more of its body.
     pub body_timeout: Duration,
+    /// How many interim responses came.
+    pub interim: u32,
 }
 
 impl Outbound<'_> {
@@ -237,6 +248,7 @@ impl Outbound<'_> {
     /// `timeout` is the longest that the upstream may take, from the last of the request that it took: a long body takes
     /// its time.
     async fn send(&mut self, link: &mut Link, upload: &mut Upload, timeout: Duration) -> Result<Head, Failure> {
+        upload.begin();
         link.sending.clear();
         request::encode(&mut link.sending, self.method, self.target, &self.headers, &self.origin, upload.framing());
         link.stall.begin(self.body_timeout, Some(timeout));
@@ -262,18 +274,19 @@ impl Outbound<'_> {
             Poll::Pending | Poll::Ready(Ok(()) | Err(UploadError::Upstream)) => {}
         }
         loop {
-            if !link.received.is_empty()
-                && let Some(head) =
-                    response::parse(&mut link.received, self.method, &mut self.headers).map_err(Failure::Bad)?
-            {
-                return Poll::Ready(Ok(head));
+            if !link.received.is_empty() {
+                let parsed = response::parse(&mut link.received, self.method, &mut self.headers, &mut self.interim);
+                if let Some(head) = parsed.map_err(Failure::Bad)? {
+                    return Poll::Ready(Ok(head));
+                }
             }
+            let nothing_came = link.received.is_empty() && self.interim == 0;
             match ready!(link.poll_fill(cx, false)) {
-                Ok(0) if link.received.is_empty() => {
+                Ok(0) if nothing_came => {
                     return Poll::Ready(Err(Failure::Closed(io::ErrorKind::UnexpectedEof.into())));
                 }
-                Err(error) if link.received.is_empty() => return Poll::Ready(Err(Failure::Closed(error))),
-                Ok(0) | Err(_) => return Poll::Ready(Err(Failure::Bad(BadHead::NotHttp))),
+                Err(error) if nothing_came => return Poll::Ready(Err(Failure::Closed(error))),
+                Ok(0) | Err(_) => return Poll::Ready(Err(Failure::Bad(BadHead::CutOff))),
                 Ok(_) => {}
             }
         }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::account::{RouteTally, UpstreamFailures};
 use crate::config::{self, Address, Config, OnError};
 use crate::decide::{Flights, Grants, Guard, LimitTally, Lines, Terms};
-use crate::forward::{Server, Upstream};
+use crate::forward::{Keeps, Server, Upstream};
 use crate::identify::Identity;
 use crate::identify::ambiguity::SingleSources;
 use crate::interned::interned;
@@ -32,6 +32,8 @@ pub struct Gateway {
     pub served: Vec<Served>,
     /// The tally of requests without a route.
     pub unrouted: Arc<RouteTally>,
+    /// How long connections to upstreams are kept.
+    pub keeps: Arc<Keeps>,
     /// Networks whose X-Forwarded-For is believed.
     pub trusted_proxies: Vec<IpNet>,
     /// The longest that a client may go without sending more of a body.
@@ -207,6 +209,7 @@ impl Gateway {
             routes: Routes::build(&config.routes),
             served: config.routes.iter().map(served).collect(),
             unrouted: kept.route(NO_ROUTE),
+            keeps: Arc::new(Keeps::new(upstreams.iter().flat_map(|upstream| upstream.keeps()))),
             trusted_proxies: config.server.trusted_proxies.clone(),
             body_timeout: config.server.body_timeout,
             access_log: config.log.access,

@@ -212,8 +212,8 @@ struct Plan {
 async fn work(plan: Plan, gateway: Arc<ArcSwap<Gateway>>, store: Arc<Store>) -> io::Result<usize> {
     let pools = Rc::new(Pools::default());
     let mut beside = JoinSet::new();
-    let watched = pools.clone();
-    beside.spawn_local(async move { watched.watch().await });
+    let (watched, in_force) = (pools.clone(), gateway.clone());
+    beside.spawn_local(async move { watched.watch(move || in_force.load().keeps.clone()).await });
     let (carrying, index) = (store.clone(), plan.index);
     beside.spawn_local(async move { carrying.carry(index).await });
     let finishing = store.clone();
@@ -285,15 +285,11 @@ impl Control {
     }
 
     fn sweep(&self) {
-        self.report_failures();
+        // Failures of upstreams that no line of the log has told of.
+        self.view.kept.upstreams().iter().for_each(|upstream| upstream.report(clock::now()));
         if let Store::Memory(memory) = &*self.view.store {
             memory.sweep(SWEEP_STEPS, clock::now());
         }
-    }
-
-    /// Tells of the failures of upstreams that no line of the log has told of.
-    fn report_failures(&self) {
-        self.view.kept.upstreams().iter().for_each(|upstream| upstream.report(clock::now()));
     }
 
     /// Begins to read what the file says now; nothing waits for it.

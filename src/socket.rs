@@ -6,10 +6,25 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+
+/// A connection on which nothing comes is asked about after this time, then this often and so many times: a peer that
+/// vanished without a word is noticed within two minutes.
+const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(60);
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_TRIES: u32 = 4;
+
+/// Has the system ask on a quiet connection whether the peer is still there (RFC 9293, section 3.8.4).
+pub fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_tcp_keepidle(stream, KEEP_ALIVE_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE_EVERY)?;
+    sockopt::set_tcp_keepcnt(stream, KEEP_ALIVE_TRIES)?;
+    Ok(sockopt::set_socket_keepalive(stream, true)?)
+}
 
 /// Sends what the system takes of `bytes` at once.
 pub fn poll_send(stream: &TcpStream, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
@@ -100,6 +115,6 @@ mod tests {
         assert!(received == all);
         drop(server);
         let broken = async { while poll_fn(|cx| poll_send(&client, cx, b"x")).await.is_ok() {} };
-        tokio::time::timeout(std::time::Duration::from_secs(10), broken).await.expect("an error in the end");
+        tokio::time::timeout(Duration::from_secs(10), broken).await.expect("an error in the end");
     }
 }

@@ -44,6 +44,8 @@ servers = ["http://10.0.1.1:9000", { url = "http://[::1]", weight = 2 }]
 connect_timeout = "250ms"
 timeout = "1h"
 read_timeout = "0"
+max_idle = "4s"
+max_age = "1d"
 balance = "round-robin"
 
 [upstreams.echo]
@@ -203,6 +205,10 @@ fn defaults_are_put_in() {
         (Duration::from_secs(1), Duration::from_secs(30))
     );
     assert_eq!(config.upstreams[0].read_timeout, Some(Duration::from_secs(60)));
+    assert_eq!(
+        (config.upstreams[0].max_idle, config.upstreams[0].max_age),
+        (Duration::from_secs(60), Duration::from_secs(600))
+    );
     let forward = Action::Forward { upstream: 0, strip: 0, preserve_host: false };
     assert_eq!(config.routes[0].action, forward);
     assert_eq!(config.routes[0].host, Host::Any);
@@ -222,6 +228,10 @@ fn everything_is_read() {
     assert_eq!(config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect::<Vec<_>>(), ["zeta", "echo"]);
     assert_eq!(config.upstreams[0].servers[1].weight, 2);
     assert_eq!(config.upstreams[0].read_timeout, None);
+    assert_eq!(
+        (config.upstreams[0].max_idle, config.upstreams[0].max_age),
+        (Duration::from_secs(4), Duration::from_secs(86_400))
+    );
     let limit = &config.limits[0];
     assert_eq!((limit.name.as_str(), limit.status.as_u16(), limit.missing), ("per-tenant", 503, Missing::Skip));
     assert_eq!(limit.rates[1].quota(), 3000);

@@ -8,13 +8,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use bytes::BytesMut;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 use super::stall::StallTimer;
-use crate::socket::poll_send;
+use crate::socket::{keep_alive, poll_send};
 
 /// Room for a read: a head and a small body at first, more once a body proves large.
 const SMALL_READ: usize = 8 * 1024;
@@ -33,18 +34,21 @@ pub(super) struct Link {
     sent: usize,
     /// How long either side may take.
     pub(super) stall: StallTimer,
-    /// When it was last given back, in ticks of its pool.
-    pub(super) rested_at: u64,
+    /// When it was made, as its pool knows.
+    pub(super) connected_at: Instant,
+    /// When it was last given back, as its pool knows.
+    pub(super) rested_at: Instant,
 }
 
 impl Link {
-    /// Connects to the first address of `host` that takes the connection.
-    pub(super) async fn connect(host: &str, port: u16) -> io::Result<Box<Self>> {
+    /// Connects to the first address of `host` that takes the connection. Its age counts from `now`.
+    pub(super) async fn connect(host: &str, port: u16, now: Instant) -> io::Result<Box<Self>> {
         let stream = TcpStream::connect((host, port)).await?;
         stream.set_nodelay(true)?;
+        keep_alive(&stream)?;
         let peer = stream.peer_addr()?;
         let (received, sending, stall) = (BytesMut::new(), Vec::new(), StallTimer::new());
-        Ok(Box::new(Self { stream, peer, received, sending, sent: 0, stall, rested_at: 0 }))
+        Ok(Box::new(Self { stream, peer, received, sending, sent: 0, stall, connected_at: now, rested_at: now }))
     }
 
     /// Sends all that waits to be sent.

@@ -1,36 +1,83 @@
 //! The upstream connections of one worker that rest between requests.
+//!
+//! They are looked at now and then, and what their age is then holds until the next look: a request reads no clock for
+//! them. So a connection may be closed one look early, but is never used longer than it may be.
 
 use std::cell::{Cell, RefCell};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::link::Link;
 
-/// How often resting connections are looked at.
-const TICK: Duration = Duration::from_secs(1);
-/// After how many ticks of rest a connection is closed.
-const LONGEST_REST: u64 = 60;
+/// Connections are looked at this often, unless their limits are too short for that.
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
+const SHORTEST_LOOK: Duration = Duration::from_millis(10);
+/// How many looks the shortest limit has.
+const LOOKS_PER_LIMIT: u32 = 8;
 /// The most that rest for one server: beyond any use of one worker, and a bound after a burst.
 const MOST_RESTING: usize = 512;
 
-/// Resting connections by the id of their server, the one used last on top.
+/// How long connections are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// Without being used.
+    pub idle: Duration,
+    /// At all.
+    pub age: Duration,
+}
+
+/// How long the connections of each server are kept.
 #[derive(Debug, Default)]
+pub struct Keeps {
+    /// By the id of the server; `None` where no upstream has it any more.
+    servers: Vec<Option<Keep>>,
+    look: Duration,
+}
+
+impl Keeps {
+    /// From the ids of servers and how long each upstream that has them keeps their connections. What one upstream would
+    /// not use, another one may.
+    pub fn new(used: impl IntoIterator<Item = (usize, Keep)>) -> Self {
+        let (mut servers, mut shortest): (Vec<Option<Keep>>, _) = (Vec::new(), Duration::MAX);
+        for (server, keep) in used {
+            if servers.len() <= server {
+                servers.resize(server + 1, None);
+            }
+            let known = servers[server].unwrap_or(keep);
+            servers[server] = Some(Keep { idle: known.idle.max(keep.idle), age: known.age.max(keep.age) });
+            shortest = shortest.min(keep.idle).min(keep.age);
+        }
+        Self { servers, look: (shortest / LOOKS_PER_LIMIT).clamp(SHORTEST_LOOK, LONGEST_LOOK) }
+    }
+}
+
+/// Resting connections by the id of their server, the one used last on top.
+#[derive(Debug)]
 pub struct Pools {
     #[expect(clippy::vec_box, reason = "a link moves with every request: better its address than its buffers")]
     resting: RefCell<Vec<Vec<Box<Link>>>>,
-    tick: Cell<u64>,
+    looked_at: Cell<Instant>,
+    next_look: Cell<Instant>,
+}
+
+impl Default for Pools {
+    fn default() -> Self {
+        let now = Instant::now();
+        Self { resting: RefCell::default(), looked_at: Cell::new(now), next_look: Cell::new(now + LONGEST_LOOK) }
+    }
 }
 
 impl Pools {
-    /// A connection to this server that is still open.
-    pub(super) fn take(&self, server: usize) -> Option<Box<Link>> {
+    /// A connection to this server that is still open and may be used.
+    pub(super) fn take(&self, server: usize, keep: Keep) -> Option<Box<Link>> {
         let mut resting = self.resting.borrow_mut();
         let links = resting.get_mut(server)?;
-        std::iter::from_fn(|| links.pop()).find(|link| link.is_quiet())
+        std::iter::from_fn(|| links.pop()).find(|link| self.is_kept(link, keep) && link.is_quiet())
     }
 
     /// Gives a connection back after a whole response.
     pub(super) fn put(&self, server: usize, mut link: Box<Link>) {
-        link.rested_at = self.tick.get();
+        link.rested_at = self.now();
         let mut resting = self.resting.borrow_mut();
         if resting.len() <= server {
             resting.resize_with(server + 1, Vec::new);
@@ -40,14 +87,34 @@ impl Pools {
         }
     }
 
-    /// Closes connections that have rested too long or that the server has closed, for ever.
-    pub async fn watch(&self) {
+    /// The moment of the last look: now, or shortly before.
+    pub(super) fn now(&self) -> Instant {
+        self.looked_at.get()
+    }
+
+    /// Whether a connection may be used until the next look.
+    fn is_kept(&self, link: &Link, keep: Keep) -> bool {
+        let next = self.next_look.get();
+        next - link.rested_at <= keep.idle && next - link.connected_at <= keep.age
+    }
+
+    /// Closes connections that are kept no longer or that the server has closed, for ever. Asks before each look what is
+    /// `in_force`.
+    pub async fn watch(&self, in_force: impl Fn() -> Arc<Keeps>) {
         loop {
-            tokio::time::sleep(TICK).await;
-            self.tick.set(self.tick.get() + 1);
-            for links in &mut *self.resting.borrow_mut() {
-                links.retain(|link| self.tick.get() - link.rested_at < LONGEST_REST && link.is_quiet());
+            let keeps = in_force();
+            let now = Instant::now();
+            self.looked_at.set(now);
+            self.next_look.set(now + keeps.look);
+            for (server, links) in self.resting.borrow_mut().iter_mut().enumerate() {
+                let keep = keeps.servers.get(server).copied().flatten();
+                links.retain(|link| keep.is_some_and(|keep| self.is_kept(link, keep)) && link.is_quiet());
+                if links.is_empty() {
+                    // Also of what they were kept in, after a burst or with their server.
+                    *links = Vec::new();
+                }
             }
+            tokio::time::sleep(keeps.look).await;
         }
     }
 }
@@ -58,18 +125,51 @@ mod tests {
 
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(3600);
+    const KEEP: Keep = Keep { idle: LONG, age: LONG };
+
     #[tokio::test]
     async fn closed_connections_are_not_handed_out_however_many() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let pools = Pools::default();
         for _ in 0..300 {
-            let link = Link::connect("127.0.0.1", port).await.unwrap();
+            let link = Link::connect("127.0.0.1", port, pools.now()).await.unwrap();
             drop(listener.accept().await.unwrap());
             pools.put(0, link);
         }
         // Time for the system to tell.
         tokio::time::sleep(Duration::from_millis(50)).await;
-        assert!(pools.take(0).is_none());
+        assert!(pools.take(0, KEEP).is_none());
+    }
+
+    #[tokio::test]
+    async fn connections_are_kept_as_long_as_each_upstream_says() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let pools = Pools::default();
+        let mut link = Link::connect("127.0.0.1", port, pools.now()).await.unwrap();
+        let _open = listener.accept().await.unwrap();
+        for keep in [KEEP, Keep { idle: Duration::from_secs(1), age: LONG }] {
+            pools.put(0, link);
+            link = pools.take(0, keep).expect("it was used just now");
+        }
+        pools.put(0, link);
+        // A look that is due in two seconds: until then it would have rested for longer than it may.
+        pools.next_look.set(pools.now() + Duration::from_secs(2));
+        assert!(pools.take(0, Keep { idle: Duration::from_secs(1), age: LONG }).is_none());
+        let link = Link::connect("127.0.0.1", port, pools.now()).await.unwrap();
+        pools.put(0, link);
+        assert!(pools.take(0, Keep { idle: LONG, age: Duration::from_secs(1) }).is_none());
+    }
+
+    #[test]
+    fn looks_are_as_frequent_as_the_shortest_limit_needs() {
+        let keep = |idle, age| Keep { idle: Duration::from_millis(idle), age: Duration::from_millis(age) };
+        let keeps = Keeps::new([(2, keep(60_000, 600_000)), (0, keep(800, 2_000)), (2, keep(90_000, 1_000))]);
+        assert_eq!(keeps.servers, [Some(keep(800, 2_000)), None, Some(keep(90_000, 600_000))]);
+        assert_eq!(keeps.look, Duration::from_millis(100));
+        assert_eq!(Keeps::new([(0, keep(1, 1))]).look, SHORTEST_LOOK);
+        assert_eq!(Keeps::new([]).look, LONGEST_LOOK);
     }
 }

@@ -11,6 +11,8 @@ use smallvec::SmallVec;
 /// The largest head that is read.
 const MAX_HEAD: usize = 64 * 1024;
 const MAX_FIELDS: usize = 128;
+/// The most interim responses before the final one.
+const MAX_INTERIM: u32 = 100;
 
 /// How the end of a response's body is known (RFC 9112, section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,10 @@ pub enum BadHead {
     TooLarge,
     /// What it says of the body's length can be read in two ways.
     Length,
+    /// The connection ended in the middle of it.
+    CutOff,
+    /// It does not come after all the interim responses.
+    Interim,
     /// It switches to a protocol that nobody asked for.
     Upgrade,
 }
@@ -52,6 +58,8 @@ impl BadHead {
             Self::NotHttp => "not an HTTP/1 response",
             Self::TooLarge => "a response head of more than 64 KiB or 128 fields",
             Self::Length => "a response whose length can be read in two ways",
+            Self::CutOff => "a response head that breaks off",
+            Self::Interim => "more than 100 interim responses",
             Self::Upgrade => "a switch of protocols that was not asked for",
         }
     }
@@ -59,8 +67,13 @@ impl BadHead {
 
 /// Takes a response's head off `bytes`; `None` if it is not all there. Its headers take the `room` of the request's,
 /// and their values share the buffer with the body. Interim responses (RFC 9110, section 15.2) are
-/// left out: the gateway has already told the client to continue.
-pub(super) fn parse(bytes: &mut BytesMut, method: &Method, room: &mut HeaderMap) -> Result<Option<Head>, BadHead> {
+/// counted and left out: the gateway has already told the client to continue.
+pub(super) fn parse(
+    bytes: &mut BytesMut,
+    method: &Method,
+    room: &mut HeaderMap,
+    interim: &mut u32,
+) -> Result<Option<Head>, BadHead> {
     loop {
         let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
         let mut parsed = httparse::Response::new(&mut []);
@@ -77,6 +90,10 @@ pub(super) fn parse(bytes: &mut BytesMut, method: &Method, room: &mut HeaderMap)
         }
         if status.is_informational() {
             bytes.advance(length);
+            *interim += 1;
+            if *interim > MAX_INTERIM {
+                return Err(BadHead::Interim);
+            }
             continue;
         }
         let mut passing = Passing::new();
@@ -200,7 +217,7 @@ mod tests {
     use super::*;
 
     fn head(text: &str, method: &Method) -> Result<Option<Head>, BadHead> {
-        parse(&mut BytesMut::from(text), method, &mut HeaderMap::new())
+        parse(&mut BytesMut::from(text), method, &mut HeaderMap::new(), &mut 0)
     }
 
     fn end(fields: &str) -> Result<BodyEnd, BadHead> {
@@ -258,7 +275,7 @@ mod tests {
         let text = "HTTP/1.1 200 OK\r\nconnection: x-hop, content-length\r\nx-hop: 1\r\nkeep-alive: 5\r\nupgrade: x\r\n\
                     content-length: 2\r\nset-cookie: a\r\nset-cookie: b\r\n\r\nok";
         let mut bytes = BytesMut::from(text);
-        let found = parse(&mut bytes, &Method::GET, &mut HeaderMap::new()).unwrap().unwrap();
+        let found = parse(&mut bytes, &Method::GET, &mut HeaderMap::new(), &mut 0).unwrap().unwrap();
         let names: Vec<_> =
             found.response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         assert_eq!(names, [("content-length", "2"), ("set-cookie", "a"), ("set-cookie", "b")]);
@@ -295,7 +312,7 @@ mod tests {
         fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), prefix in any::<bool>()) {
             let mut text = if prefix { BytesMut::from("HTTP/1.1 200 OK\r\n") } else { BytesMut::new() };
             text.extend_from_slice(&bytes);
-            let _ = parse(&mut text, &Method::GET, &mut HeaderMap::new());
+            let _ = parse(&mut text, &Method::GET, &mut HeaderMap::new(), &mut 0);
         }
     }
 }

@@ -46,6 +46,11 @@ impl Upload {
         Self { body, framing, taken: 0, over: false }
     }
 
+    /// Begins to send, also on another connection: then at least the head has to go there.
+    pub(super) fn begin(&mut self) {
+        self.over = false;
+    }
+
     pub(super) fn framing(&self) -> Framing {
         self.framing
     }

@@ -48,4 +48,5 @@ mod stores;
 mod tidy;
 mod turns;
 mod warnings;
+mod upstream_connections;
 mod watching;

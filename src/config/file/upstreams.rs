@@ -35,9 +35,21 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Upstream> {
     let mut timeout = Duration::from_secs(30);
     set(&mut timeout, values::wait(&section, "timeout", values::WAIT));
     let read_timeout = values::wait_or_none(&section, "read_timeout", Duration::from_secs(60));
+    let mut max_idle = Duration::from_secs(60);
+    set(&mut max_idle, values::wait(&section, "max_idle", values::WAIT));
+    let mut max_age = Duration::from_secs(600);
+    set(&mut max_age, values::wait(&section, "max_age", values::WAIT));
     section.choice("balance", &[("round-robin", ())], &["least-requests", "hash"]);
     section.close(&LATER);
-    Some(Upstream { name: name.text.to_owned(), servers: servers?, connect_timeout, timeout, read_timeout })
+    Some(Upstream {
+        name: name.text.to_owned(),
+        servers: servers?,
+        connect_timeout,
+        timeout,
+        read_timeout,
+        max_idle,
+        max_age,
+    })
 }
 
 fn server(field: &Field<'_>) -> Option<UpstreamServer> {

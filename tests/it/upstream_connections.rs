@@ -1,0 +1,181 @@
+//! Connections to upstreams: which requests are sent twice, and how long connections are kept.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::harness::{Client, Gateway, Upstream, alone, reply, until};
+
+const BOUND: Duration = Duration::from_secs(10);
+/// How many connections rest.
+const RESTING: usize = 10;
+
+fn everything(up: &Upstream, keys: &str) -> String {
+    format!("{}{keys}\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n", up.section())
+}
+
+/// An upstream that answers until it is told to close whenever a request comes, after it has sent `last`.
+struct Closing {
+    up: Upstream,
+    closes: Arc<AtomicBool>,
+    /// Requests that came since.
+    deliveries: Arc<AtomicUsize>,
+}
+
+impl Closing {
+    fn start(last: &'static str) -> Self {
+        let (closes, deliveries) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (told, count) = (closes.clone(), deliveries.clone());
+        // All are under way at once, so that each has a connection.
+        let together = Barrier::new(RESTING);
+        let up = Upstream::raw(move |mut wire, _| {
+            while let Ok(Some(_)) = wire.head() {
+                if told.load(Ordering::SeqCst) {
+                    count.fetch_add(1, Ordering::SeqCst);
+                    let _ = wire.write(last.as_bytes());
+                    return;
+                }
+                together.wait();
+                let _ = wire.write(&reply(200, "well"));
+            }
+        });
+        Self { up, closes, deliveries }
+    }
+
+    /// A gateway with resting connections to it, from now on closed by every request.
+    fn gateway(&self) -> Gateway {
+        let gateway = Gateway::with_server("workers = 1", &everything(&self.up, ""));
+        let mut clients: Vec<Client> = (0..RESTING).map(|_| gateway.client()).collect();
+        clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+        clients.iter_mut().for_each(|client| assert_eq!(client.response(false).text(), "well"));
+        assert_eq!(self.up.connections(), RESTING);
+        self.closes.store(true, Ordering::SeqCst);
+        gateway
+    }
+
+    /// How often the next request comes.
+    fn deliveries(&self) -> usize {
+        self.deliveries.swap(0, Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn a_request_that_makes_the_upstream_close_is_sent_twice_at_most() {
+    let up = Closing::start("");
+    let gateway = up.gateway();
+    let mut client = gateway.client();
+    client.get("/").expect_problem(502);
+    assert_eq!(up.deliveries(), 2, "once more, on a new connection");
+    client.call("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n").expect_problem(502);
+    assert_eq!(up.deliveries(), 1, "not every POST may be sent twice");
+    client.call("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx").expect_problem(502);
+    assert_eq!(up.deliveries(), 1, "its body is gone");
+}
+
+#[test]
+fn a_request_that_was_answered_in_part_is_not_sent_again() {
+    for last in ["H", "HTTP/1.1 200 OK\r\nContent-", "HTTP/1.1 103 Early Hints\r\n\r\n"] {
+        let up = Closing::start(last);
+        let gateway = up.gateway();
+        gateway.client().get("/").expect_problem(502);
+        assert_eq!(up.deliveries(), 1, "{last:?}");
+    }
+}
+
+#[test]
+fn a_request_that_closes_a_new_connection_is_not_sent_again() {
+    let up = Closing::start("");
+    up.closes.store(true, Ordering::SeqCst);
+    let gateway = Gateway::start(&everything(&up.up, ""));
+    gateway.client().get("/").expect_problem(502);
+    assert_eq!(up.deliveries(), 1);
+}
+
+#[test]
+fn interim_responses_without_end_are_502() {
+    let up = Upstream::raw(|mut wire, _| {
+        let _ = wire.head();
+        while wire.write(b"HTTP/1.1 100 Continue\r\n\r\n").is_ok() {}
+    });
+    let gateway = Gateway::start(&everything(&up, ""));
+    gateway.client().get("/").expect_problem(502);
+}
+
+/// Tells for how long each connection was open, once it is closed.
+fn timed() -> (Upstream, Arc<Mutex<Vec<Duration>>>) {
+    let ended = Arc::new(Mutex::new(Vec::new()));
+    let record = ended.clone();
+    let up = Upstream::raw(move |mut wire, _| {
+        let opened = Instant::now();
+        while let Ok(Some(_)) = wire.head() {
+            let _ = wire.write(&reply(200, "well"));
+        }
+        record.lock().unwrap().push(opened.elapsed());
+    });
+    (up, ended)
+}
+
+#[test]
+fn an_unused_connection_is_kept_for_max_idle() {
+    let _alone = alone();
+    let (up, ended) = timed();
+    let gateway = Gateway::with_server("workers = 1", &everything(&up, "max_idle = \"800ms\""));
+    let mut client = gateway.client();
+    for _ in 0..6 {
+        assert_eq!(client.get("/").text(), "well");
+        thread::sleep(Duration::from_millis(250));
+    }
+    assert_eq!(up.connections(), 1, "it was never unused for so long");
+    until("it is closed", BOUND, || ended.lock().unwrap().len() == 1);
+    // From the last request on.
+    let kept = ended.lock().unwrap()[0].saturating_sub(Duration::from_millis(5 * 250));
+    assert!(kept > Duration::from_millis(500) && kept < Duration::from_millis(1300), "{kept:?}");
+    assert_eq!(client.get("/").text(), "well");
+    assert_eq!(up.connections(), 2);
+}
+
+#[test]
+fn a_connection_is_used_for_max_age_however_busy_it_is() {
+    let _alone = alone();
+    let (up, ended) = timed();
+    let gateway = Gateway::with_server("workers = 1", &everything(&up, "max_age = \"800ms\""));
+    let mut client = gateway.client();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(3) {
+        assert_eq!(client.get("/").text(), "well");
+    }
+    assert!((4..=7).contains(&up.connections()), "{} connections", up.connections());
+    let ended = ended.lock().unwrap();
+    assert!(ended.iter().all(|age| *age < Duration::from_secs(1)), "{ended:?}");
+}
+
+#[test]
+fn connections_to_a_server_that_a_reload_removes_are_closed() {
+    let (old, ended) = timed();
+    let (new, _) = timed();
+    let gateway = Gateway::with_server("workers = 2", &everything(&old, ""));
+    assert_eq!(gateway.client().get("/").text(), "well");
+    gateway.reload("workers = 2", &everything(&new, ""));
+    gateway.wait_message("reloaded");
+    until("it is closed", BOUND, || ended.lock().unwrap().len() == 1);
+    assert_eq!(gateway.client().get("/").text(), "well");
+    assert_eq!(new.connections(), 1);
+}
+
+#[test]
+fn the_system_asks_whether_a_quiet_upstream_is_still_there() {
+    let (up, _) = timed();
+    let gateway = Gateway::start(&everything(&up, ""));
+    assert_eq!(gateway.client().get("/").text(), "well");
+    // The gateway's end of the connection. Of its timer: 2 is keep-alive, and when it fires is in hundredths of a second.
+    let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
+    let remote = format!("0100007F:{:04X}", up.address().port());
+    let fields = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let timers: Vec<_> = fields.filter(|fields| fields[2] == remote && fields[3] == "01").map(|f| f[5]).collect();
+    let [timer] = timers[..] else { panic!("{timers:?}") };
+    let (kind, when) = timer.split_once(':').unwrap();
+    assert_eq!(kind, "02", "{timer}");
+    assert!(u64::from_str_radix(when, 16).unwrap() <= 6000, "{timer}");
+}
