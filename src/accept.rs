@@ -5,6 +5,8 @@
 
 mod connections;
 mod framing;
+mod handles;
+mod limits;
 mod listen;
 mod recording;
 mod stream;
@@ -15,6 +17,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -29,13 +32,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_local};
 
+pub use handles::{connections as connections_for, raise as raise_handles};
+pub use limits::{ConnectionCounts, ConnectionLimits};
 pub use listen::{bind, is_v6_only};
 
 use connections::{Busy, Connections, End, Slot};
+use limits::Place;
 use stream::{Noting, Shared, Watched};
 
 use crate::clock::Time;
-use crate::config;
 
 /// A pause after an accept that failed for want of file handles or memory, which the next one would too.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
@@ -89,7 +94,7 @@ pub enum Stage {
 /// When a listener cannot be registered with the runtime, or one of the tasks that accept and watch connections panics.
 pub async fn run<C, H>(
     listeners: Vec<std::net::TcpListener>,
-    limits: &config::Server,
+    limits: Arc<ConnectionLimits>,
     mut stage: watch::Receiver<Stage>,
     connected: C,
 ) -> io::Result<usize>
@@ -97,16 +102,18 @@ where
     C: Fn(SocketAddr) -> H + Clone + 'static,
     H: Handler,
 {
-    let connections = Connections::new(limits.header_timeout, limits.idle_timeout);
-    let watching = connections.clone();
+    let connections = Connections::new(limits.clone());
+    let (watching, heeding) = (connections.clone(), connections.clone());
     let mut beside = JoinSet::new();
     beside.spawn_local(async move { watching.watch().await });
+    let heeded = limits.clone();
+    beside.spawn_local(async move { heeded.heed(&heeding).await });
     let mut builder = http1::Builder::new();
     // Not `pipeline_flush`: between requests a recording relies on what was answered being out once it is flushed.
     // One write per response: the head and a small body go out together. What becomes of clients that send no more is
     // decided by `poll_gone` and the register.
-    builder.max_header_size(limits.max_header_size).writev(false).half_close(true);
-    let door = Door { builder: Rc::new(builder), connections: connections.clone(), connected };
+    builder.max_header_size(limits.server().max_header_size).writev(false).half_close(true);
+    let door = Door { builder: Rc::new(builder), connections: connections.clone(), limits, connected };
 
     let mut accepting = JoinSet::new();
     for listener in listeners {
@@ -140,14 +147,20 @@ pub async fn panicked(tasks: &mut JoinSet<()>) -> io::Error {
 struct Door<C> {
     builder: Rc<http1::Builder>,
     connections: Rc<Connections>,
+    limits: Arc<ConnectionLimits>,
     connected: C,
 }
 
-impl<C> Door<C> {
-    /// Takes a new connection onto the register, before its task runs: a drain must know of it.
-    fn enter(&self) -> (Leaving, Rc<Slot>) {
-        let (place, slot) = self.connections.enter();
-        (Leaving { connections: self.connections.clone(), place }, slot)
+impl<C, H> Door<C>
+where
+    C: Fn(SocketAddr) -> H + Clone + 'static,
+    H: Handler,
+{
+    /// Has a new connection served. It is on the register before its task runs: a drain must know of it.
+    fn open(&self, stream: TcpStream, peer: SocketAddr, place: Place) {
+        let (index, slot) = self.connections.enter();
+        let leaving = Leaving { connections: self.connections.clone(), index, _place: place };
+        spawn_local(serve(stream, peer, self.clone(), (leaving, slot)));
     }
 }
 
@@ -164,12 +177,26 @@ where
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, peer)) => drop(spawn_local(serve(stream, peer, door.clone(), door.enter()))),
+            Ok((stream, peer)) => {
+                let Some(mut place) = Place::new(&door.limits, peer.ip()) else { continue };
+                let drains = tokio::select! {
+                    biased;
+                    () = door.limits.wait_for(&mut place, &door.connections) => false,
+                    _ = &mut draining => true,
+                };
+                // Where it drains there may be no place for it.
+                if place.take() {
+                    door.open(stream, peer, place);
+                }
+                if drains {
+                    break;
+                }
+            }
             Err(error) => match error.kind() {
                 // The client went away before it was accepted.
                 io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted => {}
                 _ => {
-                    tracing::error!(%error, "cannot accept a connection");
+                    door.limits.exhausted(&error, &door.connections);
                     tokio::time::sleep(EXHAUSTED_PAUSE).await;
                 }
             },
@@ -179,8 +206,12 @@ where
     // runtime may not know of them yet.
     let Ok(listener) = listener.into_std() else { return };
     while let Ok((stream, peer)) = listener.accept() {
+        let Some(mut place) = Place::new(&door.limits, peer.ip()) else { continue };
+        if !place.take() {
+            continue;
+        }
         match stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) {
-            Ok(stream) => drop(spawn_local(serve(stream, peer, door.clone(), door.enter()))),
+            Ok(stream) => door.open(stream, peer, place),
             Err(error) => tracing::error!(%error, "cannot serve a connection"),
         }
     }
@@ -240,7 +271,7 @@ where
     poll_fn(|cx| {
         loop {
             let last = match slot.poll_end(cx) {
-                Some(End::Now) => return Poll::Ready(Ok(())),
+                Some(End::Now(_)) => return Poll::Ready(Ok(())),
                 Some(End::AfterRequest) => !told,
                 None => false,
             };
@@ -264,15 +295,16 @@ where
     .await
 }
 
-/// Takes a connection off the register however its task ends.
+/// Takes a connection off the register however its task ends, and gives its place back.
 struct Leaving {
     connections: Rc<Connections>,
-    place: usize,
+    index: usize,
+    _place: Place,
 }
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        self.connections.leave(self.place);
+        self.connections.leave(self.index);
     }
 }
 

@@ -18,6 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::task::spawn_local;
 
+use crate::accept::ConnectionLimits;
 use crate::gateway::Kept;
 use crate::log::DroppedLines;
 use crate::respond;
@@ -32,6 +33,8 @@ pub struct View {
     pub store: Arc<Store>,
     /// Log lines that nobody read in time.
     pub dropped_lines: DroppedLines,
+    /// Clients' connections.
+    pub connections: Arc<ConnectionLimits>,
     /// Whether new requests are welcome: not while draining.
     pub ready: AtomicBool,
     /// Reloads that were carried out.

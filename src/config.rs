@@ -82,12 +82,25 @@ pub struct Server {
     pub idle_timeout: Duration,
     /// The longest that a client may go without sending more of a request body, or without reading a response.
     pub body_timeout: Duration,
+    /// The most connections at once.
+    pub max_connections: MaxConnections,
+    /// The most connections at once from one address, trusted proxies excepted; 0 is no limit.
+    pub max_connections_per_ip: usize,
     /// The largest request head in bytes.
     pub max_header_size: usize,
     /// How long `/readyz` says 503 before listeners close.
     pub drain_delay: Duration,
     /// How long a shutdown waits for requests under way.
     pub drain_timeout: Duration,
+}
+
+/// The most connections at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaxConnections {
+    /// As many as the limit of file handles allows.
+    Auto,
+    /// This many, at least 1.
+    Number(usize),
 }
 
 /// `[log]`: what is written to standard error.

@@ -3,7 +3,9 @@
 use std::fmt::{self, Display, Write as _};
 use std::ops::RangeInclusive;
 
-use crate::config::{Action, Address, Config, Cost, Key, Limit, Missing, OnError, OnLimit, PathPattern, Route, Store};
+use crate::config::{
+    Action, Address, Config, Cost, Key, Limit, MaxConnections, Missing, OnError, OnLimit, PathPattern, Route, Store,
+};
 use crate::limit::{Edge, Rate, Strategy};
 use crate::overrides::Allowance;
 use crate::route;
@@ -35,6 +37,14 @@ impl Display for Description<'_> {
         } else {
             let trusted: Vec<_> = config.server.trusted_proxies.iter().map(ToString::to_string).collect();
             writeln!(f, "believes X-Forwarded-For from {}", trusted.join(", "))?;
+        }
+        match config.server.max_connections {
+            MaxConnections::Auto => write!(f, "takes as many connections as there are file handles for")?,
+            MaxConnections::Number(most) => write!(f, "takes {most} connections at once")?,
+        }
+        match config.server.max_connections_per_ip {
+            0 => writeln!(f)?,
+            most => writeln!(f, ", {most} of one address")?,
         }
         writeln!(f, "\nstore")?;
         store(f, &config.store)?;

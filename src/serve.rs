@@ -1,5 +1,6 @@
 //! The life of the process: open what is needed, run the workers, reload, drain with a deadline.
 
+mod listeners;
 mod reload;
 mod signals;
 
@@ -20,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, spawn_local};
 use tokio::time::timeout;
 
-use crate::accept::{self, Stage};
+use crate::accept::{self, ConnectionLimits, Stage};
 use crate::admin::{self, View};
 use crate::clock;
 use crate::config::{self, Address, Config};
@@ -32,6 +33,7 @@ use crate::log::DroppedLines;
 use crate::store::Store;
 use crate::tally::Counter;
 
+use listeners::Listeners;
 use reload::{Ended, Reloads};
 use signals::{Signals, Told};
 
@@ -98,7 +100,8 @@ pub fn run(path: &Path, config: Config, dropped_lines: DroppedLines) -> Result<S
         Signals::listen()?
     };
     warn(&config);
-    let doors = Doors::open(&config, workers)?;
+    let limits = Arc::new(connection_limits(&config.server, workers));
+    let listeners = Listeners::open(&config, workers)?;
     let kept = Arc::new(Kept::new(workers));
     start_echo(&config, &kept)?;
     let store = Arc::new(Store::open(&config.store, workers)?);
@@ -106,8 +109,8 @@ pub fn run(path: &Path, config: Config, dropped_lines: DroppedLines) -> Result<S
     let (stage, staged) = watch::channel(Stage::Running);
 
     let (done, finished) = mpsc::channel(workers);
-    for (index, listeners) in doors.http.into_iter().enumerate() {
-        let plan = Plan { index, listeners, server: config.server.clone(), stage: staged.clone() };
+    for (index, listeners) in listeners.http.into_iter().enumerate() {
+        let plan = Plan { index, listeners, limits: limits.clone(), stage: staged.clone() };
         let (gateway, store, done) = (gateway.clone(), store.clone(), done.clone());
         let runtime = local_runtime;
         thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
@@ -122,13 +125,14 @@ pub fn run(path: &Path, config: Config, dropped_lines: DroppedLines) -> Result<S
         kept,
         store,
         dropped_lines,
+        connections: limits,
         ready: AtomicBool::new(true),
         reloaded: Counter::default(),
         refused: Counter::default(),
     });
     let (path, config, reloads) = (path.into(), Arc::new(config), Reloads::new(reload::LIMIT));
     let control = Control { path, config, gateway, view, reloads, stage, finished, signals };
-    runtime.block_on(control.run(doors.admin))
+    runtime.block_on(control.run(listeners.admin))
 }
 
 /// Logs what a file that holds is warned about.
@@ -140,6 +144,21 @@ fn warn(config: &Config) {
 
 fn local_runtime() -> io::Result<LocalRuntime> {
     Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
+}
+
+/// How many connections there may be, for which the limit of file handles is raised.
+fn connection_limits(server: &config::Server, workers: usize) -> ConnectionLimits {
+    let file_handles = accept::raise_handles();
+    let auto = accept::connections_for(file_handles, workers, server.listen.len());
+    let limits = ConnectionLimits::new(server.clone(), auto);
+    let max_connections = limits.counts().most;
+    tracing::info!(max_connections, file_handles, "limits");
+    if max_connections > auto {
+        let help =
+            "raise the limit of file handles, or lower max_connections: a client may need one for its upstream too";
+        tracing::warn!(max_connections, enough_for = auto, help, "there are too few file handles for max_connections");
+    }
+    limits
 }
 
 /// What a worker's thread ends with, whether it returns or panics.
@@ -159,52 +178,11 @@ fn start_echo(config: &Config, kept: &Kept) -> io::Result<()> {
     Ok(())
 }
 
-/// All listening sockets.
-struct Doors {
-    /// For each worker, one for each address.
-    http: Vec<Vec<TcpListener>>,
-    admin: Option<TcpListener>,
-}
-
-impl Doors {
-    fn open(config: &Config, workers: usize) -> Result<Self, StartError> {
-        let mut http: Vec<Vec<TcpListener>> = (0..workers).map(|_| Vec::new()).collect();
-        let admin = config.admin.as_ref().map(|admin| admin.listen);
-        let all: Vec<SocketAddr> = config.server.listen.iter().copied().chain(admin).collect();
-        let bind = |address, sockets| {
-            let bound = accept::bind(address, sockets, accept::is_v6_only(address, &all));
-            bound.map_err(|error| StartError::Bind(address, error))
-        };
-        for address in &config.server.listen {
-            let sockets = bind(*address, workers)?;
-            announce("http", &sockets)?;
-            http.iter_mut().zip(sockets).for_each(|(worker, socket)| worker.push(socket));
-        }
-        let admin = match admin {
-            Some(address) => {
-                let sockets = bind(address, 1)?;
-                announce("admin", &sockets)?;
-                sockets.into_iter().next()
-            }
-            None => None,
-        };
-        Ok(Self { http, admin })
-    }
-}
-
-/// Says where it listens; with port 0 there is no other way to know.
-fn announce(listener: &str, sockets: &[TcpListener]) -> io::Result<()> {
-    if let Some(socket) = sockets.first() {
-        tracing::info!(listener, address = %socket.local_addr()?, "listening");
-    }
-    Ok(())
-}
-
 /// What one worker is to do.
 struct Plan {
     index: usize,
     listeners: Vec<TcpListener>,
-    server: config::Server,
+    limits: Arc<ConnectionLimits>,
     stage: watch::Receiver<Stage>,
 }
 
@@ -221,7 +199,7 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Gateway>>, store: Arc<Store>) -> 
     let worker = Rc::new(Worker { index: plan.index, snapshots, store, pools });
     let connected = move |peer: SocketAddr| Caller::new(worker.clone(), peer.ip());
     let served = tokio::select! {
-        served = accept::run(plan.listeners, &plan.server, plan.stage, connected) => served,
+        served = accept::run(plan.listeners, plan.limits, plan.stage, connected) => served,
         error = accept::panicked(&mut beside) => Err(error),
     };
     finishing.finish().await;
@@ -306,6 +284,7 @@ impl Control {
         match ended.result {
             Ok(Loaded { config, gateway }) => {
                 self.gateway.store(Arc::new(gateway));
+                self.view.connections.reload(config.server.clone());
                 warn(&config);
                 self.config = Arc::new(config);
                 self.view.reloaded.one();
@@ -386,8 +365,6 @@ fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
     [
         ("server.listen", was.listen != is.listen),
         ("server.workers", was.workers != is.workers),
-        ("server.header_timeout", was.header_timeout != is.header_timeout),
-        ("server.idle_timeout", was.idle_timeout != is.idle_timeout),
         ("server.max_header_size", was.max_header_size != is.max_header_size),
         ("log.level", old.log.level != new.log.level),
         ("log.format", old.log.format != new.log.format),

@@ -5,11 +5,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use slab::Slab;
 use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::limits::ConnectionLimits;
+use crate::config::Server;
 
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,26 +34,39 @@ enum Phase {
 pub(super) enum End {
     /// After the request under way, or one that has come and is not read yet.
     AfterRequest,
-    /// At once.
-    Now,
+    /// At once, for this.
+    Now(Cause),
+}
+
+/// Why a connection ends at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// A request head began to come, and did not end in time.
+    SlowHead,
+    /// Nothing was under way.
+    Idle,
+    /// The client takes nothing of what is sent to it.
+    NotReading,
+    /// The client has gone away.
+    Gone,
 }
 
 /// The state of one connection, shared by its task, its requests and the register.
 #[derive(Debug)]
 pub(super) struct Slot {
     phase: Cell<Phase>,
-    /// The tick at which the phase began.
-    since: Cell<u64>,
+    /// When the phase began.
+    since: Cell<Coarse>,
     end: Cell<Option<End>>,
     ambiguous: Cell<bool>,
     /// Whether bytes wait that nobody has read: then the end cannot be seen behind them.
     unread: Cell<bool>,
-    /// Whether the client has yet to take what is to be sent.
-    unsent: Cell<bool>,
+    /// Since when the client has yet to take what is to be sent.
+    unsent: Cell<Option<Coarse>>,
     /// Whether anything of the answer to the request under way has gone out.
     answered: Cell<bool>,
-    /// The tick at which it was seen that the client sends no more, or at which the request began that came before.
-    closed_at: Cell<Option<u64>>,
+    /// When it was seen that the client sends no more, or when the request began that came before.
+    closed_at: Cell<Option<Coarse>>,
     /// Whether the bytes of the request are kept.
     kept: Cell<bool>,
     /// Whether the last answer might be given again.
@@ -57,19 +75,23 @@ pub(super) struct Slot {
     register: Rc<Connections>,
 }
 
+/// Milliseconds since the register was made, as of its last tick.
+type Coarse = u64;
+
 /// The register of one worker's connections.
 #[derive(Debug)]
 pub(super) struct Connections {
     slots: RefCell<Slab<Rc<Slot>>>,
-    tick: Cell<u64>,
-    length: Duration,
-    header_ticks: u64,
-    idle_ticks: u64,
-    half_closed_ticks: u64,
+    limits: Arc<ConnectionLimits>,
+    now: Cell<Coarse>,
+    /// Connections that were idle when all were last looked at, and since when; the longest idle are last.
+    idle: RefCell<Vec<(Coarse, usize)>>,
+    /// Whether there may be idle ones besides those.
+    has_idle: Cell<bool>,
     all_gone: Notify,
 }
 
-/// Limits are looked at this often, so one is overrun by an eighth of the shorter one at most.
+/// Limits are looked at this often, so one is overrun by an eighth of the shortest one at most.
 const LOOKS_PER_LIMIT: u32 = 8;
 const TICK_RANGE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
@@ -77,19 +99,37 @@ const TICK_RANGE: (Duration, Duration) = (Duration::from_millis(10), Duration::f
 /// looks the same until something is sent to it.
 const HALF_CLOSED: Duration = Duration::from_secs(1);
 
+/// How long a connection may be in one state, in the register's time.
+struct Patience {
+    header: Coarse,
+    idle: Coarse,
+    body: Coarse,
+    half_closed: Coarse,
+}
+
+impl Patience {
+    /// What is configured, when it is looked at once a `tick`.
+    fn new(server: &Server, tick: Duration) -> Self {
+        // One tick more: the first one has partly passed when a state begins.
+        let coarse = |limit: Duration| u64::try_from((limit + tick).as_millis()).unwrap_or(u64::MAX);
+        Self {
+            header: coarse(server.header_timeout),
+            idle: coarse(server.idle_timeout),
+            body: coarse(server.body_timeout),
+            half_closed: coarse(HALF_CLOSED),
+        }
+    }
+}
+
 impl Connections {
-    /// A register that allows a request head `header_timeout`, and a connection `idle_timeout` between requests.
-    pub(super) fn new(header_timeout: Duration, idle_timeout: Duration) -> Rc<Self> {
-        let length = (header_timeout.min(idle_timeout) / LOOKS_PER_LIMIT).clamp(TICK_RANGE.0, TICK_RANGE.1);
-        // One tick more: the first one has partly passed when a phase begins.
-        let ticks = |limit: Duration| u64::try_from(limit.as_micros().div_ceil(length.as_micros())).unwrap_or(u64::MAX);
+    /// A register of connections that keep to these limits.
+    pub(super) fn new(limits: Arc<ConnectionLimits>) -> Rc<Self> {
         Rc::new(Self {
             slots: RefCell::default(),
-            tick: Cell::new(0),
-            length,
-            header_ticks: ticks(header_timeout).saturating_add(1),
-            idle_ticks: ticks(idle_timeout).saturating_add(1),
-            half_closed_ticks: ticks(HALF_CLOSED).saturating_add(1),
+            limits,
+            now: Cell::new(0),
+            idle: RefCell::default(),
+            has_idle: Cell::new(false),
             all_gone: Notify::new(),
         })
     }
@@ -98,11 +138,11 @@ impl Connections {
     pub(super) fn enter(self: &Rc<Self>) -> (usize, Rc<Slot>) {
         let slot = Rc::new(Slot {
             phase: Cell::new(Phase::Fresh),
-            since: Cell::new(self.tick.get()),
+            since: Cell::new(self.now.get()),
             end: Cell::new(None),
             ambiguous: Cell::new(false),
             unread: Cell::new(false),
-            unsent: Cell::new(false),
+            unsent: Cell::new(None),
             answered: Cell::new(false),
             closed_at: Cell::new(None),
             kept: Cell::new(false),
@@ -110,6 +150,7 @@ impl Connections {
             waker: RefCell::new(None),
             register: self.clone(),
         });
+        self.has_idle.set(true);
         (self.slots.borrow_mut().insert(slot.clone()), slot)
     }
 
@@ -121,31 +162,50 @@ impl Connections {
         }
     }
 
-    /// Ends connections that overran their limits, for ever.
+    /// Ends connections that overran their limits, for ever. A reload may change these.
     pub(super) async fn watch(&self) {
+        let begun = Instant::now();
         loop {
-            tokio::time::sleep(self.length).await;
-            self.tick.set(self.tick.get() + 1);
+            let server = self.limits.server().clone();
+            let shortest = server.header_timeout.min(server.idle_timeout).min(server.body_timeout);
+            let tick = (shortest / LOOKS_PER_LIMIT).clamp(TICK_RANGE.0, TICK_RANGE.1);
+            tokio::time::sleep(tick).await;
+            self.now.set(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
+            let patience = Patience::new(&server, tick);
             for (_, slot) in &*self.slots.borrow() {
-                let age = self.tick.get() - slot.since.get();
-                match slot.phase.get() {
-                    Phase::Fresh | Phase::Head if age >= self.header_ticks => slot.end(End::Now),
-                    Phase::Idle if age >= self.idle_ticks => slot.end(End::Now),
-                    Phase::Busy => self.look_half_closed(slot),
-                    _ => {}
-                }
+                slot.look(&patience, self.now.get());
             }
         }
     }
 
-    /// Ends a connection whose client sends no more and has waited for its answer for long enough. Once this has begun
-    /// the client gets all of it, unless its connection turns out to be gone.
-    fn look_half_closed(&self, slot: &Slot) {
-        let Some(since) = slot.closed_at.get() else { return };
-        if slot.answered.get() {
-            slot.wake();
-        } else if self.tick.get() - since >= self.half_closed_ticks {
-            slot.end(End::Now);
+    /// Tells idle connections to leave while there is room wanted, the longest idle first.
+    pub(super) fn make_room(&self) {
+        while self.limits.claim() {
+            if !self.end_longest_idle() {
+                self.limits.unclaim();
+                return;
+            }
+        }
+    }
+
+    /// Tells the connection to leave that has been idle for longest; whether there is one.
+    fn end_longest_idle(&self) -> bool {
+        let slots = self.slots.borrow();
+        let mut idle = self.idle.borrow_mut();
+        loop {
+            while let Some((since, place)) = idle.pop() {
+                // It may have done something since, or be another one altogether.
+                if let Some(slot) = slots.get(place).filter(|slot| slot.is_idle() && slot.since.get() == since) {
+                    slot.end(End::AfterRequest);
+                    return true;
+                }
+            }
+            // Looking at all of them is worth it only where there can be one.
+            if !self.has_idle.replace(false) {
+                return false;
+            }
+            idle.extend(slots.iter().filter(|(_, slot)| slot.is_idle()).map(|(place, slot)| (slot.since.get(), place)));
+            idle.sort_unstable_by(|one, other| other.cmp(one));
         }
     }
 
@@ -172,7 +232,38 @@ impl Connections {
 impl Slot {
     fn enter(&self, phase: Phase) {
         self.phase.set(phase);
-        self.since.set(self.register.tick.get());
+        self.since.set(self.register.now.get());
+    }
+
+    /// Ends the connection if it has waited for its client for too long.
+    fn look(&self, patience: &Patience, now: Coarse) {
+        let over = |since: Coarse, limit: Coarse| now - since >= limit;
+        let unsent = self.unsent.get();
+        let cause = match self.phase.get() {
+            _ if unsent.is_some_and(|since| over(since, patience.body)) => Cause::NotReading,
+            Phase::Fresh if over(self.since.get(), patience.header) => Cause::Idle,
+            Phase::Head if over(self.since.get(), patience.header) => Cause::SlowHead,
+            Phase::Idle if unsent.is_none() && over(self.since.get(), patience.idle) => Cause::Idle,
+            Phase::Busy => {
+                let Some(since) = self.closed_at.get() else { return };
+                // Once its answer has begun the client gets all of it, unless its connection turns out to be gone.
+                if self.answered.get() {
+                    self.wake();
+                    return;
+                }
+                if !over(since, patience.half_closed) {
+                    return;
+                }
+                Cause::Gone
+            }
+            _ => return,
+        };
+        self.end(End::Now(cause));
+    }
+
+    /// Whether nothing is under way, nor has begun to come.
+    fn is_idle(&self) -> bool {
+        self.end.get().is_none() && matches!(self.phase.get(), Phase::Fresh | Phase::Idle) && !self.is_unsent()
     }
 
     /// Bytes have come from the client, and so far could be read in two ways or not; `kept` if they are a request that
@@ -198,19 +289,27 @@ impl Slot {
 
     /// Bytes have gone to the client, or have to wait for it.
     pub(super) fn sent(&self, all: bool) {
-        self.unsent.set(!all);
-        if all {
-            self.answered.set(true);
+        if !all {
+            // Whatever goes out ends the wait.
+            self.unsent.set(self.unsent.get().or(Some(self.register.now.get())));
+            return;
         }
+        self.unsent.set(None);
+        self.answered.set(true);
         // The last of a response is on its way after its request is over: that is not idle time.
-        if all && self.phase.get() == Phase::Idle {
+        if self.phase.get() == Phase::Idle {
             self.enter(Phase::Idle);
         }
     }
 
+    /// Whether the client has yet to take what is to be sent.
+    pub(super) fn is_unsent(&self) -> bool {
+        self.unsent.get().is_some()
+    }
+
     /// Whether a request has begun to come, is under way, or its response is not all sent.
     pub(super) fn is_busy(&self) -> bool {
-        self.unsent.get() || matches!(self.phase.get(), Phase::Head | Phase::Busy)
+        self.is_unsent() || matches!(self.phase.get(), Phase::Head | Phase::Busy)
     }
 
     /// Whether it would be seen if the client went away now, which matters while a request is under way.
@@ -220,7 +319,7 @@ impl Slot {
 
     /// The client sends no more; whether it still takes an answer is not known.
     pub(super) fn half_closed(&self) {
-        self.closed_at.set(Some(self.register.tick.get()));
+        self.closed_at.set(Some(self.register.now.get()));
     }
 
     /// Whether it is known that the client sends no more.
@@ -288,6 +387,11 @@ impl Busy {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.enter(Phase::Idle);
+        let slot = &self.0;
+        slot.enter(Phase::Idle);
+        slot.register.has_idle.set(true);
+        if slot.register.limits.claim() {
+            slot.end(End::AfterRequest);
+        }
     }
 }

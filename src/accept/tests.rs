@@ -15,6 +15,7 @@ use tokio::task::yield_now;
 
 use super::*;
 use crate::clock;
+use crate::config::{MaxConnections, Server};
 
 const A: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
 const HEAD: &[u8] = b"HEAD /h HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -85,18 +86,21 @@ impl Visit {
         // Connections take after their listener: what is sent soon has to wait.
         SockRef::from(&listeners[0]).set_send_buffer_size(1).unwrap();
         spawn_local(async move {
-            let limits = config::Server {
+            let server = Server {
                 listen: Vec::new(),
                 workers: 1,
                 trusted_proxies: Vec::new(),
                 header_timeout: Duration::from_secs(60),
                 idle_timeout,
                 body_timeout: Duration::from_secs(60),
+                max_connections: MaxConnections::Auto,
+                max_connections_per_ip: 0,
                 max_header_size: 16 * 1024,
                 drain_delay: Duration::ZERO,
                 drain_timeout: Duration::from_secs(60),
             };
-            run(listeners, &limits, staged, move |_| numbering.clone()).await.unwrap();
+            let limits = Arc::new(ConnectionLimits::new(server, 100));
+            run(listeners, limits, staged, move |_| numbering.clone()).await.unwrap();
         });
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();

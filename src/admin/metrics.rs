@@ -4,6 +4,7 @@ use prometheus::TextEncoder;
 use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 
 use super::View;
+use crate::accept::ConnectionCounts;
 use crate::account::{CLASSES, Outcome, RouteTally};
 use crate::decide::{Decided, LimitTally};
 use crate::reason::Reason;
@@ -79,6 +80,7 @@ pub fn text(view: &View) -> String {
             [counter(view.dropped_lines.count(), &[])],
         ),
     ];
+    families.extend(connections(view.connections.counts()));
     families.extend(store(&view.store));
     families.retain(|family| !family.get_metric().is_empty());
     // Fails only for families without a metric or with a bad name.
@@ -113,6 +115,39 @@ fn durations(route: &RouteTally) -> Metric {
     let mut seen = Seen::default();
     route.workers.iter().for_each(|worker| worker.latency.add_to(&mut seen));
     histogram(&seen, &[("route", &route.name)])
+}
+
+fn connections(counts: ConnectionCounts) -> [MetricFamily; 5] {
+    let counted = |name: &str, help: &str, count: u64| family(name, help, MetricType::COUNTER, [counter(count, &[])]);
+    [
+        family(
+            "gateway_connections",
+            "Connections of clients that are open.",
+            MetricType::GAUGE,
+            [gauge(counts.open, &[])],
+        ),
+        family(
+            "gateway_connections_max",
+            "How many may be open: max_connections, or what the limit of file handles allows.",
+            MetricType::GAUGE,
+            [gauge(counts.most, &[])],
+        ),
+        counted(
+            "gateway_connections_refused_total",
+            "Connections that were closed at once, because their address had max_connections_per_ip.",
+            counts.refused,
+        ),
+        counted(
+            "gateway_connections_evicted_total",
+            "Idle connections that were closed to make room for others, because max_connections were open.",
+            counts.made_room,
+        ),
+        counted(
+            "gateway_accept_failures_total",
+            "How often no connection could be accepted for want of file handles or memory.",
+            counts.exhausted,
+        ),
+    ]
 }
 
 fn decisions(limit: &LimitTally) -> Vec<Metric> {

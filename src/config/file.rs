@@ -13,8 +13,9 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::read::{Field, Name, Section, Source, set};
-use super::{Admin, Limit, Log, LogFormat, Server, Store, Upstream, values};
+use super::read::{Field, Name, Section, Source, Wrong, set};
+use super::report::quoted;
+use super::{Admin, Limit, Log, LogFormat, MaxConnections, Server, Store, Upstream, values};
 
 pub(super) use routes::{Answer, Draft as RouteDraft};
 
@@ -67,6 +68,8 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
         header_timeout: Duration::from_secs(10),
         idle_timeout: Duration::from_secs(75),
         body_timeout: Duration::from_secs(60),
+        max_connections: MaxConnections::Auto,
+        max_connections_per_ip: 0,
         max_header_size: 64 << 10,
         drain_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(30),
@@ -86,13 +89,33 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
     set(&mut server.header_timeout, values::wait(&section, "header_timeout", values::WAIT));
     set(&mut server.idle_timeout, values::wait(&section, "idle_timeout", values::WAIT));
     set(&mut server.body_timeout, values::wait(&section, "body_timeout", values::WAIT));
+    set(&mut server.max_connections, section.field("max_connections").and_then(|field| max_connections(&field)));
+    let per_ip = section.field("max_connections_per_ip").and_then(|field| field.integer(0..=MOST_CONNECTIONS));
+    set(&mut server.max_connections_per_ip, per_ip.and_then(|most| usize::try_from(most).ok()));
     let size = values::bytes(&section, "max_header_size", (8 << 10)..=(1 << 20), "8KiB to 1MiB");
     set(&mut server.max_header_size, size);
     // Not to wait at all is a way to drain.
     set(&mut server.drain_delay, values::wait(&section, "drain_delay", Duration::ZERO..=*values::WAIT.end()));
     set(&mut server.drain_timeout, values::wait(&section, "drain_timeout", Duration::ZERO..=*values::WAIT.end()));
-    section.close(&["proxy_protocol", "max_connections", "tls"]);
+    section.close(&["proxy_protocol", "tls"]);
     server
+}
+
+/// More than any machine has.
+const MOST_CONNECTIONS: u64 = 100_000_000;
+
+fn max_connections(field: &Field<'_>) -> Option<MaxConnections> {
+    if field.is_text() {
+        return field.parse(|text| match text {
+            "auto" => Ok(MaxConnections::Auto),
+            _ => Err(Wrong::new(
+                format!("{} is no number of connections", quoted(text)),
+                format!("allowed: \"auto\", or 1 to {MOST_CONNECTIONS} without quotes"),
+            )),
+        });
+    }
+    let most = field.integer(1..=MOST_CONNECTIONS).and_then(|most| usize::try_from(most).ok());
+    most.map(MaxConnections::Number)
 }
 
 fn sockets(field: &Field<'_>) -> Vec<(SocketAddr, Range<usize>)> {

@@ -20,6 +20,8 @@ trusted_proxies = ["10.0.0.0/8", "192.0.2.7"]
 header_timeout = "5s"
 idle_timeout = "1m"
 body_timeout = "20s"
+max_connections = 5000
+max_connections_per_ip = 50
 max_header_size = "16KiB"
 drain_timeout = "0s"
 
@@ -192,6 +194,8 @@ fn defaults_are_put_in() {
         header_timeout: Duration::from_secs(10),
         idle_timeout: Duration::from_secs(75),
         body_timeout: Duration::from_secs(60),
+        max_connections: MaxConnections::Auto,
+        max_connections_per_ip: 0,
         max_header_size: 65_536,
         drain_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(30),
@@ -219,6 +223,8 @@ fn everything_is_read() {
     let config = read(FULL);
     assert_eq!(config.server.trusted_proxies[1].to_string(), "192.0.2.7/32");
     assert_eq!(config.server.body_timeout, Duration::from_secs(20));
+    assert_eq!(config.server.max_connections, MaxConnections::Number(5000));
+    assert_eq!(config.server.max_connections_per_ip, 50);
     assert_eq!(config.server.drain_timeout, Duration::ZERO);
     assert_eq!(config.log.level, tracing::Level::DEBUG);
     assert_eq!(config.admin.unwrap().listen.port(), 9901);

@@ -11,6 +11,7 @@ mod chunks;
 mod cli;
 mod client_ip;
 mod clocks;
+mod connections;
 mod costs;
 mod drain;
 mod exceptions;

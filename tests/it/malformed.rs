@@ -304,7 +304,7 @@ fn a_response_that_is_taken_slowly_is_not_idle_time() {
     let _alone = alone();
     let body = "x".repeat(16 << 20);
     let route = format!("[[routes]]\npath = \"/\"\nrespond = {{ status = 200, body = \"{body}\" }}\n");
-    let gateway = Gateway::with_server("idle_timeout = \"700ms\"", &route);
+    let gateway = Gateway::with_server("idle_timeout = \"700ms\"\nbody_timeout = \"700ms\"", &route);
     let ask = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     let (mut client, mut taken) = (gateway.client(), 0);
     client.send(ask);

@@ -68,6 +68,12 @@ impl Gateway {
         Some(Self::run(&text("", "", rest), Some(unshare)))
     }
 
+    /// The same with more keys for `[server]`, and with so many file handles at most.
+    #[track_caller]
+    pub(crate) fn with_handles(handles: u32, server: &str, rest: &str) -> Self {
+        Self::run(&text(server, "", rest), Some(limited_handles(handles)))
+    }
+
     #[track_caller]
     fn from_text(text: &str) -> Self {
         Self::run(text, None)

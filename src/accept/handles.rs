@@ -1,0 +1,48 @@
+//! How many connections the system's limit of file handles allows.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// For log, configuration files, runtimes' own handles, connections to Memcached and to the admin listener.
+const OTHERS: u64 = 48;
+/// For each worker: its runtime's handles, and a connection that was accepted and waits for room.
+const EACH_WORKER: u64 = 8;
+
+/// Raises this process's limit of file handles as far as it may, and tells what it is then. The low limit that many
+/// systems begin with is there for programs that use `select`.
+pub fn raise() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+    {
+        tracing::warn!(%error, "cannot raise the limit of file handles");
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// How many clients `handles` are enough for, with so many workers that have so many listening sockets each: each client
+/// may need a connection to an upstream besides its own.
+pub fn connections(handles: u64, workers: usize, listeners: usize) -> usize {
+    let (workers, listeners) = (workers as u64, listeners as u64);
+    let others = OTHERS + workers * (EACH_WORKER + 2 * listeners);
+    usize::try_from(handles.saturating_sub(others) / 2).unwrap_or(usize::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_client_has_two_handles_and_there_is_room_for_one() {
+        assert_eq!(connections(1024, 2, 1), (1024 - 48 - 20) / 2);
+        assert_eq!(connections(1_048_576, 16, 2), (1_048_576 - 48 - 16 * 12) / 2);
+        assert_eq!(connections(10, 2, 1), 1);
+        assert!(connections(u64::MAX, 2, 1) > 1 << 60);
+    }
+
+    #[test]
+    fn the_limit_is_raised_as_far_as_it_may_be() {
+        let handles = raise();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(Some(handles), limit.maximum.or(Some(u64::MAX)));
+    }
+}
