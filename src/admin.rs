@@ -78,13 +78,13 @@ fn answer(view: &View, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         return respond::problem(StatusCode::METHOD_NOT_ALLOWED, "The admin listener only answers GET and HEAD.");
     }
     match request.uri().path() {
-        "/healthz" => respond::fixed(StatusCode::OK, Bytes::from_static(b"ok\n")),
+        "/healthz" => respond::text(StatusCode::OK, Bytes::from_static(b"ok\n")),
         "/readyz" if view.ready.load(Ordering::Relaxed) => {
-            respond::fixed(StatusCode::OK, Bytes::from_static(b"ready\n"))
+            respond::text(StatusCode::OK, Bytes::from_static(b"ready\n"))
         }
-        "/readyz" => respond::fixed(StatusCode::SERVICE_UNAVAILABLE, Bytes::from_static(b"draining\n")),
+        "/readyz" => respond::text(StatusCode::SERVICE_UNAVAILABLE, Bytes::from_static(b"draining\n")),
         "/metrics" => {
-            let mut answer = respond::fixed(StatusCode::OK, Bytes::from(metrics::text(view)));
+            let mut answer = respond::text(StatusCode::OK, Bytes::from(metrics::text(view)));
             answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(prometheus::TEXT_FORMAT));
             answer
         }

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, Method, StatusCode};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
 use toml::de::DeTable;
 
@@ -241,6 +241,8 @@ pub struct Limit {
     pub status: StatusCode,
     /// The body of a rejection (empty is a problem document) or of a silent answer.
     pub body: String,
+    /// What kind of text `body` is.
+    pub content_type: HeaderValue,
 }
 
 /// What a request costs, and when that is known.
@@ -406,6 +408,8 @@ pub enum Action {
         status: StatusCode,
         /// The body.
         body: String,
+        /// What kind of text the body is.
+        content_type: HeaderValue,
     },
 }
 

@@ -155,8 +155,9 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
     drop(target);
 
     let (outcome, mut response) = match &route.action {
-        Action::Respond { status, body } => {
-            (Outcome::Responded, respond::fixed(*status, body.clone()).map(Content::Own))
+        Action::Respond { status, body, content_type } => {
+            let answer = respond::with_body(*status, content_type.clone(), body.clone());
+            (Outcome::Responded, answer.map(Content::Own))
         }
         Action::Forward { upstream, strip, preserve_host } => {
             let (strip, preserve_host, body_timeout) = (*strip, *preserve_host, gateway.body_timeout);

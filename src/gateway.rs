@@ -16,7 +16,7 @@ use crate::decide::{Flights, Grants, Guard, LimitTally, Lines, Terms};
 use crate::forward::{Keeps, Server, Upstream};
 use crate::identify::Identity;
 use crate::identify::ambiguity::SingleSources;
-use crate::interned::interned;
+use crate::interned::{interned, interned_value};
 use crate::respond::limits::Report;
 use crate::route::{self, Routes};
 use crate::tally::PerWorker;
@@ -81,6 +81,8 @@ pub enum Action {
         status: StatusCode,
         /// The body.
         body: Bytes,
+        /// What kind of text the body is.
+        content_type: HeaderValue,
     },
 }
 
@@ -231,10 +233,16 @@ fn action(action: &config::Action, upstreams: &[Arc<Upstream>]) -> Action {
             Some(upstream) => {
                 Action::Forward { upstream: upstream.clone(), strip: *strip, preserve_host: *preserve_host }
             }
-            None => Action::Respond { status: StatusCode::BAD_GATEWAY, body: Bytes::new() },
+            None => Action::Respond {
+                status: StatusCode::BAD_GATEWAY,
+                body: Bytes::new(),
+                content_type: HeaderValue::from_static("text/plain"),
+            },
         },
-        config::Action::Respond { status, body } => {
-            Action::Respond { status: *status, body: interned(body.as_bytes()) }
-        }
+        config::Action::Respond { status, body, content_type } => Action::Respond {
+            status: *status,
+            body: interned(body.as_bytes()),
+            content_type: interned_value(content_type),
+        },
     }
 }

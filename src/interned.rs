@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
+use http::HeaderValue;
 use parking_lot::Mutex;
 
 static TEXTS: Mutex<BTreeSet<&'static [u8]>> = Mutex::new(BTreeSet::new());
@@ -17,6 +18,11 @@ pub fn interned(text: &[u8]) -> Bytes {
         texts.insert(kept);
         kept
     }))
+}
+
+/// The same for the value of a header.
+pub fn interned_value(value: &HeaderValue) -> HeaderValue {
+    HeaderValue::from_maybe_shared(interned(value.as_bytes())).unwrap_or_else(|_| value.clone())
 }
 
 #[cfg(test)]

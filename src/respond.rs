@@ -48,12 +48,13 @@ pub fn unrouted(allowed: &BTreeSet<&str>) -> Answer {
     answer
 }
 
-/// The answer of a route that answers itself.
-pub fn fixed(status: StatusCode, body: Bytes) -> Answer {
+/// A short text.
+pub fn text(status: StatusCode, body: Bytes) -> Answer {
     with_body(status, TEXT, body)
 }
 
-fn with_body(status: StatusCode, kind: HeaderValue, body: Bytes) -> Answer {
+/// An answer whose body is of this kind.
+pub fn with_body(status: StatusCode, kind: HeaderValue, body: Bytes) -> Answer {
     with_headers(status, HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]), body)
 }
 

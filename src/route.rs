@@ -164,7 +164,11 @@ mod tests {
             path: pattern(path),
             methods: methods.to_vec(),
             headers: headers.iter().map(|(n, v)| (HeaderName::from_static(n), wanted(v))).collect(),
-            action: Action::Respond { status: StatusCode::OK, body: String::new() },
+            action: Action::Respond {
+                status: StatusCode::OK,
+                body: String::new(),
+                content_type: HeaderValue::from_static("text/plain"),
+            },
             limits: Vec::new(),
         }
     }

@@ -105,7 +105,9 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
         }
     }
     let action = match route.answer.as_ref()? {
-        Answer::Respond { status, body } => Action::Respond { status: *status, body: body.clone() },
+        Answer::Respond { status, body, content_type } => {
+            Action::Respond { status: *status, body: body.clone(), content_type: content_type.clone() }
+        }
         Answer::Forward { upstream, strip, preserve_host } => Action::Forward {
             upstream: find(upstream, &draft.upstreams, "upstream", source)?,
             strip: *strip,

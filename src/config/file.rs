@@ -1,5 +1,6 @@
 //! The sections of the file and their defaults, each of which stands once, here and in the modules below.
 
+mod content;
 mod store;
 mod upstreams;
 mod limits;

@@ -2,58 +2,17 @@
 //!
 //! Every method reports what is wrong itself and then returns nothing; callers take a default and carry on.
 
+mod source;
+
 use std::cell::RefCell;
 use std::ops::{Range, RangeInclusive};
-use std::path::Path;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::report::{Problem, Problems, did_you_mean, either, nearest, quoted};
+use super::report::{did_you_mean, either, nearest, quoted};
 
-/// The text being read, and what was found wrong with it so far.
-pub(super) struct Source<'a> {
-    /// What the user calls the file.
-    pub(super) name: &'a str,
-    pub(super) text: &'a str,
-    /// Where files that it names are.
-    pub(super) folder: &'a Path,
-    problems: RefCell<Vec<Problem>>,
-    warnings: RefCell<Vec<Problem>>,
-}
-
-impl<'a> Source<'a> {
-    pub(super) fn new(name: &'a str, text: &'a str, folder: &'a Path, problems: Vec<Problem>) -> Self {
-        Self { name, text, folder, problems: RefCell::new(problems), warnings: RefCell::default() }
-    }
-
-    pub(super) fn report(&self, span: Range<usize>, message: impl Into<String>, help: impl Into<String>) {
-        self.problems.borrow_mut().push(problem(span, message, help));
-    }
-
-    /// Notes what does not refuse the file, but is hardly meant as it is written.
-    pub(super) fn warn(&self, span: Range<usize>, message: impl Into<String>, help: impl Into<String>) {
-        self.warnings.borrow_mut().push(problem(span, message, help));
-    }
-
-    pub(super) fn is_clean(&self) -> bool {
-        self.problems.borrow().is_empty()
-    }
-
-    pub(super) fn into_problems(self) -> Vec<Problem> {
-        self.problems.into_inner()
-    }
-
-    /// All warnings so far, in the order of the file.
-    pub(super) fn warnings(&self) -> Problems {
-        Problems::warnings(self.name, self.text, self.warnings.borrow().clone())
-    }
-}
-
-fn problem(span: Range<usize>, message: impl Into<String>, help: impl Into<String>) -> Problem {
-    let help = Some(help.into()).filter(|help: &String| !help.is_empty());
-    Problem { span, message: message.into(), help }
-}
+pub(super) use source::Source;
 
 /// Why a text is not the value that it should be.
 #[derive(Debug, PartialEq)]

@@ -49,13 +49,6 @@ pub(super) fn status(field: &Field<'_>, allowed: RangeInclusive<u64>) -> Option<
     field.integer(allowed).and_then(|code| StatusCode::from_u16(u16::try_from(code).ok()?).ok())
 }
 
-/// Reports a body that goes with a status that has none (RFC 9110, section 15).
-pub(super) fn bodiless(field: &Field<'_>, status: StatusCode, body: &str) {
-    if [204, 205, 304].contains(&status.as_u16()) && !body.is_empty() {
-        field.report(format!("a response with status {} has no body", status.as_u16()), "remove the body");
-    }
-}
-
 const DURATION: &str = "a duration is a string with a unit (ms, s, m, h, d), like \"250ms\", \"10s\" or \"1h\"";
 
 fn duration(allowed: RangeInclusive<Duration>) -> impl FnOnce(&str) -> Read<Duration> {

@@ -13,11 +13,11 @@ use sfv::{ListSerializer, StringRef};
 use smallvec::SmallVec;
 
 use super::policy::{Policies, Policy};
-use super::{Answer, PROBLEM, TEXT, problem, with_body, with_headers};
+use super::{Answer, PROBLEM, problem, with_body, with_headers};
 use crate::clock::Time;
 use crate::config::{self, HeaderStyle, OnLimit};
 use crate::decide::Judged;
-use crate::interned::interned;
+use crate::interned::{interned, interned_value};
 use crate::limit::Verdict;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -42,8 +42,8 @@ struct Teller {
     github: bool,
     shadow: bool,
     status: StatusCode,
-    /// The configured body; without one, each rate has a document.
-    body: Option<Bytes>,
+    /// The configured body and its kind; without one, each rate has a document.
+    body: Option<(HeaderValue, Bytes)>,
     max_in_flight: Option<u64>,
     /// For each of the rates that may hold, written when they first do.
     profiles: Box<[OnceLock<Policies>]>,
@@ -116,7 +116,7 @@ impl Report {
         let refusals = refusals.filter_map(|judged| Some((self.tellers.get(judged.place)?, judged)));
         let (teller, longest) = refusals.max_by_key(|(_, judged)| judged.verdict.wait.unwrap_or(u64::MAX))?;
         let (kind, body) = match (&teller.body, self.policy(longest)) {
-            (Some(body), _) => (TEXT, body.clone()),
+            (Some((kind, body)), _) => (kind.clone(), body.clone()),
             (None, policy) => {
                 let refusal = |policy: &Policy| policy.refusal(longest.verdict.remaining, longest.need);
                 (PROBLEM, policy.map(refusal).unwrap_or_default())
@@ -136,7 +136,7 @@ impl Report {
     /// The answer of a limit that does not let on that there is one.
     pub fn silence(&self, place: usize) -> Answer {
         match self.tellers.get(place) {
-            Some(Teller { status, body: Some(body), .. }) => with_body(*status, TEXT, body.clone()),
+            Some(Teller { status, body: Some((kind, body)), .. }) => with_body(*status, kind.clone(), body.clone()),
             Some(Teller { status, body: None, .. }) => with_headers(*status, HeaderMap::new(), Bytes::new()),
             None => with_headers(StatusCode::OK, HeaderMap::new(), Bytes::new()),
         }
@@ -263,7 +263,8 @@ impl Teller {
             github: told && matches!(limit.headers, HeaderStyle::Github | HeaderStyle::Both),
             shadow: limit.on_limit == OnLimit::Shadow && limit.headers != HeaderStyle::None,
             status: limit.status,
-            body: (!limit.body.is_empty()).then(|| interned(limit.body.as_bytes())),
+            body: (!limit.body.is_empty())
+                .then(|| (interned_value(&limit.content_type), interned(limit.body.as_bytes()))),
             max_in_flight: limit.max_in_flight,
             profiles: (0..profiles).map(|_| OnceLock::new()).collect(),
         }
@@ -305,6 +306,7 @@ mod tests {
             headers,
             status: StatusCode::TOO_MANY_REQUESTS,
             body: String::new(),
+            content_type: HeaderValue::from_static("text/plain"),
         }
     }
 

@@ -12,6 +12,7 @@ mod cli;
 mod client_ip;
 mod clocks;
 mod connections;
+mod content;
 mod costs;
 mod drain;
 mod exceptions;

@@ -11,6 +11,7 @@ use crate::config::read::{Field, Name, Section, set};
 use crate::config::{HeaderStyle, Limit, Missing, OnLimit, values};
 use crate::limit::{MAX_QUOTA, Rate};
 
+use action::Reaction;
 use exceptions::Kinds;
 use rates::Terms;
 
@@ -35,7 +36,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
     let (rates, max_in_flight) = allowed(&section, &terms);
     let own = rates.as_deref().unwrap_or_default();
     let cost = cost::read(&section, own);
-    let (on_limit, status, body) = action::read(&section);
+    let Reaction { on_limit, status, body, content_type } = action::read(&section);
     if matches!(on_limit, OnLimit::Delay { .. }) && max_in_flight.is_some() {
         let message = "`max_in_flight` does not go with `on_limit = \"delay\"`";
         let help = "requests are held until a rate has room; put `max_in_flight` into a limit of its own";
@@ -72,6 +73,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
         headers,
         status,
         body,
+        content_type,
     })
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 
-use super::paths;
+use super::{content, paths};
 use crate::config::read::{Field, Name, Section, Wrong, report_repeated, set};
 use crate::config::report::quoted;
 use crate::config::{HeaderMatch, Host, PathPattern, values};
@@ -27,7 +27,7 @@ pub(in crate::config) enum Answer<'a> {
     /// An upstream, by name.
     Forward { upstream: Name<'a>, strip: usize, preserve_host: bool },
     /// The gateway.
-    Respond { status: StatusCode, body: String },
+    Respond { status: StatusCode, body: String, content_type: HeaderValue },
 }
 
 /// Reads all routes; `None` if there is no list of them.
@@ -180,14 +180,11 @@ fn answer_itself<'a>(field: &Field<'_>) -> Option<Answer<'a>> {
         return None;
     }
     let section = field.section("`respond`")?;
-    let (mut status, mut body) = (StatusCode::OK, String::new());
+    let mut status = StatusCode::OK;
     set(&mut status, section.field("status").and_then(|field| values::status(&field, 200..=599)));
-    if let Some(field) = section.field("body") {
-        set(&mut body, field.text().map(str::to_owned));
-        values::bodiless(&field, status, &body);
-    }
+    let (body, content_type) = content::read(&section, status);
     section.close(&[]);
-    Some(Answer::Respond { status, body })
+    Some(Answer::Respond { status, body, content_type })
 }
 
 #[cfg(test)]

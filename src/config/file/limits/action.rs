@@ -3,8 +3,9 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{HeaderValue, StatusCode};
 
+use crate::config::file::content;
 use crate::config::read::{Section, set};
 use crate::config::{OnLimit, values};
 
@@ -19,8 +20,16 @@ enum Action {
     Delay,
 }
 
+/// What happens to a request over the limit, and how it is answered.
+pub(super) struct Reaction {
+    pub(super) on_limit: OnLimit,
+    pub(super) status: StatusCode,
+    pub(super) body: String,
+    pub(super) content_type: HeaderValue,
+}
+
 /// Reads what happens, with the status and the body of the answer.
-pub(super) fn read(section: &Section<'_>) -> (OnLimit, StatusCode, String) {
+pub(super) fn read(section: &Section<'_>) -> Reaction {
     let words =
         [("reject", Action::Reject), ("shadow", Action::Shadow), ("silent", Action::Silent), ("delay", Action::Delay)];
     let field = section.field("on_limit");
@@ -43,15 +52,11 @@ pub(super) fn read(section: &Section<'_>) -> (OnLimit, StatusCode, String) {
         _ => (StatusCode::TOO_MANY_REQUESTS, 400..=599),
     };
     set(&mut status, section.field("status").and_then(|field| values::status(&field, allowed)));
-    let mut body = String::new();
-    if let Some(field) = section.field("body") {
-        set(&mut body, field.text().map(str::to_owned));
-        values::bodiless(&field, status, &body);
-    }
+    let (body, content_type) = content::read(section, status);
     match on_limit {
         OnLimit::Shadow => {
             let help = "it takes effect when the limit refuses, with on_limit = \"reject\"";
-            section.warn(&["status", "body"], "does nothing while the limit only reports", help);
+            section.warn(&["status", "body", "content_type"], "does nothing while the limit only reports", help);
         }
         OnLimit::Silent => {
             let help = "remove it: who is over a silent limit must not see that there is one";
@@ -59,7 +64,7 @@ pub(super) fn read(section: &Section<'_>) -> (OnLimit, StatusCode, String) {
         }
         OnLimit::Reject | OnLimit::Delay { .. } => {}
     }
-    (on_limit, status, body)
+    Reaction { on_limit, status, body, content_type }
 }
 
 fn delay(section: &Section<'_>) -> OnLimit {
