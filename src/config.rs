@@ -139,6 +139,8 @@ pub enum Store {
     Memory {
         /// The most keys held at once, at least 1.
         max_keys: usize,
+        /// The most bytes that they take.
+        max_memory: usize,
     },
     /// In Memcached, shared with other gateways.
     Memcached(Memcached),

@@ -180,7 +180,9 @@ fn statuses_in_words(range: &RangeInclusive<u16>) -> String {
 
 fn store(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result {
     match store {
-        Store::Memory { max_keys } => writeln!(f, "  memory, at most {max_keys} keys"),
+        Store::Memory { max_keys, max_memory } => {
+            writeln!(f, "  memory, at most {max_keys} keys and {} MiB", max_memory >> 20)
+        }
         Store::Memcached(memcached) => {
             writeln!(f, "  memcached at {}", memcached.servers.join(", "))?;
             let away = match memcached.on_error {

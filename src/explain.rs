@@ -198,7 +198,8 @@ fn network(octets: &[u8], v6: u8) -> String {
 
 /// What the limits say to the first request of all, by a store of its own.
 fn fresh(text: &mut String, gateway: &Gateway, served: &Served, facts: &Facts<'_>) -> io::Result<()> {
-    let store = Store::open(&config::Store::Memory { max_keys: served.guards.len().max(1) }, 0)?;
+    let store = config::Store::Memory { max_keys: served.guards.len().max(1), max_memory: usize::MAX };
+    let store = Store::open(&store, 0)?;
     let now = clock::now();
     let case = Case {
         guards: &served.guards,

@@ -88,6 +88,11 @@ impl Limit {
         cell.take_back_whole(&self.rates, cost);
     }
 
+    /// Whether its cells grow with what is charged: moving windows remember every request.
+    pub fn grows(&self) -> bool {
+        self.rates.iter().any(|rate| *rate.strategy() == Strategy::Moving)
+    }
+
     /// Whether it has a rate whose state is kept as a whole.
     pub fn is_whole(&self) -> bool {
         !self.rates.iter().all(Rate::is_counted)

@@ -69,7 +69,7 @@ impl Store {
     /// When there is no thread to be had for Memcached's exchanges.
     pub fn open(config: &config::Store, workers: usize) -> io::Result<Self> {
         match config {
-            config::Store::Memory { max_keys } => Ok(Self::Memory(Memory::new(*max_keys))),
+            config::Store::Memory { max_keys, max_memory } => Ok(Self::Memory(Memory::new(*max_keys, *max_memory))),
             config::Store::Memcached(config) => Memcached::start(config, workers).map(Self::Memcached),
         }
     }

@@ -65,7 +65,7 @@ pub(crate) fn costs() {
     for (name, strategy) in strategies() {
         let rate = counted(&"100/m".parse().unwrap(), &strategy).unwrap();
         let limit = Arc::new(Limit::new("l", &[rate]));
-        let memory = Memory::new(200_000);
+        let memory = Memory::new(200_000, usize::MAX);
         // In our days: how long a moment is written depends on it.
         let now = 30_000_000 * WINDOW;
         let before = resident();

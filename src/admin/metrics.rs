@@ -173,8 +173,14 @@ fn store(store: &Store) -> Vec<MetricFamily> {
         Store::Memory(memory) => vec![
             family("gateway_store_keys", "Keys held in memory.", MetricType::GAUGE, [gauge(memory.keys(), &[])]),
             family(
+                "gateway_store_bytes",
+                "Memory that the counters take, of max_memory.",
+                MetricType::GAUGE,
+                [gauge(memory.bytes(), &[])],
+            ),
+            family(
                 "gateway_store_evictions_total",
-                "Keys still in use that made room for others: max_keys is too small.",
+                "Keys still in use that made room for others: max_keys or max_memory is too small.",
                 MetricType::COUNTER,
                 [counter(memory.evicted(), &[])],
             ),

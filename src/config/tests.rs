@@ -203,7 +203,7 @@ fn defaults_are_put_in() {
     assert_eq!(config.server, server);
     assert_eq!(config.log, Log { level: tracing::Level::INFO, format: LogFormat::Auto, access: true });
     assert_eq!(config.admin, None);
-    assert_eq!(config.store, Store::Memory { max_keys: 1_000_000 });
+    assert_eq!(config.store, Store::Memory { max_keys: 1_000_000, max_memory: 256 << 20 });
     assert_eq!(
         (config.upstreams[0].connect_timeout, config.upstreams[0].timeout),
         (Duration::from_secs(1), Duration::from_secs(30))

@@ -267,6 +267,13 @@ impl Cell {
         words_are && newest.is_none_or(gone)
     }
 
+    /// The sizes of all allocations that it holds, in bytes.
+    pub fn allocations(&self) -> impl Iterator<Item = usize> {
+        let words = self.words.spilled().then(|| self.words.capacity() * size_of::<u64>());
+        let log = self.log.as_ref().into_iter().flat_map(|log| [size_of::<Log>(), log.allocation()]);
+        words.into_iter().chain(log).filter(|bytes| *bytes > 0)
+    }
+
     /// The log of the moving windows.
     pub(super) fn log(&self) -> Option<&Log> {
         self.log.as_deref()

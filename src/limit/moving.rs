@@ -27,6 +27,11 @@ struct Entry {
 }
 
 impl Log {
+    /// The size of the allocation that holds the entries, in bytes.
+    pub(super) fn allocation(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+    }
+
     /// The moment of the newest entry.
     pub(super) fn newest(&self) -> Option<u64> {
         self.entries.back().map(|entry| entry.time)

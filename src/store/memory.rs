@@ -1,21 +1,24 @@
-//! Counters in this process: one cell per limit and key, decided under short locks, bounded in number.
+//! Counters in this process: one cell per limit and key, decided under short locks, bounded in number and in bytes.
 //!
 //! Keys are spread over shards, each a least-recently-used map under a lock of its own. A decision takes
-//! the locks of all its shards in one order, so it is atomic and cannot deadlock.
+//! the locks of all its shards in one order, so it is atomic and cannot deadlock. Whoever makes room meanwhile only tries
+//! the locks of others.
+
+mod shard;
 
 use std::iter;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use foldhash::fast::RandomState;
-use hashlink::LruCache;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::{Ask, Verdicts};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
-use crate::limit::{Cell, Limit, Verdict};
+use crate::limit::{Cell, Verdict};
+
+use shard::{Entry, Shard};
 
 /// Small enough that walking a shard for spent cells holds its lock for some tens of microseconds.
 const KEYS_PER_SHARD: usize = 1024;
@@ -26,33 +29,32 @@ const MAX_SHARDS: usize = 8192;
 pub struct Memory {
     /// A power of two of them.
     shards: Box<[Mutex<Shard>]>,
+    keys_per_shard: usize,
+    max_bytes: usize,
+    /// The bytes that all shards take.
+    bytes: AtomicUsize,
     next_sweep: AtomicU64,
+    /// Where room is made next.
+    next_evicted: AtomicUsize,
     evicted: AtomicU64,
 }
 
-/// A shard's cells. The hasher is seeded anew in every process, so that nobody can prepare keys that collide.
-type Shard = LruCache<Fingerprint, Entry, RandomState>;
-
-#[derive(Debug)]
-struct Entry {
-    cell: Cell,
-    limit: Arc<Limit>,
-}
-
-impl Entry {
-    fn is_spent(&self, now: Time) -> bool {
-        self.cell.is_spent(self.limit.rates(), now)
-    }
-}
-
 impl Memory {
-    /// A store of at most `max_keys` keys; the coldest make room for new ones.
-    pub fn new(max_keys: usize) -> Self {
+    /// A store of at most `max_keys` keys that take at most `max_bytes` of memory; the coldest make room for new ones.
+    pub fn new(max_keys: usize, max_bytes: usize) -> Self {
         let wanted = (max_keys / KEYS_PER_SHARD).clamp(1, MAX_SHARDS);
         let shards = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
-        let capacity = (max_keys / shards).max(1);
-        let shards = (0..shards).map(|_| Mutex::new(LruCache::with_hasher(capacity, RandomState::default()))).collect();
-        Self { shards, next_sweep: AtomicU64::new(0), evicted: AtomicU64::new(0) }
+        let keys_per_shard = (max_keys / shards).max(1);
+        let shards: Box<[Mutex<Shard>]> = (0..shards).map(|_| Mutex::default()).collect();
+        Self {
+            bytes: AtomicUsize::new(size_of_val(&*shards)),
+            shards,
+            keys_per_shard,
+            max_bytes,
+            next_sweep: AtomicU64::new(0),
+            next_evicted: AtomicUsize::new(0),
+            evicted: AtomicU64::new(0),
+        }
     }
 
     /// Decides under the locks of all shards concerned: look at every cell, then charge all if all admit.
@@ -97,24 +99,30 @@ impl Memory {
     fn decide_alone(&self, ask: &Ask<'_>, now: Time) -> Verdict {
         let (shard, key) = self.place(ask);
         let shard = &mut *self.shards[shard].lock();
-        let Some(cell) = cell(shard, key, ask, now) else {
+        let Some(entry) = entry(shard, key, ask, now) else {
             let admitted = ask.need <= ask.limit.capacity();
             return self.judge(shard, key, ask, now, (admitted, admitted));
         };
-        if let Some(refusal) = ask.limit.refuses(cell, now, ask.need) {
+        if let Some(refusal) = ask.limit.refuses(&entry.cell, now, ask.need) {
             return refusal;
         }
         if ask.cost > 0 {
-            ask.limit.charge(cell, now, ask.cost);
+            ask.limit.charge(&mut entry.cell, now, ask.cost);
         }
-        ask.limit.judge(cell, now, ask.need, true)
+        let verdict = ask.limit.judge(&entry.cell, now, ask.need, true);
+        if ask.limit.grows() {
+            let grown = entry.weigh();
+            shard.grow(grown);
+            self.bound(shard, now);
+        }
+        verdict
     }
 
     fn refuses_alone(&self, ask: &Ask<'_>, now: Time) -> Option<Verdict> {
         let (shard, key) = self.place(ask);
         let shard = &mut *self.shards[shard].lock();
         // Whose cell has made room for others may be admitted.
-        ask.limit.refuses(cell(shard, key, ask, now)?, now, ask.need)
+        ask.limit.refuses(&entry(shard, key, ask, now)?.cell, now, ask.need)
     }
 
     /// Charges, whether there is room or not.
@@ -144,18 +152,22 @@ impl Memory {
         // Only a charge makes a cell: refused newcomers cannot push others out.
         let charged = charged && ask.cost > 0;
         if charged && !shard.contains_key(&key) {
-            self.make_room(shard, now);
-            shard.insert(key, Entry { cell: fresh(), limit: Arc::clone(ask.limit) });
-        }
-        match shard.peek_mut(&key) {
-            Some(entry) => {
-                if charged {
-                    ask.limit.charge(&mut entry.cell, now, ask.cost);
-                }
-                ask.limit.judge(&entry.cell, now, ask.need, admitted)
+            if shard.len() >= self.keys_per_shard && shard.remove_coldest(now) {
+                self.evicted.fetch_add(1, Ordering::Relaxed);
             }
-            None => ask.limit.judge(&fresh(), now, ask.need, admitted),
+            shard.insert(key, Entry::new(fresh(), Arc::clone(ask.limit)));
         }
+        let Some(entry) = shard.peek_mut(&key) else { return ask.limit.judge(&fresh(), now, ask.need, admitted) };
+        if charged {
+            ask.limit.charge(&mut entry.cell, now, ask.cost);
+        }
+        let verdict = ask.limit.judge(&entry.cell, now, ask.need, admitted);
+        if charged {
+            let grown = entry.weigh();
+            shard.grow(grown);
+            self.bound(shard, now);
+        }
+        verdict
     }
 
     /// Drops cells that can no longer matter, in `1/parts` of the shards; call it regularly.
@@ -163,7 +175,9 @@ impl Memory {
         for _ in 0..self.shards.len().div_ceil(parts.max(1)) {
             let next = self.next_sweep.fetch_add(1, Ordering::Relaxed);
             let index = usize::try_from(next).unwrap_or(0) & (self.shards.len() - 1);
-            self.shards[index].lock().retain(|_, entry| !entry.is_spent(now));
+            let mut shard = self.shards[index].lock();
+            shard.sweep(now);
+            shard.tell(&self.bytes);
         }
     }
 
@@ -181,27 +195,47 @@ impl Memory {
         usize::try_from(key.high() & (self.shards.len() as u64 - 1)).unwrap_or(0)
     }
 
-    fn make_room(&self, shard: &mut Shard, now: Time) {
-        if shard.len() == shard.capacity()
-            && let Some((_, entry)) = shard.remove_lru()
-            && !entry.is_spent(now)
-        {
-            self.evicted.fetch_add(1, Ordering::Relaxed);
+    /// Counts what a shard has grown by, and makes room if that was too much.
+    fn bound(&self, shard: &mut Shard, now: Time) {
+        if let Some(mut total) = shard.tell(&self.bytes).filter(|total| *total > self.max_bytes) {
+            // One after the other, since the coldest are everywhere. Locks are only tried: this one is held.
+            for _ in 0..self.shards.len() {
+                let next = self.next_evicted.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
+                let Some(mut other) = self.shards[next].try_lock() else { continue };
+                self.evict(&mut other, total - self.max_bytes, 0, now);
+                total = self.bytes();
+                if total <= self.max_bytes {
+                    return;
+                }
+            }
+            // What was used just now stays.
+            self.evict(shard, total - self.max_bytes, 1, now);
         }
+    }
+
+    fn evict(&self, shard: &mut Shard, bytes: usize, spared: usize, now: Time) {
+        let evicted = shard.evict(bytes, spared, now);
+        shard.tell(&self.bytes);
+        self.evicted.fetch_add(evicted, Ordering::Relaxed);
+    }
+
+    /// How many bytes the counters take.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
     }
 }
 
-/// The cell of this key as of `now`, if there is one. That is the key's most recent use.
-fn cell<'s>(shard: &'s mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -> Option<&'s mut Cell> {
-    let Entry { cell, .. } = shard.get_mut(&key)?;
-    cell.advance(ask.limit.rates(), now);
-    Some(cell)
+/// The entry of this key as of `now`, if there is one. That is the key's most recent use.
+fn entry<'s>(shard: &'s mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -> Option<&'s mut Entry> {
+    let entry = shard.get_mut(&key)?;
+    entry.cell.advance(ask.limit.rates(), now);
+    Some(entry)
 }
 
 /// Whether the limit has room.
 fn admits(shard: &mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -> bool {
-    match cell(shard, key, ask, now) {
-        Some(cell) => ask.limit.admits(cell, now, ask.need),
+    match entry(shard, key, ask, now) {
+        Some(entry) => ask.limit.admits(&entry.cell, now, ask.need),
         None => ask.need <= ask.limit.capacity(),
     }
 }

@@ -31,6 +31,7 @@ mod limits;
 mod long_keys;
 mod log_reader;
 mod malformed;
+mod memory;
 mod methods;
 mod named_files;
 mod messages;

@@ -11,20 +11,20 @@ enum Type {
     Memcached,
 }
 
-const OF_MEMORY: [&str; 1] = ["max_keys"];
+const OF_MEMORY: [&str; 2] = ["max_keys", "max_memory"];
 const OF_MEMCACHED: [&str; 5] = ["servers", "prefix", "timeout", "on_error", "strict"];
 const SERVERS: &str = "[\"10.0.0.1:11211\"]";
 
 /// Reads the section; without one, counters live in this process.
 pub(super) fn read(section: Option<Section<'_>>) -> Store {
-    let mut max_keys = 1_000_000;
-    let Some(section) = section else { return Store::Memory { max_keys } };
+    let (mut max_keys, mut max_memory) = (1_000_000, 256 << 20);
+    let Some(section) = section else { return Store::Memory { max_keys, max_memory } };
     let field = section.field("type");
     let given = field.is_some();
     let types = [("memory", Type::Memory), ("memcached", Type::Memcached)];
     let Some(kind) = field.map_or(Some(Type::Memory), |field| field.choice(&types, &[])) else {
         // Which keys belong here depends on the type, so nothing can be said of them.
-        return Store::Memory { max_keys };
+        return Store::Memory { max_keys, max_memory };
     };
     let store = match kind {
         Type::Memory => {
@@ -32,7 +32,9 @@ pub(super) fn read(section: Option<Section<'_>>) -> Store {
             section.misplaced(&OF_MEMCACHED, "`type = \"memcached\"`", help);
             let read = section.field("max_keys").and_then(|field| field.integer(1..=1_000_000_000));
             set(&mut max_keys, read.and_then(|keys| usize::try_from(keys).ok()));
-            Store::Memory { max_keys }
+            let size = values::bytes(&section, "max_memory", (8 << 20)..=(1 << 40), "8MiB to 1TiB");
+            set(&mut max_memory, size);
+            Store::Memory { max_keys, max_memory }
         }
         Type::Memcached => {
             section.misplaced(&OF_MEMORY, "`type = \"memory\"`", "remove it: Memcached has its own limit on memory");

@@ -105,7 +105,7 @@ fn decide(memory: &Memory, decided: &Decided, is_late: bool, cost: Option<u64>) 
 /// Sees that every decision is one that the memory store would have made, either when it was asked for or when it was
 /// decided.
 fn compare(decided: &[Decided]) -> TestCaseResult {
-    let memory = Memory::new(1000);
+    let memory = Memory::new(1000, usize::MAX);
     let is_yes = |verdicts: Verdicts| verdicts.iter().all(|(_, verdict)| verdict.admitted);
     // Who is decided together is counted as of the last of them: of a bucket, nothing drains between them.
     let mut apart = 0;
