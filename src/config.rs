@@ -21,6 +21,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
 use toml::de::DeTable;
 
+use crate::known_keys::KnownKeys;
 use crate::limit::Rate;
 use crate::overrides::Overrides;
 
@@ -229,6 +230,8 @@ pub struct Limit {
     pub max_in_flight: Option<u64>,
     /// What a request costs, and when that is known.
     pub cost: Cost,
+    /// The only keys that count as present, where what the first part of `key` reads is chosen by clients.
+    pub known_keys: Option<Arc<KnownKeys>>,
     /// Keys that get something else than `rates`.
     pub overrides: Arc<Overrides>,
     /// Rates by an attribute of the request, for keys without an override.
@@ -329,6 +332,13 @@ pub enum Source {
     Route,
     /// `global`: one counter for everybody.
     Global,
+}
+
+impl Source {
+    /// Whether clients write what is read from it, so that they can make up as many values as they like.
+    pub fn is_chosen_by_clients(&self) -> bool {
+        !matches!(self, Self::ClientIp { .. } | Self::Route | Self::Global)
+    }
 }
 
 /// What happens to a request that has no key.

@@ -118,6 +118,9 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
             writeln!(f, "    a request costs {cost} if it is answered {}", statuses.join(", "))?;
         }
     }
+    if let Some(known) = &limit.known_keys {
+        writeln!(f, "    {} known key(s); any other counts as none", known.len())?;
+    }
     exceptions(f, limit)?;
     let missing = match limit.missing {
         Missing::Shared => "share one counter",

@@ -110,6 +110,9 @@ impl Described<'_> {
         let memo = &mut Memo::default();
         let key = self.guard.identity.of(self.facts, 0, memo);
         line(text, &format!("    key      {}", self.key()));
+        for source in self.guard.identity.unknown(self.facts) {
+            line(text, &format!("    unknown  what {source} says: it is not in known_keys, so it counts as missing"));
+        }
         let counted = match (key, self.guard.missing) {
             (Some(key), _) => Some(key),
             (None, Missing::Shared) => Some(self.guard.identity.nobody()),

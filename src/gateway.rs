@@ -190,7 +190,7 @@ impl Gateway {
             let guard = |(limit, grants): (&config::Limit, &Arc<Grants>)| Guard {
                 terms: Terms::new(grants.clone(), limit, &route.path),
                 max_in_flight: limit.max_in_flight,
-                identity: Identity::new(&limit.name, &limit.key, &route.path),
+                identity: Identity::new(&limit.name, &limit.key, &route.path).knowing(limit.known_keys.as_ref()),
                 cost: limit.cost.clone(),
                 on_limit: limit.on_limit,
                 missing: limit.missing,

@@ -8,12 +8,14 @@ pub mod client;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::{HeaderMap, Method, header};
 use percent_encoding::percent_decode;
 
 use crate::config::{Key, PathPattern, Segment, Source};
 use crate::fingerprint::{Domain, Fingerprint};
+use crate::known_keys::KnownKeys;
 
 /// What a key can be read from.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +66,8 @@ struct Reader {
     source: Source,
     /// For a captured segment, which one.
     segment: usize,
+    /// The only values that count as present; `None` if all do.
+    known: Option<Arc<KnownKeys>>,
 }
 
 /// What one connection's requests were last identified as. Mostly the next one comes from the same client, and
@@ -114,10 +118,20 @@ impl Identity {
                 _ => false,
             });
             let tag = Fingerprint::of(source.to_string().as_bytes()).high().to_be_bytes();
-            Reader { tag, source: source.clone(), segment: segment.unwrap_or(usize::MAX) }
+            Reader { tag, source: source.clone(), segment: segment.unwrap_or(usize::MAX), known: None }
         };
         let parts = key.parts.iter().map(|part| part.iter().map(reader).collect()).collect();
         Self { domain: Domain::new(limit), parts }
+    }
+
+    /// The same, but of what clients choose in the first part only these keys count as present.
+    #[must_use]
+    pub fn knowing(mut self, known: Option<&Arc<KnownKeys>>) -> Self {
+        let readers = self.parts.iter_mut().take(1).flatten();
+        for reader in readers.filter(|reader| reader.source.is_chosen_by_clients()) {
+            reader.known = known.cloned();
+        }
+        self
     }
 
     /// The key of a request, for the guard at this place on its route; `None` if every part of it is missing.
@@ -167,6 +181,15 @@ impl Identity {
         self.parts.iter().map(|readers| readers.iter().find_map(read)).collect()
     }
 
+    /// The sources of which the request has a value, but none that is known.
+    pub fn unknown<'s>(&'s self, facts: &Facts<'_>) -> Vec<&'s Source> {
+        let is_given =
+            |reader: &Reader| Reader { known: None, ..reader.clone() }.read(facts, &mut Vec::new()).is_some();
+        let missing = |reader: &&Reader| reader.read(facts, &mut Vec::new()).is_none();
+        let missing = self.parts.iter().flatten().filter(missing);
+        missing.filter(|reader| is_given(reader)).map(|reader| &reader.source).collect()
+    }
+
     /// The key that all requests without one share.
     pub fn nobody(&self) -> Fingerprint {
         self.domain.fingerprint(b"")
@@ -174,7 +197,7 @@ impl Identity {
 }
 
 impl Reader {
-    /// Appends the value if there is one; an empty value is none.
+    /// Appends the value if there is one; an empty value is none, and so is one that is not known.
     fn read(&self, facts: &Facts<'_>, bytes: &mut Vec<u8>) -> Option<()> {
         match &self.source {
             Source::ClientIp { v6 } => match facts.client.to_canonical() {
@@ -201,7 +224,7 @@ impl Reader {
     }
 
     fn push(&self, value: &[u8], bytes: &mut Vec<u8>) -> Option<()> {
-        if value.is_empty() {
+        if value.is_empty() || self.known.as_ref().is_some_and(|known| !known.contains(value)) {
             return None;
         }
         bytes.extend_from_slice(&self.tag);
@@ -241,6 +264,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+    use crate::known_keys::Digest;
 
     fn headers(lines: &[(&'static str, &[u8])]) -> HeaderMap {
         lines.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_bytes(value).unwrap())).collect()
@@ -341,6 +365,26 @@ mod tests {
                 assert_eq!(identity.of(&facts, place, &mut memo), fresh, "{value} at {place}");
             }
         }
+    }
+
+    #[test]
+    fn a_key_that_is_not_known_is_missing() {
+        let known = Arc::new(KnownKeys::new(vec![Digest::of(b"real"), Digest::of(b"192.0.2.1")]));
+        let either = [key("a"), key("b"), Source::ClientIp { v6: 64 }];
+        let (plain, knowing) =
+            (identity(&[&either, &[key("c")]]), identity(&[&either, &[key("c")]]).knowing(Some(&known)));
+        let of = |identity: &Identity, lines: &[(&'static str, &[u8])]| {
+            let headers = headers(lines);
+            identity.of(&facts(&headers, "192.0.2.9", None), 0, &mut Memo::default()).unwrap()
+        };
+        assert_eq!(of(&knowing, &[("a", b"real")]), of(&plain, &[("a", b"real")]));
+        assert_eq!(of(&knowing, &[("a", b"made up"), ("b", b"real")]), of(&plain, &[("b", b"real")]));
+        assert_eq!(of(&knowing, &[("a", b"made up"), ("b", b"too")]), of(&plain, &[]), "an address is always known");
+        assert_ne!(of(&knowing, &[("c", b"made up")]), of(&knowing, &[]), "the others are not looked up");
+        let headers = headers(&[("a", b"made up"), ("b", b"real")]);
+        let facts = facts(&headers, "192.0.2.9", None);
+        assert_eq!(knowing.subject(&facts, &mut Memo::default()), Some(Subject::Text(b"real")));
+        assert_eq!(knowing.unknown(&facts), [&key("a")]);
     }
 
     #[test]

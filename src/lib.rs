@@ -16,8 +16,9 @@ pub mod units;
 // What a limit is: pure.
 pub mod limit;
 
-// Who gets something else.
+// Who gets something else, and who is known at all.
 pub mod overrides;
+pub mod known_keys;
 
 // The file.
 pub mod config;

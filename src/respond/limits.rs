@@ -300,6 +300,7 @@ mod tests {
             missing: Missing::Shared,
             max_in_flight: None,
             cost: config::Cost::Fixed(1),
+            known_keys: None,
             overrides: Arc::default(),
             tiers: None,
             on_limit: OnLimit::Reject,

@@ -27,6 +27,7 @@ mod headers;
 mod key_parts;
 mod keys;
 mod life;
+mod known_keys;
 mod limits;
 mod long_keys;
 mod log_reader;

@@ -5,7 +5,9 @@ mod rates;
 mod cost;
 mod action;
 mod exceptions;
+mod named_file;
 mod quotas;
+mod known_keys;
 
 use crate::config::read::{Field, Name, Section, set};
 use crate::config::{HeaderStyle, Limit, Missing, OnLimit, values};
@@ -46,6 +48,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
     let mut overrides = exceptions::overrides(&section, name.text, &terms, kinds, has_rates);
     quotas::read(&section, &terms, kinds, has_rates, &mut overrides);
     let overrides = exceptions::finish(overrides, name, &section);
+    let known_keys = known_keys::read(&section, key.as_ref());
     let tiers = exceptions::tiers(&section, name.text, &terms);
     terms.close(&section);
     let styles = [
@@ -66,6 +69,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
         rates: rates?,
         max_in_flight,
         cost,
+        known_keys,
         overrides: overrides?,
         tiers,
         on_limit,

@@ -9,8 +9,9 @@ use csv::{Position, ReaderBuilder, StringRecord, Trim};
 use toml::de::DeTable;
 
 use super::exceptions::{Kinds, TWICE, entry};
+use super::named_file::{MOST_TOLD, NamedFile};
 use super::rates::{Terms, same_period, split};
-use crate::config::read::{Field, Section, Source, Wrong};
+use crate::config::read::{Section, Source, Wrong};
 use crate::config::regular_file::{self, RegularFile};
 use crate::config::report::{self, place, quoted};
 use crate::config::values;
@@ -18,17 +19,16 @@ use crate::overrides::{Allowance, Builder, Pattern};
 
 /// More keys than this in one file are an error.
 const MOST_KEYS: usize = 1_000_000;
-/// Problems of one file that are told.
-const MOST_TOLD: usize = 20;
 const HEADER: &str = "the first line is: key,rates";
 const ROW: &str = "after the key comes `exempt`, `block`, or rates with spaces between them, like 100/s 5000/10m";
 
 /// Reads the file that `overrides_file` names into `overrides`.
 pub(super) fn read(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rates: bool, overrides: &mut Builder) {
     let Some(field) = section.field("overrides_file") else { return };
-    let Some(name) = field.text() else { return };
-    let path = field.source.folder.join(name);
-    let file = Quotas { field: &field, name, terms, kinds, has_rates };
+    let Some(file) = NamedFile::new(&field) else { return };
+    let path = file.path();
+    let name = file.name;
+    let file = Quotas { file, terms, kinds, has_rates };
     match path.extension().and_then(|end| end.to_str()) {
         Some("csv") => file.csv(&path, overrides),
         Some("toml") => file.toml(&path, overrides),
@@ -37,38 +37,28 @@ pub(super) fn read(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rates
 }
 
 struct Quotas<'a> {
-    field: &'a Field<'a>,
-    name: &'a str,
+    file: NamedFile<'a>,
     terms: &'a Terms,
     kinds: Kinds,
     has_rates: bool,
 }
 
 impl Quotas<'_> {
-    fn unreadable(&self, error: &std::io::Error) {
-        let help = report::how_to_read(error.kind(), "it is looked for in the folder of this file");
-        self.field.report(format!("cannot read {}: {error}", quoted(self.name)), help);
-    }
-
-    /// Reports something at a place in the file.
-    fn report(&self, line: u64, column: u64, message: &str, help: &str) {
-        self.field.report(format!("{}:{line}:{column}: {message}", self.name), help);
-    }
-
     fn toml(&self, path: &Path, overrides: &mut Builder) {
         let bytes = match regular_file::read(path) {
             Ok(bytes) => bytes,
-            Err(error) => return self.unreadable(&error),
+            Err(error) => return self.file.unreadable(&error),
         };
         let text = match std::str::from_utf8(&bytes) {
             Ok(text) => text,
             Err(error) => {
                 let line = memchr::memchr_iter(b'\n', &bytes[..error.valid_up_to()]).count() as u64 + 1;
-                return self.report(line, 1, "the file is not UTF-8", "");
+                return self.file.report(line, 1, "the file is not UTF-8", "");
             }
         };
         let (table, errors) = DeTable::parse_recoverable(text);
-        let source = Source::new(self.name, text, self.field.source.folder, report::all_syntax(text, &errors));
+        let source =
+            Source::new(self.file.name, text, self.file.field.source.folder, report::all_syntax(text, &errors));
         if errors.is_empty() {
             let root = Section::root(&table, &source);
             if let Some(list) =
@@ -84,25 +74,25 @@ impl Quotas<'_> {
         }
         for (place, warning) in source.warnings().located() {
             let help = warning.help.as_deref().unwrap_or_default();
-            self.field.source.warn(self.field.span.clone(), format!("{place}: {}", warning.message), help);
+            self.file.field.source.warn(self.file.field.span.clone(), format!("{place}: {}", warning.message), help);
         }
         let problems = source.into_problems();
         for problem in problems.iter().take(MOST_TOLD) {
             let (line, column) = place(text, problem.span.start);
-            self.report(line as u64, column as u64, &problem.message, problem.help.as_deref().unwrap_or_default());
+            self.file.report(line as u64, column as u64, &problem.message, problem.help.as_deref().unwrap_or_default());
         }
-        self.tell_rest(problems.len());
+        self.file.report_rest(problems.len());
     }
 
     fn csv(&self, path: &Path, overrides: &mut Builder) {
         let file = match RegularFile::open(path) {
             Ok(file) => BufReader::new(file),
-            Err(error) => return self.unreadable(&error),
+            Err(error) => return self.file.unreadable(&error),
         };
         let mut reader = ReaderBuilder::new().flexible(true).trim(Trim::All).from_reader(file);
         match reader.headers() {
             Ok(headers) if headers == vec!["key", "rates"] => {}
-            Ok(_) => return self.report(1, 1, "this is not the header of a file of overrides", HEADER),
+            Ok(_) => return self.file.report(1, 1, "this is not the header of a file of overrides", HEADER),
             Err(error) => return self.broken(&error),
         }
         let mut rows = Rows { quotas: self, lines: Vec::new(), first: overrides.len(), known: HashMap::new() };
@@ -126,28 +116,22 @@ impl Quotas<'_> {
             if let Err((column, wrong)) = rows.add(&record, &at, overrides) {
                 told += 1;
                 if told <= MOST_TOLD {
-                    self.report(at.line(), column, &wrong.message, &wrong.help);
+                    self.file.report(at.line(), column, &wrong.message, &wrong.help);
                 }
             }
             if overrides.len() - rows.first > MOST_KEYS {
-                return self.report(at.line(), 1, "the file has too many keys", &format!("allowed: {MOST_KEYS}"));
+                return self.file.report(at.line(), 1, "the file has too many keys", &format!("allowed: {MOST_KEYS}"));
             }
         }
-        self.tell_rest(told);
+        self.file.report_rest(told);
     }
 
     fn broken(&self, error: &csv::Error) {
         let line = error.position().map_or(1, Position::line);
         match error.kind() {
-            csv::ErrorKind::Utf8 { .. } => self.report(line, 1, "the line is not UTF-8", ""),
-            csv::ErrorKind::Io(error) => self.unreadable(error),
-            _ => self.report(line, 1, &error.to_string(), ROW),
-        }
-    }
-
-    fn tell_rest(&self, count: usize) {
-        if count > MOST_TOLD {
-            self.field.report(format!("{}: and {} more problems", self.name, count - MOST_TOLD), "");
+            csv::ErrorKind::Utf8 { .. } => self.file.report(line, 1, "the line is not UTF-8", ""),
+            csv::ErrorKind::Io(error) => self.file.unreadable(error),
+            _ => self.file.report(line, 1, &error.to_string(), ROW),
         }
     }
 }
@@ -181,7 +165,7 @@ impl Rows<'_> {
         self.lines.push(at.line());
         if let Some(earlier) = overrides.add(pattern, allowance) {
             let earlier = earlier.checked_sub(self.first).and_then(|place| self.lines.get(place));
-            let inline = || format!("in {}", self.quotas.field.source.name);
+            let inline = || format!("in {}", self.quotas.file.field.source.name);
             let earlier = earlier.map_or_else(inline, |line| format!("on line {line}"));
             let message = format!("this key has an override already, {earlier}");
             return Err((1, Wrong::new(message, TWICE)));
