@@ -1,7 +1,9 @@
 //! The state of a cell as bytes, for stores that keep it as one value.
 //!
 //! A version, then numbers of variable length: the words of every rate whose state is no plain sum, in order, then
-//! the log of the moving windows, each entry as the time since the one before and the cost.
+//! the log of the moving windows, each entry as the time since the one before and the cost. Who cannot replace the
+//! bytes, because others do that all the time, appends what is to be charged to them: two zeros, which no entry of the
+//! log is, the moment and the cost.
 
 use integer_encoding::VarInt;
 
@@ -14,14 +16,14 @@ use crate::clock::Time;
 const VERSION: u8 = 1;
 
 impl Cell {
-    /// What [`Cell::restore`] reads.
+    /// What [`Cell::restore`] reads, with nothing appended.
     pub fn save(&mut self, rates: &[Rate]) -> Vec<u8> {
         let mut bytes = vec![VERSION];
         for (_, block) in self.blocks_mut(rates).filter(|(rate, _)| !rate.is_counted()) {
             block.iter().for_each(|word| push(*word, &mut bytes));
         }
         let mut last = 0;
-        for (time, cost) in self.log().into_iter().flat_map(Log::iter) {
+        for (time, cost) in self.log().into_iter().flat_map(Log::iter).filter(|(_, cost)| *cost > 0) {
             push(time - last, &mut bytes);
             push(cost, &mut bytes);
             last = time;
@@ -29,8 +31,16 @@ impl Cell {
         bytes
     }
 
-    /// The cell of these rates with the state that was saved; sums are 0. `None` if the bytes say nothing.
-    pub fn restore(rates: &[Rate], now: Time, bytes: &[u8]) -> Option<Self> {
+    /// What charges `cost` at `now` when it is appended to a saved state.
+    pub fn appendix(now: Time, cost: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        [0, 0, now.micros(), cost].into_iter().for_each(|word| push(word, &mut bytes));
+        bytes
+    }
+
+    /// The cell of these rates with the state that was saved and what was appended to it, and how often that was; sums
+    /// are 0. `None` if the bytes say nothing.
+    pub fn restore(rates: &[Rate], now: Time, bytes: &[u8]) -> Option<(Self, usize)> {
         let (version, mut rest) = bytes.split_first()?;
         if *version != VERSION {
             return None;
@@ -43,15 +53,26 @@ impl Cell {
         }
         let mut log = Log::default();
         let mut time = 0u64;
+        let mut appended = Vec::new();
         while !rest.is_empty() {
-            time = time.checked_add(pull(&mut rest)?)?;
-            log.add(time, pull(&mut rest)?);
+            match (pull(&mut rest)?, pull(&mut rest)?) {
+                (0, 0) => appended.push((pull(&mut rest)?, pull(&mut rest)?)),
+                (since, cost) => {
+                    time = time.checked_add(since)?;
+                    log.add(time, cost);
+                }
+            }
         }
         if log.newest().is_some() {
             cell.set_log(log);
         }
+        for (time, cost) in &appended {
+            let at = Time::from_micros(*time).min(now);
+            cell.advance(rates, at);
+            cell.charge(rates, at, *cost, true);
+        }
         cell.advance(rates, now);
-        Some(cell)
+        Some((cell, appended.len()))
     }
 }
 

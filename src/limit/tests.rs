@@ -1,6 +1,7 @@
 //! The published examples, the promises of the sliding window as properties, and the naive model beside the real
 //! thing; the other strategies stand beside an oracle.
 
+mod appended;
 mod oracle;
 mod strategies;
 

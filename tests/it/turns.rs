@@ -1,7 +1,8 @@
 //! Several gateways that a client asks in turns, one request after another, as through a balancer that goes round.
 
-use std::thread::sleep;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
 
 use crate::harness::{Client, Fault, Gateway, Memcached, Mode, align, alone};
 use crate::shared::{PATIENT, gateways};
@@ -65,8 +66,47 @@ fn in_turns_gateways_admit_hardly_more_than_the_limit() {
     }
 }
 
+/// Whoever is near replaces the value many times while an exchange of the other one is under way.
 #[test]
-fn in_turns_a_gateway_that_is_far_from_memcached_falls_behind_nobody() {
+fn a_gateway_that_is_far_from_memcached_does_not_come_second_for_ever() {
+    const FAR: Duration = Duration::from_millis(10);
+    const LIMIT: &str = "rates = [\"1000000/h\"]\nstrategy = \"fixed-window\"";
+    let _alone = alone();
+    let memcached = Memcached::start();
+    let proxy = Fault::start(memcached.address, Mode::Slow(FAR));
+    let config = |server| {
+        let store = format!("[store]\ntype = \"memcached\"\nservers = [\"{server}\"]\ntimeout = \"1s\"\n");
+        let limit = format!("[limits.l]\nkey = \"global\"\n{LIMIT}\n");
+        format!("{store}{limit}[[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = {{ status = 200 }}\n")
+    };
+    let (near, far) = (Gateway::start(&config(memcached.address)), Gateway::start(&config(proxy.address)));
+    let end = AtomicBool::new(false);
+    let longest = thread::scope(|scope| {
+        for _ in 0..4 {
+            let (mut client, end) = (near.client(), &end);
+            scope.spawn(move || {
+                while !end.load(Ordering::Relaxed) {
+                    assert_eq!(client.get("/").status, 200);
+                }
+            });
+        }
+        let mut client = far.client();
+        let time = |_| {
+            let start = Instant::now();
+            assert_eq!(client.get("/").status, 200);
+            start.elapsed()
+        };
+        let longest = (0..20).map(time).max();
+        end.store(true, Ordering::Relaxed);
+        longest
+    });
+    println!("{longest:?} at most");
+    assert!(longest < Some(Duration::from_millis(500)), "it took {longest:?}");
+    assert_eq!(far.metric("gateway_store_local_total"), Some(0.0), "it has decided on its own");
+}
+
+#[test]
+fn in_turns_it_does_not_matter_how_far_gateways_are_from_memcached() {
     let _alone = alone();
     let memcached = Memcached::start();
     let far = Fault::start(memcached.address, Mode::Slow(Duration::from_millis(3)));

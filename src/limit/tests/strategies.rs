@@ -122,7 +122,7 @@ proptest! {
                     retry = now + verdict.wait.unwrap_or(0);
                 }
                 let bytes = cell.save(limit.rates());
-                let mut restored = Cell::restore(limit.rates(), at(now), &bytes).unwrap();
+                let mut restored = Cell::restore(limit.rates(), at(now), &bytes).unwrap().0;
                 restored.fill(limit.rates(), |_, _| 0);
                 let mut without = cell.clone();
                 without.fill(limit.rates(), |_, _| 0);
@@ -226,7 +226,7 @@ proptest! {
         let now = at(20_000 * DAY);
         let version = [1].into_iter().chain(bytes.iter().copied()).collect::<Vec<u8>>();
         for bytes in [bytes, version] {
-            let Some(mut cell) = Cell::restore(limit.rates(), now, &bytes) else { continue };
+            let Some((mut cell, _)) = Cell::restore(limit.rates(), now, &bytes) else { continue };
             let verdict = limit.judge(&cell, now, 1, limit.admits(&cell, now, 1));
             prop_assert!(verdict.remaining <= limit.capacity());
             limit.charge(&mut cell, now, 1);

@@ -84,6 +84,8 @@ pub(super) enum Op {
     Look(bool),
     /// Replaces the state: what was charged to it, and the bytes.
     Swap(i64, Vec<u8>),
+    /// Appends to the state: what was charged to it, and the bytes.
+    Append(i64, Vec<u8>),
     /// Reads the state.
     Value,
 }
@@ -273,12 +275,14 @@ impl Known {
                     filled.lost += self.learn(*place, *bucket, answer.count(), shrink);
                 }
                 Op::Look(is_known) => filled.lost += u64::from(*is_known && *answer == Answer::Missing),
-                Op::Swap(..) | Op::Value => {}
+                Op::Swap(..) | Op::Append(..) | Op::Value => {}
             }
         }
         let Self { cell, names, whole, now, .. } = self;
-        filled.outrun =
-            ops.iter().zip(answers).any(|(op, answer)| matches!(op, Op::Swap(..)) && *answer != Answer::Done);
+        filled.outrun = ops
+            .iter()
+            .zip(answers)
+            .any(|(op, answer)| matches!(op, Op::Swap(..) | Op::Append(..)) && *answer != Answer::Done);
         if let Some(whole) = whole {
             let learned = whole.fill(cell, (&names.limit, *now), ops, answers);
             filled.lost += learned.lost;
@@ -337,7 +341,7 @@ impl Known {
         for op in ops {
             match (op, &mut self.whole) {
                 (Op::Add(debt), _) => self.debts.doubt(debt.place, debt.bucket, debt.amount),
-                (Op::Swap(cost, value), Some(whole)) => whole.doubt(cost, value),
+                (Op::Swap(cost, bytes) | Op::Append(cost, bytes), Some(whole)) => whole.doubt(cost, bytes),
                 _ => {}
             }
         }

@@ -1,5 +1,9 @@
 //! The state of the rates that are kept as one value: it is replaced if it still is the one that was read. If another
-//! gateway was faster, what is owed is charged again to the state that it left.
+//! gateway was faster, what is owed is charged again to the state that it left, and appended to that: others could be
+//! faster again and again, but nobody can be too late to append. Whoever replaces the state next charges what was
+//! appended to it.
+
+use memchr::memmem;
 
 use super::keys::Names;
 use super::known::Op;
@@ -8,6 +12,9 @@ use super::wire::{self, Answer};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, Rate};
+
+/// The most that is appended to a state before it has to be replaced: else it would grow with every charge.
+const MOST_APPENDED: usize = 32;
 
 /// How a cell's state stands to the one in Memcached.
 #[derive(Debug, Default)]
@@ -21,6 +28,10 @@ pub(super) struct Whole {
     owed: Option<i64>,
     /// What was sent without an answer: what was charged to it, and the bytes.
     doubt: Option<(i64, Vec<u8>)>,
+    /// Whether another gateway was faster to replace the state.
+    outrun: bool,
+    /// How often something has been appended to the state since it was replaced.
+    appended: usize,
 }
 
 /// What was read last.
@@ -92,8 +103,17 @@ impl Whole {
         if let Some(version) = version
             && let Some(cost) = self.owed.take()
         {
+            let lifetime = names.state_lifetime(now);
+            if self.outrun && version.is_some() && cost > 0 && self.appended < MOST_APPENDED {
+                let more = Cell::appendix(now, cost.unsigned_abs());
+                wire::append(|out| names.state(key, out), &more, out);
+                // To append does not let it live for longer.
+                wire::value_kept(|out| names.state(key, out), lifetime, out);
+                ops.extend([Op::Append(cost, more), Op::Value]);
+                return;
+            }
             let value = cell.save(names.limit.rates());
-            wire::swap(|out| names.state(key, out), &value, version, names.state_lifetime(now), out);
+            wire::swap(|out| names.state(key, out), &value, version, lifetime, out);
             ops.push(Op::Swap(cost, value));
         }
         wire::value(|out| names.state(key, out), out);
@@ -108,13 +128,24 @@ impl Whole {
         ops: &[Op],
         answers: &[Answer<'_>],
     ) -> Learned {
-        let mut sent = None;
+        let mut sent: Option<&[u8]> = None;
         let mut learned = Learned::default();
         let mut was_read = false;
         for (op, answer) in ops.iter().zip(answers) {
             match (op, answer) {
-                (Op::Swap(_, value), Answer::Done) => sent = Some(value),
-                (Op::Swap(cost, _), _) => self.owe(*cost),
+                (Op::Swap(_, value), Answer::Done) => {
+                    self.outrun = false;
+                    sent = Some(value);
+                }
+                (Op::Append(..), Answer::Done) => {
+                    self.outrun = false;
+                    // To what, is not known.
+                    sent = Some(&[]);
+                }
+                (Op::Swap(cost, _) | Op::Append(cost, _), _) => {
+                    self.outrun |= !matches!(answer, Answer::Failed(_));
+                    self.owe(*cost);
+                }
                 (Op::Value, Answer::Missing) => {
                     was_read = true;
                     // A state that nobody needs any more leaves Memcached by itself.
@@ -145,31 +176,32 @@ impl Whole {
         (limit, now): (&Limit, Time),
         value: &[u8],
         version: u64,
-        sent: Option<&Vec<u8>>,
+        sent: Option<&[u8]>,
     ) -> bool {
         let before = std::mem::replace(&mut self.value, stand_in(value));
         self.version = Version::Of(version);
         let doubt = self.doubt.take();
-        if before == self.value || sent.is_some_and(|sent| *sent == value) {
+        if sent.map_or(before, stand_in) == self.value {
             return false;
         }
         if let Some((cost, sent)) = doubt {
-            let is_there = sent == value;
-            // It has arrived; or it gave something back, which is not to be done twice. What was charged since is still
-            // owed.
-            if is_there || cost < 0 {
+            // It has arrived, and others may have appended to it; or it gave something back, which is not to be done twice.
+            // What was charged since is still owed.
+            if memmem::find(value, &sent).is_some() || cost < 0 {
                 self.owed = self.owed.map(|owed| owed.saturating_sub(cost)).filter(|owed| *owed != 0);
             }
-            if is_there {
+            if sent == value {
                 return false;
             }
         }
         let rates = limit.rates();
-        let Some(mut theirs) = Cell::restore(rates, now, value) else {
+        let Some((mut theirs, appended)) = Cell::restore(rates, now, value) else {
             // A value that is not ours is overwritten.
+            (self.outrun, self.appended) = (false, 0);
             self.owe(0);
             return false;
         };
+        self.appended = appended;
         theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
         match self.owed {
             // It was so long ago that it matters no more. What is taken back leaves nothing, and matters.

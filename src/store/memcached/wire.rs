@@ -2,7 +2,7 @@
 //! place.
 //!
 //! `mg` reads a value, `ma` adds to a count and creates it where it is missing, `ms` replaces a value that nobody has
-//! changed since. Each is answered by one line, or by a line and a value, in the order in which they were sent:
+//! changed since or appends to it. Each is answered by one line, or by a line and a value, in the order in which they were sent:
 //! <https://github.com/memcached/memcached/blob/master/doc/protocol.txt>.
 
 use memchr::memchr;
@@ -63,6 +63,24 @@ pub(super) fn value(name: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
     out.extend_from_slice(b"mg ");
     name(out);
     out.extend_from_slice(b" v c\r\n");
+}
+
+/// Appends to the value of that name, if there is one.
+pub(super) fn append(name: impl FnOnce(&mut Vec<u8>), more: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"ms ");
+    name(out);
+    number(b" ", more.len() as u64, out);
+    out.extend_from_slice(b" MA\r\n");
+    out.extend_from_slice(more);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Reads the value of that name and what stands for its version, and lets it live for `lifetime` from now on.
+pub(super) fn value_kept(name: impl FnOnce(&mut Vec<u8>), lifetime: u32, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"mg ");
+    name(out);
+    number(b" v c T", lifetime.into(), out);
+    out.extend_from_slice(b"\r\n");
 }
 
 /// Replaces the value of that name if it still is of this version, or creates it where there was none.
@@ -207,6 +225,8 @@ mod tests {
         assert_eq!(written(|out| amount(3, out)), " D3\r\n");
         assert_eq!(written(|out| value(name, out)), "mg gw:l:k#s.7 v c\r\n");
         assert_eq!(written(|out| swap(name, b"\x01\r\n", Some(9), 60, out)), "ms gw:l:k#s.7 3 T60 C9\r\n\x01\r\n\r\n");
+        assert_eq!(written(|out| value_kept(name, 60, out)), "mg gw:l:k#s.7 v c T60\r\n");
+        assert_eq!(written(|out| append(name, b"\x01\r\n", out)), "ms gw:l:k#s.7 3 MA\r\n\x01\r\n\r\n");
         assert_eq!(written(|out| swap(name, b"", None, 60, out)), "ms gw:l:k#s.7 0 T60 ME\r\n\r\n");
     }
 

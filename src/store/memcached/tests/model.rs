@@ -36,6 +36,11 @@ impl Model {
         name.into_iter().for_each(|name| drop(self.items.remove(&name)));
     }
 
+    /// The bytes of its largest value.
+    pub(super) fn largest(&self) -> usize {
+        self.items.values().map(|item| item.value.len()).max().unwrap_or(0)
+    }
+
     /// Lets some of the next commands fail.
     pub(super) fn fail(&mut self, failing: u64) {
         self.failing = failing;
@@ -52,7 +57,7 @@ impl Model {
             let failing = self.failing & 1 == 1;
             self.failing >>= 1;
             match words[0] {
-                "mg" if !failing => self.get(name, flags, &mut answers),
+                "mg" if !failing => self.get(name, flags, now, &mut answers),
                 "ma" if !failing => self.add(name, flags, now, &mut answers),
                 "ms" => {
                     let value = cut_line_of(flags[0].parse().unwrap(), &mut commands);
@@ -73,9 +78,13 @@ impl Model {
         answers
     }
 
-    fn get(&self, name: &str, flags: &[&str], answers: &mut Vec<u8>) {
-        match self.items.get(name) {
-            Some(item) => item.tell(flags, answers),
+    fn get(&mut self, name: &str, flags: &[&str], now: Time, answers: &mut Vec<u8>) {
+        match self.items.get_mut(name) {
+            Some(item) => {
+                let lifetime = flags.iter().find_map(|word| word.strip_prefix('T')?.parse().ok());
+                lifetime.into_iter().for_each(|lifetime| item.end = end(lifetime, now));
+                item.tell(flags, answers);
+            }
             None => answers.extend_from_slice(b"EN\r\n"),
         }
     }
@@ -107,6 +116,14 @@ impl Model {
 
     fn set(&mut self, name: &str, value: &[u8], flags: &[&str], now: Time, answers: &mut Vec<u8>) {
         let number = |flag: &str| flags.iter().find_map(|word| word.strip_prefix(flag)?.parse::<u64>().ok());
+        if flags.contains(&"MA") {
+            self.versions += 1;
+            let appended = self.items.get_mut(name).map(|item| {
+                item.value.extend_from_slice(value);
+                item.version = self.versions;
+            });
+            return answers.extend_from_slice(if appended.is_some() { b"HD\r\n" } else { b"NS\r\n" });
+        }
         let there = self.items.get(name).map(|item| item.version);
         let answer = match (number("C"), there) {
             (Some(_), None) => "NF\r\n",

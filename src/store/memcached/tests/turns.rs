@@ -33,8 +33,8 @@ struct Lane {
 }
 
 impl Network {
-    fn new(kind: usize, mode: (OnError, bool), ways: &[u64]) -> Self {
-        let limit = limit(kind, QUOTA);
+    fn new((kind, quota): (usize, u64), mode: (OnError, bool), ways: &[u64]) -> Self {
+        let limit = limit(kind, quota);
         let key = key_on(0, 1, &limit);
         let mut world = World::new(ways.len(), 1, mode, vec![vec![wish(&limit, key)]]);
         (0..ways.len()).for_each(|gateway| world.connect(gateway, 0));
@@ -104,6 +104,12 @@ impl Network {
         }
     }
 
+    /// Lets so many microseconds pass.
+    fn pass_all(&mut self, micros: u64) {
+        let until = self.now() + micros;
+        while self.pass(until) {}
+    }
+
     /// Asks this gateway for one, and waits for the answer.
     fn turn(&mut self, gateway: usize) {
         self.pass(self.now() + CLIENT);
@@ -132,8 +138,8 @@ fn most(gateways: usize) -> u64 {
 fn in_turns_hardly_more_than_the_limit_is_admitted() {
     for kind in 0..KINDS {
         for gateways in [2, 3, 4, 8] {
-            for pause in [0, 200, 500, 1_000, 2_000] {
-                let mut network = Network::new(kind, LOCAL, &vec![NEAR; gateways]);
+            for pause in [0, 200, 2_000] {
+                let mut network = Network::new((kind, QUOTA), LOCAL, &vec![NEAR; gateways]);
                 for gateway in (0..gateways).cycle().take(240) {
                     network.turn(gateway);
                     network.pass(network.now() + pause);
@@ -154,7 +160,7 @@ fn in_turns_hardly_more_than_the_limit_is_admitted() {
 fn who_is_faster_than_the_gateways_learn_gets_little_more() {
     for kind in [0, 1, 2, 6, 7] {
         for requests in [10, 50, 150] {
-            let mut network = Network::new(kind, LOCAL, &[NEAR; 8]);
+            let mut network = Network::new((kind, QUOTA), LOCAL, &[NEAR; 8]);
             // They all know that others charge the key as well.
             (0..32).for_each(|turn| network.turn(turn % 8));
             for gateway in (0..8).cycle().take(400 * 8 / requests) {
@@ -169,6 +175,33 @@ fn who_is_faster_than_the_gateways_learn_gets_little_more() {
     }
 }
 
+/// Gateways that are near replace the state all the time; one that is far would always come second.
+#[test]
+fn a_gateway_that_is_far_away_does_not_come_second_for_ever() {
+    const FAR: u64 = 4_000;
+    for (mode, exchanges) in [(LOCAL, 3), (STRICT, 4)] {
+        for kind in (0..KINDS).filter(|kind| is_whole(*kind)) {
+            let mut network = Network::new((kind, PLENTY), mode, &[FAR, NEAR, NEAR]);
+            let mut largest = 0;
+            for at in 0..2_000 {
+                // Each of those that are near is asked once in 80 microseconds, and the other one now and then.
+                let gateway = if at % 50 == 0 { 0 } else { 1 + at % 2 };
+                network.world.ask(gateway, vec![wish(&network.limit, network.key)]);
+                network.pass_all(40);
+                largest = largest.max(network.world.models[0].largest());
+            }
+            network.pass_all(100_000);
+            let decided = &network.world.decided;
+            assert!(decided.iter().all(Decided::admitted), "{mode:?}, way to count {kind}");
+            let waits = decided.iter().filter(|decided| decided.gateway == 0);
+            let longest = waits.map(|decided| decided.decided.micros() - decided.asked.micros()).max();
+            assert!(longest <= Some(exchanges * 2 * FAR), "{longest:?}, {mode:?}, way to count {kind}");
+            // What is appended does not make it grow, but for a log, which does.
+            assert!(largest < 500 || kind != FIXED && kind != BUCKET, "{largest} bytes, way to count {kind}");
+        }
+    }
+}
+
 /// Somebody's choice of a gateway, how many requests it gets, and the pauses after each.
 fn turns() -> impl Strategy<Value = Vec<(usize, usize, u64)>> {
     let pause = prop_oneof![4 => Just(0_u64), 2 => 0..300_u64, 2 => 0..3_000_u64];
@@ -176,7 +209,7 @@ fn turns() -> impl Strategy<Value = Vec<(usize, usize, u64)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     /// However a client that sends one request after another picks gateways and moments, and however far they are.
     #[test]
@@ -185,7 +218,7 @@ proptest! {
         ways in prop::collection::vec(prop_oneof![3 => 10..100_u64, 1 => 10..4_000_u64], 2..=8),
         turns in turns(),
     ) {
-        let mut network = Network::new(kind, LOCAL, &ways);
+        let mut network = Network::new((kind, QUOTA), LOCAL, &ways);
         let begun = network.now();
         for (gateway, requests, pause) in turns {
             for _ in 0..requests {
