@@ -17,7 +17,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 
 use crate::clock::{self, Time};
-use crate::decide::Permit;
+use crate::decide::{LimitTally, Permit};
 use crate::forward::{BodyError, UpstreamBody};
 use crate::reason::Reason;
 use crate::tally::{Counter, Histogram, PerWorker};
@@ -115,6 +115,10 @@ pub struct Line {
     pub host: String,
     /// The path, without the query.
     pub path: String,
+    /// The limit that did not let it through.
+    pub limit: Option<Arc<LimitTally>>,
+    /// Microseconds for which a limit held it back.
+    pub held_micros: Option<u64>,
     /// How much of a body went out so far.
     pub bytes: u64,
 }
@@ -165,6 +169,8 @@ impl Book {
                 status = status.map_or(0, |status| status.as_u16()),
                 outcome = outcome.name(),
                 reason = reason.map(Reason::name),
+                limit = line.limit.as_ref().map(|limit| limit.name.as_str()),
+                held_micros = line.held_micros,
                 bytes = line.bytes,
                 micros,
                 "request"
@@ -220,6 +226,20 @@ impl Account {
     pub fn line(&self, bytes: u64) -> Option<Box<Line>> {
         let bytes = if self.bodiless { 0 } else { bytes };
         self.line.as_deref().map(|line| Box::new(Line { bytes, ..line.clone() }))
+    }
+
+    /// Notes for the access log since when the request was held.
+    pub fn held(&mut self, since: Option<Time>) {
+        if let (Some(line), Some(since)) = (&mut self.line, since) {
+            line.held_micros = Some(clock::now().micros().saturating_sub(since.micros()));
+        }
+    }
+
+    /// Notes for the access log which limit did not let the request through.
+    pub fn refused_by(&mut self, limit: Option<&Arc<LimitTally>>) {
+        if let Some(line) = &mut self.line {
+            line.limit = limit.cloned();
+        }
     }
 
     /// Holds these places until the account is closed.

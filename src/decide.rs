@@ -23,7 +23,7 @@ use crate::tally::{Counter, PerWorker};
 
 pub use bill::{Bill, stated};
 pub use flights::{Flights, Permit};
-pub use judged::{AllJudged, Judged};
+pub use judged::{AllJudged, Judged, longest_refusal};
 pub use lines::Lines;
 pub use standing::Standing;
 pub use terms::{Grants, Term, Terms};
@@ -117,6 +117,8 @@ pub struct Opinion<'a> {
     pub permits: Vec<Permit>,
     /// Whether it took a wait, for the store or in a line.
     pub waited: bool,
+    /// Since when it was held, if it was.
+    pub held_since: Option<Time>,
 }
 
 /// The outcome for a request.
@@ -148,7 +150,7 @@ impl<'a> Opinion<'a> {
     pub fn new(store: &'a Store) -> Self {
         let bill = Bill::new(store);
         let (judged, asks, shadowed) = (SmallVec::new(), Asks::new(), SmallVec::new());
-        Self { judged, asks, shadowed, bill, permits: Vec::new(), waited: false }
+        Self { judged, asks, shadowed, bill, permits: Vec::new(), waited: false, held_since: None }
     }
 }
 

@@ -135,6 +135,7 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
     let mut opinion = Opinion::new(&worker.store);
     let decision = decide::decide(&case, &mut opinion).await;
     caller.memo.borrow_mut().forget_long_keys();
+    account.held(opinion.held_since);
     match decision {
         Decision::Admitted => {}
         Decision::Unknown if gateway.on_error != OnError::Reject => {}
@@ -142,6 +143,7 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
             if !opinion.waited {
                 account.at_once();
             }
+            account.refused_by(refusing(decision, &opinion).and_then(|place| Some(&route.guards.get(place)?.tally)));
             let answer = refuse(route, decision, &opinion, facts.headers, now, &mut caller.last_refusal.borrow_mut());
             request.may_repeat = Standing::is_one(&route.guards, decision, &opinion);
             *caller.repeat.borrow_mut() = (request.may_repeat && request.is_kept).then(|| {
@@ -179,6 +181,18 @@ fn outcome(decision: Decision) -> Outcome {
         Decision::Blocked(_) => Outcome::Blocked,
         Decision::NoKey(_) => Outcome::Refused,
         Decision::Admitted | Decision::Unknown => Outcome::Unavailable,
+    }
+}
+
+/// The limit that does not let a request through, by its place on the route.
+fn refusing(decision: Decision, opinion: &Opinion<'_>) -> Option<usize> {
+    match decision {
+        Decision::Rejected => decide::longest_refusal(&opinion.judged).map(|judged| judged.place),
+        Decision::Silenced(place)
+        | Decision::Blocked(place)
+        | Decision::NoKey(place)
+        | Decision::TooCostly { place, .. } => Some(place),
+        Decision::Admitted | Decision::Unknown => None,
     }
 }
 
@@ -221,6 +235,8 @@ fn open(gateway: &Snapshot, route: Option<usize>, now: Time, client: Client, hea
             method: head.method.clone(),
             host: host.to_owned(),
             path: head.uri.path().to_owned(),
+            limit: None,
+            held_micros: None,
             bytes: 0,
         })
     });

@@ -70,9 +70,16 @@ fn delay(case: &Case<'_, '_>, place: usize) -> Option<(Duration, usize)> {
 }
 
 /// Stands in the line of this guard until nobody is before it; `None` if that is full or lasts beyond `until`.
-async fn stand(case: &Case<'_, '_>, open: &Open<'_, '_>, place: usize, until: Instant, most: usize) -> Option<Turn> {
+async fn stand(
+    case: &Case<'_, '_>,
+    open: &mut Open<'_, '_>,
+    place: usize,
+    until: Instant,
+    most: usize,
+) -> Option<Turn> {
     let key = open.opinion.asks.iter().find(|ask| ask.place == place)?.key;
     let mut turn = case.lines.join(key, most)?;
+    open.opinion.held_since.get_or_insert(case.now);
     case.guards[place].decided(case.worker).delayed.one();
     timeout_at(until, turn.first()).await.ok()?;
     Some(turn)

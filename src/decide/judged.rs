@@ -22,6 +22,12 @@ pub struct Judged<'a> {
 /// A few of them.
 pub type AllJudged<'a> = SmallVec<[Judged<'a>; 2]>;
 
+/// Of the limits that refuse, the one that does so for longest: the one that is told.
+pub fn longest_refusal<'j, 'a>(judged: &'j [Judged<'a>]) -> Option<&'j Judged<'a>> {
+    let refusals = judged.iter().filter(|judged| !judged.verdict.admitted);
+    refusals.max_by_key(|judged| judged.verdict.wait.unwrap_or(u64::MAX))
+}
+
 impl Judged<'_> {
     /// Corrects it by a cost that was charged afterwards; `verdict` if the store knows better.
     pub(super) fn charged(&mut self, cost: u64, verdict: Option<Verdict>) {

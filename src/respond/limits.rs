@@ -16,7 +16,7 @@ use super::policy::{Policies, Policy};
 use super::{Answer, PROBLEM, problem, with_body, with_headers};
 use crate::clock::Time;
 use crate::config::{self, HeaderStyle, OnLimit};
-use crate::decide::Judged;
+use crate::decide::{Judged, longest_refusal};
 use crate::interned::{interned, interned_value};
 use crate::limit::Verdict;
 
@@ -112,9 +112,8 @@ impl Report {
     }
 
     fn refusal(self: &Arc<Self>, judged: &[Judged<'_>], now: Time) -> Option<Refusal> {
-        let refusals = judged.iter().filter(|judged| !judged.verdict.admitted);
-        let refusals = refusals.filter_map(|judged| Some((self.tellers.get(judged.place)?, judged)));
-        let (teller, longest) = refusals.max_by_key(|(_, judged)| judged.verdict.wait.unwrap_or(u64::MAX))?;
+        let longest = longest_refusal(judged)?;
+        let teller = self.tellers.get(longest.place)?;
         let (kind, body) = match (&teller.body, self.policy(longest)) {
             (Some((kind, body)), _) => (kind.clone(), body.clone()),
             (None, policy) => {

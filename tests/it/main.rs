@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::missing_panics_doc)]
 
+mod access;
 mod accuracy;
 mod actions;
 mod ambiguous_keys;

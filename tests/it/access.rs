@@ -1,0 +1,95 @@
+//! What the access log says of limits: which one refused a request, and for how long a request was held.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::harness::{Gateway, both_stores, until};
+
+const LIMITS: &str = r#"
+[limits.few]
+key = "client-ip"
+rates = ["1/d"]
+[limits.fewer]
+key = "client-ip"
+rates = ["2/d", "1/30d"]
+[limits.silent]
+key = "client-ip"
+rates = ["1/d"]
+on_limit = "silent"
+[limits.costly]
+key = "client-ip"
+rates = ["1/d"]
+cost = { request_header = "x-cost" }
+[limits.keyed]
+key = "header:x-key"
+rates = ["1/d"]
+missing = "reject"
+overrides = [{ keys = ["thief"], block = true }]
+[limits.slow]
+key = "client-ip"
+rates = ["5/s burst 1"]
+strategy = "token-bucket"
+on_limit = "delay"
+max_delay = "5s"
+"#;
+
+fn route(path: &str, limits: &str) -> String {
+    format!("[[routes]]\npath = \"{path}\"\nlimits = [{limits}]\nrespond = {{ status = 200 }}\n")
+}
+
+/// The lines of the access log, by path, once there are so many.
+fn lines(gateway: &Gateway, count: usize) -> BTreeMap<String, Vec<Value>> {
+    let requests = || {
+        let lines = gateway.log().into_iter().filter_map(|line| serde_json::from_str::<Value>(&line).ok());
+        lines.filter(|line| line["message"] == "request").collect::<Vec<_>>()
+    };
+    until("all lines are there", std::time::Duration::from_secs(5), || requests().len() >= count);
+    let mut by_path: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for line in requests() {
+        by_path.entry(line["path"].as_str().unwrap().to_owned()).or_default().push(line);
+    }
+    by_path
+}
+
+#[test]
+fn the_limit_that_refuses_is_named() {
+    both_stores(|store| {
+        let routes = [
+            route("/few", "\"few\", \"fewer\""),
+            route("/silent", "\"silent\""),
+            route("/costly", "\"costly\""),
+            route("/keyed", "\"keyed\""),
+        ];
+        let gateway = Gateway::start(&format!("{store}{LIMITS}{}", routes.concat()));
+        let mut client = gateway.client();
+        let mut get = |path: &str, fields: &str| client.get_with(path, fields).status;
+        // The third one is told again, and so is the fourth, which is not even read.
+        assert_eq!([(); 4].map(|()| get("/few", "")), [200, 429, 429, 429], "{store}");
+        assert_eq!([get("/silent", ""), get("/silent", "")], [200; 2], "{store}");
+        assert_eq!(get("/costly", "X-Cost: 2\r\n"), 413, "{store}");
+        assert_eq!([get("/keyed", ""), get("/keyed", "X-Key: thief\r\n")], [400, 403], "{store}");
+        let lines = lines(&gateway, 9);
+        let limits = |path: &str| lines[path].iter().map(|line| line["limit"].as_str()).collect::<Vec<_>>();
+        // Of two that refuse it is the one that does so for longer.
+        assert_eq!(limits("/few"), [None, Some("fewer"), Some("fewer"), Some("fewer")], "{store}");
+        assert_eq!(limits("/silent"), [None, Some("silent")], "{store}");
+        assert_eq!(limits("/costly"), [Some("costly")], "{store}");
+        assert_eq!(limits("/keyed"), [Some("keyed"); 2], "{store}");
+        assert!(lines.values().flatten().all(|line| line["held_micros"].is_null()), "{store}");
+    });
+}
+
+#[test]
+fn how_long_a_request_was_held_is_said() {
+    both_stores(|store| {
+        let gateway = Gateway::start(&format!("{store}{LIMITS}{}", route("/slow", "\"slow\"")));
+        let mut client = gateway.client();
+        assert_eq!([client.get("/slow").status, client.get("/slow").status], [200; 2], "{store}");
+        let lines = &lines(&gateway, 2)["/slow"];
+        assert!(lines[0]["held_micros"].is_null(), "{store}: {}", lines[0]);
+        let held = lines[1]["held_micros"].as_u64().unwrap();
+        assert!((50_000..=lines[1]["micros"].as_u64().unwrap()).contains(&held), "{store}: {}", lines[1]);
+        assert!(lines[1]["limit"].is_null(), "{store}: it was let through");
+    });
+}
