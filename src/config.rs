@@ -8,6 +8,7 @@ mod read;
 mod values;
 mod file;
 mod check;
+mod spellings;
 #[cfg(test)]
 mod tests;
 
@@ -93,6 +94,39 @@ pub struct Server {
     pub drain_delay: Duration,
     /// How long a shutdown waits for requests under way.
     pub drain_timeout: Duration,
+    /// Which paths are the same.
+    pub paths: PathRules,
+}
+
+/// Which paths are the same, and what is a slash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathRules {
+    /// `path_matching`
+    pub matching: PathMatching,
+    /// `escaped_slashes`
+    pub escaped_slashes: EscapedSlashes,
+}
+
+/// What makes another path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathMatching {
+    /// One final slash does not, and what follows a `;` in a segment does not.
+    #[default]
+    Forgiving,
+    /// Both do.
+    Exact,
+}
+
+/// What `%2F` and `%5C` in a path are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EscapedSlashes {
+    /// Answered 400.
+    #[default]
+    Reject,
+    /// Part of a segment.
+    Keep,
+    /// Slashes, for the upstream too.
+    Decode,
 }
 
 /// The most connections at once.
@@ -372,6 +406,8 @@ pub struct Route {
     pub host: Host,
     /// The paths it is for.
     pub path: PathPattern,
+    /// Whether the case of ASCII letters in the path makes no difference.
+    pub ignore_case: bool,
     /// The methods it is for; empty is all.
     pub methods: Vec<Method>,
     /// Headers that must be present.

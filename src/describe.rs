@@ -4,7 +4,8 @@ use std::fmt::{self, Display, Write as _};
 use std::ops::RangeInclusive;
 
 use crate::config::{
-    Action, Address, Config, Cost, Key, Limit, MaxConnections, Missing, OnError, OnLimit, PathPattern, Route, Store,
+    Action, Address, Config, Cost, EscapedSlashes, Key, Limit, MaxConnections, Missing, OnError, OnLimit, PathMatching,
+    PathPattern, PathRules, Route, Store,
 };
 use crate::limit::{Edge, Rate, Strategy};
 use crate::overrides::Allowance;
@@ -46,12 +47,16 @@ impl Display for Description<'_> {
             0 => writeln!(f)?,
             most => writeln!(f, ", {most} of one address")?,
         }
+        writeln!(f, "{}", paths(config.server.paths))?;
         writeln!(f, "\nstore")?;
         store(f, &config.store)?;
         writeln!(f, "\nroutes, in the order they match")?;
         for (_, route) in route::order(&config.routes) {
             writeln!(f, "  {}", route::label(route))?;
             writeln!(f, "    {}", action(config, route))?;
+            if route.ignore_case {
+                writeln!(f, "    whatever the case of its letters")?;
+            }
             let limits: Vec<_> = route.limits.iter().map(|index| config.limits[*index].name.as_str()).collect();
             writeln!(
                 f,
@@ -200,6 +205,19 @@ fn store(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result {
             writeln!(f, "  waits at most {:?}; without an answer requests {away}", memcached.timeout)
         }
     }
+}
+
+fn paths(rules: PathRules) -> String {
+    let matching = match rules.matching {
+        PathMatching::Forgiving => "a final slash and ;parameters make no other path",
+        PathMatching::Exact => "a final slash and ;parameters make another path",
+    };
+    let slashes = match rules.escaped_slashes {
+        EscapedSlashes::Reject => "answered 400",
+        EscapedSlashes::Keep => "part of a segment",
+        EscapedSlashes::Decode => "slashes",
+    };
+    format!("{matching}; %2F and %5C are {slashes}")
 }
 
 fn action(config: &Config, route: &Route) -> String {

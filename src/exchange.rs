@@ -17,7 +17,7 @@ use http_body::Body;
 use crate::accept::{Arrival, Handler};
 use crate::account::{Account, Content, Line, Outcome, Settled};
 use crate::clock::{self, Time};
-use crate::config::OnError;
+use crate::config::{OnError, PathRules};
 use crate::decide::{self, Case, Decision, Opinion, Standing};
 use crate::forward::{Origin, Outbound, Pools, Upstream};
 use crate::gateway::{Action, Served};
@@ -25,6 +25,7 @@ use crate::identify::client::{Client, client};
 use crate::identify::{Facts, Memo};
 use crate::respond::limits::LastRefusal;
 use crate::respond::{self, Answer};
+use crate::route::path;
 use crate::store::Store;
 
 use repeat::Repeat;
@@ -90,7 +91,7 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
     let Arrival { head, .. } = &*request;
     let client = client(caller.peer, &head.headers, &gateway.trusted_proxies);
 
-    let target = match target::read(request) {
+    let target = match target::read(request, gateway.paths) {
         Ok(target) => target,
         Err(why) => {
             let mut account = open(&gateway, None, now, client, head, "");
@@ -109,10 +110,11 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
         return own(account, Outcome::Unrouted, respond::unrouted(&allowed));
     };
 
+    let path = path::key(&target.path, gateway.paths, route.ignore_case);
     let facts = Facts {
         method: &head.method,
         host: &target.host,
-        path: &target.path,
+        path: &path,
         query: head.uri.query(),
         headers: &head.headers,
         client: client.address,
@@ -154,6 +156,7 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
         }
     }
     account.hold(std::mem::take(&mut opinion.permits));
+    drop(path);
     drop(target);
 
     let (outcome, mut response) = match &route.action {
@@ -163,7 +166,7 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
         }
         Action::Forward { upstream, strip, preserve_host } => {
             let (strip, preserve_host, body_timeout) = (*strip, *preserve_host, gateway.body_timeout);
-            let hop = Hop { upstream, strip, preserve_host, body_timeout, caller, client };
+            let hop = Hop { upstream, strip, paths: gateway.paths, preserve_host, body_timeout, caller, client };
             hop.take(request, &mut account).await
         }
     };
@@ -252,6 +255,7 @@ fn own(account: Account, outcome: Outcome, answer: Answer) -> Response<Settled> 
 struct Hop<'a> {
     upstream: &'a Upstream,
     strip: usize,
+    paths: PathRules,
     preserve_host: bool,
     body_timeout: Duration,
     caller: &'a Caller,
@@ -266,7 +270,7 @@ impl Hop<'_> {
             return (Outcome::Failed, answer.map(Content::Own));
         };
         let Arrival { head, body, .. } = request;
-        let target = target::onward(&head.uri, self.strip);
+        let target = target::onward(&head.uri, self.strip, self.paths);
         target::name_host(&head.uri, &mut head.headers);
         // HTTP/1.0 need not name a host, and HTTP/1.1 may name an empty one; what is sent on has to name one.
         let preserve_host = self.preserve_host && head.headers.get(header::HOST).is_some_and(|host| !host.is_empty());

@@ -42,8 +42,9 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
     let named = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("?"));
     let authority = request.uri().authority().map(http::uri::Authority::as_str).or(named).unwrap_or("");
     let host = host::normal(authority).ok_or(format!("{authority:?} is not a host"))?;
-    let path = path::normal(request.uri().path())
-        .map_err(|_| format!("{:?} can be read in two ways: it would be answered 400", request.uri().path()))?;
+    let rules = config.server.paths;
+    let path = path::normal(request.uri().path(), rules)
+        .map_err(|why| format!("{:?} would be answered 400: {}", request.uri().path(), why.detail()))?;
 
     let gateway = Gateway::build(config, &Kept::new(1));
     let client = client(question.peer, request.headers(), &gateway.trusted_proxies);
@@ -60,10 +61,11 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
     };
     line(&mut text, &format!("\nroute {}\n  {}", served.tally.name, action(config, index)));
 
+    let key = path::key(&path, rules, served.ignore_case);
     let facts = Facts {
         method: request.method(),
         host: &host,
-        path: &path,
+        path: &key,
         query: request.uri().query(),
         headers: request.headers(),
         client: client.address,
@@ -246,7 +248,7 @@ fn others(text: &mut String, config: &Config, taken: Option<usize>, request: &Re
     let at = ordered.iter().position(|(index, _)| Some(*index) == taken);
     let mut list = String::new();
     for (_, (_, route)) in ordered.iter().enumerate().filter(|(place, _)| Some(*place) != at) {
-        let why = mismatch(route, host, path, request.method(), request.headers());
+        let why = mismatch(route, config.server.paths.matching, host, path, request.method(), request.headers());
         let why = why.map_or("fits too, but is less specific".to_owned(), |why| why.to_string());
         // Writing to a string cannot fail.
         let _ = writeln!(list, "  {}  {why}", route::label(route));

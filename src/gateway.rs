@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use parking_lot::Mutex;
 
 use crate::account::{RouteTally, UpstreamFailures};
-use crate::config::{self, Address, Config, OnError};
+use crate::config::{self, Address, Config, OnError, PathRules};
 use crate::decide::{Flights, Grants, Guard, LimitTally, Lines, Terms};
 use crate::forward::{Keeps, Server, Upstream};
 use crate::identify::Identity;
@@ -26,6 +26,8 @@ pub const NO_ROUTE: &str = "none";
 
 /// What requests are served by.
 pub struct Gateway {
+    /// Which paths are the same.
+    pub paths: PathRules,
     /// Finds a route.
     pub routes: Routes,
     /// The routes, by the index that `routes` finds.
@@ -58,6 +60,8 @@ pub struct Served {
     pub guards: Vec<Guard>,
     /// What its limits tell.
     pub report: Arc<Report>,
+    /// Whether the case of its paths makes no difference.
+    pub ignore_case: bool,
     /// What answers.
     pub action: Action,
     /// Where failures of its upstream are counted, if it has one.
@@ -203,12 +207,14 @@ impl Gateway {
                 single: SingleSources::new(guarded().map(|(limit, _)| limit)),
                 report: Arc::new(Report::new(told)),
                 guards,
+                ignore_case: route.ignore_case,
                 action: action(&route.action, &upstreams),
                 failures: upstream(route).map(|upstream| kept.failures(&upstream.name)),
             }
         };
         Self {
-            routes: Routes::build(&config.routes),
+            paths: config.server.paths,
+            routes: Routes::build(&config.routes, config.server.paths.matching),
             served: config.routes.iter().map(served).collect(),
             unrouted: kept.route(NO_ROUTE),
             keeps: Arc::new(Keeps::new(upstreams.iter().flat_map(|upstream| upstream.keeps()))),

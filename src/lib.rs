@@ -8,6 +8,7 @@ pub mod clock;
 pub mod deadline;
 pub mod fingerprint;
 pub mod interned;
+pub mod percent;
 pub mod reason;
 pub mod socket;
 pub mod tally;

@@ -2,8 +2,8 @@
 //!
 //! More specific is, in this order: an exact host before `*.host` (the longer first) before none; in the path,
 //! segment by segment, a literal before a capture before the final `*`; more conditions on method and headers
-//! before fewer; a header with a certain value before one with any; fewer methods before more; and last the order of
-//! the file.
+//! before fewer; a header with a certain value before one with any; who looks at the case of the path before who does
+//! not; fewer methods before more; and last the order of the file.
 //!
 //! HEAD asks for what GET would answer, without the content (RFC 9110, section 9.3.2), so it takes the routes of GET:
 //! what limits the one limits the other. A route for the same host and path that names HEAD goes first.
@@ -13,15 +13,16 @@ pub mod path;
 mod mismatch;
 mod tree;
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use foldhash::HashMap;
 use http::{HeaderMap, Method};
 
-use crate::config::{HeaderMatch, Host, Route, Segment};
+use crate::config::{HeaderMatch, Host, PathMatching, Route, Segment};
 
-use tree::{Entry, Node};
+use tree::{Asked, Entry, Node};
 
 pub use mismatch::{Mismatch, mismatch};
 
@@ -32,12 +33,16 @@ pub struct Routes {
     /// The longest first.
     under: Vec<(String, Node)>,
     any: Node,
+    matching: PathMatching,
+    /// Whether the tables are in lower case, since a route ignores case.
+    folds: bool,
 }
 
 impl Routes {
     /// Takes in the routes of a configuration.
-    pub fn build(routes: &[Route]) -> Self {
-        let mut built = Self::default();
+    pub fn build(routes: &[Route], matching: PathMatching) -> Self {
+        let folds = routes.iter().any(|route| route.ignore_case);
+        let mut built = Self { matching, folds, ..Self::default() };
         for (index, route) in order(routes) {
             let table = match &route.host {
                 Host::Any => &mut built.any,
@@ -53,7 +58,7 @@ impl Routes {
                     }
                 }
             };
-            table.insert(&route.path, Entry::new(index, route));
+            table.insert(index, route, folds);
         }
         built
     }
@@ -61,9 +66,8 @@ impl Routes {
     /// The index of the route that a request takes. `host` is lower case without a port, `path` as [`path::normal`]
     /// returns it.
     pub fn find(&self, host: &str, path: &str, method: &Method, headers: &HeaderMap) -> Option<usize> {
-        let path = path.strip_prefix('/')?;
-        let mut choose = |entries| tree::choose(entries, method, headers);
-        self.tables(host).find_map(|table| table.walk(Some(path), &mut choose)).map(|entry| entry.index)
+        let asked = Asked { path: path.strip_prefix('/')?, method, headers };
+        self.walk(host, asked.path, |entries| asked.choose(entries)).map(|entry| entry.index)
     }
 
     /// The methods that routes for this host, this path and these headers take, in alphabetical order: what `Allow`
@@ -71,18 +75,21 @@ impl Routes {
     /// names none here, since [`Routes::find`] finds it.
     pub fn allowed<'a>(&'a self, host: &'a str, path: &str, headers: &HeaderMap) -> BTreeSet<&'a str> {
         let mut allowed = BTreeSet::new();
-        let mut note = |entries| {
-            tree::methods(entries, headers).for_each(|method| {
-                allowed.insert(method);
-            });
-            None::<()>
-        };
         if let Some(path) = path.strip_prefix('/') {
-            self.tables(host).for_each(|table| {
-                table.walk(Some(path), &mut note);
+            let asked = Asked { path, method: &Method::GET, headers };
+            self.walk(host, path, |entries| {
+                allowed.extend(asked.methods(entries));
+                None::<()>
             });
         }
         allowed
+    }
+
+    /// Shows the entries for a host and a path, without its first slash, the most specific first, until `look` returns
+    /// something.
+    fn walk<'a, T>(&'a self, host: &'a str, path: &str, mut look: impl FnMut(&'a [Entry]) -> Option<T>) -> Option<T> {
+        let folded = if self.folds { path::lower(path) } else { Cow::Borrowed(path) };
+        self.tables(host).find_map(|table| table.walk(Some(&folded), self.matching, &mut look))
     }
 
     /// The tables that are for this host, the most specific first.
@@ -114,7 +121,7 @@ fn specificity(route: &Route, index: usize) -> impl Ord {
     }
     let conditions = usize::from(!route.methods.is_empty()) + route.headers.len();
     let exact = route.headers.iter().filter(|(_, wanted)| matches!(wanted, HeaderMatch::Exact(_))).count();
-    (host, path, Reverse((conditions, exact)), route.methods.len(), index)
+    (host, path, Reverse((conditions, exact)), route.ignore_case, route.methods.len(), index)
 }
 
 /// How a route is named in logs and metrics.
@@ -140,7 +147,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::{Action, PathPattern};
+    use crate::config::{Action, PathPattern, PathRules};
 
     fn pattern(text: &str) -> PathPattern {
         let mut segments: Vec<_> = text[1..].split('/').collect();
@@ -162,6 +169,7 @@ mod tests {
         Route {
             host,
             path: pattern(path),
+            ignore_case: false,
             methods: methods.to_vec(),
             headers: headers.iter().map(|(n, v)| (HeaderName::from_static(n), wanted(v))).collect(),
             action: Action::Respond {
@@ -182,7 +190,7 @@ mod tests {
         if let Some(beta) = beta {
             headers.insert("x-beta", HeaderValue::from_static(beta));
         }
-        Routes::build(routes).find(host, path, method, &headers).map(|index| label(&routes[index]))
+        Routes::build(routes, PathMatching::Exact).find(host, path, method, &headers).map(|index| label(&routes[index]))
     }
 
     #[test]
@@ -266,7 +274,7 @@ mod tests {
             route("", "/v1/*", &[Method::PUT, Method::POST], &[("x-beta", "1")]),
             route("other.test", "/v1/users", &[Method::DELETE], &[]),
         ];
-        let routes = Routes::build(&routes);
+        let routes = Routes::build(&routes, PathMatching::Exact);
         let allowed = |host, path, headers: &HeaderMap| {
             routes.allowed(host, path, headers).into_iter().collect::<Vec<_>>().join(" ")
         };
@@ -293,7 +301,7 @@ mod tests {
     fn a_mismatch_names_the_first_thing_that_differs() {
         let wanted = route("*.example.com", "/v1/{a}", &[Method::POST], &[("x-beta", "1")]);
         let beta = HeaderMap::from_iter([("x-beta".parse().unwrap(), HeaderValue::from_static("1"))]);
-        let why = |host, path, method: Method, headers| mismatch(&wanted, host, path, &method, headers);
+        let why = |host, path, method, headers| mismatch(&wanted, PathMatching::Exact, host, path, &method, headers);
         let none = HeaderMap::new();
         assert_eq!(why("example.com", "/v1/x", Method::POST, &beta), Some(Mismatch::Host));
         assert_eq!(why("a.example.com", "/v1/", Method::POST, &beta), Some(Mismatch::Path));
@@ -302,16 +310,35 @@ mod tests {
         assert_eq!(why("a.example.com", "/v1/x", Method::POST, &beta), None);
     }
 
-    /// Whether the pattern is for this path, read off its definition.
-    fn covers(pattern: &PathPattern, path: &str) -> bool {
+    /// Whether the pattern is for this path in this spelling, read off its definition.
+    fn covers(route: &Route, path: &str) -> bool {
         let mut segments = path[1..].split('/');
-        let matched = pattern.segments.iter().all(|wanted| match (wanted, segments.next()) {
+        let matched = route.path.segments.iter().all(|wanted| match (wanted, segments.next()) {
+            (Segment::Literal(text), Some(segment)) if route.ignore_case => text.eq_ignore_ascii_case(segment),
             (Segment::Literal(text), Some(segment)) => text == segment,
             (Segment::Capture(_), Some(segment)) => !segment.is_empty(),
             (_, None) => false,
         });
         // `/v1/*` is for `/v1` too.
-        matched && (pattern.rest || segments.next().is_none())
+        matched && (route.path.rest || segments.next().is_none())
+    }
+
+    /// The same with a final slash, or without it.
+    fn turned(path: &str) -> String {
+        path.strip_suffix('/').map_or(format!("{path}/"), str::to_owned)
+    }
+
+    fn is_for(route: &Route, path: &str, matching: PathMatching) -> bool {
+        let turned = turned(path);
+        covers(route, path) || (matching == PathMatching::Forgiving && !turned.is_empty() && covers(route, &turned))
+    }
+
+    /// Literals, captures and the rest, without a final slash.
+    fn kinds(route: &Route) -> Vec<u8> {
+        let (segments, rest) = (&route.path.segments[..], &route.path.rest);
+        let segments = segments.strip_suffix(&[Segment::Literal(String::new())]).unwrap_or(segments);
+        let kinds = segments.iter().map(|segment| u8::from(matches!(segment, Segment::Capture(_))));
+        kinds.chain(rest.then_some(2)).collect()
     }
 
     fn methods() -> impl Strategy<Value = Vec<Method>> {
@@ -328,26 +355,34 @@ mod tests {
     proptest! {
         #[test]
         fn finds_what_walking_the_ordered_list_finds(
-            patterns in prop::collection::vec(("(/([ab]|\\{x\\})){0,3}(/|/\\*|/a)", methods()), 1..8),
-            path in "(/[abc]?){1,4}",
+            patterns in prop::collection::vec(("(/([aAb]|\\{x\\})){0,3}(/|/\\*|/a)", methods(), any::<bool>()), 1..8),
+            folds in any::<bool>(),
+            path in "(/[abcA]?){1,4}",
             method in prop::sample::select(vec![Method::GET, Method::HEAD, Method::PUT]),
+            matching in prop::sample::select(vec![PathMatching::Exact, PathMatching::Forgiving]),
         ) {
-            let routes: Vec<_> = patterns.iter().map(|(path, methods)| route("", path, methods, &[])).collect();
-            let path = path::normal(&path).unwrap();
+            let made = |(path, methods, ignore_case): &(String, Vec<Method>, bool)| {
+                Route { ignore_case: *ignore_case && folds, ..route("", path, methods, &[]) }
+            };
+            let routes: Vec<_> = patterns.iter().map(made).collect();
+            let folds = routes.iter().any(|route| route.ignore_case);
+            let path = path::normal(&path, PathRules { matching, ..PathRules::default() }).unwrap();
             let none = HeaderMap::new();
-            let fits = |route: &Route| covers(&route.path, &path) && takes(&route.methods, &method);
-            let fitting: Vec<_> = order(&routes).into_iter().filter(|(_, route)| fits(route)).collect();
+            let fits = |route: &Route| is_for(route, &path, matching) && takes(&route.methods, &method);
+            let mut fitting: Vec<_> = order(&routes).into_iter().filter(|(_, route)| fits(route)).collect();
+            fitting.sort_by_key(|(_, route)| (kinds(route), !covers(route, &path)));
             let names_head = |route: &Route| route.methods.contains(&Method::HEAD);
+            let place = |route: &Route| if folds { route.path.text.to_lowercase() } else { route.path.text.clone() };
             let walked = fitting.first().map(|(index, first)| {
                 let by_get = method == Method::HEAD && !first.methods.is_empty() && !names_head(first);
-                let same = |(_, route): &&(usize, &Route)| route.path == first.path && names_head(route);
+                let same = |(_, route): &&(usize, &Route)| place(route) == place(first) && names_head(route);
                 fitting.iter().find(same).filter(|_| by_get).map_or(*index, |(index, _)| *index)
             });
-            let built = Routes::build(&routes);
+            let built = Routes::build(&routes, matching);
             let found = built.find("h", &path, &method, &none);
             prop_assert_eq!(found, walked);
             for (index, route) in routes.iter().enumerate() {
-                let matches = mismatch(route, "h", &path, &method, &none).is_none();
+                let matches = mismatch(route, matching, "h", &path, &method, &none).is_none();
                 prop_assert_eq!(matches, fits(route));
                 prop_assert!(matches || found != Some(index));
             }
@@ -355,7 +390,7 @@ mod tests {
                 for method in built.allowed("h", &path, &none) {
                     prop_assert!(built.find("h", &path, &method.parse().unwrap(), &none).is_some());
                 }
-                let covered = routes.iter().any(|route| covers(&route.path, &path));
+                let covered = routes.iter().any(|route| is_for(route, &path, matching));
                 prop_assert_eq!(covered, !built.allowed("h", &path, &none).is_empty());
             }
         }

@@ -98,6 +98,7 @@ impl Visit {
                 max_header_size: 16 * 1024,
                 drain_delay: Duration::ZERO,
                 drain_timeout: Duration::from_secs(60),
+                paths: crate::config::PathRules::default(),
             };
             let limits = Arc::new(ConnectionLimits::new(server, 100));
             run(listeners, limits, staged, move |_| numbering.clone()).await.unwrap();

@@ -9,6 +9,7 @@ use http::Method;
 use super::file::{Answer, Draft, RouteDraft};
 use super::read::{Name, Source};
 use super::report::{either, nearest, place};
+use super::spellings::unmatchable;
 use super::{Action, Config, Host, Limit, PathPattern, Route, Segment, Source as KeySource, Tiers};
 
 const SMALLEST: &str = "the smallest file is\n\n[upstreams.api]\nservers = [\"http://127.0.0.1:9000\"]\n\n\
@@ -96,6 +97,7 @@ fn can_be(attribute: &KeySource, value: &str, route: &Route) -> bool {
 }
 
 fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>) -> Option<Route> {
+    unmatchable(route, draft.server.paths, source);
     let mut limits = Vec::new();
     for name in &route.limits {
         let Some(index) = find(name, &draft.limits, "limit", source) else { continue };
@@ -119,6 +121,7 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
         path: route.path.clone()?,
         methods: route.methods.clone()?,
         headers: route.headers.clone()?,
+        ignore_case: route.ignore_case,
         action,
         limits,
     })
@@ -205,17 +208,18 @@ fn requests(route: &RouteDraft<'_>) -> Option<String> {
         Host::Exact(name) => name.clone(),
     };
     let path = route.path.as_ref()?;
-    let segments: Vec<&str> = path
+    let segments: Vec<_> = path
         .segments
         .iter()
         .map(|segment| match segment {
-            Segment::Literal(text) => text.as_str(),
-            Segment::Capture(_) => "{}",
+            Segment::Literal(text) if route.ignore_case => text.to_ascii_lowercase(),
+            Segment::Literal(text) => text.clone(),
+            Segment::Capture(_) => "{}".to_owned(),
         })
         .collect();
     let mut methods: Vec<&str> = route.methods.as_ref()?.iter().map(Method::as_str).collect();
     methods.sort_unstable();
     let mut headers: Vec<_> = route.headers.as_ref()?.iter().map(|(name, value)| (name.as_str(), value)).collect();
     headers.sort_unstable();
-    Some(format!("{host} {segments:?} {} {methods:?} {headers:?}", path.rest))
+    Some(format!("{host} {segments:?} {} {} {methods:?} {headers:?}", path.rest, route.ignore_case))
 }

@@ -16,7 +16,10 @@ use toml::de::DeTable;
 
 use super::read::{Field, Name, Section, Source, Wrong, set};
 use super::report::quoted;
-use super::{Admin, Limit, Log, LogFormat, MaxConnections, Server, Store, Upstream, values};
+use super::{
+    Admin, EscapedSlashes, Limit, Log, LogFormat, MaxConnections, PathMatching, PathRules, Server, Store, Upstream,
+    values,
+};
 
 pub(super) use routes::{Answer, Draft as RouteDraft};
 
@@ -74,6 +77,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
         max_header_size: 64 << 10,
         drain_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(30),
+        paths: PathRules::default(),
     };
     let Some(section) = section else { return server };
     if let Some(field) = section.field("listen") {
@@ -98,6 +102,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
     // Not to wait at all is a way to drain.
     set(&mut server.drain_delay, values::wait(&section, "drain_delay", Duration::ZERO..=*values::WAIT.end()));
     set(&mut server.drain_timeout, values::wait(&section, "drain_timeout", Duration::ZERO..=*values::WAIT.end()));
+    server.paths = path_rules(&section);
     section.close(&["proxy_protocol", "tls"]);
     server
 }
@@ -117,6 +122,16 @@ fn max_connections(field: &Field<'_>) -> Option<MaxConnections> {
     }
     let most = field.integer(1..=MOST_CONNECTIONS).and_then(|most| usize::try_from(most).ok());
     most.map(MaxConnections::Number)
+}
+
+fn path_rules(section: &Section<'_>) -> PathRules {
+    let mut rules = PathRules::default();
+    let matching = [("forgiving", PathMatching::Forgiving), ("exact", PathMatching::Exact)];
+    set(&mut rules.matching, section.choice("path_matching", &matching, &[]));
+    let slashes =
+        [("reject", EscapedSlashes::Reject), ("keep", EscapedSlashes::Keep), ("decode", EscapedSlashes::Decode)];
+    set(&mut rules.escaped_slashes, section.choice("escaped_slashes", &slashes, &[]));
+    rules
 }
 
 fn sockets(field: &Field<'_>) -> Vec<(SocketAddr, Range<usize>)> {

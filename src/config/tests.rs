@@ -24,6 +24,8 @@ max_connections = 5000
 max_connections_per_ip = 50
 max_header_size = "16KiB"
 drain_timeout = "0s"
+path_matching = "exact"
+escaped_slashes = "keep"
 
 [log]
 level = "debug"
@@ -73,6 +75,7 @@ rates = ["1000/s"]
 [[routes]]
 host = "API.example.com"
 path = "/v1/{tenant}/*"
+ignore_case = true
 methods = ["GET", "POST"]
 headers = { "X-Beta" = "1" }
 upstream = "zeta"
@@ -199,6 +202,7 @@ fn defaults_are_put_in() {
         max_header_size: 65_536,
         drain_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(30),
+        paths: PathRules::default(),
     };
     assert_eq!(config.server, server);
     assert_eq!(config.log, Log { level: tracing::Level::INFO, format: LogFormat::Auto, access: true });
@@ -226,6 +230,8 @@ fn everything_is_read() {
     assert_eq!(config.server.max_connections, MaxConnections::Number(5000));
     assert_eq!(config.server.max_connections_per_ip, 50);
     assert_eq!(config.server.drain_timeout, Duration::ZERO);
+    let paths = PathRules { matching: PathMatching::Exact, escaped_slashes: EscapedSlashes::Keep };
+    assert_eq!(config.server.paths, paths);
     assert_eq!(config.log.level, tracing::Level::DEBUG);
     assert_eq!(config.admin.unwrap().listen.port(), 9901);
     let Store::Memcached(store) = config.store else { panic!("not memcached") };
@@ -244,6 +250,7 @@ fn everything_is_read() {
     assert_eq!(*limit.rates[1].strategy(), Counting::Sliding { precision: 10, edge: Edge::Whole });
     assert_eq!(limit.key.parts.len(), 2);
     let route = &config.routes[0];
+    assert!(route.ignore_case && !config.routes[1].ignore_case);
     assert_eq!(route.limits, [1, 0]);
     assert_eq!(route.host, Host::Exact("api.example.com".to_owned()));
     assert_eq!(route.action, Action::Forward { upstream: 0, strip: 1, preserve_host: true });

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
 
 use crate::accept::Arrival;
+use crate::config::PathRules;
 use crate::route::{host, path};
 
 /// What a request asks for.
@@ -28,7 +28,7 @@ fn bad(detail: &'static str) -> Unserved {
 }
 
 /// Reads the target.
-pub(super) fn read(request: &Arrival) -> Result<Target<'_>, Unserved> {
+pub(super) fn read(request: &Arrival, paths: PathRules) -> Result<Target<'_>, Unserved> {
     let Arrival { head, body, is_ambiguous, .. } = request;
     if head.method == Method::CONNECT {
         let detail = "This is a reverse proxy: it has no tunnels, so CONNECT is not served.";
@@ -58,10 +58,7 @@ pub(super) fn read(request: &Arrival) -> Result<Target<'_>, Unserved> {
         None => named,
     };
     let host = host::normal(authority).ok_or(bad("The Host header is not valid."))?;
-    let path = path::normal(head.uri.path()).map_err(|error| match error {
-        path::BadPath::DotSegment => bad("The path has dot segments."),
-        path::BadPath::BadEscape => bad("The path has a percent sign that two hexadecimal digits do not follow."),
-    })?;
+    let path = path::normal(head.uri.path(), paths).map_err(|why| bad(why.detail()))?;
     Ok(Target { host, path })
 }
 
@@ -77,16 +74,15 @@ fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
 }
 
 /// The target that goes on, in origin form, without its first `strip` segments.
-pub(super) fn onward(uri: &Uri, strip: usize) -> Cow<'_, str> {
-    match (strip, uri.path_and_query().map_or("/", PathAndQuery::as_str)) {
-        (0, whole) if whole.starts_with('/') => Cow::Borrowed(whole),
-        // In absolute form there may be a query without a path.
-        (strip, _) => {
-            let rest = path::without(uri.path(), strip);
-            let slash = if rest.starts_with('/') { "" } else { "/" };
-            let query = uri.query().map_or(String::new(), |query| format!("?{query}"));
-            Cow::Owned(format!("{slash}{rest}{query}"))
+pub(super) fn onward(uri: &Uri, strip: usize, paths: PathRules) -> Cow<'_, str> {
+    let path = path::onward(uri.path(), strip, paths);
+    match (uri.path_and_query(), uri.query()) {
+        // Nearly always it goes on as it came.
+        (Some(whole), _) if path.len() == uri.path().len() && whole.as_str().starts_with(&*path) => {
+            Cow::Borrowed(whole.as_str())
         }
+        (_, Some(query)) => Cow::Owned(format!("{path}?{query}")),
+        (_, None) => path,
     }
 }
 

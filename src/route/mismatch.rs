@@ -5,7 +5,7 @@ use std::fmt;
 use http::{HeaderMap, HeaderName, Method};
 
 use super::{Routes, is_under, tree};
-use crate::config::{HeaderMatch, Host, Route};
+use crate::config::{HeaderMatch, Host, PathMatching, Route};
 
 /// The first thing about a request that a route is not for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,14 @@ impl fmt::Display for Mismatch {
 }
 
 /// Why the route is not for this request; `None` if it is. Host and path as [`Routes::find`] takes them.
-pub fn mismatch(route: &Route, host: &str, path: &str, method: &Method, headers: &HeaderMap) -> Option<Mismatch> {
+pub fn mismatch(
+    route: &Route,
+    matching: PathMatching,
+    host: &str,
+    path: &str,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Option<Mismatch> {
     let host_fits = match &route.host {
         Host::Any => true,
         Host::Exact(name) => name == host,
@@ -42,7 +49,7 @@ pub fn mismatch(route: &Route, host: &str, path: &str, method: &Method, headers:
         return Some(Mismatch::Host);
     }
     let anyhow = Route { methods: Vec::new(), headers: Vec::new(), ..route.clone() };
-    if Routes::build(&[anyhow]).find(host, path, method, headers).is_none() {
+    if Routes::build(&[anyhow], matching).find(host, path, method, headers).is_none() {
         return Some(Mismatch::Path);
     }
     if !tree::takes(&route.methods, method) {

@@ -1,72 +1,266 @@
 //! The one spelling of a path that routes are matched against.
 //!
-//! RFC 3986, section 6.2.2, names spellings that mean the same; a route that missed one of them would leave a way
-//! around its limits. What is forwarded stays as the client wrote it.
+//! Servers take many spellings of a path for the same one; a route that missed one of them would leave a way around its
+//! limits. So each path is brought into one spelling first, and what servers read as different paths is refused. What is
+//! forwarded stays as the client wrote it, except where it could still be read in another way ([`onward`]).
+//! docs/paths.md lists the spellings and the servers.
 
 use std::borrow::Cow;
+
+use crate::config::{EscapedSlashes, PathMatching, PathRules};
+use crate::percent;
 
 /// Why a path is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadPath {
-    /// A `.` or `..` segment, plain or encoded: the upstream could see another path than the gateway.
-    DotSegment,
     /// A `%` that two hexadecimal digits do not follow.
     BadEscape,
+    /// A `.` or `..` segment, plain or encoded, also before parameters or between encoded slashes: the upstream could
+    /// see another path than the gateway.
+    DotSegment,
+    /// A control character: some servers end the path there.
+    Control,
+    /// An encoded slash or a backslash, unless the configuration says what upstreams make of it.
+    EscapedSlash,
+    /// A character that is escaped twice and need not be escaped at all, or is a slash: servers that decode twice would
+    /// see another path.
+    EscapedTwice,
+    /// UTF-8 with more bytes than the character takes (RFC 3629, section 10): lenient decoders read it as a slash or dot.
+    Overlong,
 }
 
-/// The path with unreserved characters decoded, other escapes in upper case, and empty segments left out
-/// except a last one. Borrowed where the path is written so already, as nearly all are.
-pub fn normal(path: &str) -> Result<Cow<'_, str>, BadPath> {
-    let bytes = path.as_bytes();
-    let suspicious = |pair: &[u8]| pair[0] == b'%' || (pair[0] == b'/' && (pair[1] == b'/' || pair[1] == b'.'));
-    if !bytes.windows(2).any(suspicious) && bytes.last() != Some(&b'%') {
-        return Ok(Cow::Borrowed(path));
-    }
-    let decoded = decode(path)?;
-    if decoded.split('/').any(|segment| segment == "." || segment == "..") {
-        return Err(BadPath::DotSegment);
-    }
-    let mut merged = String::with_capacity(decoded.len());
-    for character in decoded.chars() {
-        if character != '/' || !merged.ends_with('/') {
-            merged.push(character);
+impl BadPath {
+    /// In words, for the client.
+    pub fn detail(self) -> &'static str {
+        match self {
+            Self::BadEscape => "The path has a percent sign that two hexadecimal digits do not follow.",
+            Self::DotSegment => "The path has dot segments.",
+            Self::Control => "The path has a control character.",
+            Self::EscapedSlash => "The path has an encoded slash or a backslash.",
+            Self::EscapedTwice => "The path has a character that is escaped twice.",
+            Self::Overlong => "The path has a character in more bytes of UTF-8 than it takes.",
         }
     }
-    Ok(Cow::Owned(merged))
 }
 
-fn decode(path: &str) -> Result<String, BadPath> {
-    let mut decoded = String::with_capacity(path.len());
-    let mut rest = path;
-    while let Some((before, after)) = rest.split_once('%') {
-        let byte = after.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
-        let byte = byte.and_then(|digits| u8::from_str_radix(digits, 16).ok()).ok_or(BadPath::BadEscape)?;
-        decoded.push_str(before);
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            decoded.push(char::from(byte));
-        } else {
-            decoded.push('%');
-            decoded.push_str(&after[..2].to_ascii_uppercase());
-        }
-        rest = &after[2..];
+/// Whether a byte is spelled in one way and needs no look at what it means.
+static IS_SIMPLE: [bool; 256] = is_simple();
+
+const fn is_simple() -> [bool; 256] {
+    let mut simple = [false; 256];
+    let mut byte = u8::MAX;
+    while byte > 0 {
+        simple[byte as usize] = byte == b'/' || (percent::is_plain(byte) && byte != b';');
+        byte -= 1;
     }
-    decoded.push_str(rest);
-    Ok(decoded)
+    simple
 }
 
-/// The path without its first `count` segments, as written: empty segments do not count, as in [`normal`].
-pub fn without(path: &str, count: usize) -> &str {
+/// The path in its one spelling: escapes decoded where the character may stand as itself and upper case elsewhere,
+/// slashes merged, and parameters left out if they make no other path. A final slash stays: [`super::Routes::find`]
+/// knows what it means. Borrowed where the path is written so already, as nearly all are.
+///
+/// # Errors
+/// When servers could read another path than the gateway.
+pub fn normal(path: &str, rules: PathRules) -> Result<Cow<'_, str>, BadPath> {
+    let mut before = 0;
+    let is_normal = |byte: u8| {
+        let starts_oddly = before == b'/' && (byte == b'/' || byte == b'.');
+        before = byte;
+        IS_SIMPLE[usize::from(byte)] && !starts_oddly
+    };
+    if path.bytes().all(is_normal) { Ok(Cow::Borrowed(path)) } else { respell(path, rules).map(Cow::Owned) }
+}
+
+fn respell(path: &str, rules: PathRules) -> Result<String, BadPath> {
+    let mut speller = Speller::new(rules, path.len());
+    let mut rest = path.as_bytes();
+    while let [byte, after @ ..] = rest {
+        rest = after;
+        match byte {
+            b'/' => speller.slash()?,
+            // Never valid in a URI (RFC 3986, section 2): nobody can say what upstreams would make of it.
+            b'\\' if rules.escaped_slashes != EscapedSlashes::Decode => return Err(BadPath::EscapedSlash),
+            b'\\' => speller.escaped_slash(b'\\')?,
+            b'%' => {
+                let byte = percent::unescape(rest).ok_or(BadPath::BadEscape)?;
+                rest = &rest[2..];
+                match byte {
+                    b'/' | b'\\' => speller.escaped_slash(byte)?,
+                    b'%' if is_escaped_twice(rest, rules) => return Err(BadPath::EscapedTwice),
+                    byte => speller.character(byte)?,
+                }
+            }
+            byte => speller.character(*byte)?,
+        }
+    }
+    speller.end_of_segment()?;
+    Ok(speller.normal)
+}
+
+/// Whether what follows `%25` makes an escape of something that only who wants to hide it escapes twice. Encoders leave
+/// unreserved characters alone, so no honest client sends these; a slash comes escaped twice from applications that put
+/// one URL into another, for which there is `escaped_slashes = "keep"`.
+fn is_escaped_twice(mut rest: &[u8], rules: PathRules) -> bool {
+    // However many times.
+    while let Some(after) = rest.strip_prefix(b"25") {
+        rest = after;
+    }
+    percent::unescape(rest).is_some_and(|byte| match byte {
+        b'/' | b'\\' | b';' => rules.escaped_slashes != EscapedSlashes::Keep,
+        byte => byte.is_ascii_control() || byte.is_ascii_alphanumeric() || b"-._~".contains(&byte),
+    })
+}
+
+/// Writes a path in its one spelling.
+struct Speller {
+    rules: PathRules,
+    normal: String,
+    /// Whether what comes is a parameter, up to the next slash, and left out.
+    in_parameters: bool,
+    /// How many dots the segment is so far, if it is nothing else. A segment is here what any server could take for one:
+    /// encoded slashes end it, and its parameters do not belong to it.
+    dots: Option<u8>,
+    /// Whether the parameters of the segment have begun.
+    named: bool,
+    before: u8,
+}
+
+impl Speller {
+    fn new(rules: PathRules, length: usize) -> Self {
+        let normal = String::with_capacity(length + 8);
+        Self { rules, normal, in_parameters: false, dots: Some(0), named: false, before: 0 }
+    }
+
+    /// A character of a segment, decoded.
+    fn character(&mut self, byte: u8) -> Result<(), BadPath> {
+        if byte.is_ascii_control() {
+            return Err(BadPath::Control);
+        }
+        if matches!((self.before, byte), (0xC0 | 0xC1, 0x80..=0xBF) | (0xE0, 0x80..=0x9F) | (0xF0, 0x80..=0x8F)) {
+            return Err(BadPath::Overlong);
+        }
+        self.before = byte;
+        if byte == b';' {
+            self.named = true;
+            self.in_parameters |= self.rules.matching == PathMatching::Forgiving;
+        }
+        if !self.named {
+            self.dots = self.dots.filter(|_| byte == b'.').map(|dots| dots.saturating_add(1));
+        }
+        if !self.in_parameters {
+            percent::push(&mut self.normal, byte);
+        }
+        Ok(())
+    }
+
+    fn slash(&mut self) -> Result<(), BadPath> {
+        self.end_of_segment()?;
+        self.in_parameters = false;
+        if !self.normal.ends_with('/') {
+            self.normal.push('/');
+        }
+        Ok(())
+    }
+
+    /// `%2F`, `%5C`, or a backslash.
+    fn escaped_slash(&mut self, byte: u8) -> Result<(), BadPath> {
+        match self.rules.escaped_slashes {
+            EscapedSlashes::Reject => Err(BadPath::EscapedSlash),
+            EscapedSlashes::Decode => self.slash(),
+            EscapedSlashes::Keep => {
+                self.end_of_segment()?;
+                if !self.in_parameters {
+                    percent::push(&mut self.normal, byte);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn end_of_segment(&mut self) -> Result<(), BadPath> {
+        self.named = false;
+        self.before = 0;
+        match self.dots.replace(0) {
+            Some(1 | 2) => Err(BadPath::DotSegment),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What limits count by where a route is for the path: paths that are the same to the route have the same key. `path` is
+/// as [`normal`] returns it.
+pub fn key(path: &str, rules: PathRules, ignore_case: bool) -> Cow<'_, str> {
+    let path = match path.strip_suffix('/') {
+        Some(shorter) if rules.matching == PathMatching::Forgiving && !shorter.is_empty() => shorter,
+        _ => path,
+    };
+    if ignore_case { lower(path) } else { Cow::Borrowed(path) }
+}
+
+/// The path with its ASCII letters in lower case. Borrowed where they are already.
+pub(super) fn lower(path: &str) -> Cow<'_, str> {
+    if path.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(path.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(path)
+    }
+}
+
+/// The path that goes on, for one that [`normal`] has accepted: as it is written, without its first `strip` segments.
+/// Encoded slashes that the gateway has taken for slashes become slashes, so that the upstream need not decide. Of several
+/// slashes at the beginning one is left: a URL that begins with two names a host to those who resolve it (RFC 3986, section
+/// 4.2), so `//x/login` is `/login` to them.
+pub fn onward(path: &str, strip: usize, rules: PathRules) -> Cow<'_, str> {
+    if rules.escaped_slashes == EscapedSlashes::Decode && path.bytes().any(|byte| matches!(byte, b'%' | b'\\')) {
+        let slashed = ["%2F", "%2f", "%5C", "%5c", "\\"]
+            .into_iter()
+            .fold(path.to_owned(), |path, escaped| path.replace(escaped, "/"));
+        return Cow::Owned(rooted(&slashed, strip, rules).to_owned());
+    }
+    Cow::Borrowed(rooted(path, strip, rules))
+}
+
+fn rooted(path: &str, strip: usize, rules: PathRules) -> &str {
+    let rest = without(path, strip, rules);
+    match rest.len() - rest.trim_start_matches('/').len() {
+        // All that there was is stripped.
+        0 if rest.is_empty() => "/",
+        0 => rest,
+        slashes => &rest[slashes - 1..],
+    }
+}
+
+/// The path without its first `count` segments, as written. What [`normal`] leaves out altogether does not count.
+fn without(path: &str, count: usize, rules: PathRules) -> &str {
+    let is_left_out = |segment: &str| {
+        let forgiving = rules.matching == PathMatching::Forgiving;
+        segment.is_empty() || (forgiving && [";", "%3B", "%3b"].iter().any(|sign| segment.starts_with(sign)))
+    };
     let mut rest = path;
     for _ in 0..count {
-        let inner = rest.trim_start_matches('/');
-        rest = inner.find('/').map_or("", |slash| &inner[slash..]);
+        while let Some(inner) = rest.strip_prefix('/') {
+            let (segment, after) = inner.split_at(inner.find('/').unwrap_or(inner.len()));
+            rest = after;
+            if !is_left_out(segment) {
+                break;
+            }
+        }
     }
     rest
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    const EXACT: PathRules = PathRules { matching: PathMatching::Exact, escaped_slashes: EscapedSlashes::Reject };
+    const FORGIVING: PathRules = PathRules { matching: PathMatching::Forgiving, ..EXACT };
+    const KEEP: PathRules = PathRules { escaped_slashes: EscapedSlashes::Keep, ..FORGIVING };
+    const DECODE: PathRules = PathRules { escaped_slashes: EscapedSlashes::Decode, ..FORGIVING };
+    const ALL: [PathRules; 4] = [EXACT, FORGIVING, KEEP, DECODE];
 
     #[test]
     fn spellings_that_mean_the_same_become_one() {
@@ -76,35 +270,181 @@ mod tests {
             ("//v1///login", "/v1/login"),
             ("/v1/login/", "/v1/login/"),
             ("/v1/login//", "/v1/login/"),
-            ("/a%2fb", "/a%2Fb"),
             ("/.well-known/x", "/.well-known/x"),
+            ("/a/...", "/a/..."),
             ("/%7Euser", "/~user"),
             ("/a%20b", "/a%20b"),
+            ("/a%3ab@c%2B%40", "/a:b@c+@"),
+            ("/%c3%a9", "/%C3%A9"),
+            ("/é", "/%C3%A9"),
+            ("/{a}|^\"", "/%7Ba%7D%7C%5E%22"),
+            ("/100%25", "/100%25"),
+            ("/a%2520b", "/a%2520b"),
+            ("/%E0%A4%85%F0%90%8D%88%E9", "/%E0%A4%85%F0%90%8D%88%E9"),
             ("*", "*"),
             ("/", "/"),
             ("//", "/"),
         ] {
-            assert_eq!(normal(written).unwrap(), normal_form, "{written}");
+            for rules in ALL {
+                assert_eq!(normal(written, rules).unwrap(), normal_form, "{written} {rules:?}");
+            }
         }
+    }
+
+    #[test]
+    fn parameters_make_another_path_or_do_not() {
+        for (written, forgiving, exact) in [
+            ("/v1/login;x", "/v1/login", "/v1/login;x"),
+            ("/v1;a=1;b/login", "/v1/login", "/v1;a=1;b/login"),
+            ("/v1/login%3Bx", "/v1/login", "/v1/login;x"),
+            ("/v1/login;", "/v1/login", "/v1/login;"),
+            ("/;a/v1", "/v1", "/;a/v1"),
+            ("/v1/login/;a", "/v1/login/", "/v1/login/;a"),
+            (";", "", ";"),
+        ] {
+            assert_eq!(normal(written, FORGIVING).unwrap(), forgiving, "{written}");
+            assert_eq!(normal(written, EXACT).unwrap(), exact, "{written}");
+        }
+    }
+
+    #[test]
+    fn encoded_slashes_are_what_the_configuration_says() {
+        for (written, keep, decode) in [
+            ("/v1%2Flogin", "/v1%2Flogin", "/v1/login"),
+            ("/v1%2flogin", "/v1%2Flogin", "/v1/login"),
+            ("/v1%5Clogin", "/v1%5Clogin", "/v1/login"),
+            ("/v1%2F%2flogin", "/v1%2F%2Flogin", "/v1/login"),
+            ("/v1/login%2F", "/v1/login%2F", "/v1/login/"),
+            ("/v1;a%2Fb/login", "/v1/login", "/v1/b/login"),
+        ] {
+            assert_eq!(normal(written, KEEP).unwrap(), keep, "{written}");
+            assert_eq!(normal(written, DECODE).unwrap(), decode, "{written}");
+            assert_eq!(normal(written, EXACT), Err(BadPath::EscapedSlash), "{written}");
+        }
+        assert_eq!(normal(r"/v1\login", DECODE).unwrap(), "/v1/login");
+        assert_eq!(normal(r"/v1\login", KEEP), Err(BadPath::EscapedSlash));
+        assert_eq!(normal(r"/v1\login", EXACT), Err(BadPath::EscapedSlash));
+        assert_eq!(normal("/job/feature%252Ffoo", KEEP).unwrap(), "/job/feature%252Ffoo");
     }
 
     #[test]
     fn what_could_be_two_paths_is_refused() {
-        for path in ["/a/../b", "/..", "/.", "/./a", "/%2e%2E/a", "/a/.%2e"] {
-            assert_eq!(normal(path), Err(BadPath::DotSegment), "{path}");
+        let cases: &[(BadPath, &[&str])] = &[
+            (
+                BadPath::DotSegment,
+                &[
+                    "/a/../b",
+                    "/..",
+                    "/.",
+                    "/./a",
+                    "/%2e%2E/a",
+                    "/a/.%2e",
+                    "/a/..;/b",
+                    "/a/..;x=1/b",
+                    "/a/%2e%2e%3B/b",
+                    "/.;a",
+                ],
+            ),
+            (BadPath::BadEscape, &["/%", "/%4", "/%zz", "/%+1", "/a%", "/%u002f"]),
+            (BadPath::Control, &["/v1/login%00", "/%0a", "/%0D%0Ax", "/a%1F", "/a%7f", "/a\u{7f}", "/a;%00"]),
+            (BadPath::Overlong, &["/%c0%af", "/%C0%AE%c0%ae/", "/%c1%9c", "/%e0%80%af", "/%f0%80%80%af", "/%e0%9f%bf"]),
+            (BadPath::EscapedTwice, &["/v1/%256Cogin", "/a/%252e%252e/b", "/a%2500", "/a%25252541", "/a%252dx"]),
+        ];
+        for (why, paths) in cases {
+            for (path, rules) in paths.iter().flat_map(|path| ALL.map(|rules| (path, rules))) {
+                assert_eq!(normal(path, rules), Err(*why), "{path} {rules:?}");
+            }
         }
-        for path in ["/%", "/%4", "/%zz", "/%+1", "/a%"] {
-            assert_eq!(normal(path), Err(BadPath::BadEscape), "{path}");
+        for rules in [KEEP, DECODE] {
+            for path in ["/x%2F..%2Fv1/login", "/x%5c..", "/x/..%2f", "/%2e%2F", "/x;a%2F.."] {
+                assert_eq!(normal(path, rules), Err(BadPath::DotSegment), "{path} {rules:?}");
+            }
+        }
+        for rules in [EXACT, FORGIVING, DECODE] {
+            for path in ["/v1%252Flogin", "/v1%255clogin", "/v1/login%253Bx"] {
+                assert_eq!(normal(path, rules), Err(BadPath::EscapedTwice), "{path} {rules:?}");
+            }
         }
     }
 
     #[test]
-    fn leading_segments_are_left_out_as_written() {
-        assert_eq!(without("/v1/a/b", 1), "/a/b");
-        assert_eq!(without("//v1//a", 1), "//a");
-        assert_eq!(without("/v1", 1), "");
-        assert_eq!(without("/v1/", 1), "/");
-        assert_eq!(without("/a/b/c", 2), "/c");
-        assert_eq!(without("/a", 5), "");
+    fn paths_that_are_the_same_have_one_key() {
+        for (path, forgiving, exact) in [("/a/B/", "/a/B", "/a/B/"), ("/a/B", "/a/B", "/a/B"), ("/", "/", "/")] {
+            assert_eq!(key(path, FORGIVING, false), forgiving);
+            assert_eq!(key(path, EXACT, false), exact);
+            assert_eq!(key(path, FORGIVING, true), forgiving.to_lowercase());
+        }
+    }
+
+    #[test]
+    fn what_goes_on_is_as_written_unless_that_could_be_read_in_another_way() {
+        for (written, strip, forgiving) in [
+            ("/v1/a/b", 0, "/v1/a/b"),
+            ("/v1/a/b", 1, "/a/b"),
+            ("/v1//a;x/%41/", 0, "/v1//a;x/%41/"),
+            ("//v1//a", 0, "/v1//a"),
+            ("//v1//a", 1, "/a"),
+            ("/v1", 1, "/"),
+            ("/v1/", 1, "/"),
+            ("/a/b/c", 2, "/c"),
+            ("/a", 5, "/"),
+            ("/;x/v1/a", 1, "/a"),
+            ("/%3Bx/v1/a", 1, "/a"),
+            ("/v1;x/a", 1, "/a"),
+        ] {
+            assert_eq!(onward(written, strip, FORGIVING), forgiving, "{written} {strip}");
+        }
+        assert_eq!(onward("/;x/v1/a", 1, EXACT), "/v1/a");
+        assert_eq!(onward("/v1%2Fa", 1, KEEP), "/");
+        for (written, strip, decoded) in [
+            ("/v1%2Flogin", 0, "/v1/login"),
+            (r"/v1%5clogin\x", 0, "/v1/login/x"),
+            ("/v1%2F%2Fx%20", 1, "/x%20"),
+            ("/%2Fx/login", 0, "/x/login"),
+        ] {
+            assert_eq!(onward(written, strip, DECODE), decoded, "{written} {strip}");
+        }
+    }
+
+    fn rules() -> impl Strategy<Value = PathRules> {
+        prop::sample::select(ALL.to_vec())
+    }
+
+    proptest! {
+        #[test]
+        fn no_way_of_escaping_makes_another_path(path in "(/[a-zA-Z0-9:@+$~é ]{0,6}){1,5}", mask in any::<u64>(), rules in rules()) {
+            let spell = |(at, byte): (usize, u8)| match byte {
+                b'/' => "/".to_owned(),
+                _ if mask >> (at % 64) & 1 == 1 || !byte.is_ascii() => format!("%{byte:02x}"),
+                _ => char::from(byte).to_string(),
+            };
+            let escaped: String = path.bytes().enumerate().map(spell).collect();
+            prop_assert_eq!(normal(&escaped, rules), normal(&path, rules));
+        }
+
+        #[test]
+        fn the_spelling_is_its_own_spelling(path in "(/|[a.%;]|%2[0-9A-F]|%[0-9a-f]{2}|\\\\){0,12}", rules in rules()) {
+            let path = format!("/{path}");
+            let Ok(spelled) = normal(&path, rules) else { return Ok(()) };
+            let again = normal(&spelled, rules).unwrap();
+            prop_assert_eq!(&again, &spelled);
+            prop_assert!(!spelled.contains("//"));
+            prop_assert!(spelled.split('/').all(|segment| segment != "." && segment != ".."));
+            // What goes on is read by the gateway as the same path.
+            let onward = onward(&path, 0, rules);
+            prop_assert_eq!(normal(&onward, rules).unwrap(), spelled);
+        }
+
+        #[test]
+        fn stripping_takes_away_what_routes_count(path in "(/|/[a;]{0,3}|/%3B|%2F){1,8}", count in 0usize..4, rules in rules()) {
+            let path = format!("/{path}");
+            let Ok(spelled) = normal(&path, rules) else { return Ok(()) };
+            // A route has matched its literal segments, none of which is empty.
+            prop_assume!(spelled.split('/').skip(1).filter(|segment| !segment.is_empty()).count() >= count);
+            let expected: String = spelled.split('/').skip(1 + count).flat_map(|segment| ["/", segment]).collect();
+            let expected = if expected.is_empty() { "/".to_owned() } else { expected };
+            let onward = onward(&path, count, rules);
+            prop_assert_eq!(normal(&onward, rules).unwrap(), expected);
+        }
     }
 }

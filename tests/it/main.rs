@@ -49,6 +49,7 @@ mod routing;
 mod several;
 mod shared;
 mod stopping;
+mod spellings;
 mod stores;
 mod tidy;
 mod turns;

@@ -1,14 +1,14 @@
 //! The paths of routes: exact, `{name}` for one segment, a final `*` for the rest.
 //!
-//! Requests are matched in the normal form of their path (RFC 3986, section 6.2.2), so literals are brought into it
-//! here: a pattern in another spelling would never match.
+//! Requests are matched in one spelling of their path, so literals are brought into it here: a pattern in another one
+//! would never match.
 
-use std::fmt::Write;
 use std::ops::Range;
 
 use crate::config::read::Wrong;
 use crate::config::report::quoted;
 use crate::config::{PathPattern, Segment, values};
+use crate::percent;
 
 /// Reads a pattern.
 pub(super) fn pattern(text: &str) -> Result<PathPattern, Wrong> {
@@ -79,29 +79,21 @@ fn segment(part: &str, earlier: &[Segment], place: &Range<usize>, whole: &str) -
 /// A literal in the one spelling that requests are matched in.
 fn normal(part: &str) -> Result<String, Wrong> {
     let mut normal = String::new();
-    let mut bytes = part.bytes();
-    while let Some(byte) = bytes.next() {
-        let value = if byte == b'%' {
-            let digits =
-                [bytes.next(), bytes.next()].map(|digit| digit.and_then(|digit| char::from(digit).to_digit(16)));
-            let [Some(high), Some(low)] = digits else {
-                return Err(Wrong::new("a `%` is followed by two hexadecimal digits", "write a `%` itself as %25"));
-            };
-            let value = u8::try_from(high * 16 + low).unwrap_or_default();
-            if !value.is_ascii_alphanumeric() && !b"-._~".contains(&value) {
-                // Writing to a string cannot fail.
-                let _ = write!(normal, "%{value:02X}");
-                continue;
-            }
-            value
-        } else {
-            byte
-        };
-        if value.is_ascii() {
-            normal.push(char::from(value));
-        } else {
-            let _ = write!(normal, "%{value:02X}");
+    let mut rest = part.as_bytes();
+    while let [byte, after @ ..] = rest {
+        rest = after;
+        let mut byte = *byte;
+        if byte == b'%' {
+            byte = percent::unescape(rest).ok_or_else(|| {
+                Wrong::new("a `%` is followed by two hexadecimal digits", "write a `%` itself as %25")
+            })?;
+            rest = &rest[2..];
         }
+        if byte.is_ascii_control() {
+            let help = "requests with control characters in their path are refused before routing";
+            return Err(Wrong::new("a path has no control characters", help));
+        }
+        percent::push(&mut normal, byte);
     }
     Ok(normal)
 }
@@ -144,6 +136,7 @@ mod tests {
             ("/v1/{tenant}/x", vec![literal("v1"), capture, literal("x")], false),
             ("/a/", vec![literal("a"), literal("")], false),
             ("/%7eme/a%2fb/é", vec![literal("~me"), literal("a%2Fb"), literal("%C3%A9")], false),
+            ("/a%3ab/%7b", vec![literal("a:b"), literal("%7B")], false),
         ] {
             assert_eq!(pattern(text), Ok(PathPattern { text: text.to_owned(), segments, rest }), "{text}");
         }
@@ -153,7 +146,7 @@ mod tests {
     fn refuses_other_patterns() {
         for text in [
             "", "*", "v1", "/*/a", "/a*", "/{a}b", "/{a", "/{}", "/{a}/{a}", "/a/../b", "/%2e%2e", "/%zz", "/%4",
-            "/a b", "/a?b", "/a#b", "/a//b", "//", "/{*rest}", "/a\n",
+            "/a b", "/a?b", "/a#b", "/a//b", "//", "/{*rest}", "/a\n", "/a%00", "/%7f",
         ] {
             assert!(pattern(text).is_err(), "{text}");
         }

@@ -16,6 +16,9 @@ pub(in crate::config) struct Draft<'a> {
     pub(in crate::config) span: Range<usize>,
     pub(in crate::config) host: Option<Host>,
     pub(in crate::config) path: Option<PathPattern>,
+    /// Where the path is written.
+    pub(in crate::config) path_span: Range<usize>,
+    pub(in crate::config) ignore_case: bool,
     pub(in crate::config) methods: Option<Vec<Method>>,
     pub(in crate::config) headers: Option<Vec<(HeaderName, HeaderMatch)>>,
     pub(in crate::config) answer: Option<Answer<'a>>,
@@ -43,14 +46,16 @@ pub(super) fn read<'a>(field: &Field<'a>) -> Option<Vec<Draft<'a>>> {
 fn route(section: Section<'_>) -> Draft<'_> {
     let host = section.field("host").map_or(Some(Host::Any), |field| field.parse(host));
     let path = section.required("path", "say which paths it is for, like path = \"/*\" or path = \"/v1/{tenant}/*\"");
+    let path_span = path.as_ref().map_or(section.span.clone(), |field| field.span.clone());
     let path = path.and_then(|field| field.parse(paths::pattern));
+    let ignore_case = section.field("ignore_case").and_then(|field| field.boolean()).unwrap_or(false);
     let methods = section.field("methods").map_or(Some(Vec::new()), |field| methods(&field));
     let headers = section.field("headers").map_or(Some(Vec::new()), |field| headers(&field));
     let answer = answer(&section, path.as_ref());
     let limits = section.field("limits").map(|field| limits(&field)).unwrap_or_default();
     let span = section.span.clone();
     section.close(&[]);
-    Draft { span, host, path, methods, headers, answer, limits }
+    Draft { span, host, path, path_span, ignore_case, methods, headers, answer, limits }
 }
 
 fn host(text: &str) -> Result<Host, Wrong> {
