@@ -184,6 +184,7 @@ fn the_examples_of_the_documentation_are_valid() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("quotas.csv"), "key,rates\npartner-7,500/s 50000000/month\nstolen-key,block\n")
         .unwrap();
+    std::fs::write(folder.path().join("keys.txt"), "partner-7\n").unwrap();
     for example in examples {
         let names: Vec<_> =
             example.lines().filter_map(|line| line.strip_prefix("[limits.")?.strip_suffix(']')).collect();

@@ -186,3 +186,32 @@ fn what_is_commented_out_in_the_shipped_file_is_valid() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("1 known key(s)"), "{output:?}");
 }
+
+/// What clients can leave out or make up.
+fn is_chosen(source: &str) -> bool {
+    ["header:", "cookie:", "query:", "bearer"].iter().any(|kind| source.contains(kind))
+}
+
+#[test]
+fn no_example_is_avoided_by_leaving_a_header_out_or_making_one_up() {
+    let pages = [include_str!("../../docs/limits.md"), include_str!("../../README.md"), SHIPPED];
+    let blocks = pages.iter().flat_map(|page| page.split("\n\n")).filter(|block| block.contains("[limits."));
+    let mut examples = 0;
+    for block in blocks {
+        let settings = block.lines().filter_map(|line| line.trim_start_matches(['#', ' ']).split_once(" = "));
+        let settings: Vec<_> = settings.map(|(name, value)| (name.trim(), value)).collect();
+        let has = |wanted: &str| settings.iter().any(|(name, _)| *name == wanted);
+        for (name, value) in &settings {
+            let is_wrong = match *name {
+                "key" => is_chosen(value) && !has("known_keys"),
+                "tier" => is_chosen(value),
+                "cost" => value.contains("request_header"),
+                "missing" => value.starts_with("\"skip\""),
+                _ => false,
+            };
+            assert!(!is_wrong, "{name} = {value} in:\n{block}");
+        }
+        examples += usize::from(has("key"));
+    }
+    assert!(examples >= 10, "only {examples} examples");
+}
