@@ -3,6 +3,7 @@
 //! An account is closed when the body has gone out or the client has gone away, not when the head is sent.
 
 mod failures;
+mod sampler;
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -23,6 +24,7 @@ use crate::reason::Reason;
 use crate::tally::{Counter, Histogram, PerWorker};
 
 pub use failures::UpstreamFailures;
+pub use sampler::Sampler;
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +66,11 @@ impl Outcome {
         Self::Abandoned,
     ];
 
+    /// Whether the gateway has refused it, with no more work than it takes to say so: whoever likes can cause many.
+    fn is_refusal(self) -> bool {
+        matches!(self, Self::Limited | Self::Silenced | Self::Blocked | Self::Refused | Self::Unrouted)
+    }
+
     /// As logs and metrics name it.
     pub fn name(self) -> &'static str {
         match self {
@@ -100,8 +107,8 @@ pub struct Requests {
     pub ended: [[Counter; CLASSES.len()]; Outcome::ALL.len()],
     /// Those that did not end well, by why, in the order of [`Reason::ALL`].
     pub failed: [Counter; Reason::ALL.len()],
-    /// From the head of the request to the end of the response.
-    pub latency: Histogram,
+    /// From the head of the request to the end of the response, by outcome.
+    pub latency: [Histogram; Outcome::ALL.len()],
 }
 
 /// What the access log says of a request besides how it ended. No header, no query: keys and tokens live there.
@@ -130,6 +137,8 @@ pub struct Book {
     /// Where failures of its upstream are counted, if it has one.
     upstream: Option<Arc<UpstreamFailures>>,
     worker: usize,
+    /// Which refusals are written, if not all.
+    sampler: Option<Rc<Sampler>>,
 }
 
 /// How a request ended, and why if that was not well.
@@ -144,22 +153,31 @@ pub struct End {
 }
 
 impl Book {
-    /// The book of this worker, which alone counts in it.
-    pub fn new(route: Arc<RouteTally>, upstream: Option<Arc<UpstreamFailures>>, worker: usize) -> Self {
-        Self { route, upstream, worker }
+    /// The book of this worker, which alone counts in it. With a `sampler` only refusals that it admits are written.
+    pub fn new(
+        route: Arc<RouteTally>,
+        upstream: Option<Arc<UpstreamFailures>>,
+        worker: usize,
+        sampler: Option<Rc<Sampler>>,
+    ) -> Self {
+        Self { route, upstream, worker, sampler }
     }
 
     /// Counts a request that ended so, after so many microseconds, and writes its line if it has one.
     pub fn close(&self, End { outcome, reason, status }: End, micros: u64, line: Option<&Line>) {
-        let Self { route, worker, .. } = self;
+        let Self { route, worker, sampler, .. } = self;
         let requests = route.workers.of(*worker);
         let class = status.map_or(0, |status| usize::from(status.as_u16() / 100)).min(CLASSES.len() - 1);
         requests.ended[outcome as usize][class].one();
-        requests.latency.observe(micros);
+        requests.latency[outcome as usize].observe(micros);
         if let Some(reason) = reason {
             requests.failed[reason as usize].one();
         }
-        if let Some(line) = line {
+        let is_written = |line: &&Line| match sampler {
+            Some(sampler) if outcome.is_refusal() => sampler.admits(line.client),
+            _ => true,
+        };
+        if let Some(line) = line.filter(is_written) {
             tracing::info!(
                 client = %line.client,
                 method = %line.method,
@@ -195,8 +213,6 @@ pub struct Account {
     reason: Option<Reason>,
     /// Whether it was a HEAD: then no body goes out, and nobody asks for one.
     bodiless: bool,
-    /// Whether it took no time worth a look at the clock.
-    at_once: bool,
 }
 
 impl Account {
@@ -212,14 +228,7 @@ impl Account {
             outcome: Outcome::Abandoned,
             reason: None,
             bodiless: *method == Method::HEAD,
-            at_once: false,
         }
-    }
-
-    /// The request is answered at once, with what is at hand: what that takes is no time worth a look at the clock.
-    /// Who reads the access log is told nonetheless.
-    pub fn at_once(&mut self) {
-        self.at_once = self.line.is_none();
     }
 
     /// Its line as it will be written if the body goes out whole, which has so many bytes.
@@ -272,8 +281,7 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        let over = if self.at_once { self.begun } else { clock::now() };
-        let micros = over.micros().saturating_sub(self.begun.micros());
+        let micros = clock::now().micros().saturating_sub(self.begun.micros());
         let end = End { outcome: self.outcome, reason: self.reason, status: self.status };
         self.book.close(end, micros, self.line.as_deref());
     }

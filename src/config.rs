@@ -145,8 +145,19 @@ pub struct Log {
     pub level: tracing::Level,
     /// How a line looks.
     pub format: LogFormat,
-    /// Whether every request gets a line.
-    pub access: bool,
+    /// Which requests get a line.
+    pub access: AccessLog,
+}
+
+/// Which requests get a line in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessLog {
+    /// All.
+    On,
+    /// All but most of those of a client that floods and is refused.
+    Sampled,
+    /// None.
+    Off,
 }
 
 /// How a log line looks.

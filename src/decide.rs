@@ -115,8 +115,6 @@ pub struct Opinion<'a> {
     pub bill: Bill<'a>,
     /// What holds its place among those under way.
     pub permits: Vec<Permit>,
-    /// Whether it took a wait, for the store or in a line.
-    pub waited: bool,
     /// Since when it was held, if it was.
     pub held_since: Option<Time>,
 }
@@ -150,7 +148,7 @@ impl<'a> Opinion<'a> {
     pub fn new(store: &'a Store) -> Self {
         let bill = Bill::new(store);
         let (judged, asks, shadowed) = (SmallVec::new(), Asks::new(), SmallVec::new());
-        Self { judged, asks, shadowed, bill, permits: Vec::new(), waited: false, held_since: None }
+        Self { judged, asks, shadowed, bill, permits: Vec::new(), held_since: None }
     }
 }
 
@@ -171,18 +169,14 @@ pub async fn decide<'a>(case: &Case<'a, '_>, opinion: &mut Opinion<'a>) -> Decis
         Some(decision) => decision,
         None if open.opinion.asks.is_empty() => Decision::Admitted,
         None if case.guards.iter().any(|guard| matches!(guard.on_limit, OnLimit::Delay { .. })) => {
-            open.opinion.waited = true;
             Box::pin(hold::decide(case, &mut open)).await
         }
         None => match case.store.decide(&open.opinion.asks, case.now, case.worker) {
             Answer::Now(verdicts) => open.conclude(case, &verdicts),
-            Answer::Later(verdicts) => {
-                open.opinion.waited = true;
-                match verdicts.await {
-                    Ok(verdicts) => open.conclude(case, &verdicts),
-                    Err(_) => open.unknown(case),
-                }
-            }
+            Answer::Later(verdicts) => match verdicts.await {
+                Ok(verdicts) => open.conclude(case, &verdicts),
+                Err(_) => open.unknown(case),
+            },
             Answer::Away => open.unknown(case),
         },
     };

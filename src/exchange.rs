@@ -17,7 +17,7 @@ use http_body::Body;
 use crate::accept::{Arrival, Handler};
 use crate::account::{Account, Content, Line, Outcome, Settled};
 use crate::clock::{self, Time};
-use crate::config::{OnError, PathRules};
+use crate::config::{AccessLog, OnError, PathRules};
 use crate::decide::{self, Case, Decision, Opinion, Standing};
 use crate::forward::{Origin, Outbound, Pools, Upstream};
 use crate::gateway::{Action, Served};
@@ -94,8 +94,7 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
     let target = match target::read(request, gateway.paths) {
         Ok(target) => target,
         Err(why) => {
-            let mut account = open(&gateway, None, now, client, head, "");
-            account.at_once();
+            let account = open(&gateway, None, now, client, head, "");
             let mut answer = respond::problem(why.status, why.detail);
             // What comes after it on the connection may be part of what was not understood.
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -105,7 +104,6 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
     let found = gateway.routes.find(&target.host, &target.path, &head.method, &head.headers);
     let mut account = open(&gateway, found, now, client, head, &target.host);
     let Some((index, route)) = found.and_then(|index| Some((index, gateway.served.get(index)?))) else {
-        account.at_once();
         let allowed = gateway.routes.allowed(&target.host, &target.path, &head.headers);
         return own(account, Outcome::Unrouted, respond::unrouted(&allowed));
     };
@@ -121,7 +119,6 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
         route: &route.tally.name,
     };
     if let Some(ambiguity) = route.single.ambiguity(&facts) {
-        account.at_once();
         return own(account, Outcome::Refused, respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string()));
     }
     let case = Case {
@@ -142,9 +139,6 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
         Decision::Admitted => {}
         Decision::Unknown if gateway.on_error != OnError::Reject => {}
         decision => {
-            if !opinion.waited {
-                account.at_once();
-            }
             account.refused_by(refusing(decision, &opinion).and_then(|place| Some(&route.guards.get(place)?.tally)));
             let answer = refuse(route, decision, &opinion, facts.headers, now, &mut caller.last_refusal.borrow_mut());
             request.may_repeat = Standing::is_one(&route.guards, decision, &opinion);
@@ -232,7 +226,7 @@ pub fn refuse(
 }
 
 fn open(gateway: &Snapshot, route: Option<usize>, now: Time, client: Client, head: &Parts, host: &str) -> Account {
-    let line = gateway.access_log.then(|| {
+    let line = (gateway.access_log != AccessLog::Off).then(|| {
         Box::new(Line {
             client: client.address,
             method: head.method.clone(),

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use parking_lot::Mutex;
 
 use crate::account::{RouteTally, UpstreamFailures};
-use crate::config::{self, Address, Config, OnError, PathRules};
+use crate::config::{self, AccessLog, Address, Config, OnError, PathRules};
 use crate::decide::{Flights, Grants, Guard, LimitTally, Lines, Terms};
 use crate::forward::{Keeps, Server, Upstream};
 use crate::identify::Identity;
@@ -40,8 +40,8 @@ pub struct Gateway {
     pub trusted_proxies: Vec<IpNet>,
     /// The longest that a client may go without sending more of a body.
     pub body_timeout: Duration,
-    /// Whether every request gets a line in the log.
-    pub access_log: bool,
+    /// Which requests get a line in the log.
+    pub access_log: AccessLog,
     /// What happens without a decision.
     pub on_error: OnError,
     /// Requests under way, of limits on their number.

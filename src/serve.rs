@@ -19,7 +19,7 @@ use arc_swap::ArcSwap;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, spawn_local};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::accept::{self, ConnectionLimits, Stage};
 use crate::admin::{self, View};
@@ -196,12 +196,21 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Gateway>>, store: Arc<Store>) -> 
     beside.spawn_local(async move { carrying.carry(index).await });
     let finishing = store.clone();
     let snapshots = Snapshots::new(gateway, plan.index);
+    let sampler = snapshots.sampler().clone();
+    let turning = sampler.clone();
+    beside.spawn_local(async move {
+        loop {
+            sleep(Duration::from_secs(1)).await;
+            turning.turn();
+        }
+    });
     let worker = Rc::new(Worker { index: plan.index, snapshots, store, pools });
     let connected = move |peer: SocketAddr| Caller::new(worker.clone(), peer.ip());
     let served = tokio::select! {
         served = accept::run(plan.listeners, plan.limits, plan.stage, connected) => served,
         error = accept::panicked(&mut beside) => Err(error),
     };
+    sampler.turn();
     finishing.finish().await;
     served
 }
@@ -313,7 +322,7 @@ async fn drain(
     if !delay.is_zero() {
         // Whoever asks for readiness finds out before anything is refused.
         tracing::info!(?delay, "not ready");
-        tokio::time::sleep(delay).await;
+        sleep(delay).await;
     }
     tracing::info!(?deadline, "draining");
     let _ = stage.send(Stage::Draining);

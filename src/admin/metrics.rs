@@ -35,9 +35,9 @@ pub fn text(view: &View) -> String {
         ),
         family(
             "gateway_request_duration_seconds",
-            "From the head of a request to the end of its response, by route.",
+            "From the head of a request to the end of its response, by route and how it ended.",
             MetricType::HISTOGRAM,
-            routes.iter().map(|route| durations(route)),
+            routes.iter().flat_map(|route| durations(route)),
         ),
         family(
             "gateway_request_failures_total",
@@ -111,10 +111,15 @@ fn reasons<'a>(workers: impl Iterator<Item = &'a Failed>, of: Label<'_>) -> Vec<
     happened.map(|(reason, count)| counter(count, &[of, ("reason", reason.name())])).collect()
 }
 
-fn durations(route: &RouteTally) -> Metric {
-    let mut seen = Seen::default();
-    route.workers.iter().for_each(|worker| worker.latency.add_to(&mut seen));
-    histogram(&seen, &[("route", &route.name)])
+fn durations(route: &RouteTally) -> Vec<Metric> {
+    let of = |outcome: Outcome| {
+        let mut seen = Seen::default();
+        route.workers.iter().for_each(|worker| worker.latency[outcome as usize].add_to(&mut seen));
+        // Most outcomes never happen; those that did stay.
+        let has_happened = seen.buckets.iter().any(|count| *count > 0);
+        has_happened.then(|| histogram(&seen, &[("route", &route.name), ("outcome", outcome.name())]))
+    };
+    Outcome::ALL.into_iter().filter_map(of).collect()
 }
 
 fn connections(counts: ConnectionCounts) -> [MetricFamily; 5] {

@@ -17,8 +17,8 @@ use toml::de::DeTable;
 use super::read::{Field, Name, Section, Source, Wrong, set};
 use super::report::quoted;
 use super::{
-    Admin, EscapedSlashes, Limit, Log, LogFormat, MaxConnections, PathMatching, PathRules, Server, Store, Upstream,
-    values,
+    AccessLog, Admin, EscapedSlashes, Limit, Log, LogFormat, MaxConnections, PathMatching, PathRules, Server, Store,
+    Upstream, values,
 };
 
 pub(super) use routes::{Answer, Draft as RouteDraft};
@@ -145,7 +145,7 @@ fn sockets(field: &Field<'_>) -> Vec<(SocketAddr, Range<usize>)> {
 }
 
 fn log(section: Option<Section<'_>>) -> Log {
-    let mut log = Log { level: tracing::Level::INFO, format: LogFormat::Auto, access: true };
+    let mut log = Log { level: tracing::Level::INFO, format: LogFormat::Auto, access: AccessLog::On };
     let Some(section) = section else { return log };
     let levels = [
         ("trace", tracing::Level::TRACE),
@@ -157,9 +157,24 @@ fn log(section: Option<Section<'_>>) -> Log {
     let formats = [("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
     set(&mut log.level, section.choice("level", &levels, &[]));
     set(&mut log.format, section.choice("format", &formats, &[]));
-    set(&mut log.access, section.field("access").and_then(|field| field.boolean()));
+    set(&mut log.access, section.field("access").and_then(|field| access(&field)));
     section.close(&[]);
     log
+}
+
+fn access(field: &Field<'_>) -> Option<AccessLog> {
+    const HELP: &str = "write true, false or \"sampled\"";
+    if field.is_text() {
+        return field.parse(|text| match text {
+            "sampled" => Ok(AccessLog::Sampled),
+            _ => Err(Wrong::new(format!("{} is not a value of `access`", quoted(text)), HELP)),
+        });
+    }
+    if !field.is_boolean() {
+        field.mistyped("true, false or \"sampled\"", HELP);
+        return None;
+    }
+    Some(if field.boolean()? { AccessLog::On } else { AccessLog::Off })
 }
 
 fn admin(section: Section<'_>, listeners: &mut Vec<(SocketAddr, Range<usize>)>) -> Option<Admin> {

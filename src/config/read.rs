@@ -203,6 +203,10 @@ impl<'a> Field<'a> {
         self.value.is_integer()
     }
 
+    pub(super) fn is_boolean(&self) -> bool {
+        self.value.is_bool()
+    }
+
     pub(super) fn is_list(&self) -> bool {
         self.value.is_array()
     }

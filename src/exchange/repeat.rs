@@ -30,7 +30,7 @@ impl Repeat {
         let Some(status) = last.again(&route.report, &judged, now) else { return false };
         Standing::count(&route.guards, &judged, &worker.store, worker.index);
         let line = self.line.as_deref();
-        let micros = line.map_or(0, |_| clock::now().micros().saturating_sub(now.micros()));
+        let micros = clock::now().micros().saturating_sub(now.micros());
         let end = End { outcome: Outcome::Limited, reason: None, status: Some(status) };
         snapshot.book(Some(self.route)).close(end, micros, line);
         true

@@ -7,14 +7,16 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
 
-use crate::account::Book;
-use crate::gateway::{Gateway, Served};
+use crate::account::{Book, RouteTally, Sampler};
+use crate::config::AccessLog;
+use crate::gateway::Gateway;
 
 /// Follows the swaps of a snapshot for one worker.
 pub struct Snapshots {
     worker: usize,
     newest: RefCell<Cache<Arc<ArcSwap<Gateway>>, Arc<Gateway>>>,
     held: RefCell<Rc<Snapshot>>,
+    sampler: Rc<Sampler>,
 }
 
 /// A snapshot with the books that this worker keeps for it.
@@ -28,8 +30,9 @@ pub struct Snapshot {
 impl Snapshots {
     /// Of the worker with this number.
     pub fn new(shared: Arc<ArcSwap<Gateway>>, worker: usize) -> Self {
-        let held = Snapshot::new(shared.load_full(), worker);
-        Self { worker, newest: RefCell::new(Cache::new(shared)), held: RefCell::new(Rc::new(held)) }
+        let sampler = Rc::default();
+        let held = RefCell::new(Rc::new(Snapshot::new(shared.load_full(), worker, &sampler)));
+        Self { worker, newest: RefCell::new(Cache::new(shared)), held, sampler }
     }
 
     /// The snapshot in force.
@@ -38,17 +41,24 @@ impl Snapshots {
         let newest = newest.load();
         let mut held = self.held.borrow_mut();
         if !Arc::ptr_eq(newest, &held.gateway) {
-            *held = Rc::new(Snapshot::new(newest.clone(), self.worker));
+            *held = Rc::new(Snapshot::new(newest.clone(), self.worker, &self.sampler));
         }
         held.clone()
+    }
+
+    /// Which refusals of this worker are written to the access log, where it is sampled.
+    pub fn sampler(&self) -> &Rc<Sampler> {
+        &self.sampler
     }
 }
 
 impl Snapshot {
-    fn new(gateway: Arc<Gateway>, worker: usize) -> Self {
-        let book = |route: &Served| Rc::new(Book::new(route.tally.clone(), route.failures.clone(), worker));
-        let books = gateway.served.iter().map(book).collect();
-        let unrouted = Rc::new(Book::new(gateway.unrouted.clone(), None, worker));
+    fn new(gateway: Arc<Gateway>, worker: usize, sampler: &Rc<Sampler>) -> Self {
+        let sampler = (gateway.access_log == AccessLog::Sampled).then_some(sampler);
+        let book =
+            |tally: &Arc<RouteTally>, failures| Rc::new(Book::new(tally.clone(), failures, worker, sampler.cloned()));
+        let books = gateway.served.iter().map(|route| book(&route.tally, route.failures.clone())).collect();
+        let unrouted = book(&gateway.unrouted, None);
         Self { gateway, books, unrouted }
     }
 

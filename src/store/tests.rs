@@ -125,7 +125,7 @@ fn fill(strategy: &str) {
     let mut now = NOW;
     for number in 0..keys {
         for _ in 0..each {
-            now = Time::from_micros(now.micros() + 1);
+            now = now.after(if each > 1 { Duration::from_micros(1) } else { Duration::ZERO });
             admitted(&memory, &[ask(&limit, key(number))], now);
         }
         if number % pause == 0 {

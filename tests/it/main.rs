@@ -39,6 +39,7 @@ mod named_files;
 mod messages;
 mod names;
 mod origin;
+mod observing;
 mod outage;
 mod proxy;
 mod refusals;
