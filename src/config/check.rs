@@ -9,7 +9,7 @@ use http::Method;
 use super::file::{Answer, Draft, RouteDraft};
 use super::read::{Name, Source};
 use super::report::{either, nearest, place};
-use super::spellings::unmatchable;
+use super::spellings::{unmatchable, ways_around};
 use super::{Action, Config, Host, Limit, PathPattern, Route, Segment, Source as KeySource, Tiers};
 
 const SMALLEST: &str = "the smallest file is\n\n[upstreams.api]\nservers = [\"http://127.0.0.1:9000\"]\n\n\
@@ -24,6 +24,7 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
     indistinct(&draft.routes, source);
     let routes: Vec<_> = draft.routes.iter().filter_map(|route| resolve_route(route, &draft, source)).collect();
     unused(&draft, source);
+    ways_around(&draft.routes, draft.server.paths, source);
     unknown_tiers(&draft, &routes, source);
     Config {
         server: draft.server,
@@ -121,7 +122,7 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
         path: route.path.clone()?,
         methods: route.methods.clone()?,
         headers: route.headers.clone()?,
-        ignore_case: route.ignore_case,
+        ignore_case: route.ignore_case.unwrap_or(false),
         action,
         limits,
     })
@@ -208,11 +209,12 @@ fn requests(route: &RouteDraft<'_>) -> Option<String> {
         Host::Exact(name) => name.clone(),
     };
     let path = route.path.as_ref()?;
+    let ignore_case = route.ignore_case.unwrap_or(false);
     let segments: Vec<_> = path
         .segments
         .iter()
         .map(|segment| match segment {
-            Segment::Literal(text) if route.ignore_case => text.to_ascii_lowercase(),
+            Segment::Literal(text) if ignore_case => text.to_ascii_lowercase(),
             Segment::Literal(text) => text.clone(),
             Segment::Capture(_) => "{}".to_owned(),
         })
@@ -221,5 +223,5 @@ fn requests(route: &RouteDraft<'_>) -> Option<String> {
     methods.sort_unstable();
     let mut headers: Vec<_> = route.headers.as_ref()?.iter().map(|(name, value)| (name.as_str(), value)).collect();
     headers.sort_unstable();
-    Some(format!("{host} {segments:?} {} {} {methods:?} {headers:?}", path.rest, route.ignore_case))
+    Some(format!("{host} {segments:?} {} {} {methods:?} {headers:?}", path.rest, ignore_case))
 }

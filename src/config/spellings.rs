@@ -1,9 +1,13 @@
 //! The paths of routes beside the spellings that servers take for the same path.
 
-use super::file::RouteDraft;
+use std::cmp::Reverse;
+
+use http::Method;
+
+use super::file::{Answer, RouteDraft};
 use super::read::Source;
 use super::report::quoted;
-use super::{EscapedSlashes, PathMatching, PathRules, Segment};
+use super::{EscapedSlashes, Host, PathMatching, PathPattern, PathRules, Segment};
 
 /// Reports a literal that no request can have, because its spelling is refused or means something else.
 pub(super) fn unmatchable(route: &RouteDraft<'_>, rules: PathRules, source: &Source<'_>) {
@@ -27,5 +31,128 @@ pub(super) fn unmatchable(route: &RouteDraft<'_>, rules: PathRules, source: &Sou
         let message = format!("the path {} can never match: {why}", quoted(&path.text));
         source.report(route.path_span.clone(), message, help);
         return;
+    }
+}
+
+/// Warns of a limited exact path with another spelling that the upstream may take for the same, and that a wider route
+/// to that upstream with fewer limits takes here.
+pub(super) fn ways_around(routes: &[RouteDraft<'_>], rules: PathRules, source: &Source<'_>) {
+    for route in routes {
+        let Some(path) = route.path.as_ref().filter(|path| !path.rest) else { continue };
+        let around = spellings(route, path, rules).into_iter().find_map(|spelling| {
+            let (taker, wider) = taker(routes, route, &spelling.segments)?;
+            let is_there = |name: &str| taker.limits.iter().any(|limit| limit.text == name);
+            let missing = route.limits.iter().map(|limit| limit.text).find(|limit| !is_there(limit))?;
+            (upstream(taker)? == upstream(route)?).then_some((spelling, wider, missing))
+        });
+        let Some((spelling, wider, missing)) = around else { continue };
+        let written = format!("/{}", spelling.segments.join("/"));
+        let (written, wider) = (quoted(&written), quoted(&wider.text));
+        let message = format!("{written} takes the route of {wider}, which lacks the limit `{missing}`");
+        let help = format!(
+            "if the upstream takes it for {}, {}; or give the other route the limit as well",
+            quoted(&path.text),
+            spelling.remedy
+        );
+        source.warn(route.path_span.clone(), message, help);
+    }
+}
+
+/// Another spelling of a route's path.
+struct Spelling {
+    segments: Vec<String>,
+    /// What makes it the same path here too.
+    remedy: &'static str,
+}
+
+/// Spellings that the route does not take, and that there are servers which take them for its path. Whoever writes
+/// `ignore_case` down, whatever the value, has thought of that.
+fn spellings(route: &RouteDraft<'_>, path: &PathPattern, rules: PathRules) -> Vec<Spelling> {
+    let sample = |segment: &Segment| match segment {
+        Segment::Literal(text) => text.clone(),
+        Segment::Capture(name) => name.clone(),
+    };
+    let segments: Vec<_> = path.segments.iter().map(sample).collect();
+    let Some((last, before)) = segments.split_last() else { return Vec::new() };
+    let mut spellings = Vec::new();
+    if rules.matching == PathMatching::Exact && !last.is_empty() {
+        let remedy = "write path_matching = \"forgiving\" in [server]";
+        spellings.push(Spelling { segments: [&segments[..], &[String::new()]].concat(), remedy });
+        spellings.push(Spelling { segments: [before, &[format!("{last};x")]].concat(), remedy });
+    }
+    if let (EscapedSlashes::Keep, Some((one, before))) = (rules.escaped_slashes, before.split_last()) {
+        let remedy = "write escaped_slashes = \"reject\" or \"decode\" in [server]";
+        spellings.push(Spelling { segments: [before, &[format!("{one}%2F{last}")]].concat(), remedy });
+    }
+    if route.ignore_case.is_none() {
+        for (at, segment) in path.segments.iter().enumerate().rev() {
+            let upper = sample(segment).to_ascii_uppercase();
+            if matches!(segment, Segment::Literal(text) if *text != upper) {
+                let mut segments = segments.clone();
+                segments[at] = upper;
+                let remedy = "write ignore_case = true into this route, otherwise ignore_case = false";
+                spellings.push(Spelling { segments, remedy });
+            }
+        }
+    }
+    spellings
+}
+
+/// The route that takes a path in place of `route`, and its path: the most specific one for the same host and method.
+fn taker<'r, 'a>(
+    routes: &'r [RouteDraft<'a>],
+    route: &RouteDraft<'_>,
+    segments: &[String],
+) -> Option<(&'r RouteDraft<'a>, &'r PathPattern)> {
+    let candidates = routes.iter().filter_map(|other| Some((other, other.host.as_ref()?, other.path.as_ref()?)));
+    let takes = |(other, host, path): &(&RouteDraft<'_>, &Host, &PathPattern)| {
+        let is_for_host = route.host.as_ref().is_some_and(|wanted| is_for(host, wanted));
+        is_for_host && shares_a_method(other, route) && covers(path, other.ignore_case == Some(true), segments)
+    };
+    let most_specific = candidates.filter(takes).min_by_key(|(_, host, path)| {
+        let host = match host {
+            Host::Exact(_) => (0, Reverse(0)),
+            Host::Under(name) => (1, Reverse(name.len())),
+            Host::Any => (2, Reverse(0)),
+        };
+        let kinds = path.segments.iter().map(|segment| u8::from(matches!(segment, Segment::Capture(_))));
+        (host, kinds.chain(path.rest.then_some(2)).collect::<Vec<_>>())
+    });
+    most_specific.map(|(other, _, path)| (other, path))
+}
+
+/// Whether a route for this host is for all names that another one is for.
+fn is_for(host: &Host, wanted: &Host) -> bool {
+    match (host, wanted) {
+        (Host::Any, _) => true,
+        (Host::Under(name), Host::Exact(inner) | Host::Under(inner))
+            if inner.strip_suffix(name).is_some_and(|rest| rest.ends_with('.')) =>
+        {
+            true
+        }
+        _ => host == wanted,
+    }
+}
+
+fn shares_a_method(one: &RouteDraft<'_>, other: &RouteDraft<'_>) -> bool {
+    let (Some(one), Some(other)) = (&one.methods, &other.methods) else { return false };
+    let takes = |method: &Method| other.contains(method);
+    one.is_empty() || other.is_empty() || one.iter().any(takes)
+}
+
+fn covers(path: &PathPattern, ignore_case: bool, segments: &[String]) -> bool {
+    let length_fits = segments.len() == path.segments.len() || (path.rest && segments.len() > path.segments.len());
+    length_fits
+        && path.segments.iter().zip(segments).all(|(wanted, segment)| match wanted {
+            Segment::Literal(text) if ignore_case => text.eq_ignore_ascii_case(segment),
+            Segment::Literal(text) => text == segment,
+            Segment::Capture(_) => !segment.is_empty(),
+        })
+}
+
+fn upstream<'a>(route: &RouteDraft<'a>) -> Option<&'a str> {
+    match &route.answer {
+        Some(Answer::Forward { upstream, .. }) => Some(upstream.text),
+        Some(Answer::Respond { .. }) | None => None,
     }
 }

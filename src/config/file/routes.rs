@@ -18,7 +18,8 @@ pub(in crate::config) struct Draft<'a> {
     pub(in crate::config) path: Option<PathPattern>,
     /// Where the path is written.
     pub(in crate::config) path_span: Range<usize>,
-    pub(in crate::config) ignore_case: bool,
+    /// `None` if the file does not say.
+    pub(in crate::config) ignore_case: Option<bool>,
     pub(in crate::config) methods: Option<Vec<Method>>,
     pub(in crate::config) headers: Option<Vec<(HeaderName, HeaderMatch)>>,
     pub(in crate::config) answer: Option<Answer<'a>>,
@@ -48,7 +49,7 @@ fn route(section: Section<'_>) -> Draft<'_> {
     let path = section.required("path", "say which paths it is for, like path = \"/*\" or path = \"/v1/{tenant}/*\"");
     let path_span = path.as_ref().map_or(section.span.clone(), |field| field.span.clone());
     let path = path.and_then(|field| field.parse(paths::pattern));
-    let ignore_case = section.field("ignore_case").and_then(|field| field.boolean()).unwrap_or(false);
+    let ignore_case = section.field("ignore_case").and_then(|field| field.boolean());
     let methods = section.field("methods").map_or(Some(Vec::new()), |field| methods(&field));
     let headers = section.field("headers").map_or(Some(Vec::new()), |field| headers(&field));
     let answer = answer(&section, path.as_ref());
