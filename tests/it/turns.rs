@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Fault, Gateway, Memcached, Mode, align, alone};
-use crate::shared::{PATIENT, gateways};
+use crate::harness::{Client, Fault, Gateway, Memcached, Mode, align, alone, until};
+use crate::shared::{PATIENT, SECOND, gateways};
 
 const QUOTA: usize = 200;
 /// A limit for each way to count, by the path that it is for.
@@ -63,6 +63,39 @@ fn in_turns_gateways_admit_hardly_more_than_the_limit() {
                 );
             }
         }
+    }
+}
+
+/// What was under way when a connection broke is in doubt, and may be counted though it was not admitted.
+#[test]
+fn in_turns_connections_that_break_let_no_more_through() {
+    let _alone = alone();
+    let memcached = Memcached::start();
+    let proxy = Fault::start(memcached.address, Mode::Pass);
+    let config = |server| format!("[store]\ntype = \"memcached\"\nservers = [\"{server}\"]\n{PATIENT}{}", limits());
+    let gateways = [Gateway::start(&config(memcached.address)), Gateway::start(&config(proxy.address))];
+    let mut clients = gateways.each_ref().map(Gateway::client);
+    align(Duration::from_hours(1), Duration::from_mins(1));
+    for (name, _) in LIMITS {
+        let (mut admitted, mut undecided) = (0, 0);
+        for turn in 0..QUOTA + 100 {
+            if turn % 20 == 10 {
+                proxy.set(Mode::Reset);
+            }
+            match clients[turn % 2].get(&format!("/{name}")).status {
+                200 => admitted += 1,
+                429 => {}
+                503 => undecided += 1,
+                other => panic!("{other}"),
+            }
+            if turn % 20 == 12 {
+                proxy.set(Mode::Pass);
+                until("it answers again", 10 * SECOND, || gateways[1].metric("gateway_store_up") == Some(1.0));
+            }
+        }
+        println!("{name}: {admitted} admitted, {undecided} not decided");
+        assert!(admitted <= QUOTA + 2, "{admitted} admitted, {name}");
+        assert!(admitted + 2 * undecided >= QUOTA, "{admitted} admitted, {undecided} not decided, {name}");
     }
 }
 
