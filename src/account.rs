@@ -256,6 +256,11 @@ impl Account {
         self.permits = (!permits.is_empty()).then(|| permits.into_boxed_slice());
     }
 
+    /// Notes why the request is refused.
+    pub fn refuse(&mut self, reason: Reason) {
+        self.reason = Some(reason);
+    }
+
     /// Notes why the request does not end well. If it is the upstream's doing, that is counted and logged for the
     /// `server` too.
     pub fn fail(&mut self, reason: Reason, server: &dyn Display, error: &dyn Display) {

@@ -69,6 +69,9 @@ pub struct Config {
     pub warnings: Problems,
 }
 
+/// The size of a body that nothing limits.
+pub const UNLIMITED: u64 = u64::MAX;
+
 /// `[server]`: where clients come in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Server {
@@ -90,6 +93,8 @@ pub struct Server {
     pub max_connections_per_ip: usize,
     /// The largest request head in bytes.
     pub max_header_size: usize,
+    /// The largest request body in bytes, or [`UNLIMITED`].
+    pub max_body_size: u64,
     /// How long `/readyz` says 503 before listeners close.
     pub drain_delay: Duration,
     /// How long a shutdown waits for requests under way.
@@ -427,6 +432,8 @@ pub struct Route {
     pub action: Action,
     /// Indices into [`Config::limits`], without repetition.
     pub limits: Vec<usize>,
+    /// The largest request body in bytes, or [`UNLIMITED`]: the route's own or the server's.
+    pub max_body_size: u64,
 }
 
 /// What a route wants of a header.

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use crate::config::{
     Action, Address, Config, Cost, EscapedSlashes, Key, Limit, MaxConnections, Missing, OnError, OnLimit, PathMatching,
-    PathPattern, PathRules, Route, Store,
+    PathPattern, PathRules, Route, Store, UNLIMITED,
 };
 use crate::limit::{Edge, Rate, Strategy};
 use crate::overrides::Allowance;
@@ -56,6 +56,9 @@ impl Display for Description<'_> {
             writeln!(f, "    {}", action(config, route))?;
             if route.ignore_case {
                 writeln!(f, "    whatever the case of its letters")?;
+            }
+            if route.max_body_size != UNLIMITED {
+                writeln!(f, "    takes bodies of at most {} bytes", route.max_body_size)?;
             }
             let limits: Vec<_> = route.limits.iter().map(|index| config.limits[*index].name.as_str()).collect();
             writeln!(

@@ -8,21 +8,21 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, Response, StatusCode, header};
 use http_body::Body;
 
 use crate::accept::{Arrival, Handler};
 use crate::account::{Account, Content, Line, Outcome, Settled};
 use crate::clock::{self, Time};
-use crate::config::{AccessLog, OnError, PathRules};
+use crate::config::{AccessLog, OnError};
 use crate::decide::{self, Case, Decision, Opinion, Standing};
 use crate::forward::{Origin, Outbound, Pools, Upstream};
 use crate::gateway::{Action, Served};
 use crate::identify::client::{Client, client};
 use crate::identify::{Facts, Memo};
+use crate::reason::Reason;
 use crate::respond::limits::LastRefusal;
 use crate::respond::{self, Answer};
 use crate::route::path;
@@ -95,10 +95,9 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
         Ok(target) => target,
         Err(why) => {
             let account = open(&gateway, None, now, client, head, "");
-            let mut answer = respond::problem(why.status, why.detail);
+            let answer = respond::problem(why.status, why.detail);
             // What comes after it on the connection may be part of what was not understood.
-            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-            return own(account, Outcome::Refused, answer);
+            return own(account, Outcome::Refused, respond::last(answer));
         }
     };
     let found = gateway.routes.find(&target.host, &target.path, &head.method, &head.headers);
@@ -108,6 +107,12 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
         return own(account, Outcome::Unrouted, respond::unrouted(&allowed));
     };
 
+    // Nothing is decided on it, so it is charged nowhere.
+    if request.body.as_ref().is_some_and(|body| body.size_hint().lower() > route.max_body_size) {
+        account.refuse(Reason::MaxBodySize);
+        let answer = respond::problem(StatusCode::PAYLOAD_TOO_LARGE, "The body of the request is too large.");
+        return own(account, Outcome::Refused, respond::last(answer));
+    }
     let path = path::key(&target.path, gateway.paths, route.ignore_case);
     let facts = Facts {
         method: &head.method,
@@ -159,8 +164,8 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
             (Outcome::Responded, answer.map(Content::Own))
         }
         Action::Forward { upstream, strip, preserve_host } => {
-            let (strip, preserve_host, body_timeout) = (*strip, *preserve_host, gateway.body_timeout);
-            let hop = Hop { upstream, strip, paths: gateway.paths, preserve_host, body_timeout, caller, client };
+            let (strip, preserve_host) = (*strip, *preserve_host);
+            let hop = Hop { gateway: &gateway, route, upstream, strip, preserve_host, caller, client };
             hop.take(request, &mut account).await
         }
     };
@@ -247,11 +252,11 @@ fn own(account: Account, outcome: Outcome, answer: Answer) -> Response<Settled> 
 
 /// The way of one request to its upstream.
 struct Hop<'a> {
+    gateway: &'a Snapshot,
+    route: &'a Served,
     upstream: &'a Upstream,
     strip: usize,
-    paths: PathRules,
     preserve_host: bool,
-    body_timeout: Duration,
     caller: &'a Caller,
     client: Client,
 }
@@ -264,7 +269,7 @@ impl Hop<'_> {
             return (Outcome::Failed, answer.map(Content::Own));
         };
         let Arrival { head, body, .. } = request;
-        let target = target::onward(&head.uri, self.strip, self.paths);
+        let target = target::onward(&head.uri, self.strip, self.gateway.paths);
         target::name_host(&head.uri, &mut head.headers);
         // HTTP/1.0 need not name a host, and HTTP/1.1 may name an empty one; what is sent on has to name one.
         let preserve_host = self.preserve_host && head.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
@@ -278,7 +283,8 @@ impl Hop<'_> {
                 trusted: self.client.via_trusted,
                 authority: (!preserve_host).then_some(&server.authority),
             },
-            body_timeout: self.body_timeout,
+            body_timeout: self.gateway.body_timeout,
+            max_body_size: self.route.max_body_size,
             interim: 0,
         };
         match self.upstream.send(server, &self.caller.worker.pools, &mut outbound, body.take()).await {
@@ -286,13 +292,12 @@ impl Hop<'_> {
             Err(failure) => {
                 let reason = failure.reason();
                 account.fail(reason, server, &failure);
-                let mut answer = respond::problem(failure.status(), failure.detail());
+                let answer = respond::problem(failure.status(), failure.detail());
                 if reason.is_upstreams() {
                     return (Outcome::Failed, answer.map(Content::Own));
                 }
                 // What comes next on the connection is the rest of this request's body.
-                answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-                (Outcome::Refused, answer.map(Content::Own))
+                (Outcome::Refused, respond::last(answer).map(Content::Own))
             }
         }
     }

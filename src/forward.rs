@@ -92,6 +92,8 @@ pub enum Failure {
     Client(hyper::Error),
     /// For this time the client sent nothing more of its body.
     BodyTimeout(Duration),
+    /// The client's body is larger than it may be.
+    TooLarge,
 }
 
 impl Failure {
@@ -105,6 +107,7 @@ impl Failure {
             Self::Bad(_) => Reason::BadResponse,
             Self::Client(_) => Reason::BadBody,
             Self::BodyTimeout(_) => Reason::BodyTimeout,
+            Self::TooLarge => Reason::MaxBodySize,
         }
     }
 
@@ -115,6 +118,7 @@ impl Failure {
             Self::ConnectTimeout(_) | Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::Client(_) => StatusCode::BAD_REQUEST,
             Self::BodyTimeout(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         }
     }
 
@@ -128,6 +132,7 @@ impl Failure {
             Self::Bad(_) => "The upstream server's answer is not a valid HTTP response.",
             Self::Client(_) => "The body of the request is not valid.",
             Self::BodyTimeout(_) => "The body of the request did not come on in time.",
+            Self::TooLarge => "The body of the request is too large.",
         }
     }
 }
@@ -142,6 +147,7 @@ impl fmt::Display for Failure {
             Self::Bad(bad) => write!(f, "sent {}", bad.name()),
             Self::Client(error) => write!(f, "the client broke off: {error}"),
             Self::BodyTimeout(limit) => write!(f, "the request's body did not come on for {limit:?}"),
+            Self::TooLarge => f.write_str("the request's body is too large"),
         }
     }
 }
@@ -185,7 +191,7 @@ impl Upstream {
         outbound: &mut Outbound<'_>,
         body: Option<Incoming>,
     ) -> Result<Response<UpstreamBody>, Failure> {
-        let mut upload = Upload::new(body, &outbound.headers);
+        let mut upload = Upload::new(body, &outbound.headers, outbound.max_body_size);
         // RFC 9110, section 9.2.2: what may be sent twice. A body would be gone.
         let is_replayable = outbound.method.is_idempotent() && upload.is_empty();
         if let Some(mut link) = pools.take(server.id, self.keep) {
@@ -238,6 +244,8 @@ pub struct Outbound<'a> {
     pub origin: Origin<'a>,
     /// The longest that the client may go without sending more of its body.
     pub body_timeout: Duration,
+    /// The most bytes that its body may have.
+    pub max_body_size: u64,
     /// How many interim responses came.
     pub interim: u32,
 }
@@ -270,6 +278,7 @@ impl Outbound<'_> {
     fn advance(&mut self, cx: &mut Context<'_>, link: &mut Link, upload: &mut Upload) -> Poll<Result<Head, Failure>> {
         match upload.poll(cx, link) {
             Poll::Ready(Err(UploadError::Client(error))) => return Poll::Ready(Err(Failure::Client(error))),
+            Poll::Ready(Err(UploadError::TooLarge)) => return Poll::Ready(Err(Failure::TooLarge)),
             // What an upstream that takes no more has to say may be on its way already; if not, reading will tell.
             Poll::Pending | Poll::Ready(Ok(()) | Err(UploadError::Upstream)) => {}
         }

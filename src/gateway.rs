@@ -64,6 +64,8 @@ pub struct Served {
     pub ignore_case: bool,
     /// What answers.
     pub action: Action,
+    /// The most bytes that a request's body may have.
+    pub max_body_size: u64,
     /// Where failures of its upstream are counted, if it has one.
     pub failures: Option<Arc<UpstreamFailures>>,
 }
@@ -209,6 +211,7 @@ impl Gateway {
                 guards,
                 ignore_case: route.ignore_case,
                 action: action(&route.action, &upstreams),
+                max_body_size: route.max_body_size,
                 failures: upstream(route).map(|upstream| kept.failures(&upstream.name)),
             }
         };

@@ -21,13 +21,15 @@ pub enum Reason {
     Truncated,
     /// The client sent nothing more of its body for too long.
     BodyTimeout,
+    /// The client's body is larger than it may be.
+    MaxBodySize,
     /// The client's body is not valid, or its connection ended in the middle of it.
     BadBody,
 }
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Connect,
         Self::ConnectTimeout,
         Self::Timeout,
@@ -36,6 +38,7 @@ impl Reason {
         Self::ReadTimeout,
         Self::Truncated,
         Self::BodyTimeout,
+        Self::MaxBodySize,
         Self::BadBody,
     ];
 
@@ -50,6 +53,7 @@ impl Reason {
             Self::ReadTimeout => "read_timeout",
             Self::Truncated => "truncated",
             Self::BodyTimeout => "body_timeout",
+            Self::MaxBodySize => "max_body_size",
             Self::BadBody => "bad_body",
         }
     }
@@ -64,7 +68,7 @@ impl Reason {
             | Self::BadResponse
             | Self::ReadTimeout
             | Self::Truncated => true,
-            Self::BodyTimeout | Self::BadBody => false,
+            Self::BodyTimeout | Self::MaxBodySize | Self::BadBody => false,
         }
     }
 }

@@ -48,6 +48,12 @@ pub fn unrouted(allowed: &BTreeSet<&str>) -> Answer {
     answer
 }
 
+/// The same answer as the last one on its connection.
+pub fn last(mut answer: Answer) -> Answer {
+    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    answer
+}
+
 /// A short text.
 pub fn text(status: StatusCode, body: Bytes) -> Answer {
     with_body(status, TEXT, body)

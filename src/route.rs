@@ -147,7 +147,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::{Action, PathPattern, PathRules};
+    use crate::config::{Action, PathPattern, PathRules, UNLIMITED};
 
     fn pattern(text: &str) -> PathPattern {
         let mut segments: Vec<_> = text[1..].split('/').collect();
@@ -178,6 +178,7 @@ mod tests {
                 content_type: HeaderValue::from_static("text/plain"),
             },
             limits: Vec::new(),
+            max_body_size: UNLIMITED,
         }
     }
 

@@ -15,7 +15,7 @@ use tokio::task::yield_now;
 
 use super::*;
 use crate::clock;
-use crate::config::{MaxConnections, Server};
+use crate::config::{MaxConnections, Server, UNLIMITED};
 
 const A: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
 const HEAD: &[u8] = b"HEAD /h HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -96,6 +96,7 @@ impl Visit {
                 max_connections: MaxConnections::Auto,
                 max_connections_per_ip: 0,
                 max_header_size: 16 * 1024,
+                max_body_size: UNLIMITED,
                 drain_delay: Duration::ZERO,
                 drain_timeout: Duration::from_secs(60),
                 paths: crate::config::PathRules::default(),

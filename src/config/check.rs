@@ -125,6 +125,7 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
         ignore_case: route.ignore_case.unwrap_or(false),
         action,
         limits,
+        max_body_size: route.max_body_size.unwrap_or(draft.server.max_body_size),
     })
 }
 

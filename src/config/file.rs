@@ -18,7 +18,7 @@ use super::read::{Field, Name, Section, Source, Wrong, set};
 use super::report::quoted;
 use super::{
     AccessLog, Admin, EscapedSlashes, Limit, Log, LogFormat, MaxConnections, PathMatching, PathRules, Server, Store,
-    Upstream, values,
+    UNLIMITED, Upstream, values,
 };
 
 pub(super) use routes::{Answer, Draft as RouteDraft};
@@ -75,6 +75,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
         max_connections: MaxConnections::Auto,
         max_connections_per_ip: 0,
         max_header_size: 64 << 10,
+        max_body_size: UNLIMITED,
         drain_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(30),
         paths: PathRules::default(),
@@ -99,6 +100,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
     set(&mut server.max_connections_per_ip, per_ip.and_then(|most| usize::try_from(most).ok()));
     let size = values::bytes(&section, "max_header_size", (8 << 10)..=(1 << 20), "8KiB to 1MiB");
     set(&mut server.max_header_size, size);
+    set(&mut server.max_body_size, values::body_size(&section));
     // Not to wait at all is a way to drain.
     set(&mut server.drain_delay, values::wait(&section, "drain_delay", Duration::ZERO..=*values::WAIT.end()));
     set(&mut server.drain_timeout, values::wait(&section, "drain_timeout", Duration::ZERO..=*values::WAIT.end()));

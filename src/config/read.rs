@@ -35,11 +35,6 @@ impl Wrong {
         Self::new(format!("`{what}` is not supported yet"), help)
     }
 
-    /// The same, where something else is allowed as well.
-    pub(super) fn and(self, also: &str) -> Self {
-        Self { help: format!("{}; or {also}", self.help), ..self }
-    }
-
     /// The same, about a part of the text.
     pub(super) fn at(self, part: Range<usize>) -> Self {
         Self { part: Some(part), ..self }

@@ -23,6 +23,7 @@ body_timeout = "20s"
 max_connections = 5000
 max_connections_per_ip = 50
 max_header_size = "16KiB"
+max_body_size = "1GiB"
 drain_timeout = "0s"
 path_matching = "exact"
 escaped_slashes = "keep"
@@ -200,6 +201,7 @@ fn defaults_are_put_in() {
         max_connections: MaxConnections::Auto,
         max_connections_per_ip: 0,
         max_header_size: 65_536,
+        max_body_size: UNLIMITED,
         drain_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(30),
         paths: PathRules::default(),
@@ -212,11 +214,8 @@ fn defaults_are_put_in() {
         (config.upstreams[0].connect_timeout, config.upstreams[0].timeout),
         (Duration::from_secs(1), Duration::from_secs(30))
     );
-    assert_eq!(config.upstreams[0].read_timeout, Some(Duration::from_secs(60)));
-    assert_eq!(
-        (config.upstreams[0].max_idle, config.upstreams[0].max_age),
-        (Duration::from_secs(60), Duration::from_secs(600))
-    );
+    let Upstream { read_timeout, max_idle, max_age, .. } = config.upstreams[0];
+    assert_eq!((read_timeout, max_idle, max_age.as_secs()), (Some(max_idle), Duration::from_secs(60), 600));
     let forward = Action::Forward { upstream: 0, strip: 0, preserve_host: false };
     assert_eq!(config.routes[0].action, forward);
     assert_eq!(config.routes[0].host, Host::Any);
@@ -239,11 +238,8 @@ fn everything_is_read() {
     assert_eq!(store.on_error, OnError::Reject);
     assert_eq!(config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect::<Vec<_>>(), ["zeta", "echo"]);
     assert_eq!(config.upstreams[0].servers[1].weight, 2);
-    assert_eq!(config.upstreams[0].read_timeout, None);
-    assert_eq!(
-        (config.upstreams[0].max_idle, config.upstreams[0].max_age),
-        (Duration::from_secs(4), Duration::from_secs(86_400))
-    );
+    let Upstream { read_timeout, max_idle, max_age, .. } = config.upstreams[0];
+    assert_eq!((read_timeout, max_idle.as_secs(), max_age.as_secs()), (None, 4, 86_400));
     let limit = &config.limits[0];
     assert_eq!((limit.name.as_str(), limit.status.as_u16(), limit.missing), ("per-tenant", 503, Missing::Skip));
     assert_eq!(limit.rates[1].quota(), 3000);

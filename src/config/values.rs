@@ -7,9 +7,9 @@ use std::time::Duration;
 use http::{HeaderName, Method, StatusCode};
 use ipnet::IpNet;
 
-use super::Address;
 use super::read::{Field, Section, Wrong};
 use super::report::quoted;
+use super::{Address, UNLIMITED};
 use crate::units;
 
 /// The most elements of lists that every request pays for.
@@ -39,9 +39,14 @@ pub(super) fn wait_or_none(section: &Section<'_>, key: &'static str, default: Du
     }
     let read = field.parse(|text| match units::duration(text) {
         Ok(Duration::ZERO) => Ok(None),
-        _ => duration(WAIT)(text).map(Some).map_err(|wrong| wrong.and("\"0\" for no limit")),
+        _ => duration(WAIT)(text).map(Some).map_err(unless_zero),
     });
     read.unwrap_or_default()
+}
+
+/// The same of a value that may be "0" as well.
+fn unless_zero(wrong: Wrong) -> Wrong {
+    Wrong { help: format!("{}; or \"0\" for no limit", wrong.help), ..wrong }
 }
 
 /// The value of a status within bounds.
@@ -86,6 +91,19 @@ pub(super) fn bytes(
         return None;
     }
     field.parse(size(allowed, bounds))
+}
+
+/// The value of `max_body_size`.
+pub(super) fn body_size(section: &Section<'_>) -> Option<u64> {
+    let field = section.field("max_body_size")?;
+    if !field.is_text() {
+        field.mistyped("a size", SIZE);
+        return None;
+    }
+    field.parse(|text| match text.trim_end_matches(|last: char| last.is_ascii_alphabetic()) {
+        "0" => Ok(UNLIMITED),
+        _ => size(1..=1 << 50, "1B to 1024TiB")(text).map(|bytes| bytes as u64).map_err(unless_zero),
+    })
 }
 
 fn size(allowed: RangeInclusive<u64>, bounds: &str) -> impl FnOnce(&str) -> Read<usize> {

@@ -33,6 +33,8 @@ pub enum BodyError {
     Client(hyper::Error),
     /// For this time the client sent nothing more of its body.
     BodyTimeout(Duration),
+    /// The client sent more than it may.
+    TooLarge,
 }
 
 impl BodyError {
@@ -44,6 +46,7 @@ impl BodyError {
             Self::ReadTimeout(_) => Reason::ReadTimeout,
             Self::Client(_) => Reason::BadBody,
             Self::BodyTimeout(_) => Reason::BodyTimeout,
+            Self::TooLarge => Reason::MaxBodySize,
         }
     }
 }
@@ -57,6 +60,7 @@ impl fmt::Display for BodyError {
             Self::ReadTimeout(limit) => write!(f, "the response's body did not come on for {limit:?}"),
             Self::Client(error) => write!(f, "the client broke off: {error}"),
             Self::BodyTimeout(limit) => write!(f, "the request's body did not come on for {limit:?}"),
+            Self::TooLarge => f.write_str("the request's body is too large"),
         }
     }
 }
@@ -136,6 +140,7 @@ impl UpstreamBody {
                 };
             }
             Poll::Ready(Err(UploadError::Client(error))) => return Err(BodyError::Client(error)),
+            Poll::Ready(Err(UploadError::TooLarge)) => return Err(BodyError::TooLarge),
             // It has answered without waiting for the rest, and may.
             Poll::Ready(Err(UploadError::Upstream)) => self.keep_alive = false,
             Poll::Ready(Ok(())) => {}

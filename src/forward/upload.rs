@@ -19,8 +19,9 @@ pub(super) struct Upload {
     /// `None` once all of it is in the link's buffer.
     body: Option<Incoming>,
     framing: Framing,
-    /// Bytes of it that came from the client.
+    /// Bytes of it that came from the client, and the most that may come.
     taken: u64,
+    most: u64,
     /// Whether there is nothing more to do: all is sent, or the upstream takes no more.
     over: bool,
 }
@@ -30,20 +31,22 @@ pub(super) struct Upload {
 pub(super) enum UploadError {
     /// The client broke off.
     Client(hyper::Error),
+    /// More came than may come.
+    TooLarge,
     /// The upstream takes no more; it may have answered all the same.
     Upstream,
 }
 
 impl Upload {
-    /// The body, framed as its size allows; `None` if nothing is to come.
-    pub(super) fn new(body: Option<Incoming>, headers: &HeaderMap) -> Self {
+    /// The body, framed as its size allows, of which `most` bytes may come; `None` if nothing is to come.
+    pub(super) fn new(body: Option<Incoming>, headers: &HeaderMap, most: u64) -> Self {
         let framing = match body.as_ref().map_or(Some(0), |body| body.size_hint().exact()) {
             // Some requests say that they have no body, others need not (RFC 9110, section 8.6).
             Some(0) if !headers.contains_key(CONTENT_LENGTH) => Framing::None,
             Some(length) => Framing::Length(length),
             None => Framing::Chunked,
         };
-        Self { body, framing, taken: 0, over: false }
+        Self { body, framing, taken: 0, most, over: false }
     }
 
     /// Begins to send, also on another connection: then at least the head has to go there.
@@ -89,6 +92,9 @@ impl Upload {
             let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
             if let Some(Ok(frame)) = &frame {
                 self.taken += frame.data_ref().map_or(0, |data| data.len() as u64);
+                if self.taken > self.most {
+                    return Poll::Ready(Err(UploadError::TooLarge));
+                }
             }
             match frame {
                 Some(Ok(frame)) => match frame.into_data() {

@@ -7,6 +7,7 @@ mod accuracy;
 mod actions;
 mod ambiguous_keys;
 mod bodies;
+mod body_sizes;
 mod bounds_upstream;
 mod chunks;
 mod cli;

@@ -24,6 +24,7 @@ pub(in crate::config) struct Draft<'a> {
     pub(in crate::config) headers: Option<Vec<(HeaderName, HeaderMatch)>>,
     pub(in crate::config) answer: Option<Answer<'a>>,
     pub(in crate::config) limits: Vec<Name<'a>>,
+    pub(in crate::config) max_body_size: Option<u64>,
 }
 
 /// What answers.
@@ -54,9 +55,10 @@ fn route(section: Section<'_>) -> Draft<'_> {
     let headers = section.field("headers").map_or(Some(Vec::new()), |field| headers(&field));
     let answer = answer(&section, path.as_ref());
     let limits = section.field("limits").map(|field| limits(&field)).unwrap_or_default();
+    let max_body_size = values::body_size(&section);
     let span = section.span.clone();
     section.close(&[]);
-    Draft { span, host, path, path_span, ignore_case, methods, headers, answer, limits }
+    Draft { span, host, path, path_span, ignore_case, methods, headers, answer, limits, max_body_size }
 }
 
 fn host(text: &str) -> Result<Host, Wrong> {
