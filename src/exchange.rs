@@ -285,7 +285,6 @@ impl Hop<'_> {
             },
             body_timeout: self.gateway.body_timeout,
             max_body_size: self.route.max_body_size,
-            interim: 0,
         };
         match self.upstream.send(server, &self.caller.worker.pools, &mut outbound, body.take()).await {
             Ok(response) => (Outcome::Forwarded, response.map(Content::Upstream)),

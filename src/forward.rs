@@ -246,8 +246,6 @@ pub struct Outbound<'a> {
     pub body_timeout: Duration,
     /// The most bytes that its body may have.
     pub max_body_size: u64,
-    /// How many interim responses came.
-    pub interim: u32,
 }
 
 impl Outbound<'_> {
@@ -260,8 +258,9 @@ impl Outbound<'_> {
         link.sending.clear();
         request::encode(&mut link.sending, self.method, self.target, &self.headers, &self.origin, upload.framing());
         link.stall.begin(self.body_timeout, Some(timeout));
+        let mut interim = 0;
         poll_fn(|cx| {
-            let advanced = self.advance(cx, link, upload);
+            let advanced = self.advance(cx, link, upload, &mut interim);
             if advanced.is_ready() {
                 return advanced;
             }
@@ -274,8 +273,14 @@ impl Outbound<'_> {
         .await
     }
 
-    /// Brings the exchange on as far as it goes.
-    fn advance(&mut self, cx: &mut Context<'_>, link: &mut Link, upload: &mut Upload) -> Poll<Result<Head, Failure>> {
+    /// Brings the exchange on as far as it goes, and counts interim responses.
+    fn advance(
+        &mut self,
+        cx: &mut Context<'_>,
+        link: &mut Link,
+        upload: &mut Upload,
+        interim: &mut u32,
+    ) -> Poll<Result<Head, Failure>> {
         match upload.poll(cx, link) {
             Poll::Ready(Err(UploadError::Client(error))) => return Poll::Ready(Err(Failure::Client(error))),
             Poll::Ready(Err(UploadError::TooLarge)) => return Poll::Ready(Err(Failure::TooLarge)),
@@ -284,12 +289,12 @@ impl Outbound<'_> {
         }
         loop {
             if !link.received.is_empty() {
-                let parsed = response::parse(&mut link.received, self.method, &mut self.headers, &mut self.interim);
+                let parsed = response::parse(&mut link.received, self.method, &mut self.headers, interim);
                 if let Some(head) = parsed.map_err(Failure::Bad)? {
                     return Poll::Ready(Ok(head));
                 }
             }
-            let nothing_came = link.received.is_empty() && self.interim == 0;
+            let nothing_came = link.received.is_empty() && *interim == 0;
             match ready!(link.poll_fill(cx, false)) {
                 Ok(0) if nothing_came => {
                     return Poll::Ready(Err(Failure::Closed(io::ErrorKind::UnexpectedEof.into())));
