@@ -156,3 +156,43 @@ fn upstream<'a>(route: &RouteDraft<'a>) -> Option<&'a str> {
         Some(Answer::Respond { .. }) | None => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::config::{Problems, parse};
+
+    fn warnings(text: &str) -> Problems {
+        parse(text.as_bytes(), "gateway.toml", Path::new("")).unwrap().warnings
+    }
+
+    #[test]
+    fn a_way_around_a_limit_is_warned_about_where_there_is_one() {
+        let text = include_str!("../../tests/warned/path-around-case.toml");
+        assert!(!warnings(text).is_empty());
+        let (login, rest) = ("path = \"/v1/login\"\n", "path = \"/*\"\nupstream = \"api\"\nlimits = [\"all\"]");
+        for (written, instead) in [
+            (login, "path = \"/v1/login\"\nignore_case = true\n"),
+            // Whoever writes this has thought of it.
+            (login, "path = \"/v1/login\"\nignore_case = false\n"),
+            (login, "path = \"/1/{x}\"\n"),
+            (rest, "path = \"/*\"\nupstream = \"api\"\nlimits = [\"logins\", \"all\"]"),
+            (rest, "path = \"/v2/*\"\nupstream = \"api\"\nlimits = [\"all\"]"),
+            (rest, "path = \"/*\"\nrespond = { status = 404 }\nlimits = [\"all\"]"),
+            (rest, "path = \"/*\"\nmethods = [\"GET\"]\nupstream = \"api\"\nlimits = [\"all\"]"),
+            (rest, "path = \"/*\"\nhost = \"other.test\"\nupstream = \"api\"\nlimits = [\"all\"]"),
+            // A nearer route has the limit.
+            (
+                rest,
+                &format!(
+                    "path = \"/v1/*\"\nupstream = \"api\"\nlimits = [\"logins\", \"all\"]\n\n[[routes]]\n\
+                path = \"/{{a}}/login\"\nignore_case = true\nupstream = \"api\"\nlimits = [\"logins\", \"all\"]\n\n[[routes]]\n{rest}"
+                ),
+            ),
+        ] {
+            assert!(text.contains(written));
+            assert_eq!(warnings(&text.replace(written, instead)).to_string(), "", "{instead}");
+        }
+    }
+}

@@ -307,35 +307,6 @@ fn the_other_override_is_found_in_the_file_of_its_name() {
 }
 
 #[test]
-fn a_way_around_a_limit_is_warned_about_where_there_is_one() {
-    let text = include_str!("../../tests/warned/path-around-case.toml");
-    assert!(!read(text).warnings.is_empty());
-    let (login, rest) = ("path = \"/v1/login\"\n", "path = \"/*\"\nupstream = \"api\"\nlimits = [\"all\"]");
-    for (written, instead) in [
-        (login, "path = \"/v1/login\"\nignore_case = true\n"),
-        // Whoever writes this has thought of it.
-        (login, "path = \"/v1/login\"\nignore_case = false\n"),
-        (login, "path = \"/1/{x}\"\n"),
-        (rest, "path = \"/*\"\nupstream = \"api\"\nlimits = [\"logins\", \"all\"]"),
-        (rest, "path = \"/v2/*\"\nupstream = \"api\"\nlimits = [\"all\"]"),
-        (rest, "path = \"/*\"\nrespond = { status = 404 }\nlimits = [\"all\"]"),
-        (rest, "path = \"/*\"\nmethods = [\"GET\"]\nupstream = \"api\"\nlimits = [\"all\"]"),
-        (rest, "path = \"/*\"\nhost = \"other.test\"\nupstream = \"api\"\nlimits = [\"all\"]"),
-        // A nearer route has the limit.
-        (
-            rest,
-            &format!(
-                "path = \"/v1/*\"\nupstream = \"api\"\nlimits = [\"logins\", \"all\"]\n\n[[routes]]\n\
-            path = \"/{{a}}/login\"\nignore_case = true\nupstream = \"api\"\nlimits = [\"logins\", \"all\"]\n\n[[routes]]\n{rest}"
-            ),
-        ),
-    ] {
-        assert!(text.contains(written));
-        assert_eq!(read(&text.replace(written, instead)).warnings.to_string(), "", "{instead}");
-    }
-}
-
-#[test]
 fn good_files_are_not_warned_about() {
     for text in [FULL, LIMITS, SMALLEST] {
         assert_eq!(read(text).warnings.to_string(), "");
