@@ -16,6 +16,7 @@ mod clocks;
 mod connections;
 mod content;
 mod costs;
+mod details;
 mod drain;
 mod exceptions;
 mod explain;
