@@ -237,6 +237,11 @@ impl Account {
         self.line.as_deref().map(|line| Box::new(Line { bytes, ..line.clone() }))
     }
 
+    /// Notes why the request is refused.
+    pub fn refused_for(&mut self, reason: Reason) {
+        self.reason = Some(reason);
+    }
+
     /// Notes for the access log since when the request was held.
     pub fn held(&mut self, since: Option<Time>) {
         if let (Some(line), Some(since)) = (&mut self.line, since) {

@@ -124,6 +124,7 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
         route: &route.tally.name,
     };
     if let Some(ambiguity) = route.single.ambiguity(&facts) {
+        account.refused_for(Reason::AmbiguousKey);
         return own(account, Outcome::Refused, respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string()));
     }
     let case = Case {

@@ -25,11 +25,13 @@ pub enum Reason {
     MaxBodySize,
     /// The client's body is not valid, or its connection ended in the middle of it.
     BadBody,
+    /// The client gave what a limit decides by more than once, or spelled it so that servers read it differently.
+    AmbiguousKey,
 }
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Connect,
         Self::ConnectTimeout,
         Self::Timeout,
@@ -40,6 +42,7 @@ impl Reason {
         Self::BodyTimeout,
         Self::MaxBodySize,
         Self::BadBody,
+        Self::AmbiguousKey,
     ];
 
     /// As logs and metrics say it.
@@ -55,6 +58,7 @@ impl Reason {
             Self::BodyTimeout => "body_timeout",
             Self::MaxBodySize => "max_body_size",
             Self::BadBody => "bad_body",
+            Self::AmbiguousKey => "ambiguous_key",
         }
     }
 
@@ -68,7 +72,7 @@ impl Reason {
             | Self::BadResponse
             | Self::ReadTimeout
             | Self::Truncated => true,
-            Self::BodyTimeout | Self::MaxBodySize | Self::BadBody => false,
+            Self::BodyTimeout | Self::MaxBodySize | Self::BadBody | Self::AmbiguousKey => false,
         }
     }
 }

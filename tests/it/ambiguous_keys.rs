@@ -94,7 +94,8 @@ fn it_is_in_the_access_log() {
     gateway.client().get_with("/header", "X-Api-Key: a\r\nX-Api-Key: b\r\n").expect_problem(400);
     let line = gateway.wait_log("the refusal", |line| line["path"] == "/header");
     assert_eq!((line["status"].as_u64(), line["outcome"].as_str()), (Some(400), Some("refused")), "{line}");
-    assert_eq!(line["route"], "/header");
+    assert_eq!((line["route"].as_str(), line["reason"].as_str()), (Some("/header"), Some("ambiguous_key")), "{line}");
+    assert_eq!(gateway.metric("gateway_request_failures_total{route=\"/header\",reason=\"ambiguous_key\"}"), Some(1.0));
 }
 
 #[test]
