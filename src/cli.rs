@@ -43,6 +43,9 @@ enum Command {
         /// The file, in short for --config FILE.
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
+        /// The file that runs: print what a reload would do to its counters, and whether it needs a restart.
+        #[arg(long, value_name = "FILE")]
+        against: Option<PathBuf>,
     },
     /// Print what would happen to a request: its route, limits, key and rates, and the answer on fresh counters.
     #[command(after_help = "Example: gateway explain -X POST -H 'x-api-key: k' http://api.example.com/v1/acme/users\n\
@@ -103,11 +106,11 @@ fn load(path: &Path) -> Result<Config, Problems> {
 pub fn run() -> ExitCode {
     let Cli { config: path, command } = Cli::parse();
     let path = match (path, &command) {
-        (Some(_), Some(Command::Check { file: Some(file) })) => {
+        (Some(_), Some(Command::Check { file: Some(file), .. })) => {
             complain(&format!("error: --config names a file, and {} is another: name one", file.display()));
             return ExitCode::from(INVALID);
         }
-        (None, Some(Command::Check { file: Some(file) })) => file.clone(),
+        (None, Some(Command::Check { file: Some(file), .. })) => file.clone(),
         (path, _) => path.unwrap_or(PathBuf::from("gateway.toml")),
     };
     let config = match load(&path) {
@@ -118,17 +121,29 @@ pub fn run() -> ExitCode {
         }
     };
     match command {
-        Some(Command::Check { .. }) => {
-            if !config.warnings.is_empty() {
-                complain(&config.warnings.to_string());
-            }
-            // A reader that went away is no reason to fail.
-            let _ = std::io::stdout().write_all(describe::describe(&config).as_bytes());
-            ExitCode::SUCCESS
-        }
+        Some(Command::Check { against, .. }) => checked(&config, against.as_deref()),
         Some(Command::Explain(asked)) => explained(&config, asked),
         None => serve(&path, config),
     }
+}
+
+fn checked(config: &Config, against: Option<&Path>) -> ExitCode {
+    let mut text = describe::describe(config);
+    if let Some(path) = against {
+        match load(path) {
+            Ok(running) => text += &describe::describe_reload(path, &running, config),
+            Err(problems) => {
+                complain(&problems.to_string());
+                return ExitCode::from(INVALID);
+            }
+        }
+    }
+    if !config.warnings.is_empty() {
+        complain(&config.warnings.to_string());
+    }
+    // A reader that went away is no reason to fail.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    ExitCode::SUCCESS
 }
 
 fn serve(path: &Path, config: Config) -> ExitCode {

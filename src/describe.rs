@@ -2,14 +2,16 @@
 
 use std::fmt::{self, Display, Write as _};
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 use crate::config::{
-    Action, Address, Config, Cost, EscapedSlashes, Key, Limit, MaxConnections, Missing, OnError, OnLimit, PathMatching,
-    PathPattern, PathRules, Route, Store, UNLIMITED,
+    self, Action, Address, Config, Cost, EscapedSlashes, Key, Limit, MaxConnections, Missing, OnError, OnLimit,
+    PathMatching, PathPattern, PathRules, Route, Store, UNLIMITED,
 };
 use crate::limit::{Edge, Rate, Strategy};
 use crate::overrides::Allowance;
 use crate::route;
+use crate::serve;
 
 /// More patterns and networks with the same allowance are only counted.
 const MOST_TEXTS: usize = 1_000;
@@ -19,6 +21,24 @@ pub fn describe(config: &Config) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = write!(text, "{}", Description(config));
+    text
+}
+
+/// What happens when the file that was called `name`, `old`, is replaced by `new` while the gateway runs.
+pub fn describe_reload(name: &Path, old: &Config, new: &Config) -> String {
+    let mut text = format!("\na reload that replaces {}\n", name.display());
+    if let Some(setting) = serve::needs_restart(old, new) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  is refused: {setting} changes, which needs a restart");
+        return text;
+    }
+    let anew = config::counted_anew(old, new);
+    for (limit, changed) in &anew {
+        let _ = writeln!(text, "  starts the counters of {limit} anew (changed: {changed})");
+    }
+    if anew.is_empty() {
+        let _ = writeln!(text, "  keeps all counters");
+    }
     text
 }
 
@@ -68,6 +88,13 @@ impl Display for Description<'_> {
             )?;
         }
         writeln!(f, "\nlimits")?;
+        if !config.limits.is_empty() {
+            writeln!(
+                f,
+                "  their counters outlive a reload, unless it changes a name, key, period, strategy, precision or"
+            )?;
+            writeln!(f, "  time zone: `--against` another file says of which limits")?;
+        }
         config.limits.iter().try_for_each(|limit| self::limit(f, limit))?;
         writeln!(f, "\nupstreams")?;
         for upstream in &config.upstreams {

@@ -1,6 +1,6 @@
 //! The whole, built from a configuration: an immutable snapshot that requests are served by, swapped on reload.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -127,17 +127,30 @@ impl Kept {
         let _ = self.echo.set(address);
     }
 
-    /// All routes that there are or were.
+    /// Forgets the tallies of routes, limits and upstreams that this configuration, which has taken over, does not have.
+    pub fn keep_only(&self, gateway: &Gateway) {
+        let guards = || gateway.served.iter().flat_map(|route| &route.guards);
+        let routes = gateway.served.iter().map(|route| &route.tally).chain([&gateway.unrouted]);
+        let routes: BTreeSet<_> = routes.map(|tally| tally.name.as_str()).collect();
+        let limits: BTreeSet<_> = guards().map(|guard| guard.tally.name.as_str()).collect();
+        let failures = gateway.served.iter().filter_map(|route| route.failures.as_ref());
+        let upstreams: BTreeSet<_> = failures.map(|failures| failures.name.as_str()).collect();
+        self.routes.lock().retain(|name, _| routes.contains(name.as_str()));
+        self.limits.lock().retain(|name, _| limits.contains(name.as_str()));
+        self.upstreams.lock().retain(|name, _| upstreams.contains(name.as_str()));
+    }
+
+    /// All routes.
     pub fn routes(&self) -> Vec<Arc<RouteTally>> {
         self.routes.lock().values().cloned().collect()
     }
 
-    /// All limits that there are or were.
+    /// All limits of routes.
     pub fn limits(&self) -> Vec<Arc<LimitTally>> {
         self.limits.lock().values().cloned().collect()
     }
 
-    /// The failures of all upstreams that there are or were.
+    /// The failures of all upstreams of routes.
     pub fn upstreams(&self) -> Vec<Arc<UpstreamFailures>> {
         self.upstreams.lock().values().cloned().collect()
     }

@@ -292,9 +292,13 @@ impl Control {
     fn take_over(&mut self, ended: Ended<Loaded>) {
         match ended.result {
             Ok(Loaded { config, gateway }) => {
+                self.view.kept.keep_only(&gateway);
                 self.gateway.store(Arc::new(gateway));
                 self.view.connections.reload(config.server.clone());
                 warn(&config);
+                for (limit, changed) in config::counted_anew(&self.config, &config) {
+                    tracing::warn!(limit, changed, "the counters of a limit start anew");
+                }
                 self.config = Arc::new(config);
                 self.view.reloaded.one();
                 tracing::info!("reloaded");
@@ -369,7 +373,7 @@ fn load(path: &Path, running: &Config, kept: &Kept, is_wanted: &dyn Fn() -> bool
 }
 
 /// The first setting that differs and is used only at the start.
-fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
+pub fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
     let (was, is) = (&old.server, &new.server);
     [
         ("server.listen", was.listen != is.listen),

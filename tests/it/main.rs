@@ -46,6 +46,7 @@ mod outage;
 mod proxy;
 mod refusals;
 mod reload;
+mod reload_counters;
 mod reloading;
 mod repeats;
 mod routing;
