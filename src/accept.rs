@@ -3,31 +3,29 @@
 //! Each worker has a socket of its own for every address, and the kernel spreads connections over them.
 //! Requests are handed to a handler; what becomes of them is not known here.
 
+mod connection;
 mod connections;
 mod framing;
 mod handles;
 mod limits;
 mod listen;
 mod recording;
+mod slot;
 mod stream;
 
-use std::cell::RefCell;
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Request, Response};
-use http_body::{Body, Frame, SizeHint};
+use http::{Response, StatusCode};
+use http_body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_local};
@@ -36,11 +34,12 @@ pub use handles::{connections as connections_for, raise as raise_handles};
 pub use limits::{ConnectionCounts, ConnectionLimits};
 pub use listen::{bind, is_v6_only};
 
-use connections::{Busy, Connections, End, Slot};
+use connection::{Leaving, serve};
+use connections::Connections;
 use limits::Place;
-use stream::{Noting, Shared, Watched};
 
 use crate::clock::Time;
+use crate::reason::Reason;
 
 /// A pause after an accept that failed for want of file handles or memory, which the next one would too.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
@@ -72,6 +71,23 @@ pub trait Handler: 'static {
     /// The last request has come again at `now`, byte for byte, after an answer that might be given again, and in the
     /// second that this is dated with. Whether it is given again: then the request is over with that.
     fn repeats(&self, now: Time) -> bool;
+
+    /// What the client has sent never became a request. Returns the answer as it goes out, where nothing else has yet.
+    fn refused(&self, refusal: &Refusal) -> Vec<u8>;
+
+    /// The client has taken nothing of this response for too long, and gets no more of it.
+    fn stalled(&self, response: &mut Self::Body);
+}
+
+/// Why something never became a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What it is answered.
+    pub status: StatusCode,
+    /// Why.
+    pub reason: Reason,
+    /// How long it took, as far as the time limits of connections tell.
+    pub took: Duration,
 }
 
 /// How far the process has come.
@@ -159,7 +175,7 @@ where
     /// Has a new connection served. It is on the register before its task runs: a drain must know of it.
     fn open(&self, stream: TcpStream, peer: SocketAddr, place: Place) {
         let (index, slot) = self.connections.enter();
-        let leaving = Leaving { connections: self.connections.clone(), index, _place: place };
+        let leaving = Leaving::new(self.connections.clone(), index, place);
         spawn_local(serve(stream, peer, self.clone(), (leaving, slot)));
     }
 }
@@ -214,139 +230,6 @@ where
             Ok(stream) => door.open(stream, peer, place),
             Err(error) => tracing::error!(%error, "cannot serve a connection"),
         }
-    }
-}
-
-async fn serve<C, H>(stream: TcpStream, peer: SocketAddr, door: Door<C>, (leaving, slot): (Leaving, Rc<Slot>))
-where
-    C: Fn(SocketAddr) -> H + Clone + 'static,
-    H: Handler,
-{
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "cannot set TCP_NODELAY");
-    }
-    let requests = slot.clone();
-    let handler = Rc::new((door.connected)(peer));
-    let asked = handler.clone();
-    let room = Rc::new(RefCell::new(None));
-    let service = service_fn(move |request: Request<Incoming>| {
-        let (head, body) = request.into_parts();
-        let body = (!body.is_end_stream()).then_some(body);
-        let (is_ambiguous, is_kept) = (requests.is_ambiguous(), requests.is_kept());
-        let mut arrival = Arrival { head, body, is_ambiguous, is_kept, may_repeat: false };
-        let busy = requests.begin();
-        let (handler, room) = (handler.clone(), room.clone());
-        // Called where it is awaited: what it returns is large, and moved it would be copied.
-        async move {
-            let response = handler.handle(&mut arrival).await.map(|body| {
-                busy.may_repeat(arrival.may_repeat);
-                Tracked::new(body, room, busy)
-            });
-            Ok::<_, std::convert::Infallible>(response)
-        }
-    });
-    let stream = Rc::new(RefCell::new(stream));
-    let connection = door.builder.serve_connection(Noting::wrap(stream.clone(), slot.clone(), asked), service);
-    if let Err(error) = until_ended(connection, &stream, &slot).await {
-        tracing::debug!(%error, %peer, "connection failed");
-    }
-    drop(leaving);
-}
-
-/// Drives a connection until it is over, its client has gone, or its slot says that it is to end.
-async fn until_ended<H, S, B>(
-    connection: http1::Connection<Watched<H>, S>,
-    stream: &Shared,
-    slot: &Slot,
-) -> hyper::Result<()>
-where
-    H: Handler,
-    S: hyper::service::HttpService<Incoming, ResBody = B>,
-    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    B: Body + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    let mut connection = pin!(connection);
-    let mut told = false;
-    poll_fn(|cx| {
-        loop {
-            let last = match slot.poll_end(cx) {
-                Some(End::Now(_)) => return Poll::Ready(Ok(())),
-                Some(End::AfterRequest) => !told,
-                None => false,
-            };
-            if last && slot.is_busy() {
-                told = true;
-                connection.as_mut().graceful_shutdown();
-            } else if last && !stream::has_more(stream) {
-                return Poll::Ready(Ok(()));
-            }
-            let polled = connection.as_mut().poll(cx);
-            if polled.is_pending() && stream::poll_gone(stream, slot, cx).is_ready() {
-                return Poll::Ready(Ok(()));
-            }
-            // The last request may have begun just now, or be over already.
-            let waits = !slot.is_busy() && last && stream::has_more(stream);
-            if polled.is_ready() || !last || told || waits {
-                return polled;
-            }
-        }
-    })
-    .await
-}
-
-/// Takes a connection off the register however its task ends, and gives its place back.
-struct Leaving {
-    connections: Rc<Connections>,
-    index: usize,
-    _place: Place,
-}
-
-impl Drop for Leaving {
-    fn drop(&mut self) {
-        self.connections.leave(self.index);
-    }
-}
-
-/// A response body; the request is under way until it is dropped.
-///
-/// Bodies are large, and the HTTP library moves them several times. So they stay in the room that their connection has
-/// for one, and this is only the key to it.
-struct Tracked<B> {
-    room: Rc<RefCell<Option<B>>>,
-    _busy: Busy,
-}
-
-impl<B> Tracked<B> {
-    fn new(body: B, room: Rc<RefCell<Option<B>>>, busy: Busy) -> Self {
-        *room.borrow_mut() = Some(body);
-        Self { room, _busy: busy }
-    }
-}
-
-impl<B> Drop for Tracked<B> {
-    fn drop(&mut self) {
-        *self.room.borrow_mut() = None;
-    }
-}
-
-impl<B: Body + Unpin> Body for Tracked<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        match &mut *self.room.borrow_mut() {
-            Some(body) => Pin::new(body).poll_frame(cx),
-            None => Poll::Ready(None),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.room.borrow().as_ref().is_none_or(Body::is_end_stream)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.room.borrow().as_ref().map_or_else(SizeHint::default, Body::size_hint)
     }
 }
 

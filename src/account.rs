@@ -116,8 +116,8 @@ pub struct Requests {
 pub struct Line {
     /// The client's address.
     pub client: IpAddr,
-    /// The method.
-    pub method: Method,
+    /// The method, if it is known.
+    pub method: Option<Method>,
     /// The host asked for.
     pub host: String,
     /// The path, without the query.
@@ -128,6 +128,14 @@ pub struct Line {
     pub held_micros: Option<u64>,
     /// How much of a body went out so far.
     pub bytes: u64,
+}
+
+impl Line {
+    /// Of a client of whose request nothing else is known.
+    pub fn new(client: IpAddr) -> Self {
+        let (host, path) = (String::new(), String::new());
+        Self { client, method: None, host, path, limit: None, held_micros: None, bytes: 0 }
+    }
 }
 
 /// Where one worker counts the requests of one route.
@@ -180,7 +188,7 @@ impl Book {
         if let Some(line) = line.filter(is_written) {
             tracing::info!(
                 client = %line.client,
-                method = %line.method,
+                method = line.method.as_ref().map(Method::as_str),
                 host = line.host,
                 path = line.path,
                 route = route.name,
@@ -319,6 +327,14 @@ impl Content {
 pub struct Settled {
     content: Content,
     account: Account,
+}
+
+impl Settled {
+    /// The client has taken nothing of it for too long, and gets no more.
+    pub fn stalled(&mut self) {
+        self.account.outcome = Outcome::Abandoned;
+        self.account.reason = Some(Reason::BodyTimeout);
+    }
 }
 
 impl Body for Content {

@@ -13,8 +13,8 @@ use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode, header};
 use http_body::Body;
 
-use crate::accept::{Arrival, Handler};
-use crate::account::{Account, Content, Line, Outcome, Settled};
+use crate::accept::{Arrival, Handler, Refusal};
+use crate::account::{Account, Content, End, Line, Outcome, Settled};
 use crate::clock::{self, Time};
 use crate::config::{AccessLog, OnError};
 use crate::decide::{self, Case, Decision, Opinion, Standing};
@@ -80,6 +80,20 @@ impl Handler for Caller {
     fn repeats(&self, now: Time) -> bool {
         let (repeat, last) = (self.repeat.borrow(), self.last_refusal.borrow());
         repeat.as_ref().is_some_and(|repeat| repeat.serve(&self.worker, &last, now))
+    }
+
+    fn refused(&self, refusal: &Refusal) -> Vec<u8> {
+        let Refusal { status, reason, took } = *refusal;
+        let gateway = self.worker.snapshots.current();
+        // Nothing of its head is believed, so the client is the peer.
+        let line = (gateway.access_log != AccessLog::Off).then(|| Line::new(self.peer));
+        let end = End { outcome: Outcome::Refused, reason: Some(reason), status: Some(status) };
+        gateway.book(None).close(end, clock::micros(took), line.as_ref());
+        respond::refused(status, reason, clock::now())
+    }
+
+    fn stalled(&self, response: &mut Settled) {
+        response.stalled();
     }
 }
 
@@ -234,13 +248,10 @@ pub fn refuse(
 fn open(gateway: &Snapshot, route: Option<usize>, now: Time, client: Client, head: &Parts, host: &str) -> Account {
     let line = (gateway.access_log != AccessLog::Off).then(|| {
         Box::new(Line {
-            client: client.address,
-            method: head.method.clone(),
+            method: Some(head.method.clone()),
             host: host.to_owned(),
             path: head.uri.path().to_owned(),
-            limit: None,
-            held_micros: None,
-            bytes: 0,
+            ..Line::new(client.address)
         })
     });
     Account::open(gateway.book(route).clone(), now, &head.method, line)

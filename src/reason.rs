@@ -19,7 +19,7 @@ pub enum Reason {
     ReadTimeout,
     /// The upstream's connection ended in the middle of a response.
     Truncated,
-    /// The client sent nothing more of its body for too long.
+    /// The client sent nothing more of its body, or took nothing of the response, for too long.
     BodyTimeout,
     /// The client's body is larger than it may be.
     MaxBodySize,
@@ -27,11 +27,17 @@ pub enum Reason {
     BadBody,
     /// The client gave what a limit decides by more than once, or spelled it so that servers read it differently.
     AmbiguousKey,
+    /// What the client sent is no head of a request.
+    BadHead,
+    /// The head of the request is too large, or has too many fields.
+    MaxHeaderSize,
+    /// The head of the request did not come in time.
+    HeaderTimeout,
 }
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::Connect,
         Self::ConnectTimeout,
         Self::Timeout,
@@ -43,6 +49,9 @@ impl Reason {
         Self::MaxBodySize,
         Self::BadBody,
         Self::AmbiguousKey,
+        Self::BadHead,
+        Self::MaxHeaderSize,
+        Self::HeaderTimeout,
     ];
 
     /// As logs and metrics say it.
@@ -59,6 +68,9 @@ impl Reason {
             Self::MaxBodySize => "max_body_size",
             Self::BadBody => "bad_body",
             Self::AmbiguousKey => "ambiguous_key",
+            Self::BadHead => "bad_head",
+            Self::MaxHeaderSize => "max_header_size",
+            Self::HeaderTimeout => "header_timeout",
         }
     }
 
@@ -72,7 +84,13 @@ impl Reason {
             | Self::BadResponse
             | Self::ReadTimeout
             | Self::Truncated => true,
-            Self::BodyTimeout | Self::MaxBodySize | Self::BadBody | Self::AmbiguousKey => false,
+            Self::BodyTimeout
+            | Self::MaxBodySize
+            | Self::BadBody
+            | Self::AmbiguousKey
+            | Self::BadHead
+            | Self::MaxHeaderSize
+            | Self::HeaderTimeout => false,
         }
     }
 }

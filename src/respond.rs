@@ -6,11 +6,15 @@ mod policy;
 pub mod limits;
 
 use std::collections::BTreeSet;
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
 use serde::Serialize;
+
+use crate::clock::Time;
+use crate::reason::Reason;
 
 /// A response whose body is at hand.
 pub type Answer = Response<Full<Bytes>>;
@@ -52,6 +56,24 @@ pub fn unrouted(allowed: &BTreeSet<&str>) -> Answer {
 pub fn last(mut answer: Answer) -> Answer {
     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     answer
+}
+
+/// The answer to what never became a request, as it goes out: no HTTP library sends it. The last on its connection.
+pub fn refused(status: StatusCode, reason: Reason, now: Time) -> Vec<u8> {
+    let detail = match reason {
+        Reason::HeaderTimeout => "The head of the request did not come in time.",
+        Reason::MaxHeaderSize => "The head of the request is too large.",
+        _ => "This is not an HTTP/1.1 request.",
+    };
+    let body = document(status, "about:blank", detail, &[]);
+    let (title, length) = (status.canonical_reason().unwrap_or_default(), body.len());
+    let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(now.seconds()));
+    let head = format!(
+        "HTTP/1.1 {} {title}\r\ncontent-type: application/problem+json\r\nconnection: close\r\n\
+         content-length: {length}\r\ndate: {date}\r\n\r\n",
+        status.as_u16()
+    );
+    [head.as_bytes(), &body].concat()
 }
 
 /// A short text.

@@ -48,6 +48,8 @@ pub struct ConnectionLimits {
     exhausted: Reported,
     /// Idle connections that made room.
     made_room: AtomicU64,
+    /// Connections whose client did not read.
+    stalled: AtomicU64,
 }
 
 /// Something that happens often at the same time: each is counted, and a line a second tells of them.
@@ -90,6 +92,8 @@ pub struct ConnectionCounts {
     pub refused: u64,
     /// How many idle ones were closed to make room.
     pub made_room: u64,
+    /// How many were ended because the client took nothing of what was sent to it.
+    pub stalled: u64,
     /// How often none could be accepted for want of file handles or memory.
     pub exhausted: u64,
 }
@@ -109,6 +113,7 @@ impl ConnectionLimits {
             refused: Reported::default(),
             exhausted: Reported::default(),
             made_room: AtomicU64::new(0),
+            stalled: AtomicU64::new(0),
         }
     }
 
@@ -125,6 +130,7 @@ impl ConnectionLimits {
             most: self.most(),
             refused: self.refused.count.load(Ordering::Relaxed),
             made_room: self.made_room.load(Ordering::Relaxed),
+            stalled: self.stalled.load(Ordering::Relaxed),
             exhausted: self.exhausted.count.load(Ordering::Relaxed),
         }
     }
@@ -197,6 +203,11 @@ impl ConnectionLimits {
     pub(super) fn unclaim(&self) {
         self.made_room.fetch_sub(1, Ordering::Relaxed);
         self.wanted.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A connection is ended because its client does not read.
+    pub(super) fn stalled(&self) {
+        self.stalled.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A connection could not be accepted for want of file handles or memory.

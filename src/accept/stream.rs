@@ -14,9 +14,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::Handler;
-use super::connections::Slot;
 use super::framing::Follower;
 use super::recording::Recording;
+use super::slot::Slot;
 use crate::clock;
 use crate::socket::{poll_receive, poll_send};
 
@@ -139,7 +139,7 @@ impl<H: Handler> AsyncRead for Noting<H> {
         if !received.is_empty() {
             let whole = this.follower.follow(received);
             this.recording.received(received, whole);
-            this.slot.received(this.follower.is_ambiguous(), this.recording.is_on());
+            this.slot.received(&this.follower, this.recording.is_on());
             // Its request may be on its way to an upstream, which must not take what came for the whole of it. A request
             // whose head is in what came is refused by its handler.
             if in_body && this.follower.is_ambiguous() {

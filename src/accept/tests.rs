@@ -56,6 +56,12 @@ impl Handler for Numbering {
         answer
     }
 
+    fn refused(&self, _: &Refusal) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn stalled(&self, _: &mut Full<Bytes>) {}
+
     fn repeats(&self, _: Time) -> bool {
         self.0.asked.set(self.0.asked.get() + 1);
         self.0.repeats.get()

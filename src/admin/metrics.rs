@@ -122,7 +122,7 @@ fn durations(route: &RouteTally) -> Vec<Metric> {
     Outcome::ALL.into_iter().filter_map(of).collect()
 }
 
-fn connections(counts: ConnectionCounts) -> [MetricFamily; 5] {
+fn connections(counts: ConnectionCounts) -> [MetricFamily; 6] {
     let counted = |name: &str, help: &str, count: u64| family(name, help, MetricType::COUNTER, [counter(count, &[])]);
     [
         family(
@@ -146,6 +146,11 @@ fn connections(counts: ConnectionCounts) -> [MetricFamily; 5] {
             "gateway_connections_evicted_total",
             "Idle connections that were closed to make room for others, because max_connections were open.",
             counts.made_room,
+        ),
+        counted(
+            "gateway_connections_stalled_total",
+            "Connections that were ended because the client took nothing of what was sent to it for body_timeout.",
+            counts.stalled,
         ),
         counted(
             "gateway_accept_failures_total",

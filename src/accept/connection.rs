@@ -1,0 +1,248 @@
+//! One connection from its first byte to its last: the HTTP library is driven, and ended where it would wait for ever.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{Shutdown, SocketAddr};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Request, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use socket2::SockRef;
+use tokio::net::TcpStream;
+
+use super::connections::Connections;
+use super::limits::Place;
+use super::slot::{Busy, Cause, End, Slot};
+use super::stream::{self, Noting, Shared, Watched};
+use super::{Arrival, Door, Handler, Refusal};
+use crate::reason::Reason;
+
+/// Serves one connection to its end.
+pub(super) async fn serve<C, H>(
+    stream: TcpStream,
+    peer: SocketAddr,
+    door: Door<C>,
+    (leaving, slot): (Leaving, Rc<Slot>),
+) where
+    C: Fn(SocketAddr) -> H + Clone + 'static,
+    H: Handler,
+{
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let requests = slot.clone();
+    let handler = Rc::new((door.connected)(peer));
+    let asked = handler.clone();
+    let room = Rc::new(RefCell::new(None));
+    let response = room.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (head, body) = request.into_parts();
+        let body = (!body.is_end_stream()).then_some(body);
+        let (is_ambiguous, is_kept) = (requests.is_ambiguous(), requests.is_kept());
+        let mut arrival = Arrival { head, body, is_ambiguous, is_kept, may_repeat: false };
+        let busy = requests.begin();
+        let (handler, room) = (handler.clone(), room.clone());
+        // Called where it is awaited: what it returns is large, and moved it would be copied.
+        async move {
+            let response = handler.handle(&mut arrival).await.map(|body| {
+                busy.may_repeat(arrival.may_repeat);
+                Tracked::new(body, room, busy)
+            });
+            Ok::<_, std::convert::Infallible>(response)
+        }
+    });
+    let stream = Rc::new(RefCell::new(stream));
+    let watched = Noting::wrap(stream.clone(), slot.clone(), asked.clone());
+    {
+        let mut connection = pin!(door.builder.serve_connection(watched, service));
+        // What it holds of a request is dropped after this.
+        match until_ended(connection.as_mut(), &stream, &slot).await {
+            Ended::Closed | Ended::Cut(Cause::Idle | Cause::Gone) => {}
+            Ended::Cut(Cause::SlowHead) => {
+                refuse(&*asked, &stream, &slot, (StatusCode::REQUEST_TIMEOUT, Reason::HeaderTimeout));
+            }
+            Ended::Cut(Cause::NotReading) => {
+                door.limits.stalled();
+                tracing::debug!(%peer, "the client takes nothing of what is sent to it");
+                if let Some(response) = &mut *response.borrow_mut() {
+                    asked.stalled(response);
+                }
+            }
+            Ended::Failed(error) => match refusal(&error) {
+                Some(why) => refuse(&*asked, &stream, &slot, why),
+                None => tracing::debug!(%error, %peer, "connection failed"),
+            },
+        }
+    }
+    if let Some(stream) = Rc::into_inner(stream)
+        && !slot.is_unsent()
+    {
+        linger(stream.into_inner(), slot.is_in_body()).await;
+    }
+    drop(leaving);
+}
+
+/// How a connection ended.
+enum Ended {
+    /// By itself.
+    Closed,
+    /// With an error.
+    Failed(hyper::Error),
+    /// By us.
+    Cut(Cause),
+}
+
+/// Drives a connection until it is over, its client has gone, or its slot says that it is to end.
+async fn until_ended<H, S, B>(
+    mut connection: Pin<&mut http1::Connection<Watched<H>, S>>,
+    stream: &Shared,
+    slot: &Slot,
+) -> Ended
+where
+    H: Handler,
+    S: hyper::service::HttpService<Incoming, ResBody = B>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: Body + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut told = false;
+    poll_fn(|cx| {
+        loop {
+            let last = match slot.poll_end(cx) {
+                Some(End::Now(cause)) => return Poll::Ready(Ended::Cut(cause)),
+                Some(End::AfterRequest) => !told,
+                None => false,
+            };
+            if last && slot.is_busy() {
+                told = true;
+                connection.as_mut().graceful_shutdown();
+            } else if last && !stream::has_more(stream) {
+                return Poll::Ready(Ended::Closed);
+            }
+            let polled = connection.as_mut().poll(cx);
+            if polled.is_pending() && stream::poll_gone(stream, slot, cx).is_ready() {
+                return Poll::Ready(Ended::Cut(Cause::Gone));
+            }
+            // The last request may have begun just now, or be over already.
+            let waits = !slot.is_busy() && last && stream::has_more(stream);
+            if polled.is_ready() || !last || told || waits {
+                return polled.map(|ended| ended.map_or_else(Ended::Failed, |()| Ended::Closed));
+            }
+        }
+    })
+    .await
+}
+
+/// What the HTTP library answers what is no request, if the error is one of these.
+fn refusal(error: &hyper::Error) -> Option<(StatusCode, Reason)> {
+    if error.is_parse_too_large() {
+        // The library does not tell apart whether it is the target or the fields, but says so.
+        let target = error.to_string().starts_with("URI");
+        let status = if target { StatusCode::URI_TOO_LONG } else { StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE };
+        Some((status, Reason::MaxHeaderSize))
+    } else {
+        error.is_parse().then_some((StatusCode::BAD_REQUEST, Reason::BadHead))
+    }
+}
+
+/// Has something accounted for that never became a request, and answers it if that has not been done.
+fn refuse<H: Handler>(handler: &H, stream: &Shared, slot: &Slot, (status, reason): (StatusCode, Reason)) {
+    let answer = handler.refused(&Refusal { status, reason, took: slot.age() });
+    if !slot.is_answered() && !slot.is_unsent() {
+        // What the system does not take at once, of so little, a client would not read either.
+        let _ = stream.borrow().try_write(&answer);
+    }
+}
+
+/// A client that is still sending when we close has its connection reset, and may lose the answer with it. So what it
+/// sends is read and thrown away for a while, until it has seen that we send no more.
+async fn linger(stream: TcpStream, is_in_body: bool) {
+    const LONGEST: Duration = Duration::from_secs(2);
+    let socket = SockRef::from(&stream);
+    let has_more = || socket.peek(&mut [MaybeUninit::uninit()]).is_ok_and(|bytes| bytes > 0);
+    if !is_in_body && !has_more() {
+        return;
+    }
+    let _ = socket.shutdown(Shutdown::Write);
+    let mut scrap = [0; 4096];
+    let read = async {
+        while stream.readable().await.is_ok() {
+            match stream.try_read(&mut scrap) {
+                Ok(0) => return,
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
+                _ => {}
+            }
+        }
+    };
+    let _ = tokio::time::timeout(LONGEST, read).await;
+}
+
+/// Takes a connection off the register however its task ends, and gives its place back.
+pub(super) struct Leaving {
+    connections: Rc<Connections>,
+    index: usize,
+    _place: Place,
+}
+
+impl Leaving {
+    /// The connection that the register has at this index.
+    pub(super) fn new(connections: Rc<Connections>, index: usize, place: Place) -> Self {
+        Self { connections, index, _place: place }
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.connections.leave(self.index);
+    }
+}
+
+/// A response body; the request is under way until it is dropped.
+///
+/// Bodies are large, and the HTTP library moves them several times. So they stay in the room that their connection has
+/// for one, and this is only the key to it.
+struct Tracked<B> {
+    room: Rc<RefCell<Option<B>>>,
+    _busy: Busy,
+}
+
+impl<B> Tracked<B> {
+    fn new(body: B, room: Rc<RefCell<Option<B>>>, busy: Busy) -> Self {
+        *room.borrow_mut() = Some(body);
+        Self { room, _busy: busy }
+    }
+}
+
+impl<B> Drop for Tracked<B> {
+    fn drop(&mut self) {
+        *self.room.borrow_mut() = None;
+    }
+}
+
+impl<B: Body + Unpin> Body for Tracked<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        match &mut *self.room.borrow_mut() {
+            Some(body) => Pin::new(body).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.room.borrow().as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.room.borrow().as_ref().map_or_else(SizeHint::default, Body::size_hint)
+    }
+}

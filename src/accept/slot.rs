@@ -1,0 +1,306 @@
+//! What one connection is doing, in a few words that its task and its requests write and the register reads.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use super::connections::Connections;
+use super::framing::Follower;
+use crate::config::Server;
+
+/// Milliseconds since the register was made, as of its last tick.
+pub(super) type Coarse = u64;
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing has come yet.
+    Fresh,
+    /// Part of a request head has come.
+    Head,
+    /// A request is under way.
+    Busy,
+    /// Between requests.
+    Idle,
+}
+
+/// How a connection is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// After the request under way, or one that has come and is not read yet.
+    AfterRequest,
+    /// At once, for this.
+    Now(Cause),
+}
+
+/// Why a connection ends at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// A request head began to come, and did not end in time.
+    SlowHead,
+    /// Nothing was under way.
+    Idle,
+    /// The client takes nothing of what is sent to it.
+    NotReading,
+    /// The client has gone away.
+    Gone,
+}
+
+/// The state of one connection, shared by its task, its requests and the register.
+#[derive(Debug)]
+pub(super) struct Slot {
+    phase: Cell<Phase>,
+    /// When the phase began.
+    since: Cell<Coarse>,
+    end: Cell<Option<End>>,
+    ambiguous: Cell<bool>,
+    /// Whether more of a body is to come.
+    in_body: Cell<bool>,
+    /// Whether bytes wait that nobody has read: then the end cannot be seen behind them.
+    unread: Cell<bool>,
+    /// Since when the client has yet to take what is to be sent.
+    unsent: Cell<Option<Coarse>>,
+    /// Whether anything has gone out since the last request began to come, or was handed on.
+    answered: Cell<bool>,
+    /// When it was seen that the client sends no more, or when the request began that came before.
+    closed_at: Cell<Option<Coarse>>,
+    /// Whether the bytes of the request are kept.
+    kept: Cell<bool>,
+    /// Whether the last answer might be given again.
+    may_repeat: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+    register: Rc<Connections>,
+}
+
+/// How long a client that sends no more waits for the beginning of its answer. It may have gone away altogether, which
+/// looks the same until something is sent to it.
+const HALF_CLOSED: Duration = Duration::from_secs(1);
+
+/// How long a connection may be in one state, in the register's time.
+pub(super) struct Patience {
+    header: Coarse,
+    idle: Coarse,
+    body: Coarse,
+    half_closed: Coarse,
+}
+
+impl Patience {
+    /// What is configured, when it is looked at once a `tick`.
+    pub(super) fn new(server: &Server, tick: Duration) -> Self {
+        // One tick more: the first one has partly passed when a state begins.
+        let coarse = |limit: Duration| u64::try_from((limit + tick).as_millis()).unwrap_or(u64::MAX);
+        Self {
+            header: coarse(server.header_timeout),
+            idle: coarse(server.idle_timeout),
+            body: coarse(server.body_timeout),
+            half_closed: coarse(HALF_CLOSED),
+        }
+    }
+}
+
+impl Slot {
+    /// A connection of this register, of which nothing has come yet.
+    pub(super) fn new(register: Rc<Connections>) -> Self {
+        Self {
+            phase: Cell::new(Phase::Fresh),
+            since: Cell::new(register.now()),
+            end: Cell::new(None),
+            ambiguous: Cell::new(false),
+            in_body: Cell::new(false),
+            unread: Cell::new(false),
+            unsent: Cell::new(None),
+            answered: Cell::new(false),
+            closed_at: Cell::new(None),
+            kept: Cell::new(false),
+            may_repeat: Cell::new(false),
+            waker: RefCell::new(None),
+            register,
+        }
+    }
+
+    /// When it began what it is doing.
+    pub(super) fn since(&self) -> Coarse {
+        self.since.get()
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.phase.set(phase);
+        self.since.set(self.register.now());
+    }
+
+    /// Ends the connection if it has waited for its client for too long.
+    pub(super) fn look(&self, patience: &Patience, now: Coarse) {
+        let over = |since: Coarse, limit: Coarse| now - since >= limit;
+        let unsent = self.unsent.get();
+        let cause = match self.phase.get() {
+            _ if unsent.is_some_and(|since| over(since, patience.body)) => Cause::NotReading,
+            Phase::Fresh if over(self.since.get(), patience.header) => Cause::Idle,
+            Phase::Head if over(self.since.get(), patience.header) => Cause::SlowHead,
+            Phase::Idle if unsent.is_none() && over(self.since.get(), patience.idle) => Cause::Idle,
+            Phase::Busy => {
+                let Some(since) = self.closed_at.get() else { return };
+                // Once its answer has begun the client gets all of it, unless its connection turns out to be gone.
+                if self.answered.get() {
+                    self.wake();
+                    return;
+                }
+                if !over(since, patience.half_closed) {
+                    return;
+                }
+                Cause::Gone
+            }
+            _ => return,
+        };
+        self.end(End::Now(cause));
+    }
+
+    /// Whether nothing is under way, nor has begun to come.
+    pub(super) fn is_idle(&self) -> bool {
+        self.end.get().is_none() && matches!(self.phase.get(), Phase::Fresh | Phase::Idle) && !self.is_unsent()
+    }
+
+    /// Bytes have come from the client, that `follower` has followed; `kept` if they are a request that is kept.
+    pub(super) fn received(&self, follower: &Follower, kept: bool) {
+        self.ambiguous.set(follower.is_ambiguous());
+        self.in_body.set(follower.is_in_body());
+        self.kept.set(kept);
+        self.unread.set(false);
+        if matches!(self.phase.get(), Phase::Fresh | Phase::Idle) {
+            self.enter(Phase::Head);
+            self.answered.set(false);
+        }
+    }
+
+    /// Whether more of a body is to come.
+    pub(super) fn is_in_body(&self) -> bool {
+        self.in_body.get()
+    }
+
+    /// Whether anything has gone out since the last request began to come.
+    pub(super) fn is_answered(&self) -> bool {
+        self.answered.get()
+    }
+
+    /// How long the connection has been doing what it does.
+    pub(super) fn age(&self) -> Duration {
+        Duration::from_millis(self.register.now() - self.since.get())
+    }
+
+    /// Whether a head on this connection could be read in two ways.
+    pub(super) fn is_ambiguous(&self) -> bool {
+        self.ambiguous.get()
+    }
+
+    /// Whether the request that came last is kept.
+    pub(super) fn is_kept(&self) -> bool {
+        self.kept.get()
+    }
+
+    /// Bytes have gone to the client, or have to wait for it.
+    pub(super) fn sent(&self, all: bool) {
+        if !all {
+            // Whatever goes out ends the wait.
+            self.unsent.set(self.unsent.get().or(Some(self.register.now())));
+            return;
+        }
+        self.unsent.set(None);
+        self.answered.set(true);
+        // The last of a response is on its way after its request is over: that is not idle time.
+        if self.phase.get() == Phase::Idle {
+            self.enter(Phase::Idle);
+        }
+    }
+
+    /// Whether the client has yet to take what is to be sent.
+    pub(super) fn is_unsent(&self) -> bool {
+        self.unsent.get().is_some()
+    }
+
+    /// Whether a request has begun to come, is under way, or its response is not all sent.
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_unsent() || matches!(self.phase.get(), Phase::Head | Phase::Busy)
+    }
+
+    /// Whether it would be seen if the client went away now, which matters while a request is under way.
+    pub(super) fn is_watched(&self) -> bool {
+        self.phase.get() == Phase::Busy && !self.unread.get()
+    }
+
+    /// The client sends no more; whether it still takes an answer is not known.
+    pub(super) fn half_closed(&self) {
+        self.closed_at.set(Some(self.register.now()));
+    }
+
+    /// Whether it is known that the client sends no more.
+    pub(super) fn is_half_closed(&self) -> bool {
+        self.closed_at.get().is_some()
+    }
+
+    /// Bytes have come that nobody reads yet.
+    pub(super) fn unread(&self) {
+        self.unread.set(true);
+    }
+
+    /// A request has begun; it is over when what is returned is dropped.
+    pub(super) fn begin(self: &Rc<Self>) -> Busy {
+        self.enter(Phase::Busy);
+        self.answered.set(false);
+        if self.is_half_closed() {
+            // It came with an earlier one. Each has its time.
+            self.half_closed();
+        }
+        Busy(self.clone())
+    }
+
+    /// Between requests, whether the last answer might be given again.
+    pub(super) fn may_repeat(&self) -> Option<bool> {
+        (self.phase.get() == Phase::Idle).then(|| self.may_repeat.get())
+    }
+
+    /// Whether the connection is to end.
+    pub(super) fn is_ending(&self) -> bool {
+        self.end.get().is_some()
+    }
+
+    pub(super) fn end(&self, end: End) {
+        self.end.set(Some(end));
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// How the connection is to end, if it is; wakes the task when that changes.
+    pub(super) fn poll_end(&self, cx: &Context<'_>) -> Option<End> {
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
+        }
+        self.end.get()
+    }
+}
+
+/// A request under way.
+#[derive(Debug)]
+pub(super) struct Busy(Rc<Slot>);
+
+impl Busy {
+    /// Its answer might be given again, or not.
+    pub(super) fn may_repeat(&self, may_repeat: bool) {
+        self.0.may_repeat.set(may_repeat);
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let slot = &self.0;
+        slot.enter(Phase::Idle);
+        if slot.register.is_wanted() {
+            slot.end(End::AfterRequest);
+        }
+    }
+}

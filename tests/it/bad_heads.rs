@@ -1,0 +1,149 @@
+//! What never becomes a request: each is answered, and is in the access log and the metrics with its reason.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::harness::{Client, Gateway, alone};
+
+const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
+
+/// The line of the request that was refused for this.
+#[track_caller]
+fn line(gateway: &Gateway, reason: &str) -> Value {
+    gateway.wait_log(reason, |line| line["message"] == "request" && line["reason"] == reason)
+}
+
+/// Fails unless it is counted once and logged as refused with this status.
+#[track_caller]
+fn accounted(gateway: &Gateway, status: u16, reason: &str) {
+    let line = line(gateway, reason);
+    assert_eq!((&line["status"], &line["outcome"]), (&status.into(), &"refused".into()), "{line}");
+    assert_eq!((&line["client"], &line["route"]), (&"127.0.0.1".into(), &"none".into()), "{line}");
+    let metrics = gateway.admin("/metrics").text().to_owned();
+    let request = "gateway_requests_total{route=\"none\",outcome=\"refused\",status=\"4xx\"} 1";
+    assert!(metrics.lines().any(|line| line == request), "{metrics}");
+    let failure = format!("gateway_request_failures_total{{route=\"none\",reason=\"{reason}\"}} 1");
+    assert!(metrics.lines().any(|line| line == failure), "no {failure} in {metrics}");
+}
+
+#[test]
+fn what_is_no_http_is_accounted_for() {
+    let requests: [&[u8]; 4] = [
+        b"garbage\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX-Folded: a\r\n b\r\n\r\n",
+        // HTTP/2 with prior knowledge.
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+    ];
+    for request in requests {
+        let gateway = Gateway::start(FIXED);
+        let mut client = gateway.client();
+        client.send(request);
+        assert_eq!(client.response(false).status, 400, "{:?}", String::from_utf8_lossy(request));
+        assert!(client.closed().is_empty());
+        accounted(&gateway, 400, "bad_head");
+    }
+}
+
+#[test]
+fn after_a_request_too() {
+    let gateway = Gateway::start(FIXED);
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\ngarbage\r\n\r\n");
+    assert_eq!([client.response(false).status, client.response(false).status], [200, 400]);
+    accounted(&gateway, 400, "bad_head");
+}
+
+#[test]
+fn a_head_that_is_too_large_is_accounted_for() {
+    let gateway = Gateway::with_server("max_header_size = \"16KiB\"", FIXED);
+    let mut client = gateway.client();
+    client.send(format!("GET / HTTP/1.1\r\nHost: a\r\nX-Long: {}\r\n\r\n", "x".repeat(17_000)));
+    assert_eq!(client.response(false).status, 431);
+    accounted(&gateway, 431, "max_header_size");
+}
+
+#[test]
+fn a_target_that_is_too_long_is_accounted_for() {
+    let gateway = Gateway::with_server("max_header_size = \"256KiB\"", FIXED);
+    let mut client = gateway.client();
+    client.send(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(70_000)));
+    assert_eq!(client.response(false).status, 414);
+    accounted(&gateway, 414, "max_header_size");
+}
+
+#[test]
+fn more_fields_than_are_read_are_accounted_for() {
+    let gateway = Gateway::start(FIXED);
+    let mut client = gateway.client();
+    client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X-Field: 1\r\n".repeat(100)));
+    assert_eq!(client.response(false).status, 431);
+    accounted(&gateway, 431, "max_header_size");
+}
+
+#[test]
+fn a_head_that_does_not_come_in_time_is_answered_and_accounted_for() {
+    let _alone = alone();
+    let gateway = Gateway::with_server("header_timeout = \"500ms\"", FIXED);
+    let mut client = gateway.client();
+    assert_eq!(client.get("/").status, 200);
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nX-Slow: ");
+    let begun = Instant::now();
+    client.response(false).expect_problem(408);
+    assert!(begun.elapsed() > Duration::from_millis(400), "{:?}", begun.elapsed());
+    assert!(client.closed().is_empty());
+    accounted(&gateway, 408, "header_timeout");
+    let micros = line(&gateway, "header_timeout")["micros"].as_u64().unwrap();
+    assert!((400_000..5_000_000).contains(&micros), "{micros}");
+}
+
+#[test]
+fn a_reload_shortens_the_wait_for_heads_that_have_begun() {
+    let gateway = Gateway::with_server("header_timeout = \"1h\"", FIXED);
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n");
+    gateway.reload("header_timeout = \"100ms\"", FIXED);
+    client.response(false).expect_problem(408);
+}
+
+#[test]
+fn a_head_that_drips_is_answered() {
+    let _alone = alone();
+    let gateway = Gateway::with_server("header_timeout = \"500ms\"", FIXED);
+    let mut client = gateway.client();
+    let begun = Instant::now();
+    for byte in "GET / HTTP/1.1\r\nHost: a\r\nX-Slow: and so on, and so on".bytes().cycle() {
+        // Once it is answered this may fail.
+        if client.wire.write(&[byte]).is_err() || begun.elapsed() > Duration::from_secs(1) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    client.response(false).expect_problem(408);
+    accounted(&gateway, 408, "header_timeout");
+}
+
+#[test]
+fn who_never_sends_anything_is_told_nothing() {
+    let _alone = alone();
+    let gateway = Gateway::with_server("header_timeout = \"300ms\"", FIXED);
+    let mut client = gateway.client();
+    assert!(client.closed().is_empty(), "browsers open connections that they may not need");
+    assert!(!gateway.log().iter().any(|line| line.contains("\"request\"")), "{:?}", gateway.log());
+    assert_eq!(gateway.metric("gateway_requests_total"), None);
+}
+
+#[test]
+fn the_answer_reaches_a_client_that_is_still_sending() {
+    let gateway = Gateway::with_server("max_header_size = \"16KiB\"", FIXED);
+    for _ in 0..5 {
+        let mut client = Client::connect(gateway.http);
+        client.send("GET / HTTP/1.1\r\nHost: a\r\nX-Long: ");
+        // What nobody reads would have the connection reset, and the answer be lost.
+        for _ in 0..64 {
+            let _ = client.wire.write(&[b'x'; 16 << 10]);
+        }
+        assert_eq!(client.response(false).status, 431);
+    }
+}

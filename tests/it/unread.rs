@@ -1,0 +1,111 @@
+//! Clients that do not take what is sent to them: nothing waits for them for ever.
+
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+
+use crate::harness::{Gateway, Upstream, alone, until};
+
+const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// An upstream that sends without end, and tells when it cannot any more.
+fn endless() -> (Upstream, Arc<Mutex<Option<Instant>>>) {
+    let ended = Arc::new(Mutex::new(None));
+    let end = Arc::clone(&ended);
+    let up = Upstream::raw(move |mut wire, _| {
+        let _ = wire.head();
+        let _ = wire.write(b"HTTP/1.1 200 OK\r\n\r\n");
+        while wire.write(&[b'x'; 16 << 10]).is_ok() {}
+        *end.lock().unwrap() = Some(Instant::now());
+    });
+    (up, ended)
+}
+
+#[test]
+fn who_does_not_read_frees_the_upstream_and_its_place() {
+    let _alone = alone();
+    let (up, ended) = endless();
+    let limit = "[limits.l]\nkey = \"global\"\nmax_in_flight = 1\n";
+    let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\nlimits = [\"l\"]\n";
+    let gateway = Gateway::with_server("body_timeout = \"500ms\"", &format!("{limit}{}{route}", up.section()));
+    let mut client = gateway.client();
+    let begun = Instant::now();
+    client.send(ASK);
+    assert_eq!(client.try_head().unwrap().0.status, 200);
+    assert_eq!(gateway.client().get("/").status, 429, "its place is taken");
+    until("the upstream is left", Duration::from_secs(10), || ended.lock().unwrap().is_some());
+    let waited = ended.lock().unwrap().unwrap() - begun;
+    assert!((Duration::from_millis(450)..Duration::from_secs(5)).contains(&waited), "{waited:?}");
+    let line = gateway.wait_log("the request", |line| line["message"] == "request" && line["status"] == 200);
+    assert_eq!((&line["outcome"], &line["reason"]), (&"abandoned".into(), &"body_timeout".into()), "{line}");
+    assert_eq!(gateway.metric("gateway_request_failures_total"), Some(1.0));
+    assert_eq!(gateway.metric("gateway_connections_stalled_total"), Some(1.0));
+    let mut next = gateway.client();
+    next.send(ASK);
+    assert_eq!(next.try_head().unwrap().0.status, 200, "its place is free");
+}
+
+#[test]
+fn who_reads_slowly_gets_everything() {
+    let _alone = alone();
+    let body = "x".repeat(8 << 20);
+    let route = format!("[[routes]]\npath = \"/\"\nrespond = {{ status = 200, body = \"{body}\" }}\n");
+    let gateway = Gateway::with_server("body_timeout = \"1s\"", &route);
+    let mut client = gateway.client();
+    SockRef::from(client.wire.stream()).set_recv_buffer_size(64 << 10).unwrap();
+    client.send(ASK);
+    let (_, framing) = client.try_head().unwrap();
+    let (mut taken, begun) = (0, Instant::now());
+    client
+        .wire
+        .body(framing, &mut |piece| {
+            taken += piece.len();
+            std::thread::sleep(Duration::from_nanos(300 * piece.len() as u64));
+        })
+        .unwrap_or_else(|error| panic!("{error} after {taken} bytes"));
+    assert_eq!(taken, body.len());
+    assert!(begun.elapsed() > Duration::from_secs(2), "not slowly: {:?}", begun.elapsed());
+}
+
+#[test]
+fn who_asks_on_and_on_and_takes_no_answer_is_left() {
+    let _alone = alone();
+    let body = "x".repeat(64 << 10);
+    let route = format!("[[routes]]\npath = \"/\"\nrespond = {{ status = 200, body = \"{body}\" }}\n");
+    let gateway = Gateway::with_server("body_timeout = \"500ms\"", &route);
+    let mut client = gateway.client();
+    client.wire.stream().set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+    let before = gateway.memory("VmRSS");
+    let begun = Instant::now();
+    // Until the gateway reads no more, and then until it has ended the connection.
+    let mut over = false;
+    while !over && begun.elapsed() < Duration::from_secs(10) {
+        over = match client.wire.write(ASK.repeat(100).as_bytes()) {
+            Ok(()) => false,
+            Err(error) => !matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),
+        };
+    }
+    assert!(over, "it goes on for ever");
+    assert_eq!(gateway.metric("gateway_connections_stalled_total"), Some(1.0));
+    assert!(gateway.memory("VmHWM") - before < 16 << 20, "answers pile up");
+}
+
+#[test]
+fn a_client_that_stops_in_the_middle_of_a_body_frees_the_upstream() {
+    let _alone = alone();
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
+    let up = Upstream::raw(move |mut wire, _| {
+        let _ = wire.head();
+        wire.rest();
+        tell.lock().unwrap().send(()).unwrap();
+    });
+    let gateway = Gateway::with_server("body_timeout = \"500ms\"", &up.everything());
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nbegin");
+    client.response(false).expect_problem(408);
+    assert!(client.closed().is_empty());
+    told.recv_timeout(Duration::from_secs(10)).expect("the upstream is held for nobody");
+}
