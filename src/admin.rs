@@ -2,21 +2,25 @@
 
 pub mod metrics;
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
-use tokio::task::spawn_local;
+use tokio::task::{AbortHandle, spawn_local};
+use tokio::time::timeout;
 
 use crate::accept::ConnectionLimits;
 use crate::gateway::Kept;
@@ -43,8 +47,15 @@ pub struct View {
     pub refused: Counter,
 }
 
-/// Time to send a request head, so that a silent client does not hold a connection for ever.
-const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+/// Time to send a request head, and to wait for the next one.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// After so much time a connection takes no further request, and after so much more it is cut off.
+const LIFETIME: Duration = Duration::from_secs(60);
+const GRACE: Duration = Duration::from_secs(10);
+/// The most connections at once; the oldest makes room, so that whoever probes is always heard.
+const MOST_CONNECTIONS: usize = 32;
+/// A pause after an accept that failed for want of file handles or memory.
+const EXHAUSTED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Serves on this listener, for ever. Must run on a thread's local runtime.
 ///
@@ -53,15 +64,22 @@ const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 pub async fn serve(listener: std::net::TcpListener, view: Arc<View>) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     let view = Rc::new(view);
+    let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(MOST_CONNECTIONS);
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept an admin connection");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                tokio::time::sleep(EXHAUSTED_PAUSE).await;
                 continue;
             }
         };
+        open.retain(|connection| !connection.is_finished());
+        if open.len() == MOST_CONNECTIONS
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
         let view = view.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let answer = answer(&view, &request);
@@ -69,7 +87,21 @@ pub async fn serve(listener: std::net::TcpListener, view: Arc<View>) -> io::Resu
         });
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-        spawn_local(builder.serve_connection(TokioIo::new(stream), service));
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        open.push_back(spawn_local(converse(connection, LIFETIME, GRACE)).abort_handle());
+    }
+}
+
+/// Drives a connection, for so long at most: a client that does not read would hold it for ever.
+async fn converse<I, S>(connection: http1::Connection<I, S>, lifetime: Duration, grace: Duration)
+where
+    I: hyper::rt::Read + hyper::rt::Write + Unpin,
+    S: HttpService<Incoming, ResBody = Full<Bytes>, Error = Infallible>,
+{
+    let mut connection = pin!(connection);
+    if timeout(lifetime, connection.as_mut()).await.is_err() {
+        connection.as_mut().graceful_shutdown();
+        let _ = timeout(grace, connection).await;
     }
 }
 
@@ -89,5 +121,43 @@ fn answer(view: &View, request: &Request<Incoming>) -> Response<Full<Bytes>> {
             answer
         }
         _ => respond::problem(StatusCode::NOT_FOUND, "The admin listener has /healthz, /readyz and /metrics."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn connection(room: usize) -> (impl Future, tokio::io::DuplexStream) {
+        let (client, server) = tokio::io::duplex(room);
+        let large = || respond::text(StatusCode::OK, Bytes::from(vec![b'x'; 1 << 20]));
+        let service = service_fn(move |_: Request<Incoming>| async move { Ok::<_, Infallible>(large()) });
+        let connection = http1::Builder::new().serve_connection(TokioIo::new(server), service);
+        (converse(connection, Duration::from_millis(50), Duration::from_millis(50)), client)
+    }
+
+    #[tokio::test]
+    async fn who_does_not_read_is_cut_off() {
+        let (served, mut client) = connection(1024);
+        client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let begun = Instant::now();
+        served.await;
+        assert!(begun.elapsed() >= Duration::from_millis(100));
+    }
+
+    #[tokio::test]
+    async fn who_reads_gets_what_is_under_way_and_no_more() {
+        let (served, mut client) = connection(2 << 20);
+        let ask = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        client.write_all(ask).await.unwrap();
+        served.await;
+        // The end has come to who asks again.
+        let _ = client.write_all(ask).await;
+        let mut all = Vec::new();
+        client.read_to_end(&mut all).await.unwrap();
+        assert_eq!(all.windows(12).filter(|text| text == b"HTTP/1.1 200").count(), 1);
     }
 }

@@ -5,6 +5,7 @@
 mod access;
 mod accuracy;
 mod actions;
+mod admin_connections;
 mod ambiguous_keys;
 mod bad_heads;
 mod bodies;

@@ -1,0 +1,25 @@
+//! The admin listener's connections: whoever probes is heard, however many others there are.
+
+use std::fs::read_dir;
+use std::time::Duration;
+
+use crate::harness::{Client, Gateway, until};
+
+const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
+
+#[test]
+fn silent_ones_make_room() {
+    let gateway = Gateway::start(FIXED);
+    let handles = || read_dir(format!("/proc/{}/fd", gateway.pid().as_raw_nonzero())).unwrap().count();
+    // Workers have theirs once they serve.
+    until("every worker serves", Duration::from_secs(10), || {
+        let before = handles();
+        (0..8).all(|_| gateway.client().get("/").status == 200) && handles() == before
+    });
+    let before = handles();
+    let mut silent: Vec<_> = (0..200).map(|_| Client::connect(gateway.admin)).collect();
+    assert_eq!(gateway.admin("/healthz").status, 200);
+    until("the oldest have left", Duration::from_secs(10), || handles() <= before + 32);
+    assert!(silent[0].closed().is_empty());
+    assert_eq!(silent.last_mut().unwrap().get("/healthz").status, 200, "the newest stay");
+}
