@@ -61,6 +61,14 @@ pub fn size(text: &str) -> Option<u64> {
     text.parse::<ByteSize>().ok().filter(|_| counted).map(|size| size.as_u64())
 }
 
+/// Writes a number of bytes in the largest binary unit that it is a whole number of: `64KiB`, `1000B`.
+pub fn spelled_size(bytes: u64) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let found = units.into_iter().find(|(_, shift)| bytes > 0 && bytes.trailing_zeros() >= *shift);
+    let (unit, shift) = found.unwrap_or(("B", 0));
+    format!("{}{unit}", bytes >> shift)
+}
+
 /// Writes a window as the period of a rate: `s`, `10m`, `30d`, in the largest unit that it is a whole number of.
 pub fn period(span: Duration) -> String {
     let micros = span.as_micros();
@@ -95,6 +103,9 @@ mod tests {
         assert_eq!(size("64KB"), Some(64_000));
         assert_eq!(size("1.5MiB"), Some(1_572_864));
         assert_eq!(size("512B"), Some(512));
+        for (bytes, text) in [(0, "0B"), (1000, "1000B"), (65_536, "64KiB"), (3 << 20, "3MiB"), (5 << 40, "5120GiB")] {
+            assert_eq!((spelled_size(bytes).as_str(), size(text)), (text, Some(bytes)));
+        }
         for text in ["", "64", "KiB", "64 potatoes", "-1KiB", "1e3KiB", "99999999999999999999999999"] {
             assert_eq!(size(text), None, "{text}");
         }

@@ -190,6 +190,12 @@ impl<'a> Field<'a> {
         self.value.is_str()
     }
 
+    /// The value, if it is an integer of at least 0.
+    pub(super) fn number(&self) -> Option<u64> {
+        let integer = self.value.as_integer()?;
+        u64::from_str_radix(integer.as_str(), integer.radix()).ok()
+    }
+
     pub(super) fn is_table(&self) -> bool {
         self.value.is_table()
     }
@@ -234,7 +240,7 @@ impl<'a> Field<'a> {
             self.mistyped("an integer", help);
             return None;
         };
-        let value = u64::from_str_radix(integer.as_str(), integer.radix()).ok().filter(|value| allowed.contains(value));
+        let value = self.number().filter(|value| allowed.contains(value));
         if value.is_none() {
             self.report(format!("{} is out of range: {integer}", self.what), format!("allowed: {least} to {most}"));
         }

@@ -87,17 +87,22 @@ pub(super) fn bytes(
 ) -> Option<usize> {
     let field = section.field(key)?;
     if !field.is_text() {
-        field.mistyped("a size", SIZE);
+        field.mistyped("a size", size_of_number(&field));
         return None;
     }
     field.parse(size(allowed, bounds))
+}
+
+/// A number without a unit is most often meant in bytes, and then it can be said how to write it.
+fn size_of_number(field: &Field<'_>) -> String {
+    field.number().map_or(SIZE.to_owned(), |bytes| format!("write \"{}\": {SIZE}", units::spelled_size(bytes)))
 }
 
 /// The value of `max_body_size`.
 pub(super) fn body_size(section: &Section<'_>) -> Option<u64> {
     let field = section.field("max_body_size")?;
     if !field.is_text() {
-        field.mistyped("a size", SIZE);
+        field.mistyped("a size", size_of_number(&field));
         return None;
     }
     field.parse(|text| match text.trim_end_matches(|last: char| last.is_ascii_alphabetic()) {
