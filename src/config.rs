@@ -309,9 +309,14 @@ pub enum Cost {
     Fixed(u64),
     /// What this header of the request says; 1 if it says nothing that is a cost.
     RequestHeader(HeaderName),
-    /// What this header of the response says, charged after it; 1 if it says nothing that is a cost.
-    ResponseHeader(HeaderName),
-    /// This much if the response has one of these statuses, charged after it.
+    /// What a header of the response says.
+    ResponseHeader {
+        /// Which one.
+        name: HeaderName,
+        /// What is charged until the response is there, and stays charged if it says nothing that is a cost: 1 to 2^32.
+        reserve: u64,
+    },
+    /// This much, charged until the response is there, and then only if it has one of these statuses.
     OnStatus(u64, Vec<RangeInclusive<u16>>),
 }
 

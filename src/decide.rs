@@ -18,7 +18,7 @@ use crate::config::{Cost, Missing, OnLimit};
 use crate::fingerprint::Fingerprint;
 use crate::identify::{Facts, Identity, Memo};
 use crate::limit::{Limit, Verdict};
-use crate::store::{Answer, Ask, Asks, Store, Verdicts};
+use crate::store::{Answer, Ask, Asks, Reply, Store, Verdicts};
 use crate::tally::{Counter, PerWorker};
 
 pub use bill::{Bill, stated};
@@ -100,6 +100,8 @@ pub struct Case<'a, 'r> {
     pub now: Time,
     /// Which worker serves it.
     pub worker: usize,
+    /// Whether it passes if the store does not answer.
+    pub passes_unknown: bool,
 }
 
 /// What belongs to a decision and outlives it. Made where it is needed and filled in place: it is too large to be moved
@@ -111,7 +113,7 @@ pub struct Opinion<'a> {
     pub asks: Asks<'a>,
     /// The guards that only report, and would have refused the request.
     pub shadowed: SmallVec<[usize; 2]>,
-    /// What is charged after the response.
+    /// What is reserved until the response.
     pub bill: Bill<'a>,
     /// What holds its place among those under way.
     pub permits: Vec<Permit>,
@@ -145,8 +147,8 @@ pub enum Decision {
 
 impl<'a> Opinion<'a> {
     /// Nothing yet.
-    pub fn new(store: &'a Store) -> Self {
-        let bill = Bill::new(store);
+    pub fn new(store: &'a Store, worker: usize) -> Self {
+        let bill = Bill::new(store, worker);
         let (judged, asks, shadowed) = (SmallVec::new(), Asks::new(), SmallVec::new());
         Self { judged, asks, shadowed, bill, permits: Vec::new(), held_since: None }
     }
@@ -172,19 +174,15 @@ pub async fn decide<'a>(case: &Case<'a, '_>, opinion: &mut Opinion<'a>) -> Decis
             Box::pin(hold::decide(case, &mut open)).await
         }
         None => match case.store.decide(&open.opinion.asks, case.now, case.worker) {
-            Answer::Now(verdicts) => open.conclude(case, &verdicts),
-            Answer::Later(verdicts) => match verdicts.await {
-                Ok(verdicts) => open.conclude(case, &verdicts),
+            Answer::Now(reply) => open.conclude(case, reply),
+            Answer::Later(reply) => match reply.await {
+                Ok(reply) => open.conclude(case, reply),
                 Err(_) => open.unknown(case),
             },
             Answer::Away => open.unknown(case),
         },
     };
-    let passes = matches!(decision, Decision::Admitted | Decision::Unknown);
-    // Only what passes is billed.
-    if passes {
-        open.opinion.bill.admitted();
-    }
+    let passes = decision == Decision::Admitted || decision == Decision::Unknown && case.passes_unknown;
     for place in &open.boarded {
         let decided = case.guards[*place].decided(case.worker);
         if passes { decided.admitted.one() } else { decided.spared.one() }
@@ -290,14 +288,17 @@ impl<'a> Open<'a, '_> {
             return None;
         }
         let guard = &case.guards[place];
-        let (need, cost) = bill::price(&guard.cost, case.facts.headers);
         let most = limit.capacity();
-        if need > most && guard.on_limit.is_told() {
+        let cost = bill::price_within(&guard.cost, most, case.facts.headers);
+        if cost > most && guard.on_limit.is_told() {
             guard.decided(case.worker).rejected.one();
             return Some(Decision::TooCostly { place, most });
         }
-        let ask = Ask { limit, key, need, cost, advisory: guard.on_limit == OnLimit::Shadow, place };
-        self.opinion.bill.owe(&guard.cost, ask);
+        let (settles, advisory) = (bill::is_settled(&guard.cost), guard.on_limit == OnLimit::Shadow);
+        let ask = Ask { limit, key, need: cost, cost, settles, advisory, place };
+        if settles {
+            self.opinion.bill.owe(&guard.cost, ask);
+        }
         self.opinion.asks.push(ask);
         self.profiles.push(profile);
         None
@@ -323,9 +324,9 @@ impl<'a> Open<'a, '_> {
     }
 
     /// What the verdicts come to. Nobody is held any more.
-    fn conclude(&mut self, case: &Case<'a, '_>, verdicts: &Verdicts) -> Decision {
+    fn conclude(&mut self, case: &Case<'a, '_>, Reply { verdicts, reserved }: Reply) -> Decision {
         let is_silent = |place: usize| case.guards[place].on_limit == OnLimit::Silent;
-        let decision = match self.refusing(verdicts).fold(None, |found: Option<(usize, bool)>, (place, _)| {
+        let decision = match self.refusing(&verdicts).fold(None, |found: Option<(usize, bool)>, (place, _)| {
             let (first, silent) = found.unwrap_or((place, true));
             Some((first, silent && is_silent(place)))
         }) {
@@ -341,11 +342,7 @@ impl<'a> Open<'a, '_> {
             match (verdict.admitted, guard.on_limit) {
                 (true, _) if all => decided.admitted.one(),
                 (true, _) => decided.spared.one(),
-                (false, OnLimit::Shadow) => {
-                    // What would be refused would not be charged either.
-                    self.opinion.bill.forget(place);
-                    self.shadow(decided, place);
-                }
+                (false, OnLimit::Shadow) => self.shadow(decided, place),
                 (false, OnLimit::Silent) => decided.silenced.one(),
                 (false, OnLimit::Reject | OnLimit::Delay { .. }) => decided.rejected.one(),
             }
@@ -355,6 +352,7 @@ impl<'a> Open<'a, '_> {
             let Ask { limit, need, .. } = self.opinion.asks[at];
             self.opinion.judged.push(Judged { place, profile: self.profiles[at], limit, need, verdict });
         }
+        self.opinion.bill.reserved(reserved);
         if !self.opinion.permits.is_empty() {
             // What is said of requests under way was said first: back to the order of the route.
             self.opinion.judged.sort_by_key(|judged| judged.place);

@@ -147,10 +147,16 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
         Cost::Fixed(1) => {}
         Cost::Fixed(cost) => writeln!(f, "    a request costs {cost}")?,
         Cost::RequestHeader(name) => writeln!(f, "    a request costs what its {name} says, otherwise 1")?,
-        Cost::ResponseHeader(name) => writeln!(f, "    a request costs what {name} of the response says")?,
+        Cost::ResponseHeader { name, reserve } => {
+            writeln!(f, "    a request costs what {name} of the response says; {reserve} until then")?;
+        }
         Cost::OnStatus(cost, statuses) => {
             let statuses: Vec<_> = statuses.iter().map(statuses_in_words).collect();
-            writeln!(f, "    a request costs {cost} if it is answered {}", statuses.join(", "))?;
+            writeln!(
+                f,
+                "    a request costs {cost} until it is answered, and then if that is {}",
+                statuses.join(", ")
+            )?;
         }
     }
     if let Some(known) = &limit.known_keys {

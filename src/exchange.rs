@@ -150,14 +150,15 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
         lines: &gateway.lines,
         now,
         worker: worker.index,
+        passes_unknown: gateway.on_error != OnError::Reject,
     };
-    let mut opinion = Opinion::new(&worker.store);
+    let mut opinion = Opinion::new(&worker.store, worker.index);
     let decision = decide::decide(&case, &mut opinion).await;
     caller.memo.borrow_mut().forget_long_keys();
     account.held(opinion.held_since);
     match decision {
         Decision::Admitted => {}
-        Decision::Unknown if gateway.on_error != OnError::Reject => {}
+        Decision::Unknown if case.passes_unknown => {}
         decision => {
             account.refused_by(refusing(decision, &opinion).and_then(|place| Some(&route.guards.get(place)?.tally)));
             let answer = refuse(route, decision, &opinion, facts.headers, now, &mut caller.last_refusal.borrow_mut());

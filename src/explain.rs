@@ -133,8 +133,8 @@ impl Described<'_> {
         let cost = match &self.guard.cost {
             Cost::Fixed(cost) => cost.to_string(),
             Cost::RequestHeader(name) => format!("what the request's {name} says, otherwise 1"),
-            Cost::ResponseHeader(name) => format!("what the response's {name} says, charged after it"),
-            Cost::OnStatus(cost, _) => format!("{cost} if the response has one of the statuses that count"),
+            Cost::ResponseHeader { name, reserve } => format!("{reserve} until the response's {name} says what"),
+            Cost::OnStatus(cost, _) => format!("{cost}, given back unless the response has a status that counts"),
         };
         line(text, &format!("    cost     {cost}"));
         let over = match self.guard.on_limit {
@@ -215,9 +215,10 @@ fn fresh(text: &mut String, gateway: &Gateway, served: &Served, facts: &Facts<'_
         lines: &gateway.lines,
         now,
         worker: 0,
+        passes_unknown: true,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let mut opinion = Opinion::new(&store);
+    let mut opinion = Opinion::new(&store, 0);
     let decision = runtime.block_on(decide::decide(&case, &mut opinion));
     let mut headers = HeaderMap::new();
     let outcome = if decision == Decision::Admitted {

@@ -9,12 +9,16 @@ mod sliding;
 mod fixed;
 mod moving;
 mod bucket;
+mod low_water;
+mod more;
 mod cell;
+mod reservation;
 mod saved;
 
 pub use calendar::{Calendar, Unit, zones};
 pub use cell::Cell;
 pub use rate::{Edge, MAX_LOG, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW, Rate, RateError, Strategy};
+pub use reservation::Reservation;
 
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
@@ -75,12 +79,54 @@ impl Limit {
 
     /// Counts `cost` against every rate. The cell has been advanced to `now`.
     pub fn charge(&self, cell: &mut Cell, now: Time, cost: u64) {
-        cell.charge(&self.rates, now, cost, false);
+        cell.charge(&self.rates, now, cost, None);
     }
 
-    /// Counts `cost` again against the rates whose state is kept as a whole, after that was read anew.
-    pub fn charge_whole(&self, cell: &mut Cell, now: Time, cost: u64) {
-        cell.charge(&self.rates, now, cost, true);
+    /// Where `cost`, which has just been charged at `now`, was counted.
+    pub fn place_of(&self, cell: &Cell, now: Time, cost: u64) -> Reservation {
+        cell.place_of(&self.rates, now, cost)
+    }
+
+    /// Counts `cost` against every rate until it is known what the request costs. The cell has been advanced to `now`.
+    /// What is not given back then is given back as 0, so that the cell need not follow it any more.
+    pub fn reserve(&self, cell: &mut Cell, now: Time, cost: u64) -> Reservation {
+        self.charge(cell, now, cost);
+        let mut reservation = self.place_of(cell, now, cost);
+        self.follow(cell, &mut reservation);
+        reservation
+    }
+
+    /// Follows a reservation from now on: then what has drained of it is known when it is given back.
+    pub fn follow(&self, cell: &mut Cell, reservation: &mut Reservation) {
+        cell.follow(&self.rates, reservation);
+    }
+
+    /// Gives back `cost` of a reservation, at most what was reserved, where it was counted, as far as that still matters.
+    /// Nothing is created: the cell, which has been advanced to `now`, then allows no more than one that has never seen
+    /// that part of the request, and mostly as much.
+    pub fn give_back(&self, cell: &mut Cell, now: Time, reservation: &Reservation, cost: u64) {
+        cell.give_back(&self.rates, now, reservation, cost, false);
+    }
+
+    /// The same for the rates alone whose state is kept as a whole.
+    pub fn give_back_whole(&self, cell: &mut Cell, now: Time, reservation: &Reservation, cost: u64) {
+        cell.give_back(&self.rates, now, reservation, cost, true);
+    }
+
+    /// What was taken back with [`Self::take_back_whole`] stays taken back.
+    pub fn took_back(&self, cell: &mut Cell, cost: u64) {
+        cell.took_back(&self.rates, cost);
+    }
+
+    /// Whether cells of this limit follow what is reserved.
+    pub fn follows(&self) -> bool {
+        self.rates.iter().any(reservation::is_followed)
+    }
+
+    /// Counts `cost`, of which the first came at `since`, again against the rates whose state is kept as a whole, after that
+    /// was read anew.
+    pub fn charge_whole(&self, cell: &mut Cell, now: Time, cost: u64, since: Time) {
+        cell.charge(&self.rates, now, cost, Some(since));
     }
 
     /// Takes `cost` back from the rates whose state is kept as a whole, the newest first.

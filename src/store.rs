@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use crate::clock::Time;
 use crate::config;
 use crate::fingerprint::Fingerprint;
-use crate::limit::{Limit, Verdict};
+use crate::limit::{Limit, Reservation, Verdict};
 
 use memcached::Memcached;
 use memory::Memory;
@@ -30,6 +30,8 @@ pub struct Ask<'a> {
     pub need: u64,
     /// What it is charged when it is.
     pub cost: u64,
+    /// Whether that is only reserved, and settled with [`Store::settle`] when it is known what the request costs.
+    pub settles: bool,
     /// Whether the limit only says what it would do: it is charged like the others, but stops nobody.
     pub advisory: bool,
     /// The caller's own number for it, handed back with the verdict.
@@ -43,13 +45,34 @@ pub type Asks<'a> = SmallVec<[Ask<'a>; 2]>;
 /// charged; else none was.
 pub type Verdicts = SmallVec<[(usize, Verdict); 2]>;
 
+/// What the store says of a decision.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// By each limit that was asked.
+    pub verdicts: Verdicts,
+    /// What was reserved, for every ask that settles and was charged.
+    pub reserved: Vec<Reserved>,
+}
+
+/// What an ask is charged until it is settled.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// The place of the ask.
+    pub place: usize,
+    reservation: Reservation,
+    /// Which cell of this process it was charged to. One that was begun anew for the same key knows nothing of it.
+    cell: u32,
+    /// What is said of the limit if all is given back, where the store cannot look on the spot.
+    spared: Option<Verdict>,
+}
+
 /// A store's answer.
 #[derive(Debug)]
 pub enum Answer {
     /// Here it is.
-    Now(Verdicts),
+    Now(Reply),
     /// It comes, or the sender goes away: then the store is not to be had.
-    Later(oneshot::Receiver<Verdicts>),
+    Later(oneshot::Receiver<Reply>),
     /// The store is known to be away.
     Away,
 }
@@ -74,15 +97,30 @@ impl Store {
         }
     }
 
-    /// Charges what became known only after the decision, whether there is room for it or not. The verdict after it
-    /// is there if the store knows it on the spot.
-    pub fn charge(&self, ask: &Ask<'_>, now: Time) -> Option<Verdict> {
-        match self {
-            Self::Memory(memory) => Some(memory.charge(ask, now)),
+    /// Settles what was `reserved` for this ask of a request of this worker, which turns out to cost `cost`: the rest is
+    /// given back where it was counted; what it costs more is charged, whether there is room for it or not. What the limit
+    /// has `told` of the request is corrected by that.
+    pub fn settle(
+        &self,
+        ask: &Ask<'_>,
+        reserved: Reserved,
+        cost: u64,
+        told: Option<&mut Verdict>,
+        (now, worker): (Time, usize),
+    ) {
+        if cost == reserved.cost() && !ask.limit.follows() {
+            return;
+        }
+        let verdict = match self {
+            Self::Memory(memory) => Some(memory.settle(ask, &reserved, cost, now)),
             Self::Memcached(memcached) => {
-                memcached.charge(ask, now);
-                None
+                let verdict = told.as_deref().map(|told| reserved.told(cost, *told));
+                memcached.settle(ask, reserved, cost, (now, worker));
+                verdict
             }
+        };
+        if let (Some(told), Some(verdict)) = (told, verdict) {
+            *told = verdict;
         }
     }
 
@@ -124,6 +162,23 @@ impl Store {
         match self {
             Self::Memory(_) => {}
             Self::Memcached(memcached) => memcached.finish().await,
+        }
+    }
+}
+
+impl Reserved {
+    /// What was charged.
+    pub fn cost(&self) -> u64 {
+        self.reservation.cost()
+    }
+
+    /// What a limit that said so of the request, before others came, says of one of this cost.
+    fn told(&self, cost: u64, told: Verdict) -> Verdict {
+        let remaining = told.remaining.saturating_add(self.cost()).saturating_sub(cost);
+        match self.spared {
+            _ if cost == self.cost() => told,
+            Some(spared) if cost == 0 && spared.remaining <= remaining => spared,
+            _ => Verdict { remaining, wait: None, ..told },
         }
     }
 }

@@ -66,16 +66,17 @@ impl Way {
         let key = question.key();
         match self {
             Self::Store(Served { store, .. }) => {
-                let ask = Ask { limit: &question.limit, key, need: 1, cost: 1, advisory: false, place: 0 };
-                let verdicts = match store.decide(&[ask], clock::now(), 0) {
-                    Answer::Now(verdicts) => {
+                let ask =
+                    Ask { limit: &question.limit, key, need: 1, cost: 1, settles: false, advisory: false, place: 0 };
+                let reply = match store.decide(&[ask], clock::now(), 0) {
+                    Answer::Now(reply) => {
                         tokio::task::yield_now().await;
-                        verdicts
+                        reply
                     }
-                    Answer::Later(verdicts) => verdicts.await.unwrap(),
+                    Answer::Later(reply) => reply.await.unwrap(),
                     Answer::Away => panic!("the store is away"),
                 };
-                verdicts.iter().all(|(_, verdict)| verdict.admitted)
+                reply.verdicts.iter().all(|(_, verdict)| verdict.admitted)
             }
             Self::Plain(client) => plain::decide(client, question, key).await.admitted,
             Self::Bare(client) => client.get(PREFIX).send().await.is_ok(),

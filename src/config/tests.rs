@@ -139,7 +139,7 @@ body = "well"
 key = "bearer"
 rates = ["100/m"]
 strategy = "moving-window"
-cost = { response_header = "x-tokens" }
+cost = { response_header = "x-tokens", reserve = 20 }
 on_limit = "shadow"
 
 [limits.exports]
@@ -183,7 +183,7 @@ fn every_kind_of_limit_becomes_what_it_says() {
     assert_eq!(login.cost, Cost::OnStatus(2, vec![401..=401, 403..=403, 500..=599]));
     assert_eq!((login.on_limit, login.status.as_u16(), &*login.body), (OnLimit::Silent, 200, "well"));
     assert_eq!(*login.rates[0].strategy(), Counting::Fixed);
-    assert_eq!(tokens.cost, Cost::ResponseHeader("x-tokens".parse().unwrap()));
+    assert_eq!(tokens.cost, Cost::ResponseHeader { name: "x-tokens".parse().unwrap(), reserve: 20 });
     assert_eq!((tokens.on_limit, tokens.rates[0].strategy()), (OnLimit::Shadow, &Counting::Moving));
     assert_eq!((exports.max_in_flight, exports.rates.len()), (Some(3), 0));
 }

@@ -6,21 +6,31 @@ use super::Judged;
 use crate::clock;
 use crate::config::Cost;
 use crate::limit::MAX_QUOTA;
-use crate::store::{Ask, Store};
+use crate::store::{Ask, Reserved, Store};
 
-/// The room that a request needs and what it is charged at once.
-pub(super) fn price(cost: &Cost, headers: &HeaderMap) -> (u64, u64) {
+/// What a request is charged when it is decided: what it costs, or what is reserved until that is known.
+fn price(cost: &Cost, headers: &HeaderMap) -> u64 {
     match cost {
-        Cost::Fixed(amount) => (*amount, *amount),
-        Cost::RequestHeader(name) => {
-            // Who could say 0 would pass uncounted.
-            let amount = said(headers, name).unwrap_or(1).max(1);
-            (amount, amount)
-        }
-        // Any room will do: how much it takes is known afterwards.
-        Cost::ResponseHeader(_) => (1, 0),
-        Cost::OnStatus(amount, _) => (*amount, 0),
+        Cost::Fixed(amount) | Cost::OnStatus(amount, _) => *amount,
+        // Who could say 0 would pass uncounted.
+        Cost::RequestHeader(name) => said(headers, name).unwrap_or(1).max(1),
+        Cost::ResponseHeader { reserve, .. } => *reserve,
     }
+}
+
+/// The same by a limit that allows `most` at once.
+pub(super) fn price_within(cost: &Cost, most: u64, headers: &HeaderMap) -> u64 {
+    let price = price(cost, headers);
+    match cost {
+        // A tier or an override may allow less than the rates that the reservation is meant for.
+        Cost::ResponseHeader { .. } => price.min(most),
+        _ => price,
+    }
+}
+
+/// Whether the response says what a request costs.
+pub(super) fn is_settled(cost: &Cost) -> bool {
+    matches!(cost, Cost::ResponseHeader { .. } | Cost::OnStatus(..))
 }
 
 /// The cost that a header states, if it states one and is there once. More than can be counted is the most that can.
@@ -42,73 +52,72 @@ pub fn stated(cost: &Cost, headers: &HeaderMap) -> String {
     match stated {
         Some(digits) if digits.len() <= MOST => digits.to_owned(),
         Some(digits) => format!("{}...", &digits[..MOST]),
-        None => price(cost, headers).0.to_string(),
+        None => price(cost, headers).to_string(),
     }
 }
 
-/// What is charged after the response. Dropped before there is one, it charges an admitted request what an answer
-/// without a cost would be charged: clients that go away early do not go free.
+/// What was reserved for a request until its response says what it costs. Dropped before there is a response, it stays
+/// charged: who hangs up before an answer would try for nothing otherwise.
 pub struct Bill<'a> {
     store: &'a Store,
+    worker: usize,
     /// Mostly empty.
     dues: Vec<Due<'a>>,
-    admitted: bool,
 }
 
 struct Due<'a> {
     cost: &'a Cost,
     ask: Ask<'a>,
+    /// `None` until it is charged.
+    reserved: Option<Reserved>,
 }
 
 impl<'a> Bill<'a> {
-    pub(super) fn new(store: &'a Store) -> Self {
-        Self { store, dues: Vec::new(), admitted: false }
+    pub(super) fn new(store: &'a Store, worker: usize) -> Self {
+        Self { store, worker, dues: Vec::new() }
     }
 
     /// Notes an ask whose cost is not known before the response.
     pub(super) fn owe(&mut self, cost: &'a Cost, ask: Ask<'a>) {
-        if matches!(cost, Cost::ResponseHeader(_) | Cost::OnStatus(..)) {
-            self.dues.push(Due { cost, ask });
+        self.dues.push(Due { cost, ask, reserved: None });
+    }
+
+    /// Notes what was reserved. Where nothing was, nothing will be charged either.
+    pub(super) fn reserved(&mut self, reserved: Vec<Reserved>) {
+        for reserved in reserved {
+            if let Some(due) = self.dues.iter_mut().find(|due| due.ask.place == reserved.place) {
+                due.reserved = Some(reserved);
+            }
         }
     }
 
-    /// This guard is not owed anything after all.
-    pub(super) fn forget(&mut self, place: usize) {
-        self.dues.retain(|due| due.ask.place != place);
-    }
-
-    /// From here on the request is let through.
-    pub(super) fn admitted(&mut self) {
-        self.admitted = true;
-    }
-
-    /// Charges what the response says, and corrects the verdicts by that.
+    /// Settles what was reserved for what the response says, and corrects the verdicts by that. A response that does not
+    /// say what it costs costs what was reserved.
     pub fn settle(&mut self, status: StatusCode, headers: &HeaderMap, judged: &mut [Judged<'_>]) {
-        for due in std::mem::take(&mut self.dues) {
-            let amount = match due.cost {
-                Cost::ResponseHeader(name) => said(headers, name).unwrap_or(1),
-                Cost::OnStatus(amount, statuses) if statuses.iter().any(|range| range.contains(&status.as_u16())) => {
-                    *amount
+        for Due { cost, ask, reserved } in std::mem::take(&mut self.dues) {
+            let Some(reserved) = reserved else { continue };
+            let cost = match cost {
+                Cost::ResponseHeader { name, .. } => said(headers, name).map(|cost| cost.min(MAX_QUOTA)),
+                Cost::OnStatus(_, statuses) if !statuses.iter().any(|range| range.contains(&status.as_u16())) => {
+                    Some(0)
                 }
-                _ => 0,
+                _ => None,
             };
-            let ask = Ask { cost: amount.min(MAX_QUOTA), ..due.ask };
-            if ask.cost == 0 {
-                continue;
-            }
-            let verdict = self.store.charge(&ask, clock::now());
-            for judged in judged.iter_mut().filter(|judged| judged.place == ask.place) {
-                judged.charged(ask.cost, verdict);
-            }
+            let cost = cost.unwrap_or(reserved.cost());
+            // What is said of requests under way is no business of the store's.
+            let told = judged.iter_mut().find(|judged| judged.place == ask.place && judged.is_of_rates());
+            let told = told.map(|judged| &mut judged.verdict);
+            self.store.settle(&ask, reserved, cost, told, (clock::now(), self.worker));
         }
     }
 }
 
 impl Drop for Bill<'_> {
     fn drop(&mut self) {
-        for due in self.dues.drain(..) {
-            if self.admitted && matches!(due.cost, Cost::ResponseHeader(_)) {
-                self.store.charge(&Ask { cost: 1, ..due.ask }, clock::now());
+        for Due { ask, reserved, .. } in std::mem::take(&mut self.dues) {
+            if let Some(reserved) = reserved {
+                let cost = reserved.cost();
+                self.store.settle(&ask, reserved, cost, None, (clock::now(), self.worker));
             }
         }
     }
@@ -129,7 +138,7 @@ mod tests {
             for value in values {
                 headers.append(&name, HeaderValue::from_bytes(value).unwrap());
             }
-            price(&cost, &headers).0
+            price(&cost, &headers)
         };
         assert_eq!(of(&[b"7"]), 7);
         assert_eq!(of(&[b" 7 "]), 7);

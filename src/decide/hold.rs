@@ -10,7 +10,10 @@ use super::{Case, Decision, Judged, Open};
 use crate::clock::{self, micros};
 use crate::config::OnLimit;
 use crate::limit::Verdict;
-use crate::store::{Answer, Ask, Verdicts};
+use crate::store::{Answer, Ask, Reply, Verdicts};
+
+/// How long a request that is held waits at most until it is seen whether something was given back.
+const GIVEN_BACK: Duration = Duration::from_millis(20);
 
 /// Decides where guards may delay. Dropped, it leaves its line at once.
 ///
@@ -35,11 +38,14 @@ pub(super) async fn decide<'a>(case: &Case<'a, '_>, open: &mut Open<'a, '_>) -> 
             now = clock::now();
         }
         let answer = case.store.decide(&open.opinion.asks, now, case.worker);
-        let Some(verdicts) = received(answer).await else { return open.unknown(case) };
-        let Some((place, verdict)) = longest(case, open, &verdicts) else { return open.conclude(case, &verdicts) };
+        let Some(reply) = received(answer).await else { return open.unknown(case) };
+        let Some((place, verdict)) = longest(case, open, &reply.verdicts) else { return open.conclude(case, reply) };
+        // What was reserved may be given back at any time.
+        let soonest = if settles(open, place) { GIVEN_BACK } else { Duration::MAX };
+        let wait = verdict.wait.map(|wait| Duration::from_micros(wait).min(soonest));
         let most = delay(case, place).map(|(most, _)| most);
         // What cannot be waited for is told at once.
-        match (most, verdict.wait.map(Duration::from_micros)) {
+        match (most, wait) {
             (Some(most), Some(wait)) if begun.elapsed() + wait <= most => {
                 if turn.as_ref().is_some_and(|(line, _)| *line == place) {
                     sleep(wait).await;
@@ -48,15 +54,20 @@ pub(super) async fn decide<'a>(case: &Case<'a, '_>, open: &mut Open<'a, '_>) -> 
                     wanted = Some(place);
                 }
             }
-            _ => return open.conclude(case, &verdicts),
+            _ => return open.conclude(case, reply),
         }
     }
 }
 
-async fn received(answer: Answer) -> Option<Verdicts> {
+/// Whether this guard's requests give back what they do not cost.
+fn settles(open: &Open<'_, '_>, place: usize) -> bool {
+    open.opinion.asks.iter().any(|ask| ask.place == place && ask.settles)
+}
+
+async fn received(answer: Answer) -> Option<Reply> {
     match answer {
-        Answer::Now(verdicts) => Some(verdicts),
-        Answer::Later(verdicts) => verdicts.await.ok(),
+        Answer::Now(reply) => Some(reply),
+        Answer::Later(reply) => reply.await.ok(),
         Answer::Away => None,
     }
 }

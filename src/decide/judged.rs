@@ -29,12 +29,8 @@ pub fn longest_refusal<'j, 'a>(judged: &'j [Judged<'a>]) -> Option<&'j Judged<'a
 }
 
 impl Judged<'_> {
-    /// Corrects it by a cost that was charged afterwards; `verdict` if the store knows better.
-    pub(super) fn charged(&mut self, cost: u64, verdict: Option<Verdict>) {
-        self.verdict = verdict.unwrap_or(Verdict {
-            remaining: self.verdict.remaining.saturating_sub(cost),
-            wait: None,
-            ..self.verdict
-        });
+    /// Whether it is about rates, not about requests under way.
+    pub(super) fn is_of_rates(&self) -> bool {
+        self.verdict.rate < self.limit.rates().len()
     }
 }

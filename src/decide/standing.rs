@@ -47,7 +47,7 @@ impl Standing {
             let Asked { place, profile, key, need } = *asked;
             let limit = guards.get(place)?.terms.rates(profile)?;
             // It is charged nothing: it is not admitted here.
-            Some(Ask { limit, key, need, cost: 0, advisory: false, place })
+            Some(Ask { limit, key, need, cost: 0, settles: false, advisory: false, place })
         };
         let asks = self.asked.iter().map(ask).collect::<Option<Asks<'a>>>()?;
         let verdicts = store.refuses(&asks, now)?;

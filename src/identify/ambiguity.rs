@@ -56,7 +56,7 @@ impl SingleSources {
         for limit in limits {
             let cost = match &limit.cost {
                 Cost::RequestHeader(name) => Some(Source::Header(name.clone())),
-                Cost::Fixed(_) | Cost::ResponseHeader(_) | Cost::OnStatus(..) => None,
+                Cost::Fixed(_) | Cost::ResponseHeader { .. } | Cost::OnStatus(..) => None,
             };
             let sources = limit.key.parts.iter().flatten();
             for source in sources.chain(limit.tiers.as_ref().map(|tiers| &tiers.source)).chain(&cost) {

@@ -3,6 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::calendar::Calendar;
+use super::more::More;
 use super::moving::{self, Log};
 use super::rate::{Rate, Strategy};
 use super::{bucket, fixed, sliding};
@@ -19,8 +20,8 @@ pub(super) const JITTER: u64 = 1_000_000;
 /// moment and the units used then, high half first. Moving windows share the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
-    words: SmallVec<[u64; 6]>,
-    log: Option<Box<Log>>,
+    pub(super) words: SmallVec<[u64; 6]>,
+    pub(super) more: Option<Box<More>>,
 }
 
 /// How many words hold the state of a rate.
@@ -34,7 +35,7 @@ fn words(rate: &Rate) -> usize {
 }
 
 /// Which word of a rate's block counts the bucket.
-fn word(rate: &Rate, block: &[u64], bucket: u64) -> Option<usize> {
+pub(super) fn word(rate: &Rate, block: &[u64], bucket: u64) -> Option<usize> {
     match rate.strategy() {
         Strategy::Sliding { .. } => {
             let age = usize::try_from(block.first()?.checked_sub(bucket)?).ok()?;
@@ -46,7 +47,7 @@ fn word(rate: &Rate, block: &[u64], bucket: u64) -> Option<usize> {
 }
 
 /// The longest moving window among the rates.
-fn longest(rates: &[Rate]) -> Option<u64> {
+pub(super) fn longest(rates: &[Rate]) -> Option<u64> {
     let moving = rates.iter().filter(|rate| *rate.strategy() == Strategy::Moving);
     moving.map(Rate::span).max()
 }
@@ -56,10 +57,22 @@ fn is_ahead(moment: u64, now: Time) -> bool {
     moment > now.micros().saturating_add(JITTER)
 }
 
+/// The words of each rate.
+pub(super) fn split_mut<'a>(
+    mut rest: &'a mut [u64],
+    rates: &'a [Rate],
+) -> impl Iterator<Item = (&'a Rate, &'a mut [u64])> {
+    rates.iter().map_while(move |rate| {
+        let (block, tail) = std::mem::take(&mut rest).split_at_mut_checked(words(rate))?;
+        rest = tail;
+        Some((rate, block))
+    })
+}
+
 impl Cell {
     /// A cell for `rates` in which nothing has been counted at `now`.
     pub fn new(rates: &[Rate], now: Time) -> Self {
-        let mut cell = Self { words: smallvec![0; rates.iter().map(words).sum()], log: None };
+        let mut cell = Self { words: smallvec![0; rates.iter().map(words).sum()], more: None };
         for (rate, block) in cell.blocks_mut(rates) {
             match (rate.strategy(), block) {
                 (Strategy::Sliding { .. }, [newest, ..]) => *newest = now.micros() / rate.width(),
@@ -73,15 +86,10 @@ impl Cell {
 
     /// The words of each rate.
     pub(super) fn blocks_mut<'a>(&'a mut self, rates: &'a [Rate]) -> impl Iterator<Item = (&'a Rate, &'a mut [u64])> {
-        let mut rest = &mut self.words[..];
-        rates.iter().map_while(move |rate| {
-            let (block, tail) = std::mem::take(&mut rest).split_at_mut_checked(words(rate))?;
-            rest = tail;
-            Some((rate, block))
-        })
+        split_mut(&mut self.words, rates)
     }
 
-    fn blocks<'a>(&'a self, rates: &'a [Rate]) -> impl Iterator<Item = (&'a Rate, &'a [u64])> {
+    pub(super) fn blocks<'a>(&'a self, rates: &'a [Rate]) -> impl Iterator<Item = (&'a Rate, &'a [u64])> {
         let mut rest = &self.words[..];
         rates.iter().map_while(move |rate| {
             let (block, tail) = rest.split_at_checked(words(rate))?;
@@ -142,7 +150,7 @@ impl Cell {
     ///
     /// Returns whether another bucket or window of a plain sum is the newest now.
     pub fn advance(&mut self, rates: &[Rate], now: Time) -> bool {
-        let mut turned = false;
+        let (mut turned, mut is_set_back) = (false, false);
         for (rate, block) in self.blocks_mut(rates) {
             match (rate.strategy(), block) {
                 (Strategy::Sliding { .. }, [newest, counts @ ..]) => turned |= slide(rate, newest, counts, now),
@@ -157,6 +165,7 @@ impl Cell {
                 (Strategy::Bucket { .. }, [moment, high, low]) => {
                     let left = bucket::drained(rate, join(*high, *low), now.micros().saturating_sub(*moment));
                     (*high, *low) = split(left);
+                    is_set_back |= is_ahead(*moment, now);
                     if now.micros() > *moment || is_ahead(*moment, now) {
                         *moment = now.micros();
                     }
@@ -164,11 +173,17 @@ impl Cell {
                 _ => {}
             }
         }
-        if let (Some(log), Some(longest)) = (&mut self.log, longest(rates)) {
-            if let Some(newest) = log.newest().filter(|newest| is_ahead(*newest, now)) {
-                log.shift(newest - now.micros());
+        if let Some(More { log, low_water }) = self.more.as_deref_mut() {
+            if is_set_back {
+                // How long they have been open is not known any more.
+                low_water.clear();
             }
-            log.forget(now.micros().saturating_sub(longest));
+            if let Some(longest) = longest(rates) {
+                if let Some(newest) = log.newest().filter(|newest| is_ahead(*newest, now)) {
+                    log.shift(newest - now.micros());
+                }
+                log.forget(now.micros().saturating_sub(longest));
+            }
         }
         turned
     }
@@ -191,34 +206,46 @@ impl Cell {
             (Strategy::Bucket { burst }, [_, high, low]) => {
                 Gauge::Bucket(bucket::Bucket::new(rate, *burst, join(*high, *low)))
             }
-            _ => Gauge::Moving(moving::Window::new(rate, self.log.as_deref(), now)),
+            _ => Gauge::Moving(moving::Window::new(rate, self.log(), now)),
         })
     }
 
-    /// Counts `cost` at `now`, to which the cell has been advanced: against every rate, or only against those
-    /// whose state is kept as a whole.
-    pub(super) fn charge(&mut self, rates: &[Rate], now: Time, cost: u64, only_whole: bool) {
+    /// Counts `cost` at `now`, to which the cell has been advanced: against every rate, or if it came `since` only against
+    /// those whose state is kept as a whole.
+    pub(super) fn charge(&mut self, rates: &[Rate], now: Time, cost: u64, since: Option<Time>) {
         let add = |count: &mut u64| *count = count.saturating_add(cost).min(MAX_COUNT);
-        for (rate, block) in self.blocks_mut(rates).filter(|(rate, _)| !(only_whole && rate.is_counted())) {
+        let Self { words, more } = self;
+        for (place, (rate, block)) in split_mut(words, rates).enumerate() {
             match (rate.strategy(), block) {
+                _ if since.is_some() && rate.is_counted() => {}
                 (Strategy::Sliding { .. }, [_, newest, ..]) => add(newest),
                 (Strategy::Calendar(_), [.., count]) => add(count),
                 (Strategy::Fixed, [start, count]) => {
                     if *count == 0 {
                         *start = now.micros();
                     }
+                    // A window begins with the first request, whichever gateway it came to.
+                    if let Some(since) = since.filter(|since| now.micros().saturating_sub(since.micros()) < rate.span())
+                    {
+                        *start = since.micros().min(*start);
+                    }
                     add(count);
                 }
-                (Strategy::Bucket { .. }, [_, high, low]) => {
-                    let most = bucket::units(rate, MAX_COUNT);
-                    let used = join(*high, *low).saturating_add(bucket::units(rate, cost)).min(most);
+                (Strategy::Bucket { .. }, [moment, high, low]) => {
+                    let (before, most) = (join(*high, *low), bucket::units(rate, MAX_COUNT));
+                    let followed = more.as_deref_mut().and_then(|more| more.low_water(place));
+                    // What is charged again was in the bucket all the while.
+                    if let Some(low_water) = followed.filter(|_| since.is_none()) {
+                        low_water.note(*moment, before);
+                    }
+                    let used = before.saturating_add(bucket::units(rate, cost)).min(most);
                     (*high, *low) = split(used);
                 }
                 _ => {}
             }
         }
         if longest(rates).is_some() {
-            self.log.get_or_insert_default().add(now.micros(), cost);
+            more.get_or_insert_default().log.add(now.micros(), cost);
         }
     }
 
@@ -233,7 +260,7 @@ impl Cell {
                 _ => {}
             }
         }
-        if let Some(log) = &mut self.log {
+        if let Some(More { log, .. }) = self.more.as_deref_mut() {
             log.take_back(cost);
         }
     }
@@ -262,7 +289,7 @@ impl Cell {
                 }
                 _ => true,
             });
-        let newest = self.log.as_ref().and_then(|log| log.newest());
+        let newest = self.log().and_then(Log::newest);
         let gone = |newest: u64| longest(rates).is_none_or(|longest| now.saturating_sub(newest) >= longest);
         words_are && newest.is_none_or(gone)
     }
@@ -270,18 +297,18 @@ impl Cell {
     /// The sizes of all allocations that it holds, in bytes.
     pub fn allocations(&self) -> impl Iterator<Item = usize> {
         let words = self.words.spilled().then(|| self.words.capacity() * size_of::<u64>());
-        let log = self.log.as_ref().into_iter().flat_map(|log| [size_of::<Log>(), log.allocation()]);
-        words.into_iter().chain(log).filter(|bytes| *bytes > 0)
+        let more = self.more.iter().flat_map(|more| more.allocations());
+        words.into_iter().chain(more).filter(|bytes| *bytes > 0)
     }
 
     /// The log of the moving windows.
     pub(super) fn log(&self) -> Option<&Log> {
-        self.log.as_deref()
+        self.more.as_deref().map(|more| &more.log)
     }
 
     /// Replaces the log of the moving windows.
     pub(super) fn set_log(&mut self, log: Log) {
-        self.log = Some(Box::new(log));
+        self.more.get_or_insert_default().log = log;
     }
 }
 
@@ -318,12 +345,12 @@ fn turn(calendar: &Calendar, start: &mut u64, end: &mut u64, count: &mut u64, no
     true
 }
 
-fn join(high: u64, low: u64) -> u128 {
+pub(super) fn join(high: u64, low: u64) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "these are the two halves")]
-fn split(wide: u128) -> (u64, u64) {
+pub(super) fn split(wide: u128) -> (u64, u64) {
     ((wide >> 64) as u64, wide as u64)
 }
 

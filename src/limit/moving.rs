@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use super::cell::JITTER;
 use super::rate::Rate;
 
 /// The most entries of a log; beyond it, neighbours are counted together, at the later moment.
@@ -66,6 +67,33 @@ impl Log {
             }
             self.entries.pop_back();
         }
+    }
+
+    /// Gives back `cost` of what was added at `since`: the oldest of what is there of that moment or later. If it was counted
+    /// with a later one, or was added again to a log that another gateway has kept, something is taken in its place that
+    /// leaves the window sooner. By that gateway's clock it may also have been a little earlier.
+    pub(super) fn give_back(&mut self, since: u64, cost: u64) {
+        let left = cost - self.take_from(since, cost);
+        if left > 0 {
+            self.take_from(since.saturating_sub(JITTER), left);
+        }
+    }
+
+    /// Takes up to `cost` of what was added at `since` or later, the oldest first. Returns how much that is.
+    fn take_from(&mut self, since: u64, cost: u64) -> u64 {
+        let first = self.entries.partition_point(|entry| entry.time < since);
+        let mut before = first.checked_sub(1).map_or(self.before, |last| self.entries[last].total);
+        let (mut taken, mut emptied) = (0, 0);
+        for entry in self.entries.range_mut(first..) {
+            let share = entry.total - before;
+            before = entry.total;
+            let part = share.min(cost - taken);
+            taken += part;
+            entry.total -= taken;
+            emptied += usize::from(part == share);
+        }
+        self.entries.drain(first..first + emptied);
+        taken
     }
 
     /// Forgets what came at `until` or before.

@@ -2,14 +2,16 @@
 //!
 //! A version, then numbers of variable length: the words of every rate whose state is no plain sum, in order, then
 //! the log of the moving windows, each entry as the time since the one before and the cost. Who cannot replace the
-//! bytes, because others do that all the time, appends what is to be charged to them: two zeros, which no entry of the
-//! log is, the moment and the cost.
+//! bytes, because others do that all the time, appends what is to be changed of them: two zeros, which no entry of the
+//! log is, and then for a charge the moment, the cost and for how long a part of it has been charged already; or to give
+//! something back a third zero, which no moment is, when it was charged, and how much.
 
 use integer_encoding::VarInt;
 
 use super::cell::Cell;
 use super::moving::Log;
 use super::rate::Rate;
+use super::reservation::Reservation;
 use crate::clock::Time;
 
 /// Changes with the layout; bytes of another version are nobody's.
@@ -31,11 +33,16 @@ impl Cell {
         bytes
     }
 
-    /// What charges `cost` at `now` when it is appended to a saved state.
-    pub fn appendix(now: Time, cost: u64) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        [0, 0, now.micros(), cost].into_iter().for_each(|word| push(word, &mut bytes));
-        bytes
+    /// What charges `cost` at `now`, of which the first came at `since`, when it is appended to a saved state.
+    pub fn append_charge(now: Time, cost: u64, since: Time, bytes: &mut Vec<u8>) {
+        let lead = now.micros().saturating_sub(since.micros());
+        [0, 0, now.micros(), cost, lead].into_iter().for_each(|word| push(word, bytes));
+    }
+
+    /// What gives back `cost` of a reservation when it is appended to a saved state.
+    pub fn append_give_back(rates: &[Rate], reservation: &Reservation, cost: u64, bytes: &mut Vec<u8>) {
+        let moment = reservation.moment(rates).map_or(0, Time::micros);
+        [0, 0, 0, moment, cost].into_iter().for_each(|word| push(word, bytes));
     }
 
     /// The cell of these rates with the state that was saved and what was appended to it, and how often that was; sums
@@ -56,7 +63,7 @@ impl Cell {
         let mut appended = Vec::new();
         while !rest.is_empty() {
             match (pull(&mut rest)?, pull(&mut rest)?) {
-                (0, 0) => appended.push((pull(&mut rest)?, pull(&mut rest)?)),
+                (0, 0) => appended.push([pull(&mut rest)?, pull(&mut rest)?, pull(&mut rest)?]),
                 (since, cost) => {
                     time = time.checked_add(since)?;
                     log.add(time, cost);
@@ -66,10 +73,18 @@ impl Cell {
         if log.newest().is_some() {
             cell.set_log(log);
         }
-        for (time, cost) in &appended {
-            let at = Time::from_micros(*time).min(now);
-            cell.advance(rates, at);
-            cell.charge(rates, at, *cost, true);
+        for words in &appended {
+            match *words {
+                [0, moment, cost] => {
+                    let reservation = Reservation::new(cost, rates.iter().map(|_| moment));
+                    cell.give_back(rates, now, &reservation, cost, true);
+                }
+                [time, cost, lead] => {
+                    let at = Time::from_micros(time).min(now);
+                    cell.advance(rates, at);
+                    cell.charge(rates, at, cost, Some(Time::from_micros(at.micros().saturating_sub(lead))));
+                }
+            }
         }
         cell.advance(rates, now);
         Some((cell, appended.len()))

@@ -4,6 +4,7 @@
 mod appended;
 mod oracle;
 mod strategies;
+mod reservations;
 
 use std::time::Duration;
 

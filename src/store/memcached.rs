@@ -7,9 +7,11 @@ mod wire;
 mod ready;
 mod keys;
 mod debts;
+mod shares;
 mod whole;
 mod known;
 mod claims;
+mod settled;
 mod cells;
 mod refused;
 mod health;
@@ -27,12 +29,11 @@ use std::sync::Arc;
 use std::thread;
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_local};
 
-use super::{Answer, Ask, Verdicts};
+use super::{Answer, Ask, Reply, Reserved, Verdicts};
 use crate::clock::Time;
 use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
@@ -40,7 +41,7 @@ use crate::limit::Limit;
 
 use book::{Closing, Work};
 use desk::Desks;
-use jobs::Job;
+use jobs::{Job, Settled};
 use refused::Refused;
 
 pub use health::{Health, Server};
@@ -94,14 +95,15 @@ struct Wish {
     key: Fingerprint,
     need: u64,
     cost: u64,
+    settles: bool,
     advisory: bool,
     place: usize,
 }
 
 impl From<&Ask<'_>> for Wish {
     fn from(ask: &Ask<'_>) -> Self {
-        let Ask { limit, key, need, cost, advisory, place } = *ask;
-        Self { limit: limit.clone(), key, need, cost, advisory, place }
+        let Ask { limit, key, need, cost, settles, advisory, place } = *ask;
+        Self { limit: limit.clone(), key, need, cost, settles, advisory, place }
     }
 }
 
@@ -142,7 +144,7 @@ impl Memcached {
     pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
         if let Some(verdicts) = self.refuses(asks, now) {
             self.refused(worker);
-            return Answer::Now(verdicts);
+            return Answer::Now(Reply { verdicts, reserved: Vec::new() });
         }
         if self.is_lost() {
             return Answer::Away;
@@ -163,12 +165,14 @@ impl Memcached {
         self.health.remembered.of(worker).one();
     }
 
-    /// Sends a charge off, unless Memcached is known to be away.
-    pub fn charge(&self, ask: &Ask<'_>, now: Time) {
-        if !self.is_lost() {
-            let asks = SmallVec::from_iter([Wish::from(ask)]);
-            self.desks.put(Job::new(asks, now, None, usize::MAX));
-        }
+    /// Sends off what settles a reservation: what is given back, or what is charged in addition.
+    pub fn settle(&self, ask: &Ask<'_>, reserved: Reserved, cost: u64, (now, worker): (Time, usize)) {
+        let wish = Wish::from(ask);
+        // Whoever asks from now on is decided after this, and there may be room then.
+        self.refused.forget(wish.cell());
+        let (before, reservation) = (reserved.cost(), reserved.reservation);
+        let settled = Settled { reservation, given: before.saturating_sub(cost), more: cost.saturating_sub(before) };
+        self.desks.put(Job::settling(wish, now, settled, worker));
     }
 
     /// Carries the decisions of a worker to where Memcached is talked to, and the answers back: a task of the worker, for

@@ -8,12 +8,12 @@ mod shard;
 
 use std::iter;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use super::{Ask, Verdicts};
+use super::{Ask, Reply, Reserved, Verdicts};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Verdict};
@@ -37,6 +37,8 @@ pub struct Memory {
     /// Where room is made next.
     next_evicted: AtomicUsize,
     evicted: AtomicU64,
+    /// How many cells were ever made; it may begin anew.
+    made: AtomicU32,
 }
 
 impl Memory {
@@ -54,16 +56,19 @@ impl Memory {
             next_sweep: AtomicU64::new(0),
             next_evicted: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
+            made: AtomicU32::new(0),
         }
     }
 
     /// Decides under the locks of all shards concerned: look at every cell, then charge all if all admit.
-    pub fn decide(&self, asks: &[Ask<'_>], now: Time) -> Verdicts {
-        if let [ask] = asks {
-            return iter::once((ask.place, self.decide_alone(ask, now))).collect();
-        }
-        let look = self.look(asks, now);
-        self.judge_all(asks, now, look)
+    pub fn decide(&self, asks: &[Ask<'_>], now: Time) -> Reply {
+        let mut reserved = Vec::new();
+        let verdicts = if let [ask] = asks {
+            iter::once((ask.place, self.decide_alone(ask, now, &mut reserved))).collect()
+        } else {
+            self.judge_all(asks, now, self.look(asks, now), &mut reserved)
+        };
+        Reply { verdicts, reserved }
     }
 
     /// The verdicts on a request that would be refused. Charges nothing.
@@ -72,7 +77,7 @@ impl Memory {
             return Some(iter::once((ask.place, self.refuses_alone(ask, now)?)).collect());
         }
         let look = self.look(asks, now);
-        (!look.all).then(|| self.judge_all(asks, now, look))
+        (!look.all).then(|| self.judge_all(asks, now, look, &mut Vec::new()))
     }
 
     fn look(&self, asks: &[Ask<'_>], now: Time) -> Look<'_> {
@@ -86,31 +91,31 @@ impl Memory {
         Look { places, shards, admitted, all }
     }
 
-    fn judge_all(&self, asks: &[Ask<'_>], now: Time, look: Look<'_>) -> Verdicts {
+    fn judge_all(&self, asks: &[Ask<'_>], now: Time, look: Look<'_>, reserved: &mut Vec<Reserved>) -> Verdicts {
         let Look { places, mut shards, admitted, all } = look;
         let judged = asks.iter().zip(&places).zip(&admitted).filter_map(|((ask, (shard, key)), admitted)| {
             let shard = shards.of(*shard)?;
-            Some((ask.place, self.judge(shard, *key, ask, now, (*admitted, all && *admitted))))
+            Some((ask.place, self.judge(shard, *key, ask, now, (*admitted, all && *admitted), reserved)))
         });
         judged.collect()
     }
 
     /// Most routes have one limit, and most keys a cell: then it is looked up once.
-    fn decide_alone(&self, ask: &Ask<'_>, now: Time) -> Verdict {
+    fn decide_alone(&self, ask: &Ask<'_>, now: Time, reserved: &mut Vec<Reserved>) -> Verdict {
         let (shard, key) = self.place(ask);
         let shard = &mut *self.shards[shard].lock();
         let Some(entry) = entry(shard, key, ask, now) else {
             let admitted = ask.need <= ask.limit.capacity();
-            return self.judge(shard, key, ask, now, (admitted, admitted));
+            return self.judge(shard, key, ask, now, (admitted, admitted), reserved);
         };
         if let Some(refusal) = ask.limit.refuses(&entry.cell, now, ask.need) {
             return refusal;
         }
         if ask.cost > 0 {
-            ask.limit.charge(&mut entry.cell, now, ask.cost);
+            entry.charge(ask, now, reserved);
         }
         let verdict = ask.limit.judge(&entry.cell, now, ask.need, true);
-        if ask.limit.grows() {
+        if ask.limit.grows() || ask.settles {
             let grown = entry.weigh();
             shard.grow(grown);
             self.bound(shard, now);
@@ -125,12 +130,20 @@ impl Memory {
         ask.limit.refuses(&entry(shard, key, ask, now)?.cell, now, ask.need)
     }
 
-    /// Charges, whether there is room or not.
-    pub fn charge(&self, ask: &Ask<'_>, now: Time) -> Verdict {
+    /// Settles what was reserved: gives back what it was too much, if the cell it was charged to is still there, or charges
+    /// what it was too little, whether there is room or not. What is said of the request is as of then.
+    pub fn settle(&self, ask: &Ask<'_>, reserved: &Reserved, cost: u64, now: Time) -> Verdict {
         let (shard, key) = self.place(ask);
         let shard = &mut *self.shards[shard].lock();
-        admits(shard, key, ask, now);
-        self.judge(shard, key, ask, now, (true, true))
+        if let Some(entry) = entry(shard, key, ask, now).filter(|entry| entry.number == reserved.cell) {
+            let given = reserved.cost().saturating_sub(cost);
+            ask.limit.give_back(&mut entry.cell, now, &reserved.reservation, given);
+            let grown = entry.weigh();
+            shard.grow(grown);
+        }
+        let more = cost.saturating_sub(reserved.cost());
+        let ask = Ask { cost: more, settles: false, ..*ask };
+        self.judge(shard, key, &ask, now, (true, true), &mut Vec::new())
     }
 
     fn place(&self, ask: &Ask<'_>) -> (usize, Fingerprint) {
@@ -147,6 +160,7 @@ impl Memory {
         ask: &Ask<'_>,
         now: Time,
         (admitted, charged): (bool, bool),
+        reserved: &mut Vec<Reserved>,
     ) -> Verdict {
         let fresh = || Cell::new(ask.limit.rates(), now);
         // Only a charge makes a cell: refused newcomers cannot push others out.
@@ -155,11 +169,12 @@ impl Memory {
             if shard.len() >= self.keys_per_shard && shard.remove_coldest(now) {
                 self.evicted.fetch_add(1, Ordering::Relaxed);
             }
-            shard.insert(key, Entry::new(fresh(), Arc::clone(ask.limit)));
+            let number = self.made.fetch_add(1, Ordering::Relaxed);
+            shard.insert(key, Entry::new(fresh(), Arc::clone(ask.limit), number));
         }
         let Some(entry) = shard.peek_mut(&key) else { return ask.limit.judge(&fresh(), now, ask.need, admitted) };
         if charged {
-            ask.limit.charge(&mut entry.cell, now, ask.cost);
+            entry.charge(ask, now, reserved);
         }
         let verdict = ask.limit.judge(&entry.cell, now, ask.need, admitted);
         if charged {

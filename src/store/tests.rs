@@ -19,11 +19,11 @@ fn key(number: u64) -> Fingerprint {
 }
 
 fn ask(limit: &Arc<Limit>, key: Fingerprint) -> Ask<'_> {
-    Ask { limit, key, need: 1, cost: 1, advisory: false, place: 0 }
+    Ask { limit, key, need: 1, cost: 1, settles: false, advisory: false, place: 0 }
 }
 
 fn admitted(memory: &Memory, asks: &[Ask<'_>], now: Time) -> bool {
-    memory.decide(asks, now).iter().all(|(_, verdict)| verdict.admitted)
+    memory.decide(asks, now).verdicts.iter().all(|(_, verdict)| verdict.admitted)
 }
 
 const NOW: Time = Time::from_micros(1_800_000_000_000_000);
@@ -89,6 +89,20 @@ fn refused_newcomers_push_nobody_out() {
         assert!(!admitted(&memory, &[ask(&everybody, key(0)), ask(&each, key(number))], NOW));
     }
     assert_eq!((memory.keys(), memory.evicted()), (1, 0));
+}
+
+#[test]
+fn nothing_is_given_back_to_a_cell_that_was_begun_anew() {
+    let memory = Memory::new(1, usize::MAX);
+    let limit = limit("a", &["5/h"]);
+    let reserving = Ask { settles: true, ..ask(&limit, key(1)) };
+    let reserved = memory.decide(&[reserving], NOW).reserved.pop().unwrap();
+    assert!(admitted(&memory, &[ask(&limit, key(2))], NOW), "it makes the first one go");
+    assert!((0..5).all(|_| admitted(&memory, &[ask(&limit, key(1))], NOW)));
+    assert_eq!(memory.settle(&reserving, &reserved, 0, NOW).remaining, 0);
+    assert!(!admitted(&memory, &[ask(&limit, key(1))], NOW), "all five are from the new cell");
+    assert!(admitted(&memory, &[ask(&limit, key(2))], NOW), "it makes that one go, too");
+    assert_eq!(memory.settle(&reserving, &reserved, 3, NOW).remaining, 3, "what is charged in addition begins it anew");
 }
 
 /// The bytes that this process holds, from the system.
@@ -173,8 +187,8 @@ proptest! {
             let of = |cost| limits.iter().map(move |limit| Ask { need, cost, ..ask(limit, key(client)) }).take(count);
             let (asks, looks): (Asks<'_>, Asks<'_>) = (of(need).collect(), of(0).collect());
             let looked = memory.refuses(&looks, now);
-            let decided = memory.decide(&asks, now);
-            prop_assert_eq!(&decided, &unseen.decide(&asks, now));
+            let decided = memory.decide(&asks, now).verdicts;
+            prop_assert_eq!(&decided, &unseen.decide(&asks, now).verdicts);
             let is_refused = decided.iter().any(|(_, verdict)| !verdict.admitted);
             prop_assert_eq!(looked, is_refused.then_some(decided));
         }

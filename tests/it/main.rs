@@ -49,6 +49,7 @@ mod proxy;
 mod refusals;
 mod reload;
 mod reload_counters;
+mod reservations;
 mod reloading;
 mod repeats;
 mod routing;

@@ -9,7 +9,7 @@ use gateway::clock::Time;
 use gateway::config::{self, OnError};
 use gateway::fingerprint::Fingerprint;
 use gateway::limit::{Edge, Limit, Rate, Strategy, Verdict};
-use gateway::store::{Answer, Ask, Store};
+use gateway::store::{Answer, Ask, Reply, Reserved, Store};
 
 use crate::harness::{Memcached, unix, until};
 
@@ -66,12 +66,28 @@ impl Bench {
 
     /// Decides at `at` microseconds after the start.
     pub(crate) fn decide(&self, asks: &[Ask<'_>], at: u64) -> Vec<Verdict> {
-        let verdicts = match self.store.decide(asks, Time::from_micros(self.start + at), 0) {
-            Answer::Now(verdicts) => verdicts,
-            Answer::Later(verdicts) => verdicts.blocking_recv().expect("memcached did not answer"),
+        self.reply(asks, at).verdicts.into_iter().map(|(_, verdict)| verdict).collect()
+    }
+
+    fn reply(&self, asks: &[Ask<'_>], at: u64) -> Reply {
+        match self.store.decide(asks, Time::from_micros(self.start + at), 0) {
+            Answer::Now(reply) => reply,
+            Answer::Later(reply) => reply.blocking_recv().expect("memcached did not answer"),
             Answer::Away => panic!("memcached is away"),
-        };
-        verdicts.into_iter().map(|(_, verdict)| verdict).collect()
+        }
+    }
+
+    /// Reserves so much, if that is admitted.
+    fn reserve(&self, limit: &Arc<Limit>, key: Fingerprint, cost: u64, at: u64) -> Option<Reserved> {
+        self.reply(&[Ask { settles: true, ..ask(limit, key, cost) }], at).reserved.pop()
+    }
+
+    /// Settles what was reserved at this cost: what is told then of a request that was told that nothing remains.
+    fn settle(&self, limit: &Arc<Limit>, key: Fingerprint, reserved: Reserved, cost: u64, at: u64) -> Verdict {
+        let mut told = Verdict { admitted: true, rate: 0, remaining: 0, wait: None };
+        let when = (Time::from_micros(self.start + at), 0);
+        self.store.settle(&ask(limit, key, reserved.cost()), reserved, cost, Some(&mut told), when);
+        told
     }
 
     pub(crate) fn one(&self, limit: &Arc<Limit>, key: Fingerprint, cost: u64, at: u64) -> Verdict {
@@ -85,7 +101,7 @@ impl Bench {
 }
 
 fn ask(limit: &Arc<Limit>, key: Fingerprint, cost: u64) -> Ask<'_> {
-    Ask { limit, key, need: cost, cost, advisory: false, place: 0 }
+    Ask { limit, key, need: cost, cost, settles: false, advisory: false, place: 0 }
 }
 
 pub(crate) fn limit(name: &str, rates: &[Rate]) -> Arc<Limit> {
@@ -188,12 +204,66 @@ fn what_is_charged_afterwards_may_pass_the_quota_and_the_next_wait() {
         for _ in 0..3 {
             assert_eq!(bench.decide(&[look], 0)[0].remaining, 10, "{name}: looking is free");
         }
-        bench.store.charge(&ask(&limit, key, 25), Time::from_micros(bench.start));
+        let reserved = bench.reserve(&limit, key, 1, 0).unwrap();
+        assert_eq!(bench.settle(&limit, key, reserved, 25, 0).remaining, 0, "{name}");
         let refused = bench.decide(&[look], 0)[0];
         assert_eq!((refused.admitted, refused.remaining), (false, 0), "{name}");
         let wait = refused.wait.unwrap();
         assert!(!bench.decide(&[look], wait - 1)[0].admitted, "{name}");
         assert!(bench.decide(&[look], wait)[0].admitted, "{name}");
+    });
+}
+
+#[test]
+fn what_is_reserved_counts_until_it_is_given_back() {
+    everywhere(|bench, name, rate| {
+        let (limit, key) = (limit("reserved", std::slice::from_ref(rate)), bench.key());
+        let reserved: Vec<_> = (0..30).filter_map(|_| bench.reserve(&limit, key, 1, 0)).collect();
+        assert_eq!(reserved.len(), 10, "{name}: side by side no more pass than may cost something");
+        for (remaining, reserved) in (1..).zip(reserved) {
+            let told = bench.settle(&limit, key, reserved, 0, 0);
+            // Memcached is not asked: it is told of what was known when it was reserved.
+            assert!((1..=remaining).contains(&told.remaining), "{name}: {told:?}");
+        }
+        for _ in 0..30 {
+            let reserved = bench.reserve(&limit, key, 1, 0).expect(name);
+            bench.settle(&limit, key, reserved, 0, 0);
+        }
+        let look = Ask { need: 1, cost: 0, ..ask(&limit, key, 0) };
+        assert_eq!(bench.decide(&[look], 0)[0].remaining, 10, "{name}: nothing is left of them");
+    });
+}
+
+#[test]
+fn what_is_reserved_is_given_back_where_it_was_counted() {
+    everywhere(|bench, name, rate| {
+        let (limit, key) = (limit("turn", std::slice::from_ref(rate)), bench.key());
+        let of = |cost| bench.reserve(&limit, key, cost, 59 * SECOND).unwrap();
+        let (kept, partly, given) = (of(4), of(3), of(3));
+        assert!(bench.reserve(&limit, key, 1, 59 * SECOND).is_none(), "{name}");
+        // Another minute has begun, of which a sliding window counts the last in full for now.
+        let (now, day) = (60 * SECOND, 86_400 * SECOND);
+        bench.settle(&limit, key, kept, 4, now);
+        bench.settle(&limit, key, partly, 1, now);
+        bench.settle(&limit, key, given, 0, now);
+        let left = |now| bench.decide(&[Ask { need: 1, cost: 0, ..ask(&limit, key, 0) }], now)[0].remaining;
+        // A sixth of a token has come back in the second.
+        assert_eq!(left(now), 5, "{name}");
+        assert_eq!(left(now + rate.memory() + day), 10, "{name}");
+        bench.burst(&limit, key, 1, now + rate.memory() + day);
+        assert_eq!(left(now + rate.memory() + day), 9, "{name}: nothing of it is taken from later ones");
+    });
+}
+
+#[test]
+fn what_is_given_back_after_its_time_is_taken_from_nobody() {
+    everywhere(|bench, name, rate| {
+        let (limit, key) = (limit("late", std::slice::from_ref(rate)), bench.key());
+        let reserved = bench.reserve(&limit, key, 5, 0).unwrap();
+        let late = rate.memory();
+        assert_eq!(bench.burst(&limit, key, 20, late), 10, "{name}");
+        bench.settle(&limit, key, reserved, 0, late);
+        assert_eq!(bench.burst(&limit, key, 20, late), 0, "{name}");
     });
 }
 
@@ -315,7 +385,8 @@ fn both(rate: &str, strategy: Strategy, test: impl Fn(&Bench, &Arc<Limit>, Finge
 
 /// Counts that are as an example has them, however they came to be.
 fn count(bench: &Bench, limit: &Arc<Limit>, key: Fingerprint, cost: u64, second: u64) {
-    bench.store.charge(&ask(limit, key, cost), Time::from_micros(bench.start + second * SECOND));
+    let reserved = bench.reserve(limit, key, 1, second * SECOND).unwrap();
+    bench.settle(limit, key, reserved, cost, second * SECOND);
     // What travels to Memcached together is of one moment: let it arrive before the next.
     bench.decide(&[Ask { need: 1, cost: 0, ..ask(limit, key, 0) }], second * SECOND);
 }

@@ -40,7 +40,7 @@ proptest! {
             cell.advance(limit.rates(), at(now));
             limit.charge(&mut cell, at(now), cost);
             if is_appended {
-                bytes.extend(Cell::appendix(at(now), cost));
+                Cell::append_charge(at(now), cost, at(now), &mut bytes);
                 times += 1;
             } else {
                 bytes = whole(cell.clone(), &limit);

@@ -114,12 +114,27 @@ impl Oracle {
         u64::try_from(tokens.div_euclid(parts)).unwrap_or(0)
     }
 
-    /// Admits it: nothing is ever taken back.
-    pub(super) fn charge(&mut self, now: u64, cost: u64) {
+    /// Admits it. Returns when that counts as having been.
+    pub(super) fn charge(&mut self, now: u64, cost: u64) -> u64 {
         let here = match self.kind {
             Kind::Moving | Kind::Fixed => now.max(self.log.last().map_or(0, |(time, _)| *time)),
             Kind::Bucket { .. } | Kind::Day => self.clock,
         };
         self.log.push((here, cost));
+        here
+    }
+
+    /// Of what was admitted at `then` so much turns out not to have been, after a tick. A fixed window that it began stays
+    /// begun as long as there is anything else in it.
+    pub(super) fn give_back(&mut self, then: u64, cost: u64) {
+        let mut left = cost;
+        for (_, held) in self.log.iter_mut().filter(|(time, _)| *time == then) {
+            let part = left.min(*held);
+            *held -= part;
+            left -= part;
+        }
+        if self.kind != Kind::Fixed || self.log.iter().all(|(_, cost)| *cost == 0) {
+            self.log.retain(|(_, cost)| *cost > 0);
+        }
     }
 }

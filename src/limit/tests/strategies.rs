@@ -10,7 +10,7 @@ use super::*;
 
 const DAY: u64 = 86_400 * SECOND;
 
-fn rate_of(kind: Kind, quota: u64, window: u64) -> Rate {
+pub(super) fn rate_of(kind: Kind, quota: u64, window: u64) -> Rate {
     let rate = Rate::new(quota, Duration::from_micros(window)).unwrap();
     let counting = match kind {
         Kind::Moving => super::super::Strategy::Moving,
@@ -58,7 +58,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// One to three rates of one kind, or of any with days beside them.
-fn limits() -> impl Strategy<Value = Vec<(Kind, u64, u64)>> {
+pub(super) fn limits() -> impl Strategy<Value = Vec<(Kind, u64, u64)>> {
     let kind = prop_oneof![
         Just(Kind::Moving),
         Just(Kind::Fixed),
@@ -111,7 +111,9 @@ proptest! {
                 let before = cell.clone();
                 if admitted {
                     limit.charge(cell, at(now), step.cost);
-                    oracles.iter_mut().for_each(|oracle| oracle.charge(now, step.cost));
+                    for oracle in &mut *oracles {
+                        oracle.charge(now, step.cost);
+                    }
                 }
                 let verdict = limit.judge(cell, at(now), step.cost, admitted);
                 prop_assert_eq!(verdict.admitted, admitted);

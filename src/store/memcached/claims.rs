@@ -149,15 +149,19 @@ impl Known {
         for (place, bucket) in &claim.buckets {
             cell.correct(rates, *place, *bucket, |count| count.saturating_add(claim.cost));
         }
-        names.limit.charge_whole(cell, *now, claim.cost);
+        names.limit.charge_whole(cell, *now, claim.cost, claim.at);
     }
 
     fn owe_back(&mut self, claim: &Claim) {
         let amount = signed(claim.cost);
         for (place, bucket) in &claim.buckets {
             self.debts.owe(*place, *bucket, -amount);
+            if let Some(shares) = &mut self.shares {
+                shares.add(*place, *bucket, -amount);
+            }
         }
         if let Some(whole) = &mut self.whole {
+            self.names.limit.took_back(&mut self.cell, claim.cost);
             whole.owe_back(amount, self.now);
         }
     }

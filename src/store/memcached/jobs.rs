@@ -12,45 +12,80 @@ use super::Wish;
 use super::cells::Place;
 use super::claims::{Claimed, Standing};
 use crate::clock::Time;
-use crate::store::Verdicts;
+use crate::limit::Reservation;
+use crate::store::{Reply, Reserved, Verdicts};
 
-/// One decision, or without a reply a charge that nobody waits for.
+/// One decision, or the end of a reservation, for which nobody waits.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) asks: SmallVec<[Wish; 2]>,
     pub(super) now: Time,
     /// When it began to wait.
     pub(super) asked: Instant,
-    pub(super) reply: Option<oneshot::Sender<Verdicts>>,
+    pub(super) reply: Option<oneshot::Sender<Reply>>,
     /// Which worker waits.
     pub(super) worker: usize,
     /// Where the cells of its asks are.
     pub(super) places: SmallVec<[Place; 2]>,
     /// How it was decided.
     pub(super) verdicts: Verdicts,
+    /// What was charged for asks that settle.
+    pub(super) reserved: Vec<Reserved>,
+    /// What it settles, if it asks for nothing.
+    pub(super) settled: Option<Box<Settled>>,
     /// What has been charged for it and is to be confirmed.
     pub(super) claimed: Claimed,
     /// Its number among all.
     pub(super) number: u64,
 }
 
+/// What becomes of a reservation.
+#[derive(Debug)]
+pub(super) struct Settled {
+    pub(super) reservation: Reservation,
+    /// How much of it is given back.
+    pub(super) given: u64,
+    /// How much is charged in addition.
+    pub(super) more: u64,
+}
+
 impl Job {
-    /// A decision for this worker, or without a reply a charge.
+    /// A decision for this worker.
     pub(super) fn new(
         asks: SmallVec<[Wish; 2]>,
         now: Time,
-        reply: Option<oneshot::Sender<Verdicts>>,
+        reply: Option<oneshot::Sender<Reply>>,
         worker: usize,
     ) -> Box<Self> {
         let (asked, places, verdicts) = (Instant::now(), SmallVec::new(), Verdicts::new());
-        Box::new(Self { asks, now, asked, reply, worker, places, verdicts, claimed: Claimed::new(), number: 0 })
+        let (claimed, reserved) = (Claimed::new(), Vec::new());
+        Box::new(Self {
+            asks,
+            now,
+            asked,
+            reply,
+            worker,
+            places,
+            verdicts,
+            reserved,
+            settled: None,
+            claimed,
+            number: 0,
+        })
+    }
+
+    /// Settles what was reserved for this wish.
+    pub(super) fn settling(wish: Wish, now: Time, settled: Settled, worker: usize) -> Box<Self> {
+        let mut job = Self::new(SmallVec::from_iter([wish]), now, None, worker);
+        job.settled = Some(Box::new(settled));
+        job
     }
 
     /// Tells who waits for it. A receiver that is gone has given up waiting and let its request through: that it was
     /// counted is right.
     pub(super) fn answer(self) {
         if let Some(reply) = self.reply {
-            let _ = reply.send(self.verdicts);
+            let _ = reply.send(Reply { verdicts: self.verdicts, reserved: self.reserved });
         }
     }
 
@@ -59,7 +94,7 @@ impl Job {
         self.claimed.get_mut(ask)
     }
 
-    /// Whether nobody waits for it any more. Of a charge nobody ever does.
+    /// Whether nobody waits for it any more. Of a settlement nobody ever does.
     pub(super) fn is_given_up(&self) -> bool {
         self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }

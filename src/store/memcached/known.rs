@@ -13,7 +13,8 @@ use tokio::time::Instant;
 use super::claims::Claims;
 use super::debts::{Debt, Debts, signed};
 use super::keys::Names;
-use super::whole::Whole;
+use super::shares::Shares;
+use super::whole::{Owed, Whole};
 use super::wire::{self, Answer};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
@@ -41,6 +42,8 @@ pub(super) struct Known {
     pub(super) now: Time,
     asked: Option<Instant>,
     pub(super) debts: Debts,
+    /// What this gateway has counted itself, if what is counted here is ever given back.
+    pub(super) shares: Option<Shares>,
     /// The state of the rates that are kept as a whole, if there are any.
     pub(super) whole: Option<Box<Whole>>,
     /// The jobs that wait for it to be read.
@@ -82,10 +85,10 @@ pub(super) enum Op {
     Count(usize, u64),
     /// Sees whether a counter is there before it is added to, and whether it should be.
     Look(bool),
-    /// Replaces the state: what was charged to it, and the bytes.
-    Swap(i64, Vec<u8>),
-    /// Appends to the state: what was charged to it, and the bytes.
-    Append(i64, Vec<u8>),
+    /// Replaces the state: what was changed of it, and the bytes.
+    Swap(Owed, Vec<u8>),
+    /// Appends to the state: what is to be changed of it, and the bytes.
+    Append(Owed, Vec<u8>),
     /// Reads the state.
     Value,
 }
@@ -117,6 +120,7 @@ impl Known {
             now,
             asked: None,
             debts,
+            shares: None,
             whole,
             waiting,
             claims: Claims::new(),
@@ -180,15 +184,19 @@ impl Known {
     pub(super) fn charge(&mut self, limit: &Limit, now: Time, cost: u64) {
         limit.charge(&mut self.cell, now, cost);
         self.since_read = self.since_read.saturating_add(cost);
-        let Self { cell, debts, whole, .. } = self;
+        let Self { cell, debts, shares, whole, .. } = self;
         for (place, bucket) in cell.newest(limit.rates()) {
             if debts.of(place, bucket).is_none() {
                 debts.retain(|debt| debt.place != place || cell.count(limit.rates(), place, debt.bucket).is_some());
             }
             debts.owe(place, bucket, signed(cost));
+            if let Some(shares) = shares {
+                shares.retain(|of, bucket| of != place || cell.count(limit.rates(), place, bucket).is_some());
+                shares.add(place, bucket, signed(cost));
+            }
         }
         if let Some(whole) = whole {
-            whole.owe(signed(cost));
+            whole.owe(signed(cost), now);
         }
     }
 
@@ -310,7 +318,8 @@ impl Known {
 
     /// Learns what a counter says, `None` if there is none; returns 1 if there should be one.
     fn learn(&mut self, place: usize, bucket: u64, said: Option<u64>, shrink: bool) -> u64 {
-        let Self { cell, debts, names, now, shared, .. } = self;
+        let Self { cell, debts, shares, names, now, shared, .. } = self;
+        let share = shares.as_ref().map_or(0, |shares| shares.of(place, bucket));
         let mut lost = false;
         cell.correct(names.limit.rates(), place, bucket, |count| {
             // Others only add: less than what was there before and what is in doubt says that it has not arrived.
@@ -319,7 +328,8 @@ impl Known {
             let owed = debts.settle(place, bucket, arrived);
             let confirmed = count.saturating_add_signed(-owed);
             let there = match said {
-                Some(said) if shrink => said,
+                // Not below what was counted here, though: then it was lost and begun anew as well.
+                Some(said) if shrink => said.max(share.saturating_add_signed(-owed)),
                 // Counters only grow: if one has shrunk, it was lost and begun anew.
                 Some(said) => said.max(confirmed),
                 None => confirmed,
@@ -341,7 +351,7 @@ impl Known {
         for op in ops {
             match (op, &mut self.whole) {
                 (Op::Add(debt), _) => self.debts.doubt(debt.place, debt.bucket, debt.amount),
-                (Op::Swap(cost, bytes) | Op::Append(cost, bytes), Some(whole)) => whole.doubt(cost, bytes),
+                (Op::Swap(owed, bytes) | Op::Append(owed, bytes), Some(whole)) => whole.doubt(owed, bytes),
                 _ => {}
             }
         }

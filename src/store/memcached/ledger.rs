@@ -15,7 +15,7 @@ use super::cells::{Cells, Place};
 use super::claims::{Claimed, Standing};
 use super::desk::Post;
 use super::health::Health;
-use super::jobs::{Job, Jobs};
+use super::jobs::{Job, Jobs, Settled};
 use super::known::{Op, Stage};
 use super::refused::Refused;
 use super::servers::{Due, Server, State};
@@ -74,8 +74,11 @@ impl Ledger {
         if job.is_given_up() {
             return;
         }
+        if let Some(settled) = job.settled.take() {
+            return self.settle_reserved(&job, *settled);
+        }
         // If no decision is made here when a server fails, what it was asked to count would be counted for nobody.
-        let mut is_claimable = job.reply.is_some() && (self.strict || self.on_error == OnError::Local);
+        let mut is_claimable = self.strict || self.on_error == OnError::Local;
         let mut reachable = 0;
         let mut admits = Admits::new();
         // Those that are to be had and have to be read.
@@ -83,6 +86,9 @@ impl Ledger {
         for wish in &job.asks {
             let (place, known) = self.cells.of(wish, job.now, &self.health.forgotten);
             job.places.push(place);
+            if wish.settles {
+                known.shares.get_or_insert_default();
+            }
             let now = known.advance_for(&wish.limit, job.now, job.asked);
             let has_plenty = known.has_plenty(&wish.limit, wish.need);
             let is_read = has_plenty && !self.strict && known.was_just_read(job.asked);
@@ -115,6 +121,18 @@ impl Ledger {
                 self.servers[known.server].want(place, known, number);
             }
         }
+    }
+
+    /// Takes back what a reservation was too much, or charges what it was too little. Nobody waits for that, nor does it wait
+    /// for anything: those who ask next are decided after it.
+    fn settle_reserved(&mut self, job: &Job, settled: Settled) {
+        let [wish] = &job.asks[..] else { return };
+        let (place, known) = self.cells.of(wish, job.now, &self.health.forgotten);
+        let now = known.advance_for(&wish.limit, job.now, job.asked);
+        known.settle(&wish.limit, now, settled);
+        // There may be room again.
+        self.refused.forget(wish.cell());
+        self.queue(place, true);
     }
 
     /// Whether every server has yet to answer.
@@ -167,7 +185,7 @@ impl Ledger {
             // It may be late for them.
             known.advance(&known.names.limit.clone(), now);
         }
-        let filled = known.fill(ops, answers, begun, self.strict);
+        let filled = known.fill(ops, answers, begun, self.strict || known.shares.is_some());
         self.health.lost.add(filled.lost);
         known.stage = Stage::Idle;
         let is_confirmed = !filled.outrun && (filled.is_current || !self.strict);
@@ -274,12 +292,11 @@ impl Ledger {
 
     /// Decides by what has just been read.
     fn decide(&mut self, job: Box<Job>) {
-        let is_claimed = self.strict && job.reply.is_some();
-        if is_claimed && self.on_error != OnError::Local && job.places.iter().any(|place| self.is_away(*place)) {
+        if self.strict && self.on_error != OnError::Local && job.places.iter().any(|place| self.is_away(*place)) {
             // Who has answered meanwhile is away again, and will not confirm anything.
             return self.dismiss(job);
         }
-        self.judge(job, is_claimed);
+        self.judge(job, self.strict);
     }
 
     /// Whether the server of this cell is not to be had.
@@ -288,14 +305,13 @@ impl Ledger {
         self.servers[server].state == State::Away
     }
 
-    /// Decides on the cells as they are after everything before; a job without a reply is charged anyhow.
+    /// Decides on the cells as they are after everything before.
     fn judge(&mut self, mut job: Box<Job>, is_claimed: bool) {
-        let free = job.reply.is_none();
         let mut admits = Admits::new();
         for (wish, place) in job.asks.iter().zip(&mut job.places) {
             let known = self.cells.again(place, wish, job.now, &self.health.forgotten);
             let now = known.advance_for(&wish.limit, job.now, job.asked);
-            let admitted = free || wish.limit.admits(&known.cell, now, wish.need);
+            let admitted = wish.limit.admits(&known.cell, now, wish.need);
             admits.push(Admit { now, admitted, is_claimed });
         }
         self.carry_out(job, &admits);
@@ -307,12 +323,14 @@ impl Ledger {
         let is_claimed = admits.iter().any(|admit| admit.is_claimed);
         let mut claimed = Claimed::new();
         let mut open = 0;
-        let Job { asks, places, verdicts, number, .. } = &mut *job;
+        let Job { asks, places, verdicts, reserved, number, .. } = &mut *job;
         for (ask, (wish, place)) in asks.iter().zip(&*places).enumerate() {
             let known = self.cells.at(*place);
             let Admit { now, admitted, is_claimed: is_open } = admits[ask];
             let charged = all && admitted && wish.cost > 0;
-            if charged {
+            if charged && wish.settles {
+                reserved.push(known.reserve(wish, now, !is_claimed));
+            } else if charged {
                 known.charge(&wish.limit, now, wish.cost);
             }
             if is_claimed && charged && self.servers[known.server].state != State::Away {

@@ -1,7 +1,8 @@
 //! Refusals that hold for a while: until a key could be admitted again, Memcached need not be asked about it. A flood of
 //! refused requests costs it nothing.
 //!
-//! Whatever others do meanwhile, a count only falls with time. A limit that was changed is another limit, so a raised
+//! Whatever others do meanwhile, a count only falls with time, or when somebody gives something back: where that is done, a
+//! refusal is remembered briefly. A limit that was changed is another limit, so a raised
 //! quota holds at once.
 
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use hashlink::LruCache;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::Wish;
+use super::{BRIEFLY, Wish};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Limit, Verdict};
@@ -60,10 +61,17 @@ impl Refused {
             let Some(wait) = verdict.wait.filter(|_| !verdict.admitted) else { continue };
             let cell = wish.cell();
             let until = now.micros().saturating_add(wait);
-            let stale = until.min(now.micros().saturating_add(self.longest));
+            // What was reserved may be given back at any time, by other gateways too.
+            let longest = if wish.settles { self.longest.min(BRIEFLY) } else { self.longest };
+            let stale = until.min(now.micros().saturating_add(longest));
             let no = No { limit: wish.limit.clone(), need: wish.need, since: now, stale, until, verdict: *verdict };
             self.shard(cell).lock().insert(cell, no);
         }
+    }
+
+    /// Remembers nothing about this cell any more.
+    pub(super) fn forget(&self, cell: Fingerprint) {
+        self.shard(cell).lock().remove(&cell);
     }
 
     /// The verdicts on a request that is refused by what is remembered.
@@ -101,7 +109,7 @@ mod tests {
     const NOW: Time = Time::from_micros(1_800_000_000_000_000);
 
     fn ask(limit: &Arc<Limit>, need: u64) -> Ask<'_> {
-        Ask { limit, key: Fingerprint::of(b"k"), need, cost: need, advisory: false, place: 3 }
+        Ask { limit, key: Fingerprint::of(b"k"), need, cost: need, settles: false, advisory: false, place: 3 }
     }
 
     fn at(micros: u64) -> Time {
@@ -121,6 +129,21 @@ mod tests {
         assert_eq!(found(2, at(499)), None, "two fit");
         assert_eq!(found(3, at(500)), None);
         assert_eq!(found(3, at(200)), None, "and it is forgotten then");
+    }
+
+    #[test]
+    fn what_may_be_given_back_is_no_refusal_for_long() {
+        let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
+        let refused = Refused::new(u64::MAX);
+        let reserving = Ask { settles: true, ..ask(&limit, 1) };
+        let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(500_000) };
+        let note = || refused.note(&[Wish::from(&reserving)], &Verdicts::from_iter([(3, verdict)]), NOW);
+        let is_known = |now| refused.find(&[reserving], now).is_some();
+        note();
+        assert!(is_known(at(BRIEFLY - 1)) && !is_known(at(BRIEFLY)));
+        note();
+        refused.forget(Wish::from(&reserving).cell());
+        assert!(!is_known(at(1)));
     }
 
     #[test]

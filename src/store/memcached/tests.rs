@@ -1,9 +1,11 @@
 //! The ledger against a model of Memcached, under random schedules of requests, exchanges and failures.
 
 mod model;
+mod steps;
 mod world;
 mod schedules;
 mod turns;
+mod settled;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +20,8 @@ use crate::fingerprint::Fingerprint;
 use crate::limit::{Edge, Limit, Rate, Strategy as Counting};
 use crate::store::memory::Memory;
 use crate::store::{Ask, Verdicts};
-use world::{Decided, Step, World, broken, lasting, lossy, passing, reliable};
+use steps::{Step, broken, lasting, lossy, passing, reliable, settling};
+use world::{Decided, World};
 
 const LOCAL: (OnError, bool) = (OnError::Local, false);
 const STRICT: (OnError, bool) = (OnError::Reject, true);
@@ -54,7 +57,7 @@ fn is_whole(kind: usize) -> bool {
 }
 
 fn wish(limit: &Arc<Limit>, key: Fingerprint) -> Wish {
-    Wish { limit: limit.clone(), key, need: 1, cost: 1, advisory: false, place: 0 }
+    Wish { limit: limit.clone(), key, need: 1, cost: 1, settles: false, advisory: false, place: 0 }
 }
 
 /// A key on the server with this number.
@@ -69,10 +72,11 @@ fn keys(servers: usize, limit: &Arc<Limit>) -> Vec<Fingerprint> {
     (0..servers).map(|server| key_on(server, servers, limit)).collect()
 }
 
-/// All that was admitted on this key.
+/// All that was admitted on this key and not given back.
 fn admitted(decided: &[Decided], key: Fingerprint) -> u64 {
-    let admitted = decided.iter().filter(|decided| decided.admitted()).flat_map(|decided| &decided.wishes);
-    admitted.filter(|wish| wish.key == key).map(|wish| wish.cost).sum()
+    let admitted = decided.iter().filter(|decided| decided.admitted());
+    let costs = admitted.flat_map(|decided| decided.wishes.iter().map(|wish| (wish.key, wish.cost - decided.given)));
+    costs.filter(|(of, _)| *of == key).map(|(_, cost)| cost).sum()
 }
 
 /// What somebody who knows nothing learns from Memcached of a key's count.
@@ -96,10 +100,10 @@ fn taken(world: &mut World, gateway: usize, kind: usize, key: Fingerprint) -> u6
 fn decide(memory: &Memory, decided: &Decided, is_late: bool, cost: Option<u64>) -> Verdicts {
     let ask = |wish| {
         let &Wish { ref limit, key, need, advisory, place, .. } = wish;
-        Ask { limit, key, need, cost: cost.unwrap_or(wish.cost), advisory, place }
+        Ask { limit, key, need, cost: cost.unwrap_or(wish.cost), settles: false, advisory, place }
     };
     let asks: Vec<Ask<'_>> = decided.wishes.iter().map(ask).collect();
-    memory.decide(&asks, if is_late { decided.decided } else { decided.asked })
+    memory.decide(&asks, if is_late { decided.decided } else { decided.asked }).verdicts
 }
 
 /// Sees that every decision is one that the memory store would have made, either when it was asked for or when it was
@@ -169,7 +173,8 @@ fn charge() -> impl Strategy<Value = Step> {
 /// What is asked for: each key alone, and all of them at once.
 fn each_and_all(limit: &Arc<Limit>, keys: &[Fingerprint]) -> Vec<Vec<Wish>> {
     let each = keys.iter().map(|key| vec![wish(limit, *key)]);
-    each.chain([keys.iter().map(|key| wish(limit, *key)).collect()]).collect()
+    let all = keys.iter().enumerate().map(|(place, key)| Wish { place, ..wish(limit, *key) });
+    each.chain([all.collect()]).collect()
 }
 
 proptest! {

@@ -5,13 +5,14 @@
 
 use memchr::memmem;
 
+use super::debts::signed;
 use super::keys::Names;
 use super::known::Op;
 use super::ready::Digits;
 use super::wire::{self, Answer};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
-use crate::limit::{Cell, Limit, Rate};
+use crate::limit::{Cell, Limit, Rate, Reservation};
 
 /// The most that is appended to a state before it has to be replaced: else it would grow with every charge.
 const MOST_APPENDED: usize = 32;
@@ -24,14 +25,34 @@ pub(super) struct Whole {
     value: u64,
     /// When something was given back last.
     given_back: Option<Time>,
-    /// What was charged since; `None` if Memcached knows all.
-    owed: Option<i64>,
+    /// What was changed since; `None` if Memcached knows all.
+    owed: Option<Owed>,
     /// What was sent without an answer: what was charged to it, and the bytes.
     doubt: Option<(i64, Vec<u8>)>,
     /// Whether another gateway was faster to replace the state.
     outrun: bool,
     /// How often something has been appended to the state since it was replaced.
     appended: usize,
+}
+
+/// What Memcached is to be told.
+#[derive(Clone, Debug)]
+pub(super) struct Owed {
+    /// What was charged, less what was taken back of that.
+    cost: i64,
+    /// When the first and the last of it were charged.
+    since: Time,
+    until: Time,
+    /// What was given back of reservations that it knows of.
+    given: Vec<Back>,
+}
+
+/// What was given back.
+#[derive(Clone, Debug)]
+pub(super) struct Back {
+    pub(super) reservation: Reservation,
+    /// How much of it; with 0 the reservation only ends.
+    pub(super) given: u64,
 }
 
 /// What was read last.
@@ -62,26 +83,90 @@ fn stand_in(value: &[u8]) -> u64 {
     Fingerprint::of(value).high()
 }
 
+impl Owed {
+    fn nothing(now: Time) -> Self {
+        Self { cost: 0, since: now, until: now, given: Vec::new() }
+    }
+
+    /// Whether what is given back is part of what was charged.
+    fn has(&self, back: &Back, limit: &Limit) -> bool {
+        self.cost >= signed(back.given) && back.reservation.moment(limit.rates()) >= Some(self.since)
+    }
+
+    /// Whether it can be told to who replaces the state next. What was taken back of charges cannot.
+    fn is_appendable(&self) -> bool {
+        self.cost >= 0 && !self.is_nothing()
+    }
+
+    /// What is appended to the state then.
+    fn appendix(&self, rates: &[Rate], now: Time) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if self.cost > 0 {
+            Cell::append_charge(now.max(self.until), self.cost.unsigned_abs(), self.since, &mut bytes);
+        }
+        for Back { reservation, given } in &self.given {
+            Cell::append_give_back(rates, reservation, *given, &mut bytes);
+        }
+        bytes
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.cost == 0 && self.given.is_empty()
+    }
+}
+
 impl Whole {
     pub(super) fn owes(&self) -> bool {
         self.owed.is_some()
     }
 
     /// Owes `cost` more, less to take something back; with 0 only that it be written.
-    pub(super) fn owe(&mut self, cost: i64) {
-        self.owed = Some(self.owed.unwrap_or(0).saturating_add(cost));
+    pub(super) fn owe(&mut self, cost: i64, now: Time) {
+        let owed = self.owed.get_or_insert_with(|| Owed::nothing(now));
+        if owed.cost == 0 {
+            (owed.since, owed.until) = (now, now);
+        }
+        // Decisions may overtake each other by a little.
+        (owed.since, owed.until) = (owed.since.min(now), owed.until.max(now));
+        owed.cost = owed.cost.saturating_add(cost);
     }
 
     /// Owes it to take `cost` back.
     pub(super) fn owe_back(&mut self, cost: i64, now: Time) {
-        self.owe(-cost);
+        self.owe(-cost, now);
         self.given_back = Some(now);
     }
 
-    /// Owes again what was sent without an answer.
-    pub(super) fn doubt(&mut self, cost: i64, value: Vec<u8>) {
-        self.owe(cost);
-        self.doubt = Some((cost, value));
+    /// Takes back what a reservation was too much, in the cell and later in Memcached, unless it is in doubt what is there.
+    pub(super) fn give_back(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time), mut back: Back) {
+        if self.doubt.is_some() {
+            back.given = 0;
+        }
+        limit.give_back_whole(cell, now, &back.reservation, back.given);
+        match &mut self.owed {
+            _ if back.given == 0 => {}
+            // It was charged after the last state was sent, so nobody has to know of it.
+            Some(owed) if owed.has(&back, limit) => owed.cost = owed.cost.saturating_sub(signed(back.given)),
+            owed => owed.get_or_insert_with(|| Owed::nothing(now)).given.push(back),
+        }
+    }
+
+    /// Owes again what another gateway was faster than, or what could not be done.
+    fn owe_again(&mut self, mut sent: Owed) {
+        if let Some(owed) = self.owed.take() {
+            sent.cost = sent.cost.saturating_add(owed.cost);
+            (sent.since, sent.until) = (sent.since.min(owed.since), sent.until.max(owed.until));
+            sent.given.extend(owed.given);
+        }
+        self.owed = Some(sent);
+    }
+
+    /// Owes again what was sent without an answer. What was given back of reservations stays charged if it has not arrived:
+    /// to give it back twice would take it from others.
+    pub(super) fn doubt(&mut self, mut sent: Owed, value: Vec<u8>) {
+        self.doubt = Some((sent.cost, value));
+        sent.given.clear();
+        self.owe_again(sent);
     }
 
     /// Writes the state if that is owed, and reads it.
@@ -101,20 +186,20 @@ impl Whole {
             Version::Of(version) => Some(Some(version)),
         };
         if let Some(version) = version
-            && let Some(cost) = self.owed.take()
+            && let Some(owed) = self.owed.take()
         {
             let lifetime = names.state_lifetime(now);
-            if self.outrun && version.is_some() && cost > 0 && self.appended < MOST_APPENDED {
-                let more = Cell::appendix(now, cost.unsigned_abs());
+            if self.outrun && version.is_some() && owed.is_appendable() && self.appended < MOST_APPENDED {
+                let more = owed.appendix(names.limit.rates(), now);
                 wire::append(|out| names.state(key, out), &more, out);
                 // To append does not let it live for longer.
                 wire::value_kept(|out| names.state(key, out), lifetime, out);
-                ops.extend([Op::Append(cost, more), Op::Value]);
+                ops.extend([Op::Append(owed, more), Op::Value]);
                 return;
             }
             let value = cell.save(names.limit.rates());
             wire::swap(|out| names.state(key, out), &value, version, lifetime, out);
-            ops.push(Op::Swap(cost, value));
+            ops.push(Op::Swap(owed, value));
         }
         wire::value(|out| names.state(key, out), out);
         ops.push(Op::Value);
@@ -142,16 +227,20 @@ impl Whole {
                     // To what, is not known.
                     sent = Some(&[]);
                 }
-                (Op::Swap(cost, _) | Op::Append(cost, _), _) => {
+                (Op::Swap(owed, _) | Op::Append(owed, _), _) => {
                     self.outrun |= !matches!(answer, Answer::Failed(_));
-                    self.owe(*cost);
+                    self.owe_again(owed.clone());
                 }
                 (Op::Value, Answer::Missing) => {
                     was_read = true;
+                    // Nothing can be taken from what is gone, nor from what others begin in its place.
+                    self.owed.iter_mut().for_each(|owed| owed.given.clear());
                     // A state that nobody needs any more leaves Memcached by itself.
-                    if !cell.is_whole_spent(limit.rates(), now) && self.version != Version::Unread {
+                    if cell.is_whole_spent(limit.rates(), now) {
+                        self.owed.take_if(|owed| owed.cost == 0);
+                    } else if self.version != Version::Unread {
                         learned.lost = u64::from(self.version != Version::Missing);
-                        self.owe(0);
+                        self.owe(0, now);
                     }
                     (self.version, self.doubt) = (Version::Missing, None);
                 }
@@ -188,7 +277,8 @@ impl Whole {
             // It has arrived, and others may have appended to it; or it gave something back, which is not to be done twice.
             // What was charged since is still owed.
             if memmem::find(value, &sent).is_some() || cost < 0 {
-                self.owed = self.owed.map(|owed| owed.saturating_sub(cost)).filter(|owed| *owed != 0);
+                self.owed.iter_mut().for_each(|owed| owed.cost = owed.cost.saturating_sub(cost));
+                self.owed.take_if(|owed| owed.is_nothing());
             }
             if sent == value {
                 return false;
@@ -198,20 +288,31 @@ impl Whole {
         let Some((mut theirs, appended)) = Cell::restore(rates, now, value) else {
             // A value that is not ours is overwritten.
             (self.outrun, self.appended) = (false, 0);
-            self.owe(0);
+            self.owe(0, now);
             return false;
         };
         self.appended = appended;
         theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
-        match self.owed {
-            // It was so long ago that it matters no more. What is taken back leaves nothing, and matters.
-            Some(1..) if cell.is_whole_spent(rates, now) => self.owed = None,
-            Some(cost @ 1..) => limit.charge_whole(&mut theirs, now, cost.unsigned_abs()),
-            // Nor is anything taken from a window that has begun since.
-            Some(..=-1) if self.is_long_ago(limit, now) => self.owed = None,
-            Some(cost @ ..=-1) => limit.take_back_whole(&mut theirs, cost.unsigned_abs()),
-            // It was only to be told what is not true any more.
-            Some(0) | None => self.owed = None,
+        let is_long_ago = self.is_long_ago(limit, now);
+        if let Some(owed) = &mut self.owed {
+            // It was so long ago that it matters no more. What is taken back leaves nothing, and matters. Nor is anything
+            // taken from a window that has begun since.
+            let is_over = owed.cost > 0 && owed.given.is_empty() && cell.is_whole_spent(rates, now);
+            if is_over || owed.cost < 0 && is_long_ago {
+                owed.cost = 0;
+            }
+        }
+        // It was only to be told what is not true any more.
+        self.owed.take_if(|owed| owed.is_nothing());
+        if let Some(Owed { cost, since, until, given }) = &self.owed {
+            match cost {
+                0 => {}
+                1.. => limit.charge_whole(&mut theirs, now.max(*until), cost.unsigned_abs(), *since),
+                ..=-1 => limit.take_back_whole(&mut theirs, cost.unsigned_abs()),
+            }
+            for Back { reservation, given } in given {
+                limit.give_back_whole(&mut theirs, now, reservation, *given);
+            }
         }
         *cell = theirs;
         true

@@ -9,6 +9,7 @@ use hashlink::LinkedHashMap;
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
+use crate::store::{Ask, Reserved};
 
 /// What a cell takes besides its own allocations: a node of the map, with two links.
 const NODE: usize = allocated(size_of::<(Fingerprint, Entry)>() + 2 * size_of::<usize>());
@@ -31,13 +32,15 @@ fn table(cells: usize) -> usize {
 pub(super) struct Entry {
     pub(super) cell: Cell,
     pub(super) limit: Arc<Limit>,
-    /// The bytes of the cell's own allocations, as they are counted in the shard.
-    counted: usize,
+    /// No other cell of the store has it, nor had it lately.
+    pub(super) number: u32,
+    /// The bytes of the cell's own allocations, as they are counted in the shard: far less than this holds.
+    counted: u32,
 }
 
 impl Entry {
-    pub(super) fn new(cell: Cell, limit: Arc<Limit>) -> Self {
-        Self { cell, limit, counted: 0 }
+    pub(super) fn new(cell: Cell, limit: Arc<Limit>, number: u32) -> Self {
+        Self { cell, limit, number, counted: 0 }
     }
 
     pub(super) fn is_spent(&self, now: Time) -> bool {
@@ -47,8 +50,23 @@ impl Entry {
     /// Looks how large the cell is now; by how many bytes the shard is to be corrected.
     pub(super) fn weigh(&mut self) -> isize {
         let bytes: usize = self.cell.allocations().map(allocated).sum();
-        let before = std::mem::replace(&mut self.counted, bytes);
-        bytes.cast_signed() - before.cast_signed()
+        let before = self.counted();
+        self.counted = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.counted().cast_signed() - before.cast_signed()
+    }
+
+    fn counted(&self) -> usize {
+        self.counted as usize
+    }
+
+    /// Charges what an ask costs, or reserves it.
+    pub(super) fn charge(&mut self, ask: &Ask<'_>, now: Time, reserved: &mut Vec<Reserved>) {
+        if ask.settles {
+            let reservation = ask.limit.reserve(&mut self.cell, now, ask.cost);
+            reserved.push(Reserved { place: ask.place, reservation, cell: self.number, spared: None });
+        } else {
+            ask.limit.charge(&mut self.cell, now, ask.cost);
+        }
     }
 }
 
@@ -100,7 +118,7 @@ impl Shard {
     /// Drops the entry that was not used for longest; whether that still mattered.
     pub(super) fn remove_coldest(&mut self, now: Time) -> bool {
         let Some((_, entry)) = self.cells.pop_front() else { return false };
-        self.heap = self.heap.saturating_sub(entry.counted);
+        self.heap = self.heap.saturating_sub(entry.counted());
         !entry.is_spent(now)
     }
 
@@ -129,7 +147,7 @@ impl Shard {
             let stays = !entry.is_spent(now);
             if stays {
                 entry.weigh();
-                *heap += entry.counted;
+                *heap += entry.counted();
             }
             stays
         });

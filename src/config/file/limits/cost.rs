@@ -34,14 +34,7 @@ fn cost(field: &Field<'_>, rates: &[Rate]) -> Option<Cost> {
             field.mistyped("a number or a table", COST);
             return None;
         }
-        let cost = field.integer(1..=MAX_QUOTA)?;
-        if let Some(rate) = rates.iter().find(|rate| rate.capacity() < cost) {
-            field.report(
-                format!("a request that costs {cost} can never pass \"{rate}\""),
-                format!("allowed: at most {}", rate.capacity()),
-            );
-        }
-        return Some(Cost::Fixed(cost));
+        return amount(field, rates, "costs").map(Cost::Fixed);
     }
     let table = field.section("`cost`")?;
     let header = |key| table.field(key).and_then(|field: Field<'_>| field.parse(values::header));
@@ -49,13 +42,36 @@ fn cost(field: &Field<'_>, rates: &[Rate]) -> Option<Cost> {
         (header("request_header"), header("response_header"));
     let given = ["request_header", "response_header"].into_iter().filter(|key| table.field(key).is_some()).count();
     match given {
-        0 if table.entries().is_empty() => field.report("`cost` names no header", COST),
+        0 if table.entries().iter().all(|(name, _)| name.text == "reserve") => {
+            field.report("`cost` names no header", COST);
+        }
         // With none, another key is a slip, which is reported as that.
         0 | 1 => {}
         _ => field.report("`cost` comes from one header", "remove `request_header` or `response_header`"),
     }
+    if request.is_some() && response.is_none() {
+        table.misplaced(
+            &["reserve"],
+            "a cost from the response",
+            "remove it: what the request says is charged at once",
+        );
+    }
+    let reserve = table.field("reserve").map_or(Some(1), |field| amount(&field, rates, "reserves"));
     table.close(&[]);
-    request.map(Cost::RequestHeader).or(response.map(Cost::ResponseHeader))
+    let response = response.zip(reserve).map(|(name, reserve)| Cost::ResponseHeader { name, reserve });
+    request.map(Cost::RequestHeader).or(response)
+}
+
+/// A number that one request may take of each rate.
+fn amount(field: &Field<'_>, rates: &[Rate], takes: &str) -> Option<u64> {
+    let amount = field.integer(1..=MAX_QUOTA)?;
+    if let Some(rate) = rates.iter().find(|rate| rate.capacity() < amount) {
+        field.report(
+            format!("a request that {takes} {amount} can never pass \"{rate}\""),
+            format!("allowed: at most {}", rate.capacity()),
+        );
+    }
+    Some(amount)
 }
 
 fn count(field: &Field<'_>) -> Option<Vec<RangeInclusive<u16>>> {

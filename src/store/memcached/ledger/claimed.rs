@@ -29,9 +29,17 @@ impl Ledger {
         let refused = job.asks.iter().zip(&claimed).any(lost);
         for (ask, standing) in claimed.into_iter().enumerate() {
             let admitted = !matches!(standing, Standing::Lost | Standing::Unclaimed(false));
+            let place = job.asks[ask].place;
+            if refused || !admitted {
+                // It is given back here, or has been.
+                job.reserved.retain(|reserved| reserved.place != place);
+            }
             self.close(&job, ask, standing, refused);
             let wish = &job.asks[ask];
             let known = self.cells.again(&mut job.places[ask], wish, job.now, &self.health.forgotten);
+            if let Some(reserved) = job.reserved.iter_mut().find(|reserved| reserved.place == place) {
+                wish.limit.follow(&mut known.cell, &mut reserved.reservation);
+            }
             job.verdicts.push((wish.place, wish.limit.judge(&known.cell, known.now, wish.need, admitted)));
         }
         self.reply(job);

@@ -1,6 +1,6 @@
 //! Schedules that chance seldom finds, step by step.
 
-use super::world::{Step, World};
+use super::world::World;
 use super::*;
 
 fn ask(gateway: usize, what: usize, cost: u64) -> Step {

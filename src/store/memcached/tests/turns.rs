@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::world::{Step, World};
+use super::world::World;
 use super::*;
 use crate::store::memcached::known::MOMENT;
 use crate::store::memcached::servers::Due;

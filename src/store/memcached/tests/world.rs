@@ -4,97 +4,26 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proptest::prelude::*;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::Instant;
 
 use super::model::Model;
+use super::steps::Step;
 use crate::clock::Time;
 use crate::config::{self, OnError};
-use crate::store::Verdicts;
-use crate::store::memcached::jobs::Job;
+use crate::limit::Cell;
+use crate::store::memcached::jobs::{Job, Settled};
 use crate::store::memcached::known::MOMENT;
 use crate::store::memcached::ledger::Ledger;
 use crate::store::memcached::refused::Refused;
 use crate::store::memcached::servers::Due;
 use crate::store::memcached::{Health, Wish, wire};
+use crate::store::{Reply, Reserved, Verdicts};
 
 /// The longest that a job waits.
-const TIMEOUT: u64 = 50_000;
+pub(super) const TIMEOUT: u64 = 50_000;
 /// Rounds of exchanges in which all that is owed has long arrived.
 const ENOUGH: usize = 200;
-
-/// One step of a schedule. Numbers of gateways and servers are taken modulo how many there are.
-#[derive(Clone, Debug)]
-pub(super) enum Step {
-    /// Asks for this cost.
-    Ask { gateway: usize, what: usize, cost: u64 },
-    /// Charges this cost without a decision.
-    Charge { gateway: usize, what: usize, cost: u64 },
-    /// Writes an exchange if one is due.
-    Send(usize, usize),
-    /// Executes the first exchange that has not been executed yet.
-    Execute(usize, usize),
-    /// Answers the first exchange if it has been executed.
-    Answer(usize, usize),
-    /// Breaks the connection after so many more exchanges were executed.
-    Break(usize, usize, usize),
-    /// Connects.
-    Connect(usize, usize),
-    /// Restarts a server.
-    Restart(usize),
-    /// Loses one of a server's items.
-    Evict(usize, usize),
-    /// Lets some of a server's next commands fail.
-    Fail(usize, u64),
-    /// Lets what was read grow old, by no clock that counts.
-    Moment,
-    /// Lets so many microseconds pass.
-    Tick(u64),
-}
-
-/// Schedules of exchanges alone.
-pub(super) fn reliable() -> BoxedStrategy<Step> {
-    let pair = || (0..3_usize, 0..2_usize);
-    prop_oneof![
-        4 => (0..3_usize, 0..3_usize, 1..4_u64).prop_map(|(gateway, what, cost)| Step::Ask { gateway, what, cost }),
-        4 => pair().prop_map(|(gateway, server)| Step::Send(gateway, server)),
-        4 => pair().prop_map(|(gateway, server)| Step::Execute(gateway, server)),
-        4 => pair().prop_map(|(gateway, server)| Step::Answer(gateway, server)),
-        2 => pair().prop_map(|(gateway, server)| Step::Connect(gateway, server)),
-        3 => Just(Step::Moment),
-    ]
-    .boxed()
-}
-
-/// Schedules in which connections break as well.
-pub(super) fn broken() -> BoxedStrategy<Step> {
-    let broken =
-        (0..3_usize, 0..2_usize, 0..3_usize).prop_map(|(gateway, server, done)| Step::Break(gateway, server, done));
-    prop_oneof![18 => reliable(), 2 => broken].boxed()
-}
-
-/// Schedules in which servers lose what they know and refuse to work as well.
-pub(super) fn lossy() -> BoxedStrategy<Step> {
-    prop_oneof![
-        40 => broken(),
-        1 => (0..2_usize).prop_map(Step::Restart),
-        1 => (0..2_usize, 0..9_usize).prop_map(|(server, number)| Step::Evict(server, number)),
-        3 => (0..2_usize, 1..8_u64).prop_map(|(server, failing)| Step::Fail(server, failing)),
-    ]
-    .boxed()
-}
-
-/// The same while time passes.
-pub(super) fn passing(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
-    let gap = prop_oneof![4 => 0..TIMEOUT / 2, 1 => 0..2_000_000_u64, 1 => 0..70_000_000_u64];
-    prop_oneof![8 => steps, 1 => gap.prop_map(Step::Tick)].boxed()
-}
-
-/// The same while moments pass.
-pub(super) fn lasting(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
-    prop_oneof![9 => steps, 1 => (0..4 * TIMEOUT).prop_map(Step::Tick)].boxed()
-}
 
 /// What was decided.
 #[derive(Debug)]
@@ -104,6 +33,9 @@ pub(super) struct Decided {
     /// When it was asked for, and when it was decided.
     pub(super) asked: Time,
     pub(super) decided: Time,
+    /// What is yet to be settled, and what was given back.
+    pub(super) reserved: Vec<Reserved>,
+    pub(super) given: u64,
     /// `None` if whoever waited was dropped.
     pub(super) verdicts: Option<Verdicts>,
 }
@@ -145,7 +77,7 @@ pub(super) struct World {
 pub(super) struct Gateway {
     pub(super) ledger: Ledger,
     links: Vec<Link>,
-    waiting: Vec<(oneshot::Receiver<Verdicts>, Vec<Wish>, Time)>,
+    waiting: Vec<(oneshot::Receiver<Reply>, Vec<Wish>, Time)>,
 }
 
 #[derive(Default)]
@@ -218,13 +150,22 @@ impl World {
                 let wishes = wishes.iter().map(priced).collect();
                 self.ask(gateway % gateways, wishes);
             }
+            Step::Reserve { gateway, what, cost } => {
+                let wishes = &self.whats[what % self.whats.len()];
+                let priced = |wish: &Wish| Wish { need: cost, cost, settles: true, ..wish.clone() };
+                let wishes = wishes.iter().map(priced).collect();
+                self.ask(gateway % gateways, wishes);
+            }
+            Step::Settle(which, kept) => self.settle_one(which, kept),
             Step::Charge { gateway, what, cost } => {
-                let wish = Wish { need: cost, cost, ..self.whats[what % self.whats.len()][0].clone() };
-                let deadline = self.instant() + Duration::from_micros(TIMEOUT);
+                let wish = self.whats[what % self.whats.len()][0].clone();
+                let cell = Cell::new(wish.limit.rates(), self.now);
+                let reservation = wish.limit.place_of(&cell, self.now, 0);
+                let settled = Settled { reservation, given: 0, more: cost };
                 let asked = self.instant();
-                let mut job = Job::new([wish].into_iter().collect(), self.now, None, 0);
+                let mut job = Job::settling(wish, self.now, settled, 0);
                 job.asked = asked;
-                self.gateways[gateway % gateways].ledger.submit(job, deadline);
+                self.gateways[gateway % gateways].ledger.submit(job, asked);
             }
             Step::Send(gateway, server) => self.send(gateway % gateways, server % servers),
             Step::Execute(gateway, server) => self.execute(gateway % gateways, server % servers),
@@ -252,6 +193,22 @@ impl World {
         for gateway in 0..self.gateways.len() {
             self.gateways[gateway].ledger.expire(instant);
             self.collect(gateway);
+        }
+    }
+
+    /// Settles one of those that are open, if there are any.
+    pub(super) fn settle_one(&mut self, which: usize, kept: u64) {
+        let asked = self.instant();
+        let mut open: Vec<_> = self.decided.iter_mut().filter(|decided| !decided.reserved.is_empty()).collect();
+        let Some(which) = which.checked_rem(open.len()) else { return };
+        let Decided { gateway, wishes, reserved, given, .. } = &mut *open[which];
+        for Reserved { reservation, place, .. } in reserved.drain(..) {
+            *given = reservation.cost() - reservation.cost() * kept / 4;
+            let wish = wishes.iter().find(|wish| wish.place == place).unwrap();
+            let settled = Settled { reservation, given: *given, more: 0 };
+            let mut job = Job::settling(wish.clone(), self.now, settled, 0);
+            job.asked = asked;
+            self.gateways[*gateway].ledger.submit(job, asked);
         }
     }
 
@@ -348,14 +305,16 @@ impl World {
             job.answer();
             let at = waiting.iter_mut().position(|(receiver, ..)| !receiver.is_empty()).unwrap();
             let (mut receiver, wishes, asked) = waiting.remove(at);
-            let verdicts = receiver.try_recv().ok();
-            self.decided.push(Decided { gateway, wishes, asked, decided: self.now, verdicts });
+            let Reply { verdicts, reserved } = receiver.try_recv().unwrap();
+            let verdicts = Some(verdicts);
+            self.decided.push(Decided { gateway, wishes, asked, decided: self.now, reserved, given: 0, verdicts });
         }
         waiting.retain_mut(|(receiver, wishes, asked)| {
             let is_dropped = receiver.try_recv() == Err(TryRecvError::Closed);
             if is_dropped {
                 let (wishes, asked) = (std::mem::take(wishes), *asked);
-                self.decided.push(Decided { gateway, wishes, asked, decided: self.now, verdicts: None });
+                let (decided, reserved) = (self.now, Vec::new());
+                self.decided.push(Decided { gateway, wishes, asked, decided, reserved, given: 0, verdicts: None });
             }
             !is_dropped
         });

@@ -1,0 +1,85 @@
+//! How much of what a request took from a token bucket has not drained yet, for requests that may give it back.
+//!
+//! Let U be what is used of the bucket, and V what would be used if a request of so many units had not come at moment a.
+//! Both drain at the same rate, so their difference D begins as these units, never rises, and falls only while V is 0.
+//! D is never more than U. When V was 0 last, D was all of U, and it has stayed the same since; if V never was 0, D is
+//! still all of the units. So at any later moment
+//!
+//!     D = min(units, the least U since a)
+//!
+//! Whoever gives back D leaves exactly V: a bucket that never saw the request. To give back all of the units instead
+//! would create a token where some of them had drained before another request came.
+//!
+//! For another request that came at b and may give back as well, the least use since b is from then on that of V. Before
+//! a that is U. After it, it is the least U less D: while V was above 0, D was what it is now, and when V was 0 last, U was
+//! just D.
+
+/// For each open request of a bucket the least use since it came, in the order in which they came. It never falls from
+/// one to the next: what is the least since a moment is no more than the least since a later one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LowWater(Vec<Mark>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mark {
+    /// When they came, in microseconds since 1970.
+    moment: u64,
+    /// How many.
+    open: u64,
+    /// The least use since then, in units.
+    least: u128,
+}
+
+impl LowWater {
+    /// The size of its allocation, in bytes.
+    pub(super) fn allocation(&self) -> usize {
+        self.0.capacity() * size_of::<Mark>()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The bucket has drained to `used`, and something is added to it or taken from it at `moment`. Of who came at the same
+    /// moment nothing has drained.
+    pub(super) fn note(&mut self, moment: u64, used: u128) {
+        let before = self.0.iter_mut().rev().skip_while(|mark| mark.moment == moment);
+        before.take_while(|mark| mark.least > used).for_each(|mark| mark.least = used);
+        // Of what was in the bucket before it was empty nothing can be given back.
+        let drained = self.0.partition_point(|mark| mark.least == 0);
+        self.0.drain(..drained);
+    }
+
+    /// A request came at `moment`, the latest so far, and its units are in the bucket.
+    pub(super) fn open(&mut self, moment: u64) {
+        match self.0.last_mut() {
+            Some(last) if last.moment == moment => last.open += 1,
+            _ => self.0.push(Mark { moment, open: 1, least: u128::MAX }),
+        }
+    }
+
+    /// A request that came at `opened` gives back as much as is left of `units` when the bucket has drained to `used`, at
+    /// `moment`. Returns how much that is: at least `certain`, if nothing is known of the request.
+    pub(super) fn close(&mut self, opened: u64, (units, certain): (u128, u128), moment: u64, used: u128) -> u128 {
+        self.note(moment, used);
+        let Ok(at) = self.0.binary_search_by_key(&opened, |mark| mark.moment) else {
+            let given = certain.min(used);
+            self.lower(given);
+            return given;
+        };
+        let (earlier, later) = self.0.split_at_mut(at);
+        let least = later[0].least;
+        let given = units.min(least).min(used);
+        earlier.iter_mut().for_each(|mark| mark.least = mark.least.min(least - given));
+        later.iter_mut().for_each(|mark| mark.least -= given);
+        later[0].open -= 1;
+        if later[0].open == 0 {
+            self.0.remove(at);
+        }
+        given
+    }
+
+    /// So much is taken from the bucket, and it is not known since when it was in it.
+    pub(super) fn lower(&mut self, given: u128) {
+        self.0.iter_mut().for_each(|mark| mark.least = mark.least.saturating_sub(given));
+    }
+}

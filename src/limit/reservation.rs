@@ -1,0 +1,148 @@
+//! What is charged before the cost of a request is known, and corrected when it is.
+//!
+//! What was reserved too much is given back where it was counted, so that it is as if it had never been counted there. What
+//! turns out to cost more is charged like anything else, at the moment at which it is known: in the place of the
+//! reservation it might not matter any more, and whoever answers slowly would be let through for nothing.
+
+use smallvec::SmallVec;
+
+use super::bucket;
+use super::cell::{Cell, JITTER, join, longest, split, split_mut, word};
+use super::low_water::LowWater;
+use super::more::More;
+use super::rate::{Rate, Strategy};
+use crate::clock::Time;
+
+/// Where a charge was counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    cost: u64,
+    /// For each rate what names the place: of a sliding window and of the calendar the bucket, else the moment in
+    /// microseconds since 1970.
+    pub(super) marks: SmallVec<[u64; 2]>,
+    /// For how many microseconds it was not followed.
+    lag: u64,
+}
+
+impl Reservation {
+    pub(super) fn new(cost: u64, marks: impl Iterator<Item = u64>) -> Self {
+        Self { cost, marks: marks.collect(), lag: 0 }
+    }
+
+    /// What was charged.
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// When it was charged, by what is noted of it for the rates whose state is kept as a whole, if there are any.
+    pub fn moment(&self, rates: &[Rate]) -> Option<Time> {
+        let marked = rates.iter().zip(&self.marks).filter(|(rate, _)| !rate.is_counted());
+        let moment = marked.map(|(rate, mark)| mark - if is_followed(rate) { self.lag.min(*mark) } else { 0 }).max()?;
+        Some(Time::from_micros(moment))
+    }
+
+    /// The buckets of plain sums in which it was counted: the places of their rates, and what names the buckets.
+    pub fn buckets<'a>(&'a self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64)> {
+        let marked = rates.iter().zip(&self.marks).enumerate();
+        marked.filter(|(_, (rate, _))| rate.is_counted()).map(|(place, (_, mark))| (place, *mark))
+    }
+}
+
+/// Whether a rate keeps something of a reservation for as long as it is open.
+pub(super) fn is_followed(rate: &Rate) -> bool {
+    matches!(rate.strategy(), Strategy::Bucket { .. })
+}
+
+impl Cell {
+    /// Where `cost`, which has just been charged at `now`, was counted.
+    pub(super) fn place_of(&self, rates: &[Rate], now: Time, cost: u64) -> Reservation {
+        let now = now.micros();
+        let marks = self.blocks(rates).map(|(rate, block)| match (rate.strategy(), block) {
+            (Strategy::Sliding { .. }, [newest, ..]) => *newest,
+            (Strategy::Calendar(_), [start, ..]) => *start / 1_000_000,
+            (Strategy::Fixed, [start, _]) => now.max(*start),
+            (Strategy::Bucket { .. }, [moment, ..]) => *moment,
+            // It may be counted with a later one, but never with an earlier one.
+            _ => now,
+        });
+        Reservation::new(cost, marks)
+    }
+
+    /// Follows a reservation until something of it is given back, or nothing: then what has drained of it is known.
+    pub(super) fn follow(&mut self, rates: &[Rate], reservation: &mut Reservation) {
+        let Self { words, more } = self;
+        for (place, ((rate, block), mark)) in split_mut(words, rates).zip(&mut reservation.marks).enumerate() {
+            if let (Strategy::Bucket { .. }, [moment, ..]) = (rate.strategy(), block) {
+                reservation.lag = moment.saturating_sub(*mark);
+                *mark = *moment;
+                let More { low_water, .. } = &mut **more.get_or_insert_default();
+                match low_water.iter_mut().find(|(of, _)| *of == place) {
+                    Some((_, low_water)) => low_water.open(*mark),
+                    None => {
+                        let mut opened = LowWater::default();
+                        opened.open(*mark);
+                        low_water.push((place, opened));
+                    }
+                }
+            }
+        }
+    }
+
+    /// What was taken back, `cost`, is not charged again: of what is followed less may be in the bucket than was seen.
+    pub(super) fn took_back(&mut self, rates: &[Rate], cost: u64) {
+        for (place, low_water) in self.more.iter_mut().flat_map(|more| &mut more.low_water) {
+            if let Some(rate) = rates.get(*place) {
+                low_water.lower(bucket::units(rate, cost));
+            }
+        }
+    }
+
+    /// Gives back `cost` of a reservation where it was counted, as far as that still matters at `now`, to which the cell
+    /// has been advanced: to every rate, or only to those whose state is kept as a whole.
+    pub(super) fn give_back(
+        &mut self,
+        rates: &[Rate],
+        now: Time,
+        reservation: &Reservation,
+        cost: u64,
+        only_whole: bool,
+    ) {
+        let Self { words, more } = self;
+        for (place, ((rate, block), mark)) in split_mut(words, rates).zip(&reservation.marks).enumerate() {
+            match (rate.strategy(), block) {
+                (Strategy::Sliding { .. } | Strategy::Calendar(_), block) if !only_whole => {
+                    if let Some(word) = word(rate, block, *mark) {
+                        block[word] = block[word].saturating_sub(cost);
+                    }
+                }
+                // What came before the window began was counted in another one.
+                (Strategy::Fixed, [start, count]) if *start <= *mark => *count = count.saturating_sub(cost),
+                (Strategy::Bucket { .. }, [moment, high, low]) => {
+                    let used = join(*high, *low);
+                    let units = bucket::drained(rate, bucket::units(rate, cost), reservation.lag);
+                    // Of what is not followed, no more than the rate drains can have drained since.
+                    let is_set_back = moment.saturating_add(JITTER) < *mark;
+                    let certain = bucket::drained(rate, units, moment.saturating_sub(*mark));
+                    let certain = if is_set_back { 0 } else { certain };
+                    let given = match more.as_deref_mut().and_then(|more| more.low_water(place)) {
+                        Some(low_water) => low_water.close(*mark, (units, certain), *moment, used),
+                        None => certain.min(used),
+                    };
+                    (*high, *low) = split(used - given);
+                }
+                _ => {}
+            }
+        }
+        let Some(More { log, low_water }) = more.as_deref_mut() else { return };
+        let moving = rates.iter().zip(&reservation.marks).find(|(rate, _)| *rate.strategy() == Strategy::Moving);
+        if let (Some((_, mark)), Some(longest)) = (moving, longest(rates))
+            && now.micros().saturating_sub(*mark) < longest
+        {
+            log.give_back(*mark, cost);
+        }
+        low_water.retain(|(_, low_water)| !low_water.is_empty());
+        if low_water.is_empty() && log.newest().is_none() {
+            *more = None;
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Requests whose cost is known only later: what they give back leaves a cell as if that had never been counted.
+
+use proptest::prelude::*;
+use proptest::strategy::Strategy;
+
+use super::oracle::{Kind, Oracle};
+use super::strategies::{limits, rate_of};
+use super::*;
+
+const DAY: u64 = 86_400 * SECOND;
+const BEGIN: u64 = 1_000 * DAY - 5 * SECOND;
+
+/// What happens, so many microseconds after what happened before.
+#[derive(Clone, Debug)]
+enum Event {
+    /// A request of this cost comes and is charged if it is admitted.
+    Charge(u64),
+    /// One comes whose cost is known later; until then this much is reserved.
+    Reserve(u64),
+    /// Of the open reservations this one is settled: that many parts of four are kept.
+    Settle(usize, u64),
+}
+
+fn schedule() -> impl Strategy<Value = Vec<(u64, Event)>> {
+    let gap = prop_oneof![3 => Just(0), 4 => 0..900_000u64, 2 => 0..4 * SECOND, 1 => 0..90 * SECOND];
+    let cost = || prop_oneof![3 => Just(1u64), 1 => 1..=5u64];
+    let kept = prop_oneof![3 => Just(0u64), 2 => Just(4), 1 => 1..=3u64];
+    let event = prop_oneof![
+        2 => cost().prop_map(Event::Charge),
+        4 => cost().prop_map(Event::Reserve),
+        4 => (0..6usize, kept).prop_map(|(which, kept)| Event::Settle(which, kept)),
+    ];
+    prop::collection::vec((gap, event), 1..80)
+}
+
+/// Something that was charged: when, and how much of it stays.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    time: u64,
+    cost: u64,
+    /// What the oldest bucket of the first rate held then.
+    oldest: u64,
+}
+
+/// A cell, its open reservations, and what was charged to it.
+struct Run {
+    limit: Limit,
+    cell: Cell,
+    now: u64,
+    /// Each with its index among what was counted.
+    open: Vec<(Reservation, usize)>,
+    counted: Vec<Counted>,
+}
+
+impl Run {
+    fn new(rates: &[Rate]) -> Self {
+        let limit = Limit::new("l", rates);
+        let cell = Cell::new(limit.rates(), at(BEGIN));
+        Self { limit, cell, now: BEGIN, open: Vec::new(), counted: Vec::new() }
+    }
+
+    fn pass(&mut self, gap: u64) {
+        self.now += gap;
+        self.cell.advance(self.limit.rates(), at(self.now));
+    }
+
+    /// Whether it is admitted.
+    fn ask(&mut self, cost: u64, is_open: bool) -> bool {
+        let now = at(self.now);
+        if !self.limit.admits(&self.cell, now, cost) {
+            return false;
+        }
+        if is_open {
+            let reservation = self.limit.reserve(&mut self.cell, now, cost);
+            self.open.push((reservation, self.counted.len()));
+        } else {
+            self.limit.charge(&mut self.cell, now, cost);
+        }
+        let oldest = self.cell.counts_mut(self.limit.rates()).take_while(|(place, ..)| *place == 0).last();
+        let oldest = oldest.map_or(0, |(_, _, count)| *count);
+        self.counted.push(Counted { time: self.now, cost, oldest });
+        true
+    }
+
+    /// Settles an open reservation, if there is one: which of what was counted, and how much is given back.
+    fn settle(&mut self, which: usize, kept: u64) -> Option<(usize, u64)> {
+        let (reservation, index) = self.open.swap_remove(which.checked_rem(self.open.len())?);
+        let given = reservation.cost() - reservation.cost() * kept / 4;
+        self.limit.give_back(&mut self.cell, at(self.now), &reservation, given);
+        self.counted[index].cost -= given;
+        Some((index, given))
+    }
+
+    /// A cell that has seen nothing but what stayed counted, or is open.
+    fn twin(&self) -> Cell {
+        let mut twin = Cell::new(self.limit.rates(), at(BEGIN));
+        for counted in self.counted.iter().filter(|counted| counted.cost > 0) {
+            twin.advance(self.limit.rates(), at(counted.time));
+            self.limit.charge(&mut twin, at(counted.time), counted.cost);
+        }
+        twin.advance(self.limit.rates(), at(self.now));
+        twin
+    }
+}
+
+fn built(rates: &[(Kind, u64, u64)]) -> Vec<Rate> {
+    rates.iter().map(|(kind, quota, window)| rate_of(*kind, *quota, *window)).collect()
+}
+
+proptest! {
+    /// Every decision is what the definition says of what is open and what stayed counted: nothing is created, nothing
+    /// is lost, and no more than the strategy allows is ever counted.
+    #[test]
+    fn decide_as_if_what_was_given_back_had_never_been(rates in limits(), schedule in schedule()) {
+        let mut run = Run::new(&built(&rates));
+        let mut oracles: Vec<_> = rates.iter().map(|(kind, quota, window)| Oracle::new(*kind, *quota, *window)).collect();
+        // When each of what was counted was, in the words of each oracle.
+        let mut times: Vec<Vec<u64>> = Vec::new();
+        for (gap, event) in schedule {
+            run.pass(gap);
+            oracles.iter_mut().for_each(|oracle| oracle.tick(run.now));
+            match event {
+                Event::Charge(cost) | Event::Reserve(cost) => {
+                    let left = oracles.iter().map(|oracle| oracle.remaining(run.now)).min().unwrap();
+                    let admitted = run.ask(cost, matches!(event, Event::Reserve(_)));
+                    prop_assert_eq!(admitted, left >= cost, "at {} with {} left", run.now, left);
+                    if admitted {
+                        times.push(oracles.iter_mut().map(|oracle| oracle.charge(run.now, cost)).collect());
+                    }
+                }
+                Event::Settle(which, kept) => {
+                    if let Some((index, given)) = run.settle(which, kept) {
+                        let then = oracles.iter_mut().zip(&times[index]);
+                        then.for_each(|(oracle, then)| oracle.give_back(*then, given));
+                    }
+                }
+            }
+            let left = oracles.iter().map(|oracle| oracle.remaining(run.now)).min().unwrap();
+            let verdict = run.limit.judge(&run.cell, at(run.now), 1, true);
+            prop_assert_eq!(verdict.remaining, left);
+            let refused = run.limit.judge(&run.cell, at(run.now), 1, false);
+            if let Some(wait) = refused.wait.filter(|_| left == 0) {
+                // What a client is told after some were given back: not a microsecond before, and then for certain.
+                for (wait, fits) in [(wait, true), (wait - 1, false)] {
+                    let mut later = run.cell.clone();
+                    later.advance(run.limit.rates(), at(run.now + wait));
+                    prop_assert_eq!(run.limit.admits(&later, at(run.now + wait), 1), fits);
+                }
+            }
+        }
+    }
+
+    /// The same for what counts in buckets of time, beside a cell that has never seen what was given back.
+    #[test]
+    fn sliding_windows_are_as_if_they_had_never_seen_it(rate in small_rate(), schedule in schedule()) {
+        let mut run = Run::new(std::slice::from_ref(&rate));
+        for (gap, event) in schedule {
+            run.pass(gap);
+            match event {
+                Event::Charge(cost) | Event::Reserve(cost) => {
+                    run.ask(cost, matches!(event, Event::Reserve(_)));
+                }
+                Event::Settle(which, kept) => {
+                    run.settle(which, kept);
+                }
+            }
+            prop_assert_eq!(&run.cell, &run.twin());
+        }
+        let kept: Vec<_> = run.counted.iter().filter(|counted| counted.cost > 0).collect();
+        let kept: Vec<_> = kept.iter().map(|kept| Admitted { time: kept.time, cost: kept.cost, oldest: kept.oldest }).collect();
+        check_windows(&rate, &kept)?;
+    }
+
+    /// Reserved and given back at the same moment is as good as never.
+    #[test]
+    fn what_is_given_back_at_once_leaves_no_trace(rates in limits(), schedule in schedule(), cost in 1..=9u64) {
+        let mut run = Run::new(&built(&rates));
+        for (gap, event) in schedule {
+            run.pass(gap);
+            if let Event::Charge(cost) | Event::Reserve(cost) = event {
+                run.ask(cost, false);
+            }
+        }
+        let mut before = run.cell.clone();
+        let reservation = run.limit.reserve(&mut run.cell, at(run.now), cost);
+        run.limit.give_back(&mut run.cell, at(run.now), &reservation, cost);
+        for later in [0, 1, SECOND, 61 * SECOND] {
+            let now = at(run.now + later);
+            for cell in [&mut run.cell, &mut before] {
+                cell.advance(run.limit.rates(), now);
+            }
+            for need in 1..=9 {
+                let of = |cell| run.limit.judge(cell, now, need, run.limit.admits(cell, now, need));
+                prop_assert_eq!(of(&run.cell), of(&before));
+            }
+        }
+    }
+
+    /// A gateway that was told another's state follows nothing: it gives back less rather than more.
+    #[test]
+    fn what_is_not_followed_creates_nothing(rates in limits(), schedule in schedule()) {
+        let mut run = Run::new(&built(&rates));
+        let mut oracles: Vec<_> = rates.iter().map(|(kind, quota, window)| Oracle::new(*kind, *quota, *window)).collect();
+        let mut times: Vec<Vec<u64>> = Vec::new();
+        for (gap, event) in schedule {
+            run.pass(gap);
+            oracles.iter_mut().for_each(|oracle| oracle.tick(run.now));
+            match event {
+                Event::Charge(cost) | Event::Reserve(cost) => {
+                    if run.ask(cost, matches!(event, Event::Reserve(_))) {
+                        times.push(oracles.iter_mut().map(|oracle| oracle.charge(run.now, cost)).collect());
+                    }
+                    let bytes = run.cell.save(run.limit.rates());
+                    let (mut restored, _) = Cell::restore(run.limit.rates(), at(run.now), &bytes).unwrap();
+                    restored.fill(run.limit.rates(), |place, bucket| run.cell.count(run.limit.rates(), place, bucket).unwrap_or(0));
+                    run.cell = restored;
+                }
+                Event::Settle(which, kept) => {
+                    if let Some((index, given)) = run.settle(which, kept) {
+                        let then = oracles.iter_mut().zip(&times[index]);
+                        then.for_each(|(oracle, then)| oracle.give_back(*then, given));
+                    }
+                }
+            }
+            let left = oracles.iter().map(|oracle| oracle.remaining(run.now)).min().unwrap();
+            prop_assert!(run.limit.judge(&run.cell, at(run.now), 1, true).remaining <= left);
+        }
+    }
+
+    /// What is appended to a saved state gives back as much as whoever replaces the state would.
+    #[test]
+    fn what_is_appended_gives_back_the_same(rates in limits(), schedule in schedule(), later in 0..2 * SECOND) {
+        let mut run = Run::new(&built(&rates));
+        for (gap, event) in schedule {
+            run.pass(gap);
+            if let Event::Charge(cost) | Event::Reserve(cost) = event {
+                run.ask(cost, matches!(event, Event::Reserve(_)));
+            }
+        }
+        let rates = run.limit.rates();
+        let saved = run.cell.save(rates);
+        let mut appended = saved.clone();
+        let now = at(run.now + later);
+        let restored = |bytes: &[u8]| Cell::restore(rates, now, bytes).unwrap().0;
+        let mut direct = restored(&saved);
+        for (reservation, _) in &run.open {
+            run.limit.give_back_whole(&mut direct, now, reservation, 1);
+            Cell::append_give_back(rates, reservation, 1, &mut appended);
+        }
+        // Of a bucket what has drained by the time of the saved state is what matters: that is less.
+        let left = |cell: &Cell| run.limit.judge(cell, now, 1, true).remaining;
+        prop_assert!(left(&restored(&appended)) >= left(&direct));
+        if !run.limit.follows() {
+            prop_assert_eq!(restored(&appended).save(rates), direct.save(rates));
+        }
+    }
+}
+
+#[test]
+fn a_reservation_that_has_drained_is_not_given_back_as_a_token() {
+    let limit = Limit::new("l", &["5/5s burst 5".parse().unwrap()]);
+    let mut cell = Cell::new(limit.rates(), at(DAY));
+    let reservation = limit.reserve(&mut cell, at(DAY), 1);
+    let later = DAY + SECOND;
+    cell.advance(limit.rates(), at(later));
+    assert!(ask(&limit, &mut cell, at(later), 1));
+    limit.give_back(&mut cell, at(later), &reservation, 1);
+    assert_eq!(limit.judge(&cell, at(later), 1, true).remaining, 4, "the bucket holds five at most, and one is gone");
+}
+
+#[test]
+fn nothing_is_kept_of_reservations_that_are_settled() {
+    let limit = Limit::new("l", &["5/s burst 5".parse().unwrap()]);
+    let mut cell = Cell::new(limit.rates(), at(DAY));
+    let fresh = cell.clone();
+    for _ in 0..3 {
+        let reservations = [0; 5].map(|_| limit.reserve(&mut cell, at(DAY), 1));
+        assert_ne!(cell, fresh);
+        reservations.iter().for_each(|reservation| limit.give_back(&mut cell, at(DAY), reservation, 1));
+        assert_eq!(cell, fresh);
+    }
+    let reservation = limit.reserve(&mut cell, at(DAY), 1);
+    limit.give_back(&mut cell, at(DAY), &reservation, 0);
+    let mut charged = fresh.clone();
+    limit.charge(&mut charged, at(DAY), 1);
+    assert_eq!(cell, charged, "what is kept in full is not followed any more");
+}

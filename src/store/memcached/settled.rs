@@ -1,0 +1,47 @@
+//! Reservations: what is charged until it is known what a request costs, and what is given back then.
+//!
+//! It is given back where it was counted, as an increment that is negative. Where it is in doubt whether increments have
+//! arrived, nothing is: what never was there would be taken from others.
+
+use super::Wish;
+use super::debts::signed;
+use super::jobs::Settled;
+use super::known::Known;
+use super::whole::Back;
+use crate::clock::Time;
+use crate::limit::Limit;
+use crate::store::Reserved;
+
+impl Known {
+    /// Charges what is settled later, and follows it if that is `final`: if it is not given back because others were first.
+    pub(super) fn reserve(&mut self, wish: &Wish, now: Time, is_final: bool) -> Reserved {
+        let Wish { limit, need, cost, place, .. } = wish;
+        let spared = limit.judge(&self.cell, now, *need, true);
+        self.charge(limit, now, *cost);
+        let mut reservation = limit.place_of(&self.cell, now, *cost);
+        if is_final {
+            limit.follow(&mut self.cell, &mut reservation);
+        }
+        Reserved { place: *place, reservation, cell: 0, spared: Some(spared) }
+    }
+
+    /// Settles a reservation by this limit. It has been advanced to `now`.
+    pub(super) fn settle(&mut self, limit: &Limit, now: Time, settled: Settled) {
+        let Settled { reservation, given, more } = settled;
+        let Self { cell, debts, shares, whole, .. } = self;
+        for (place, bucket) in reservation.buckets(limit.rates()) {
+            let is_in_doubt = debts.of(place, bucket).is_some_and(|debt| debt.doubt > 0);
+            if given > 0 && !is_in_doubt && cell.count(limit.rates(), place, bucket).is_some() {
+                cell.correct(limit.rates(), place, bucket, |count| count.saturating_sub(given));
+                debts.owe(place, bucket, -signed(given));
+                shares.get_or_insert_default().add(place, bucket, -signed(given));
+            }
+        }
+        if let Some(whole) = whole {
+            whole.give_back(cell, (limit, now), Back { reservation, given });
+        }
+        if more > 0 {
+            self.charge(limit, now, more);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Requests whose cost is known later, at one gateway and at several, while exchanges fail.
+
+use super::*;
+
+/// Runs the steps, and sees after each that `holds`; then settles all that is still open, and lets it all arrive.
+fn run(world: &mut World, steps: &[Step], mut holds: impl FnMut(&World) -> TestCaseResult) -> TestCaseResult {
+    for step in steps {
+        world.run(step);
+        holds(world)?;
+    }
+    world.settle();
+    holds(world)?;
+    while world.decided.iter().any(|decided| !decided.reserved.is_empty()) {
+        world.settle_one(0, 0);
+    }
+    world.settle();
+    Ok(())
+}
+
+/// What is asked for: each key alone, and all of them at once, by a limit whose costs are known later.
+fn settling_each_and_all(limit: &Arc<Limit>, keys: &[Fingerprint]) -> Vec<Vec<Wish>> {
+    let mut whats = each_and_all(limit, keys);
+    whats.iter_mut().flatten().for_each(|wish| wish.settles = true);
+    whats
+}
+
+/// Nothing of this kind leaves by itself while these tests last.
+fn lasts(kind: usize) -> bool {
+    kind != BUCKET
+}
+
+/// What is not given back because it may have drained: far less than one, and a part of one counts as one.
+fn slack(kind: usize) -> u64 {
+    u64::from(!lasts(kind))
+}
+
+#[test]
+fn a_count_that_others_have_begun_anew_is_not_believed_where_counters_shrink() {
+    let limit = limit(0, 5);
+    let key = key_on(0, 1, &limit);
+    let mut world = World::new(2, 1, LOCAL, settling_each_and_all(&limit, &[key]));
+    let reserve = |gateway| Step::Reserve { gateway, what: 0, cost: 1 };
+    (0..5).for_each(|_| world.run(&reserve(0)));
+    world.settle();
+    // One is given back, the others cost what was reserved.
+    world.settle_one(0, 0);
+    (0..4).for_each(|_| world.settle_one(0, 4));
+    world.settle();
+    world.run(&Step::Evict(0, 0));
+    world.run(&reserve(1));
+    world.settle();
+    world.run(&Step::Moment);
+    (0..3).for_each(|_| world.run(&reserve(0)));
+    world.settle();
+    assert_eq!(admitted(&world.decided, key), 6, "5 of one that knew of 4 of them, and 1 of one that could not");
+}
+
+#[test]
+fn what_is_in_doubt_is_not_given_back() {
+    for kind in 0..KINDS {
+        let limit = limit(kind, 5);
+        let key = key_on(0, 1, &limit);
+        let mut world = World::new(1, 1, LOCAL, settling_each_and_all(&limit, &[key]));
+        let begin = [Step::Connect(0, 0), Step::Reserve { gateway: 0, what: 0, cost: 1 }, Step::Send(0, 0)];
+        begin.iter().for_each(|step| world.run(step));
+        [Step::Execute(0, 0), Step::Answer(0, 0), Step::Send(0, 0)].iter().for_each(|step| world.run(step));
+        // It has been written, and nobody has heard of that.
+        world.run(&Step::Break(0, 0, 1));
+        world.settle_one(0, 0);
+        world.settle();
+        assert_eq!(counted(&mut world, kind, key), 1, "{kind}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn nobody_waits_for_ever_where_costs_are_known_later(
+        steps in schedule(passing(settling(lossy())), 150),
+        (gateways, servers, kind, quota) in (1..4_usize, 1..3_usize, 0..KINDS, 1..30_u64),
+        (on_error, strict) in (failing(), any::<bool>()),
+    ) {
+        let limit = limit(kind, quota);
+        let whats = settling_each_and_all(&limit, &keys(servers, &limit));
+        let mut world = World::new(gateways, servers, (on_error, strict), whats);
+        run(&mut world, &steps, |_| Ok(()))?;
+    }
+
+    /// A gateway on its own never lets through more than there is room for, counting what is open; and in the end no
+    /// counter says more or less than what the requests turned out to cost.
+    #[test]
+    fn one_gateway_settles_exactly(
+        steps in schedule(settling(lossy()), 150),
+        (servers, kind, quota, strict) in (1..3_usize, 0..KINDS, 1..30_u64, any::<bool>()),
+    ) {
+        let limit = limit(kind, quota);
+        let keys = keys(servers, &limit);
+        let mut world = World::new(1, servers, (OnError::Local, strict), settling_each_and_all(&limit, &keys));
+        run(&mut world, &steps, |world| {
+            for key in &keys {
+                prop_assert!(admitted(&world.decided, *key) <= quota);
+            }
+            Ok(())
+        })?;
+        for key in keys {
+            world.run(&Step::Moment);
+            world.ask(0, vec![Wish { need: 1, cost: 0, ..wish(&limit, key) }]);
+            world.settle();
+            let (kept, counted) = (admitted(&world.decided, key), counted(&mut world, kind, key));
+            prop_assert!(counted >= kept, "{counted} counted of {kept}");
+            if world.unanswered == 0 {
+                prop_assert!(counted <= kept + slack(kind), "{counted} counted of {kept}");
+            }
+        }
+    }
+
+    /// Strict gateways never let through more together than there is room for, counting what is open.
+    #[test]
+    fn strict_gateways_settle_and_never_admit_too_much(
+        steps in schedule(lasting(settling(broken())), 200),
+        (gateways, servers, kind, quota) in (2..4_usize, 1..3_usize, 0..KINDS, 1..30_u64),
+    ) {
+        let limit = limit(kind, quota);
+        let keys = keys(servers, &limit);
+        let mut world = World::new(gateways, servers, STRICT, settling_each_and_all(&limit, &keys));
+        let begun = world.now.micros();
+        run(&mut world, &steps, |world| {
+            let drained = if lasts(kind) { 0 } else { (world.now.micros() - begun).div_ceil(60_000_000 / quota) };
+            for key in &keys {
+                let admitted = admitted(&world.decided, *key);
+                prop_assert!(admitted <= quota + drained, "{admitted} of {quota} admitted");
+            }
+            Ok(())
+        })?;
+        for key in keys {
+            let (kept, counted) = (admitted(&world.decided, key), counted(&mut world, kind, key));
+            if lasts(kind) {
+                prop_assert!(counted >= kept, "{counted} counted of {kept}");
+            }
+            if world.unanswered == 0 {
+                prop_assert!(counted <= kept + slack(kind), "{counted} counted of {kept}");
+            }
+        }
+    }
+
+    /// While nothing fails, what gateways give back is counted by none of them any more, however their exchanges
+    /// interleave.
+    #[test]
+    fn what_gateways_give_back_is_counted_by_none(
+        steps in schedule(settling(reliable()), 200),
+        (gateways, servers, kind) in (2..4_usize, 1..3_usize, 0..KINDS),
+        strict: bool,
+    ) {
+        let limit = limit(kind, PLENTY / 10);
+        let keys = keys(servers, &limit);
+        let mut world = World::new(gateways, servers, (OnError::Local, strict), settling_each_and_all(&limit, &keys));
+        run(&mut world, &steps, |_| Ok(()))?;
+        for key in keys {
+            let kept = admitted(&world.decided, key);
+            let most = kept + slack(kind);
+            let counted = counted(&mut world, kind, key);
+            prop_assert!((kept..=most).contains(&counted), "{counted} counted of {kept}");
+            for gateway in 0..gateways {
+                world.run(&Step::Moment);
+                let taken = taken(&mut world, gateway, kind, key);
+                prop_assert!((kept..=most).contains(&taken), "{taken} taken for {kept}");
+            }
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Requests whose cost only the response tells: until then they count, so side by side no more pass than may.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use crate::harness::{Client, Gateway, Memcached, Response, Upstream, alone, closed_port, reply, until};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const FAILURES: &str = "count = { status = [\"401\"] }";
+
+/// Upstreams behind it answer when it is open.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    fn pass(&self) {
+        let mut open = self.0.0.lock().unwrap();
+        while !*open {
+            open = self.0.1.wait(open).unwrap();
+        }
+    }
+
+    fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+}
+
+/// An upstream that lets nobody in who has no password, 200 otherwise, once the gate is open.
+fn logins(gate: &Gate) -> Upstream {
+    let gate = gate.clone();
+    Upstream::start(move |request| {
+        gate.pass();
+        reply(if request.headers.get("x-password").is_some() { 200 } else { 401 }, "said")
+    })
+}
+
+fn opened() -> Gate {
+    let gate = Gate::default();
+    gate.open();
+    gate
+}
+
+/// Five failures a day by this strategy, on everything.
+fn five(strategy: &str, more: &str) -> String {
+    let rate = if strategy == "calendar" { "5/day" } else { "5/d" };
+    let strategy = if strategy == "calendar" { String::new() } else { format!("strategy = \"{strategy}\"\n") };
+    format!("[limits.l]\nkey = \"global\"\nrates = [\"{rate}\"]\n{strategy}{FAILURES}\n{more}\n")
+}
+
+fn on_everything(upstream: &Upstream) -> String {
+    upstream.everything() + "limits = [\"l\"]\n"
+}
+
+fn fail(client: &mut Client) -> Response {
+    client.get("/login")
+}
+
+fn succeed(client: &mut Client) -> Response {
+    client.get_with("/login", "X-Password: right\r\n")
+}
+
+fn remaining(response: &Response) -> u64 {
+    let state = response.headers.must("ratelimit");
+    state.split("r=").nth(1).unwrap().split(';').next().unwrap().parse().unwrap()
+}
+
+/// Runs the test with every store and every strategy.
+fn everywhere(test: impl Fn(&str, &str)) {
+    let memcached = Memcached::start();
+    let with = |more: &str| memcached.store_with(&format!("on_error = \"reject\"\ntimeout = \"5s\"\n{more}"));
+    let strict = with("strict = true\nprefix = \"strict\"");
+    for store in ["[store]\ntype = \"memory\"\n", &with(""), &strict] {
+        for strategy in ["sliding-window", "fixed-window", "moving-window", "token-bucket", "calendar"] {
+            memcached.tell("flush_all\r\n", "OK");
+            test(store, strategy);
+        }
+    }
+    assert!(memcached.stat("total_items") > 0, "memcached was never asked");
+}
+
+/// So many at once: those that are refused come back at once, the others when the gate opens.
+fn at_once(gateway: &Gateway, count: usize, gate: &Gate, refused: usize) -> Vec<u16> {
+    let back = Arc::new(AtomicUsize::new(0));
+    let clients: Vec<_> = (0..count)
+        .map(|_| {
+            let (mut client, back) = (gateway.client(), back.clone());
+            thread::spawn(move || {
+                let status = fail(&mut client).status;
+                back.fetch_add(1, Ordering::SeqCst);
+                status
+            })
+        })
+        .collect();
+    until("the others are refused", PATIENCE, || back.load(Ordering::SeqCst) >= refused);
+    gate.open();
+    clients.into_iter().map(|client| client.join().unwrap()).collect()
+}
+
+#[test]
+fn thirty_failures_at_once_do_not_pass_a_limit_of_five() {
+    everywhere(|store, strategy| {
+        let gate = Gate::default();
+        let upstream = logins(&gate);
+        let gateway = Gateway::start(&format!("{store}{}{}", five(strategy, ""), on_everything(&upstream)));
+        let statuses = at_once(&gateway, 30, &gate, 25);
+        let of = |status| statuses.iter().filter(|other| **other == status).count();
+        assert_eq!((of(401), of(429)), (5, 25), "{strategy}, {store}");
+        assert_eq!(upstream.received().len(), 5, "{strategy}, {store}");
+    });
+}
+
+#[test]
+fn thirty_successes_leave_nothing_counted() {
+    everywhere(|store, strategy| {
+        let upstream = logins(&opened());
+        let gateway = Gateway::start(&format!("{store}{}{}", five(strategy, ""), on_everything(&upstream)));
+        let mut client = gateway.client();
+        for at in 0..30 {
+            let answer = succeed(&mut client);
+            assert_eq!((answer.status, remaining(&answer)), (200, 5), "{at}, {strategy}, {store}");
+        }
+        let failed = fail(&mut client);
+        assert_eq!((failed.status, remaining(&failed)), (401, 4), "{strategy}, {store}");
+        for _ in 0..30 {
+            assert_eq!(remaining(&succeed(&mut client)), 4, "{strategy}, {store}");
+        }
+        assert!((0..4).all(|_| fail(&mut client).status == 401), "{strategy}, {store}");
+        let refused = succeed(&mut client);
+        assert_eq!((refused.status, remaining(&refused)), (429, 0), "{strategy}, {store}");
+        assert!(refused.headers.must("retry-after").parse::<u64>().unwrap() > 0);
+    });
+}
+
+#[test]
+fn counters_in_memcached_are_as_if_successes_had_never_been() {
+    let memcached = Memcached::start();
+    let upstream = logins(&opened());
+    let store = memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\"");
+    let gateway = Gateway::start(&format!("{store}{}{}", five("sliding-window", ""), on_everything(&upstream)));
+    let mut client = gateway.client();
+    assert!((0..30).all(|_| succeed(&mut client).status == 200));
+    assert_eq!(fail(&mut client).status, 401);
+    until("it counts the one that failed", PATIENCE, || memcached.counted() == 1);
+}
+
+#[test]
+fn whoever_hangs_up_before_the_answer_has_tried() {
+    everywhere(|store, strategy| {
+        let upstream = Upstream::raw(|mut wire, _| while wire.head().is_ok_and(|head| head.is_some()) {});
+        let gateway = Gateway::start(&format!("{store}{}{}", five(strategy, ""), on_everything(&upstream)));
+        for gone in 1..=5 {
+            let mut client = gateway.client();
+            client.send("GET /login HTTP/1.1\r\nHost: h\r\n\r\n");
+            upstream.wait_connections(gone);
+        }
+        until("all are noticed to be gone", PATIENCE, || {
+            gateway.log().iter().filter(|line| line.contains("\"message\":\"request\"")).count() == 5
+        });
+        assert_eq!(fail(&mut gateway.client()).status, 429, "{strategy}, {store}");
+    });
+}
+
+#[test]
+fn an_upstream_that_fails_is_answered_and_counted_by_our_own_status() {
+    everywhere(|store, strategy| {
+        let (_held, address) = closed_port();
+        let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\nlimits = [\"l\"]\n";
+        let routes = format!("[upstreams.up]\nservers = [\"http://{address}\"]\n{route}");
+        let gateway = Gateway::start(&format!("{store}{}{routes}", five(strategy, "")));
+        let mut client = gateway.client();
+        for _ in 0..7 {
+            let answer = fail(&mut client);
+            assert_eq!((answer.status, remaining(&answer)), (502, 5), "{strategy}, {store}");
+        }
+        let counted = five(strategy, "").replace("401", "502");
+        let gateway = Gateway::start(
+            &format!("{store}{}{routes}", counted.replace("limits.l", "limits.m")).replace("[\"l\"]", "[\"m\"]"),
+        );
+        let mut client = gateway.client();
+        let statuses: Vec<_> = (0..7).map(|_| fail(&mut client).status).collect();
+        assert_eq!(statuses, [502, 502, 502, 502, 502, 429, 429], "{strategy}, {store}");
+    });
+}
+
+#[test]
+fn what_another_limit_refuses_reserves_nothing() {
+    everywhere(|store, strategy| {
+        let upstream = logins(&opened());
+        let other =
+            "[limits.other]\nkey = \"header:x-other\"\nrates = [\"2/d\"]\nmissing = \"skip\"\nheaders = \"none\"\n";
+        let routes = upstream.everything() + "limits = [\"l\", \"other\"]\n";
+        let gateway = Gateway::start(&format!("{store}{}{other}{routes}", five(strategy, "")));
+        let mut client = gateway.client();
+        let statuses: Vec<_> =
+            (0..9).map(|_| client.get_with("/", "X-Other: 1\r\nX-Password: right\r\n").status).collect();
+        assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 2, "{strategy}, {store}");
+        assert_eq!(remaining(&succeed(&mut client)), 5, "{strategy}, {store}");
+    });
+}
+
+#[test]
+fn a_shadow_limit_reserves_without_stopping_anybody() {
+    everywhere(|store, strategy| {
+        let gate = Gate::default();
+        let upstream = logins(&gate);
+        let limit = five(strategy, "on_limit = \"shadow\"");
+        let gateway = Gateway::start(&format!("{store}{limit}{}", on_everything(&upstream)));
+        let clients: Vec<_> = (0..12)
+            .map(|_| {
+                let mut client = gateway.client();
+                thread::spawn(move || fail(&mut client).headers.get("ratelimit-shadow").is_some())
+            })
+            .collect();
+        until("all are there", PATIENCE, || upstream.received().len() == 12);
+        gate.open();
+        let shadowed = clients.into_iter().map(|client| client.join().unwrap()).filter(|said| *said).count();
+        assert_eq!(shadowed, 7, "{strategy}, {store}");
+    });
+}
+
+#[test]
+fn who_is_held_goes_on_when_something_is_given_back() {
+    let _alone = alone();
+    everywhere(|store, strategy| {
+        let gate = Gate::default();
+        let upstream = logins(&gate);
+        let limit = five(strategy, "on_limit = \"delay\"\nmax_delay = \"10s\"");
+        let gateway = Gateway::start(&format!("{store}{limit}{}", on_everything(&upstream)));
+        let clients: Vec<_> = (0..8)
+            .map(|_| {
+                let mut client = gateway.client();
+                thread::spawn(move || succeed(&mut client).status)
+            })
+            .collect();
+        until("five are there", PATIENCE, || upstream.received().len() == 5);
+        until("three are held", PATIENCE, || gateway.metric("gateway_requests_held") == Some(3.0));
+        gate.open();
+        assert!(clients.into_iter().all(|client| client.join().unwrap() == 200), "{strategy}, {store}");
+    });
+}
+
+#[test]
+fn reserve_says_what_a_request_takes_until_its_cost_is_known() {
+    everywhere(|store, strategy| {
+        let gate = Gate::default();
+        let behind = gate.clone();
+        let upstream = Upstream::start(move |request| {
+            behind.pass();
+            let cost = request.target.trim_start_matches('/');
+            format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Cost: {cost}\r\n\r\nok").into_bytes()
+        });
+        let limit = five(strategy, "").replace(FAILURES, "cost = { response_header = \"x-cost\", reserve = 2 }");
+        let gateway = Gateway::start(&format!("{store}{limit}{}", on_everything(&upstream)));
+        let clients = [0, 3].map(|cost: u64| {
+            let mut client = gateway.client();
+            thread::spawn(move || client.get(&format!("/{cost}")).status)
+        });
+        until("two are there", PATIENCE, || upstream.received().len() == 2);
+        let refused = gateway.client().get("/0");
+        assert_eq!((refused.status, remaining(&refused)), (429, 1), "{strategy}, {store}");
+        gate.open();
+        assert!(clients.into_iter().all(|client| client.join().unwrap() == 200));
+        let mut client = gateway.client();
+        let answer = client.get("/0");
+        assert_eq!((answer.status, remaining(&answer)), (200, 2), "three of five are gone: {strategy}, {store}");
+        let answer = client.get("/9");
+        assert_eq!((answer.status, remaining(&answer)), (200, 0), "{strategy}, {store}");
+        assert_eq!(client.get("/0").status, 429, "twelve of five are gone: {strategy}, {store}");
+    });
+}
+
+#[test]
+fn what_one_gateway_gives_back_another_may_use() {
+    for strict in [false, true] {
+        let memcached = Memcached::start();
+        let store = memcached.store_with(&format!("on_error = \"reject\"\ntimeout = \"5s\"\nstrict = {strict}"));
+        for strategy in ["sliding-window", "fixed-window", "moving-window", "token-bucket", "calendar"] {
+            memcached.tell("flush_all\r\n", "OK");
+            let gate = Gate::default();
+            let upstream = logins(&gate);
+            let look = "[[routes]]\npath = \"/look\"\nrespond = { status = 200 }\nlimits = [\"l\"]\n";
+            let config = format!("{store}{}{}{look}", five(strategy, ""), on_everything(&upstream));
+            let gateways = [Gateway::start(&config), Gateway::start(&config)];
+            let clients: Vec<_> = (0..5)
+                .map(|_| {
+                    let mut client = gateways[0].client();
+                    thread::spawn(move || succeed(&mut client).status)
+                })
+                .collect();
+            until("five are there", PATIENCE, || upstream.received().len() == 5);
+            let mut client = gateways[1].client();
+            // It is answered without the upstream, and costs nothing.
+            until("the other one knows", PATIENCE, || client.get("/look").status == 429);
+            gate.open();
+            assert!(clients.into_iter().all(|client| client.join().unwrap() == 200));
+            // Of a token bucket a little may have drained meanwhile, and a part of a token is none.
+            let least = if strategy == "token-bucket" { 4 } else { 5 };
+            until("there is room again", PATIENCE, || remaining(&client.get("/look")) >= least);
+        }
+    }
+}
+
+/// How many decisions came to this, of all limits together.
+fn decisions(gateway: &Gateway, decision: &str) -> u64 {
+    let metrics = gateway.admin("/metrics");
+    let lines = metrics.text().lines().filter(|line| line.starts_with("gateway_limit_decisions_total"));
+    let of = lines.filter_map(|line| line.split(&format!("decision=\"{decision}\"}} ")).nth(1));
+    of.map(|count| count.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn what_the_store_cannot_decide_is_charged_nowhere_and_admitted_by_nobody() {
+    for strict in [false, true] {
+        let mut servers = [Memcached::start(), Memcached::start()];
+        let addresses = servers.each_ref().map(|server| server.address.to_string());
+        let store = format!(
+            "[store]\ntype = \"memcached\"\nservers = {addresses:?}\non_error = \"reject\"\nstrict = {strict}\n"
+        );
+        let limit =
+            |name: &str, more: &str| format!("[limits.{name}]\nkey = \"header:x-key\"\nrates = [\"100/d\"]\n{more}\n");
+        let limits = limit("plain", "")
+            + &limit("costs", "cost = { response_header = \"x-cost\" }")
+            + "[limits.flights]\nkey = \"header:x-key\"\nmax_in_flight = 9\n";
+        let upstream = Upstream::start(|_| reply(200, "ok"));
+        let routes = upstream.everything() + "limits = [\"plain\", \"costs\", \"flights\"]\n";
+        let gateway = Gateway::start(&format!("{store}{limits}{routes}"));
+        let mut client = gateway.client();
+        until("both are there", PATIENCE, || client.get_with("/", "X-Key: warm\r\n").status == 200);
+        servers[1].kill();
+        // Of these keys, some have a counter on the server that is away.
+        let ask = |client: &mut Client, key: usize| client.get_with("/", format!("X-Key: {key}\r\n"));
+        until("it is known to be away", PATIENCE, || (0..40).any(|key| ask(&mut client, key).status == 503));
+        let counted = || servers[0].counted();
+        let mut before = counted();
+        until("what was admitted so far is counted", PATIENCE, || std::mem::replace(&mut before, counted()) == before);
+        let (admitted, unknown) = (decisions(&gateway, "admitted"), decisions(&gateway, "unknown"));
+        let passed = (0..40).filter(|key| ask(&mut client, *key).status == 200).count() as u64;
+        assert!((1..40).contains(&passed), "{passed} of 40 have both counters on the server that is there");
+        assert_eq!(decisions(&gateway, "admitted") - admitted, 3 * passed, "strict: {strict}");
+        assert_eq!(decisions(&gateway, "unknown") - unknown, 2 * (40 - passed), "strict: {strict}");
+        until("what passed is counted", PATIENCE, || counted() >= before + 2 * passed);
+        // Whatever else was charged would be on its way now.
+        assert_eq!(ask(&mut client, 99).status, ask(&mut client, 99).status);
+        assert!(counted() <= before + 2 * passed + 4, "strict: {strict}");
+    }
+}
