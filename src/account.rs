@@ -2,27 +2,24 @@
 //!
 //! An account is closed when the body has gone out or the client has gone away, not when the head is sent.
 
+mod body;
 mod failures;
 mod sampler;
 
 use std::fmt::Display;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use http::{Method, StatusCode};
-use http_body::{Body, Frame, SizeHint};
-use http_body_util::Full;
+use http_body::Body;
 
 use crate::clock::{self, Time};
 use crate::decide::{LimitTally, Permit};
-use crate::forward::{BodyError, UpstreamBody};
 use crate::reason::Reason;
 use crate::tally::{Counter, Histogram, PerWorker};
 
+pub use body::{Content, Settled};
 pub use failures::UpstreamFailures;
 pub use sampler::Sampler;
 
@@ -269,11 +266,6 @@ impl Account {
         self.permits = (!permits.is_empty()).then(|| permits.into_boxed_slice());
     }
 
-    /// Notes why the request is refused.
-    pub fn refuse(&mut self, reason: Reason) {
-        self.reason = Some(reason);
-    }
-
     /// Notes why the request does not end well. If it is the upstream's doing, that is counted and logged for the
     /// `server` too.
     pub fn fail(&mut self, reason: Reason, server: &dyn Display, error: &dyn Display) {
@@ -302,100 +294,5 @@ impl Drop for Account {
         let micros = clock::now().micros().saturating_sub(self.begun.micros());
         let end = End { outcome: self.outcome, reason: self.reason, status: self.status };
         self.book.close(end, micros, self.line.as_deref());
-    }
-}
-
-/// Where a response's body comes from.
-pub enum Content {
-    /// From here.
-    Own(Full<Bytes>),
-    /// From an upstream.
-    Upstream(UpstreamBody),
-}
-
-impl Content {
-    /// Who sends it, for the log.
-    fn server(&self) -> String {
-        match self {
-            Self::Own(_) => String::new(),
-            Self::Upstream(body) => body.server(),
-        }
-    }
-}
-
-/// A response's body with the account that it closes.
-pub struct Settled {
-    content: Content,
-    account: Account,
-}
-
-impl Settled {
-    /// The client has taken nothing of it for too long, and gets no more.
-    pub fn stalled(&mut self) {
-        self.account.outcome = Outcome::Abandoned;
-        self.account.reason = Some(Reason::BodyTimeout);
-    }
-}
-
-impl Body for Content {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut *self {
-            Self::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
-            Self::Upstream(body) => Pin::new(body).poll_frame(cx),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Own(body) => body.is_end_stream(),
-            Self::Upstream(body) => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Own(body) => body.size_hint(),
-            Self::Upstream(body) => body.size_hint(),
-        }
-    }
-}
-
-impl Body for Settled {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let polled = Pin::new(&mut self.content).poll_frame(cx);
-        match &polled {
-            Poll::Ready(Some(Ok(frame))) => {
-                if let Some(line) = &mut self.account.line {
-                    line.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
-                }
-                if self.content.is_end_stream() {
-                    self.account.outcome = self.account.expected;
-                }
-            }
-            Poll::Ready(Some(Err(error))) => {
-                // The client sees a body that breaks off; so does the account.
-                let reason = error.reason();
-                self.account.outcome = if reason.is_upstreams() { Outcome::Failed } else { Outcome::Abandoned };
-                let server = self.content.server();
-                self.account.fail(reason, &server, error);
-            }
-            Poll::Ready(None) => self.account.outcome = self.account.expected,
-            Poll::Pending => {}
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.content.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.content.size_hint()
     }
 }

@@ -123,7 +123,7 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
 
     // Nothing is decided on it, so it is charged nowhere.
     if request.body.as_ref().is_some_and(|body| body.size_hint().lower() > route.max_body_size) {
-        account.refuse(Reason::MaxBodySize);
+        account.refused_for(Reason::MaxBodySize);
         let answer = respond::problem(StatusCode::PAYLOAD_TOO_LARGE, "The body of the request is too large.");
         return own(account, Outcome::Refused, respond::last(answer));
     }
