@@ -34,6 +34,10 @@ const BUCKET: usize = 5;
 
 /// Limits of `quota`, by every way to count.
 fn limit(kind: usize, quota: u64) -> Arc<Limit> {
+    limit_with_burst(kind, quota, quota)
+}
+
+fn limit_with_burst(kind: usize, quota: u64, burst: u64) -> Arc<Limit> {
     let minute = |counting| Rate::new(quota, Duration::from_secs(60)).unwrap().counted(counting).unwrap();
     let sliding = |precision, edge| minute(Counting::Sliding { precision, edge });
     let day: Rate = format!("{quota}/day").parse().unwrap();
@@ -43,7 +47,7 @@ fn limit(kind: usize, quota: u64) -> Arc<Limit> {
         2 => vec![sliding(60, Edge::Whole)],
         3 => vec![minute(Counting::Fixed)],
         4 => vec![minute(Counting::Moving)],
-        5 => vec![minute(Counting::Bucket { burst: quota })],
+        BUCKET => vec![minute(Counting::Bucket { burst })],
         6 => vec![day],
         7 => vec![sliding(2, Edge::Whole), day],
         _ => vec![minute(Counting::Moving), day, minute(Counting::Fixed)],
@@ -90,7 +94,10 @@ fn counted(world: &mut World, kind: usize, key: Fingerprint) -> u64 {
 
 /// What a gateway takes for a key's count.
 fn taken(world: &mut World, gateway: usize, kind: usize, key: Fingerprint) -> u64 {
-    let look = Wish { need: 1, cost: 0, ..wish(&limit(kind, PLENTY), key) };
+    // How much is left of a reservation depends on how fast a bucket drains, so that is as it was.
+    let quota = world.quota();
+    let limit = if kind == BUCKET { limit_with_burst(kind, quota, PLENTY) } else { limit(kind, PLENTY) };
+    let look = Wish { need: 1, cost: 0, ..wish(&limit, key) };
     world.ask(gateway, vec![look]);
     world.settle();
     let verdicts = world.decided.pop().unwrap().verdicts.unwrap();

@@ -136,6 +136,11 @@ impl World {
         self.gateways.push(Gateway { ledger, links, waiting: Vec::new() });
     }
 
+    /// What the limit allows that is asked for.
+    pub(super) fn quota(&self) -> u64 {
+        self.whats[0][0].limit.rates()[0].quota()
+    }
+
     /// When that is for those who wait.
     fn instant(&self) -> Instant {
         self.begun.0 + Duration::from_micros(self.now.micros() - self.begun.1.micros())
