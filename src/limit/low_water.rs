@@ -5,7 +5,9 @@
 //! D is never more than U. When V was 0 last, D was all of U, and it has stayed the same since; if V never was 0, D is
 //! still all of the units. So at any later moment
 //!
-//!     D = min(units, the least U since a)
+//! ```text
+//! D = min(units, the least U since a)
+//! ```
 //!
 //! Whoever gives back D leaves exactly V: a bucket that never saw the request. To give back all of the units instead
 //! would create a token where some of them had drained before another request came.
