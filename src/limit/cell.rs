@@ -301,6 +301,15 @@ impl Cell {
         words.into_iter().chain(more).filter(|bytes| *bytes > 0)
     }
 
+    /// The latest moment, in microseconds since 1970, that is noted in the state that is kept as a whole.
+    pub(super) fn latest(&self, rates: &[Rate]) -> u64 {
+        let moments = self.blocks(rates).filter_map(|(rate, block)| match (rate.strategy(), block) {
+            (Strategy::Fixed | Strategy::Bucket { .. }, [moment, ..]) => Some(*moment),
+            _ => None,
+        });
+        moments.chain(self.log().and_then(Log::newest)).max().unwrap_or(0)
+    }
+
     /// The log of the moving windows.
     pub(super) fn log(&self) -> Option<&Log> {
         self.more.as_deref().map(|more| &more.log)

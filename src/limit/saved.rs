@@ -80,9 +80,12 @@ impl Cell {
                     cell.give_back(rates, now, &reservation, cost, true);
                 }
                 [time, cost, lead] => {
-                    let at = Time::from_micros(time).min(now);
+                    let moment = time.min(now.micros());
+                    // What comes late is charged now. To go back to its moment would look like a clock that was set back,
+                    // and what others have charged since would leave a second time.
+                    let at = Time::from_micros(moment.max(cell.latest(rates)));
                     cell.advance(rates, at);
-                    cell.charge(rates, at, cost, Some(Time::from_micros(at.micros().saturating_sub(lead))));
+                    cell.charge(rates, at, cost, Some(Time::from_micros(moment.saturating_sub(lead))));
                 }
             }
         }

@@ -222,3 +222,37 @@ fn a_state_that_was_written_and_could_not_be_read_is_known_again() {
     world.settle();
     assert!(world.decided.iter().all(Decided::admitted), "{:?}", world.decided);
 }
+
+#[test]
+fn what_others_have_counted_stays_when_a_gateway_comes_back() {
+    for kind in (0..KINDS).filter(|kind| is_whole(*kind)) {
+        for away in [0, 900_000, 5_000_000, 30_000_000, 100_000_000] {
+            let limit = limit(kind, 20);
+            let key = key_on(0, 1, &limit);
+            let mut world = World::new(2, 1, LOCAL, vec![vec![wish(&limit, key)]]);
+            let ask = |gateway| Step::Ask { gateway, what: 0, cost: 1 };
+            for gateway in 0..2 {
+                world.run(&ask(gateway));
+                world.settle();
+            }
+            // The second gateway loses its connection and admits one on its own.
+            world.run(&Step::Break(1, 0, 0));
+            world.run(&ask(1));
+            world.run(&Step::Tick(away));
+            let flood = |world: &mut World| {
+                for _ in 0..40 {
+                    world.run(&ask(0));
+                    for _ in 0..3 {
+                        world.run(&Step::Send(0, 0));
+                        world.run(&Step::Execute(0, 0));
+                        world.run(&Step::Answer(0, 0));
+                    }
+                }
+                admitted(&world.decided, key)
+            };
+            let before = flood(&mut world);
+            world.settle();
+            assert_eq!(flood(&mut world), before, "way to count {kind}, {away} us away");
+        }
+    }
+}
