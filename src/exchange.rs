@@ -186,7 +186,11 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
         }
     };
     let status = response.status();
-    opinion.bill.settle(status, response.headers(), &mut opinion.judged);
+    // Where the client breaks its request off, the answer is ours and says nothing of the cost: the upstream may have acted
+    // on what came. So it stays charged, as for a client that goes away.
+    if outcome != Outcome::Refused {
+        opinion.bill.settle(status, response.headers(), &mut opinion.judged);
+    }
     route.report.tell(response.headers_mut(), &opinion.judged, &opinion.shadowed, now);
     response.map(|content| account.settle(outcome, status, content))
 }

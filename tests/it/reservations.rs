@@ -1,11 +1,12 @@
 //! Requests whose cost only the response tells: until then they count, so side by side no more pass than may.
 
+use std::net::Shutdown;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use crate::harness::{Client, Gateway, Memcached, Response, Upstream, alone, closed_port, reply, until};
+use crate::harness::{Client, Gateway, Memcached, Response, Upstream, alone, both_stores, closed_port, reply, until};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const FAILURES: &str = "count = { status = [\"401\"] }";
@@ -346,4 +347,20 @@ fn what_the_store_cannot_decide_is_charged_nowhere_and_admitted_by_nobody() {
         assert_eq!(ask(&mut client, 99).status, ask(&mut client, 99).status);
         assert!(counted() <= before + 2 * passed + 4, "strict: {strict}");
     }
+}
+
+#[test]
+fn who_breaks_off_the_own_body_has_tried() {
+    both_stores(|store| {
+        let upstream = logins(&opened());
+        let gateway = Gateway::start(&format!("{store}{}{}", five("sliding-window", ""), on_everything(&upstream)));
+        for tried in 1..=5 {
+            let mut client = gateway.client();
+            client.send("POST /login HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nab");
+            upstream.wait_connections(tried);
+            client.wire.stream().shutdown(Shutdown::Write).unwrap();
+            assert_eq!(client.response(false).status, 400, "{store}");
+        }
+        assert_eq!(fail(&mut gateway.client()).status, 429, "{store}");
+    });
 }
