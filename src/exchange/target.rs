@@ -27,12 +27,23 @@ fn bad(detail: &'static str) -> Unserved {
     Unserved { status: StatusCode::BAD_REQUEST, detail }
 }
 
+/// Whether a method would be a standard one in capitals. Methods differ by case (RFC 9110, section 9.1), but servers take
+/// `post` for POST (WSGI, Rack): such a request would take another route than the one that it is for there.
+fn is_method_in_other_case(method: &str) -> bool {
+    const STANDARD: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
+    method.bytes().any(|byte| byte.is_ascii_lowercase())
+        && STANDARD.iter().any(|standard| standard.eq_ignore_ascii_case(method))
+}
+
 /// Reads the target.
 pub(super) fn read(request: &Arrival, paths: PathRules) -> Result<Target<'_>, Unserved> {
     let Arrival { head, body, is_ambiguous, .. } = request;
     if head.method == Method::CONNECT {
         let detail = "This is a reverse proxy: it has no tunnels, so CONNECT is not served.";
         return Err(Unserved { status: StatusCode::NOT_IMPLEMENTED, detail });
+    }
+    if is_method_in_other_case(head.method.as_str()) {
+        return Err(bad("The method is one of HTTP's, in the wrong case."));
     }
     let named = match head.headers.get(header::HOST) {
         Some(_) if is_repeated(&head.headers, &header::HOST) => {

@@ -59,7 +59,7 @@ fn a_method_that_no_route_of_the_path_takes_is_405() {
     for (method, path, fields, allow) in [
         ("DELETE", "/a", "", "GET, HEAD, PUT"),
         ("OPTIONS", "/a", "", "GET, HEAD, PUT"),
-        ("get", "/a", "", "GET, HEAD, PUT"),
+        ("purge", "/a", "", "GET, HEAD, PUT"),
         ("DELETE", "/b", "", "GET, HEAD, PUT"),
         ("DELETE", "/beta", "X-Beta: 1\r\n", "GET, HEAD, POST, PUT"),
         ("GET", "/head/x", "", "HEAD"),
@@ -123,4 +123,15 @@ fn a_final_star_takes_the_path_before_it_too() {
     ] {
         assert_eq!(taken(&mut client, "GET", path, ""), route, "{path}");
     }
+}
+
+#[test]
+fn no_method_is_sent_in_another_case() {
+    let gateway = Gateway::start(&answering(&["path = \"/a\"\nmethods = [\"POST\"]", "path = \"/*\""]));
+    for method in ["post", "Post", "pOST", "get", "Head", "connect"] {
+        assert_eq!(ask(&mut gateway.client(), method, "/a", "").status, 400, "{method}");
+    }
+    let mut client = gateway.client();
+    assert_eq!(taken(&mut client, "POST", "/a", ""), "0");
+    assert_eq!(taken(&mut client, "purge", "/a", ""), "1", "no method of HTTP's");
 }
