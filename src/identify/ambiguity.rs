@@ -130,7 +130,7 @@ impl Rule {
     }
 
     fn look_in_headers(&self, name: &HeaderName, headers: &HeaderMap, found: &mut Found) {
-        headers.get_all(name).iter().for_each(|_| found.add(false));
+        headers.get_all(name).iter().for_each(|value| found.add(has_blank_edge(value.as_bytes())));
         if self.has_spellings {
             let others = headers.keys().filter(|other| other.as_str().len() == self.folded.len() && *other != name);
             others.filter(|other| is_same_variable(other.as_str(), &self.folded)).for_each(|_| found.add(true));
@@ -144,7 +144,8 @@ impl Rule {
                 let written = written.trim_ascii();
                 if self.is_read_from(written) {
                     let is_exact = place == Place::Alone && written == name.as_bytes();
-                    found.add(!is_exact || !is_cookie_value(value.trim_ascii()));
+                    let value = value.trim_ascii();
+                    found.add(!is_exact || !is_cookie_value(value) || has_blank_edge(value));
                 }
             }
         }
@@ -167,7 +168,7 @@ impl Rule {
         if first.is_some_and(|first| self.folded.bytes().next() != Some(first.to_ascii_lowercase())) {
             return false;
         }
-        let text = decoded(written);
+        let text = decoded(without_blank_edges(written));
         let mut characters = meaning(&text).flat_map(char::to_lowercase);
         let is_begun = self
             .folded
@@ -191,9 +192,34 @@ fn look_at_bearer(headers: &HeaderMap, found: &mut Found) {
     for value in headers.get_all(header::AUTHORIZATION) {
         let token = after_bearer(value.as_bytes()).unwrap_or_default();
         let end = token.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
-        let is_divided = |byte: &u8| byte.is_ascii_whitespace() || b",;\"=".contains(byte);
+        let is_divided = |byte: &u8| byte.is_ascii_whitespace() || !byte.is_ascii() || b",;\"=".contains(byte);
         found.add(token[..end].iter().any(is_divided));
     }
+}
+
+/// A text without the blanks around it that some servers take away and others keep: those of Unicode (Python, Django), and
+/// the two of Latin-1 as single bytes (Node).
+fn without_blank_edges(text: &[u8]) -> &[u8] {
+    const LATIN: [u8; 2] = [0x85, 0xa0];
+    let mut text = text.trim_ascii();
+    loop {
+        let inner = match std::str::from_utf8(text) {
+            Ok(text) => text.trim().as_bytes(),
+            Err(_) => text,
+        };
+        let inner = inner.strip_prefix(&LATIN[..1]).or_else(|| inner.strip_prefix(&LATIN[1..])).unwrap_or(inner);
+        let inner = inner.strip_suffix(&LATIN[..1]).or_else(|| inner.strip_suffix(&LATIN[1..])).unwrap_or(inner);
+        if inner.len() == text.len() {
+            return text;
+        }
+        text = inner.trim_ascii();
+    }
+}
+
+/// Whether servers that take such blanks away see another value than those that keep them.
+fn has_blank_edge(value: &[u8]) -> bool {
+    let value = value.trim_ascii();
+    without_blank_edges(value).len() < value.len()
 }
 
 /// Whether a piece stands between separators of the kind that everybody knows.
@@ -327,6 +353,18 @@ mod tests {
             let beside = look(&key(), &[("x-api-key", b"r1"), (name, b"k")], None);
             assert_eq!(beside.0, 1 + expected.0, "{name}");
         }
+        for (value, expected) in [
+            (&b"k"[..], GIVEN),
+            (b" k ", GIVEN),
+            (b"schl\xc3\xbcssel", GIVEN),
+            (b"k\xa0", MISSPELLED),              // Node, which reads Latin-1: k
+            (b"\x85k", MISSPELLED),              // the same
+            (b"k\xc2\xa0", MISSPELLED),          // whoever trims Unicode
+            (b"\xe3\x80\x80k", MISSPELLED),      // the same
+            (b"k\xe2\x80\x83 \xa0", MISSPELLED), // the same, several
+        ] {
+            assert_eq!(look(&key(), &[("x-api-key", value)], None), expected, "{value:?}");
+        }
         // An empty one is one: the others have the key.
         assert_eq!(look(&key(), &[("x-api-key", b""), ("x-api-key", b"k")], None).0, 2);
         let folded = Source::Header("x_api_key".parse().unwrap());
@@ -408,6 +446,10 @@ mod tests {
             (b"sid=\"k", MISSPELLED),
             (b"sid=k l", MISSPELLED), // ends at the space in RFC 2109
             (b"theme=\xff; sid=\xff", GIVEN),
+            (b"sid=k\xc2\xa0", MISSPELLED),         // Django: k
+            (b"sid=k\xe2\x80\x83\xa0", MISSPELLED), // the same
+            (b"sid\xc2\xa0=k", MISSPELLED),         // Django: a cookie of this name
+            (b"sid\xa0=k", MISSPELLED),
         ] {
             let shown = String::from_utf8_lossy(line);
             assert_eq!(look(&Source::Cookie("sid".into()), &[("cookie", line)], None), expected, "{shown}");
@@ -431,6 +473,8 @@ mod tests {
             (b"Bearer k x", MISSPELLED),        // split at spaces: k
             (b"Bearer token=k", MISSPELLED),    // Rails: k
             (b"Bearer \"k\"", MISSPELLED),      // Rails: k
+            (b"Bearer k\xa0", MISSPELLED),      // Werkzeug, Node: k
+            (b"Bearer k\xc2\xa0l", MISSPELLED), // split at blanks: k
         ] {
             let shown = String::from_utf8_lossy(value);
             assert_eq!(look(&Source::Bearer, &[("authorization", value)], None), expected, "{shown}");
