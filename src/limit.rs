@@ -19,6 +19,7 @@ pub use calendar::{Calendar, Unit, zones};
 pub use cell::Cell;
 pub use rate::{Edge, MAX_LOG, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW, Rate, RateError, Strategy};
 pub use reservation::Reservation;
+pub use saved::Restored;
 
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;

@@ -86,7 +86,7 @@ pub(crate) fn costs() {
             cell.advance(limit.rates(), now);
             limit.charge(&mut cell, now, 1);
         }
-        let value = if limit.is_whole() { cell.save(limit.rates()).len() } else { 0 };
+        let value = if limit.is_whole() { cell.save(limit.rates(), 0).len() } else { 0 };
         println!("| {name} | {bytes} | {counters} | {value} |");
     }
 }

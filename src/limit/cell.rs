@@ -10,7 +10,7 @@ use super::{bucket, fixed, sliding};
 use crate::clock::Time;
 
 /// Larger than any count that admissions can lead to; what a store reads beyond it is cut to it.
-const MAX_COUNT: u64 = 1 << 40;
+pub(super) const MAX_COUNT: u64 = 1 << 40;
 
 /// A clock that steps back by less than this is waited for; by more, the counts move back with it.
 pub(super) const JITTER: u64 = 1_000_000;

@@ -5,27 +5,50 @@
 //! bytes, because others do that all the time, appends what is to be changed of them: two zeros, which no entry of the
 //! log is, and then for a charge the moment, the cost and for how long a part of it has been charged already; or to give
 //! something back a third zero, which no moment is, when it was charged, and how much.
+//!
+//! A state has a time of its own: that of the fastest clock among those who have written it. A reader whose clock is
+//! behind that reads the state as of its latest moment and remembers the difference; what it writes is as much ahead of its
+//! own clock. So a state never goes back in time. If it did, a reader whose clock is faster would take what was counted a
+//! moment ago for old, and would admit as much again.
 
 use integer_encoding::VarInt;
 
-use super::cell::Cell;
+use super::bucket;
+use super::cell::{Cell, JITTER, MAX_COUNT, join, split};
+use super::more::More;
 use super::moving::Log;
-use super::rate::Rate;
+use super::rate::{Rate, Strategy};
 use super::reservation::Reservation;
 use crate::clock::Time;
 
 /// Changes with the layout; bytes of another version are nobody's.
 const VERSION: u8 = 1;
 
+/// What [`Cell::restore`] reads.
+#[derive(Clone, Debug)]
+pub struct Restored {
+    /// The cell, by the clock of the reader. Sums are 0.
+    pub cell: Cell,
+    /// How often something was appended to the state.
+    pub appended: usize,
+    /// By how many microseconds the state is ahead of the clock of the reader.
+    pub ahead: u64,
+}
+
 impl Cell {
-    /// What [`Cell::restore`] reads, with nothing appended.
-    pub fn save(&mut self, rates: &[Rate]) -> Vec<u8> {
+    /// What [`Cell::restore`] reads, with nothing appended: a state that is `ahead` microseconds ahead of the clock by
+    /// which the cell was charged.
+    pub fn save(&self, rates: &[Rate], ahead: u64) -> Vec<u8> {
         let mut bytes = vec![VERSION];
-        for (_, block) in self.blocks_mut(rates).filter(|(rate, _)| !rate.is_counted()) {
-            block.iter().for_each(|word| push(*word, &mut bytes));
+        for (_, block) in self.blocks(rates).filter(|(rate, _)| !rate.is_counted()) {
+            // The first word of every block is a moment.
+            for (place, word) in block.iter().enumerate() {
+                push(if place == 0 { word.saturating_add(ahead) } else { *word }, &mut bytes);
+            }
         }
         let mut last = 0;
         for (time, cost) in self.log().into_iter().flat_map(Log::iter).filter(|(_, cost)| *cost > 0) {
+            let time = time.saturating_add(ahead);
             push(time - last, &mut bytes);
             push(cost, &mut bytes);
             last = time;
@@ -33,30 +56,33 @@ impl Cell {
         bytes
     }
 
-    /// What charges `cost` at `now`, of which the first came at `since`, when it is appended to a saved state.
+    /// What charges `cost` at `now`, of which the first came at `since`, when it is appended to a saved state. Both are in
+    /// the time of the state.
     pub fn append_charge(now: Time, cost: u64, since: Time, bytes: &mut Vec<u8>) {
         let lead = now.micros().saturating_sub(since.micros());
         [0, 0, now.micros(), cost, lead].into_iter().for_each(|word| push(word, bytes));
     }
 
-    /// What gives back `cost` of a reservation when it is appended to a saved state.
-    pub fn append_give_back(rates: &[Rate], reservation: &Reservation, cost: u64, bytes: &mut Vec<u8>) {
-        let moment = reservation.moment(rates).map_or(0, Time::micros);
+    /// What gives back `cost` of a reservation when it is appended to a saved state, which is `ahead` microseconds ahead of
+    /// the clock of the reservation.
+    pub fn append_give_back(rates: &[Rate], reservation: &Reservation, cost: u64, ahead: u64, bytes: &mut Vec<u8>) {
+        let moment = reservation.moment(rates).map_or(0, |moment| moment.micros().saturating_add(ahead));
         [0, 0, 0, moment, cost].into_iter().for_each(|word| push(word, bytes));
     }
 
-    /// The cell of these rates with the state that was saved and what was appended to it, and how often that was; sums
-    /// are 0. `None` if the bytes say nothing.
-    pub fn restore(rates: &[Rate], now: Time, bytes: &[u8]) -> Option<(Self, usize)> {
+    /// The cell of these rates with the state that was saved and what was appended to it, read at `now`. `None` if the bytes
+    /// say nothing.
+    pub fn restore(rates: &[Rate], now: Time, bytes: &[u8]) -> Option<Restored> {
         let (version, mut rest) = bytes.split_first()?;
         if *version != VERSION {
             return None;
         }
         let mut cell = Self::new(rates, now);
-        for (_, block) in cell.blocks_mut(rates).filter(|(rate, _)| !rate.is_counted()) {
-            for word in block {
+        for (rate, block) in cell.blocks_mut(rates).filter(|(rate, _)| !rate.is_counted()) {
+            for word in &mut *block {
                 *word = pull(&mut rest)?;
             }
+            bound(rate, block);
         }
         let mut log = Log::default();
         let mut time = 0u64;
@@ -73,14 +99,17 @@ impl Cell {
         if log.newest().is_some() {
             cell.set_log(log);
         }
+        // The first word of what gives back is no moment but 0.
+        let latest = appended.iter().map(|[moment, ..]| *moment).chain([cell.latest(rates)]).max().unwrap_or(0);
+        let ahead = latest.saturating_sub(now.micros());
+        let read = Time::from_micros(latest.max(now.micros()));
         for words in &appended {
             match *words {
                 [0, moment, cost] => {
                     let reservation = Reservation::new(cost, rates.iter().map(|_| moment));
-                    cell.give_back(rates, now, &reservation, cost, true);
+                    cell.give_back(rates, read, &reservation, cost, true);
                 }
-                [time, cost, lead] => {
-                    let moment = time.min(now.micros());
+                [moment, cost, lead] => {
                     // What comes late is charged now. To go back to its moment would look like a clock that was set back,
                     // and what others have charged since would leave a second time.
                     let at = Time::from_micros(moment.max(cell.latest(rates)));
@@ -89,8 +118,55 @@ impl Cell {
                 }
             }
         }
-        cell.advance(rates, now);
-        Some((cell, appended.len()))
+        cell.advance(rates, read);
+        if ahead > 0 {
+            cell.set_back(rates, ahead);
+            cell.begin_sums(rates, now);
+        }
+        Some(Restored { cell, appended: appended.len(), ahead })
+    }
+
+    /// By how many microseconds the state that is kept as a whole is ahead of a clock that was set back; 0 if that is no
+    /// more than reading the clock at different times explains.
+    pub fn lead(&self, rates: &[Rate], now: Time) -> u64 {
+        let lead = self.latest(rates).saturating_sub(now.micros());
+        if lead > JITTER { lead } else { 0 }
+    }
+
+    /// Moves the state that is kept as a whole back in time by so many microseconds: all of it, so that nothing of it is
+    /// older or newer than before beside the rest.
+    pub fn set_back(&mut self, rates: &[Rate], by: u64) {
+        for (rate, block) in self.blocks_mut(rates) {
+            if let (Strategy::Fixed | Strategy::Bucket { .. }, [moment, ..]) = (rate.strategy(), block) {
+                *moment = moment.saturating_sub(by);
+            }
+        }
+        if let Some(More { log, low_water }) = self.more.as_deref_mut() {
+            log.shift(by);
+            // How long they have been open is not known any more.
+            low_water.clear();
+        }
+    }
+
+    /// Begins the plain sums at `now`, all of which are 0.
+    fn begin_sums(&mut self, rates: &[Rate], now: Time) {
+        let begun = Self::new(rates, now);
+        for ((rate, block), (_, begun)) in self.blocks_mut(rates).zip(begun.blocks(rates)) {
+            if rate.is_counted() {
+                block.copy_from_slice(begun);
+            }
+        }
+    }
+}
+
+/// Cuts what was read of a rate to what charges can lead to.
+fn bound(rate: &Rate, block: &mut [u64]) {
+    match (rate.strategy(), block) {
+        (Strategy::Fixed, [_, count]) => *count = (*count).min(MAX_COUNT),
+        (Strategy::Bucket { .. }, [_, high, low]) => {
+            (*high, *low) = split(join(*high, *low).min(bucket::units(rate, MAX_COUNT)));
+        }
+        _ => {}
     }
 }
 

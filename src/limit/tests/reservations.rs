@@ -210,8 +210,8 @@ proptest! {
                     if run.ask(cost, matches!(event, Event::Reserve(_))) {
                         times.push(oracles.iter_mut().map(|oracle| oracle.charge(run.now, cost)).collect());
                     }
-                    let bytes = run.cell.save(run.limit.rates());
-                    let (mut restored, _) = Cell::restore(run.limit.rates(), at(run.now), &bytes).unwrap();
+                    let bytes = run.cell.save(run.limit.rates(), 0);
+                    let mut restored = Cell::restore(run.limit.rates(), at(run.now), &bytes).unwrap().cell;
                     restored.fill(run.limit.rates(), |place, bucket| run.cell.count(run.limit.rates(), place, bucket).unwrap_or(0));
                     run.cell = restored;
                 }
@@ -238,20 +238,20 @@ proptest! {
             }
         }
         let rates = run.limit.rates();
-        let saved = run.cell.save(rates);
+        let saved = run.cell.save(rates, 0);
         let mut appended = saved.clone();
         let now = at(run.now + later);
-        let restored = |bytes: &[u8]| Cell::restore(rates, now, bytes).unwrap().0;
+        let restored = |bytes: &[u8]| Cell::restore(rates, now, bytes).unwrap().cell;
         let mut direct = restored(&saved);
         for (reservation, _) in &run.open {
             run.limit.give_back_whole(&mut direct, now, reservation, 1);
-            Cell::append_give_back(rates, reservation, 1, &mut appended);
+            Cell::append_give_back(rates, reservation, 1, 0, &mut appended);
         }
         // Of a bucket what has drained by the time of the saved state is what matters: that is less.
         let left = |cell: &Cell| run.limit.judge(cell, now, 1, true).remaining;
         prop_assert!(left(&restored(&appended)) >= left(&direct));
         if !run.limit.follows() {
-            prop_assert_eq!(restored(&appended).save(rates), direct.save(rates));
+            prop_assert_eq!(restored(&appended).save(rates, 0), direct.save(rates, 0));
         }
     }
 }

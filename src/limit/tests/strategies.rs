@@ -123,12 +123,12 @@ proptest! {
                     prop_assert_eq!(&*cell, &before, "a refusal changes nothing");
                     retry = now + verdict.wait.unwrap_or(0);
                 }
-                let bytes = cell.save(limit.rates());
-                let mut restored = Cell::restore(limit.rates(), at(now), &bytes).unwrap().0;
-                restored.fill(limit.rates(), |_, _| 0);
-                let mut without = cell.clone();
-                without.fill(limit.rates(), |_, _| 0);
-                prop_assert_eq!(restored.save(limit.rates()), without.save(limit.rates()));
+                let bytes = cell.save(limit.rates(), 0);
+                let restored = Cell::restore(limit.rates(), at(now), &bytes).unwrap();
+                // A clock that has just been read a moment later is waited for.
+                if restored.ahead == 0 {
+                    prop_assert_eq!(restored.cell.save(limit.rates(), 0), bytes);
+                }
             }
         }
     }
@@ -228,12 +228,12 @@ proptest! {
         let now = at(20_000 * DAY);
         let version = [1].into_iter().chain(bytes.iter().copied()).collect::<Vec<u8>>();
         for bytes in [bytes, version] {
-            let Some((mut cell, _)) = Cell::restore(limit.rates(), now, &bytes) else { continue };
+            let Some(Restored { mut cell, .. }) = Cell::restore(limit.rates(), now, &bytes) else { continue };
             let verdict = limit.judge(&cell, now, 1, limit.admits(&cell, now, 1));
             prop_assert!(verdict.remaining <= limit.capacity());
             limit.charge(&mut cell, now, 1);
             cell.advance(limit.rates(), at(20_001 * DAY));
-            cell.save(limit.rates());
+            cell.save(limit.rates(), 0);
         }
     }
 }
@@ -273,7 +273,7 @@ fn a_log_stays_small_whatever_is_charged_to_it() {
     for micros in 0..50_000 {
         limit.charge(&mut cell, at(DAY + micros), 1);
     }
-    assert!(cell.save(limit.rates()).len() < 100_000);
+    assert!(cell.save(limit.rates(), 0).len() < 100_000);
     let verdict = limit.judge(&cell, at(DAY + 50_000), 1, false);
     assert!(verdict.wait.unwrap() > 30 * DAY, "nothing of it is forgotten");
 }

@@ -155,6 +155,9 @@ impl Known {
     /// Moves it on to `now`, for the rates of this limit.
     pub(super) fn advance(&mut self, limit: &Limit, now: Time) {
         self.now = now;
+        if let Some(whole) = &mut self.whole {
+            whole.follow_clock(&mut self.cell, limit.rates(), now);
+        }
         if self.cell.advance(limit.rates(), now) {
             self.read = None;
         }

@@ -181,10 +181,9 @@ impl Ledger {
     /// Takes over the answers on one cell and decides what waited for it; returns how many failed.
     fn fill(&mut self, cell: Place, (ops, answers): (&[Op], &[Answer<'_>]), begun: Instant, now: Time) -> usize {
         let known = self.cells.at(cell);
-        // It may be late for claims. And where nobody asks, the last decision may be long ago: as of then, what others have
-        // counted since would look like the future.
-        let is_unasked = known.whole.is_some() && known.waiting.is_empty();
-        if now > known.now && (is_unasked || self.strict && !known.claims.is_empty()) {
+        // It may be late for claims. And as of the last decision, which may be long ago, what others have counted since would
+        // look as if their clocks were ahead.
+        if now > known.now && (known.whole.is_some() || self.strict && !known.claims.is_empty()) {
             known.advance(&known.names.limit.clone(), now);
         }
         let filled = known.fill(ops, answers, begun, self.strict || known.shares.is_some());

@@ -6,6 +6,7 @@ mod world;
 mod schedules;
 mod turns;
 mod settled;
+mod clocks;
 
 use std::sync::Arc;
 use std::time::Duration;

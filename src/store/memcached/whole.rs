@@ -3,6 +3,8 @@
 //! faster again and again, but nobody can be too late to append. Whoever replaces the state next charges what was
 //! appended to it.
 
+use std::time::Duration;
+
 use memchr::memmem;
 
 use super::debts::signed;
@@ -12,7 +14,7 @@ use super::ready::Digits;
 use super::wire::{self, Answer};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
-use crate::limit::{Cell, Limit, Rate, Reservation};
+use crate::limit::{Cell, Limit, Rate, Reservation, Restored};
 
 /// The most that is appended to a state before it has to be replaced: else it would grow with every charge.
 const MOST_APPENDED: usize = 32;
@@ -33,6 +35,8 @@ pub(super) struct Whole {
     outrun: bool,
     /// How often something has been appended to the state since it was replaced.
     appended: usize,
+    /// By how many microseconds the state is ahead of the clock here.
+    ahead: u64,
 }
 
 /// What Memcached is to be told.
@@ -98,14 +102,15 @@ impl Owed {
         self.cost >= 0 && !self.is_nothing()
     }
 
-    /// What is appended to the state then.
-    fn appendix(&self, rates: &[Rate], now: Time) -> Vec<u8> {
+    /// What is appended to the state then, which is `ahead` microseconds ahead of the clock here.
+    fn appendix(&self, rates: &[Rate], now: Time, ahead: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
         if self.cost > 0 {
-            Cell::append_charge(now.max(self.until), self.cost.unsigned_abs(), self.since, &mut bytes);
+            let [now, since] = [now.max(self.until), self.since].map(|time| time.after(Duration::from_micros(ahead)));
+            Cell::append_charge(now, self.cost.unsigned_abs(), since, &mut bytes);
         }
         for Back { reservation, given } in &self.given {
-            Cell::append_give_back(rates, reservation, *given, &mut bytes);
+            Cell::append_give_back(rates, reservation, *given, ahead, &mut bytes);
         }
         bytes
     }
@@ -118,6 +123,20 @@ impl Owed {
 impl Whole {
     pub(super) fn owes(&self) -> bool {
         self.owed.is_some()
+    }
+
+    /// Sees whether the clock was set back. The state in Memcached stays in its own time, so that other gateways do not take
+    /// what was counted for old; here it goes back with the clock, so that nobody waits for the old time to come again.
+    pub(super) fn follow_clock(&mut self, cell: &mut Cell, rates: &[Rate], now: Time) {
+        let by = cell.lead(rates, now);
+        if by > 0 {
+            cell.set_back(rates, by);
+            self.ahead = self.ahead.saturating_add(by);
+            if let Some(owed) = &mut self.owed {
+                let earlier = |time: Time| Time::from_micros(time.micros().saturating_sub(by));
+                (owed.since, owed.until) = (earlier(owed.since), earlier(owed.until));
+            }
+        }
     }
 
     /// Owes `cost` more, less to take something back; with 0 only that it be written.
@@ -190,14 +209,14 @@ impl Whole {
         {
             let lifetime = names.state_lifetime(now);
             if self.outrun && version.is_some() && owed.is_appendable() && self.appended < MOST_APPENDED {
-                let more = owed.appendix(names.limit.rates(), now);
+                let more = owed.appendix(names.limit.rates(), now, self.ahead);
                 wire::append(|out| names.state(key, out), &more, out);
                 // To append does not let it live for longer.
                 wire::value_kept(|out| names.state(key, out), lifetime, out);
                 ops.extend([Op::Append(owed, more), Op::Value]);
                 return;
             }
-            let value = cell.save(names.limit.rates());
+            let value = cell.save(names.limit.rates(), self.ahead);
             wire::swap(|out| names.state(key, out), &value, version, lifetime, out);
             ops.push(Op::Swap(owed, value));
         }
@@ -237,6 +256,8 @@ impl Whole {
                     self.owed.iter_mut().for_each(|owed| owed.given.clear());
                     // A state that nobody needs any more leaves Memcached by itself.
                     if cell.is_whole_spent(limit.rates(), now) {
+                        // The next one begins by the clock here.
+                        self.ahead = 0;
                         self.owed.take_if(|owed| owed.cost == 0);
                     } else if self.version != Version::Unread {
                         learned.lost = u64::from(self.version != Version::Missing);
@@ -285,13 +306,13 @@ impl Whole {
             }
         }
         let rates = limit.rates();
-        let Some((mut theirs, appended)) = Cell::restore(rates, now, value) else {
+        let Some(Restored { cell: mut theirs, appended, ahead }) = Cell::restore(rates, now, value) else {
             // A value that is not ours is overwritten.
             (self.outrun, self.appended) = (false, 0);
             self.owe(0, now);
             return false;
         };
-        self.appended = appended;
+        (self.appended, self.ahead) = (appended, ahead);
         theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
         let is_long_ago = self.is_long_ago(limit, now);
         if let Some(owed) = &mut self.owed {

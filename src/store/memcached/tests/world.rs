@@ -77,6 +77,8 @@ pub(super) struct World {
 pub(super) struct Gateway {
     pub(super) ledger: Ledger,
     links: Vec<Link>,
+    /// By how many microseconds its clock is behind.
+    pub(super) behind: u64,
     waiting: Vec<(oneshot::Receiver<Reply>, Vec<Wish>, Time)>,
 }
 
@@ -133,12 +135,17 @@ impl World {
         let health = Arc::new(Health::new(&config.servers, 1));
         let ledger = Ledger::new(&config, 1, health, Arc::new(Refused::new(u64::MAX)));
         let links = self.models.iter().map(|_| Link::default()).collect();
-        self.gateways.push(Gateway { ledger, links, waiting: Vec::new() });
+        self.gateways.push(Gateway { ledger, links, behind: 0, waiting: Vec::new() });
     }
 
     /// What the limit allows that is asked for.
     pub(super) fn quota(&self) -> u64 {
         self.whats[0][0].limit.rates()[0].quota()
+    }
+
+    /// What the clock of a gateway says.
+    fn clock(&self, gateway: usize) -> Time {
+        Time::from_micros(self.now.micros() - self.gateways[gateway].behind)
     }
 
     /// When that is for those who wait.
@@ -164,11 +171,12 @@ impl World {
             Step::Settle(which, kept) => self.settle_one(which, kept),
             Step::Charge { gateway, what, cost } => {
                 let wish = self.whats[what % self.whats.len()][0].clone();
-                let cell = Cell::new(wish.limit.rates(), self.now);
-                let reservation = wish.limit.place_of(&cell, self.now, 0);
+                let now = self.clock(gateway % gateways);
+                let cell = Cell::new(wish.limit.rates(), now);
+                let reservation = wish.limit.place_of(&cell, now, 0);
                 let settled = Settled { reservation, given: 0, more: cost };
                 let asked = self.instant();
-                let mut job = Job::settling(wish, self.now, settled, 0);
+                let mut job = Job::settling(wish, now, settled, 0);
                 job.asked = asked;
                 self.gateways[gateway % gateways].ledger.submit(job, asked);
             }
@@ -211,9 +219,11 @@ impl World {
             *given = reservation.cost() - reservation.cost() * kept / 4;
             let wish = wishes.iter().find(|wish| wish.place == place).unwrap();
             let settled = Settled { reservation, given: *given, more: 0 };
-            let mut job = Job::settling(wish.clone(), self.now, settled, 0);
+            let gateway = &mut self.gateways[*gateway];
+            let now = Time::from_micros(self.now.micros() - gateway.behind);
+            let mut job = Job::settling(wish.clone(), now, settled, 0);
             job.asked = asked;
-            self.gateways[*gateway].ledger.submit(job, asked);
+            gateway.ledger.submit(job, asked);
         }
     }
 
@@ -223,8 +233,9 @@ impl World {
         let (reply, receiver) = oneshot::channel();
         let asked = self.instant();
         let deadline = asked + Duration::from_micros(TIMEOUT);
+        let now = self.clock(gateway);
         let Gateway { ledger, waiting, .. } = &mut self.gateways[gateway];
-        let mut job = Job::new(wishes.iter().cloned().collect(), self.now, Some(reply), 0);
+        let mut job = Job::new(wishes.iter().cloned().collect(), now, Some(reply), 0);
         job.asked = asked;
         ledger.submit(job, deadline);
         waiting.push((receiver, wishes, self.now));
@@ -252,6 +263,7 @@ impl World {
     }
 
     fn answer(&mut self, gateway: usize, server: usize) {
+        let now = self.clock(gateway);
         let Gateway { ledger, links, .. } = &mut self.gateways[gateway];
         let Some(Exchange { answers: Some(bytes), begun, count, .. }) =
             links[server].under_way.pop_front_if(|first| first.answers.is_some())
@@ -265,7 +277,7 @@ impl World {
             at += length;
         }
         assert_eq!(answers.len(), count);
-        let good = ledger.answered(server, &answers, begun, self.now);
+        let good = ledger.answered(server, &answers, begun, now);
         self.collect(gateway);
         if !good {
             self.cut(gateway, server, 0);
