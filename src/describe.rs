@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::config::{
     self, Action, Address, Config, Cost, EscapedSlashes, Key, Limit, MaxConnections, Missing, OnError, OnLimit,
-    PathMatching, PathPattern, PathRules, Route, Store, UNLIMITED,
+    PathMatching, PathPattern, PathRules, Recounted, Route, Store, UNLIMITED,
 };
 use crate::limit::{Edge, Rate, Strategy};
 use crate::overrides::Allowance;
@@ -32,11 +32,23 @@ pub fn describe_reload(name: &Path, old: &Config, new: &Config) -> String {
         let _ = writeln!(text, "  is refused: {setting} changes, which needs a restart");
         return text;
     }
-    let anew = config::counted_anew(old, new);
-    for (limit, changed) in &anew {
-        let _ = writeln!(text, "  starts the counters of {limit} anew (changed: {changed})");
+    let (recounted, dropped): (Vec<_>, Vec<_>) = (config::recounted(old, new), config::dropped(old, new).collect());
+    for Recounted { limit, tier, changed, carried, anew } in &recounted {
+        let tier = tier.map_or(String::new(), |tier| format!(", tier {tier},"));
+        for (rates, what) in [(carried, "carries over"), (anew, "starts anew")] {
+            if !rates.is_empty() {
+                let _ = writeln!(
+                    text,
+                    "  {what} what {limit}{tier} has counted: {} (changed: {changed})",
+                    rates.join(", ")
+                );
+            }
+        }
     }
-    if anew.is_empty() {
+    for limit in &dropped {
+        let _ = writeln!(text, "  drops what {} has counted (the limit is gone)", limit.name);
+    }
+    if recounted.is_empty() && dropped.is_empty() {
         let _ = writeln!(text, "  keeps all counters");
     }
     text
@@ -91,9 +103,9 @@ impl Display for Description<'_> {
         if !config.limits.is_empty() {
             writeln!(
                 f,
-                "  their counters outlive a reload, unless it changes a name, key, period, strategy, precision or"
+                "  their counters outlive a reload, unless it changes a name, a key or a period: `--against` another file"
             )?;
-            writeln!(f, "  time zone: `--against` another file says of which limits")?;
+            writeln!(f, "  says which do")?;
         }
         config.limits.iter().try_for_each(|limit| self::limit(f, limit))?;
         writeln!(f, "\nupstreams")?;

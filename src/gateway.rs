@@ -19,6 +19,7 @@ use crate::identify::ambiguity::SingleSources;
 use crate::interned::{interned, interned_value};
 use crate::respond::limits::Report;
 use crate::route::{self, Routes};
+use crate::store::LimitChanges;
 use crate::tally::PerWorker;
 
 /// The name of the tally of requests that no route is for.
@@ -32,6 +33,8 @@ pub struct Gateway {
     pub routes: Routes,
     /// The routes, by the index that `routes` finds.
     pub served: Vec<Served>,
+    /// What the limits of the configuration grant.
+    pub limits: Vec<Arc<Grants>>,
     /// The tally of requests without a route.
     pub unrouted: Arc<RouteTally>,
     /// How long connections to upstreams are kept.
@@ -232,6 +235,7 @@ impl Gateway {
             paths: config.server.paths,
             routes: Routes::build(&config.routes, config.server.paths.matching),
             served: config.routes.iter().map(served).collect(),
+            limits: grants,
             unrouted: kept.route(NO_ROUTE),
             keeps: Arc::new(Keeps::new(upstreams.iter().flat_map(|upstream| upstream.keeps()))),
             trusted_proxies: config.server.trusted_proxies.clone(),
@@ -241,6 +245,18 @@ impl Gateway {
             flights: kept.flights.clone(),
             lines: kept.lines.clone(),
         }
+    }
+}
+
+/// What changes about limits when `new` takes over from `old`.
+pub fn limit_changes(old: &Gateway, new: &Gateway) -> LimitChanges {
+    let replaced = new.limits.iter().filter_map(|grants| {
+        let before = old.limits.iter().find(|before| before.name() == grants.name())?;
+        Some(grants.replaced(before))
+    });
+    LimitChanges {
+        in_use: new.limits.iter().flat_map(|grants| grants.limits()).cloned().collect(),
+        replaced: replaced.flatten().map(|(old, new)| (old.clone(), new.clone())).collect(),
     }
 }
 

@@ -13,6 +13,7 @@ mod low_water;
 mod more;
 mod cell;
 mod reservation;
+mod migration;
 mod saved;
 
 pub use calendar::{Calendar, Unit, zones};
@@ -25,11 +26,12 @@ use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 
 /// One named limit: rates that all must hold.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     name: String,
     rates: Box<[Rate]>,
     shape: Fingerprint,
+    id: Fingerprint,
 }
 
 /// What one limit says of one request.
@@ -50,7 +52,9 @@ impl Limit {
     /// A limit of `rates`, of which there is at least one.
     pub fn new(name: &str, rates: &[Rate]) -> Self {
         let shape = rates.iter().map(shape).collect::<Vec<_>>();
-        Self { name: name.to_owned(), rates: rates.into(), shape: Fingerprint::of(shape.join(",").as_bytes()) }
+        let shape = Fingerprint::of(shape.join(",").as_bytes());
+        let id = Fingerprint::of(name.as_bytes()).with(shape);
+        Self { name: name.to_owned(), rates: rates.into(), shape, id }
     }
 
     /// Its name in the configuration.
@@ -66,6 +70,11 @@ impl Limit {
     /// Stands for the layout of the limit's cells: equal for limits that differ in quotas only.
     pub fn shape(&self) -> Fingerprint {
         self.shape
+    }
+
+    /// Stands for its name and the layout of its cells: equal for limits that count the same keys in the same cells.
+    pub fn id(&self) -> Fingerprint {
+        self.id
     }
 
     /// The most that one request may cost; what costs more can never pass.

@@ -28,7 +28,7 @@ use crate::config::{self, Address, Config};
 use crate::echo;
 use crate::exchange::{Caller, Snapshots, Worker};
 use crate::forward::Pools;
-use crate::gateway::{Gateway, Kept};
+use crate::gateway::{self, Gateway, Kept};
 use crate::log::DroppedLines;
 use crate::store::Store;
 use crate::tally::Counter;
@@ -293,12 +293,12 @@ impl Control {
         match ended.result {
             Ok(Loaded { config, gateway }) => {
                 self.view.kept.keep_only(&gateway);
+                let changes = gateway::limit_changes(&self.gateway.load(), &gateway);
+                self.view.store.reload(&changes, clock::now());
                 self.gateway.store(Arc::new(gateway));
                 self.view.connections.reload(config.server.clone());
                 warn(&config);
-                for (limit, changed) in config::counted_anew(&self.config, &config) {
-                    tracing::warn!(limit, changed, "the counters of a limit start anew");
-                }
+                reload::tell(&config::recounted(&self.config, &config));
                 self.config = Arc::new(config);
                 self.view.reloaded.one();
                 tracing::info!("reloaded");

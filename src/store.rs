@@ -64,6 +64,18 @@ pub struct Reserved {
     cell: u32,
     /// What is said of the limit if all is given back, where the store cannot look on the spot.
     spared: Option<Verdict>,
+    /// The limit that has counted it, if that is not the one that was asked.
+    by: Option<Arc<Limit>>,
+}
+
+/// What a reload changes about limits. A limit here is one set of rates: that of its own, of a tier, or of an override.
+#[derive(Clone, Debug, Default)]
+pub struct LimitChanges {
+    /// All that there are now.
+    pub in_use: Vec<Arc<Limit>>,
+    /// Those that are counted in another way than before, the old one first, for keys that have changed from the one to the
+    /// other by the reload.
+    pub replaced: Vec<(Arc<Limit>, Arc<Limit>)>,
 }
 
 /// A store's answer.
@@ -94,6 +106,14 @@ impl Store {
         match config {
             config::Store::Memory { max_keys, max_memory } => Ok(Self::Memory(Memory::new(*max_keys, *max_memory))),
             config::Store::Memcached(config) => Memcached::start(config, workers).map(Self::Memcached),
+        }
+    }
+
+    /// A reload has changed the limits, and takes over at `now`.
+    pub fn reload(&self, changes: &LimitChanges, now: Time) {
+        match self {
+            Self::Memory(memory) => memory.reload(changes, now),
+            Self::Memcached(_) => {}
         }
     }
 

@@ -1,28 +1,64 @@
-//! Which counters a new configuration can go on with.
+//! What a new configuration means for what the one before has counted.
 
-use super::{Config, Limit};
+use super::{Config, Limit, Store};
 use crate::limit::{self, Rate};
 
-/// The limits of `new` that are in `old` too, but whose counters start anew, each with what has changed. Counters are
-/// found by the name and key of their limit, and their layout depends on all but the quotas of its rates.
-pub fn counted_anew<'a>(old: &Config, new: &'a Config) -> Vec<(&'a str, &'static str)> {
-    let anew = |limit: &'a Limit| {
-        let before = old.limits.iter().find(|before| before.name == limit.name)?;
-        Some((limit.name.as_str(), changed(before, limit)?))
-    };
-    new.limits.iter().filter_map(anew).collect()
+/// A limit, or a tier of one, that is in both configurations and counts in another way than before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recounted<'a> {
+    /// The name of the limit.
+    pub limit: &'a str,
+    /// The name of the tier; `None` is for the rates of the limit itself.
+    pub tier: Option<&'a str>,
+    /// What has changed, in words.
+    pub changed: &'static str,
+    /// The rates that go on from what was counted.
+    pub carried: Vec<String>,
+    /// The rates that begin with nothing.
+    pub anew: Vec<String>,
 }
 
-fn changed(old: &Limit, new: &Limit) -> Option<&'static str> {
-    if old.key != new.key {
-        return Some("key");
+/// The limits of `new` that `old` counts in another way. Counters are found by the name and key of their limit, and how they
+/// look depends on all but the quotas of its rates. A rate goes on from the one of the same period.
+pub fn recounted<'a>(old: &Config, new: &'a Config) -> Vec<Recounted<'a>> {
+    let is_shared = matches!(new.store, Store::Memcached(_));
+    let mut all = Vec::new();
+    for limit in &new.limits {
+        let Some(before) = old.limits.iter().find(|before| before.name == limit.name) else { continue };
+        let own = (None, &before.rates, &limit.rates);
+        let tiers = before.tiers.iter().zip(&limit.tiers).flat_map(|(before, after)| {
+            after.rates.iter().filter_map(|(name, rates)| {
+                let (_, old) = before.rates.iter().find(|(before, _)| before == name)?;
+                Some((Some(name.as_str()), old, rates))
+            })
+        });
+        for (tier, old, new) in [own].into_iter().chain(tiers) {
+            let (changed, goes_on): (_, fn(&Rate, &Rate, bool) -> bool) = match changed_rates(old, new) {
+                _ if before.key != limit.key => ("key", |_, _, _| false),
+                Some(changed) => (changed, is_carried),
+                None => continue,
+            };
+            let is_carried = |rate: &&Rate| {
+                rate.predecessor(old).and_then(|place| old.get(place)).is_some_and(|old| goes_on(rate, old, is_shared))
+            };
+            let (carried, anew): (Vec<_>, Vec<_>) = new.iter().partition(is_carried);
+            let [carried, anew] = [carried, anew].map(|rates| rates.iter().map(ToString::to_string).collect());
+            all.push(Recounted { limit: &limit.name, tier, changed, carried, anew });
+        }
     }
-    if let Some(part) = changed_rates(&old.rates, &new.rates) {
-        return Some(part);
-    }
-    let (before, after) = (old.tiers.as_ref()?, new.tiers.as_ref()?);
-    let same = |name: &str| before.rates.iter().find(|(before, _)| before == name).map(|(_, rates)| rates);
-    after.rates.iter().find_map(|(name, rates)| changed_rates(same(name)?, rates).map(|_| "rates of a tier"))
+    all.retain(|limit| !limit.carried.is_empty() || !limit.anew.is_empty());
+    all
+}
+
+/// The limits of `old` that `new` does not have: what they have counted is dropped.
+pub fn dropped<'a>(old: &'a Config, new: &Config) -> impl Iterator<Item = &'a Limit> {
+    old.limits.iter().filter(|old| new.limits.iter().all(|new| new.name != old.name))
+}
+
+/// Whether a rate goes on from `old`, which has the same period. In Memcached, which all gateways share, only sums do that
+/// are found under the same names.
+fn is_carried(rate: &Rate, old: &Rate, is_shared: bool) -> bool {
+    !is_shared || rate.is_counted() && rate.is_kept_like(old)
 }
 
 fn changed_rates(old: &[Rate], new: &[Rate]) -> Option<&'static str> {

@@ -1,11 +1,16 @@
 //! Which rates hold for a request: what its key is granted, else those of its tier, else the limit's own.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::config::{self, Key, PathPattern, Source};
 use crate::identify::{Facts, Identity, Memo, Subject};
 use crate::limit::{Limit, Rate};
 use crate::overrides::{Allowance, Overrides};
+
+/// Of rates that count in so many different cells is known what they have become, if a reload changes them: a limit seldom
+/// has more than two or three.
+const MOST_BEFORE: usize = 16;
 
 /// The rates that a limit may come to mean, on all routes.
 pub struct Grants {
@@ -15,6 +20,8 @@ pub struct Grants {
     overrides: Arc<Overrides>,
     /// For each allowance of the overrides; `None` where it grants no rates.
     granted: Vec<Option<Arc<Limit>>>,
+    /// Its own rates and those of the overrides, one of each that count in the same cells: its own first.
+    by_key: Vec<Arc<Limit>>,
 }
 
 /// What a limit means for requests of one route.
@@ -44,12 +51,37 @@ impl Grants {
             Allowance::Rates(rates) => Some(of(rates)),
             Allowance::Exempt | Allowance::Block => None,
         };
+        let own = of(&limit.rates);
+        let granted: Vec<_> = limit.overrides.allowances().iter().map(granted).collect();
+        let mut ids = BTreeSet::new();
+        let by_key = [&own].into_iter().chain(granted.iter().flatten()).filter(|limit| ids.insert(limit.id()));
         Self {
-            own: of(&limit.rates),
+            by_key: by_key.cloned().collect(),
+            own,
             tiers: tiers.map(|(name, rates)| (name.clone(), of(rates))).collect(),
             overrides: limit.overrides.clone(),
-            granted: limit.overrides.allowances().iter().map(granted).collect(),
+            granted,
         }
+    }
+
+    /// The name of the limit.
+    pub fn name(&self) -> &str {
+        self.own.name()
+    }
+
+    /// Rates that it may come to mean, at least one of all that count in the same cells.
+    pub fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        self.by_key.iter().chain(self.tiers.iter().map(|(_, limit)| limit))
+    }
+
+    /// Which rates its keys may have had by `old`, where they were counted in other cells, and which they may have now. A
+    /// key has its own rates or those of an override, by what it is; those of a tier are apart.
+    pub fn replaced<'a>(&'a self, old: &'a Self) -> impl Iterator<Item = (&'a Arc<Limit>, &'a Arc<Limit>)> {
+        let pairs = |new| old.by_key.iter().take(MOST_BEFORE).map(move |old| (old, new));
+        let by_key = self.by_key.iter().take(MOST_BEFORE).flat_map(pairs);
+        let of_tier = |(name, new)| old.tiers.iter().find(|(tier, _)| tier == name).map(|(_, old)| (old, new));
+        let by_tier = self.tiers.iter().filter_map(move |(name, new)| of_tier((name, new)));
+        by_key.chain(by_tier).filter(|(old, new)| old.id() != new.id())
     }
 }
 
@@ -83,7 +115,7 @@ impl Terms {
 
     /// What holds for a request; `identity` is how the limit reads its key, `keyed` whether the request has one.
     pub fn of(&self, identity: &Identity, keyed: bool, facts: &Facts<'_>, memo: &mut Memo) -> Term<'_> {
-        let Grants { own, tiers, overrides, granted } = &*self.grants;
+        let Grants { own, tiers, overrides, granted, .. } = &*self.grants;
         if keyed && !overrides.is_empty() {
             let found = match identity.subject(facts, memo) {
                 Some(Subject::Text(text)) => overrides.find(Some(text), None),

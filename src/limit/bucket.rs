@@ -29,6 +29,11 @@ impl<'a> Bucket<'a> {
         Self { rate, burst, used }
     }
 
+    /// The tokens that are not there in full.
+    pub(super) fn missing(&self) -> u64 {
+        u64::try_from(self.used.div_ceil(u128::from(self.rate.span()))).unwrap_or(u64::MAX)
+    }
+
     pub(super) fn remaining(&self) -> u64 {
         let free = units(self.rate, self.burst).saturating_sub(self.used) / u128::from(self.rate.span());
         u64::try_from(free).unwrap_or(u64::MAX)

@@ -18,6 +18,11 @@ impl<'a> Window<'a> {
         Self { rate, count, left }
     }
 
+    /// The requests that count now.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
     pub(super) fn remaining(&self) -> u64 {
         self.rate.quota().saturating_sub(self.count)
     }

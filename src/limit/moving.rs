@@ -139,7 +139,8 @@ impl<'a> Window<'a> {
         Self { rate, log, now }
     }
 
-    fn count(&self) -> u64 {
+    /// The requests that count now.
+    pub(super) fn count(&self) -> u64 {
         let Some(log) = self.log else { return 0 };
         let gone = log.entries.partition_point(|entry| entry.time.saturating_add(self.rate.span()) <= self.now);
         let before = gone.checked_sub(1).and_then(|last| log.entries.get(last)).map_or(log.before, |last| last.total);

@@ -22,11 +22,32 @@ pub struct Reservation {
     pub(super) marks: SmallVec<[u64; 2]>,
     /// For how many microseconds it was not followed.
     lag: u64,
+    /// For each rate of a cell that was migrated since: how much of it is in the sum that was carried over, or `None` if the
+    /// state was taken over as it was. Empty before a migration.
+    carried: SmallVec<[Option<u64>; 2]>,
 }
 
 impl Reservation {
     pub(super) fn new(cost: u64, marks: impl Iterator<Item = u64>) -> Self {
-        Self { cost, marks: marks.collect(), lag: 0 }
+        Self { cost, marks: marks.collect(), lag: 0, carried: SmallVec::new() }
+    }
+
+    /// The same in a cell that was migrated to other rates: for each the mark, and how much of it was carried over, if only
+    /// the sum was.
+    pub(super) fn migrated(&self, places: impl Iterator<Item = (u64, Option<u64>)>) -> Self {
+        let (marks, carried) = places.unzip();
+        Self { cost: self.cost, marks, lag: self.lag, carried }
+    }
+
+    /// How much of the sum of the rate at `place` is of this reservation; `None` if it was not migrated as a sum.
+    fn carried(&self, place: usize) -> Option<u64> {
+        self.carried.get(place).copied().flatten()
+    }
+
+    /// How much is taken from the rate at `place` for `cost` that is given back. What was not carried over comes first, since
+    /// it cannot be told from the rest.
+    fn returnable(&self, place: usize, cost: u64) -> u64 {
+        cost.saturating_sub(self.carried(place).map_or(0, |carried| self.cost - carried.min(self.cost)))
     }
 
     /// What was charged.
@@ -109,6 +130,7 @@ impl Cell {
     ) {
         let Self { words, more } = self;
         for (place, ((rate, block), mark)) in split_mut(words, rates).zip(&reservation.marks).enumerate() {
+            let cost = reservation.returnable(place, cost);
             match (rate.strategy(), block) {
                 (Strategy::Sliding { .. } | Strategy::Calendar(_), block) if !only_whole => {
                     if let Some(word) = word(rate, block, *mark) {
@@ -123,7 +145,9 @@ impl Cell {
                     // Of what is not followed, no more than the rate drains can have drained since.
                     let is_set_back = moment.saturating_add(JITTER) < *mark;
                     let certain = bucket::drained(rate, units, moment.saturating_sub(*mark));
-                    let certain = if is_set_back { 0 } else { certain };
+                    // Of what was followed in this very cell nothing is left when it is not followed any more.
+                    let is_unknown = only_whole || reservation.carried(place).is_some();
+                    let certain = if is_set_back || !is_unknown { 0 } else { certain };
                     let given = match more.as_deref_mut().and_then(|more| more.low_water(place)) {
                         Some(low_water) => low_water.close(*mark, (units, certain), *moment, used),
                         None => certain.min(used),
@@ -134,11 +158,12 @@ impl Cell {
             }
         }
         let Some(More { log, low_water }) = more.as_deref_mut() else { return };
-        let moving = rates.iter().zip(&reservation.marks).find(|(rate, _)| *rate.strategy() == Strategy::Moving);
-        if let (Some((_, mark)), Some(longest)) = (moving, longest(rates))
+        let moving = rates.iter().position(|rate| *rate.strategy() == Strategy::Moving);
+        if let (Some(moving), Some(longest)) = (moving, longest(rates))
+            && let Some(mark) = reservation.marks.get(moving)
             && now.micros().saturating_sub(*mark) < longest
         {
-            log.give_back(*mark, cost);
+            log.give_back(*mark, reservation.returnable(moving, cost));
         }
         low_water.retain(|(_, low_water)| !low_water.is_empty());
         if low_water.is_empty() && log.newest().is_none() {

@@ -6,6 +6,7 @@ mod clocks;
 mod oracle;
 mod strategies;
 mod reservations;
+mod migrations;
 
 use std::time::Duration;
 

@@ -4,6 +4,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use crate::background::Background;
+use crate::config::Recounted;
 
 /// The longest that a reload may take. A million overrides are read and built within some seconds; what takes longer than
 /// this waits for a disk or a server that does not answer.
@@ -67,6 +68,20 @@ impl<T: Send + 'static> Reloads<T> {
             Err(format!("cannot read the files: {missing}"))
         });
         Ended { result, is_due: std::mem::take(&mut self.is_due) }
+    }
+}
+
+/// Says which limits count in another way now, and what becomes of what they have counted.
+pub(super) fn tell(recounted: &[Recounted<'_>]) {
+    for Recounted { limit, tier, changed, carried, anew } in recounted {
+        if !carried.is_empty() {
+            let rates = carried.join(", ");
+            tracing::info!(limit, tier, changed, rates, "the counters of a limit are carried over");
+        }
+        if !anew.is_empty() {
+            let rates = anew.join(", ");
+            tracing::warn!(limit, tier, changed, rates, "the counters of a limit start anew");
+        }
     }
 }
 

@@ -5,19 +5,23 @@
 //! the locks of others.
 
 mod shard;
+mod reloads;
+mod migrating;
 
 use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use arc_swap::ArcSwap;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::{Ask, Reply, Reserved, Verdicts};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
-use crate::limit::{Cell, Verdict};
+use crate::limit::{Cell, Reservation, Verdict};
 
+use reloads::Reloads;
 use shard::{Entry, Shard};
 
 /// Small enough that walking a shard for spent cells holds its lock for some tens of microseconds.
@@ -39,6 +43,9 @@ pub struct Memory {
     evicted: AtomicU64,
     /// How many cells were ever made; it may begin anew.
     made: AtomicU32,
+    /// What reloads have changed, and until when keys without a cell may have one from before.
+    reloads: ArcSwap<Reloads>,
+    migrating_until: AtomicU64,
 }
 
 impl Memory {
@@ -57,18 +64,26 @@ impl Memory {
             next_evicted: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
             made: AtomicU32::new(0),
+            reloads: ArcSwap::default(),
+            migrating_until: AtomicU64::new(0),
         }
     }
 
     /// Decides under the locks of all shards concerned: look at every cell, then charge all if all admit.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time) -> Reply {
         let mut reserved = Vec::new();
-        let verdicts = if let [ask] = asks {
-            iter::once((ask.place, self.decide_alone(ask, now, &mut reserved))).collect()
-        } else {
-            self.judge_all(asks, now, self.look(asks, now), &mut reserved)
-        };
-        Reply { verdicts, reserved }
+        if let [ask] = asks {
+            return match self.decide_alone(ask, now, &mut reserved) {
+                Some(verdict) => Reply { verdicts: iter::once((ask.place, verdict)).collect(), reserved },
+                None => self.decide_migrating(asks, now),
+            };
+        }
+        let look = self.look(asks, now);
+        if look.is_missing && self.is_migrating(now) {
+            drop(look);
+            return self.decide_migrating(asks, now);
+        }
+        Reply { verdicts: self.judge_all(asks, now, look, &mut reserved), reserved }
     }
 
     /// The verdicts on a request that would be refused. Charges nothing.
@@ -77,22 +92,29 @@ impl Memory {
             return Some(iter::once((ask.place, self.refuses_alone(ask, now)?)).collect());
         }
         let look = self.look(asks, now);
-        (!look.all).then(|| self.judge_all(asks, now, look, &mut Vec::new()))
+        // A key without a cell may have one from before a reload: that is looked for when it is decided on.
+        let is_certain = !look.is_missing || !self.is_migrating(now);
+        (!look.all && is_certain).then(|| self.judge_all(asks, now, look, &mut Vec::new()))
     }
 
     fn look(&self, asks: &[Ask<'_>], now: Time) -> Look<'_> {
         let places: SmallVec<[(usize, Fingerprint); 4]> = asks.iter().map(|ask| self.place(ask)).collect();
         let mut shards = Locked::take(&self.shards, &places);
+        let mut is_missing = false;
         let mut looks = |(ask, (shard, key)): (&Ask<'_>, &(usize, Fingerprint))| {
-            shards.of(*shard).is_none_or(|shard| admits(shard, *key, ask, now))
+            let Some(entry) = shards.of(*shard).and_then(|shard| entry(shard, *key, ask, now)) else {
+                is_missing = true;
+                return ask.need <= ask.limit.capacity();
+            };
+            ask.limit.admits(&entry.cell, now, ask.need)
         };
         let admitted: SmallVec<[bool; 4]> = asks.iter().zip(&places).map(&mut looks).collect();
         let all = asks.iter().zip(&admitted).all(|(ask, admitted)| *admitted || ask.advisory);
-        Look { places, shards, admitted, all }
+        Look { places, shards, admitted, all, is_missing }
     }
 
     fn judge_all(&self, asks: &[Ask<'_>], now: Time, look: Look<'_>, reserved: &mut Vec<Reserved>) -> Verdicts {
-        let Look { places, mut shards, admitted, all } = look;
+        let Look { places, mut shards, admitted, all, .. } = look;
         let judged = asks.iter().zip(&places).zip(&admitted).filter_map(|((ask, (shard, key)), admitted)| {
             let shard = shards.of(*shard)?;
             Some((ask.place, self.judge(shard, *key, ask, now, (*admitted, all && *admitted), reserved)))
@@ -100,16 +122,20 @@ impl Memory {
         judged.collect()
     }
 
-    /// Most routes have one limit, and most keys a cell: then it is looked up once.
-    fn decide_alone(&self, ask: &Ask<'_>, now: Time, reserved: &mut Vec<Reserved>) -> Verdict {
+    /// Most routes have one limit, and most keys a cell: then it is looked up once. `None` if there is none, and may be one
+    /// from before a reload.
+    fn decide_alone(&self, ask: &Ask<'_>, now: Time, reserved: &mut Vec<Reserved>) -> Option<Verdict> {
         let (shard, key) = self.place(ask);
         let shard = &mut *self.shards[shard].lock();
         let Some(entry) = entry(shard, key, ask, now) else {
+            if self.is_migrating(now) {
+                return None;
+            }
             let admitted = ask.need <= ask.limit.capacity();
-            return self.judge(shard, key, ask, now, (admitted, admitted), reserved);
+            return Some(self.judge(shard, key, ask, now, (admitted, admitted), reserved));
         };
         if let Some(refusal) = ask.limit.refuses(&entry.cell, now, ask.need) {
-            return refusal;
+            return Some(refusal);
         }
         if ask.cost > 0 {
             entry.charge(ask, now, reserved);
@@ -120,7 +146,7 @@ impl Memory {
             shard.grow(grown);
             self.bound(shard, now);
         }
-        verdict
+        Some(verdict)
     }
 
     fn refuses_alone(&self, ask: &Ask<'_>, now: Time) -> Option<Verdict> {
@@ -130,18 +156,18 @@ impl Memory {
         ask.limit.refuses(&entry(shard, key, ask, now)?.cell, now, ask.need)
     }
 
-    /// Settles what was reserved: gives back what it was too much, if the cell it was charged to is still there, or charges
-    /// what it was too little, whether there is room or not. What is said of the request is as of then.
-    pub fn settle(&self, ask: &Ask<'_>, reserved: &Reserved, cost: u64, now: Time) -> Verdict {
+    /// Settles a reservation in the cell with this number: gives back what it was too much, if that cell is still there, or
+    /// charges what it was too little, whether there is room or not. What is said of the request is as of then.
+    fn settle_here(&self, ask: &Ask<'_>, (reservation, cell): (&Reservation, u32), cost: u64, now: Time) -> Verdict {
         let (shard, key) = self.place(ask);
         let shard = &mut *self.shards[shard].lock();
-        if let Some(entry) = entry(shard, key, ask, now).filter(|entry| entry.number == reserved.cell) {
-            let given = reserved.cost().saturating_sub(cost);
-            ask.limit.give_back(&mut entry.cell, now, &reserved.reservation, given);
+        if let Some(entry) = entry(shard, key, ask, now).filter(|entry| entry.number == cell) {
+            let given = reservation.cost().saturating_sub(cost);
+            ask.limit.give_back(&mut entry.cell, now, reservation, given);
             let grown = entry.weigh();
             shard.grow(grown);
         }
-        let more = cost.saturating_sub(reserved.cost());
+        let more = cost.saturating_sub(reservation.cost());
         let ask = Ask { cost: more, settles: false, ..*ask };
         self.judge(shard, key, &ask, now, (true, true), &mut Vec::new())
     }
@@ -166,11 +192,8 @@ impl Memory {
         // Only a charge makes a cell: refused newcomers cannot push others out.
         let charged = charged && ask.cost > 0;
         if charged && !shard.contains_key(&key) {
-            if shard.len() >= self.keys_per_shard && shard.remove_coldest(now) {
-                self.evicted.fetch_add(1, Ordering::Relaxed);
-            }
             let number = self.made.fetch_add(1, Ordering::Relaxed);
-            shard.insert(key, Entry::new(fresh(), Arc::clone(ask.limit), number));
+            self.insert(shard, key, Entry::new(fresh(), Arc::clone(ask.limit), number), now);
         }
         let Some(entry) = shard.peek_mut(&key) else { return ask.limit.judge(&fresh(), now, ask.need, admitted) };
         if charged {
@@ -185,13 +208,23 @@ impl Memory {
         verdict
     }
 
+    /// Adds the entry of a key that has none; if there is no room, the coldest makes some.
+    fn insert(&self, shard: &mut Shard, key: Fingerprint, entry: Entry, now: Time) {
+        if shard.len() >= self.keys_per_shard && shard.remove_coldest(now) {
+            self.evicted.fetch_add(1, Ordering::Relaxed);
+        }
+        shard.insert(key, entry);
+    }
+
     /// Drops cells that can no longer matter, in `1/parts` of the shards; call it regularly.
     pub fn sweep(&self, parts: usize, now: Time) {
+        self.expire_migrations(now);
+        let reloads = self.reloads.load();
         for _ in 0..self.shards.len().div_ceil(parts.max(1)) {
             let next = self.next_sweep.fetch_add(1, Ordering::Relaxed);
             let index = usize::try_from(next).unwrap_or(0) & (self.shards.len() - 1);
             let mut shard = self.shards[index].lock();
-            shard.sweep(now);
+            shard.sweep(now, |limit| reloads.is_needed(limit));
             shard.tell(&self.bytes);
         }
     }
@@ -247,14 +280,6 @@ fn entry<'s>(shard: &'s mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -
     Some(entry)
 }
 
-/// Whether the limit has room.
-fn admits(shard: &mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -> bool {
-    match entry(shard, key, ask, now) {
-        Some(entry) => ask.limit.admits(&entry.cell, now, ask.need),
-        None => ask.need <= ask.limit.capacity(),
-    }
-}
-
 /// What a decision about several limits finds.
 struct Look<'a> {
     places: SmallVec<[(usize, Fingerprint); 4]>,
@@ -262,6 +287,8 @@ struct Look<'a> {
     admitted: SmallVec<[bool; 4]>,
     /// Whether all admit that are not advisory.
     all: bool,
+    /// Whether a key has no cell.
+    is_missing: bool,
 }
 
 /// The shards of one decision, locked.

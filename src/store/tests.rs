@@ -1,5 +1,7 @@
 //! The memory store under many keys, many threads and little room.
 
+mod reloads;
+
 use std::sync::Arc;
 use std::time::Duration;
 

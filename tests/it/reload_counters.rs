@@ -3,7 +3,9 @@
 
 use std::fs;
 
-use crate::harness::{Gateway, run};
+use serde_json::Value;
+
+use crate::harness::{Gateway, Memcached, limited, run};
 
 /// A limit `l` with this key and these further settings, used by a route.
 fn limit(key: &str, more: &str) -> String {
@@ -13,42 +15,177 @@ fn limit(key: &str, more: &str) -> String {
     )
 }
 
-/// Files before and after, and what of the limit has changed if its counters start anew.
-fn changes() -> [(String, String, Option<&'static str>); 7] {
-    let change = |old: &str, new: &str, changed| (limit("client-ip", old), limit("client-ip", new), changed);
-    let moving = "strategy = \"moving-window\"\n";
-    [
-        change("rates = [\"2/d\"]", "rates = [\"3/d\"]", None),
-        change("rates = [\"2/d\"]\nstatus = 429", "rates = [\"3/d\"]\nstatus = 503", None),
-        change("rates = [\"2/d\"]", "rates = [\"2/h\"]", Some("periods")),
-        change("rates = [\"2/d\"]", "rates = [\"2/d\", \"9/h\"]", Some("periods")),
-        change("rates = [\"2/d\"]", "rates = [\"2/d\"]\nprecision = 4", Some("strategy, precision or time zone")),
-        change("rates = [\"2/d\"]", &format!("{moving}rates = [\"2/d\"]"), Some("strategy, precision or time zone")),
-        (limit("client-ip", "rates = [\"2/d\"]"), limit("global", "rates = [\"2/d\"]"), Some("key")),
+/// What a reload changes.
+struct Change {
+    old: String,
+    new: String,
+    /// In words; `None` where counters stay as they are.
+    changed: Option<&'static str>,
+    /// The rates whose counts are carried over, and those that start anew.
+    carried: &'static str,
+    anew: &'static str,
+    /// How many of two requests pass afterwards, where two have passed before.
+    passed: usize,
+}
+
+fn changes() -> Vec<Change> {
+    let change = |old: &str, new: &str, changed, (carried, anew), passed| {
+        let [old, new] = [old, new].map(|more| limit("client-ip", more));
+        Change { old, new, changed, carried, anew, passed }
+    };
+    let two = "rates = [\"2/d\"]";
+    let counted = |way: &str| format!("{two}\nstrategy = {way:?}");
+    let (periods, way) = (Some("periods"), Some("strategy, precision or time zone"));
+    let both = "rates = [\"2/d\", \"9/h\"]";
+    vec![
+        change(two, "rates = [\"3/d\"]", None, ("", ""), 1),
+        change(two, "rates = [\"3/d\"]\nstatus = 503", None, ("", ""), 1),
+        change(two, "rates = [\"2/h\"]", periods, ("", "2/h"), 2),
+        change(two, both, periods, ("2/d", "9/h"), 0),
+        change(both, "rates = [\"2/d\", \"9/m\"]", periods, ("2/d", "9/m"), 0),
+        change(both, "rates = [\"9/h\"]", periods, ("9/h", ""), 2),
+        change(two, &format!("{two}\nprecision = 4"), way, ("2/d", ""), 0),
+        change(two, "rates = [\"3/d\"]\nprecision = 4", way, ("3/d", ""), 1),
+        change(two, &counted("fixed-window"), way, ("2/d", ""), 0),
+        change(two, &counted("moving-window"), way, ("2/d", ""), 0),
+        change(two, &counted("token-bucket"), way, ("2/d", ""), 0),
+        change(&counted("token-bucket"), &counted("moving-window"), way, ("2/d", ""), 0),
+        change(&counted("fixed-window"), two, way, ("2/d", ""), 0),
+        change("rates = [\"2/day\"]", "rates = [\"2/day\"]\ntimezone = \"Asia/Tokyo\"", way, ("2/day", ""), 0),
+        change("rates = [\"2/day\"]", two, periods, ("", "2/d"), 2),
+        Change {
+            old: limit("client-ip", two),
+            new: limit("global", two),
+            changed: Some("key"),
+            carried: "",
+            anew: "2/d",
+            passed: 2,
+        },
     ]
 }
 
+const CARRIED: &str = "the counters of a limit are carried over";
+const ANEW: &str = "the counters of a limit start anew";
+
+/// What the log says with this message: what has changed, and of which rates.
+fn told(gateway: &Gateway, message: &str) -> Option<(String, String)> {
+    let lines = gateway.log();
+    let mut lines = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let line = lines.find(|line| line["message"] == message)?;
+    assert_eq!(line["limit"], "l");
+    Some((line["changed"].as_str().unwrap().to_owned(), line["rates"].as_str().unwrap().to_owned()))
+}
+
 #[test]
-fn the_log_says_which_counters_start_anew_and_they_do() {
-    for (old, new, changed) in changes() {
+fn counters_go_on_where_they_can_and_the_log_says_which_do() {
+    for Change { old, new, changed, carried, anew, passed } in changes() {
         let gateway = Gateway::start(&old);
         let mut client = gateway.client();
         assert_eq!([(); 3].map(|()| client.get("/").status == 200), [true, true, false]);
         gateway.reload("", &new);
         gateway.wait_message("reloaded");
-        let lines = gateway.log();
-        let told = lines.iter().find(|line| line.contains("the counters of a limit start anew"));
-        match changed {
-            Some(part) => {
-                assert!(told.is_some_and(|line| line.contains(&format!("\"changed\":\"{part}\""))), "{new}: {told:?}");
-                assert_eq!(client.get("/").status, 200, "{new}");
-            }
-            None => {
-                assert_eq!(told, None, "{new}");
-                // Two of the three are spent.
-                assert_eq!([(); 2].map(|()| client.get("/").status == 200), [true, false], "{new}");
-            }
+        for (message, rates) in [(CARRIED, carried), (ANEW, anew)] {
+            let wanted = changed.filter(|_| !rates.is_empty()).map(|changed| (changed.to_owned(), rates.to_owned()));
+            assert_eq!(told(&gateway, message), wanted, "{message}: {old} to {new}");
         }
+        let count = (0..2).filter(|_| client.get("/").status == 200).count();
+        assert_eq!(count, passed, "{old} to {new}");
+    }
+}
+
+#[test]
+fn a_key_that_is_seen_after_several_reloads_has_its_count() {
+    let rates = |more: &str| limit("client-ip", &format!("rates = [\"3/d\"]\n{more}"));
+    let gateway = Gateway::start(&rates(""));
+    let mut client = gateway.client();
+    assert_eq!([(); 2].map(|()| client.get("/").status), [200; 2]);
+    for (number, way) in
+        ["precision = 7", "strategy = \"fixed-window\"", "strategy = \"moving-window\""].iter().enumerate()
+    {
+        gateway.reload("", &rates(way));
+        crate::harness::until("it reloads", std::time::Duration::from_secs(20), || {
+            gateway.log().iter().filter(|line| line.contains("\"reloaded\"")).count() > number
+        });
+    }
+    let response = client.get("/");
+    assert_eq!(response.status, 200);
+    assert!(response.headers.must("ratelimit").starts_with("\"l\";r=0;"), "{:?}", response.headers);
+    assert_eq!(client.get("/").status, 429);
+    assert_eq!(gateway.metric("gateway_store_keys"), Some(1.0));
+}
+
+#[test]
+fn tiers_and_overrides_go_on_as_well() {
+    let config = |way: &str| {
+        limit(
+            "client-ip",
+            &format!(
+                "rates = [\"9/d\"]\nstrategy = {way:?}\ntier = \"header:x-plan\"\n\
+                 [limits.l.tiers.gold]\nrates = [\"3/d\"]\n\
+                 [[limits.l.overrides]]\nkeys = [\"127.0.0.9\"]\nrates = [\"4/d\", \"5/h\"]\n"
+            ),
+        )
+    };
+    let gateway = Gateway::start(&config("sliding-window"));
+    let from = |last: u8| crate::harness::Client::connect_from([127, 0, 0, last].into(), gateway.http);
+    let (mut gold, mut known) = (from(1), from(9));
+    let mut passed = |times: usize| {
+        let count = |is_ok: &mut dyn FnMut() -> bool| (0..times).filter(|_| is_ok()).count();
+        let gold = count(&mut || gold.get_with("/", "X-Plan: gold\r\n").status == 200);
+        (gold, count(&mut || known.get("/").status == 200))
+    };
+    assert_eq!(passed(2), (2, 2));
+    gateway.reload("", &config("fixed-window"));
+    gateway.wait_message("reloaded");
+    let line = gateway.wait_log("a tier", |line| line["message"] == CARRIED && line["tier"] == "gold");
+    assert_eq!(line["rates"], "3/d");
+    assert_eq!(passed(5), (1, 2));
+}
+
+#[test]
+fn counters_of_limits_that_are_gone_leave_memory() {
+    let store = "[store]\nmax_keys = 1000\n";
+    let config = |name: &str| {
+        store.to_owned()
+            + &limited("header:a", "9/d", "")
+                .replace("limits.l]", &format!("limits.{name}]"))
+                .replace("\"l\"", &format!("{name:?}"))
+    };
+    let gateway = Gateway::start(&config("first"));
+    let mut client = gateway.client();
+    for key in 0..100 {
+        assert_eq!(client.get_with("/", format!("A: {key}\r\n")).status, 200);
+    }
+    assert_eq!(gateway.metric("gateway_store_keys"), Some(100.0));
+    gateway.reload("", &config("second"));
+    gateway.wait_message("reloaded");
+    assert_eq!(client.get_with("/", "A: 1\r\n").status, 200);
+    crate::harness::until("they leave", std::time::Duration::from_secs(20), || {
+        gateway.metric("gateway_store_keys") == Some(1.0)
+    });
+    assert_eq!(gateway.metric("gateway_store_evictions_total"), Some(0.0));
+}
+
+/// In Memcached a sum is found where nothing about its rate has changed; of everything else the log says that it is not.
+#[test]
+fn with_memcached_the_log_says_what_starts_anew() {
+    let two = "rates = [\"2/d\"]";
+    for (new, carried, anew, passed) in [
+        ("rates = [\"2/d\", \"9/h\"]".to_owned(), "2/d", "9/h", 0),
+        (format!("{two}\nstrategy = \"fixed-window\""), "", "2/d", 2),
+        (format!("{two}\nprecision = 4"), "", "2/d", 2),
+    ] {
+        let memcached = Memcached::start();
+        let gateway = Gateway::start(&(memcached.store() + &limit("client-ip", two)));
+        let mut client = gateway.client();
+        assert_eq!([(); 3].map(|()| client.get("/").status == 200), [true, true, false]);
+        gateway.reload("", &(memcached.store() + &limit("client-ip", &new)));
+        gateway.wait_message("reloaded");
+        for (message, rates) in [(CARRIED, carried), (ANEW, anew)] {
+            let told = told(&gateway, message).map(|(_, rates)| rates);
+            assert_eq!(told.unwrap_or_default(), rates, "{message}: {new}");
+        }
+        assert_eq!((0..2).filter(|_| client.get("/").status == 200).count(), passed, "{new}");
     }
 }
 
@@ -62,15 +199,19 @@ fn check_says_it_before_the_reload() {
         let output = run(&["check", new_file.to_str().unwrap(), "--against", old_file.to_str().unwrap()]);
         (output.status.code(), String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap())
     };
-    for (old, new, changed) in changes() {
-        let wanted = match changed {
-            Some(part) => format!("starts the counters of l anew (changed: {part})"),
-            None => "keeps all counters".to_owned(),
-        };
+    for Change { old, new, changed, carried, anew, .. } in changes() {
         let (code, said) = check(&old, &new);
-        assert!(code == Some(0) && said.contains(&wanted), "{said}");
+        assert_eq!(code, Some(0), "{said}");
+        for (what, rates) in [("carries over", carried), ("starts anew", anew)] {
+            let wanted = changed.filter(|_| !rates.is_empty());
+            let wanted = wanted.map(|changed| format!("  {what} what l has counted: {rates} (changed: {changed})"));
+            assert_eq!(said.lines().find(|line| line.starts_with(&format!("  {what}"))), wanted.as_deref(), "{said}");
+        }
+        assert_eq!(said.contains("  keeps all counters"), changed.is_none(), "{said}");
     }
     let route = "[[routes]]\npath = \"/\"\nrespond = { status = 200 }\n";
+    let (code, said) = check(&limit("client-ip", "rates = [\"2/d\"]"), route);
+    assert!(code == Some(0) && said.contains("  drops what l has counted (the limit is gone)"), "{said}");
     let (code, said) = check(route, &format!("[server]\nworkers = 3\n{route}"));
     assert!(code == Some(0) && said.contains("is refused: server.workers changes, which needs a restart"), "{said}");
     let (code, said) = check("broken", route);

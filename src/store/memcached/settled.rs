@@ -22,7 +22,7 @@ impl Known {
         if is_final {
             limit.follow(&mut self.cell, &mut reservation);
         }
-        Reserved { place: *place, reservation, cell: 0, spared: Some(spared) }
+        Reserved { place: *place, reservation, cell: 0, spared: Some(spared), by: None }
     }
 
     /// Settles a reservation by this limit. It has been advanced to `now`.

@@ -63,7 +63,7 @@ impl Entry {
     pub(super) fn charge(&mut self, ask: &Ask<'_>, now: Time, reserved: &mut Vec<Reserved>) {
         if ask.settles {
             let reservation = ask.limit.reserve(&mut self.cell, now, ask.cost);
-            reserved.push(Reserved { place: ask.place, reservation, cell: self.number, spared: None });
+            reserved.push(Reserved { place: ask.place, reservation, cell: self.number, spared: None, by: None });
         } else {
             ask.limit.charge(&mut self.cell, now, ask.cost);
         }
@@ -110,6 +110,13 @@ impl Shard {
         self.grow(grown);
     }
 
+    /// Takes the entry of this key out, if there is one.
+    pub(super) fn remove(&mut self, key: &Fingerprint) -> Option<Entry> {
+        let entry = self.cells.remove(key)?;
+        self.heap = self.heap.saturating_sub(entry.counted());
+        Some(entry)
+    }
+
     /// Counts what an entry has grown by.
     pub(super) fn grow(&mut self, by: isize) {
         self.heap = self.heap.saturating_add_signed(by);
@@ -139,12 +146,13 @@ impl Shard {
         mattered
     }
 
-    /// Drops entries that can no longer matter, and sees how large the others are.
-    pub(super) fn sweep(&mut self, now: Time) {
+    /// Drops entries that can no longer matter, because of the time or because their limit is not `needed`, and sees how
+    /// large the others are.
+    pub(super) fn sweep(&mut self, now: Time, needed: impl Fn(&Limit) -> bool) {
         let Self { cells, heap, .. } = self;
         *heap = 0;
         cells.retain(|_, entry| {
-            let stays = !entry.is_spent(now);
+            let stays = needed(&entry.limit) && !entry.is_spent(now);
             if stays {
                 entry.weigh();
                 *heap += entry.counted();

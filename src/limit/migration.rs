@@ -1,0 +1,212 @@
+//! What a limit goes on with where a reload has changed how it counts.
+//!
+//! Each rate goes on from the old one of the same period. If the state of both looks alike it is taken over as it is.
+//! Otherwise its sum is: the new rate begins as if all that the old one counts at the moment of the reload had come just
+//! then. That lets nobody past the limit, since what has come before leaves later than it would have, and by the time at
+//! which it would have left if it had come then. A rate with a period that is new begins with nothing: nobody has counted
+//! that.
+//!
+//! A key may be seen long after the reload. It is migrated as of the reload all the same, and moved on from there. So the
+//! result does not depend on when that is done, and what was reserved before is found where it was put.
+
+use smallvec::SmallVec;
+
+use super::Limit;
+use super::bucket;
+use super::cell::{Cell, Gauge, MAX_COUNT, split};
+use super::moving::{self, Log};
+use super::rate::{Edge, Rate, Strategy};
+use super::reservation::Reservation;
+use crate::clock::Time;
+
+impl Rate {
+    /// Which of the `old` rates this one goes on from: that of the same period.
+    pub fn predecessor(&self, old: &[Self]) -> Option<usize> {
+        old.iter().position(|old| match (self.strategy(), old.strategy()) {
+            (Strategy::Calendar(calendar), Strategy::Calendar(old)) => calendar.unit() == old.unit(),
+            (Strategy::Calendar(_), _) | (_, Strategy::Calendar(_)) => false,
+            _ => self.span() == old.span(),
+        })
+    }
+
+    /// Whether the state of this rate looks like that of `old`.
+    pub fn is_kept_like(&self, old: &Self) -> bool {
+        self.span() == old.span()
+            && match (self.strategy(), old.strategy()) {
+                (Strategy::Sliding { precision, .. }, Strategy::Sliding { precision: old, .. }) => precision == old,
+                (Strategy::Calendar(calendar), Strategy::Calendar(old)) => calendar == old,
+                (Strategy::Fixed, Strategy::Fixed)
+                | (Strategy::Moving, Strategy::Moving)
+                | (Strategy::Bucket { .. }, Strategy::Bucket { .. }) => true,
+                _ => false,
+            }
+    }
+}
+
+impl Gauge<'_> {
+    /// How much counts now. Of a token bucket the tokens that are missing, those included that are there in part.
+    pub(super) fn used(&self) -> u64 {
+        match self {
+            Self::Sliding(window) => window.estimate(),
+            Self::Fixed(window) => window.count(),
+            Self::Moving(window) => window.count(),
+            Self::Bucket(bucket) => bucket.missing(),
+        }
+    }
+}
+
+impl Limit {
+    /// Whether cells of this limit can go on from those of `old`.
+    pub fn continues(&self, old: &Self) -> bool {
+        self.rates.iter().any(|rate| rate.predecessor(&old.rates).is_some())
+    }
+
+    /// For how many microseconds after a migration what was taken over from `old` can matter.
+    pub fn migration_memory(&self, old: &Self) -> u64 {
+        let carried = self.rates.iter().filter_map(|rate| Some((rate, &old.rates[rate.predecessor(&old.rates)?])));
+        let memory = carried.map(|(rate, old)| match rate.strategy() {
+            Strategy::Bucket { burst } => {
+                let most = old.capacity().max(*burst).max(rate.quota());
+                let drained = bucket::units(rate, most).div_ceil(u128::from(rate.quota()));
+                u64::try_from(drained).unwrap_or(u64::MAX)
+            }
+            _ => rate.memory(),
+        });
+        memory.max().unwrap_or(0)
+    }
+
+    /// The cell with which this limit goes on for a key that `old` has counted in `cell` until it was replaced, at `at`.
+    pub fn migrate(&self, old: &Self, mut cell: Cell, at: Time) -> Cell {
+        // Requests that were under way at the reload may have been counted a little after it.
+        let at = Time::from_micros(at.micros().max(cell.latest(&old.rates)));
+        cell.advance(&old.rates, at);
+        let used: SmallVec<[u64; 4]> = cell.gauges(&old.rates, at).map(|gauge| gauge.used()).collect();
+        let mut migrated = Cell::new(&self.rates, at);
+        for (rate, block) in migrated.blocks_mut(&self.rates) {
+            let Some(source) = rate.predecessor(&old.rates) else { continue };
+            match cell.blocks(&old.rates).nth(source) {
+                Some((before, state)) if rate.is_kept_like(before) => block.copy_from_slice(state),
+                _ => begin(rate, block, used[source], at),
+            }
+        }
+        let Some(mut more) = cell.more else { return self.with_log(migrated, Log::default(), (old, &used), at) };
+        let low_water = std::mem::take(&mut more.low_water).into_iter().filter_map(|(source, low_water)| {
+            let before = old.rates.get(source)?;
+            let place = self.rates.iter().position(|rate| rate.is_kept_like(before))?;
+            Some((place, low_water))
+        });
+        let low_water: Vec<_> = low_water.collect();
+        if !low_water.is_empty() {
+            migrated.more.get_or_insert_default().low_water = low_water;
+        }
+        self.with_log(migrated, more.log, (old, &used), at)
+    }
+
+    /// The cell with the log of all its moving windows, which begins with that of the old ones. What is `used` of others
+    /// is added: of each window what does not count in a shorter one is put just out of that.
+    fn with_log(&self, mut cell: Cell, log: Log, (old, used): (&Self, &[u64]), at: Time) -> Cell {
+        let mut added: SmallVec<[(u64, u64); 4]> = SmallVec::new();
+        for (rate, shorter) in self.moving() {
+            let Some(source) = rate.predecessor(&old.rates) else { continue };
+            let known = added.iter().fold(0, |sum: u64, (_, cost)| sum.saturating_add(*cost));
+            let seen = moving::Window::new(rate, Some(&log), at.micros()).count().saturating_add(known);
+            let lacking = used[source].min(MAX_COUNT).saturating_sub(seen);
+            added.push((at.micros().saturating_sub(shorter), lacking));
+        }
+        added.retain(|(_, cost)| *cost > 0);
+        if added.is_empty() {
+            if log.newest().is_some() && self.grows() {
+                cell.set_log(log);
+            }
+            return cell;
+        }
+        let mut entries: Vec<(u64, u64)> = log.iter().chain(added).collect();
+        entries.sort_by_key(|(time, _)| *time);
+        let mut log = Log::default();
+        entries.into_iter().for_each(|(time, cost)| log.add(time, cost));
+        cell.set_log(log);
+        cell
+    }
+
+    /// The moving rates, the shortest first, each with the period of the next shorter one, which is 0 for the first.
+    fn moving(&self) -> impl Iterator<Item = (&Rate, u64)> {
+        let mut moving: SmallVec<[&Rate; 4]> =
+            self.rates.iter().filter(|rate| *rate.strategy() == Strategy::Moving).collect();
+        moving.sort_unstable_by_key(|rate| rate.span());
+        let mut shorter = 0;
+        moving.into_iter().map(move |rate| (rate, std::mem::replace(&mut shorter, rate.span())))
+    }
+
+    /// A reservation that `old` has made before it was replaced at `at`, as it is to be given back to a cell that has been
+    /// migrated since. What of it did not count any more then, or cannot be told from what came before and after, stays
+    /// charged.
+    pub fn migrate_reservation(&self, old: &Self, reservation: &Reservation, at: Time) -> Reservation {
+        let counted = |rate: &Rate| {
+            let source = rate.predecessor(&old.rates)?;
+            Some((source, counted_at(&old.rates[source], reservation.cost(), *reservation.marks.get(source)?, at)))
+        };
+        // All moving windows share one log, and the first that it counted in is where it is.
+        let in_log = self.moving().find_map(|(rate, shorter)| {
+            let (source, counted) = counted(rate).filter(|(_, counted)| *counted == reservation.cost())?;
+            let is_same = rate.is_kept_like(&old.rates[source]);
+            let moment = at.micros().saturating_sub(shorter);
+            Some((if is_same { reservation.marks[source] } else { moment }, Some(counted)))
+        });
+        let places = self.rates.iter().map(|rate| match (rate.strategy(), counted(rate)) {
+            (Strategy::Moving, _) => in_log.unwrap_or((at.micros(), Some(0))),
+            (_, Some((source, _))) if rate.is_kept_like(&old.rates[source]) => (reservation.marks[source], None),
+            (strategy, counted) => {
+                let mark = match strategy {
+                    Strategy::Sliding { .. } => at.micros() / rate.width(),
+                    Strategy::Calendar(calendar) => calendar.window(at).0 / 1_000_000,
+                    _ => at.micros(),
+                };
+                (mark, Some(counted.map_or(0, |(_, counted)| counted)))
+            }
+        });
+        reservation.migrated(places)
+    }
+}
+
+/// Begins with a sum of what came until `at`, to which the block has been advanced.
+fn begin(rate: &Rate, block: &mut [u64], used: u64, at: Time) {
+    let used = used.min(MAX_COUNT);
+    match (rate.strategy(), block) {
+        (Strategy::Sliding { .. }, [_, newest, ..]) => *newest = used,
+        (Strategy::Calendar(_), [.., count]) => *count = used,
+        (Strategy::Fixed, [start, count]) => (*start, *count) = (at.micros(), used),
+        (Strategy::Bucket { burst }, [_, high, low]) => {
+            // More than drains in a period would refuse for longer than the old rate could.
+            (*high, *low) = split(bucket::units(rate, used.min(rate.quota().max(*burst))));
+        }
+        _ => {}
+    }
+}
+
+/// How much of a reservation is certain to be part of what its rate, where it has this mark, counts at `at`.
+fn counted_at(rate: &Rate, cost: u64, mark: u64, at: Time) -> u64 {
+    let at_micros = at.micros();
+    match rate.strategy() {
+        Strategy::Sliding { precision, edge } => {
+            let width = rate.width();
+            let left = width - at_micros % width;
+            match (at_micros / width).saturating_sub(mark).cmp(&u64::from(*precision)) {
+                std::cmp::Ordering::Less => cost,
+                std::cmp::Ordering::Equal if *edge == Edge::Whole => cost,
+                std::cmp::Ordering::Equal => {
+                    let share = u128::from(cost) * u128::from(left) / u128::from(width);
+                    u64::try_from(share).unwrap_or(cost)
+                }
+                std::cmp::Ordering::Greater => 0,
+            }
+        }
+        Strategy::Calendar(calendar) if calendar.window(at).0 / 1_000_000 == mark => cost,
+        Strategy::Moving if mark.saturating_add(rate.span()) > at_micros => cost,
+        Strategy::Bucket { .. } => {
+            let left = bucket::drained(rate, bucket::units(rate, cost), at_micros.saturating_sub(mark));
+            u64::try_from(left / u128::from(rate.span())).unwrap_or(0)
+        }
+        // When its window began is not known.
+        Strategy::Calendar(_) | Strategy::Moving | Strategy::Fixed => 0,
+    }
+}

@@ -1,0 +1,239 @@
+//! Limits that a reload has changed: what they go on with is what was counted, whatever counts before and after.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::strategy::Strategy;
+
+use super::super::Strategy as Counting;
+use super::*;
+
+const DAY: u64 = 86_400 * SECOND;
+const BEGIN: u64 = 1_000 * DAY - 90 * SECOND;
+
+/// A period: so many microseconds, or the day of the calendar.
+fn rate_of(period: Option<u64>, quota: u64, counting: Counting) -> Rate {
+    match period {
+        Some(micros) => Rate::new(quota, Duration::from_micros(micros)).unwrap().counted(counting).unwrap(),
+        None => format!("{quota}/day").parse().unwrap(),
+    }
+}
+
+fn countings() -> impl Strategy<Value = Counting> {
+    let edge = prop_oneof![Just(Edge::Weighted), Just(Edge::Whole)];
+    prop_oneof![
+        (prop_oneof![Just(1), 1..=MAX_PRECISION], edge)
+            .prop_map(|(precision, edge)| Counting::Sliding { precision, edge }),
+        Just(Counting::Fixed),
+        Just(Counting::Moving),
+        (1..=12u64).prop_map(|burst| Counting::Bucket { burst }),
+    ]
+}
+
+const PERIODS: [Option<u64>; 4] = [Some(SECOND), Some(3 * SECOND), Some(60 * SECOND), None];
+
+/// One to four rates of different periods, in any order, each counted in any way.
+fn rates() -> impl Strategy<Value = Vec<Rate>> {
+    let one = (1..=9u64, countings());
+    let all = (prop::sample::subsequence(PERIODS.to_vec(), 1..=4).prop_shuffle(), prop::collection::vec(one, 4));
+    all.prop_map(|(periods, counted)| {
+        let rates = periods.into_iter().zip(counted);
+        rates.map(|(period, (quota, counting))| rate_of(period, quota, counting)).collect()
+    })
+}
+
+/// Two rates of one period.
+fn pairs() -> impl Strategy<Value = (Rate, Rate)> {
+    let one = || (1..=9u64, countings());
+    (prop::sample::select(PERIODS.to_vec()), one(), one())
+        .prop_map(|(period, old, new)| (rate_of(period, old.0, old.1), rate_of(period, new.0, new.1)))
+}
+
+type Schedule = Vec<(u64, u64)>;
+
+/// Gaps before requests, and their costs.
+fn schedules() -> impl Strategy<Value = Schedule> {
+    let gap = prop_oneof![3 => Just(0), 4 => 0..900_000u64, 2 => 0..4 * SECOND, 1 => 0..90 * SECOND];
+    prop::collection::vec((gap, prop_oneof![3 => Just(1u64), 1 => 1..=5u64]), 0..40)
+}
+
+/// A cell after that traffic, and its moment.
+fn run(limit: &Limit, schedule: &Schedule) -> (Cell, u64) {
+    let mut now = BEGIN;
+    let mut cell = Cell::new(limit.rates(), at(now));
+    for (gap, cost) in schedule {
+        now += gap;
+        ask(limit, &mut cell, at(now), *cost);
+    }
+    (cell, now)
+}
+
+/// What each rate counts at `now`.
+fn used(limit: &Limit, cell: &Cell, now: u64) -> Vec<u64> {
+    let mut cell = cell.clone();
+    cell.advance(limit.rates(), at(now));
+    cell.gauges(limit.rates(), at(now)).map(|gauge| gauge.used()).collect()
+}
+
+fn most(rate: &Rate) -> u64 {
+    if matches!(rate.strategy(), Counting::Bucket { .. }) { rate.quota().max(rate.capacity()) } else { u64::MAX }
+}
+
+/// Whether the state is the same, and seen in another way: an edge changes without a migration, too.
+fn is_seen_otherwise(old: &Rate, new: &Rate) -> bool {
+    new.is_kept_like(old) && new.strategy() != old.strategy() && !matches!(new.strategy(), Counting::Bucket { .. })
+}
+
+fn is_moving(rate: &Rate) -> bool {
+    *rate.strategy() == Counting::Moving
+}
+
+proptest! {
+    /// Every rate counts what the one of the same period has counted, no less, and hardly more.
+    #[test]
+    fn sums_of_the_same_period_are_carried_over(old in rates(), new in rates(), schedule in schedules(), later in 0..2 * SECOND) {
+        let (old, new) = (Limit::new("l", &old), Limit::new("l", &new));
+        let (cell, now) = run(&old, &schedule);
+        let then = now + later;
+        let before = used(&old, &cell, then);
+        let migrated = new.migrate(&old, cell, at(then));
+        let after = used(&new, &migrated, then);
+        // What a shorter moving window has seen is in the log that the longer ones see as well.
+        let moved = old.rates().iter().zip(&before).filter(|(rate, _)| is_moving(rate) || new.grows());
+        let most_moved = moved.map(|(_, used)| *used).sum::<u64>();
+        for (rate, after) in new.rates().iter().zip(after) {
+            let source = rate.predecessor(old.rates());
+            if source.is_some_and(|place| is_seen_otherwise(&old.rates()[place], rate)) {
+                continue;
+            }
+            let before = source.map_or(0, |place| before[place]);
+            let least = before.min(most(rate));
+            let most = if is_moving(rate) { before.max(most_moved) } else { before };
+            prop_assert!((least..=most).contains(&after), "{rate} counted {before} and goes on with {after}");
+        }
+    }
+
+    /// A rate that counts in another way goes on as if all had come just at the reload: exactly so, at any time after it.
+    #[test]
+    fn a_sum_counts_as_if_it_had_come_at_the_reload((old, new) in pairs(), schedule in schedules(), later in 0..2 * SECOND,
+        steps in prop::collection::vec((0..70 * SECOND, 0..3u64), 0..6)) {
+        let (old, new) = (Limit::new("l", &[old]), Limit::new("l", &[new]));
+        let (mut cell, now) = run(&old, &schedule);
+        let mut now = now + later;
+        cell.advance(old.rates(), at(now));
+        let sum = used(&old, &cell, now)[0];
+        let mut migrated = new.migrate(&old, cell.clone(), at(now));
+        let mut twin = if new.rates()[0].is_kept_like(&old.rates()[0]) {
+            cell
+        } else {
+            let mut twin = Cell::new(new.rates(), at(now));
+            new.charge(&mut twin, at(now), sum.min(most(&new.rates()[0])));
+            twin
+        };
+        // It never refuses for longer than its own state can matter.
+        let verdict = new.judge(&migrated, at(now), 1, false);
+        prop_assert!(verdict.wait.unwrap() <= new.migration_memory(&old));
+        let end = now + new.migration_memory(&old);
+        for (gap, cost) in steps {
+            now += gap;
+            prop_assert_eq!(used(&new, &migrated, now), used(&new, &twin, now));
+            prop_assert_eq!(ask(&new, &mut migrated, at(now), cost), ask(&new, &mut twin, at(now), cost));
+        }
+        if now < end {
+            prop_assert_eq!(used(&new, &migrated, end), used(&new, &twin, end));
+        }
+    }
+
+    /// What is left of a change and its reversal is what was counted before both.
+    #[test]
+    fn there_and_back_nothing_is_lost((old, new) in pairs(), schedule in schedules()) {
+        let (old, new) = (Limit::new("l", &[old]), Limit::new("l", &[new]));
+        let (cell, now) = run(&old, &schedule);
+        prop_assume!(!is_seen_otherwise(&old.rates()[0], &new.rates()[0]));
+        let before = used(&old, &cell, now)[0];
+        let there = new.migrate(&old, cell, at(now));
+        let after = used(&old, &old.migrate(&new, there, at(now)), now)[0];
+        let cut = before.min(most(&new.rates()[0])).min(most(&old.rates()[0]));
+        prop_assert!((cut..=before).contains(&after), "{after} of {before}");
+    }
+
+    /// What was reserved before and is given back after the migration never leaves less than if it had been given back
+    /// before, and just as much where it can be told from the rest.
+    #[test]
+    fn what_is_given_back_afterwards_creates_nothing((old, new) in pairs(), schedule in schedules(), later in 0..2 * SECOND,
+        chosen in prop::collection::vec(any::<bool>(), 40), wait in prop_oneof![Just(0), 0..3 * SECOND]) {
+        let (old, new) = (Limit::new("l", &[old]), Limit::new("l", &[new]));
+        let mut now = BEGIN;
+        let mut cell = Cell::new(old.rates(), at(now));
+        let mut open = Vec::new();
+        for ((gap, cost), is_open) in schedule.iter().zip(chosen) {
+            now += gap;
+            cell.advance(old.rates(), at(now));
+            if old.admits(&cell, at(now), *cost) {
+                if is_open {
+                    open.push(old.reserve(&mut cell, at(now), *cost));
+                } else {
+                    old.charge(&mut cell, at(now), *cost);
+                }
+            }
+        }
+        now += later;
+        cell.advance(old.rates(), at(now));
+        let mut before = cell.clone();
+        open.iter().for_each(|reservation| old.give_back(&mut before, at(now), reservation, reservation.cost()));
+        let twin = new.migrate(&old, before, at(now));
+        let (end, reload) = (now + wait, now);
+        let mut migrated = new.migrate(&old, cell, at(reload));
+        migrated.advance(new.rates(), at(end));
+        for reservation in &open {
+            let moved = new.migrate_reservation(&old, reservation, at(reload));
+            new.give_back(&mut migrated, at(end), &moved, reservation.cost());
+        }
+        let (after, wanted) = (used(&new, &migrated, end)[0], used(&new, &twin, end)[0]);
+        let old_rate = &old.rates()[0];
+        let is_cut = most(&new.rates()[0]) != u64::MAX && !new.rates()[0].is_kept_like(old_rate);
+        prop_assert!(after >= wanted || is_cut, "{after} where {wanted} was counted");
+        let is_exact = match old_rate.strategy() {
+            Counting::Moving | Counting::Calendar(_) => true,
+            Counting::Sliding { edge, .. } => *edge == Edge::Whole,
+            Counting::Bucket { .. } | Counting::Fixed => new.rates()[0].is_kept_like(old_rate),
+        };
+        prop_assert!(after == wanted || !is_exact || is_cut, "{after} where {wanted} was counted");
+    }
+}
+
+#[test]
+fn what_a_limit_keeps_stays_as_it_is_beside_what_changes() {
+    let (old, new) = (limit(&["5/m", "9/h"]), limit(&["5/m", "9/2h", "7/day"]));
+    let (cell, now) = run(&old, &vec![(0, 2), (70 * SECOND, 1)]);
+    let migrated = new.migrate(&old, cell.clone(), at(now));
+    assert_eq!(used(&new, &migrated, now), [used(&old, &cell, now)[0], 0, 0]);
+    for later in [20, 40, 60, 80, 100] {
+        let then = now + later * SECOND;
+        assert_eq!(used(&new, &migrated, then)[0], used(&old, &cell, then)[0], "after {later} s");
+    }
+}
+
+#[test]
+fn long_moving_windows_do_not_fill_short_ones() {
+    let moving = |texts: &[&str]| {
+        let rates: Vec<Rate> =
+            texts.iter().map(|text| text.parse::<Rate>().unwrap().counted(Counting::Moving).unwrap()).collect();
+        Limit::new("l", &rates)
+    };
+    let (old, new) = (limit(&["5/s", "20/m"]), moving(&["20/m", "5/s"]));
+    let (cell, now) = run(&old, &vec![(0, 4), (30 * SECOND, 3)]);
+    let migrated = new.migrate(&old, cell, at(now));
+    assert_eq!(used(&new, &migrated, now), [7, 3]);
+    assert_eq!(used(&new, &migrated, now + 2 * SECOND), [7, 0]);
+    assert_eq!(used(&new, &migrated, now + 60 * SECOND), [0, 0]);
+}
+
+#[test]
+fn a_quota_that_is_lowered_as_well_refuses_for_one_period_only() {
+    let (old, new) = (limit(&["1000/m"]), limit(&["10/m burst 10"]));
+    let (cell, now) = run(&old, &vec![(0, 1000)]);
+    let migrated = new.migrate(&old, cell, at(now));
+    let verdict = new.judge(&migrated, at(now), 1, false);
+    assert!(verdict.wait.is_some_and(|wait| (1..=60 * SECOND).contains(&wait)), "{verdict:?}");
+}

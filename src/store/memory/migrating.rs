@@ -1,0 +1,129 @@
+//! Reloads that change how a limit counts: the cell of a key is migrated when the key is seen next.
+//!
+//! While a request is under way its limit may be replaced. What it reserved is given back to the cell that its own has
+//! become. What it asks after that, because it was held, is decided by the limit that counts its key now.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+
+use super::reloads::{Migration, Reloads};
+use super::shard::Entry;
+use super::{Locked, Memory};
+use crate::clock::Time;
+use crate::limit::{Limit, Verdict};
+use crate::store::{Ask, Asks, LimitChanges, Reply, Reserved};
+
+impl Memory {
+    /// A reload has come: from now on cells of limits that are gone are dropped, and those of limits that count in another
+    /// way now are migrated.
+    pub fn reload(&self, changes: &LimitChanges, now: Time) {
+        self.set_reloads(self.reloads.load().next(changes, now));
+    }
+
+    /// Forgets migrations that do not matter any more.
+    pub(super) fn expire_migrations(&self, now: Time) {
+        if let Some(rest) = self.reloads.load().expired(now) {
+            self.set_reloads(rest);
+        }
+    }
+
+    fn set_reloads(&self, reloads: Reloads) {
+        let until = reloads.until();
+        self.reloads.store(Arc::new(reloads));
+        self.migrating_until.store(until.micros(), Ordering::Relaxed);
+    }
+
+    /// Whether a key that has no cell may have one of a limit that was replaced.
+    pub(in crate::store) fn is_migrating(&self, now: Time) -> bool {
+        now.micros() < self.migrating_until.load(Ordering::Relaxed)
+    }
+
+    /// Decides where a cell is missing that may be migrated.
+    pub(super) fn decide_migrating(&self, asks: &[Ask<'_>], now: Time) -> Reply {
+        let reloads = self.reloads.load();
+        let successors: SmallVec<[Option<Arc<Limit>>; 2]> = asks
+            .iter()
+            .map(|ask| {
+                if reloads.is_in_use(ask.limit) {
+                    self.migrate(&reloads, ask, now);
+                    return None;
+                }
+                Some(self.moved(&reloads, ask, |_| true)?.to)
+            })
+            .collect();
+        let counted = asks.iter().zip(&successors);
+        let counted: Asks<'_> =
+            counted.map(|(ask, to)| Ask { limit: to.as_ref().unwrap_or(ask.limit), ..*ask }).collect();
+        let mut reserved = Vec::new();
+        let mut verdicts = self.judge_all(&counted, now, self.look(&counted, now), &mut reserved);
+        for ((asked, counted), (_, verdict)) in asks.iter().zip(&counted).zip(&mut verdicts) {
+            *verdict = told(asked.limit, counted.limit, *verdict);
+        }
+        for reserved in &mut reserved {
+            let at = asks.iter().position(|ask| ask.place == reserved.place);
+            reserved.by = at.and_then(|at| successors[at].clone());
+        }
+        Reply { verdicts, reserved }
+    }
+
+    /// Settles what was reserved, where it is now. What is said of the request is as of then.
+    pub fn settle(&self, ask: &Ask<'_>, reserved: &Reserved, cost: u64, now: Time) -> Verdict {
+        let limit = reserved.by.as_ref().unwrap_or(ask.limit);
+        let here = Ask { limit, ..*ask };
+        let is_its_own = |entry: &Entry| entry.number == reserved.cell;
+        let moved = if self.is_migrating(now) && !self.has(&here, is_its_own) {
+            self.moved(&self.reloads.load(), &here, is_its_own)
+        } else {
+            None
+        };
+        let Some(Migration { from, to, at, .. }) = moved else {
+            let verdict = self.settle_here(&here, (&reserved.reservation, reserved.cell), cost, now);
+            return told(ask.limit, limit, verdict);
+        };
+        let reservation = to.migrate_reservation(&from, &reserved.reservation, at);
+        let verdict = self.settle_here(&Ask { limit: &to, ..*ask }, (&reservation, reserved.cell), cost, now);
+        told(ask.limit, &to, verdict)
+    }
+
+    /// Whether the key that is asked for has such a cell.
+    fn has(&self, ask: &Ask<'_>, is_wanted: impl Fn(&Entry) -> bool) -> bool {
+        let (shard, key) = self.place(ask);
+        self.shards[shard].lock().peek_mut(&key).is_some_and(|entry| is_wanted(entry))
+    }
+
+    /// The migration by which a key that was counted by a limit which has been replaced got such a cell of another limit.
+    fn moved(&self, reloads: &Reloads, ask: &Ask<'_>, is_wanted: impl Fn(&Entry) -> bool) -> Option<Migration> {
+        let is_there = |to| self.has(&Ask { limit: to, ..*ask }, &is_wanted);
+        reloads.after(ask.limit).find(|migration| is_there(&migration.to)).cloned()
+    }
+
+    /// Migrates the cell of a key that has one of a limit which has been replaced, and none of this one.
+    fn migrate(&self, reloads: &Reloads, ask: &Ask<'_>, now: Time) {
+        let place = self.place(ask);
+        for Migration { from, at, .. } in reloads.before(ask.limit) {
+            let old = self.place(&Ask { limit: from, ..*ask });
+            // Both are locked, so that nobody finds the key without a cell meanwhile.
+            let mut locked = Locked::take(&self.shards, &[place, old]);
+            if locked.of(place.0).is_none_or(|shard| shard.contains_key(&place.1)) {
+                return;
+            }
+            let Some(entry) = locked.of(old.0).and_then(|shard| shard.remove(&old.1)) else { continue };
+            let cell = ask.limit.migrate(from, entry.cell, *at);
+            if let Some(shard) = locked.of(place.0).filter(|_| !cell.is_spent(ask.limit.rates(), now)) {
+                self.insert(shard, place.1, Entry::new(cell, Arc::clone(ask.limit), entry.number), now);
+            }
+            for (_, shard) in &mut locked.0 {
+                self.bound(shard, now);
+            }
+            return;
+        }
+    }
+}
+
+/// What a limit that was asked says, where the key was counted by another: the rates of both are known by their periods.
+fn told(asked: &Limit, counted: &Limit, verdict: Verdict) -> Verdict {
+    let rate = counted.rates().get(verdict.rate).and_then(|rate| rate.predecessor(asked.rates()));
+    Verdict { rate: rate.unwrap_or(0), ..verdict }
+}

@@ -1,0 +1,224 @@
+//! Reloads that change limits: what was counted goes on, what is gone leaves, and nothing stays for ever.
+
+use super::*;
+
+/// A limit of these rates, counted in this way where they do not say how.
+fn counted(name: &str, rates: &[&str], strategy: Option<&Strategy>) -> Arc<Limit> {
+    let rate = |text: &&str| {
+        let rate: Rate = text.parse().unwrap();
+        match strategy {
+            Some(strategy) => rate.counted(strategy.clone()).unwrap(),
+            None => rate,
+        }
+    };
+    Arc::new(Limit::new(name, &rates.iter().map(rate).collect::<Vec<_>>()))
+}
+
+/// Reloads from one limit to another.
+fn reload(memory: &Memory, old: &Arc<Limit>, new: &Arc<Limit>, now: Time) {
+    let replaced = if old.id() == new.id() { Vec::new() } else { vec![(old.clone(), new.clone())] };
+    memory.reload(&LimitChanges { in_use: vec![new.clone()], replaced }, now);
+}
+
+fn remaining(memory: &Memory, limit: &Arc<Limit>, now: Time) -> u64 {
+    let verdict = memory.decide(&[Ask { need: 0, cost: 0, ..ask(limit, key(1)) }], now).verdicts[0].1;
+    verdict.remaining
+}
+
+fn later(seconds: u64) -> Time {
+    NOW.after(Duration::from_secs(seconds))
+}
+
+fn all() -> Vec<Arc<Limit>> {
+    let sliding = |precision| Some(Strategy::Sliding { precision, edge: Edge::Weighted });
+    let ways =
+        [sliding(1), sliding(10), Some(Strategy::Fixed), Some(Strategy::Moving), Some(Strategy::Bucket { burst: 9 })];
+    ways.into_iter().map(|way| counted("a", &["9/h"], way.as_ref())).collect()
+}
+
+#[test]
+fn what_was_counted_goes_on_whatever_counts() {
+    for (old, new) in all().iter().flat_map(|old| all().into_iter().map(move |new| (old.clone(), new))) {
+        let memory = Memory::new(1000, usize::MAX);
+        assert!((0..7).all(|_| admitted(&memory, &[ask(&old, key(1))], NOW)));
+        reload(&memory, &old, &new, later(1));
+        assert_eq!(remaining(&memory, &new, later(2)), 2, "{:?} to {:?}", old.rates(), new.rates());
+        assert_eq!((0..9).filter(|_| admitted(&memory, &[ask(&new, key(1))], later(2))).count(), 2);
+        assert_eq!(memory.keys(), 1, "it is the same cell");
+    }
+}
+
+/// One ask of each limit, of which each has its own key for a client.
+fn asks(limits: &[Arc<Limit>; 2]) -> [Ask<'_>; 2] {
+    [ask(&limits[0], key(1)), ask(&limits[1], key(2))]
+}
+
+#[test]
+fn a_decision_on_several_limits_finds_them_all() {
+    let memory = Memory::new(1000, usize::MAX);
+    let of = |way: Option<Strategy>| ["a", "b"].map(|name| counted(name, &["5/h"], way.as_ref()));
+    let (old, new) = (of(None), of(Some(Strategy::Moving)));
+    let both = |limits: &[Arc<Limit>; 2], now| (0..4).filter(|_| admitted(&memory, &asks(limits), now)).count();
+    assert_eq!(both(&old, NOW), 4);
+    let replaced = old.iter().cloned().zip(new.iter().cloned()).collect();
+    memory.reload(&LimitChanges { in_use: new.to_vec(), replaced }, later(1));
+    let look = asks(&new).map(|ask| Ask { need: 9, cost: 0, ..ask });
+    assert_eq!(memory.refuses(&look, later(1)), None, "what they have counted is not there yet");
+    assert_eq!(both(&new, later(1)), 1);
+    assert!(memory.refuses(&look, later(1)).is_some());
+}
+
+#[test]
+fn reloads_one_after_the_other_keep_what_can_be_kept() {
+    let [a, b, c] = [&["9/h", "99/d"][..], &["9/h"], &["99/d", "9/h"]].map(|rates| counted("a", rates, None));
+    // The key is not seen in between.
+    let memory = Memory::new(1000, usize::MAX);
+    assert!((0..7).all(|_| admitted(&memory, &[ask(&a, key(1))], NOW)));
+    reload(&memory, &a, &b, later(1));
+    reload(&memory, &b, &b, later(2));
+    reload(&memory, &b, &c, later(3));
+    let verdict = memory.decide(&[ask(&c, key(1))], later(3)).verdicts[0].1;
+    assert_eq!((verdict.rate, verdict.remaining), (1, 1));
+    let day = Arc::new(Limit::new("a", &["99/d".parse().unwrap()]));
+    reload(&memory, &c, &day, later(4));
+    assert_eq!(remaining(&memory, &day, later(4)), 91, "the day was never forgotten");
+    // It is seen, and comes back.
+    let memory = Memory::new(1000, usize::MAX);
+    assert!((0..7).all(|_| admitted(&memory, &[ask(&a, key(1))], NOW)));
+    reload(&memory, &a, &b, later(1));
+    assert!(admitted(&memory, &[ask(&b, key(1))], later(1)));
+    reload(&memory, &b, &a, later(2));
+    assert_eq!(remaining(&memory, &a, later(2)), 1);
+    // And again, without being seen by the second.
+    reload(&memory, &a, &b, later(3));
+    reload(&memory, &b, &a, later(4));
+    assert_eq!(remaining(&memory, &a, later(4)), 1);
+}
+
+#[test]
+fn what_a_migration_needs_is_forgotten_when_it_matters_no_more() {
+    let memory = Memory::new(1000, usize::MAX);
+    let (old, new) = (counted("a", &["5/s", "9/d"], None), counted("a", &["5/s"], Some(&Strategy::Moving)));
+    for number in 0..100 {
+        assert!(admitted(&memory, &[ask(&old, key(number))], NOW));
+    }
+    reload(&memory, &old, &new, NOW);
+    memory.sweep(1, NOW);
+    assert_eq!(memory.keys(), 100, "they may be migrated");
+    assert!(memory.is_migrating(NOW));
+    let then = later(3);
+    assert!(!memory.is_migrating(then));
+    memory.sweep(1, then);
+    assert_eq!(memory.keys(), 0, "what they know of the day is of no use");
+}
+
+#[test]
+fn cells_of_limits_that_are_gone_leave() {
+    let memory = Memory::new(100_000, usize::MAX);
+    let stays = counted("stays", &["9/d"], None);
+    assert!(admitted(&memory, &[ask(&stays, key(1))], NOW));
+    let mut before = stays.clone();
+    for number in 0..1000 {
+        let limit = counted(&format!("limit-{number}"), &["9/d"], None);
+        memory.reload(&LimitChanges { in_use: vec![stays.clone(), limit.clone()], replaced: Vec::new() }, NOW);
+        for client in 0..10 {
+            assert!(admitted(&memory, &[ask(&limit, key(1000 + number * 10 + client))], NOW));
+        }
+        // One that was under way uses the one before once more.
+        assert!(admitted(&memory, &[ask(&before, key(100_000 + number))], NOW));
+        before = limit;
+        memory.sweep(1, NOW);
+        assert!(memory.keys() <= 13, "{} after {number} reloads", memory.keys());
+    }
+    assert_eq!(memory.evicted(), 0);
+    assert_eq!(remaining(&memory, &stays, NOW), 8);
+}
+
+#[test]
+fn what_was_reserved_is_given_back_to_what_its_cell_has_become() {
+    let counts_anew = |old: &Limit, new: &Limit| {
+        // When a fixed window began is not known afterwards, and of a bucket it has drained.
+        let is = |limit: &Limit, way: &Strategy| limit.rates()[0].strategy() == way;
+        let (fixed, bucket) = (Strategy::Fixed, Strategy::Bucket { burst: 9 });
+        old.id() != new.id() && (is(old, &fixed) || is(old, &bucket))
+    };
+    for (old, new) in all().iter().flat_map(|old| all().into_iter().map(move |new| (old.clone(), new))) {
+        for is_seen in [false, true] {
+            let memory = Memory::new(1000, usize::MAX);
+            let reserving = Ask { need: 3, cost: 3, settles: true, ..ask(&old, key(1)) };
+            let reserved = memory.decide(&[reserving], NOW).reserved.pop().unwrap();
+            assert!(admitted(&memory, &[ask(&old, key(1))], NOW));
+            reload(&memory, &old, &new, later(1));
+            if is_seen {
+                assert_eq!(remaining(&memory, &new, later(1)), 5);
+            }
+            let verdict = memory.settle(&reserving, &reserved, 0, later(2));
+            let left = remaining(&memory, &new, later(2));
+            let most = if is_seen && counts_anew(&old, &new) { 5..=8 } else { 8..=8 };
+            assert!(most.contains(&left), "{left} after {:?} to {:?}, seen: {is_seen}", old.rates(), new.rates());
+            assert_eq!(verdict.remaining, left);
+            // What it costs more is charged to it as well.
+            let reserved = memory.decide(&[Ask { limit: &new, ..reserving }], later(2)).reserved.pop().unwrap();
+            memory.settle(&Ask { limit: &new, ..reserving }, &reserved, 5, later(2));
+            assert_eq!(remaining(&memory, &new, later(2)), left - 5);
+        }
+    }
+}
+
+#[test]
+fn what_costs_more_than_was_reserved_is_charged_to_what_its_cell_has_become() {
+    let memory = Memory::new(1000, usize::MAX);
+    let (old, new) = (counted("a", &["9/h"], None), counted("a", &["9/h"], Some(&Strategy::Moving)));
+    let reserving = Ask { settles: true, ..ask(&old, key(1)) };
+    let reserved = memory.decide(&[reserving], NOW).reserved.pop().unwrap();
+    reload(&memory, &old, &new, later(1));
+    assert_eq!(remaining(&memory, &new, later(1)), 8);
+    assert_eq!(memory.settle(&reserving, &reserved, 6, later(1)).remaining, 3);
+    assert_eq!(remaining(&memory, &new, later(1)), 3);
+    assert_eq!(memory.keys(), 1);
+}
+
+#[test]
+fn who_was_held_while_the_limit_was_replaced_passes_by_the_new_one() {
+    let memory = Memory::new(1000, usize::MAX);
+    let (old, new) =
+        (counted("a", &["9/h", "5/s"], None), counted("a", &["5/s", "9/m", "7/h"], Some(&Strategy::Moving)));
+    assert!((0..5).all(|_| admitted(&memory, &[ask(&old, key(1))], NOW)));
+    reload(&memory, &old, &new, NOW);
+    assert!(!admitted(&memory, &[ask(&new, key(1))], NOW));
+    let reserving = Ask { settles: true, ..ask(&old, key(1)) };
+    let verdict = memory.decide(&[reserving], NOW).verdicts[0].1;
+    assert_eq!((verdict.admitted, verdict.rate), (false, 1), "5/s is the second of the rates that it knows");
+    let reply = memory.decide(&[reserving], later(2));
+    assert_eq!((reply.verdicts[0].1.admitted, reply.verdicts[0].1.remaining), (true, 1), "of 7/h");
+    assert_eq!(reply.verdicts[0].1.rate, 0);
+    assert_eq!(remaining(&memory, &new, later(2)), 1);
+    assert_eq!(memory.settle(&reserving, &reply.reserved[0], 0, later(2)).remaining, 2);
+    assert_eq!((remaining(&memory, &new, later(2)), memory.keys()), (2, 1));
+}
+
+#[test]
+fn threads_that_reload_at_different_moments_admit_no_more_together() {
+    let (old, new) = (counted("a", &["500/h"], None), counted("a", &["500/h"], Some(&Strategy::Fixed)));
+    let memory = Memory::new(100_000, usize::MAX);
+    let count = std::sync::atomic::AtomicUsize::new(0);
+    let barrier = std::sync::Barrier::new(4);
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let (memory, barrier, count, old, new) = (&memory, &barrier, &count, &old, &new);
+            scope.spawn(move || {
+                let ask_all =
+                    |limit, times| (0..times).filter(|_| admitted(memory, &[ask(limit, key(1))], NOW)).count();
+                let before = ask_all(old, 50);
+                barrier.wait();
+                if number == 0 {
+                    reload(memory, old, new, NOW);
+                }
+                // Two of them have been held, and know the old one only.
+                let after = ask_all(if number < 2 { new } else { old }, 300);
+                count.fetch_add(before + after, std::sync::atomic::Ordering::Relaxed);
+            });
+        }
+    });
+    assert!(count.into_inner() <= 500);
+}
