@@ -24,6 +24,11 @@ pub(super) fn units(rate: &Rate, cost: u64) -> u128 {
     u128::from(cost) * u128::from(rate.span())
 }
 
+/// Microseconds until so many units have drained.
+pub(super) fn draining(rate: &Rate, used: u128) -> u64 {
+    u64::try_from(used.div_ceil(u128::from(rate.quota()))).unwrap_or(u64::MAX)
+}
+
 impl<'a> Bucket<'a> {
     pub(super) fn new(rate: &'a Rate, burst: u64, used: u128) -> Self {
         Self { rate, burst, used }
@@ -42,7 +47,6 @@ impl<'a> Bucket<'a> {
     /// Microseconds until `need` tokens are there: until the bucket is used little enough.
     pub(super) fn wait(&self, need: u64) -> Option<u64> {
         let room = units(self.rate, self.burst.checked_sub(need)?);
-        let over = self.used.saturating_sub(room).div_ceil(u128::from(self.rate.quota()));
-        Some(u64::try_from(over).unwrap_or(u64::MAX))
+        Some(draining(self.rate, self.used.saturating_sub(room)))
     }
 }

@@ -123,7 +123,8 @@ impl Rate {
         matches!(self.strategy, Strategy::Sliding { .. } | Strategy::Calendar(_))
     }
 
-    /// Microseconds after which a cell that nobody has touched says nothing any more.
+    /// Microseconds after which a cell that nobody has touched says nothing any more, if no more was charged to it than the
+    /// rate admits.
     pub fn memory(&self) -> u64 {
         match &self.strategy {
             Strategy::Sliding { precision, .. } => self.width() * (u64::from(*precision) + 1),

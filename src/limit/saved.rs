@@ -126,6 +126,30 @@ impl Cell {
         Some(Restored { cell, appended: appended.len(), ahead })
     }
 
+    /// For how many microseconds each of the rates whose state is kept as a whole remembers `cost` more, if nothing else comes.
+    /// A bucket may have been charged more than it holds.
+    fn memories<'a>(&'a self, rates: &'a [Rate], cost: u64) -> impl Iterator<Item = u64> {
+        let blocks = self.blocks(rates).filter(|(rate, _)| !rate.is_counted());
+        blocks.map(move |(rate, block)| match (rate.strategy(), block) {
+            (Strategy::Bucket { .. }, [_, high, low]) => {
+                bucket::draining(rate, join(*high, *low).saturating_add(bucket::units(rate, cost)))
+            }
+            _ => rate.memory(),
+        })
+    }
+
+    /// Microseconds after which a saved state says nothing any more, if nothing is appended to it. A bucket that is not full
+    /// counts as full, since others may charge it.
+    pub fn memory(&self, rates: &[Rate]) -> u64 {
+        let full = rates.iter().filter(|rate| !rate.is_counted()).map(Rate::memory);
+        self.memories(rates, 0).chain(full).max().unwrap_or(0)
+    }
+
+    /// Microseconds for which `cost`, which has just been taken back, would have stayed in the state in any case.
+    pub fn certain_memory(&self, rates: &[Rate], cost: u64) -> u64 {
+        self.memories(rates, cost).min().unwrap_or(0)
+    }
+
     /// By how many microseconds the state that is kept as a whole is ahead of a clock that was set back; 0 if that is no
     /// more than reading the clock at different times explains.
     pub fn lead(&self, rates: &[Rate], now: Time) -> u64 {

@@ -162,7 +162,8 @@ impl Known {
         }
         if let Some(whole) = &mut self.whole {
             self.names.limit.took_back(&mut self.cell, claim.cost);
-            whole.owe_back(amount, self.now);
+            let memory = self.cell.certain_memory(self.names.limit.rates(), claim.cost);
+            whole.owe_back(amount, self.now, memory);
         }
     }
 }

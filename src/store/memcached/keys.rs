@@ -22,6 +22,8 @@ use crate::limit::{Limit, Rate, Strategy};
 const GRACE: u64 = 5;
 /// Longer lifetimes than this are moments in the protocol, seconds since 1970.
 const LONGEST_RELATIVE: u64 = 30 * 86_400;
+/// The latest moment that Memcached can read: it takes 32 bits and a sign.
+const LATEST: u64 = (1 << 31) - 1;
 
 /// How the counters of one limit are named.
 #[derive(Debug)]
@@ -72,7 +74,7 @@ impl Names {
                 out.extend_from_slice(itoa::Buffer::new().format(bucket).as_bytes());
             };
             // A moment at which counters end is right for all that come later, too: it is the bucket that matters.
-            let lifetime = lifetime(&self.limit.rates()[place..=place], now);
+            let lifetime = lifetime(self.limit.rates()[place].memory(), now);
             Commands {
                 bucket,
                 count: Command::new(|key, out| wire::count(|out| name(key, out), out)),
@@ -105,17 +107,13 @@ impl Names {
         place(&base, servers)
     }
 
-    /// How long the state is kept from `now` on.
-    pub(super) fn state_lifetime(&self, now: Time) -> u32 {
-        lifetime(self.limit.rates().iter().filter(|rate| !rate.is_counted()), now)
-    }
 }
 
-fn lifetime<'a>(rates: impl IntoIterator<Item = &'a Rate>, now: Time) -> u32 {
-    let memory = rates.into_iter().map(Rate::memory).max().unwrap_or(0);
+/// How long an item is kept from `now` on that says something for so many microseconds, in the words of the protocol.
+pub(super) fn lifetime(memory: u64, now: Time) -> u32 {
     let seconds = memory.div_ceil(1_000_000).saturating_add(GRACE);
     let wire = if seconds > LONGEST_RELATIVE { now.seconds_up().saturating_add(seconds) } else { seconds };
-    u32::try_from(wire).unwrap_or(u32::MAX)
+    u32::try_from(wire.min(LATEST)).unwrap_or(u32::MAX)
 }
 
 /// The names of all limits in use, made once for each.
@@ -198,14 +196,15 @@ mod tests {
     #[test]
     fn counters_outlive_their_window() {
         let names = names("gw", "l", &[rate("1/s"), rate("1/14d"), rate("1/31d"), rate("1/m burst 2")]);
-        let lifetime = |place| -> u32 {
+        let of_rate = |place| -> u32 {
             let mut command = Vec::new();
             names.ready(place, 1, NOW, |commands| commands.add.put(&Fingerprint::of(b"k").digits(), &mut command));
             String::from_utf8(command).unwrap().rsplit_once(" N").unwrap().1.parse().unwrap()
         };
-        let lifetimes: Vec<u32> = (0..3).map(lifetime).collect();
+        let lifetimes: Vec<u32> = (0..3).map(of_rate).collect();
         assert_eq!(lifetimes, [2 + 5, 28 * 86_400 + 5, 1_700_000_000 + 62 * 86_400 + 5]);
-        assert_eq!(names.state_lifetime(NOW), 120 + 5);
+        assert_eq!(lifetime(120_000_000, NOW), 120 + 5);
+        assert_eq!(lifetime(u64::MAX, NOW), (1 << 31) - 1);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use memchr::memmem;
 
 use super::debts::signed;
-use super::keys::Names;
+use super::keys::{self, Names};
 use super::known::Op;
 use super::ready::Digits;
 use super::wire::{self, Answer};
@@ -25,8 +25,8 @@ pub(super) struct Whole {
     version: Version,
     /// Stands for the value of that version, or for what was written last.
     value: u64,
-    /// When something was given back last.
-    given_back: Option<Time>,
+    /// Until when it is certain that what was taken back last would not have left by itself.
+    certain: Option<Time>,
     /// What was changed since; `None` if Memcached knows all.
     owed: Option<Owed>,
     /// What was sent without an answer: what was charged to it, and the bytes.
@@ -37,6 +37,8 @@ pub(super) struct Whole {
     appended: usize,
     /// By how many microseconds the state is ahead of the clock here.
     ahead: u64,
+    /// For how many microseconds it was kept when something was appended to it last.
+    kept: u64,
 }
 
 /// What Memcached is to be told.
@@ -132,8 +134,9 @@ impl Whole {
         if by > 0 {
             cell.set_back(rates, by);
             self.ahead = self.ahead.saturating_add(by);
+            let earlier = |time: Time| Time::from_micros(time.micros().saturating_sub(by));
+            self.certain = self.certain.map(earlier);
             if let Some(owed) = &mut self.owed {
-                let earlier = |time: Time| Time::from_micros(time.micros().saturating_sub(by));
                 (owed.since, owed.until) = (earlier(owed.since), earlier(owed.until));
             }
         }
@@ -150,10 +153,10 @@ impl Whole {
         owed.cost = owed.cost.saturating_add(cost);
     }
 
-    /// Owes it to take `cost` back.
-    pub(super) fn owe_back(&mut self, cost: i64, now: Time) {
+    /// Owes it to take `cost` back, which would have stayed for so many microseconds.
+    pub(super) fn owe_back(&mut self, cost: i64, now: Time, memory: u64) {
         self.owe(-cost, now);
-        self.given_back = Some(now);
+        self.certain = Some(now.after(Duration::from_micros(memory)));
     }
 
     /// Takes back what a reservation was too much, in the cell and later in Memcached, unless it is in doubt what is there.
@@ -207,10 +210,12 @@ impl Whole {
         if let Some(version) = version
             && let Some(owed) = self.owed.take()
         {
-            let lifetime = names.state_lifetime(now);
+            let memory = cell.memory(names.limit.rates());
+            let lifetime = keys::lifetime(memory, now);
             if self.outrun && version.is_some() && owed.is_appendable() && self.appended < MOST_APPENDED {
                 let more = owed.appendix(names.limit.rates(), now, self.ahead);
                 wire::append(|out| names.state(key, out), &more, out);
+                self.kept = memory;
                 // To append does not let it live for longer.
                 wire::value_kept(|out| names.state(key, out), lifetime, out);
                 ops.extend([Op::Append(owed, more), Op::Value]);
@@ -268,6 +273,10 @@ impl Whole {
                 (Op::Value, Answer::Value(value, Some(version))) => {
                     was_read = true;
                     learned.is_foreign = self.learn(cell, (limit, now), value, *version, sent);
+                    // What others have appended at the same time may have to be kept for longer than was known here.
+                    if sent.is_some_and(<[u8]>::is_empty) && cell.memory(limit.rates()) > self.kept {
+                        self.owe(0, now);
+                    }
                 }
                 _ => {}
             }
@@ -314,7 +323,7 @@ impl Whole {
         };
         (self.appended, self.ahead) = (appended, ahead);
         theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
-        let is_long_ago = self.is_long_ago(limit, now);
+        let is_long_ago = self.certain.is_none_or(|certain| now >= certain);
         if let Some(owed) = &mut self.owed {
             // It was so long ago that it matters no more. What is taken back leaves nothing, and matters. Nor is anything
             // taken from a window that has begun since.
@@ -337,11 +346,5 @@ impl Whole {
         }
         *cell = theirs;
         true
-    }
-
-    /// Whether what was given back last was charged so long ago that it may have left by itself.
-    fn is_long_ago(&self, limit: &Limit, now: Time) -> bool {
-        let memory = limit.rates().iter().filter(|rate| !rate.is_counted()).map(Rate::memory).min().unwrap_or(0);
-        self.given_back.is_none_or(|given| now.micros().saturating_sub(given.micros()) >= memory)
     }
 }

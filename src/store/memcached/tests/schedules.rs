@@ -256,3 +256,79 @@ fn what_others_have_counted_stays_when_a_gateway_comes_back() {
         }
     }
 }
+
+/// Charges what requests turn out to have cost.
+fn charge(gateway: usize, cost: u64) -> Step {
+    Step::Charge { gateway, what: 0, cost }
+}
+
+#[test]
+fn a_bucket_that_was_charged_more_than_it_holds_is_remembered_until_that_has_drained() {
+    let limit = limit(BUCKET, 20);
+    let key = key_on(0, 1, &limit);
+    let mut world = World::new(2, 1, LOCAL, vec![vec![wish(&limit, key)]]);
+    world.run(&charge(0, 200));
+    world.settle();
+    let flood = |world: &mut World| {
+        for _ in 0..20 {
+            world.run(&ask(1, 0, 1));
+            world.settle();
+        }
+        admitted(&world.decided, key)
+    };
+    for _ in 0..8 {
+        world.run(&Step::Tick(67_000_000));
+        assert_eq!(flood(&mut world), 0, "200 of 20 a minute take 9 minutes until there is one again");
+    }
+    world.run(&Step::Tick(8_000_000));
+    assert_eq!(flood(&mut world), 1);
+}
+
+#[test]
+fn a_bucket_to_which_several_gateways_append_is_remembered_until_all_of_that_has_drained() {
+    let limit = limit(BUCKET, 20);
+    let key = key_on(0, 1, &limit);
+    let mut world = World::new(3, 1, LOCAL, vec![vec![wish(&limit, key)]]);
+    for gateway in 0..3 {
+        world.run(&ask(gateway, 0, 1));
+        world.settle();
+    }
+    let all = |world: &mut World, step: fn(usize, usize) -> Step, gateways| {
+        for gateway in gateways {
+            world.run(&step(gateway, 0));
+        }
+    };
+    // All replace the same state: the first succeeds, and the others append at the same time.
+    (0..3).for_each(|gateway| world.run(&charge(gateway, 100)));
+    for gateways in [0..3, 1..3] {
+        all(&mut world, Step::Send, gateways.clone());
+        all(&mut world, Step::Execute, gateways.clone());
+        all(&mut world, Step::Answer, gateways);
+    }
+    world.settle();
+    world.run(&Step::Tick(630_000_000));
+    assert_eq!(counted(&mut world, BUCKET, key), 303 - 210);
+}
+
+#[test]
+fn what_has_drained_meanwhile_is_not_taken_back() {
+    let limit = limit(BUCKET, 20);
+    let key = key_on(0, 1, &limit);
+    let mut world = World::new(2, 1, STRICT, vec![vec![wish(&limit, key)]]);
+    let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), ask(0, 0, 1)];
+    steps.extend(exchange(0, 0, 1));
+    // It is claimed, and nobody waits for it any more when that is confirmed; it cannot be taken back before it has drained.
+    steps.extend([Step::Send(0, 0), Step::Tick(100_000), Step::Execute(0, 0), Step::Answer(0, 0)]);
+    steps.extend([Step::Break(0, 0, 0), Step::Tick(30_000_000)]);
+    steps.iter().for_each(|step| world.run(step));
+    let flood = |world: &mut World| {
+        for _ in 0..25 {
+            world.run(&ask(1, 0, 1));
+            exchange(1, 0, 4).iter().for_each(|step| world.run(step));
+        }
+        admitted(&world.decided, key)
+    };
+    assert_eq!(flood(&mut world), 20);
+    world.settle();
+    assert_eq!(flood(&mut world), 20, "what others have taken meanwhile is not given away");
+}
