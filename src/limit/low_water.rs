@@ -16,6 +16,10 @@
 //! a that is U. After it, it is the least U less D: while V was above 0, D was what it is now, and when V was 0 last, U was
 //! just D.
 
+/// The most moments of a bucket that are followed. A request that came before them gives back only what cannot have
+/// drained.
+const MOST: usize = 1024;
+
 /// For each open request of a bucket the least use since it came, in the order in which they came. It never falls from
 /// one to the next: what is the least since a moment is no more than the least since a later one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,6 +60,9 @@ impl LowWater {
         match self.0.last_mut() {
             Some(last) if last.moment == moment => last.open += 1,
             _ => self.0.push(Mark { moment, open: 1, least: u128::MAX }),
+        }
+        if self.0.len() > MOST {
+            self.0.remove(0);
         }
     }
 

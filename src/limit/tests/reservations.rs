@@ -269,6 +269,25 @@ fn a_reservation_that_has_drained_is_not_given_back_as_a_token() {
 }
 
 #[test]
+fn what_is_kept_of_reservations_that_nobody_settles_is_bounded() {
+    let limit = Limit::new("l", &["1000/s burst 1000".parse().unwrap()]);
+    let mut cell = Cell::new(limit.rates(), at(DAY));
+    limit.charge(&mut cell, at(DAY), 500);
+    let mut first = None;
+    // As much comes as drains, so the bucket is never empty.
+    for now in (1..=20_000).map(|milli| at(DAY + milli * 1_000)) {
+        cell.advance(limit.rates(), now);
+        let reservation = limit.reserve(&mut cell, now, 1);
+        first.get_or_insert(reservation);
+    }
+    assert!(cell.allocations().sum::<usize>() < 200_000, "{:?}", cell.allocations().collect::<Vec<_>>());
+    let end = at(DAY + 20_000_000);
+    let before = limit.judge(&cell, end, 1, true).remaining;
+    limit.give_back(&mut cell, end, &first.unwrap(), 1);
+    assert_eq!(limit.judge(&cell, end, 1, true).remaining, before, "who is not followed any more gives nothing back");
+}
+
+#[test]
 fn nothing_is_kept_of_reservations_that_are_settled() {
     let limit = Limit::new("l", &["5/s burst 5".parse().unwrap()]);
     let mut cell = Cell::new(limit.rates(), at(DAY));

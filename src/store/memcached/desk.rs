@@ -13,6 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::jobs::Job;
 use super::servers::WORTHWHILE;
+use crate::clock;
 
 /// Jobs on their way to where they are decided, or back.
 pub(super) type Post = Vec<Box<Job>>;
@@ -74,7 +75,9 @@ impl Desks {
                 () = desk.filled.notified() => self.announce(desk.outbox.lock().len()),
                 post = inbox.recv() => {
                     let Some(post) = post else { return };
-                    post.into_iter().for_each(|job| job.answer());
+                    for (wish, settled) in post.into_iter().flat_map(|job| job.answer()) {
+                        self.put(Job::settling(wish, clock::now(), settled, worker));
+                    }
                 }
             }
         }
@@ -143,12 +146,41 @@ impl Desk {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use smallvec::SmallVec;
     use tokio::sync::oneshot;
     use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
     use crate::clock::Time;
+    use crate::fingerprint::Fingerprint;
+    use crate::limit::{Cell, Limit};
+    use crate::store::Reserved;
+    use crate::store::memcached::Wish;
+
+    #[tokio::test]
+    async fn what_was_reserved_for_nobody_is_settled() {
+        let (desks, posts) = Desks::new(1);
+        let limit = Arc::new(Limit::new("l", &["10/s burst 5".parse().unwrap()]));
+        let now = Time::from_micros(1);
+        let mut cell = Cell::new(limit.rates(), now);
+        let reservation = limit.reserve(&mut cell, now, 2);
+        let wish =
+            Wish { limit, key: Fingerprint::of(b"k"), need: 2, cost: 2, settles: true, advisory: false, place: 3 };
+        let (reply, verdicts) = oneshot::channel();
+        let mut job = Job::new(SmallVec::from_iter([wish]), now, Some(reply), 0);
+        job.reserved.push(Reserved { place: 3, reservation: reservation.clone(), cell: 0, spared: None, by: None });
+        drop(verdicts);
+        posts[0].send(vec![job]).unwrap();
+        // It ends when there is nothing left to hand out.
+        drop(posts);
+        desks.carry(0).await;
+        let [job] = &desks.take()[..] else { panic!("nothing is settled") };
+        let settled = job.settled.as_ref().unwrap();
+        assert_eq!((&settled.reservation, settled.given, settled.more), (&reservation, 0, 0));
+        assert_eq!(job.asks[0].place, 3);
+    }
 
     #[test]
     fn nobody_waits_at_desks_that_were_cleared() {

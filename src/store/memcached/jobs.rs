@@ -82,11 +82,17 @@ impl Job {
     }
 
     /// Tells who waits for it. A receiver that is gone has given up waiting and let its request through: that it was
-    /// counted is right.
-    pub(super) fn answer(self) {
-        if let Some(reply) = self.reply {
-            let _ = reply.send(Reply { verdicts: self.verdicts, reserved: self.reserved });
-        }
+    /// counted is right. Returns what is to be settled then, because nobody else will.
+    pub(super) fn answer(self) -> Vec<(Wish, Settled)> {
+        let reply = Reply { verdicts: self.verdicts, reserved: self.reserved };
+        let Some(Reply { reserved, .. }) = self.reply.and_then(|receiver| receiver.send(reply).err()) else {
+            return Vec::new();
+        };
+        let settled = reserved.into_iter().filter_map(|Reserved { place, reservation, .. }| {
+            let wish = self.asks.iter().find(|wish| wish.place == place)?;
+            Some((wish.clone(), Settled { reservation, given: 0, more: 0 }))
+        });
+        settled.collect()
     }
 
     /// How its claim for this ask stands, if it is claimed.

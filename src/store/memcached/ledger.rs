@@ -369,7 +369,12 @@ impl Ledger {
         self.refused.note(&job.asks, &job.verdicts, job.now);
         match self.posts.get_mut(job.worker) {
             Some(post) if job.reply.is_some() => post.push(job),
-            _ => job.answer(),
+            _ => {
+                let (now, asked, worker) = (job.now, job.asked, job.worker);
+                for (wish, settled) in job.answer() {
+                    self.submit(Job::settling(wish, now, settled, worker), asked);
+                }
+            }
         }
     }
 }
