@@ -106,7 +106,6 @@ impl Names {
         self.base(&key.digits(), &mut base);
         place(&base, servers)
     }
-
 }
 
 /// How long an item is kept from `now` on that says something for so many microseconds, in the words of the protocol.

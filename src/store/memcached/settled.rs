@@ -1,10 +1,10 @@
 //! Reservations: what is charged until it is known what a request costs, and what is given back then.
 //!
 //! It is given back where it was counted, as an increment that is negative. Where it is in doubt whether increments have
-//! arrived, nothing is: what never was there would be taken from others.
+//! arrived, no more is than was added since: what never was there would be taken from others.
 
 use super::Wish;
-use super::debts::signed;
+use super::debts::{Debt, signed};
 use super::jobs::Settled;
 use super::known::Known;
 use super::whole::Back;
@@ -30,8 +30,11 @@ impl Known {
         let Settled { reservation, given, more } = settled;
         let Self { cell, debts, shares, whole, .. } = self;
         for (place, bucket) in reservation.buckets(limit.rates()) {
-            let is_in_doubt = debts.of(place, bucket).is_some_and(|debt| debt.doubt > 0);
-            if given > 0 && !is_in_doubt && cell.count(limit.rates(), place, bucket).is_some() {
+            let is_certain = |debt: &Debt| debt.doubt == 0 || debt.amount.saturating_sub(debt.doubt) >= signed(given);
+            if given > 0
+                && debts.of(place, bucket).is_none_or(is_certain)
+                && cell.count(limit.rates(), place, bucket).is_some()
+            {
                 cell.correct(limit.rates(), place, bucket, |count| count.saturating_sub(given));
                 debts.owe(place, bucket, -signed(given));
                 shares.get_or_insert_default().add(place, bucket, -signed(given));

@@ -29,8 +29,8 @@ pub(super) struct Whole {
     certain: Option<Time>,
     /// What was changed since; `None` if Memcached knows all.
     owed: Option<Owed>,
-    /// What was sent without an answer: what was charged to it, and the bytes.
-    doubt: Option<(i64, Vec<u8>)>,
+    /// What was sent without an answer.
+    doubt: Option<Doubt>,
     /// Whether another gateway was faster to replace the state.
     outrun: bool,
     /// How often something has been appended to the state since it was replaced.
@@ -51,6 +51,16 @@ pub(super) struct Owed {
     until: Time,
     /// What was given back of reservations that it knows of.
     given: Vec<Back>,
+}
+
+/// What may or may not have arrived.
+#[derive(Debug)]
+struct Doubt {
+    /// What was charged, less what was taken back of that; when the first and the last of it were charged.
+    cost: i64,
+    since: Time,
+    until: Time,
+    bytes: Vec<u8>,
 }
 
 /// What was given back.
@@ -87,6 +97,13 @@ pub(super) struct Learned {
 /// Stands for a value: whoever has written it, the same value says the same.
 fn stand_in(value: &[u8]) -> u64 {
     Fingerprint::of(value).high()
+}
+
+impl Doubt {
+    /// Whether this reservation may be part of it. What was reserved before is there, and what was reserved later is not.
+    fn is_about(&self, reservation: &Reservation, limit: &Limit) -> bool {
+        reservation.moment(limit.rates()).is_some_and(|moment| (self.since..=self.until).contains(&moment))
+    }
 }
 
 impl Owed {
@@ -159,9 +176,10 @@ impl Whole {
         self.certain = Some(now.after(Duration::from_micros(memory)));
     }
 
-    /// Takes back what a reservation was too much, in the cell and later in Memcached, unless it is in doubt what is there.
+    /// Takes back what a reservation was too much, in the cell and later in Memcached, unless it is in doubt whether it is
+    /// there.
     pub(super) fn give_back(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time), mut back: Back) {
-        if self.doubt.is_some() {
+        if self.doubt.as_ref().is_some_and(|doubt| doubt.is_about(&back.reservation, limit)) {
             back.given = 0;
         }
         limit.give_back_whole(cell, now, &back.reservation, back.given);
@@ -185,8 +203,9 @@ impl Whole {
 
     /// Owes again what was sent without an answer. What was given back of reservations stays charged if it has not arrived:
     /// to give it back twice would take it from others.
-    pub(super) fn doubt(&mut self, mut sent: Owed, value: Vec<u8>) {
-        self.doubt = Some((sent.cost, value));
+    pub(super) fn doubt(&mut self, mut sent: Owed, bytes: Vec<u8>) {
+        let Owed { cost, since, until, .. } = sent;
+        self.doubt = Some(Doubt { cost, since, until, bytes });
         sent.given.clear();
         self.owe_again(sent);
     }
@@ -303,14 +322,14 @@ impl Whole {
         if sent.map_or(before, stand_in) == self.value {
             return false;
         }
-        if let Some((cost, sent)) = doubt {
+        if let Some(Doubt { cost, bytes, .. }) = doubt {
             // It has arrived, and others may have appended to it; or it gave something back, which is not to be done twice.
             // What was charged since is still owed.
-            if memmem::find(value, &sent).is_some() || cost < 0 {
+            if memmem::find(value, &bytes).is_some() || cost < 0 {
                 self.owed.iter_mut().for_each(|owed| owed.cost = owed.cost.saturating_sub(cost));
                 self.owed.take_if(|owed| owed.is_nothing());
             }
-            if sent == value {
+            if bytes == value {
                 return false;
             }
         }

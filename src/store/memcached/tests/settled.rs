@@ -72,6 +72,28 @@ fn what_is_in_doubt_is_not_given_back() {
     }
 }
 
+#[test]
+fn one_exchange_in_doubt_does_not_stop_what_comes_later_from_being_given_back() {
+    for (kind, executed) in (0..KINDS).flat_map(|kind| [(kind, 0), (kind, 1)]) {
+        let limit = limit(kind, 5);
+        let key = key_on(0, 1, &limit);
+        let mut world = World::new(1, 1, LOCAL, settling_each_and_all(&limit, &[key]));
+        let reserve = Step::Reserve { gateway: 0, what: 0, cost: 1 };
+        let begin = [Step::Connect(0, 0), reserve.clone(), Step::Send(0, 0), Step::Execute(0, 0), Step::Answer(0, 0)];
+        begin.iter().for_each(|step| world.run(step));
+        [Step::Send(0, 0), Step::Break(0, 0, executed)].iter().for_each(|step| world.run(step));
+        // While Memcached is away, request after request turns out to cost nothing.
+        for _ in 0..20 {
+            world.settle_one(0, 0);
+            world.run(&reserve);
+        }
+        assert!(world.decided.iter().all(Decided::admitted), "way to count {kind}");
+        world.settle_one(0, 0);
+        world.settle();
+        assert_eq!(counted(&mut world, kind, key), 1, "way to count {kind}, executed: {executed}");
+    }
+}
+
 proptest! {
     #[test]
     fn nobody_waits_for_ever_where_costs_are_known_later(
