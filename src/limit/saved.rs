@@ -22,7 +22,10 @@ use super::reservation::Reservation;
 use crate::clock::Time;
 
 /// Changes with the layout; bytes of another version are nobody's.
-const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
+/// The most of what was appended that gives something back; what exceeds it stays charged. Each takes as long as the log
+/// has entries, and whoever else can write to the store could append any number of them.
+pub(super) const MOST_GIVEN_BACK: usize = 4096;
 
 /// What [`Cell::restore`] reads.
 #[derive(Clone, Debug)]
@@ -103,9 +106,12 @@ impl Cell {
         let latest = appended.iter().map(|[moment, ..]| *moment).chain([cell.latest(rates)]).max().unwrap_or(0);
         let ahead = latest.saturating_sub(now.micros());
         let read = Time::from_micros(latest.max(now.micros()));
+        let mut given_back = 0;
         for words in &appended {
             match *words {
+                [0, ..] if given_back == MOST_GIVEN_BACK => {}
                 [0, moment, cost] => {
+                    given_back += 1;
                     let reservation = Reservation::new(cost, rates.iter().map(|_| moment));
                     cell.give_back(rates, read, &reservation, cost, true);
                 }

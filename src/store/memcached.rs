@@ -171,7 +171,8 @@ impl Memcached {
         // Whoever asks from now on is decided after this, and there may be room then.
         self.refused.forget(wish.cell());
         let (before, reservation) = (reserved.cost(), reserved.reservation);
-        let settled = Settled { reservation, given: before.saturating_sub(cost), more: cost.saturating_sub(before) };
+        let (given, more) = (before.saturating_sub(cost), cost.saturating_sub(before));
+        let settled = Settled { reservation, cell: reserved.cell, given, more };
         self.desks.put(Job::settling(wish, now, settled, worker));
     }
 

@@ -1,5 +1,6 @@
 //! Charges that are appended to a saved state, beside the same charges made at once.
 
+use integer_encoding::VarInt;
 use proptest::prelude::*;
 
 use super::*;
@@ -21,6 +22,33 @@ fn limit_of(kind: usize) -> Limit {
 /// What is kept as a whole, as bytes.
 fn whole(cell: &Cell, limit: &Limit) -> Vec<u8> {
     cell.save(limit.rates(), 0)
+}
+
+#[test]
+fn bytes_of_an_older_version_say_nothing() {
+    // Charges had a word less when they were appended. Of what follows one, the moment would be read as a cost.
+    let limit = limit_of(0);
+    let now = 1_800_000_000 * SECOND;
+    let mut bytes = vec![1];
+    for word in [now - 3, 1, 0, 0, now - 2, 1, 0, 0, now - 1, 1, 0] {
+        bytes.extend(word.encode_var_vec());
+    }
+    assert!(Cell::restore(limit.rates(), at(now), &bytes).is_none());
+}
+
+#[test]
+fn what_any_number_of_appended_words_give_back_is_bounded() {
+    let rate = Rate::new(10_000, Duration::from_secs(60)).unwrap();
+    let limit = Limit::new("test", &[rate.counted(super::super::Strategy::Moving).unwrap()]);
+    let now = 1_800_000_000 * SECOND;
+    let mut cell = Cell::new(limit.rates(), at(now - 20_000));
+    (0..10_000).for_each(|before| limit.charge(&mut cell, at(now - 20_000 + before), 1));
+    let mut bytes = cell.save(limit.rates(), 0);
+    let reservation = limit.place_of(&cell, at(now - 20_000), 1);
+    (0..10_000).for_each(|_| Cell::append_give_back(limit.rates(), &reservation, 1, 0, &mut bytes));
+    let restored = Cell::restore(limit.rates(), at(now), &bytes).unwrap();
+    let left = limit.judge(&restored.cell, at(now), 1, true).remaining;
+    assert_eq!(left, saved::MOST_GIVEN_BACK as u64);
 }
 
 proptest! {

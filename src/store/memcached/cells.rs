@@ -17,7 +17,7 @@ use crate::fingerprint::Fingerprint;
 use crate::tally::Counter;
 
 /// The most cells that are known: some 40 MB of them. Who is forgotten is asked for.
-const MOST: usize = 1 << 17;
+pub(super) const MOST: usize = 1 << 17;
 
 /// How many cells are looked at to make room for a new one. If none of them can go, there is one more for now.
 const LOOKS: usize = 128;
@@ -32,6 +32,10 @@ pub(super) struct Cells {
     cells: Vec<Known>,
     /// Where the hand stands.
     hand: usize,
+    /// The number of the next cell.
+    next: u32,
+    /// The number of the latest of those that were forgotten before Memcached knew what they had been charged.
+    forgotten: Option<u32>,
     names: AllNames,
     servers: Vec<String>,
 }
@@ -43,6 +47,8 @@ impl Cells {
             places: HashMap::with_capacity_and_hasher(MOST, RandomState::default()),
             cells: Vec::with_capacity(MOST),
             hand: 0,
+            next: 0,
+            forgotten: None,
             names: AllNames::new(prefix),
             servers: servers.to_vec(),
         }
@@ -82,10 +88,16 @@ impl Cells {
         self.at(*place)
     }
 
+    /// Whether a cell that is not there any more may have been forgotten before Memcached knew what it had been charged.
+    pub(super) fn may_have_forgotten(&self, number: u32) -> bool {
+        self.forgotten.is_some_and(|forgotten| !is_newer(number, forgotten))
+    }
+
     fn add(&mut self, cell: Fingerprint, wish: &Wish, now: Time, forgotten: &Counter) -> Place {
         let names = self.names.of(&wish.limit);
         let server = names.server(wish.key, &self.servers);
-        let known = Known::new(names, wish.key, server, now);
+        let known = Known::new(self.next, names, wish.key, server, now);
+        self.next = self.next.wrapping_add(1);
         let room = if self.cells.len() < MOST { None } else { self.make_room(now, forgotten) };
         let place = match room {
             Some(place) => {
@@ -114,10 +126,17 @@ impl Cells {
             }
             if known.owes() && !known.is_spent(now) {
                 forgotten.one();
+                let newest = self.forgotten.filter(|other| is_newer(*other, known.number));
+                self.forgotten = Some(newest.unwrap_or(known.number));
             }
             self.places.remove(&known.id());
             return Some(place);
         }
         None
     }
+}
+
+/// Whether a cell was made after another one. Numbers begin anew, but long after what they stand for is gone.
+fn is_newer(number: u32, other: u32) -> bool {
+    number != other && number.wrapping_sub(other) < 1 << 31
 }

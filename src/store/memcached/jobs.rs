@@ -43,6 +43,8 @@ pub(super) struct Job {
 #[derive(Debug)]
 pub(super) struct Settled {
     pub(super) reservation: Reservation,
+    /// The number of the cell that it was charged to.
+    pub(super) cell: u32,
     /// How much of it is given back.
     pub(super) given: u64,
     /// How much is charged in addition.
@@ -88,9 +90,9 @@ impl Job {
         let Some(Reply { reserved, .. }) = self.reply.and_then(|receiver| receiver.send(reply).err()) else {
             return Vec::new();
         };
-        let settled = reserved.into_iter().filter_map(|Reserved { place, reservation, .. }| {
+        let settled = reserved.into_iter().filter_map(|Reserved { place, reservation, cell, .. }| {
             let wish = self.asks.iter().find(|wish| wish.place == place)?;
-            Some((wish.clone(), Settled { reservation, given: 0, more: 0 }))
+            Some((wish.clone(), Settled { reservation, cell, given: 0, more: 0 }))
         });
         settled.collect()
     }

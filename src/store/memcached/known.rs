@@ -34,6 +34,8 @@ const OVERTAKEN: Duration = Duration::from_millis(500);
 /// A cell and who waits for it.
 #[derive(Debug)]
 pub(super) struct Known {
+    /// Its number among all that were ever known; they begin anew after 2^32.
+    pub(super) number: u32,
     pub(super) names: Rc<Names>,
     pub(super) key: Fingerprint,
     pub(super) server: usize,
@@ -107,12 +109,13 @@ pub(super) struct Filled {
 }
 
 impl Known {
-    pub(super) fn new(names: Rc<Names>, key: Fingerprint, server: usize, now: Time) -> Self {
+    pub(super) fn new(number: u32, names: Rc<Names>, key: Fingerprint, server: usize, now: Time) -> Self {
         let limit = &names.limit;
         let whole = limit.is_whole().then(Box::default);
         let cell = Cell::new(limit.rates(), now);
         let (debts, waiting, stage) = (Debts::default(), SmallVec::new(), Stage::Idle);
         Self {
+            number,
             names,
             key,
             server,

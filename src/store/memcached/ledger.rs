@@ -125,9 +125,14 @@ impl Ledger {
 
     /// Takes back what a reservation was too much, or charges what it was too little. Nobody waits for that, nor does it wait
     /// for anything: those who ask next are decided after it.
-    fn settle_reserved(&mut self, job: &Job, settled: Settled) {
+    fn settle_reserved(&mut self, job: &Job, mut settled: Settled) {
         let [wish] = &job.asks[..] else { return };
-        let (place, known) = self.cells.of(wish, job.now, &self.health.forgotten);
+        let place = self.cells.of(wish, job.now, &self.health.forgotten).0;
+        if self.cells.at(place).number != settled.cell && self.cells.may_have_forgotten(settled.cell) {
+            // It may never have been counted in Memcached, and would be taken from others.
+            settled.given = 0;
+        }
+        let known = self.cells.at(place);
         let now = known.advance_for(&wish.limit, job.now, job.asked);
         known.settle(&wish.limit, now, settled);
         // There may be room again.

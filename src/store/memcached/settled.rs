@@ -22,12 +22,12 @@ impl Known {
         if is_final {
             limit.follow(&mut self.cell, &mut reservation);
         }
-        Reserved { place: *place, reservation, cell: 0, spared: Some(spared), by: None }
+        Reserved { place: *place, reservation, cell: self.number, spared: Some(spared), by: None }
     }
 
     /// Settles a reservation by this limit. It has been advanced to `now`.
     pub(super) fn settle(&mut self, limit: &Limit, now: Time, settled: Settled) {
-        let Settled { reservation, given, more } = settled;
+        let Settled { reservation, given, more, .. } = settled;
         let Self { cell, debts, shares, whole, .. } = self;
         for (place, bucket) in reservation.buckets(limit.rates()) {
             let is_certain = |debt: &Debt| debt.doubt == 0 || debt.amount.saturating_sub(debt.doubt) >= signed(given);

@@ -94,6 +94,41 @@ fn one_exchange_in_doubt_does_not_stop_what_comes_later_from_being_given_back() 
     }
 }
 
+#[test]
+fn what_was_forgotten_before_it_was_counted_is_not_taken_from_others() {
+    for kind in [0, 4] {
+        let limit = limit(kind, 20);
+        let key = key_on(0, 1, &limit);
+        let mut world = World::new(2, 1, LOCAL, settling_each_and_all(&limit, &[key]));
+        // The first gateway is alone, and what it admits has not arrived when it has to forget it.
+        world.run(&Step::Break(0, 0, 0));
+        world.run(&Step::Reserve { gateway: 0, what: 0, cost: 3 });
+        world.connect(1, 0);
+        world.run(&Step::Ask { gateway: 1, what: 0, cost: 5 });
+        (0..3).for_each(|_| {
+            [Step::Send(1, 0), Step::Execute(1, 0), Step::Answer(1, 0)].iter().for_each(|step| world.run(step));
+        });
+        world.crowd_out(0);
+        world.settle_one(0, 0);
+        world.settle();
+        assert_eq!(counted(&mut world, kind, key), 5, "way to count {kind}");
+    }
+}
+
+#[test]
+fn what_was_counted_before_it_was_forgotten_is_given_back() {
+    let limit = limit(0, 20);
+    let key = key_on(0, 1, &limit);
+    let mut world = World::new(1, 1, LOCAL, settling_each_and_all(&limit, &[key]));
+    world.run(&Step::Reserve { gateway: 0, what: 0, cost: 3 });
+    world.settle();
+    world.run(&Step::Break(0, 0, 0));
+    world.crowd_out(0);
+    world.settle_one(0, 0);
+    world.settle();
+    assert_eq!(counted(&mut world, 0, key), 0);
+}
+
 proptest! {
     #[test]
     fn nobody_waits_for_ever_where_costs_are_known_later(

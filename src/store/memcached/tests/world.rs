@@ -11,7 +11,9 @@ use super::model::Model;
 use super::steps::Step;
 use crate::clock::Time;
 use crate::config::{self, OnError};
+use crate::fingerprint::Fingerprint;
 use crate::limit::Cell;
+use crate::store::memcached::cells::MOST;
 use crate::store::memcached::jobs::{Job, Settled};
 use crate::store::memcached::known::MOMENT;
 use crate::store::memcached::ledger::Ledger;
@@ -174,7 +176,7 @@ impl World {
                 let now = self.clock(gateway % gateways);
                 let cell = Cell::new(wish.limit.rates(), now);
                 let reservation = wish.limit.place_of(&cell, now, 0);
-                let settled = Settled { reservation, given: 0, more: cost };
+                let settled = Settled { reservation, cell: 0, given: 0, more: cost };
                 let asked = self.instant();
                 let mut job = Job::settling(wish, now, settled, 0);
                 job.asked = asked;
@@ -215,10 +217,10 @@ impl World {
         let mut open: Vec<_> = self.decided.iter_mut().filter(|decided| !decided.reserved.is_empty()).collect();
         let Some(which) = which.checked_rem(open.len()) else { return };
         let Decided { gateway, wishes, reserved, given, .. } = &mut *open[which];
-        for Reserved { reservation, place, .. } in reserved.drain(..) {
+        for Reserved { reservation, place, cell, .. } in reserved.drain(..) {
             *given = reservation.cost() - reservation.cost() * kept / 4;
             let wish = wishes.iter().find(|wish| wish.place == place).unwrap();
-            let settled = Settled { reservation, given: *given, more: 0 };
+            let settled = Settled { reservation, cell, given: *given, more: 0 };
             let gateway = &mut self.gateways[*gateway];
             let now = Time::from_micros(self.now.micros() - gateway.behind);
             let mut job = Job::settling(wish.clone(), now, settled, 0);
@@ -240,6 +242,18 @@ impl World {
         ledger.submit(job, deadline);
         waiting.push((receiver, wishes, self.now));
         self.collect(gateway);
+    }
+
+    /// Lets a gateway whose servers are away look at so many other keys that it forgets those that it knew.
+    pub(super) fn crowd_out(&mut self, gateway: usize) {
+        for number in 0..MOST + MOST / 16 {
+            let key = Fingerprint::of(&number.to_be_bytes());
+            let look = Wish { key, cost: 0, ..self.whats[0][0].clone() };
+            let mut job = Job::new([look].into_iter().collect(), self.now, None, 0);
+            job.asked = self.instant();
+            let deadline = job.asked + Duration::from_micros(TIMEOUT);
+            self.gateways[gateway].ledger.submit(job, deadline);
+        }
     }
 
     fn send(&mut self, gateway: usize, server: usize) {
