@@ -101,10 +101,18 @@ pub struct Kept {
     routes: Mutex<BTreeMap<String, Arc<RouteTally>>>,
     limits: Mutex<BTreeMap<String, Arc<LimitTally>>>,
     upstreams: Mutex<BTreeMap<String, Arc<UpstreamFailures>>>,
-    servers: Mutex<Vec<(String, u16)>>,
+    servers: Mutex<Servers>,
     echo: OnceLock<SocketAddr>,
     flights: Arc<Flights>,
     lines: Arc<Lines>,
+}
+
+/// The servers of upstreams, by host and port, with the ids under which their connections are pooled.
+#[derive(Debug, Default)]
+struct Servers {
+    ids: BTreeMap<(String, u16), usize>,
+    /// No id is given out twice: requests of an earlier snapshot may still use those of servers that are gone.
+    next: usize,
 }
 
 impl Kept {
@@ -130,7 +138,8 @@ impl Kept {
         let _ = self.echo.set(address);
     }
 
-    /// Forgets the tallies of routes, limits and upstreams that this configuration, which has taken over, does not have.
+    /// Forgets what this configuration, which has taken over, does not have: tallies of routes, limits and upstreams, and
+    /// servers.
     pub fn keep_only(&self, gateway: &Gateway) {
         let guards = || gateway.served.iter().flat_map(|route| &route.guards);
         let routes = gateway.served.iter().map(|route| &route.tally).chain([&gateway.unrouted]);
@@ -141,6 +150,7 @@ impl Kept {
         self.routes.lock().retain(|name, _| routes.contains(name.as_str()));
         self.limits.lock().retain(|name, _| limits.contains(name.as_str()));
         self.upstreams.lock().retain(|name, _| upstreams.contains(name.as_str()));
+        self.servers.lock().ids.retain(|_, id| gateway.keeps.has(*id));
     }
 
     /// All routes.
@@ -173,7 +183,7 @@ impl Kept {
         self.upstreams.lock().entry(name.to_owned()).or_insert_with(new).clone()
     }
 
-    /// The server at this address, under the same id as ever.
+    /// The server at this address, under the same id for as long as some configuration has it.
     fn server(&self, address: &Address) -> Server {
         let (host, port, authority) = match address {
             Address::Http { host, port, authority } => (host.clone(), *port, authority.clone()),
@@ -183,11 +193,11 @@ impl Kept {
                 (echo.ip().to_string(), echo.port(), echo.to_string())
             }
         };
-        let mut servers = self.servers.lock();
-        let id = servers.iter().position(|(known, at)| *known == host && *at == port).unwrap_or(servers.len());
-        if id == servers.len() {
-            servers.push((host.clone(), port));
-        }
+        let Servers { ids, next } = &mut *self.servers.lock();
+        let id = *ids.entry((host.clone(), port)).or_insert_with(|| {
+            *next += 1;
+            *next
+        });
         // A URL's authority is always a header value.
         let authority = HeaderValue::try_from(authority).unwrap_or(HeaderValue::from_static("upstream"));
         Server { id, host, port, authority }
@@ -282,5 +292,38 @@ fn action(action: &config::Action, upstreams: &[Arc<Upstream>]) -> Action {
             body: interned(body.as_bytes()),
             content_type: interned_value(content_type),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn servers_that_reloads_have_removed_are_forgotten() {
+        let kept = Kept::new(1);
+        let build = |port: u16| {
+            let text = format!(
+                "[upstreams.a]\nservers = [\"http://stays:80\", \"http://goes:{port}\"]\n\
+                 [[routes]]\npath = \"/*\"\nupstream = \"a\"\n"
+            );
+            let config = config::parse(text.as_bytes(), "test", Path::new("")).unwrap();
+            Gateway::build(&config, &kept)
+        };
+        let id = |host: &str, port| kept.servers.lock().ids.get(&(host.to_owned(), port)).copied();
+        kept.keep_only(&build(1));
+        let (stays, first) = (id("stays", 80), id("goes", 1));
+        for port in 2..1_000 {
+            let gateway = build(port);
+            // A request of the snapshot before still uses its servers.
+            assert!(id("goes", port - 1).is_some());
+            kept.keep_only(&gateway);
+            assert_eq!(kept.servers.lock().ids.len(), 2);
+            assert_eq!(id("stays", 80), stays, "its connections are kept");
+        }
+        kept.keep_only(&build(1));
+        assert!(id("goes", 1).is_some() && id("goes", 1) != first, "an id could still be in use");
     }
 }

@@ -4,8 +4,11 @@
 //! them. So a connection may be closed one look early, but is never used longer than it may be.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use foldhash::fast::RandomState;
 
 use super::link::Link;
 
@@ -29,8 +32,8 @@ pub struct Keep {
 /// How long the connections of each server are kept.
 #[derive(Debug, Default)]
 pub struct Keeps {
-    /// By the id of the server; `None` where no upstream has it any more.
-    servers: Vec<Option<Keep>>,
+    /// By the id of the server.
+    servers: HashMap<usize, Keep, RandomState>,
     look: Duration,
 }
 
@@ -38,16 +41,18 @@ impl Keeps {
     /// From the ids of servers and how long each upstream that has them keeps their connections. What one upstream would
     /// not use, another one may.
     pub fn new(used: impl IntoIterator<Item = (usize, Keep)>) -> Self {
-        let (mut servers, mut shortest): (Vec<Option<Keep>>, _) = (Vec::new(), Duration::MAX);
+        let (mut servers, mut shortest): (HashMap<_, Keep, _>, _) = (HashMap::default(), Duration::MAX);
         for (server, keep) in used {
-            if servers.len() <= server {
-                servers.resize(server + 1, None);
-            }
-            let known = servers[server].unwrap_or(keep);
-            servers[server] = Some(Keep { idle: known.idle.max(keep.idle), age: known.age.max(keep.age) });
+            let known = servers.entry(server).or_insert(keep);
+            *known = Keep { idle: known.idle.max(keep.idle), age: known.age.max(keep.age) };
             shortest = shortest.min(keep.idle).min(keep.age);
         }
         Self { servers, look: (shortest / LOOKS_PER_LIMIT).clamp(SHORTEST_LOOK, LONGEST_LOOK) }
+    }
+
+    /// Whether an upstream has the server with this id.
+    pub fn has(&self, server: usize) -> bool {
+        self.servers.contains_key(&server)
     }
 }
 
@@ -55,7 +60,7 @@ impl Keeps {
 #[derive(Debug)]
 pub struct Pools {
     #[expect(clippy::vec_box, reason = "a link moves with every request: better its address than its buffers")]
-    resting: RefCell<Vec<Vec<Box<Link>>>>,
+    resting: RefCell<HashMap<usize, Vec<Box<Link>>, RandomState>>,
     looked_at: Cell<Instant>,
     next_look: Cell<Instant>,
 }
@@ -71,7 +76,7 @@ impl Pools {
     /// A connection to this server that is still open and may be used.
     pub(super) fn take(&self, server: usize, keep: Keep) -> Option<Box<Link>> {
         let mut resting = self.resting.borrow_mut();
-        let links = resting.get_mut(server)?;
+        let links = resting.get_mut(&server)?;
         std::iter::from_fn(|| links.pop()).find(|link| self.is_kept(link, keep) && link.is_quiet())
     }
 
@@ -79,11 +84,9 @@ impl Pools {
     pub(super) fn put(&self, server: usize, mut link: Box<Link>) {
         link.rested_at = self.now();
         let mut resting = self.resting.borrow_mut();
-        if resting.len() <= server {
-            resting.resize_with(server + 1, Vec::new);
-        }
-        if resting[server].len() < MOST_RESTING {
-            resting[server].push(link);
+        let links = resting.entry(server).or_default();
+        if links.len() < MOST_RESTING {
+            links.push(link);
         }
     }
 
@@ -106,14 +109,12 @@ impl Pools {
             let now = Instant::now();
             self.looked_at.set(now);
             self.next_look.set(now + keeps.look);
-            for (server, links) in self.resting.borrow_mut().iter_mut().enumerate() {
-                let keep = keeps.servers.get(server).copied().flatten();
+            self.resting.borrow_mut().retain(|server, links| {
+                let keep = keeps.servers.get(server).copied();
                 links.retain(|link| keep.is_some_and(|keep| self.is_kept(link, keep)) && link.is_quiet());
-                if links.is_empty() {
-                    // Also of what they were kept in, after a burst or with their server.
-                    *links = Vec::new();
-                }
-            }
+                // Also of what they were kept in nothing stays, after a burst or with their server.
+                !links.is_empty()
+            });
             tokio::time::sleep(keeps.look).await;
         }
     }
@@ -163,11 +164,31 @@ mod tests {
         assert!(pools.take(0, Keep { idle: LONG, age: Duration::from_secs(1) }).is_none());
     }
 
+    #[tokio::test]
+    async fn nothing_stays_of_servers_that_no_upstream_has() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let pools = Pools::default();
+        let mut open = Vec::new();
+        for server in 0..50 {
+            pools.put(server, Link::connect("127.0.0.1", port, pools.now()).await.unwrap());
+            open.push(listener.accept().await.unwrap());
+        }
+        let keeps = Arc::new(Keeps::new([(7, KEEP)]));
+        let watch = pools.watch(|| keeps.clone());
+        // It looks at once, and then waits.
+        assert!(tokio::time::timeout(Duration::from_millis(1), watch).await.is_err());
+        assert_eq!(pools.resting.borrow().keys().collect::<Vec<_>>(), [&7]);
+        assert!(pools.take(7, KEEP).is_some());
+    }
+
     #[test]
     fn looks_are_as_frequent_as_the_shortest_limit_needs() {
         let keep = |idle, age| Keep { idle: Duration::from_millis(idle), age: Duration::from_millis(age) };
         let keeps = Keeps::new([(2, keep(60_000, 600_000)), (0, keep(800, 2_000)), (2, keep(90_000, 1_000))]);
-        assert_eq!(keeps.servers, [Some(keep(800, 2_000)), None, Some(keep(90_000, 600_000))]);
+        let of = |server| keeps.servers.get(&server).copied();
+        assert_eq!([0, 1, 2].map(of), [Some(keep(800, 2_000)), None, Some(keep(90_000, 600_000))]);
+        assert_eq!([0, 1, 2].map(|server| keeps.has(server)), [true, false, true]);
         assert_eq!(keeps.look, Duration::from_millis(100));
         assert_eq!(Keeps::new([(0, keep(1, 1))]).look, SHORTEST_LOOK);
         assert_eq!(Keeps::new([]).look, LONGEST_LOOK);
