@@ -202,23 +202,28 @@ fn threads_that_reload_at_different_moments_admit_no_more_together() {
     let (old, new) = (counted("a", &["500/h"], None), counted("a", &["500/h"], Some(&Strategy::Fixed)));
     let memory = Memory::new(100_000, usize::MAX);
     let count = std::sync::atomic::AtomicUsize::new(0);
-    let barrier = std::sync::Barrier::new(4);
+    let [begin, reloaded] = [(); 2].map(|()| std::sync::Barrier::new(2));
+    let ask_all = |limit, times| {
+        let passed = (0..times).filter(|_| admitted(&memory, &[ask(limit, key(1))], NOW)).count();
+        count.fetch_add(passed, std::sync::atomic::Ordering::Relaxed);
+    };
     std::thread::scope(|scope| {
-        for number in 0..4 {
-            let (memory, barrier, count, old, new) = (&memory, &barrier, &count, &old, &new);
-            scope.spawn(move || {
-                let ask_all =
-                    |limit, times| (0..times).filter(|_| admitted(memory, &[ask(limit, key(1))], NOW)).count();
-                let before = ask_all(old, 50);
-                barrier.wait();
-                if number == 0 {
-                    reload(memory, old, new, NOW);
-                }
-                // Two of them have been held, and know the old one only.
-                let after = ask_all(if number < 2 { new } else { old }, 300);
-                count.fetch_add(before + after, std::sync::atomic::Ordering::Relaxed);
-            });
-        }
+        // Two of them have been held, and know the old one only. The others learn of the new one by the reload.
+        (0..2).for_each(|_| drop(scope.spawn(|| ask_all(&old, 400))));
+        scope.spawn(|| {
+            ask_all(&old, 50);
+            begin.wait();
+            reload(&memory, &old, &new, NOW);
+            reloaded.wait();
+            ask_all(&new, 400);
+        });
+        scope.spawn(|| {
+            ask_all(&old, 50);
+            begin.wait();
+            reloaded.wait();
+            ask_all(&new, 400);
+        });
     });
-    assert!(count.into_inner() <= 500);
+    assert_eq!(count.into_inner(), 500);
+    assert_eq!(remaining(&memory, &new, NOW), 0);
 }
