@@ -44,6 +44,9 @@ use crate::reason::Reason;
 /// A pause after an accept that failed for want of file handles or memory, which the next one would too.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
 
+/// The least that the HTTP library may keep of what it reads, or has to write, at a time: its default. A head has to fit.
+const LEAST_BUFFER: usize = 408 << 10;
+
 /// A request as it came. It is large: who handles it borrows it.
 #[derive(Debug)]
 pub struct Arrival {
@@ -127,8 +130,10 @@ where
     let mut builder = http1::Builder::new();
     // Not `pipeline_flush`: between requests a recording relies on what was answered being out once it is flushed.
     // One write per response: the head and a small body go out together. What becomes of clients that send no more is
-    // decided by `poll_gone` and the register.
-    builder.max_header_size(limits.server().max_header_size).writev(false).half_close(true);
+    // decided by `stream::broken` and the register.
+    let max_header_size = limits.server().max_header_size;
+    builder.max_header_size(max_header_size).max_buf_size(max_header_size.max(LEAST_BUFFER));
+    builder.writev(false).half_close(true);
     let door = Door { builder: Rc::new(builder), connections: connections.clone(), limits, connected };
 
     let mut accepting = JoinSet::new();

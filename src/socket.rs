@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
-use tokio::io::Interest;
+use tokio::io::{Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 /// A connection on which nothing comes is asked about after this time, then this often and so many times: a peer that
@@ -44,14 +44,30 @@ pub fn poll_receive(
     room: &mut [MaybeUninit<u8>],
     mut take: impl FnMut(&[u8]),
 ) -> Poll<io::Result<usize>> {
+    poll_receiving(stream, cx, room.len(), || {
+        let ((bytes, _), length) = recv(stream, &mut *room, RecvFlags::empty())?;
+        take(bytes);
+        Ok(length)
+    })
+}
+
+/// Receives straight into `buf`, like [`poll_receive`].
+pub fn poll_receive_into(stream: &TcpStream, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
+    poll_receiving(stream, cx, buf.remaining(), || stream.try_read_buf(buf))
+}
+
+fn poll_receiving(
+    stream: &TcpStream,
+    cx: &mut Context<'_>,
+    room: usize,
+    mut receive: impl FnMut() -> io::Result<usize>,
+) -> Poll<io::Result<usize>> {
     loop {
         let mut received = None;
         let tried = stream.try_io(Interest::READABLE, || {
-            let ((bytes, _), length) = recv(stream, &mut *room, RecvFlags::empty())?;
-            take(bytes);
-            received = Some(length);
+            let length = *received.insert(receive()?);
             // Less than there is room for was all. Then the next to ask is to wait rather than to call for nothing.
-            if length > 0 && length < room.len() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            if length > 0 && length < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
         match (received, tried) {
             (Some(length), _) => return Poll::Ready(Ok(length)),

@@ -53,13 +53,13 @@ pub(super) async fn serve<C, H>(
         // Called where it is awaited: what it returns is large, and moved it would be copied.
         async move {
             let response = handler.handle(&mut arrival).await.map(|body| {
-                busy.may_repeat(arrival.may_repeat);
+                busy.answer(arrival.may_repeat);
                 Tracked::new(body, room, busy)
             });
             Ok::<_, std::convert::Infallible>(response)
         }
     });
-    let stream = Rc::new(RefCell::new(stream));
+    let stream = Rc::new(stream);
     let watched = Noting::wrap(stream.clone(), slot.clone(), asked.clone());
     {
         let mut connection = pin!(door.builder.serve_connection(watched, service));
@@ -67,7 +67,8 @@ pub(super) async fn serve<C, H>(
         match until_ended(connection.as_mut(), &stream, &slot).await {
             Ended::Closed | Ended::Cut(Cause::Idle | Cause::Gone) => {}
             Ended::Cut(Cause::SlowHead) => {
-                refuse(&*asked, &stream, &slot, (StatusCode::REQUEST_TIMEOUT, Reason::HeaderTimeout));
+                let why = (StatusCode::REQUEST_TIMEOUT, Reason::HeaderTimeout);
+                refuse(&*asked, &stream, &slot, why, false);
             }
             Ended::Cut(Cause::NotReading) => {
                 door.limits.stalled();
@@ -77,7 +78,7 @@ pub(super) async fn serve<C, H>(
                 }
             }
             Ended::Failed(error) => match refusal(&error) {
-                Some(why) => refuse(&*asked, &stream, &slot, why),
+                Some(why) => refuse(&*asked, &stream, &slot, why, slot.is_answered()),
                 None => tracing::debug!(%error, %peer, "connection failed"),
             },
         }
@@ -85,7 +86,7 @@ pub(super) async fn serve<C, H>(
     if let Some(stream) = Rc::into_inner(stream)
         && !slot.is_unsent()
     {
-        linger(stream.into_inner(), slot.is_in_body()).await;
+        linger(stream, slot.is_in_body()).await;
     }
     drop(leaving);
 }
@@ -114,6 +115,7 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let mut told = false;
+    let mut broken = pin!(stream::broken(stream, slot));
     poll_fn(|cx| {
         loop {
             let last = match slot.poll_end(cx) {
@@ -128,7 +130,7 @@ where
                 return Poll::Ready(Ended::Closed);
             }
             let polled = connection.as_mut().poll(cx);
-            if polled.is_pending() && stream::poll_gone(stream, slot, cx).is_ready() {
+            if polled.is_pending() && slot.is_under_way() && broken.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Ended::Cut(Cause::Gone));
             }
             // The last request may have begun just now, or be over already.
@@ -153,12 +155,18 @@ fn refusal(error: &hyper::Error) -> Option<(StatusCode, Reason)> {
     }
 }
 
-/// Has something accounted for that never became a request, and answers it if that has not been done.
-fn refuse<H: Handler>(handler: &H, stream: &Shared, slot: &Slot, (status, reason): (StatusCode, Reason)) {
+/// Has something accounted for that never became a request, and answers it unless that has been done.
+fn refuse<H: Handler>(
+    handler: &H,
+    stream: &TcpStream,
+    slot: &Slot,
+    (status, reason): (StatusCode, Reason),
+    is_answered: bool,
+) {
     let answer = handler.refused(&Refusal { status, reason, took: slot.age() });
-    if !slot.is_answered() && !slot.is_unsent() {
+    if !is_answered && !slot.is_unsent() {
         // What the system does not take at once, of so little, a client would not read either.
-        let _ = stream.borrow().try_write(&answer);
+        let _ = stream.try_write(&answer);
     }
 }
 

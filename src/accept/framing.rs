@@ -54,6 +54,11 @@ impl Follower {
         matches!(self.state, State::Body(_) | State::ChunkSize | State::ChunkData(_) | State::Trailers)
     }
 
+    /// Whether a head has begun to come, and not ended.
+    pub(super) fn is_in_head(&self) -> bool {
+        self.state == State::Head && !self.is_between()
+    }
+
     /// Follows the bytes that came next. Tells whether they are one request, the whole of it and nothing else.
     pub(super) fn follow(&mut self, bytes: &[u8]) -> bool {
         let (begins, heads) = (self.is_between(), self.heads);

@@ -57,13 +57,16 @@ pub(super) struct Slot {
     ambiguous: Cell<bool>,
     /// Whether more of a body is to come.
     in_body: Cell<bool>,
-    /// Whether bytes wait that nobody has read: then the end cannot be seen behind them.
-    unread: Cell<bool>,
+    /// Whether the bytes that came last end in the middle of a head.
+    in_head: Cell<bool>,
     /// Since when the client has yet to take what is to be sent.
     unsent: Cell<Option<Coarse>>,
-    /// Whether anything has gone out since the last request began to come, or was handed on.
+    /// Whether an answer was handed to the library that is not all sent.
+    answering: Cell<bool>,
+    /// Whether any of an answer has gone out since the last request began to come, or was handed on.
     answered: Cell<bool>,
-    /// When it was seen that the client sends no more, or when the request began that came before.
+    /// When it was seen that the client sends no more, or when the request began that came before, or when the last of
+    /// its bytes were read.
     closed_at: Cell<Option<Coarse>>,
     /// Whether the bytes of the request are kept.
     kept: Cell<bool>,
@@ -108,8 +111,9 @@ impl Slot {
             end: Cell::new(None),
             ambiguous: Cell::new(false),
             in_body: Cell::new(false),
-            unread: Cell::new(false),
+            in_head: Cell::new(false),
             unsent: Cell::new(None),
+            answering: Cell::new(false),
             answered: Cell::new(false),
             closed_at: Cell::new(None),
             kept: Cell::new(false),
@@ -136,16 +140,12 @@ impl Slot {
         let cause = match self.phase.get() {
             _ if unsent.is_some_and(|since| over(since, patience.body)) => Cause::NotReading,
             Phase::Fresh if over(self.since.get(), patience.header) => Cause::Idle,
-            Phase::Head if over(self.since.get(), patience.header) => Cause::SlowHead,
+            Phase::Head if unsent.is_none() && over(self.since.get(), patience.header) => Cause::SlowHead,
             Phase::Idle if unsent.is_none() && over(self.since.get(), patience.idle) => Cause::Idle,
             Phase::Busy => {
-                let Some(since) = self.closed_at.get() else { return };
-                // Once its answer has begun the client gets all of it, unless its connection turns out to be gone.
-                if self.answered.get() {
-                    self.wake();
-                    return;
-                }
-                if !over(since, patience.half_closed) {
+                // Once its answer has begun the client gets all of it, unless its connection turns out to be broken.
+                let waits_since = self.closed_at.get().filter(|_| !self.answered.get());
+                if !waits_since.is_some_and(|since| over(since, patience.half_closed)) {
                     return;
                 }
                 Cause::Gone
@@ -165,7 +165,11 @@ impl Slot {
         self.ambiguous.set(follower.is_ambiguous());
         self.in_body.set(follower.is_in_body());
         self.kept.set(kept);
-        self.unread.set(false);
+        self.in_head.set(follower.is_in_head());
+        if self.is_half_closed() {
+            // It was closed behind them.
+            self.half_closed();
+        }
         if matches!(self.phase.get(), Phase::Fresh | Phase::Idle) {
             self.enter(Phase::Head);
             self.answered.set(false);
@@ -177,7 +181,7 @@ impl Slot {
         self.in_body.get()
     }
 
-    /// Whether anything has gone out since the last request began to come.
+    /// Whether any of an answer has gone out since the last request began to come.
     pub(super) fn is_answered(&self) -> bool {
         self.answered.get()
     }
@@ -205,11 +209,31 @@ impl Slot {
             return;
         }
         self.unsent.set(None);
-        self.answered.set(true);
-        // The last of a response is on its way after its request is over: that is not idle time.
-        if self.phase.get() == Phase::Idle {
-            self.enter(Phase::Idle);
+        // Otherwise it was an interim response.
+        self.answered.set(self.answered.get() || self.answering.get());
+        // The last of a response is on its way after its request is over: that is no time of the next one.
+        match self.phase.get() {
+            Phase::Idle => self.enter(Phase::Idle),
+            Phase::Head if self.answering.get() => self.enter(Phase::Head),
+            _ => {}
         }
+    }
+
+    /// All that the library has written is out.
+    pub(super) fn flushed(&self) {
+        if self.phase.get() != Phase::Busy {
+            self.answering.set(false);
+        }
+    }
+
+    /// Whether nobody has handed the library anything to be sent.
+    pub(super) fn is_unasked(&self) -> bool {
+        self.phase.get() != Phase::Busy && !self.answering.get()
+    }
+
+    /// Nothing has gone out of the answer to what is no request.
+    pub(super) fn unanswered(&self) {
+        self.answered.set(false);
     }
 
     /// Whether the client has yet to take what is to be sent.
@@ -222,9 +246,9 @@ impl Slot {
         self.is_unsent() || matches!(self.phase.get(), Phase::Head | Phase::Busy)
     }
 
-    /// Whether it would be seen if the client went away now, which matters while a request is under way.
-    pub(super) fn is_watched(&self) -> bool {
-        self.phase.get() == Phase::Busy && !self.unread.get()
+    /// Whether a request is under way.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.phase.get() == Phase::Busy
     }
 
     /// The client sends no more; whether it still takes an answer is not known.
@@ -237,14 +261,10 @@ impl Slot {
         self.closed_at.get().is_some()
     }
 
-    /// Bytes have come that nobody reads yet.
-    pub(super) fn unread(&self) {
-        self.unread.set(true);
-    }
-
     /// A request has begun; it is over when what is returned is dropped.
     pub(super) fn begin(self: &Rc<Self>) -> Busy {
         self.enter(Phase::Busy);
+        self.answering.set(false);
         self.answered.set(false);
         if self.is_half_closed() {
             // It came with an earlier one. Each has its time.
@@ -289,8 +309,9 @@ impl Slot {
 pub(super) struct Busy(Rc<Slot>);
 
 impl Busy {
-    /// Its answer might be given again, or not.
-    pub(super) fn may_repeat(&self, may_repeat: bool) {
+    /// Its answer goes to the library. The same might be given again, or not.
+    pub(super) fn answer(&self, may_repeat: bool) {
+        self.0.answering.set(true);
         self.0.may_repeat.set(may_repeat);
     }
 }
@@ -298,8 +319,10 @@ impl Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         let slot = &self.0;
-        slot.enter(Phase::Idle);
-        if slot.register.is_wanted() {
+        // A part of the next head may have come with it.
+        let next = if slot.in_head.get() { Phase::Head } else { Phase::Idle };
+        slot.enter(next);
+        if next == Phase::Idle && slot.register.is_wanted() {
             slot.end(End::AfterRequest);
         }
     }

@@ -1,7 +1,6 @@
 //! A client's stream that tells its slot when bytes come, and when they could be read in two ways. A request that comes
 //! again byte for byte, to be answered as before, is answered here.
 
-use std::cell::RefCell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
@@ -10,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use hyper_util::rt::TokioIo;
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
 
 use super::Handler;
@@ -18,7 +17,7 @@ use super::framing::Follower;
 use super::recording::Recording;
 use super::slot::Slot;
 use crate::clock;
-use crate::socket::{poll_receive, poll_send};
+use crate::socket::{poll_receive, poll_receive_into, poll_send};
 
 /// Room for the head of a request and a small body, as much as the HTTP library begins with.
 const HEAD_ROOM: usize = 8 * 1024;
@@ -27,7 +26,7 @@ const HEAD_ROOM: usize = 8 * 1024;
 pub(super) type Watched<H> = TokioIo<Noting<H>>;
 
 /// A stream that the HTTP library uses and its connection's task watches.
-pub(super) type Shared = Rc<RefCell<TcpStream>>;
+pub(super) type Shared = Rc<TcpStream>;
 
 /// The stream as tokio sees it.
 pub(super) struct Noting<H> {
@@ -58,7 +57,7 @@ impl<H: Handler> Noting<H> {
         let room = &mut room[..buf.remaining().min(HEAD_ROOM)];
         loop {
             let (mut again, recording) = (false, &self.recording);
-            ready!(poll_receive(&self.stream.borrow(), cx, room, |bytes| {
+            ready!(poll_receive(&self.stream, cx, room, |bytes| {
                 again = recording.is_again(bytes);
                 if !again {
                     buf.put_slice(bytes);
@@ -83,7 +82,7 @@ impl<H: Handler> Noting<H> {
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.rest > 0 {
             let answer = self.recording.answer();
-            let sent = poll_send(&self.stream.borrow(), cx, &answer[answer.len() - self.rest..]);
+            let sent = poll_send(&self.stream, cx, &answer[answer.len() - self.rest..]);
             self.slot.sent(sent.is_ready());
             self.rest -= ready!(sent)?;
         }
@@ -91,36 +90,22 @@ impl<H: Handler> Noting<H> {
     }
 }
 
-/// Whether the client has gone away while its request is under way. Makes no system call while nothing has come.
+/// Is over when the client's connection has broken. If the client ends its side before that, notes it in the slot.
 ///
-/// The HTTP library would look by reading ahead, for which it takes a new buffer with every request.
-pub(super) fn poll_gone(stream: &Shared, slot: &Slot, cx: &mut Context<'_>) -> Poll<()> {
-    if !slot.is_watched() {
-        return Poll::Pending;
-    }
-    if slot.is_half_closed() {
-        // The end can be read from now on, so there is nothing to wait for; the register has this asked now and then.
-        let failed = !matches!(stream.borrow().take_error(), Ok(None));
-        return if failed { Poll::Ready(()) } else { Poll::Pending };
-    }
-    let mut byte = [0];
-    match ready!(stream.borrow().poll_peek(cx, &mut ReadBuf::new(&mut byte))) {
-        Ok(0) => {
-            slot.half_closed();
-            Poll::Pending
-        }
-        Ok(_) => {
-            slot.unread();
-            Poll::Pending
-        }
-        Err(_) => Poll::Ready(()),
+/// The runtime knows both from the events that it waits for anyhow, also while bytes lie in front that nobody reads. Of
+/// what `PRIORITY` stands for, the end of what the client sends can happen; for urgent data no stream is registered.
+pub(super) async fn broken(stream: &TcpStream, slot: &Slot) {
+    let is_broken = |ready: io::Result<Ready>| ready.map_or(true, Ready::is_error);
+    if !is_broken(stream.ready(Interest::PRIORITY | Interest::ERROR).await) {
+        slot.half_closed();
+        let _ = stream.ready(Interest::ERROR).await;
     }
 }
 
 /// Whether the client has sent bytes that nobody has read. Asks the system, which of a new connection knows before
 /// we are told.
 pub(super) fn has_more(stream: &Shared) -> bool {
-    SockRef::from(&*stream.borrow()).peek(&mut [MaybeUninit::uninit()]).is_ok_and(|bytes| bytes > 0)
+    SockRef::from(&**stream).peek(&mut [MaybeUninit::uninit()]).is_ok_and(|bytes| bytes > 0)
 }
 
 impl<H: Handler> AsyncRead for Noting<H> {
@@ -131,7 +116,7 @@ impl<H: Handler> AsyncRead for Noting<H> {
         let in_body = this.follower.is_in_body();
         if in_body {
             // Much may come, and goes straight to where it is wanted.
-            ready!(Pin::new(&mut *this.stream.borrow_mut()).poll_read(cx, buf))?;
+            ready!(poll_receive_into(&this.stream, cx, buf))?;
         } else {
             ready!(this.poll_head(cx, buf))?;
         }
@@ -158,7 +143,12 @@ impl<H: Handler> AsyncWrite for Noting<H> {
         let this = self.get_mut();
         // The library answers what it has read, and it reads nothing before the rest is out.
         debug_assert_eq!(this.rest, 0, "two answers at once");
-        let written = poll_send(&this.stream.borrow(), cx, bytes);
+        if this.slot.is_unasked() {
+            // An answer of the library's own to what is no request. The connection's task gives a better one.
+            this.slot.unanswered();
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let written = poll_send(&this.stream, cx, bytes);
         let length = if let Poll::Ready(Ok(length)) = written { length } else { 0 };
         this.recording.sent(&bytes[..length]);
         this.slot.sent(written.is_ready());
@@ -168,17 +158,17 @@ impl<H: Handler> AsyncWrite for Noting<H> {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(this.poll_rest(cx))?;
-        ready!(Pin::new(&mut *this.stream.borrow_mut()).poll_flush(cx))?;
         // The library flushes when it has written all that there is. It may have read the next request before: where it
         // has drained a body after the answer.
+        this.slot.flushed();
         if let Some(may_repeat) = this.slot.may_repeat() {
             this.recording.answered(may_repeat);
         }
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The library has flushed before.
-        Pin::new(&mut *self.stream.borrow_mut()).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The connection's task closes it, and may have something to say before.
+        Poll::Ready(Ok(()))
     }
 }

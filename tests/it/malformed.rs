@@ -65,7 +65,9 @@ fn what_is_refused_is_refused_however_it_arrives() {
                 let _ = client.wire.write(piece);
             }
             let text = String::from_utf8_lossy(&client.closed()).into_owned();
-            let answers: Vec<_> = text.match_indices("HTTP/1.1 ").map(|(at, _)| &text[at + 9..at + 12]).collect();
+            let statuses = text.match_indices("HTTP/1.1 ").map(|(at, _)| &text[at + 9..at + 12]);
+            // Problem documents speak of HTTP, too.
+            let answers: Vec<_> = statuses.filter(|status| status.parse::<u16>().is_ok()).collect();
             // What comes in one piece with it may be refused with it.
             let expected = [&["200", "400"][..], &["400"]];
             assert!(

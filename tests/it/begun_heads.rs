@@ -1,0 +1,67 @@
+//! Heads that begin to come behind a whole request: they have the time that every head has.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::harness::{Gateway, Upstream, alone, reply};
+
+const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+const BEGUN: &str = "GET / HTTP/1.1\r\nX-Begun: ";
+const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
+const TIMES: &str = "header_timeout = \"500ms\"\nidle_timeout = \"1h\"\n";
+
+#[test]
+fn a_head_that_begins_behind_a_request_has_to_come_in_time() {
+    let _alone = alone();
+    let gateway = Gateway::with_server(TIMES, FIXED);
+    for begun in ["G", BEGUN] {
+        let mut client = gateway.client();
+        let start = Instant::now();
+        client.send(format!("{ASK}{begun}"));
+        assert_eq!(client.response(false).status, 200);
+        client.response(false).expect_problem(408);
+        assert!(client.closed().is_empty());
+        let waited = start.elapsed();
+        assert!((Duration::from_millis(400)..Duration::from_secs(4)).contains(&waited), "{waited:?} for {begun:?}");
+    }
+    gateway.wait_log("the heads", |line| line["message"] == "request" && line["reason"] == "header_timeout");
+}
+
+#[test]
+fn bytes_that_drip_in_do_not_prolong_it() {
+    let _alone = alone();
+    let gateway = Gateway::with_server(TIMES, FIXED);
+    let mut client = gateway.client();
+    client.send(format!("{ASK}{BEGUN}"));
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(3) && client.wire.write(b"x").is_ok() {
+        sleep(Duration::from_millis(20));
+    }
+    assert!(start.elapsed() < Duration::from_secs(3), "it goes on for ever");
+}
+
+#[test]
+fn the_time_of_a_head_begins_when_the_answer_before_it_is_out() {
+    let _alone = alone();
+    let up = Upstream::start(|_| {
+        sleep(Duration::from_millis(1500));
+        reply(200, "late")
+    });
+    let gateway = Gateway::with_server(TIMES, &up.everything());
+    let mut client = gateway.client();
+    client.send(format!("{ASK}{BEGUN}"));
+    assert_eq!(client.response(false).text(), "late");
+    client.send("x\r\nHost: a\r\n\r\n");
+    assert_eq!(client.response(false).text(), "late");
+}
+
+#[test]
+fn lines_without_a_request_are_none() {
+    let _alone = alone();
+    let gateway = Gateway::with_server(TIMES, FIXED);
+    let mut client = gateway.client();
+    client.send(format!("{ASK}\r\n"));
+    assert_eq!(client.response(false).status, 200);
+    sleep(Duration::from_millis(1200));
+    assert_eq!(client.get("/").status, 200);
+}

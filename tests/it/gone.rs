@@ -1,0 +1,173 @@
+//! Clients that go away while bytes lie behind their request that nobody reads yet: these must not hide it.
+
+use std::net::Shutdown;
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+
+use crate::harness::{Client, Framing, Gateway, Upstream, alone, reply, until};
+
+const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// When a client that has closed its side counts as gone, with room for a busy machine.
+const CLOSED: Range<Duration> = Duration::from_millis(950)..Duration::from_secs(5);
+/// When one whose connection was reset does.
+const RESET: Range<Duration> = Duration::ZERO..Duration::from_secs(1);
+
+/// An upstream that never answers, and tells when a connection has ended on which it was asked something.
+fn silent() -> (Upstream, Receiver<Instant>) {
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
+    let up = Upstream::raw(move |mut wire, _| {
+        let _ = wire.head();
+        wire.rest();
+        let _ = tell.lock().unwrap().send(Instant::now());
+    });
+    (up, told)
+}
+
+/// A client whose request waits for the upstream, and who then sends this too.
+fn waiting(gateway: &Gateway, up: &Upstream, request: &str, behind: &str) -> Client {
+    let before = up.connections();
+    let mut client = gateway.client();
+    client.send(request);
+    up.wait_connections(before + 1);
+    client.send(behind);
+    // The gateway learns of these bytes and of what comes next in two steps.
+    sleep(Duration::from_millis(50));
+    client
+}
+
+fn reset(client: Client) {
+    SockRef::from(client.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(client);
+}
+
+/// Has clients with such bytes behind their request go away, and checks when their upstream is free.
+#[track_caller]
+fn leaves(go: fn(Client), within: &Range<Duration>) {
+    let (up, ended) = silent();
+    let gateway = Gateway::start(&up.everything());
+    for behind in ["", "G", &ASK.repeat(3), &"x".repeat(100_000)] {
+        let client = waiting(&gateway, &up, ASK, behind);
+        let gone = Instant::now();
+        go(client);
+        let end = ended.recv_timeout(Duration::from_secs(10)).expect("the upstream is held for nobody");
+        assert!(within.contains(&(end - gone)), "{:?} with {} bytes behind the request", end - gone, behind.len());
+    }
+}
+
+#[test]
+fn a_client_that_closes_is_noticed_behind_bytes_that_nobody_reads() {
+    let _alone = alone();
+    leaves(drop, &CLOSED);
+}
+
+#[test]
+fn a_client_that_resets_is_noticed_at_once_behind_bytes_that_nobody_reads() {
+    let _alone = alone();
+    leaves(reset, &RESET);
+}
+
+#[test]
+fn a_reset_after_the_end_is_noticed_at_once() {
+    let _alone = alone();
+    let go = |client: Client| {
+        client.wire.stream().shutdown(Shutdown::Write).unwrap();
+        sleep(Duration::from_millis(50));
+        reset(client);
+    };
+    leaves(go, &RESET);
+}
+
+#[test]
+fn its_places_are_free_again() {
+    let _alone = alone();
+    let (up, _) = silent();
+    let limit = "[limits.l]\nkey = \"global\"\nmax_in_flight = 1\n";
+    let routes = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\nlimits = [\"l\"]\n\
+                  [[routes]]\npath = \"/own\"\nrespond = { status = 200 }\nlimits = [\"l\"]\n";
+    let gateway = Gateway::with_server("max_connections = 2", &format!("{limit}{}{routes}", up.section()));
+    let mut second = gateway.client();
+    assert_eq!(second.get("/own").status, 200);
+    let first = waiting(&gateway, &up, ASK, "G");
+    assert_eq!(second.get("/own").status, 429, "its place is taken");
+    drop(first);
+    until("its place is free", Duration::from_secs(5), || second.get("/own").status == 200);
+    assert_eq!(gateway.metric("gateway_connections"), Some(1.0));
+}
+
+#[test]
+fn a_body_that_waits_to_be_read_does_not_hide_it_either() {
+    let _alone = alone();
+    let limit = "[limits.l]\nkey = \"global\"\nrates = [\"1/m\"]\non_limit = \"delay\"\nmax_delay = \"5m\"\n";
+    let (up, _) = silent();
+    let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\nlimits = [\"l\"]\n";
+    let gateway = Gateway::start(&format!("{limit}{}{route}", up.section()));
+    let mut first = gateway.client();
+    first.send(ASK);
+    up.wait_connections(1);
+    let mut held = gateway.client();
+    held.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n{}", "x".repeat(100_000)));
+    until("it is held", Duration::from_secs(5), || gateway.metric("gateway_requests_held") == Some(1.0));
+    drop(held);
+    until("it is not held any more", Duration::from_secs(5), || gateway.metric("gateway_requests_held") == Some(0.0));
+}
+
+#[test]
+fn to_be_told_to_continue_is_not_the_beginning_of_an_answer() {
+    let _alone = alone();
+    let (up, ended) = silent();
+    let gateway = Gateway::start(&up.everything());
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
+    assert_eq!(client.try_head().unwrap().0.status, 100);
+    client.send("ab");
+    up.wait_connections(1);
+    let gone = Instant::now();
+    drop(client);
+    let end = ended.recv_timeout(Duration::from_secs(10)).expect("the upstream is held for nobody");
+    assert!(CLOSED.contains(&(end - gone)), "{:?}", end - gone);
+}
+
+#[test]
+fn a_body_that_its_upstream_takes_slowly_is_taken_to_its_end() {
+    const LENGTH: usize = 8 << 20;
+    let _alone = alone();
+    let taken = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&taken);
+    let up = Upstream::raw(move |mut wire, _| {
+        let Ok(Some((_, headers))) = wire.head() else { return };
+        let framing = headers.framing(Framing::Length(0)).unwrap();
+        let mut take = |piece: &[u8]| {
+            *count.lock().unwrap() += piece.len();
+            sleep(Duration::from_nanos(300 * piece.len() as u64));
+        };
+        if wire.body(framing, &mut take).is_ok() {
+            let _ = wire.write(&reply(200, "all of it"));
+        }
+    });
+    let gateway = Gateway::start(&up.everything());
+    let mut client = gateway.client();
+    client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n"));
+    client.send(vec![b'x'; LENGTH]);
+    client.wire.stream().shutdown(Shutdown::Write).unwrap();
+    assert_eq!(client.response(false).text(), "all of it");
+    assert_eq!(*taken.lock().unwrap(), LENGTH);
+}
+
+#[test]
+fn requests_that_wait_behind_the_first_are_answered_to_a_client_that_stays() {
+    let up = Upstream::start(|request| {
+        sleep(Duration::from_millis(100));
+        reply(200, &request.target)
+    });
+    let gateway = Gateway::start(&up.everything());
+    let mut client = waiting(&gateway, &up, "GET /1 HTTP/1.1\r\nHost: a\r\n\r\n", "GET /2 HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!([client.response(false).text(), client.response(false).text()], ["/1", "/2"]);
+    assert_eq!(client.get("/3").text(), "/3");
+}
