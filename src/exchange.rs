@@ -300,6 +300,7 @@ impl Hop<'_> {
                 trusted: self.client.via_trusted,
                 authority: (!preserve_host).then_some(&server.authority),
             },
+            counted: &self.route.single,
             body_timeout: self.gateway.body_timeout,
             max_body_size: self.route.max_body_size,
         };

@@ -17,6 +17,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -30,6 +31,7 @@ pub use request::Origin;
 pub use response::BadHead;
 
 use crate::config;
+use crate::identify::ambiguity::SingleSources;
 use crate::reason::Reason;
 use link::Link;
 use response::Head;
@@ -94,6 +96,8 @@ pub enum Failure {
     BodyTimeout(Duration),
     /// The client's body is larger than it may be.
     TooLarge,
+    /// The client's Connection header names too many headers.
+    TooManyNamed,
 }
 
 impl Failure {
@@ -108,6 +112,7 @@ impl Failure {
             Self::Client(_) => Reason::BadBody,
             Self::BodyTimeout(_) => Reason::BodyTimeout,
             Self::TooLarge => Reason::MaxBodySize,
+            Self::TooManyNamed => Reason::BadHead,
         }
     }
 
@@ -116,7 +121,7 @@ impl Failure {
         match self {
             Self::Connect(_) | Self::Closed(_) | Self::Bad(_) => StatusCode::BAD_GATEWAY,
             Self::ConnectTimeout(_) | Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
-            Self::Client(_) => StatusCode::BAD_REQUEST,
+            Self::Client(_) | Self::TooManyNamed => StatusCode::BAD_REQUEST,
             Self::BodyTimeout(_) => StatusCode::REQUEST_TIMEOUT,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         }
@@ -133,6 +138,7 @@ impl Failure {
             Self::Client(_) => "The body of the request is not valid.",
             Self::BodyTimeout(_) => "The body of the request did not come on in time.",
             Self::TooLarge => "The body of the request is too large.",
+            Self::TooManyNamed => "The Connection header names more than 100 headers.",
         }
     }
 }
@@ -148,6 +154,7 @@ impl fmt::Display for Failure {
             Self::Client(error) => write!(f, "the client broke off: {error}"),
             Self::BodyTimeout(limit) => write!(f, "the request's body did not come on for {limit:?}"),
             Self::TooLarge => f.write_str("the request's body is too large"),
+            Self::TooManyNamed => f.write_str("the request names more than 100 headers in Connection"),
         }
     }
 }
@@ -191,7 +198,10 @@ impl Upstream {
         outbound: &mut Outbound<'_>,
         body: Option<Incoming>,
     ) -> Result<Response<UpstreamBody>, Failure> {
-        let mut upload = Upload::new(body, &outbound.headers, outbound.max_body_size);
+        if request::names_too_many(&outbound.headers) {
+            return Err(Failure::TooManyNamed);
+        }
+        let mut upload = Upload::new(body, outbound);
         // RFC 9110, section 9.2.2: what may be sent twice. A body would be gone.
         let is_replayable = outbound.method.is_idempotent() && upload.is_empty();
         if let Some(mut link) = pools.take(server.id, self.keep) {
@@ -242,6 +252,8 @@ pub struct Outbound<'a> {
     pub headers: HeaderMap,
     /// Where the request came from.
     pub origin: Origin<'a>,
+    /// What limits decide by, which no trailer may give once more.
+    pub counted: &'a Arc<SingleSources>,
     /// The longest that the client may go without sending more of its body.
     pub body_timeout: Duration,
     /// The most bytes that its body may have.

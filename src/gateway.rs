@@ -58,7 +58,7 @@ pub struct Served {
     /// What happened on it.
     pub tally: Arc<RouteTally>,
     /// What its requests may give once only, since its limits decide by it.
-    pub single: SingleSources,
+    pub single: Arc<SingleSources>,
     /// What limits it.
     pub guards: Vec<Guard>,
     /// What its limits tell.
@@ -232,7 +232,7 @@ impl Gateway {
             let told = guarded().zip(&guards).map(|((limit, _), guard)| (limit, guard.terms.profiles()));
             Served {
                 tally: kept.route(&route::label(route)),
-                single: SingleSources::new(guarded().map(|(limit, _)| limit)),
+                single: Arc::new(SingleSources::new(guarded().map(|(limit, _)| limit))),
                 report: Arc::new(Report::new(told)),
                 guards,
                 ignore_case: route.ignore_case,

@@ -111,10 +111,36 @@ pub(super) fn fate(name: &HeaderName, trusted: bool) -> Fate {
     }
 }
 
-/// Whether a client's trailer goes on. Some upstreams take trailers for headers (RFC 9110, section 6.5.1): nothing is
-/// said there that a header must not say.
+/// What else never is a trailer, since it has to be known before the content: authentication, request modifiers and
+/// conditions, and what the content is (RFC 9110, section 6.5.1). The gateway writes Via itself.
+const BEFORE_CONTENT: &[&str] = &[
+    "authorization",
+    "proxy-authorization",
+    "cookie",
+    "cache-control",
+    "pragma",
+    "max-forwards",
+    "range",
+    "if-match",
+    "if-none-match",
+    "if-modified-since",
+    "if-unmodified-since",
+    "if-range",
+    "content-type",
+    "content-encoding",
+    "content-language",
+    "content-location",
+    "content-range",
+    "trailer",
+    "via",
+];
+
+/// Whether a client's trailer may go on. Some upstreams take trailers for headers: nothing is said there that a header
+/// must not say, or must say in time.
 pub(super) fn may_trail(name: &HeaderName) -> bool {
-    listed(name.as_str()).is_none()
+    let name = name.as_str();
+    let is_before_content = BEFORE_CONTENT.iter().any(|other| other.len() == name.len() && reads_as(name, other));
+    listed(name).is_none() && !is_before_content
 }
 
 /// The listed header that upstreams may take this one for.
@@ -212,7 +238,19 @@ mod tests {
             "!",
             "0",
         ] {
-            assert_eq!((of(name, false), may_trail(&name.parse().unwrap())), (Fate::Pass, true), "{name}");
+            assert_eq!(of(name, false), Fate::Pass, "{name}");
+        }
+    }
+
+    #[test]
+    fn trailers_are_what_may_come_after_the_content() {
+        let may = |name: &str| may_trail(&name.parse().unwrap());
+        for name in ["Authorization", "Cookie", "If-None-Match", "Content-Type", "Trailer", "Via", "Host", "X-Real-IP"]
+        {
+            assert!(!may(name) && !may(&name.replace('-', "_")), "{name}");
+        }
+        for name in ["x-sum", "digest", "content-digest", "server-timing", "etag", "x-api-key", "grpc-status"] {
+            assert!(may(name), "{name}");
         }
     }
 

@@ -7,9 +7,13 @@ use std::io::Write as _;
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use memchr::memchr_iter;
 use smallvec::SmallVec;
 
 use super::policy::{FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, Fate, REAL_IP, fate};
+
+/// The most names that Connection may have: as many as a request may have headers.
+pub(super) const MAX_NAMED: usize = 100;
 
 /// Where a request came from, for the upstream to know.
 #[derive(Clone, Copy, Debug)]
@@ -109,16 +113,22 @@ pub(super) fn encode(
     out.extend_from_slice(b"via: 1.1 gateway\r\n\r\n");
 }
 
+/// Whether Connection names more headers than a request can have. All of them would be compared with all headers.
+pub(super) fn names_too_many(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(header::CONNECTION).iter();
+    lines.map(|line| 1 + memchr_iter(b',', line.as_bytes()).count()).sum::<usize>() > MAX_NAMED
+}
+
 /// The headers that Connection keeps on this connection, in any case.
-fn named_by_connection(headers: &HeaderMap) -> SmallVec<[&[u8]; 2]> {
+pub(super) fn named_by_connection(headers: &HeaderMap) -> SmallVec<[&[u8]; 2]> {
     let lines = headers.get_all(header::CONNECTION).iter();
     let names = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
     names.filter(|name| !name.eq_ignore_ascii_case(b"keep-alive") && !name.eq_ignore_ascii_case(b"close")).collect()
 }
 
 fn wants_trailers(headers: &HeaderMap) -> bool {
-    let mut codings = headers.get_all(header::TE).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-    codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+    let codings = headers.get_all(header::TE).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    codings.take(MAX_NAMED).any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 
 fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
@@ -215,6 +225,19 @@ mod tests {
             "x-real-ip: 1.1.1.1",
         ];
         assert_eq!(written(&sent, true, Some("up:1")), expected);
+    }
+
+    #[test]
+    fn connection_may_name_as_many_as_there_can_be() {
+        let named = |lines: &[usize]| {
+            let mut headers = HeaderMap::new();
+            for names in lines {
+                headers.append("connection", vec!["x"; *names].join(", ").parse().unwrap());
+            }
+            names_too_many(&headers)
+        };
+        assert!(!named(&[]) && !named(&[1]) && !named(&[100]) && !named(&[50, 50]));
+        assert!(named(&[101]) && named(&[51, 50]) && named(&[1; 101]));
     }
 
     #[test]

@@ -8,6 +8,8 @@ use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use smallvec::SmallVec;
 
+use super::request::MAX_NAMED;
+
 /// The largest head that is read.
 const MAX_HEAD: usize = 64 * 1024;
 const MAX_FIELDS: usize = 128;
@@ -39,7 +41,7 @@ pub(super) struct Head {
 pub enum BadHead {
     /// It is not HTTP/1.
     NotHttp,
-    /// It is larger than 64 KiB or has more than 128 fields.
+    /// It is larger than 64 KiB, has more than 128 fields, or names more than 100 in Connection.
     TooLarge,
     /// What it says of the body's length can be read in two ways.
     Length,
@@ -56,7 +58,7 @@ impl BadHead {
     pub fn name(self) -> &'static str {
         match self {
             Self::NotHttp => "not an HTTP/1 response",
-            Self::TooLarge => "a response head of more than 64 KiB or 128 fields",
+            Self::TooLarge => "a response head of more than 64 KiB, 128 fields, or 100 names in Connection",
             Self::Length => "a response whose length can be read in two ways",
             Self::CutOff => "a response head that breaks off",
             Self::Interim => "more than 100 interim responses",
@@ -138,6 +140,9 @@ impl<'a> Frame<'a> {
                 let start = field.value.as_ptr() as usize - bytes.as_ptr() as usize;
                 passing.push((name, start..start + field.value.len()));
             }
+        }
+        if frame.named.len() > MAX_NAMED {
+            return Err(BadHead::TooLarge);
         }
         if !frame.named.is_empty() {
             let is_named =
@@ -305,6 +310,8 @@ mod tests {
         assert_eq!(head(&large, &Method::GET).unwrap_err(), BadHead::TooLarge);
         let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(MAX_FIELDS + 1));
         assert_eq!(head(&many, &Method::GET).unwrap_err(), BadHead::TooLarge);
+        let named = format!("HTTP/1.1 200 OK\r\nconnection: {}\r\n\r\n", vec!["x"; MAX_NAMED + 1].join(","));
+        assert_eq!(head(&named, &Method::GET).unwrap_err(), BadHead::TooLarge);
     }
 
     proptest! {

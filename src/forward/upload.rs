@@ -1,17 +1,19 @@
 //! The body of a request on its way from the client to the upstream.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use http::HeaderMap;
+use http::HeaderName;
 use http::header::CONTENT_LENGTH;
 use hyper::body::{Body, Incoming};
 
-use super::chunked;
 use super::link::Link;
 use super::policy::may_trail;
-use super::request::Framing;
+use super::request::{Framing, named_by_connection};
 use super::stall::Position;
+use super::{Outbound, chunked};
+use crate::identify::ambiguity::SingleSources;
 
 /// A body that is being sent.
 #[derive(Debug)]
@@ -19,11 +21,34 @@ pub(super) struct Upload {
     /// `None` once all of it is in the link's buffer.
     body: Option<Incoming>,
     framing: Framing,
+    trailers: Trailers,
     /// Bytes of it that came from the client, and the most that may come.
     taken: u64,
     most: u64,
     /// Whether there is nothing more to do: all is sent, or the upstream takes no more.
     over: bool,
+}
+
+/// Which trailers go on with a body.
+#[derive(Debug, Default)]
+struct Trailers {
+    /// What limits decide by: some upstreams take trailers for headers, and would go by another key than was counted.
+    counted: Option<Arc<SingleSources>>,
+    /// What Connection keeps on this connection, which may be trailers, too (RFC 9110, section 7.6.1).
+    named: Vec<HeaderName>,
+}
+
+impl Trailers {
+    fn new(request: &Outbound<'_>) -> Self {
+        let named = named_by_connection(&request.headers);
+        let named = named.into_iter().filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
+        Self { counted: Some(request.counted.clone()), named }
+    }
+
+    fn may_pass(&self, name: &HeaderName) -> bool {
+        let is_counted = self.counted.as_ref().is_some_and(|counted| counted.has_header(name));
+        may_trail(name) && !is_counted && !self.named.contains(name)
+    }
 }
 
 /// Why a body cannot be sent.
@@ -38,15 +63,16 @@ pub(super) enum UploadError {
 }
 
 impl Upload {
-    /// The body, framed as its size allows, of which `most` bytes may come; `None` if nothing is to come.
-    pub(super) fn new(body: Option<Incoming>, headers: &HeaderMap, most: u64) -> Self {
+    /// The body of a request, framed as its size allows; `None` if nothing is to come.
+    pub(super) fn new(body: Option<Incoming>, request: &Outbound<'_>) -> Self {
         let framing = match body.as_ref().map_or(Some(0), |body| body.size_hint().exact()) {
             // Some requests say that they have no body, others need not (RFC 9110, section 8.6).
-            Some(0) if !headers.contains_key(CONTENT_LENGTH) => Framing::None,
+            Some(0) if !request.headers.contains_key(CONTENT_LENGTH) => Framing::None,
             Some(length) => Framing::Length(length),
             None => Framing::Chunked,
         };
-        Self { body, framing, taken: 0, most, over: false }
+        let trailers = if framing == Framing::Chunked { Trailers::new(request) } else { Trailers::default() };
+        Self { body, framing, trailers, taken: 0, most: request.max_body_size, over: false }
     }
 
     /// Begins to send, also on another connection: then at least the head has to go there.
@@ -108,7 +134,8 @@ impl Upload {
                     Err(frame) => {
                         if chunked {
                             let trailers = frame.trailers_ref().into_iter().flatten();
-                            chunked::encode_end(trailers.filter(|(name, _)| may_trail(name)), &mut link.sending);
+                            let passing = trailers.filter(|(name, _)| self.trailers.may_pass(name));
+                            chunked::encode_end(passing, &mut link.sending);
                         }
                         self.body = None;
                         continue;

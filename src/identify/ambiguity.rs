@@ -80,6 +80,14 @@ impl SingleSources {
             }
         })
     }
+
+    /// Whether a limit decides by the header of this name, in whatever spelling.
+    pub fn has_header(&self, name: &HeaderName) -> bool {
+        self.rules.iter().any(|rule| match &rule.source {
+            Source::Header(wanted) => is_same_variable(wanted.as_str(), name.as_str()),
+            _ => false,
+        })
+    }
 }
 
 /// What was found of a source.
@@ -132,7 +140,7 @@ impl Rule {
     fn look_in_headers(&self, name: &HeaderName, headers: &HeaderMap, found: &mut Found) {
         headers.get_all(name).iter().for_each(|value| found.add(has_blank_edge(value.as_bytes())));
         if self.has_spellings {
-            let others = headers.keys().filter(|other| other.as_str().len() == self.folded.len() && *other != name);
+            let others = headers.keys().filter(|other| *other != name);
             others.filter(|other| is_same_variable(other.as_str(), &self.folded)).for_each(|_| found.add(true));
         }
     }
@@ -180,10 +188,10 @@ impl Rule {
 }
 
 /// Whether the two become the same variable where headers become variables: all but letters and digits is `_` there
-/// (CGI, RFC 3875, section 4.1.18, as servers carry it out). Both are as long as one another.
+/// (CGI, RFC 3875, section 4.1.18, as servers carry it out).
 fn is_same_variable(one: &str, other: &str) -> bool {
     let same = |(a, b): (u8, u8)| a == b || !(a.is_ascii_alphanumeric() || b.is_ascii_alphanumeric());
-    one.bytes().zip(other.bytes()).all(same)
+    one.len() == other.len() && one.bytes().zip(other.bytes()).all(same)
 }
 
 /// A token must have nothing in it at which a server might end it: Rails reads `Bearer KEY, x=1` and `Bearer token=KEY`
@@ -198,21 +206,26 @@ fn look_at_bearer(headers: &HeaderMap, found: &mut Found) {
 }
 
 /// A text without the blanks around it that some servers take away and others keep: those of Unicode (Python, Django), and
-/// the two of Latin-1 as single bytes (Node).
-fn without_blank_edges(text: &[u8]) -> &[u8] {
-    const LATIN: [u8; 2] = [0x85, 0xa0];
-    let mut text = text.trim_ascii();
-    loop {
-        let inner = match std::str::from_utf8(text) {
-            Ok(text) => text.trim().as_bytes(),
-            Err(_) => text,
-        };
-        let inner = inner.strip_prefix(&LATIN[..1]).or_else(|| inner.strip_prefix(&LATIN[1..])).unwrap_or(inner);
-        let inner = inner.strip_suffix(&LATIN[..1]).or_else(|| inner.strip_suffix(&LATIN[1..])).unwrap_or(inner);
-        if inner.len() == text.len() {
-            return text;
-        }
-        text = inner.trim_ascii();
+/// the two of Latin-1 as single bytes (Node). Each is looked for at the edges only: a client may send many.
+fn without_blank_edges(mut text: &[u8]) -> &[u8] {
+    while let Some(length) = (1..=LONGEST_BLANK).rev().find(|length| text.get(..*length).is_some_and(is_blank)) {
+        text = &text[length..];
+    }
+    let last = |text: &[u8], length| text.len().checked_sub(length).is_some_and(|start| is_blank(&text[start..]));
+    while let Some(length) = (1..=LONGEST_BLANK).rev().find(|length| last(text, *length)) {
+        text = &text[..text.len() - length];
+    }
+    text
+}
+
+/// The most bytes that a blank takes in UTF-8. The longest is taken first: its last byte may be a blank of Latin-1.
+const LONGEST_BLANK: usize = 3;
+
+/// Whether this is nothing but blanks, of Latin-1 or of UTF-8.
+fn is_blank(text: &[u8]) -> bool {
+    match text {
+        [byte] => char::from(*byte).is_whitespace(),
+        _ => std::str::from_utf8(text).is_ok_and(|text| text.chars().all(char::is_whitespace)),
     }
 }
 
@@ -314,6 +327,8 @@ fn is_cookie_value(value: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use http::{HeaderValue, Method};
 
     use super::*;
@@ -422,6 +437,17 @@ mod tests {
             assert_eq!(repeated.0, 1 + expected.0, "{name} twice in {query}");
         }
         assert_eq!(look(&Source::Query("key".into()), &[], None), ABSENT);
+    }
+
+    #[test]
+    fn many_blanks_cost_one_look_each() {
+        for blank in [&b" "[..], b"\xa0", "\u{3000}".as_bytes()] {
+            let text = [&blank.repeat(100_000), &b"x".repeat(1_000_000)[..], &blank.repeat(100_000)].concat();
+            let begun = Instant::now();
+            assert_eq!(without_blank_edges(&text).len(), 1_000_000);
+            // With a look at all of the text for each blank it is minutes.
+            assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        }
     }
 
     #[test]
