@@ -9,6 +9,7 @@ mod request;
 mod response;
 mod stall;
 mod link;
+mod lookup;
 mod pool;
 mod upload;
 mod body;
@@ -26,6 +27,7 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use hyper::body::Incoming;
 
 pub use body::{BodyError, UpstreamBody};
+pub use lookup::Lookups;
 pub use pool::{Keep, Keeps, Pools};
 pub use request::Origin;
 pub use response::BadHead;
@@ -51,6 +53,7 @@ pub struct Upstream {
     /// `None` is for ever.
     read_timeout: Option<Duration>,
     keep: Keep,
+    lookups: Arc<Lookups>,
     next: AtomicUsize,
 }
 
@@ -160,8 +163,8 @@ impl fmt::Display for Failure {
 }
 
 impl Upstream {
-    /// The upstream as configured, with its `servers` and their weights.
-    pub fn new(config: &config::Upstream, servers: Vec<(Server, u32)>) -> Self {
+    /// The upstream as configured, with its `servers` and their weights. Their names are looked up among all `lookups`.
+    pub fn new(config: &config::Upstream, servers: Vec<(Server, u32)>, lookups: Arc<Lookups>) -> Self {
         let weights: Vec<u32> = servers.iter().map(|(_, weight)| *weight).collect();
         Self {
             name: config.name.clone(),
@@ -171,6 +174,7 @@ impl Upstream {
             timeout: config.timeout,
             read_timeout: config.read_timeout,
             keep: Keep { idle: config.max_idle, age: config.max_age },
+            lookups,
             next: AtomicUsize::new(0),
         }
     }
@@ -233,7 +237,11 @@ impl Upstream {
     }
 
     async fn connect(&self, server: &Server, now: Instant) -> Result<Box<Link>, Failure> {
-        match tokio::time::timeout(self.connect_timeout, Link::connect(&server.host, server.port, now)).await {
+        let connecting = async {
+            let addresses = self.lookups.find(&server.host, server.port).await?;
+            Link::connect(&addresses, now).await
+        };
+        match tokio::time::timeout(self.connect_timeout, connecting).await {
             Ok(Ok(link)) => Ok(link),
             Ok(Err(error)) => Err(Failure::Connect(error)),
             Err(_) => Err(Failure::ConnectTimeout(self.connect_timeout)),

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::account::{RouteTally, UpstreamFailures};
 use crate::config::{self, AccessLog, Address, Config, OnError, PathRules};
 use crate::decide::{Flights, Grants, Guard, LimitTally, Lines, Terms};
-use crate::forward::{Keeps, Server, Upstream};
+use crate::forward::{Keeps, Lookups, Server, Upstream};
 use crate::identify::Identity;
 use crate::identify::ambiguity::SingleSources;
 use crate::interned::{interned, interned_value};
@@ -103,6 +103,7 @@ pub struct Kept {
     upstreams: Mutex<BTreeMap<String, Arc<UpstreamFailures>>>,
     servers: Mutex<Servers>,
     echo: OnceLock<SocketAddr>,
+    lookups: Arc<Lookups>,
     flights: Arc<Flights>,
     lines: Arc<Lines>,
 }
@@ -119,8 +120,9 @@ impl Kept {
     /// For `workers` worker threads.
     pub fn new(workers: usize) -> Self {
         let (routes, limits, upstreams) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (servers, flights, lines) = (Mutex::default(), Arc::default(), Arc::default());
-        Self { workers, routes, limits, upstreams, servers, echo: OnceLock::new(), flights, lines }
+        let (servers, lookups) = (Mutex::default(), Arc::default());
+        let (flights, lines) = (Arc::default(), Arc::default());
+        Self { workers, routes, limits, upstreams, servers, echo: OnceLock::new(), lookups, flights, lines }
     }
 
     /// How many requests are held.
@@ -272,7 +274,7 @@ pub fn limit_changes(old: &Gateway, new: &Gateway) -> LimitChanges {
 
 fn connect(upstream: &config::Upstream, kept: &Kept) -> Upstream {
     let servers = upstream.servers.iter().map(|server| (kept.server(&server.address), server.weight)).collect();
-    Upstream::new(upstream, servers)
+    Upstream::new(upstream, servers, kept.lookups.clone())
 }
 
 fn action(action: &config::Action, upstreams: &[Arc<Upstream>]) -> Action {

@@ -41,9 +41,9 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Connects to the first address of `host` that takes the connection. Its age counts from `now`.
-    pub(super) async fn connect(host: &str, port: u16, now: Instant) -> io::Result<Box<Self>> {
-        let stream = TcpStream::connect((host, port)).await?;
+    /// Connects to the first of these addresses that takes the connection. Its age counts from `now`.
+    pub(super) async fn connect(addresses: &[SocketAddr], now: Instant) -> io::Result<Box<Self>> {
+        let stream = TcpStream::connect(addresses).await?;
         stream.set_nodelay(true)?;
         keep_alive(&stream)?;
         let peer = stream.peer_addr()?;

@@ -132,10 +132,10 @@ mod tests {
     #[tokio::test]
     async fn closed_connections_are_not_handed_out_however_many() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let address = listener.local_addr().unwrap();
         let pools = Pools::default();
         for _ in 0..300 {
-            let link = Link::connect("127.0.0.1", port, pools.now()).await.unwrap();
+            let link = Link::connect(&[address], pools.now()).await.unwrap();
             drop(listener.accept().await.unwrap());
             pools.put(0, link);
         }
@@ -147,9 +147,9 @@ mod tests {
     #[tokio::test]
     async fn connections_are_kept_as_long_as_each_upstream_says() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let address = listener.local_addr().unwrap();
         let pools = Pools::default();
-        let mut link = Link::connect("127.0.0.1", port, pools.now()).await.unwrap();
+        let mut link = Link::connect(&[address], pools.now()).await.unwrap();
         let _open = listener.accept().await.unwrap();
         for keep in [KEEP, Keep { idle: Duration::from_secs(1), age: LONG }] {
             pools.put(0, link);
@@ -159,7 +159,7 @@ mod tests {
         // A look that is due in two seconds: until then it would have rested for longer than it may.
         pools.next_look.set(pools.now() + Duration::from_secs(2));
         assert!(pools.take(0, Keep { idle: Duration::from_secs(1), age: LONG }).is_none());
-        let link = Link::connect("127.0.0.1", port, pools.now()).await.unwrap();
+        let link = Link::connect(&[address], pools.now()).await.unwrap();
         pools.put(0, link);
         assert!(pools.take(0, Keep { idle: LONG, age: Duration::from_secs(1) }).is_none());
     }
@@ -167,11 +167,11 @@ mod tests {
     #[tokio::test]
     async fn nothing_stays_of_servers_that_no_upstream_has() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let address = listener.local_addr().unwrap();
         let pools = Pools::default();
         let mut open = Vec::new();
         for server in 0..50 {
-            pools.put(server, Link::connect("127.0.0.1", port, pools.now()).await.unwrap());
+            pools.put(server, Link::connect(&[address], pools.now()).await.unwrap());
             open.push(listener.accept().await.unwrap());
         }
         let keeps = Arc::new(Keeps::new([(7, KEEP)]));

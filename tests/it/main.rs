@@ -39,6 +39,7 @@ mod large_heads;
 mod limits;
 mod long_keys;
 mod log_reader;
+mod lookups;
 mod malformed;
 mod memory;
 mod methods;

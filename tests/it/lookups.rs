@@ -1,0 +1,57 @@
+//! Names of upstreams whose lookup hangs: requests fail in time, and lookups do not pile up.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::harness::{Gateway, Upstream, alone, reply};
+
+const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// A gateway whose upstream has a name, and the file that names are looked up in: whoever reads it waits for a writer.
+fn hanging(up: &Upstream) -> Option<(Gateway, TempDir)> {
+    let folder = tempfile::tempdir().unwrap();
+    let hosts = folder.path().join("hosts");
+    assert!(Command::new("mkfifo").arg(&hosts).status().unwrap().success());
+    let server = format!("servers = [\"http://hangs.test:{}\"]\n", up.address().port());
+    let upstream = format!("[upstreams.up]\n{server}connect_timeout = \"1s\"\n");
+    let gateway = Gateway::with_hosts(&hosts, &format!("{upstream}[[routes]]\npath = \"/*\"\nupstream = \"up\"\n"));
+    Some((gateway?, folder))
+}
+
+fn threads(gateway: &Gateway) -> usize {
+    fs::read_dir(format!("/proc/{}/task", gateway.pid().as_raw_nonzero())).unwrap().count()
+}
+
+#[test]
+fn requests_wait_for_one_lookup_and_only_so_long() {
+    let _alone = alone();
+    let up = Upstream::start(|_| reply(200, "found"));
+    let Some((gateway, _folder)) = hanging(&up) else {
+        return eprintln!("skipped: no namespaces for users here");
+    };
+    let before = threads(&gateway);
+    let begun = Instant::now();
+    let mut clients: Vec<_> = (0..40).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send(ASK));
+    for client in &mut clients {
+        client.response(false).expect_problem(504);
+        // Workers may have started since.
+        assert!(threads(&gateway) < before + 10, "{} more threads for one name", threads(&gateway) - before);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_lookup_that_hangs_does_not_delay_the_end() {
+    let up = Upstream::start(|_| reply(200, ""));
+    let Some((mut gateway, _folder)) = hanging(&up) else {
+        return eprintln!("skipped: no namespaces for users here");
+    };
+    gateway.client().get("/").expect_problem(504);
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.wait_exit().code(), Some(0));
+}
