@@ -3,6 +3,7 @@
 //! A reader of standard error that stops, as in `gateway 2>&1 | less`, must not stop requests: lines are dropped then, and
 //! counted.
 
+mod panics;
 mod queue;
 
 use std::fmt;
@@ -17,6 +18,8 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use crate::config::{Log, LogFormat};
 
 use queue::Queue;
+
+pub use panics::text as panic_text;
 
 /// The log while it is open. Lines that are still on their way are written when it is dropped, unless nobody reads them.
 #[derive(Debug)]
@@ -52,7 +55,7 @@ impl From<TryInitError> for LogError {
     }
 }
 
-/// Starts logging.
+/// Starts logging, also of panics.
 ///
 /// # Errors
 /// When logging was started before, or there is no thread to be had for it.
@@ -73,6 +76,7 @@ pub fn start(config: &Log) -> Result<Logging, LogError> {
     } else {
         registry.with(lines::layer().json().flatten_event(true).with_target(false).with_writer(writer)).try_init()?;
     }
+    panics::log();
     Ok(Logging(queue))
 }
 

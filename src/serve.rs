@@ -29,7 +29,7 @@ use crate::echo;
 use crate::exchange::{Caller, Snapshots, Worker};
 use crate::forward::Pools;
 use crate::gateway::{self, Gateway, Kept};
-use crate::log::DroppedLines;
+use crate::log::{DroppedLines, panic_text};
 use crate::store::Store;
 use crate::tally::Counter;
 
@@ -164,10 +164,8 @@ fn connection_limits(server: &config::Server, workers: usize) -> ConnectionLimit
 /// What a worker's thread ends with, whether it returns or panics.
 fn whole<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     // Nothing of what it leaves behind is used again.
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
-        Err(io::Error::other(format!("it panicked: {}", text.unwrap_or("without a message"))))
-    })
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|panic| Err(io::Error::other(format!("it panicked: {}", panic_text(&*panic)))))
 }
 
 fn start_echo(config: &Config, kept: &Kept) -> io::Result<()> {

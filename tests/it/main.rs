@@ -49,6 +49,7 @@ mod names;
 mod origin;
 mod observing;
 mod outage;
+mod panics;
 mod proxy;
 mod refusals;
 mod reload;

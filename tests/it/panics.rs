@@ -1,0 +1,78 @@
+//! Panics: each is a line of the log, and nobody waits who panics while nobody reads the log.
+//!
+//! Nothing that comes from outside makes a gateway panic. So these tests run themselves once more, as a process that opens
+//! the log like a gateway, and panics.
+
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use gateway::config::{AccessLog, Log, LogFormat};
+use serde_json::Value;
+
+const PANICS: &str = "GATEWAY_TEST_PANICS";
+const DONE: &str = "all have panicked";
+
+/// The other process: so many threads panic, one after the other.
+#[test]
+#[ignore = "the other tests run it"]
+fn panicking() {
+    let Some(panics) = env::var(PANICS).ok().and_then(|panics| panics.parse().ok()) else { return };
+    let config = Log { level: tracing::Level::INFO, format: LogFormat::Json, access: AccessLog::On };
+    let logging = gateway::log::start(&config).unwrap();
+    for _ in 0..panics {
+        let worker = thread::Builder::new().name("worker-7".to_owned());
+        worker.spawn(|| panic!("a bug in {}", "this test")).unwrap().join().unwrap_err();
+    }
+    println!("{DONE}");
+    drop(logging);
+}
+
+/// Ends the process with the test.
+struct Panicking(Child);
+
+impl Panicking {
+    fn start(panics: u32) -> Self {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", "panics::panicking", "--ignored", "--nocapture"]).env(PANICS, panics.to_string());
+        command.env_remove("RUST_BACKTRACE").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Panicking {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_panic_is_a_line_of_the_log() {
+    let mut process = Panicking::start(2);
+    let lines: Vec<_> = BufReader::new(process.0.stderr.take().unwrap()).lines().map(Result::unwrap).collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    for line in lines {
+        let line: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&line["level"], &line["message"]), (&"ERROR".into(), &"panicked".into()), "{line}");
+        assert_eq!((&line["thread"], &line["error"]), (&"worker-7".into(), &"a bug in this test".into()), "{line}");
+        assert!(line["place"].as_str().unwrap().starts_with("tests/it/panics.rs:"), "{line}");
+        assert!(line.get("backtrace").is_none(), "{line}");
+    }
+}
+
+#[test]
+fn a_panic_does_not_wait_for_whoever_reads_the_log() {
+    // A pipe holds some hundreds of lines.
+    let mut process = Panicking::start(2000);
+    let (tell, told) = channel();
+    let stdout = BufReader::new(process.0.stdout.take().unwrap());
+    thread::spawn(move || {
+        let mut lines = stdout.lines().map_while(Result::ok);
+        let _ = tell.send(lines.any(|line| line.ends_with(DONE)));
+    });
+    assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(true), "they wait for ever");
+}
