@@ -27,7 +27,7 @@ use crate::known_keys::KnownKeys;
 use crate::limit::Rate;
 use crate::overrides::Overrides;
 
-pub use anew::{Recounted, dropped, recounted};
+pub use anew::{Recounted, changed_overrides, dropped, recounted};
 pub use report::{Problem, Problems};
 
 /// Reads a file, and the files that it names. Everything that is wrong with them is found at once.

@@ -3,6 +3,7 @@
 //! There may be a million of them. Keys are secrets, so only their fingerprints are kept, sorted, next to the place
 //! and the allowance of each; equal allowances are kept once.
 
+mod changes;
 mod networks;
 mod wildcard;
 
@@ -15,6 +16,8 @@ use ipnet::IpNet;
 
 use crate::fingerprint::Fingerprint;
 use crate::limit::Rate;
+
+pub use changes::Changes;
 
 use networks::Networks;
 use wildcard::Wildcards;

@@ -30,6 +30,7 @@ use crate::exchange::{Caller, Snapshots, Worker};
 use crate::forward::Pools;
 use crate::gateway::{self, Gateway, Kept};
 use crate::log::{DroppedLines, panic_text};
+use crate::overrides::Changes;
 use crate::store::Store;
 use crate::tally::Counter;
 
@@ -289,14 +290,14 @@ impl Control {
     /// Swaps in what was read, whole or not at all.
     fn take_over(&mut self, ended: Ended<Loaded>) {
         match ended.result {
-            Ok(Loaded { config, gateway }) => {
+            Ok(Loaded { config, gateway, overrides }) => {
                 self.view.kept.keep_only(&gateway);
                 let changes = gateway::limit_changes(&self.gateway.load(), &gateway);
                 self.view.store.reload(&changes, clock::now());
                 self.gateway.store(Arc::new(gateway));
                 self.view.connections.reload(config.server.clone());
                 warn(&config);
-                reload::tell(&config::recounted(&self.config, &config));
+                reload::tell(&config::recounted(&self.config, &config), &overrides);
                 self.config = Arc::new(config);
                 self.view.reloaded.one();
                 tracing::info!("reloaded");
@@ -354,6 +355,8 @@ async fn told_to_stop(signals: &mut Signals) {
 struct Loaded {
     config: Config,
     gateway: Gateway,
+    /// How the overrides of limits have changed.
+    overrides: Vec<(String, Changes)>,
 }
 
 /// Reads the file and builds what is to run instead of `running`, or says why it cannot.
@@ -366,8 +369,8 @@ fn load(path: &Path, running: &Config, kept: &Kept, is_wanted: &dyn Fn() -> bool
         return Err("it took too long".to_owned());
     }
     start_echo(&config, kept).map_err(|error| format!("cannot start the built-in echo server: {error}"))?;
-    let gateway = Gateway::build(&config, kept);
-    Ok(Loaded { config, gateway })
+    let (gateway, overrides) = (Gateway::build(&config, kept), config::changed_overrides(running, &config));
+    Ok(Loaded { config, gateway, overrides })
 }
 
 /// The first setting that differs and is used only at the start.

@@ -1,7 +1,8 @@
-//! What a new configuration means for what the one before has counted.
+//! What a new configuration means for what the one before has counted, and for whom it counts otherwise.
 
 use super::{Config, Limit, Store};
 use crate::limit::{self, Rate};
+use crate::overrides::Changes;
 
 /// A limit, or a tier of one, that is in both configurations and counts in another way than before.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +49,16 @@ pub fn recounted<'a>(old: &Config, new: &'a Config) -> Vec<Recounted<'a>> {
     }
     all.retain(|limit| !limit.carried.is_empty() || !limit.anew.is_empty());
     all
+}
+
+/// The limits of `new` that are in `old` too, but with other overrides.
+pub fn changed_overrides(old: &Config, new: &Config) -> Vec<(String, Changes)> {
+    let changed = |limit: &Limit| {
+        let before = old.limits.iter().find(|before| before.name == limit.name)?;
+        let changes = limit.overrides.changes(&before.overrides);
+        (!changes.is_empty()).then(|| (limit.name.clone(), changes))
+    };
+    new.limits.iter().filter_map(changed).collect()
 }
 
 /// The limits of `old` that `new` does not have: what they have counted is dropped.

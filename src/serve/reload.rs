@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::background::Background;
 use crate::config::Recounted;
+use crate::overrides::Changes;
 
 /// The longest that a reload may take. A million overrides are read and built within some seconds; what takes longer than
 /// this waits for a disk or a server that does not answer.
@@ -71,8 +72,9 @@ impl<T: Send + 'static> Reloads<T> {
     }
 }
 
-/// Says which limits count in another way now, and what becomes of what they have counted.
-pub(super) fn tell(recounted: &[Recounted<'_>]) {
+/// Says which limits count in another way now, what becomes of what they have counted, and how many of their `overrides`
+/// have changed.
+pub(super) fn tell(recounted: &[Recounted<'_>], overrides: &[(String, Changes)]) {
     for Recounted { limit, tier, changed, carried, anew } in recounted {
         if !carried.is_empty() {
             let rates = carried.join(", ");
@@ -82,6 +84,9 @@ pub(super) fn tell(recounted: &[Recounted<'_>]) {
             let rates = anew.join(", ");
             tracing::warn!(limit, tier, changed, rates, "the counters of a limit start anew");
         }
+    }
+    for (limit, Changes { added, removed, changed }) in overrides {
+        tracing::info!(limit, added, removed, changed, "the overrides of a limit changed");
     }
 }
 

@@ -54,6 +54,7 @@ mod proxy;
 mod refusals;
 mod reload;
 mod reload_counters;
+mod reload_overrides;
 mod reservations;
 mod reloading;
 mod repeats;
