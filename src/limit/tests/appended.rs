@@ -82,4 +82,39 @@ proptest! {
         let restored = Cell::restore(limit.rates(), at(now + 30 * SECOND), &bytes).unwrap();
         prop_assert_eq!(whole(&restored.cell, &limit), whole(&cell, &limit));
     }
+
+    /// Whatever others have written: it is counted without an overflow, what it gives back creates nothing, and but for the
+    /// debts of a bucket nobody waits for longer than a window.
+    #[test]
+    fn words_of_any_size_count_like_others(
+        kind in 0..4_usize,
+        words in prop::collection::vec(prop_oneof![
+            4 => Just(0),
+            2 => 0..5_u64,
+            2 => 1_800_000_000_000_000..1_800_000_100_000_000_u64,
+            1 => any::<u64>(),
+            1 => Just(u64::MAX),
+        ], 0..40),
+        cost in prop_oneof![1..5_u64, Just(MAX_QUOTA)],
+    ) {
+        let limit = limit_of(kind);
+        let mut bytes = vec![saved::VERSION];
+        words.iter().for_each(|word| bytes.extend(word.encode_var_vec()));
+        let mut now = 1_800_000_000 * SECOND;
+        let Some(Restored { mut cell, ahead, .. }) = Cell::restore(limit.rates(), at(now), &bytes) else { return Ok(()) };
+        let verdict = limit.judge(&cell, at(now), 1, false);
+        let rate = &limit.rates()[verdict.rate];
+        if !matches!(rate.strategy(), super::super::Strategy::Bucket { .. }) {
+            prop_assert!(verdict.wait <= Some(60 * SECOND), "{verdict:?} by {rate}");
+        }
+        for _ in 0..3 {
+            let reservations = [cost, cost].map(|cost| limit.reserve(&mut cell, at(now), cost));
+            now += 7 * SECOND;
+            cell.advance(limit.rates(), at(now));
+            limit.take_back_whole(&mut cell, 2);
+            reservations.iter().rev().for_each(|reservation| limit.give_back(&mut cell, at(now), reservation, cost));
+            prop_assert!(limit.judge(&cell, at(now), 1, true).remaining <= limit.capacity());
+            prop_assert!(Cell::restore(limit.rates(), at(now), &cell.save(limit.rates(), ahead)).is_some());
+        }
+    }
 }

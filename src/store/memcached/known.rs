@@ -29,7 +29,7 @@ const SHARED: u64 = 1_000_000;
 /// are under way that is twice as much for each gateway, and for seven others less than what has to be left for it.
 const BY_ONE_READ: u64 = 128;
 /// A job that was asked longer than this before another, and comes after it, is decided as of the other.
-const OVERTAKEN: Duration = Duration::from_millis(500);
+pub(super) const OVERTAKEN: Duration = Duration::from_millis(500);
 
 /// A cell and who waits for it.
 #[derive(Debug)]

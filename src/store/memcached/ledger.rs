@@ -16,7 +16,7 @@ use super::claims::{Claimed, Standing};
 use super::desk::Post;
 use super::health::Health;
 use super::jobs::{Job, Jobs, Settled};
-use super::known::{Op, Stage};
+use super::known::{OVERTAKEN, Op, Stage};
 use super::refused::Refused;
 use super::servers::{Due, Server, State};
 use super::wire::Answer;
@@ -212,7 +212,10 @@ impl Ledger {
         for number in waiting {
             if filled.failed > 0 {
                 self.give_up(number);
-            } else if let Some(job) = self.jobs.count_down(number) {
+            } else if let Some(mut job) = self.jobs.count_down(number) {
+                // Who has waited for long is decided as of the answer: what others have counted since would look as if the
+                // clock had been set back.
+                job.now = if job.now.after(OVERTAKEN) < now { now } else { job.now };
                 self.decide(job);
             }
         }

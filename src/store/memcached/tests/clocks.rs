@@ -134,3 +134,34 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_decision_that_waits_for_seconds_is_no_clock_that_is_set_back() {
+    for mode in [LOCAL, STRICT] {
+        for kind in [FIXED, 4, BUCKET] {
+            let mut two = Two::new((kind, 20), mode);
+            two.world.patience = 5 * SECOND;
+            assert!(two.ask(0) && two.ask(1));
+            let begun = two.world.now.micros();
+            for _ in 0..60 {
+                // Meanwhile the other gateway changes the state.
+                two.world.run(&Step::Ask { gateway: 0, what: 0, cost: 1 });
+                two.world.run(&Step::Send(0, 0));
+                two.pass(2 * SECOND);
+                for _ in 0..4 {
+                    two.world.run(&Step::Ask { gateway: 1, what: 0, cost: 1 });
+                    for _ in 0..3 {
+                        [Step::Send(1, 0), Step::Execute(1, 0), Step::Answer(1, 0)]
+                            .iter()
+                            .for_each(|step| two.world.run(step));
+                    }
+                }
+                two.world.run(&Step::Execute(0, 0));
+                two.world.run(&Step::Answer(0, 0));
+                two.world.settle();
+                let (admitted, most) = (two.admitted(), most((kind, 20), two.world.now.micros() - begun));
+                assert!(admitted <= most, "{admitted} admitted, at most {most}, way to count {kind}");
+            }
+        }
+    }
+}

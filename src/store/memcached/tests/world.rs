@@ -66,6 +66,8 @@ pub(super) struct World {
     whats: Vec<Vec<Wish>>,
     pub(super) now: Time,
     begun: (Instant, Time),
+    /// The longest that a job waits, in microseconds.
+    pub(super) patience: u64,
     /// All decisions, in their order.
     pub(super) decided: Vec<Decided>,
     /// Changes of sums that were sent and not executed.
@@ -116,6 +118,7 @@ impl World {
             whats,
             now,
             begun: (Instant::now(), now),
+            patience: TIMEOUT,
             decided: Vec::new(),
             vanished: 0,
             unanswered: 0,
@@ -234,7 +237,7 @@ impl World {
         self.now = self.now.after(Duration::from_micros(1));
         let (reply, receiver) = oneshot::channel();
         let asked = self.instant();
-        let deadline = asked + Duration::from_micros(TIMEOUT);
+        let deadline = asked + Duration::from_micros(self.patience);
         let now = self.clock(gateway);
         let Gateway { ledger, waiting, .. } = &mut self.gateways[gateway];
         let mut job = Job::new(wishes.iter().cloned().collect(), now, Some(reply), 0);
