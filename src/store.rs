@@ -113,7 +113,7 @@ impl Store {
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
         match self {
             Self::Memory(memory) => memory.reload(changes, now),
-            Self::Memcached(_) => {}
+            Self::Memcached(memcached) => memcached.reload(changes),
         }
     }
 

@@ -21,6 +21,7 @@ mod desk;
 mod ledger;
 mod link;
 mod book;
+mod removed;
 mod watch;
 
 use std::io;
@@ -33,7 +34,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_local};
 
-use super::{Answer, Ask, Reply, Reserved, Verdicts};
+use super::{Answer, Ask, LimitChanges, Reply, Reserved, Verdicts};
 use crate::clock::Time;
 use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
@@ -43,6 +44,7 @@ use book::{Closing, Work};
 use desk::Desks;
 use jobs::{Job, Settled};
 use refused::Refused;
+use removed::InUse;
 
 pub use health::{Health, Server};
 
@@ -54,6 +56,7 @@ pub struct Memcached {
     desks: Arc<Desks>,
     health: Arc<Health>,
     refused: Arc<Refused>,
+    in_use: Arc<InUse>,
     /// Whether decisions are made without Memcached while it is away.
     is_local: bool,
     hand: Mutex<Hand>,
@@ -127,9 +130,10 @@ impl Memcached {
         let health = Arc::new(Health::new(&config.servers, workers));
         let refused = Arc::new(Refused::new(if config.strict { BRIEFLY } else { u64::MAX }));
         let is_local = config.on_error == OnError::Local;
-        let (told, noted) = (health.clone(), refused.clone());
+        let in_use = Arc::new(InUse::default());
+        let (told, noted, known) = (health.clone(), refused.clone(), in_use.clone());
         let closing = Closing(desks.clone());
-        let work = Work { config: config.clone(), closing, posts, health: told, refused: noted };
+        let work = Work { config: config.clone(), closing, posts, health: told, refused: noted, in_use: known };
         let hand = match workers {
             1 => Hand::Awaited(Box::new(work)),
             _ => Hand::Thread(thread::Builder::new().name("memcached".to_owned()).spawn(|| apart(work))?),
@@ -137,7 +141,7 @@ impl Memcached {
         let (watch, end) = std::sync::mpsc::channel();
         let watched = health.clone();
         thread::Builder::new().name("memcached-watch".to_owned()).spawn(move || watch::run(&watched, &end))?;
-        Ok(Self { _watch: watch, desks, health, refused, is_local, hand: Mutex::new(hand) })
+        Ok(Self { _watch: watch, desks, health, refused, in_use, is_local, hand: Mutex::new(hand) })
     }
 
     /// Sends the decision off, unless a refusal still holds or Memcached is known to be away.
@@ -163,6 +167,13 @@ impl Memcached {
     /// Counts a request of this worker that was refused so.
     pub fn refused(&self, worker: usize) {
         self.health.remembered.of(worker).one();
+    }
+
+    /// A reload has come: what is remembered of limits that are gone is forgotten. No refusal holds any more, since each was
+    /// by a limit of before.
+    pub fn reload(&self, changes: &LimitChanges) {
+        self.refused.clear();
+        self.in_use.set(changes.in_use.iter());
     }
 
     /// Sends off what settles a reservation: what is given back, or what is charged in addition.

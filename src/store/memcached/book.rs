@@ -16,6 +16,7 @@ use super::health::Health;
 use super::ledger::Ledger;
 use super::link::{self, Failure};
 use super::refused::Refused;
+use super::removed::{self, InUse};
 use super::servers::Due;
 use super::wire::Answer;
 use crate::{clock, config};
@@ -55,10 +56,11 @@ pub(super) struct Work {
     pub(super) posts: Vec<UnboundedSender<Post>>,
     pub(super) health: Arc<Health>,
     pub(super) refused: Arc<Refused>,
+    pub(super) in_use: Arc<InUse>,
 }
 
 /// Works until the desks are closed, and then until Memcached knows all, or `timeout` has passed.
-pub(super) async fn run(Work { config, closing, posts, health, refused }: Work) {
+pub(super) async fn run(Work { config, closing, posts, health, refused, in_use }: Work) {
     let desks = closing.0.clone();
     let book = Rc::new(Book {
         ledger: RefCell::new(Ledger::new(&config, posts.len(), health.clone(), refused)),
@@ -75,6 +77,8 @@ pub(super) async fn run(Work { config, closing, posts, health, refused }: Work) 
     }
     let expiring = book.clone();
     spawn_local(async move { expiring.expire().await });
+    let forgetting = book.clone();
+    spawn_local(async move { removed::forget(&forgetting, &in_use).await });
     while book.desks.announced().await {
         book.tell(&mut book.ledger.borrow_mut());
     }

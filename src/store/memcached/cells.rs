@@ -5,15 +5,18 @@
 //! since it last came by: the clock algorithm.
 
 use std::collections::HashMap;
+use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
 use super::Wish;
-use super::keys::AllNames;
-use super::known::Known;
+use super::keys::{AllNames, Names};
+use super::known::{Known, Stage};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
+use crate::limit::Limit;
 use crate::tally::Counter;
 
 /// The most cells that are known: some 40 MB of them. Who is forgotten is asked for.
@@ -30,6 +33,10 @@ pub(super) type Place = u32;
 pub(super) struct Cells {
     places: HashMap<Fingerprint, Place, RandomState>,
     cells: Vec<Known>,
+    /// The places of cells that were forgotten: what stands there is nobody's.
+    free: Vec<usize>,
+    /// What stands there.
+    nobody: Rc<Names>,
     /// Where the hand stands.
     hand: usize,
     /// The number of the next cell.
@@ -42,14 +49,17 @@ pub(super) struct Cells {
 
 impl Cells {
     pub(super) fn new(prefix: &str, servers: &[String]) -> Self {
+        let mut names = AllNames::new(prefix);
         Self {
+            nobody: names.of(&Arc::new(Limit::new("", &[]))),
+            free: Vec::new(),
             // Memory is used when it is written to; growing would copy it in the middle of a decision.
             places: HashMap::with_capacity_and_hasher(MOST, RandomState::default()),
             cells: Vec::with_capacity(MOST),
             hand: 0,
             next: 0,
             forgotten: None,
-            names: AllNames::new(prefix),
+            names,
             servers: servers.to_vec(),
         }
     }
@@ -98,7 +108,10 @@ impl Cells {
         let server = names.server(wish.key, &self.servers);
         let known = Known::new(self.next, names, wish.key, server, now);
         self.next = self.next.wrapping_add(1);
-        let room = if self.cells.len() < MOST { None } else { self.make_room(now, forgotten) };
+        let room = match self.free.pop() {
+            None if self.cells.len() >= MOST => self.make_room(now, forgotten),
+            free => free,
+        };
         let place = match room {
             Some(place) => {
                 self.cells[place] = known;
@@ -113,6 +126,29 @@ impl Cells {
         let place = Place::try_from(place).unwrap_or(Place::MAX);
         self.places.insert(cell, place);
         place
+    }
+
+    /// Forgets cells at these places whose limit is not in use any more and that nobody needs; returns how many such are
+    /// needed, or `None` if there are no such places.
+    pub(super) fn forget(&mut self, places: Range<usize>, in_use: impl Fn(&Limit) -> bool, now: Time) -> Option<usize> {
+        let Self { places: known, cells, free, nobody, names, .. } = self;
+        let range = places.start..places.end.min(cells.len());
+        let mut stay = 0;
+        for (place, cell) in range.clone().zip(cells.get_mut(range)?.iter_mut()) {
+            if in_use(&cell.names.limit) || Rc::ptr_eq(&cell.names, nobody) {
+                continue;
+            }
+            // Whoever is in line has yet to be told something.
+            if cell.stage != Stage::Idle || cell.is_needed() || cell.owes() && !cell.is_spent(now) {
+                stay += 1;
+                continue;
+            }
+            known.remove(&cell.id());
+            *cell = Known::new(0, nobody.clone(), Fingerprint::of(b""), 0, now);
+            free.push(place);
+        }
+        names.tidy();
+        (places.start < cells.len()).then_some(stay)
     }
 
     /// Forgets a cell and returns its place, if one is found that nobody needs.
@@ -139,4 +175,55 @@ impl Cells {
 /// Whether a cell was made after another one. Numbers begin anew, but long after what they stand for is gone.
 fn is_newer(number: u32, other: u32) -> bool {
     number != other && number.wrapping_sub(other) < 1 << 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Time = Time::from_micros(1_800_000_000_000_000);
+
+    #[test]
+    fn cells_of_limits_that_are_gone_are_forgotten() {
+        let mut cells = Cells::new("gw", &["a:1".to_owned(), "b:2".to_owned()]);
+        let forgotten = Counter::default();
+        let limit = |name: &str| Arc::new(Limit::new(name, &["9/d".parse().unwrap()]));
+        let wish = |limit: &Arc<Limit>, key: u32| Wish {
+            limit: limit.clone(),
+            key: Fingerprint::of(&key.to_be_bytes()),
+            need: 1,
+            cost: 1,
+            settles: false,
+            advisory: false,
+            place: 0,
+        };
+        let stays = limit("stays");
+        let (kept, _) = cells.of(&wish(&stays, 0), NOW, &forgotten);
+        let mut needed = Vec::new();
+        for number in 1..1000_u32 {
+            let goes = limit(&format!("limit-{number}"));
+            for client in 0..10 {
+                cells.of(&wish(&goes, number * 10 + client), NOW, &forgotten);
+            }
+            // One is being asked about, and its place must stay.
+            let busy = wish(&goes, number * 10);
+            let (place, known) = cells.of(&busy, NOW, &forgotten);
+            known.stage = Stage::Asked;
+            needed.push((place, known.id()));
+            let left = cells.forget(0..MOST, |limit| limit.id() == stays.id(), NOW).unwrap();
+            assert_eq!(left, 1);
+            let (place, id) = needed.pop().unwrap();
+            assert_eq!(cells.at(place).id(), id);
+            cells.at(place).stage = Stage::Idle;
+            assert!(cells.len() <= 12, "{} cells after {number} reloads", cells.len());
+        }
+        assert_eq!(cells.forget(0..MOST, |limit| limit.id() == stays.id(), NOW), Some(0));
+        assert_eq!((cells.places.len(), cells.len() - cells.free.len()), (1, 1));
+        assert_eq!(cells.of(&wish(&stays, 0), NOW, &forgotten).0, kept);
+        assert_eq!(cells.forget(MOST..2 * MOST, |_| false, NOW), None);
+        // Whoever knows the place of one that is gone finds that it is another's.
+        let mut place = (kept + 1) % 2;
+        let again = wish(&limit("limit-1"), 10);
+        assert_eq!(cells.again(&mut place, &again, NOW, &forgotten).id(), again.cell());
+    }
 }

@@ -128,12 +128,17 @@ impl AllNames {
         Self { prefix: prefix.to_owned(), of: HashMap::default() }
     }
 
+    /// Drops what no cell needs any more.
+    pub(super) fn tidy(&mut self) {
+        self.of.retain(|_, names| Rc::strong_count(names) > 1);
+    }
+
     pub(super) fn of(&mut self, limit: &Arc<Limit>) -> Rc<Names> {
-        let Self { prefix, of } = self;
-        if !of.contains_key(&Arc::as_ptr(limit)) {
-            // A reload has come: what no key needs any more goes.
-            of.retain(|_, names| Rc::strong_count(names) > 1);
+        if !self.of.contains_key(&Arc::as_ptr(limit)) {
+            // A reload has come.
+            self.tidy();
         }
+        let Self { prefix, of } = self;
         of.entry(Arc::as_ptr(limit)).or_insert_with(|| Rc::new(Names::new(prefix, limit))).clone()
     }
 }

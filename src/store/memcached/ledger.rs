@@ -6,6 +6,7 @@
 
 mod claimed;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -22,6 +23,7 @@ use super::servers::{Due, Server, State};
 use super::wire::Answer;
 use crate::clock::Time;
 use crate::config::{self, OnError};
+use crate::limit::Limit;
 
 /// What a limit of a job says.
 struct Admit {
@@ -138,6 +140,12 @@ impl Ledger {
         // There may be room again.
         self.refused.forget(wish.cell());
         self.queue(place, true);
+    }
+
+    /// Forgets cells at these places whose limit is not in use any more and that nobody needs; returns how many such are
+    /// needed, or `None` if there are no such places.
+    pub(super) fn forget(&mut self, places: Range<usize>, in_use: impl Fn(&Limit) -> bool, now: Time) -> Option<usize> {
+        self.cells.forget(places, in_use, now)
     }
 
     /// Whether every server has yet to answer.

@@ -74,6 +74,11 @@ impl Refused {
         self.shard(cell).lock().remove(&cell);
     }
 
+    /// Remembers nothing any more.
+    pub(super) fn clear(&self) {
+        self.shards.iter().for_each(|shard| shard.lock().clear());
+    }
+
     /// The verdicts on a request that is refused by what is remembered.
     pub(super) fn find(&self, asks: &[Ask<'_>], now: Time) -> Option<Verdicts> {
         // Once each: what is there at a first look may be gone at a second.
@@ -157,6 +162,9 @@ mod tests {
         assert!(refused.find(&[ask(&limit(raised), 1)], at(1)).is_none());
         note();
         assert!(refused.find(&[ask(&low, 1)], Time::from_micros(NOW.micros() - 2 * JITTER)).is_none());
+        note();
+        refused.clear();
+        assert!(refused.find(&[ask(&low, 1)], at(1)).is_none(), "a reload was there");
         note();
         let other = Ask { key: Fingerprint::of(b"other"), place: 4, ..ask(&low, 1) };
         assert!(refused.find(&[other], at(1)).is_none());
