@@ -101,10 +101,11 @@ impl Display for Description<'_> {
         }
         writeln!(f, "\nlimits")?;
         if !config.limits.is_empty() {
-            writeln!(
-                f,
-                "  their counters outlive a reload, unless it changes a name, a key or a period: `--against` another file"
-            )?;
+            let changes = match &config.store {
+                Store::Memory { .. } => "a name, a key or a period",
+                Store::Memcached(_) => "more than quotas",
+            };
+            writeln!(f, "  their counters outlive a reload, unless it changes {changes}: `--against` another file")?;
             writeln!(f, "  says which do")?;
         }
         config.limits.iter().try_for_each(|limit| self::limit(f, limit))?;

@@ -2,10 +2,15 @@
 //! stays of what is gone.
 
 use std::fs;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{Gateway, Memcached, limited, run};
+use crate::harness::{Client, Gateway, Memcached, Upstream, limited, reply, run, until};
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A limit `l` with this key and these further settings, used by a route.
 fn limit(key: &str, more: &str) -> String {
@@ -103,7 +108,7 @@ fn a_key_that_is_seen_after_several_reloads_has_its_count() {
         ["precision = 7", "strategy = \"fixed-window\"", "strategy = \"moving-window\""].iter().enumerate()
     {
         gateway.reload("", &rates(way));
-        crate::harness::until("it reloads", std::time::Duration::from_secs(20), || {
+        until("it reloads", PATIENCE, || {
             gateway.log().iter().filter(|line| line.contains("\"reloaded\"")).count() > number
         });
     }
@@ -127,7 +132,7 @@ fn tiers_and_overrides_go_on_as_well() {
         )
     };
     let gateway = Gateway::start(&config("sliding-window"));
-    let from = |last: u8| crate::harness::Client::connect_from([127, 0, 0, last].into(), gateway.http);
+    let from = |last: u8| Client::connect_from([127, 0, 0, last].into(), gateway.http);
     let (mut gold, mut known) = (from(1), from(9));
     let mut passed = |times: usize| {
         let count = |is_ok: &mut dyn FnMut() -> bool| (0..times).filter(|_| is_ok()).count();
@@ -140,6 +145,39 @@ fn tiers_and_overrides_go_on_as_well() {
     let line = gateway.wait_log("a tier", |line| line["message"] == CARRIED && line["tier"] == "gold");
     assert_eq!(line["rates"], "3/d");
     assert_eq!(passed(5), (1, 2));
+}
+
+#[test]
+fn what_was_reserved_before_is_given_back_after() {
+    for (old, new) in
+        [("sliding-window", "moving-window"), ("moving-window", "token-bucket"), ("moving-window", "fixed-window")]
+    {
+        let (open, gate) = channel::<()>();
+        let gate = Mutex::new(gate);
+        let upstream = Upstream::start(move |request| {
+            let is_slow = request.target == "/slow";
+            if is_slow {
+                let _ = gate.lock().unwrap().recv();
+            }
+            reply(if is_slow { 200 } else { 401 }, "")
+        });
+        let config = |way: &str| {
+            let limit = "[limits.l]\nkey = \"global\"\nrates = [\"3/d\"]\ncount = { status = [\"401\"] }";
+            format!("{limit}\nstrategy = {way:?}\n{}limits = [\"l\"]\n", upstream.everything())
+        };
+        let gateway = Gateway::start(&config(old));
+        let mut slow = gateway.client();
+        slow.send("GET /slow HTTP/1.1\r\nHost: test.example\r\n\r\n");
+        until("it is under way", PATIENCE, || upstream.received().len() == 1);
+        let mut client = gateway.client();
+        assert_eq!(client.get("/").status, 401);
+        gateway.reload("", &config(new));
+        gateway.wait_message("reloaded");
+        assert_eq!([(); 2].map(|()| client.get("/").status), [401, 429], "{old} to {new}");
+        drop(open);
+        assert_eq!(slow.response(false).status, 200);
+        assert_eq!([(); 2].map(|()| client.get("/").status), [401, 429], "{old} to {new}");
+    }
 }
 
 #[test]
@@ -160,9 +198,7 @@ fn counters_of_limits_that_are_gone_leave_memory() {
     gateway.reload("", &config("second"));
     gateway.wait_message("reloaded");
     assert_eq!(client.get_with("/", "A: 1\r\n").status, 200);
-    crate::harness::until("they leave", std::time::Duration::from_secs(20), || {
-        gateway.metric("gateway_store_keys") == Some(1.0)
-    });
+    until("they leave", PATIENCE, || gateway.metric("gateway_store_keys") == Some(1.0));
     assert_eq!(gateway.metric("gateway_store_evictions_total"), Some(0.0));
 }
 
