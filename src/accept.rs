@@ -9,7 +9,6 @@ mod framing;
 mod handles;
 mod limits;
 mod listen;
-mod recording;
 mod slot;
 mod stream;
 
@@ -38,7 +37,6 @@ use connection::{Leaving, serve};
 use connections::Connections;
 use limits::Place;
 
-use crate::clock::Time;
 use crate::reason::Reason;
 
 /// A pause after an accept that failed for want of file handles or memory, which the next one would too.
@@ -56,11 +54,6 @@ pub struct Arrival {
     pub body: Option<Incoming>,
     /// Whether a head on this connection could be read in two ways: then this one is not to be served.
     pub is_ambiguous: bool,
-    /// Whether its bytes are kept, and are to be those of its answer.
-    pub is_kept: bool,
-    /// Set by the handler: the very same answer might be given to the same bytes, if they come next. Where they are kept
-    /// it is asked then.
-    pub may_repeat: bool,
 }
 
 /// What becomes of the requests of one connection.
@@ -70,10 +63,6 @@ pub trait Handler: 'static {
 
     /// Answers a request.
     fn handle(&self, request: &mut Arrival) -> impl Future<Output = Response<Self::Body>>;
-
-    /// The last request has come again at `now`, byte for byte, after an answer that might be given again, and in the
-    /// second that this is dated with. Whether it is given again: then the request is over with that.
-    fn repeats(&self, now: Time) -> bool;
 
     /// What the client has sent never became a request. Returns the answer as it goes out, where nothing else has yet.
     fn refused(&self, refusal: &Refusal) -> Vec<u8>;
@@ -128,7 +117,6 @@ where
     let heeded = limits.clone();
     beside.spawn_local(async move { heeded.heed(&heeding).await });
     let mut builder = http1::Builder::new();
-    // Not `pipeline_flush`: between requests a recording relies on what was answered being out once it is flushed.
     // One write per response: the head and a small body go out together. What becomes of clients that send no more is
     // decided by `stream::broken` and the register.
     let max_header_size = limits.server().max_header_size;

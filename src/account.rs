@@ -236,12 +236,6 @@ impl Account {
         }
     }
 
-    /// Its line as it will be written if the body goes out whole, which has so many bytes.
-    pub fn line(&self, bytes: u64) -> Option<Box<Line>> {
-        let bytes = if self.bodiless { 0 } else { bytes };
-        self.line.as_deref().map(|line| Box::new(Line { bytes, ..line.clone() }))
-    }
-
     /// Notes why the request is refused.
     pub fn refused_for(&mut self, reason: Reason) {
         self.reason = Some(reason);

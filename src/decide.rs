@@ -6,7 +6,6 @@ mod bill;
 mod flights;
 mod lines;
 mod hold;
-mod standing;
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -25,7 +24,6 @@ pub use bill::{Bill, stated};
 pub use flights::{Flights, Permit};
 pub use judged::{AllJudged, Judged, longest_refusal};
 pub use lines::Lines;
-pub use standing::Standing;
 pub use terms::{Grants, Term, Terms};
 
 /// One limit as it guards one route.

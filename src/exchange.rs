@@ -1,7 +1,6 @@
 //! One request through the steps, in order. Start reading here.
 
 mod snapshot;
-mod repeat;
 mod target;
 
 use std::cell::RefCell;
@@ -17,7 +16,7 @@ use crate::accept::{Arrival, Handler, Refusal};
 use crate::account::{Account, Content, End, Line, Outcome, Settled};
 use crate::clock::{self, Time};
 use crate::config::{AccessLog, OnError};
-use crate::decide::{self, Case, Decision, Opinion, Standing};
+use crate::decide::{self, Case, Decision, Opinion};
 use crate::forward::{Origin, Outbound, Pools, Upstream};
 use crate::gateway::{Action, Served};
 use crate::identify::client::{Client, client};
@@ -27,8 +26,6 @@ use crate::respond::limits::LastRefusal;
 use crate::respond::{self, Answer};
 use crate::route::path;
 use crate::store::Store;
-
-use repeat::Repeat;
 
 pub use snapshot::{Snapshot, Snapshots};
 
@@ -52,7 +49,6 @@ pub struct Caller {
     address: String,
     memo: RefCell<Memo>,
     last_refusal: RefCell<LastRefusal>,
-    repeat: RefCell<Option<Repeat>>,
 }
 
 impl Caller {
@@ -65,7 +61,6 @@ impl Caller {
             address: peer.to_string(),
             memo: RefCell::default(),
             last_refusal: RefCell::default(),
-            repeat: RefCell::default(),
         }
     }
 }
@@ -75,11 +70,6 @@ impl Handler for Caller {
 
     async fn handle(&self, request: &mut Arrival) -> Response<Settled> {
         serve(self, request).await
-    }
-
-    fn repeats(&self, now: Time) -> bool {
-        let (repeat, last) = (self.repeat.borrow(), self.last_refusal.borrow());
-        repeat.as_ref().is_some_and(|repeat| repeat.serve(&self.worker, &last, now))
     }
 
     fn refused(&self, refusal: &Refusal) -> Vec<u8> {
@@ -116,7 +106,7 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
     };
     let found = gateway.routes.find(&target.host, &target.path, &head.method, &head.headers);
     let mut account = open(&gateway, found, now, client, head, &target.host);
-    let Some((index, route)) = found.and_then(|index| Some((index, gateway.served.get(index)?))) else {
+    let Some(route) = found.and_then(|index| gateway.served.get(index)) else {
         let allowed = gateway.routes.allowed(&target.host, &target.path, &head.headers);
         return own(account, Outcome::Unrouted, respond::unrouted(&allowed));
     };
@@ -162,11 +152,6 @@ async fn serve(caller: &Caller, request: &mut Arrival) -> Response<Settled> {
         decision => {
             account.refused_by(refusing(decision, &opinion).and_then(|place| Some(&route.guards.get(place)?.tally)));
             let answer = refuse(route, decision, &opinion, facts.headers, now, &mut caller.last_refusal.borrow_mut());
-            request.may_repeat = Standing::is_one(&route.guards, decision, &opinion);
-            *caller.repeat.borrow_mut() = (request.may_repeat && request.is_kept).then(|| {
-                let line = account.line(answer.body().size_hint().lower());
-                Repeat { route: index, standing: Standing::new(&opinion), line }
-            });
             return own(account, outcome(decision), answer);
         }
     }

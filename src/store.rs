@@ -152,23 +152,6 @@ impl Store {
         }
     }
 
-    /// What [`Self::decide`] would say on the spot of a request that it would refuse; charges nothing. Who answers by it
-    /// says so with [`Self::refused`].
-    pub fn refuses(&self, asks: &[Ask<'_>], now: Time) -> Option<Verdicts> {
-        match self {
-            Self::Memory(memory) => memory.refuses(asks, now),
-            Self::Memcached(memcached) => memcached.refuses(asks, now),
-        }
-    }
-
-    /// A request of this worker was refused by what [`Self::refuses`] said.
-    pub fn refused(&self, worker: usize) {
-        match self {
-            Self::Memory(_) => {}
-            Self::Memcached(memcached) => memcached.refused(worker),
-        }
-    }
-
     /// What a worker does for its decisions beside its requests, for as long as it runs.
     pub async fn carry(&self, worker: usize) {
         match self {

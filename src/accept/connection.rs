@@ -46,21 +46,20 @@ pub(super) async fn serve<C, H>(
     let service = service_fn(move |request: Request<Incoming>| {
         let (head, body) = request.into_parts();
         let body = (!body.is_end_stream()).then_some(body);
-        let (is_ambiguous, is_kept) = (requests.is_ambiguous(), requests.is_kept());
-        let mut arrival = Arrival { head, body, is_ambiguous, is_kept, may_repeat: false };
+        let mut arrival = Arrival { head, body, is_ambiguous: requests.is_ambiguous() };
         let busy = requests.begin();
         let (handler, room) = (handler.clone(), room.clone());
         // Called where it is awaited: what it returns is large, and moved it would be copied.
         async move {
             let response = handler.handle(&mut arrival).await.map(|body| {
-                busy.answer(arrival.may_repeat);
+                busy.answers();
                 Tracked::new(body, room, busy)
             });
             Ok::<_, std::convert::Infallible>(response)
         }
     });
     let stream = Rc::new(stream);
-    let watched = Noting::wrap(stream.clone(), slot.clone(), asked.clone());
+    let watched = Noting::wrap(stream.clone(), slot.clone());
     {
         let mut connection = pin!(door.builder.serve_connection(watched, service));
         // What it holds of a request is dropped after this.
@@ -102,13 +101,12 @@ enum Ended {
 }
 
 /// Drives a connection until it is over, its client has gone, or its slot says that it is to end.
-async fn until_ended<H, S, B>(
-    mut connection: Pin<&mut http1::Connection<Watched<H>, S>>,
+async fn until_ended<S, B>(
+    mut connection: Pin<&mut http1::Connection<Watched, S>>,
     stream: &Shared,
     slot: &Slot,
 ) -> Ended
 where
-    H: Handler,
     S: hyper::service::HttpService<Incoming, ResBody = B>,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     B: Body + 'static,

@@ -1,5 +1,4 @@
-//! Follows the bytes of a connection from request to request: notices heads that could be read in two ways, and what is
-//! one request and nothing else. Pure.
+//! Follows the bytes of a connection from request to request, and notices heads that could be read in two ways. Pure.
 //!
 //! The HTTP library reads such heads in one way, silently: it takes a bare line feed for the end of a line, and of two
 //! framings the chunks. It is as generous with the lines between chunks. Whoever stands in front of us may read them in the other (RFC 9112, sections 2.2 and 11.2),
@@ -17,8 +16,6 @@ pub(super) struct Follower {
     /// The beginning of a line that came without its end.
     carried: Vec<u8>,
     head: Head,
-    /// How many heads have ended so far.
-    heads: u64,
     ambiguous: bool,
 }
 
@@ -56,22 +53,11 @@ impl Follower {
 
     /// Whether a head has begun to come, and not ended.
     pub(super) fn is_in_head(&self) -> bool {
-        self.state == State::Head && !self.is_between()
+        self.state == State::Head && (self.head.begun || !self.carried.is_empty())
     }
 
-    /// Follows the bytes that came next. Tells whether they are one request, the whole of it and nothing else.
-    pub(super) fn follow(&mut self, bytes: &[u8]) -> bool {
-        let (begins, heads) = (self.is_between(), self.heads);
-        self.walk(bytes);
-        begins && self.is_between() && self.heads == heads + 1
-    }
-
-    /// Whether the next byte begins a request.
-    fn is_between(&self) -> bool {
-        self.state == State::Head && !self.head.begun && self.carried.is_empty()
-    }
-
-    fn walk(&mut self, mut bytes: &[u8]) {
+    /// Follows the bytes that came next.
+    pub(super) fn follow(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match &mut self.state {
                 State::Lost => return,
@@ -151,7 +137,6 @@ impl Follower {
         if !head.begun {
             return State::Head;
         }
-        self.heads += 1;
         match head.length {
             length if head.coded => {
                 self.ambiguous |= length.is_some();
@@ -219,30 +204,6 @@ mod tests {
                 assert_eq!((follower.state, follower.head.begun), (State::Head, false), "{text:?} by {step}");
             }
         }
-    }
-
-    #[test]
-    fn one_whole_request_is_told_from_less_and_more() {
-        let mut follower = Follower::default();
-        for (bytes, whole) in [
-            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", true),
-            ("\r\nGET / HTTP/1.1\r\n\r\n", true),
-            ("GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n", false),
-            ("\r\n", false),
-            ("GET / HTTP/1.1\r\n\r\nG", false),
-            ("ET / HTTP/1.1\r\n\r\n", false),
-            ("POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\nab", true),
-            ("POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\nab", false),
-            // What looks like a request is the end of a body.
-            ("\r\n", false),
-            ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", true),
-            ("GET / HTTP/1.1\r\n\r", false),
-            ("\n", false),
-            ("GET / HTTP/1.1\r\n\r\n", true),
-        ] {
-            assert_eq!(follower.follow(bytes.as_bytes()), whole, "{bytes:?}");
-        }
-        assert!(!follower.is_ambiguous());
     }
 
     #[test]

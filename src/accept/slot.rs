@@ -68,10 +68,6 @@ pub(super) struct Slot {
     /// When it was seen that the client sends no more, or when the request began that came before, or when the last of
     /// its bytes were read.
     closed_at: Cell<Option<Coarse>>,
-    /// Whether the bytes of the request are kept.
-    kept: Cell<bool>,
-    /// Whether the last answer might be given again.
-    may_repeat: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     register: Rc<Connections>,
 }
@@ -116,8 +112,6 @@ impl Slot {
             answering: Cell::new(false),
             answered: Cell::new(false),
             closed_at: Cell::new(None),
-            kept: Cell::new(false),
-            may_repeat: Cell::new(false),
             waker: RefCell::new(None),
             register,
         }
@@ -160,11 +154,10 @@ impl Slot {
         self.end.get().is_none() && matches!(self.phase.get(), Phase::Fresh | Phase::Idle) && !self.is_unsent()
     }
 
-    /// Bytes have come from the client, that `follower` has followed; `kept` if they are a request that is kept.
-    pub(super) fn received(&self, follower: &Follower, kept: bool) {
+    /// Bytes have come from the client, that `follower` has followed.
+    pub(super) fn received(&self, follower: &Follower) {
         self.ambiguous.set(follower.is_ambiguous());
         self.in_body.set(follower.is_in_body());
-        self.kept.set(kept);
         self.in_head.set(follower.is_in_head());
         if self.is_half_closed() {
             // It was closed behind them.
@@ -194,11 +187,6 @@ impl Slot {
     /// Whether a head on this connection could be read in two ways.
     pub(super) fn is_ambiguous(&self) -> bool {
         self.ambiguous.get()
-    }
-
-    /// Whether the request that came last is kept.
-    pub(super) fn is_kept(&self) -> bool {
-        self.kept.get()
     }
 
     /// Bytes have gone to the client, or have to wait for it.
@@ -273,16 +261,6 @@ impl Slot {
         Busy(self.clone())
     }
 
-    /// Between requests, whether the last answer might be given again.
-    pub(super) fn may_repeat(&self) -> Option<bool> {
-        (self.phase.get() == Phase::Idle).then(|| self.may_repeat.get())
-    }
-
-    /// Whether the connection is to end.
-    pub(super) fn is_ending(&self) -> bool {
-        self.end.get().is_some()
-    }
-
     pub(super) fn end(&self, end: End) {
         self.end.set(Some(end));
         self.wake();
@@ -309,10 +287,9 @@ impl Slot {
 pub(super) struct Busy(Rc<Slot>);
 
 impl Busy {
-    /// Its answer goes to the library. The same might be given again, or not.
-    pub(super) fn answer(&self, may_repeat: bool) {
+    /// Its answer goes to the library.
+    pub(super) fn answers(&self) {
         self.0.answering.set(true);
-        self.0.may_repeat.set(may_repeat);
     }
 }
 

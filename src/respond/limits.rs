@@ -219,24 +219,11 @@ impl Report {
 }
 
 impl LastRefusal {
-    /// Whether this report told the last refusal. Every configuration has reports of its own.
-    pub fn is_of(&self, report: &Arc<Report>) -> bool {
-        self.of(report).is_some()
-    }
-
-    fn of(&self, report: &Arc<Report>) -> Option<&Refusal> {
-        self.0.as_deref().filter(|last| Arc::ptr_eq(&last.report, report))
-    }
-
-    /// The status of the last refusal, if one that these verdicts make says the same in every word.
-    pub fn again(&self, report: &Arc<Report>, judged: &[Judged<'_>], now: Time) -> Option<StatusCode> {
-        self.same(report, judged, now).map(|last| last.status)
-    }
-
     /// The last refusal, if it is to be told again. Of several limits that refuse, the one that is told may change within
     /// the second: then it is told anew.
     fn same(&self, report: &Arc<Report>, judged: &[Judged<'_>], now: Time) -> Option<&Refusal> {
-        let last = self.of(report)?;
+        // Every configuration has reports of its own.
+        let last = self.0.as_deref().filter(|last| Arc::ptr_eq(&last.report, report))?;
         let is_same = |(told, judged): (&Told, &Judged<'_>)| *told == Told::new(judged, now);
         let is_again = last.told.len() == judged.len()
             && last.told.iter().zip(judged).all(is_same)

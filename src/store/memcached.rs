@@ -34,7 +34,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_local};
 
-use super::{Answer, Ask, LimitChanges, Reply, Reserved, Verdicts};
+use super::{Answer, Ask, LimitChanges, Reply, Reserved};
 use crate::clock::Time;
 use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
@@ -146,8 +146,8 @@ impl Memcached {
 
     /// Sends the decision off, unless a refusal still holds or Memcached is known to be away.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
-        if let Some(verdicts) = self.refuses(asks, now) {
-            self.refused(worker);
+        if let Some(verdicts) = self.refused.find(asks, now) {
+            self.health.remembered.of(worker).one();
             return Answer::Now(Reply { verdicts, reserved: Vec::new() });
         }
         if self.is_lost() {
@@ -157,16 +157,6 @@ impl Memcached {
         let job = Job::new(asks.iter().map(Wish::from).collect(), now, Some(reply), worker);
         self.desks.put(job);
         Answer::Later(verdicts)
-    }
-
-    /// The verdicts on a request that a refusal refuses which still holds.
-    pub fn refuses(&self, asks: &[Ask<'_>], now: Time) -> Option<Verdicts> {
-        self.refused.find(asks, now)
-    }
-
-    /// Counts a request of this worker that was refused so.
-    pub fn refused(&self, worker: usize) {
-        self.health.remembered.of(worker).one();
     }
 
     /// A reload has come: what is remembered of limits that are gone is forgotten. No refusal holds any more, since each was

@@ -86,17 +86,6 @@ impl Memory {
         Reply { verdicts: self.judge_all(asks, now, look, &mut reserved), reserved }
     }
 
-    /// The verdicts on a request that would be refused. Charges nothing.
-    pub fn refuses(&self, asks: &[Ask<'_>], now: Time) -> Option<Verdicts> {
-        if let [ask] = asks {
-            return Some(iter::once((ask.place, self.refuses_alone(ask, now)?)).collect());
-        }
-        let look = self.look(asks, now);
-        // A key without a cell may have one from before a reload: that is looked for when it is decided on.
-        let is_certain = !look.is_missing || !self.is_migrating(now);
-        (!look.all && is_certain).then(|| self.judge_all(asks, now, look, &mut Vec::new()))
-    }
-
     fn look(&self, asks: &[Ask<'_>], now: Time) -> Look<'_> {
         let places: SmallVec<[(usize, Fingerprint); 4]> = asks.iter().map(|ask| self.place(ask)).collect();
         let mut shards = Locked::take(&self.shards, &places);
@@ -147,13 +136,6 @@ impl Memory {
             self.bound(shard, now);
         }
         Some(verdict)
-    }
-
-    fn refuses_alone(&self, ask: &Ask<'_>, now: Time) -> Option<Verdict> {
-        let (shard, key) = self.place(ask);
-        let shard = &mut *self.shards[shard].lock();
-        // Whose cell has made room for others may be admitted.
-        ask.limit.refuses(&entry(shard, key, ask, now)?.cell, now, ask.need)
     }
 
     /// Settles a reservation in the cell with this number: gives back what it was too much, if that cell is still there, or

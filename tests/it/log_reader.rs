@@ -122,8 +122,11 @@ fn a_log_whose_reader_has_gone_is_counted_too() {
     // The other end of the pipe.
     gateway.stderr = BufReader::new(Command::new("true").stderr(Stdio::piped()).spawn().unwrap().stderr.unwrap());
     let mut client = Client::connect(gateway.http);
-    (0..20).for_each(|_| assert_eq!(client.get("/").status, 200));
-    until("they are counted", Duration::from_secs(10), || gateway.dropped() == 20);
+    // A process that another test starts may have the other end too, for a moment: then a line gets lost uncounted.
+    until("they are counted", Duration::from_secs(10), || {
+        assert_eq!(client.get("/").status, 200);
+        gateway.dropped() >= 20
+    });
     kill_process(Pid::from_child(&gateway.child), Signal::TERM).unwrap();
     assert_eq!(gateway.wait_exit(), Some(0));
 }

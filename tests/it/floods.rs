@@ -1,4 +1,4 @@
-//! Whoever sends the same request over and over is told what everybody else is told, and counted like everybody else.
+//! A client that sends the same request over and over is told what everybody else is told, and counted like everybody else.
 
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
