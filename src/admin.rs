@@ -22,17 +22,17 @@ use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::timeout;
 
-use crate::accept::ConnectionLimits;
-use crate::gateway::Kept;
 use crate::log::DroppedLines;
+use crate::metrics::Counter;
 use crate::respond;
+use crate::server::ConnectionLimits;
+use crate::snapshot::SharedState;
 use crate::store::Store;
-use crate::tally::Counter;
 
 /// What the admin listener shows.
 pub struct View {
     /// Tallies of routes and limits.
-    pub kept: Arc<Kept>,
+    pub shared: Arc<SharedState>,
     /// Where counters live.
     pub store: Arc<Store>,
     /// Log lines that nobody read in time.

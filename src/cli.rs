@@ -13,7 +13,7 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use crate::background::Background;
 use crate::config::{self, Config, Problems};
 use crate::explain::{self, Question};
-use crate::serve::{self, Stopped};
+use crate::runtime::{self, Stopped};
 use crate::{describe, log};
 
 /// A reverse proxy that limits rates.
@@ -154,7 +154,7 @@ fn serve(path: &Path, config: Config) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match serve::run(path, config, logging.dropped()) {
+    match runtime::run(path, config, logging.dropped()) {
         Ok(Stopped::Drained) => ExitCode::SUCCESS,
         Ok(Stopped::AtOnce) => ExitCode::FAILURE,
         Err(error) => {

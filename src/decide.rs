@@ -1,11 +1,11 @@
 //! May this request pass? Every limit of its route is asked at once; all are charged, or none.
 
-mod terms;
-mod judged;
-mod bill;
-mod flights;
-mod lines;
-mod hold;
+mod rate_selector;
+mod outcome;
+mod reservations;
+mod concurrency;
+mod wait_queues;
+mod delay;
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use smallvec::SmallVec;
 use crate::clock::Time;
 use crate::config::{Cost, Missing, OnLimit};
 use crate::fingerprint::Fingerprint;
-use crate::identify::{Facts, Identity, Memo};
+use crate::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::limit::{Limit, Verdict};
+use crate::metrics::{Counter, PerWorker};
 use crate::store::{Answer, Ask, Asks, Reply, Store, Verdicts};
-use crate::tally::{Counter, PerWorker};
 
-pub use bill::{Bill, stated};
-pub use flights::{Flights, Permit};
-pub use judged::{AllJudged, Judged, longest_refusal};
-pub use lines::Lines;
-pub use terms::{Grants, Term, Terms};
+pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
+pub use outcome::{LimitOutcome, LimitOutcomes, longest_refusal};
+pub use rate_selector::{RateSelector, RateTable, SelectedRates};
+pub use reservations::{Reservations, stated};
+pub use wait_queues::WaitQueues;
 
 /// One limit as it guards one route.
-pub struct Guard {
+pub struct RouteLimit {
     /// Which rates hold for whom.
-    pub terms: Terms,
+    pub rates: RateSelector,
     /// How many requests of a key may be under way.
     pub max_in_flight: Option<u64>,
     /// How its key is read from the route's requests.
-    pub identity: Identity,
+    pub identity: KeyExtractor,
     /// What requests cost.
     pub cost: Cost,
     /// What happens over the limit.
@@ -41,21 +41,21 @@ pub struct Guard {
     /// What happens without a key.
     pub missing: Missing,
     /// What it has decided.
-    pub tally: Arc<LimitTally>,
+    pub metrics: Arc<LimitMetrics>,
 }
 
 /// What a limit has decided, on all routes.
 #[derive(Debug)]
-pub struct LimitTally {
+pub struct LimitMetrics {
     /// Its name.
     pub name: String,
     /// By worker.
-    pub workers: PerWorker<Decided>,
+    pub workers: PerWorker<DecisionCounters>,
 }
 
 /// The decisions of one limit on one worker.
 #[derive(Debug, Default)]
-pub struct Decided {
+pub struct DecisionCounters {
     /// Let through by this limit and all others of the route.
     pub admitted: Counter,
     /// Refused by this limit.
@@ -67,7 +67,7 @@ pub struct Decided {
     /// Held by this limit until there was room, or until that took too long.
     pub delayed: Counter,
     /// Would have been let through by this limit, refused by another: not charged.
-    pub spared: Counter,
+    pub not_charged: Counter,
     /// Not counted, because the key is exempt.
     pub exempt: Counter,
     /// Refused, because the key is blocked.
@@ -81,19 +81,19 @@ pub struct Decided {
 }
 
 /// All that a decision is made from.
-pub struct Case<'a, 'r> {
+pub struct DecisionInput<'a, 'r> {
     /// The limits of the route.
-    pub guards: &'a [Guard],
+    pub limits: &'a [RouteLimit],
     /// The request.
-    pub facts: &'r Facts<'r>,
+    pub attributes: &'r RequestAttributes<'r>,
     /// What the connection's requests were last identified as.
-    pub memo: &'r RefCell<Memo>,
+    pub key_cache: &'r RefCell<KeyCache>,
     /// Where counters live.
     pub store: &'a Store,
     /// Who is under way.
-    pub flights: &'a Arc<Flights>,
+    pub concurrency: &'a Arc<ConcurrencyLimiter>,
     /// Who is held.
-    pub lines: &'a Arc<Lines>,
+    pub wait_queues: &'a Arc<WaitQueues>,
     /// When the request came.
     pub now: Time,
     /// Which worker serves it.
@@ -104,17 +104,17 @@ pub struct Case<'a, 'r> {
 
 /// What belongs to a decision and outlives it. Made where it is needed and filled in place: it is too large to be moved
 /// about for every request.
-pub struct Opinion<'a> {
+pub struct DecisionState<'a> {
     /// What the limits say that were asked, those that clients are told of.
-    pub judged: AllJudged<'a>,
+    pub outcomes: LimitOutcomes<'a>,
     /// What the store was asked.
     pub asks: Asks<'a>,
     /// The guards that only report, and would have refused the request.
     pub shadowed: SmallVec<[usize; 2]>,
     /// What is reserved until the response.
-    pub bill: Bill<'a>,
+    pub reservations: Reservations<'a>,
     /// What holds its place among those under way.
-    pub permits: Vec<Permit>,
+    pub permits: Vec<ConcurrencyPermit>,
     /// Since when it was held, if it was.
     pub held_since: Option<Time>,
 }
@@ -143,53 +143,53 @@ pub enum Decision {
     Unknown,
 }
 
-impl<'a> Opinion<'a> {
+impl<'a> DecisionState<'a> {
     /// Nothing yet.
     pub fn new(store: &'a Store, worker: usize) -> Self {
-        let bill = Bill::new(store, worker);
-        let (judged, asks, shadowed) = (SmallVec::new(), Asks::new(), SmallVec::new());
-        Self { judged, asks, shadowed, bill, permits: Vec::new(), held_since: None }
+        let reservations = Reservations::new(store, worker);
+        let (outcomes, asks, shadowed) = (SmallVec::new(), Asks::new(), SmallVec::new());
+        Self { outcomes, asks, shadowed, reservations, permits: Vec::new(), held_since: None }
     }
 }
 
-impl Guard {
-    fn decided(&self, worker: usize) -> &Decided {
-        self.tally.workers.of(worker)
+impl RouteLimit {
+    fn decided(&self, worker: usize) -> &DecisionCounters {
+        self.metrics.workers.of(worker)
     }
 }
 
 /// Decides. With a store in this process it answers on the spot, unless the request is to be held; otherwise it waits
 /// for as long as the store lets it.
-pub async fn decide<'a>(case: &Case<'a, '_>, opinion: &mut Opinion<'a>) -> Decision {
-    if case.guards.is_empty() {
+pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
+    if input.limits.is_empty() {
         return Decision::Admitted;
     }
-    let mut open = Open { profiles: SmallVec::new(), boarded: SmallVec::new(), opinion };
-    let decision = match open.read(case) {
+    let mut evaluation = Evaluation { profiles: SmallVec::new(), boarded: SmallVec::new(), state };
+    let decision = match evaluation.read(input) {
         Some(decision) => decision,
-        None if open.opinion.asks.is_empty() => Decision::Admitted,
-        None if case.guards.iter().any(|guard| matches!(guard.on_limit, OnLimit::Delay { .. })) => {
-            Box::pin(hold::decide(case, &mut open)).await
+        None if evaluation.state.asks.is_empty() => Decision::Admitted,
+        None if input.limits.iter().any(|route_limit| matches!(route_limit.on_limit, OnLimit::Delay { .. })) => {
+            Box::pin(delay::decide(input, &mut evaluation)).await
         }
-        None => match case.store.decide(&open.opinion.asks, case.now, case.worker) {
-            Answer::Now(reply) => open.conclude(case, reply),
+        None => match input.store.decide(&evaluation.state.asks, input.now, input.worker) {
+            Answer::Now(reply) => evaluation.conclude(input, reply),
             Answer::Later(reply) => match reply.await {
-                Ok(reply) => open.conclude(case, reply),
-                Err(_) => open.unknown(case),
+                Ok(reply) => evaluation.conclude(input, reply),
+                Err(_) => evaluation.unknown(input),
             },
-            Answer::Away => open.unknown(case),
+            Answer::Away => evaluation.unknown(input),
         },
     };
-    let passes = decision == Decision::Admitted || decision == Decision::Unknown && case.passes_unknown;
-    for place in &open.boarded {
-        let decided = case.guards[*place].decided(case.worker);
-        if passes { decided.admitted.one() } else { decided.spared.one() }
+    let passes = decision == Decision::Admitted || decision == Decision::Unknown && input.passes_unknown;
+    for place in &evaluation.boarded {
+        let decided = input.limits[*place].decided(input.worker);
+        if passes { decided.admitted.one() } else { decided.not_charged.one() }
     }
     decision
 }
 
 /// What a guard is to decide: which rates, for whom.
-struct Claim<'a> {
+struct RateCheck<'a> {
     place: usize,
     key: Fingerprint,
     profile: usize,
@@ -197,24 +197,24 @@ struct Claim<'a> {
 }
 
 /// A case while it is open.
-struct Open<'a, 'o> {
+struct Evaluation<'a, 'o> {
     /// For each ask, which of the limit's rates hold.
     profiles: SmallVec<[usize; 2]>,
     /// The guards that have let it aboard and have no rates to ask for.
     boarded: SmallVec<[usize; 2]>,
-    opinion: &'o mut Opinion<'a>,
+    state: &'o mut DecisionState<'a>,
 }
 
-impl<'a> Open<'a, '_> {
+impl<'a> Evaluation<'a, '_> {
     /// Reads keys, rates and costs; what that alone decides is the answer.
-    fn read(&mut self, case: &Case<'a, '_>) -> Option<Decision> {
-        let memo = &mut case.memo.borrow_mut();
-        for (place, guard) in case.guards.iter().enumerate() {
-            let decided = guard.decided(case.worker);
-            let known = guard.identity.of(case.facts, place, memo);
-            let key = match (known, guard.missing) {
+    fn read(&mut self, input: &DecisionInput<'a, '_>) -> Option<Decision> {
+        let key_cache = &mut input.key_cache.borrow_mut();
+        for (place, route_limit) in input.limits.iter().enumerate() {
+            let decided = route_limit.decided(input.worker);
+            let known = route_limit.identity.of(input.attributes, place, key_cache);
+            let key = match (known, route_limit.missing) {
                 (Some(key), _) => key,
-                (None, Missing::Shared) => guard.identity.nobody(),
+                (None, Missing::Shared) => route_limit.identity.nobody(),
                 (None, Missing::Skip) => {
                     decided.skipped.one();
                     continue;
@@ -224,16 +224,16 @@ impl<'a> Open<'a, '_> {
                     return Some(Decision::NoKey(place));
                 }
             };
-            match guard.terms.of(&guard.identity, known.is_some(), case.facts, memo) {
-                Term::Exempt => decided.exempt.one(),
-                Term::Block if guard.on_limit == OnLimit::Shadow => self.shadow(decided, place),
-                Term::Block => {
+            match route_limit.rates.of(&route_limit.identity, known.is_some(), input.attributes, key_cache) {
+                SelectedRates::Exempt => decided.exempt.one(),
+                SelectedRates::Block if route_limit.on_limit == OnLimit::Shadow => self.shadow(decided, place),
+                SelectedRates::Block => {
                     decided.blocked.one();
                     return Some(Decision::Blocked(place));
                 }
-                Term::Rates(profile, limit) => {
-                    let claim = Claim { place, key, profile, limit };
-                    let decision = self.board(case, &claim).or_else(|| self.prepare(case, &claim));
+                SelectedRates::Rates(profile, limit) => {
+                    let check = RateCheck { place, key, profile, limit };
+                    let decision = self.board(input, &check).or_else(|| self.prepare(input, &check));
                     if decision.is_some() {
                         return decision;
                     }
@@ -244,19 +244,19 @@ impl<'a> Open<'a, '_> {
     }
 
     /// Takes a place among those under way, if their number is limited.
-    fn board(&mut self, case: &Case<'a, '_>, claim: &Claim<'a>) -> Option<Decision> {
-        let Claim { place, key, profile, limit } = *claim;
-        let guard = &case.guards[place];
-        let decided = guard.decided(case.worker);
-        let taken = case.flights.enter(key, guard.max_in_flight?);
+    fn board(&mut self, input: &DecisionInput<'a, '_>, check: &RateCheck<'a>) -> Option<Decision> {
+        let RateCheck { place, key, profile, limit } = *check;
+        let route_limit = &input.limits[place];
+        let decided = route_limit.decided(input.worker);
+        let taken = input.concurrency.enter(key, route_limit.max_in_flight?);
         let (admitted, remaining) = (taken.is_some(), taken.as_ref().map_or(0, |(_, left)| *left));
         let verdict = Verdict { admitted, rate: limit.rates().len(), remaining, wait: None };
-        let judged = Judged { place, profile, limit, need: 1, verdict };
-        match (taken, guard.on_limit) {
+        let outcomes = LimitOutcome { place, profile, limit, need: 1, verdict };
+        match (taken, route_limit.on_limit) {
             (Some((permit, _)), _) => {
-                self.opinion.permits.push(permit);
-                if guard.on_limit.is_told() {
-                    self.opinion.judged.push(judged);
+                self.state.permits.push(permit);
+                if route_limit.on_limit.is_told() {
+                    self.state.outcomes.push(outcomes);
                 }
                 if limit.rates().is_empty() {
                     self.boarded.push(place);
@@ -273,57 +273,58 @@ impl<'a> Open<'a, '_> {
             }
             (None, OnLimit::Reject | OnLimit::Delay { .. }) => {
                 decided.rejected.one();
-                self.opinion.judged = SmallVec::from_iter([judged]);
+                self.state.outcomes = SmallVec::from_iter([outcomes]);
                 Some(Decision::Rejected)
             }
         }
     }
 
     /// Notes what to ask the store.
-    fn prepare(&mut self, case: &Case<'a, '_>, claim: &Claim<'a>) -> Option<Decision> {
-        let Claim { place, key, profile, limit } = *claim;
+    fn prepare(&mut self, input: &DecisionInput<'a, '_>, check: &RateCheck<'a>) -> Option<Decision> {
+        let RateCheck { place, key, profile, limit } = *check;
         if limit.rates().is_empty() {
             return None;
         }
-        let guard = &case.guards[place];
+        let route_limit = &input.limits[place];
         let most = limit.capacity();
-        let cost = bill::price_within(&guard.cost, most, case.facts.headers);
-        if cost > most && guard.on_limit.is_told() {
-            guard.decided(case.worker).rejected.one();
+        let cost = reservations::price_within(&route_limit.cost, most, input.attributes.headers);
+        if cost > most && route_limit.on_limit.is_told() {
+            route_limit.decided(input.worker).rejected.one();
             return Some(Decision::TooCostly { place, most });
         }
-        let (settles, advisory) = (bill::is_settled(&guard.cost), guard.on_limit == OnLimit::Shadow);
+        let (settles, advisory) =
+            (reservations::is_settled(&route_limit.cost), route_limit.on_limit == OnLimit::Shadow);
         let ask = Ask { limit, key, need: cost, cost, settles, advisory, place };
         if settles {
-            self.opinion.bill.owe(&guard.cost, ask);
+            self.state.reservations.owe(&route_limit.cost, ask);
         }
-        self.opinion.asks.push(ask);
+        self.state.asks.push(ask);
         self.profiles.push(profile);
         None
     }
 
-    fn shadow(&mut self, decided: &Decided, place: usize) {
+    fn shadow(&mut self, decided: &DecisionCounters, place: usize) {
         decided.shadowed.one();
-        if !self.opinion.shadowed.contains(&place) {
-            self.opinion.shadowed.push(place);
+        if !self.state.shadowed.contains(&place) {
+            self.state.shadowed.push(place);
         }
     }
 
-    fn unknown(&self, case: &Case<'_, '_>) -> Decision {
-        self.opinion.asks.iter().for_each(|ask| case.guards[ask.place].decided(case.worker).unknown.one());
+    fn unknown(&self, input: &DecisionInput<'_, '_>) -> Decision {
+        self.state.asks.iter().for_each(|ask| input.limits[ask.place].decided(input.worker).unknown.one());
         Decision::Unknown
     }
 
     /// The guards that these verdicts would have refuse the request.
     fn refusing<'s>(&'s self, verdicts: &'s Verdicts) -> impl Iterator<Item = (usize, Verdict)> {
-        let asked = self.opinion.asks.iter().zip(verdicts);
+        let asked = self.state.asks.iter().zip(verdicts);
         let refused = asked.filter(|(ask, (_, verdict))| !verdict.admitted && !ask.advisory);
         refused.map(|(ask, (_, verdict))| (ask.place, *verdict))
     }
 
     /// What the verdicts come to. Nobody is held any more.
-    fn conclude(&mut self, case: &Case<'a, '_>, Reply { verdicts, reserved }: Reply) -> Decision {
-        let is_silent = |place: usize| case.guards[place].on_limit == OnLimit::Silent;
+    fn conclude(&mut self, input: &DecisionInput<'a, '_>, Reply { verdicts, reserved }: Reply) -> Decision {
+        let is_silent = |place: usize| input.limits[place].on_limit == OnLimit::Silent;
         let decision = match self.refusing(&verdicts).fold(None, |found: Option<(usize, bool)>, (place, _)| {
             let (first, silent) = found.unwrap_or((place, true));
             Some((first, silent && is_silent(place)))
@@ -333,27 +334,27 @@ impl<'a> Open<'a, '_> {
             Some((_, false)) => Decision::Rejected,
         };
         let all = decision == Decision::Admitted;
-        for at in 0..verdicts.len().min(self.opinion.asks.len()) {
-            let (place, verdict) = (self.opinion.asks[at].place, verdicts[at].1);
-            let guard = &case.guards[place];
-            let decided = guard.decided(case.worker);
-            match (verdict.admitted, guard.on_limit) {
+        for at in 0..verdicts.len().min(self.state.asks.len()) {
+            let (place, verdict) = (self.state.asks[at].place, verdicts[at].1);
+            let route_limit = &input.limits[place];
+            let decided = route_limit.decided(input.worker);
+            match (verdict.admitted, route_limit.on_limit) {
                 (true, _) if all => decided.admitted.one(),
-                (true, _) => decided.spared.one(),
+                (true, _) => decided.not_charged.one(),
                 (false, OnLimit::Shadow) => self.shadow(decided, place),
                 (false, OnLimit::Silent) => decided.silenced.one(),
                 (false, OnLimit::Reject | OnLimit::Delay { .. }) => decided.rejected.one(),
             }
-            if !guard.on_limit.is_told() {
+            if !route_limit.on_limit.is_told() {
                 continue;
             }
-            let Ask { limit, need, .. } = self.opinion.asks[at];
-            self.opinion.judged.push(Judged { place, profile: self.profiles[at], limit, need, verdict });
+            let Ask { limit, need, .. } = self.state.asks[at];
+            self.state.outcomes.push(LimitOutcome { place, profile: self.profiles[at], limit, need, verdict });
         }
-        self.opinion.bill.reserved(reserved);
-        if !self.opinion.permits.is_empty() {
+        self.state.reservations.reserved(reserved);
+        if !self.state.permits.is_empty() {
             // What is said of requests under way was said first: back to the order of the route.
-            self.opinion.judged.sort_by_key(|judged| judged.place);
+            self.state.outcomes.sort_by_key(|outcomes| outcomes.place);
         }
         decision
     }

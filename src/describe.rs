@@ -11,7 +11,7 @@ use crate::config::{
 use crate::limit::{Edge, Rate, Strategy};
 use crate::overrides::Allowance;
 use crate::route;
-use crate::serve;
+use crate::runtime;
 
 /// More patterns and networks with the same allowance are only counted.
 const MOST_TEXTS: usize = 1_000;
@@ -27,7 +27,7 @@ pub fn describe(config: &Config) -> String {
 /// What happens when the file that was called `name`, `old`, is replaced by `new` while the gateway runs.
 pub fn describe_reload(name: &Path, old: &Config, new: &Config) -> String {
     let mut text = format!("\na reload that replaces {}\n", name.display());
-    if let Some(setting) = serve::needs_restart(old, new) {
+    if let Some(setting) = runtime::needs_restart(old, new) {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  is refused: {setting} changes, which needs a restart");
         return text;

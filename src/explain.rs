@@ -10,14 +10,14 @@ use http::{HeaderMap, Request, header};
 
 use crate::clock;
 use crate::config::{self, Config, Cost, Missing, OnLimit, Source};
-use crate::decide::{self, Case, Decision, Guard, Opinion, Term};
-use crate::exchange;
-use crate::gateway::{Action, Gateway, Kept, Served};
+use crate::decide::{self, Decision, DecisionInput, DecisionState, RouteLimit, SelectedRates};
 use crate::identify::client::client;
-use crate::identify::{Facts, Memo};
+use crate::identify::{KeyCache, RequestAttributes};
+use crate::proxy;
 use crate::respond;
-use crate::respond::limits::LastRefusal;
+use crate::respond::rate_limit_headers::RefusalCache;
 use crate::route::{self, host, mismatch, path};
+use crate::snapshot::{Action, CompiledRoute, SharedState, Snapshot};
 use crate::store::Store;
 
 /// What is shown instead of a key.
@@ -46,7 +46,7 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
     let path = path::normal(request.uri().path(), rules)
         .map_err(|why| format!("{:?} would be answered 400: {}", request.uri().path(), why.detail()))?;
 
-    let gateway = Gateway::build(config, &Kept::new(1));
+    let gateway = Snapshot::build(config, &SharedState::new(1));
     let client = client(question.peer, request.headers(), &gateway.trusted_proxies);
     let mut text = String::new();
     let found = gateway.routes.find(&host, &path, request.method(), request.headers());
@@ -59,30 +59,30 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
         others(&mut text, config, None, request, &host, &path);
         return Ok(text);
     };
-    line(&mut text, &format!("\nroute {}\n  {}", served.tally.name, action(config, index)));
+    line(&mut text, &format!("\nroute {}\n  {}", served.metrics.name, action(config, index)));
 
     let key = path::key(&path, rules, served.ignore_case);
-    let facts = Facts {
+    let attributes = RequestAttributes {
         method: request.method(),
         host: &host,
         path: &key,
         query: request.uri().query(),
         headers: request.headers(),
         client: client.address,
-        route: &served.tally.name,
+        route: &served.metrics.name,
     };
-    if let Some(ambiguity) = served.single.ambiguity(&facts) {
+    if let Some(ambiguity) = served.single.ambiguity(&attributes) {
         line(&mut text, &format!("\nanswered 400, and counted by no limit: {ambiguity}"));
         others(&mut text, config, Some(index), request, &host, &path);
         return Ok(text);
     }
-    line(&mut text, if served.guards.is_empty() { "\nno limits" } else { "\nlimits, asked together" });
-    for (guard, limit) in served.guards.iter().zip(&config.routes[index].limits) {
+    line(&mut text, if served.limits.is_empty() { "\nno limits" } else { "\nlimits, asked together" });
+    for (route_limit, limit) in served.limits.iter().zip(&config.routes[index].limits) {
         let limit = &config.limits[*limit];
         line(&mut text, &format!("  {}", limit.name));
-        Described { guard, limit, facts: &facts, show_keys: question.show_keys }.write(&mut text);
+        Described { route_limit, limit, attributes: &attributes, show_keys: question.show_keys }.write(&mut text);
     }
-    fresh(&mut text, &gateway, served, &facts).map_err(|error| error.to_string())?;
+    fresh(&mut text, &gateway, served, &attributes).map_err(|error| error.to_string())?;
     others(&mut text, config, Some(index), request, &host, &path);
     Ok(text)
 }
@@ -101,43 +101,43 @@ fn action(config: &Config, index: usize) -> String {
 
 /// One limit as it sees the request.
 struct Described<'a> {
-    guard: &'a Guard,
+    route_limit: &'a RouteLimit,
     limit: &'a config::Limit,
-    facts: &'a Facts<'a>,
+    attributes: &'a RequestAttributes<'a>,
     show_keys: bool,
 }
 
 impl Described<'_> {
     fn write(&self, text: &mut String) {
-        let memo = &mut Memo::default();
-        let key = self.guard.identity.of(self.facts, 0, memo);
+        let key_cache = &mut KeyCache::default();
+        let key = self.route_limit.identity.of(self.attributes, 0, key_cache);
         line(text, &format!("    key      {}", self.key()));
-        for source in self.guard.identity.unknown(self.facts) {
+        for source in self.route_limit.identity.unknown(self.attributes) {
             line(text, &format!("    unknown  what {source} says: it is not in known_keys, so it counts as missing"));
         }
-        let counted = match (key, self.guard.missing) {
+        let counted = match (key, self.route_limit.missing) {
             (Some(key), _) => Some(key),
-            (None, Missing::Shared) => Some(self.guard.identity.nobody()),
+            (None, Missing::Shared) => Some(self.route_limit.identity.nobody()),
             (None, Missing::Skip | Missing::Reject) => None,
         };
         let Some(counted) = counted else { return };
         line(text, &format!("    counted  {}:{counted}", self.limit.name));
-        let term = self.guard.terms.of(&self.guard.identity, key.is_some(), self.facts, memo);
+        let term = self.route_limit.rates.of(&self.route_limit.identity, key.is_some(), self.attributes, key_cache);
         line(text, &format!("    rates    {}", self.rates(term)));
-        if let (Term::Rates(0, _), Some(tiers)) = (term, &self.limit.tiers) {
+        if let (SelectedRates::Rates(0, _), Some(tiers)) = (term, &self.limit.tiers) {
             line(text, &format!("    tier     none: {} names none of them", tiers.source));
         }
-        if let Some(most) = self.guard.max_in_flight {
+        if let Some(most) = self.route_limit.max_in_flight {
             line(text, &format!("    at once  {most} under way"));
         }
-        let cost = match &self.guard.cost {
+        let cost = match &self.route_limit.cost {
             Cost::Fixed(cost) => cost.to_string(),
             Cost::RequestHeader(name) => format!("what the request's {name} says, otherwise 1"),
             Cost::ResponseHeader { name, reserve } => format!("{reserve} until the response's {name} says what"),
             Cost::OnStatus(cost, _) => format!("{cost}, given back unless the response has a status that counts"),
         };
         line(text, &format!("    cost     {cost}"));
-        let over = match self.guard.on_limit {
+        let over = match self.route_limit.on_limit {
             OnLimit::Reject => format!("answered {}", self.limit.status.as_u16()),
             OnLimit::Shadow => "forwarded all the same, with a header that says so".to_owned(),
             OnLimit::Silent => format!("answered {}, and nobody is asked", self.limit.status.as_u16()),
@@ -149,9 +149,9 @@ impl Described<'_> {
     }
 
     fn key(&self) -> String {
-        let parts = self.guard.identity.parts(self.facts);
+        let parts = self.route_limit.identity.parts(self.attributes);
         if parts.iter().all(Option::is_none) {
-            return match self.guard.missing {
+            return match self.route_limit.missing {
                 Missing::Shared => "none: counted with all others that have none".to_owned(),
                 Missing::Skip => "none: the limit does not apply".to_owned(),
                 Missing::Reject => "none: answered 400".to_owned(),
@@ -175,11 +175,11 @@ impl Described<'_> {
         parts.collect::<Vec<_>>().join(", ")
     }
 
-    fn rates(&self, term: Term<'_>) -> String {
+    fn rates(&self, term: SelectedRates<'_>) -> String {
         let (profile, limit) = match term {
-            Term::Exempt => return "none: an override exempts the key".to_owned(),
-            Term::Block => return "none: an override blocks the key, answered 403".to_owned(),
-            Term::Rates(profile, limit) => (profile, limit),
+            SelectedRates::Exempt => return "none: an override exempts the key".to_owned(),
+            SelectedRates::Block => return "none: an override blocks the key, answered 403".to_owned(),
+            SelectedRates::Rates(profile, limit) => (profile, limit),
         };
         let rates = limit.rates().iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
         let tiers = self.limit.tiers.as_ref().map_or(&[][..], |tiers| &tiers.rates);
@@ -202,33 +202,38 @@ fn network(octets: &[u8], v6: u8) -> String {
 }
 
 /// What the limits say to the first request of all, by a store of its own.
-fn fresh(text: &mut String, gateway: &Gateway, served: &Served, facts: &Facts<'_>) -> io::Result<()> {
-    let store = config::Store::Memory { max_keys: served.guards.len().max(1), max_memory: usize::MAX };
+fn fresh(
+    text: &mut String,
+    gateway: &Snapshot,
+    served: &CompiledRoute,
+    attributes: &RequestAttributes<'_>,
+) -> io::Result<()> {
+    let store = config::Store::Memory { max_keys: served.limits.len().max(1), max_memory: usize::MAX };
     let store = Store::open(&store, 0)?;
     let now = clock::now();
-    let case = Case {
-        guards: &served.guards,
-        facts,
-        memo: &RefCell::default(),
+    let input = DecisionInput {
+        limits: &served.limits,
+        attributes,
+        key_cache: &RefCell::default(),
         store: &store,
-        flights: &gateway.flights,
-        lines: &gateway.lines,
+        concurrency: &gateway.concurrency,
+        wait_queues: &gateway.wait_queues,
         now,
         worker: 0,
         passes_unknown: true,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let mut opinion = Opinion::new(&store, 0);
-    let decision = runtime.block_on(decide::decide(&case, &mut opinion));
+    let mut state = DecisionState::new(&store, 0);
+    let decision = runtime.block_on(decide::decide(&input, &mut state));
     let mut headers = HeaderMap::new();
     let outcome = if decision == Decision::Admitted {
-        served.report.tell(&mut headers, &opinion.judged, &opinion.shadowed, now);
+        served.rate_limit_headers.tell(&mut headers, &state.outcomes, &state.shadowed, now);
         match &served.action {
             Action::Forward { .. } => "forwarded".to_owned(),
             Action::Respond { status, .. } => format!("answered {}", status.as_u16()),
         }
     } else {
-        let answer = exchange::refuse(served, decision, &opinion, facts.headers, now, &mut LastRefusal::default());
+        let answer = proxy::refuse(served, decision, &state, attributes.headers, now, &mut RefusalCache::default());
         headers = answer.headers().clone();
         format!("answered {}", answer.status().as_u16())
     };

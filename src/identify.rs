@@ -19,7 +19,7 @@ use crate::known_keys::KnownKeys;
 
 /// What a key can be read from.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct RequestAttributes<'a> {
     /// The method.
     pub method: &'a Method,
     /// Lower case, without the port.
@@ -38,7 +38,7 @@ pub struct Facts<'a> {
 
 /// How the key of one limit is read from the requests of one route.
 #[derive(Clone)]
-pub struct Identity {
+pub struct KeyExtractor {
     domain: Domain,
     parts: Vec<Vec<Reader>>,
 }
@@ -73,21 +73,21 @@ struct Reader {
 /// What one connection's requests were last identified as. Mostly the next one comes from the same client, and
 /// comparing a key is much cheaper than hashing it.
 #[derive(Debug, Default)]
-pub struct Memo {
+pub struct KeyCache {
     /// Room for the sources and values of a key.
     bytes: Vec<u8>,
     /// By place of the guard on the route.
-    last: Vec<Known>,
+    last: Vec<CachedKey>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct CachedKey {
     domain: Domain,
     bytes: Vec<u8>,
     fingerprint: Fingerprint,
 }
 
-impl Known {
+impl CachedKey {
     fn nothing(domain: &Domain) -> Self {
         Self { domain: domain.clone(), bytes: Vec::new(), fingerprint: domain.fingerprint(b"") }
     }
@@ -100,7 +100,7 @@ const MOST_KEPT: usize = 8;
 /// Room for keys that stays, in bytes: enough for most tokens, so that few requests allocate any.
 const ROOM_KEPT: usize = 2048;
 
-impl Memo {
+impl KeyCache {
     /// Frees the room that a long key has taken. A connection may stay idle for long after its last request.
     pub fn forget_long_keys(&mut self) {
         if self.bytes.capacity() > ROOM_KEPT {
@@ -109,7 +109,7 @@ impl Memo {
     }
 }
 
-impl Identity {
+impl KeyExtractor {
     /// The identity that `key` gives a request, counted by the limit called `limit` on a route with this path.
     pub fn new(limit: &str, key: &Key, path: &PathPattern) -> Self {
         let reader = |source: &Source| {
@@ -135,12 +135,17 @@ impl Identity {
     }
 
     /// The key of a request, for the guard at this place on its route; `None` if every part of it is missing.
-    pub fn of(&self, facts: &Facts<'_>, place: usize, memo: &mut Memo) -> Option<Fingerprint> {
-        let Memo { bytes, last } = memo;
+    pub fn of(
+        &self,
+        attributes: &RequestAttributes<'_>,
+        place: usize,
+        key_cache: &mut KeyCache,
+    ) -> Option<Fingerprint> {
+        let KeyCache { bytes, last } = key_cache;
         bytes.clear();
         let mut is_present = false;
         for part in &self.parts {
-            if part.iter().any(|reader| reader.read(facts, bytes).is_some()) {
+            if part.iter().any(|reader| reader.read(attributes, bytes).is_some()) {
                 is_present = true;
             } else {
                 bytes.extend_from_slice(&ABSENT);
@@ -154,38 +159,38 @@ impl Identity {
         }
         let fingerprint = self.domain.fingerprint(bytes);
         if bytes.len() <= LONGEST_KEPT && place < MOST_KEPT {
-            last.resize_with(last.len().max(place + 1), || Known::nothing(&self.domain));
-            last[place] = Known { domain: self.domain.clone(), bytes: bytes.clone(), fingerprint };
+            last.resize_with(last.len().max(place + 1), || CachedKey::nothing(&self.domain));
+            last[place] = CachedKey { domain: self.domain.clone(), bytes: bytes.clone(), fingerprint };
         }
         Some(fingerprint)
     }
 
     /// What the first part of the key was read from, as it is: whom it names.
-    pub fn subject<'m>(&self, facts: &Facts<'_>, memo: &'m mut Memo) -> Option<Subject<'m>> {
-        memo.bytes.clear();
+    pub fn subject<'m>(&self, attributes: &RequestAttributes<'_>, key_cache: &'m mut KeyCache) -> Option<Subject<'m>> {
+        key_cache.bytes.clear();
         let mut readers = self.parts.first()?.iter();
-        let reader = readers.find(|reader| reader.read(facts, &mut memo.bytes).is_some())?;
+        let reader = readers.find(|reader| reader.read(attributes, &mut key_cache.bytes).is_some())?;
         match reader.source {
-            Source::ClientIp { .. } => Some(Subject::Address(facts.client.to_canonical())),
-            _ => memo.bytes.get(HEAD..).map(Subject::Text),
+            Source::ClientIp { .. } => Some(Subject::Address(attributes.client.to_canonical())),
+            _ => key_cache.bytes.get(HEAD..).map(Subject::Text),
         }
     }
 
     /// Every part of the key: the source that is present, and what it says.
-    pub fn parts<'s>(&'s self, facts: &Facts<'_>) -> Vec<Option<(&'s Source, Vec<u8>)>> {
+    pub fn parts<'s>(&'s self, attributes: &RequestAttributes<'_>) -> Vec<Option<(&'s Source, Vec<u8>)>> {
         let read = |reader: &'s Reader| {
             let mut bytes = Vec::new();
-            reader.read(facts, &mut bytes)?;
+            reader.read(attributes, &mut bytes)?;
             Some((&reader.source, bytes.split_off(HEAD)))
         };
         self.parts.iter().map(|readers| readers.iter().find_map(read)).collect()
     }
 
     /// The sources of which the request has a value, but none that is known.
-    pub fn unknown<'s>(&'s self, facts: &Facts<'_>) -> Vec<&'s Source> {
+    pub fn unknown<'s>(&'s self, attributes: &RequestAttributes<'_>) -> Vec<&'s Source> {
         let is_given =
-            |reader: &Reader| Reader { known: None, ..reader.clone() }.read(facts, &mut Vec::new()).is_some();
-        let missing = |reader: &&Reader| reader.read(facts, &mut Vec::new()).is_none();
+            |reader: &Reader| Reader { known: None, ..reader.clone() }.read(attributes, &mut Vec::new()).is_some();
+        let missing = |reader: &&Reader| reader.read(attributes, &mut Vec::new()).is_none();
         let missing = self.parts.iter().flatten().filter(missing);
         missing.filter(|reader| is_given(reader)).map(|reader| &reader.source).collect()
     }
@@ -198,27 +203,27 @@ impl Identity {
 
 impl Reader {
     /// Appends the value if there is one; an empty value is none, and so is one that is not known.
-    fn read(&self, facts: &Facts<'_>, bytes: &mut Vec<u8>) -> Option<()> {
+    fn read(&self, attributes: &RequestAttributes<'_>, bytes: &mut Vec<u8>) -> Option<()> {
         match &self.source {
-            Source::ClientIp { v6 } => match facts.client.to_canonical() {
+            Source::ClientIp { v6 } => match attributes.client.to_canonical() {
                 IpAddr::V4(address) => self.push(&address.octets(), bytes),
                 IpAddr::V6(address) => {
                     let mask = u128::MAX.checked_shl(128 - u32::from(*v6)).unwrap_or(0);
                     self.push(&(u128::from(address) & mask).to_be_bytes(), bytes)
                 }
             },
-            Source::Header(name) => self.push(facts.headers.get(name)?.as_bytes().trim_ascii(), bytes),
-            Source::Cookie(name) => self.push(&cookie(facts.headers, name)?, bytes),
+            Source::Header(name) => self.push(attributes.headers.get(name)?.as_bytes().trim_ascii(), bytes),
+            Source::Cookie(name) => self.push(&cookie(attributes.headers, name)?, bytes),
             Source::Query(name) => {
-                let mut pairs = form_urlencoded::parse(facts.query?.as_bytes());
+                let mut pairs = form_urlencoded::parse(attributes.query?.as_bytes());
                 self.push(pairs.find(|(found, _)| found == name)?.1.as_bytes(), bytes)
             }
-            Source::Bearer => self.push(bearer(facts.headers)?, bytes),
-            Source::Path => self.push(facts.path.as_bytes(), bytes),
-            Source::Capture(_) => self.push(facts.path.split('/').skip(1).nth(self.segment)?.as_bytes(), bytes),
-            Source::Host => self.push(facts.host.as_bytes(), bytes),
-            Source::Method => self.push(facts.method.as_str().as_bytes(), bytes),
-            Source::Route => self.push(facts.route.as_bytes(), bytes),
+            Source::Bearer => self.push(bearer(attributes.headers)?, bytes),
+            Source::Path => self.push(attributes.path.as_bytes(), bytes),
+            Source::Capture(_) => self.push(attributes.path.split('/').skip(1).nth(self.segment)?.as_bytes(), bytes),
+            Source::Host => self.push(attributes.host.as_bytes(), bytes),
+            Source::Method => self.push(attributes.method.as_str().as_bytes(), bytes),
+            Source::Route => self.push(attributes.route.as_bytes(), bytes),
             Source::Global => self.push(b"*", bytes),
         }
     }
@@ -270,16 +275,16 @@ mod tests {
         lines.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_bytes(value).unwrap())).collect()
     }
 
-    fn identity(parts: &[&[Source]]) -> Identity {
+    fn identity(parts: &[&[Source]]) -> KeyExtractor {
         let key = Key { parts: parts.iter().map(|part| part.to_vec()).collect() };
         let capture = Segment::Capture("tenant".into());
         let segments = vec![Segment::Literal("v1".into()), capture];
-        Identity::new("test", &key, &PathPattern { text: "/v1/{tenant}".into(), segments, rest: false })
+        KeyExtractor::new("test", &key, &PathPattern { text: "/v1/{tenant}".into(), segments, rest: false })
     }
 
-    fn facts<'a>(headers: &'a HeaderMap, client: &str, query: Option<&'a str>) -> Facts<'a> {
+    fn attributes<'a>(headers: &'a HeaderMap, client: &str, query: Option<&'a str>) -> RequestAttributes<'a> {
         let client = client.parse().unwrap();
-        Facts { method: &Method::GET, host: "h", path: "/v1/acme", query, headers, client, route: "r" }
+        RequestAttributes { method: &Method::GET, host: "h", path: "/v1/acme", query, headers, client, route: "r" }
     }
 
     fn key(name: &'static str) -> Source {
@@ -290,7 +295,7 @@ mod tests {
     fn the_first_source_that_is_present_counts() {
         let identity = identity(&[&[key("x-api-key"), Source::ClientIp { v6: 64 }]]);
         let of = |lines: &[(&'static str, &[u8])], client| {
-            identity.of(&facts(&headers(lines), client, None), 0, &mut Memo::default()).unwrap()
+            identity.of(&attributes(&headers(lines), client, None), 0, &mut KeyCache::default()).unwrap()
         };
         let a = of(&[("x-api-key", b"a")], "192.0.2.1");
         assert_eq!(a, of(&[("x-api-key", b" a ")], "192.0.2.2"));
@@ -303,7 +308,7 @@ mod tests {
     fn ipv6_is_cut_to_its_prefix() {
         let identity = identity(&[&[Source::ClientIp { v6: 64 }]]);
         let none = HeaderMap::new();
-        let of = |client| identity.of(&facts(&none, client, None), 0, &mut Memo::default()).unwrap();
+        let of = |client| identity.of(&attributes(&none, client, None), 0, &mut KeyCache::default()).unwrap();
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
@@ -313,13 +318,14 @@ mod tests {
     fn different_keys_never_run_into_one_another() {
         let both = identity(&[&[key("a")], &[key("b")]]);
         let of = |a: &[u8], b: &[u8]| {
-            both.of(&facts(&headers(&[("a", a), ("b", b)]), "::1", None), 0, &mut Memo::default()).unwrap()
+            both.of(&attributes(&headers(&[("a", a), ("b", b)]), "::1", None), 0, &mut KeyCache::default()).unwrap()
         };
         assert_ne!(of(b"xy", b"z"), of(b"x", b"yz"));
         let either = identity(&[&[key("a"), key("b")]]);
-        let of = |name| either.of(&facts(&headers(&[(name, b"v")]), "::1", None), 0, &mut Memo::default()).unwrap();
+        let of =
+            |name| either.of(&attributes(&headers(&[(name, b"v")]), "::1", None), 0, &mut KeyCache::default()).unwrap();
         assert_ne!(of("a"), of("b"), "the same value from another source is another key");
-        assert_ne!(Identity::new("one", &Key { parts: vec![] }, &path()).nobody(), either.nobody());
+        assert_ne!(KeyExtractor::new("one", &Key { parts: vec![] }, &path()).nobody(), either.nobody());
     }
 
     fn path() -> PathPattern {
@@ -331,11 +337,11 @@ mod tests {
         let lines: &[(&'static str, &[u8])] =
             &[("cookie", b"theme=\xff; sid=one"), ("cookie", b"other=\"two\""), ("authorization", b"bEARER  token ")];
         let headers = headers(lines);
-        let facts = facts(&headers, "::1", Some("x=1&na%6De=a%20b&name=2"));
+        let attributes = attributes(&headers, "::1", Some("x=1&na%6De=a%20b&name=2"));
         let read = |source: Source| {
             let mut bytes = Vec::new();
             let reader = &identity(&[&[source]]).parts[0][0];
-            reader.read(&facts, &mut bytes).map(|()| bytes[16..].to_vec())
+            reader.read(&attributes, &mut bytes).map(|()| bytes[16..].to_vec())
         };
         assert_eq!(read(Source::Cookie("sid".into())).unwrap(), b"one");
         assert_eq!(read(Source::Cookie("other".into())).unwrap(), b"two");
@@ -354,15 +360,16 @@ mod tests {
 
     #[test]
     fn remembering_the_last_request_changes_nothing() {
-        let (a, b) = (identity(&[&[key("a")]]), Identity::new("other", &Key { parts: vec![vec![key("a")]] }, &path()));
-        let mut memo = Memo::default();
+        let (a, b) =
+            (identity(&[&[key("a")]]), KeyExtractor::new("other", &Key { parts: vec![vec![key("a")]] }, &path()));
+        let mut key_cache = KeyCache::default();
         let long = "x".repeat(1000);
         for value in ["1", "1", "2", &long, &long, "1", "12"] {
             for (identity, place) in [(&a, 0), (&b, 0), (&a, 5), (&b, 5), (&a, 100)] {
                 let headers = headers(&[("a", value.as_bytes())]);
-                let facts = facts(&headers, "::1", None);
-                let fresh = identity.of(&facts, place, &mut Memo::default());
-                assert_eq!(identity.of(&facts, place, &mut memo), fresh, "{value} at {place}");
+                let attributes = attributes(&headers, "::1", None);
+                let fresh = identity.of(&attributes, place, &mut KeyCache::default());
+                assert_eq!(identity.of(&attributes, place, &mut key_cache), fresh, "{value} at {place}");
             }
         }
     }
@@ -373,31 +380,31 @@ mod tests {
         let either = [key("a"), key("b"), Source::ClientIp { v6: 64 }];
         let (plain, knowing) =
             (identity(&[&either, &[key("c")]]), identity(&[&either, &[key("c")]]).knowing(Some(&known)));
-        let of = |identity: &Identity, lines: &[(&'static str, &[u8])]| {
+        let of = |identity: &KeyExtractor, lines: &[(&'static str, &[u8])]| {
             let headers = headers(lines);
-            identity.of(&facts(&headers, "192.0.2.9", None), 0, &mut Memo::default()).unwrap()
+            identity.of(&attributes(&headers, "192.0.2.9", None), 0, &mut KeyCache::default()).unwrap()
         };
         assert_eq!(of(&knowing, &[("a", b"real")]), of(&plain, &[("a", b"real")]));
         assert_eq!(of(&knowing, &[("a", b"made up"), ("b", b"real")]), of(&plain, &[("b", b"real")]));
         assert_eq!(of(&knowing, &[("a", b"made up"), ("b", b"too")]), of(&plain, &[]), "an address is always known");
         assert_ne!(of(&knowing, &[("c", b"made up")]), of(&knowing, &[]), "the others are not looked up");
         let headers = headers(&[("a", b"made up"), ("b", b"real")]);
-        let facts = facts(&headers, "192.0.2.9", None);
-        assert_eq!(knowing.subject(&facts, &mut Memo::default()), Some(Subject::Text(b"real")));
-        assert_eq!(knowing.unknown(&facts), [&key("a")]);
+        let attributes = attributes(&headers, "192.0.2.9", None);
+        assert_eq!(knowing.subject(&attributes, &mut KeyCache::default()), Some(Subject::Text(b"real")));
+        assert_eq!(knowing.unknown(&attributes), [&key("a")]);
     }
 
     #[test]
     fn no_room_is_kept_for_long_keys() {
         let identity = identity(&[&[key("a")]]);
-        let mut memo = Memo::default();
+        let mut key_cache = KeyCache::default();
         let mut held = |length: usize| {
             let headers = headers(&[("a", "x".repeat(length).as_bytes())]);
-            let facts = facts(&headers, "::1", None);
-            assert!((0..20).all(|place| identity.of(&facts, place, &mut memo).is_some()));
-            assert!(identity.subject(&facts, &mut memo).is_some());
-            memo.forget_long_keys();
-            memo.bytes.capacity() + memo.last.iter().map(|known| known.bytes.capacity()).sum::<usize>()
+            let attributes = attributes(&headers, "::1", None);
+            assert!((0..20).all(|place| identity.of(&attributes, place, &mut key_cache).is_some()));
+            assert!(identity.subject(&attributes, &mut key_cache).is_some());
+            key_cache.forget_long_keys();
+            key_cache.bytes.capacity() + key_cache.last.iter().map(|known| known.bytes.capacity()).sum::<usize>()
         };
         for length in [10, 60_000, 200, 60_000] {
             let held = held(length);
@@ -408,8 +415,9 @@ mod tests {
     #[test]
     fn a_key_is_missing_only_if_every_part_is() {
         let both = identity(&[&[key("a")], &[key("b")]]);
-        let of =
-            |lines: &[(&'static str, &[u8])]| both.of(&facts(&headers(lines), "::1", None), 0, &mut Memo::default());
+        let of = |lines: &[(&'static str, &[u8])]| {
+            both.of(&attributes(&headers(lines), "::1", None), 0, &mut KeyCache::default())
+        };
         assert_eq!(of(&[]), None);
         let all = [of(&[("a", b"v")]), of(&[("b", b"v")]), of(&[("a", b"v"), ("b", b"v")]), of(&[("b", b"w")])];
         for (place, one) in all.iter().enumerate() {
@@ -422,7 +430,7 @@ mod tests {
         let both = identity(&[&[key("a")], &[Source::Query("b".into())]]);
         let of = |a: &[u8], query| {
             let a = headers(&[("a", a)]);
-            both.of(&facts(&a, "::1", query), 0, &mut Memo::default()).unwrap()
+            both.of(&attributes(&a, "::1", query), 0, &mut KeyCache::default()).unwrap()
         };
         let absent = of(b"v", None);
         assert_eq!(absent, of(b"v", Some("c=1")), "it is the same however often it is asked");

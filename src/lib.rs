@@ -1,6 +1,6 @@
 //! `gateway`: a reverse proxy that limits rates.
 //!
-//! The rooms in reading order; each imports only rooms above it. To follow a request, start at [`exchange`].
+//! The rooms in reading order; each imports only rooms above it. To follow a request, start at [`proxy`].
 
 // Words.
 pub mod background;
@@ -11,7 +11,7 @@ pub mod interned;
 pub mod percent;
 pub mod reason;
 pub mod socket;
-pub mod tally;
+pub mod metrics;
 pub mod units;
 
 // What a limit is: pure.
@@ -28,21 +28,21 @@ pub mod config;
 pub mod store;
 
 // The steps of a request.
-pub mod accept;
+pub mod server;
 pub mod route;
 pub mod identify;
 pub mod decide;
-pub mod forward;
+pub mod upstream;
 pub mod respond;
-pub mod account;
+pub mod telemetry;
 
 // The whole.
-pub mod gateway;
-pub mod exchange;
+pub mod snapshot;
+pub mod proxy;
 pub mod log;
 pub mod admin;
 pub mod echo;
-pub mod serve;
+pub mod runtime;
 pub mod describe;
 pub mod explain;
 pub mod cli;

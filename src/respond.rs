@@ -3,7 +3,7 @@
 //! Errors are problem documents (RFC 9457) that say what happened.
 
 mod policy;
-pub mod limits;
+pub mod rate_limit_headers;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, UNIX_EPOCH};

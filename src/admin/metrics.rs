@@ -4,22 +4,22 @@ use prometheus::TextEncoder;
 use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 
 use super::View;
-use crate::accept::ConnectionCounts;
-use crate::account::{CLASSES, Outcome, RouteTally};
-use crate::decide::{Decided, LimitTally};
+use crate::decide::{DecisionCounters, LimitMetrics};
+use crate::metrics::{BOUNDS, Counter, Seen};
 use crate::reason::Reason;
+use crate::server::ConnectionCounts;
 use crate::store::Store;
 use crate::store::memcached::{Health, Server};
-use crate::tally::{BOUNDS, Counter, Seen};
+use crate::telemetry::{CLASSES, Outcome, RouteMetrics};
 
 type Label<'a> = (&'a str, &'a str);
 type Failed = [Counter; Reason::ALL.len()];
 
 /// All metrics as text.
 pub fn text(view: &View) -> String {
-    let routes = view.kept.routes();
-    let limits = view.kept.limits();
-    let upstreams = view.kept.upstreams();
+    let routes = view.shared.routes();
+    let limits = view.shared.limits();
+    let upstreams = view.shared.upstreams();
     let mut families = vec![
         family(
             "gateway_build_info",
@@ -56,7 +56,7 @@ pub fn text(view: &View) -> String {
         family(
             "gateway_limit_decisions_total",
             "Decisions by limit: admitted, rejected, shadowed (over the limit, which only reports), silenced, delayed \
-             (held first), spared (another limit rejected: not charged), exempt and blocked (overrides), skipped and \
+             (held first), not_charged (another limit rejected: not charged), exempt and blocked (overrides), skipped and \
              keyless (no key), unknown (the store did not answer).",
             MetricType::COUNTER,
             limits.iter().flat_map(|limit| decisions(limit)),
@@ -65,7 +65,7 @@ pub fn text(view: &View) -> String {
             "gateway_requests_held",
             "Requests that wait for room in a limit.",
             MetricType::GAUGE,
-            [gauge(view.kept.held(), &[])],
+            [gauge(view.shared.held(), &[])],
         ),
         family(
             "gateway_config_reloads_total",
@@ -87,7 +87,7 @@ pub fn text(view: &View) -> String {
     TextEncoder::new().encode_to_string(&families).unwrap_or_default()
 }
 
-fn requests(route: &RouteTally) -> Vec<Metric> {
+fn requests(route: &RouteMetrics) -> Vec<Metric> {
     let mut metrics = Vec::new();
     for outcome in Outcome::ALL {
         for (class, name) in CLASSES.iter().enumerate() {
@@ -111,7 +111,7 @@ fn reasons<'a>(workers: impl Iterator<Item = &'a Failed>, of: Label<'_>) -> Vec<
     happened.map(|(reason, count)| counter(count, &[of, ("reason", reason.name())])).collect()
 }
 
-fn durations(route: &RouteTally) -> Vec<Metric> {
+fn durations(route: &RouteMetrics) -> Vec<Metric> {
     let of = |outcome: Outcome| {
         let mut seen = Seen::default();
         route.workers.iter().for_each(|worker| worker.latency[outcome as usize].add_to(&mut seen));
@@ -160,8 +160,8 @@ fn connections(counts: ConnectionCounts) -> [MetricFamily; 6] {
     ]
 }
 
-fn decisions(limit: &LimitTally) -> Vec<Metric> {
-    let sum = |read: fn(&Decided) -> &Counter| limit.workers.iter().map(|worker| read(worker).get()).sum();
+fn decisions(limit: &LimitMetrics) -> Vec<Metric> {
+    let sum = |read: fn(&DecisionCounters) -> &Counter| limit.workers.iter().map(|worker| read(worker).get()).sum();
     let kinds: [(&str, u64); 11] = [
         ("admitted", sum(|decided| &decided.admitted)),
         ("rejected", sum(|decided| &decided.rejected)),
@@ -170,7 +170,7 @@ fn decisions(limit: &LimitTally) -> Vec<Metric> {
         ("delayed", sum(|decided| &decided.delayed)),
         ("exempt", sum(|decided| &decided.exempt)),
         ("blocked", sum(|decided| &decided.blocked)),
-        ("spared", sum(|decided| &decided.spared)),
+        ("not_charged", sum(|decided| &decided.not_charged)),
         ("skipped", sum(|decided| &decided.skipped)),
         ("keyless", sum(|decided| &decided.keyless)),
         ("unknown", sum(|decided| &decided.unknown)),

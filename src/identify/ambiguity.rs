@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, header};
 use memchr::memchr_iter;
 use percent_encoding::percent_decode;
 
-use super::{Facts, after_bearer};
+use super::{RequestAttributes, after_bearer};
 use crate::config::{Cost, Limit, Source};
 
 /// The sources that the limits of a route read and that a request could give more than once.
@@ -69,10 +69,10 @@ impl SingleSources {
     }
 
     /// What the request gives ambiguously, if anything. Reads only what the route's limits read.
-    pub fn ambiguity(&self, facts: &Facts<'_>) -> Option<Ambiguity<'_>> {
+    pub fn ambiguity(&self, attributes: &RequestAttributes<'_>) -> Option<Ambiguity<'_>> {
         self.rules.iter().find_map(|rule| {
             let mut found = Found::default();
-            rule.look(facts, &mut found);
+            rule.look(attributes, &mut found);
             match found {
                 Found { times: 0, .. } | Found { times: 1, is_misspelled: false } => None,
                 Found { times: 1, is_misspelled: true } => Some(Ambiguity::Misspelled(&rule.source)),
@@ -127,12 +127,12 @@ impl Rule {
         Some(Self { source: source.clone(), folded, has_spellings })
     }
 
-    fn look(&self, facts: &Facts<'_>, found: &mut Found) {
+    fn look(&self, attributes: &RequestAttributes<'_>, found: &mut Found) {
         match &self.source {
-            Source::Header(name) => self.look_in_headers(name, facts.headers, found),
-            Source::Cookie(name) => self.look_in_cookies(name, facts.headers, found),
-            Source::Query(name) => self.look_in_query(name, facts.query.unwrap_or_default(), found),
-            Source::Bearer => look_at_bearer(facts.headers, found),
+            Source::Header(name) => self.look_in_headers(name, attributes.headers, found),
+            Source::Cookie(name) => self.look_in_cookies(name, attributes.headers, found),
+            Source::Query(name) => self.look_in_query(name, attributes.query.unwrap_or_default(), found),
+            Source::Bearer => look_at_bearer(attributes.headers, found),
             _ => {}
         }
     }
@@ -341,9 +341,17 @@ mod tests {
             .map(|(name, value)| (name.parse::<HeaderName>().unwrap(), HeaderValue::from_bytes(value).unwrap()))
             .collect();
         let client = [127, 0, 0, 1].into();
-        let facts = Facts { method: &Method::GET, host: "h", path: "/", query, headers: &headers, client, route: "r" };
+        let attributes = RequestAttributes {
+            method: &Method::GET,
+            host: "h",
+            path: "/",
+            query,
+            headers: &headers,
+            client,
+            route: "r",
+        };
         let mut found = Found::default();
-        Rule::new(source).unwrap().look(&facts, &mut found);
+        Rule::new(source).unwrap().look(&attributes, &mut found);
         (found.times, found.is_misspelled)
     }
 

@@ -5,7 +5,6 @@ mod reloads;
 use std::sync::Arc;
 use std::time::Duration;
 
-
 use super::memory::Memory;
 use super::*;
 use crate::limit::{Edge, Rate, Strategy};

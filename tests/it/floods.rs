@@ -188,9 +188,9 @@ fn any_kind_of_request_may_come_again() {
             assert!(response.headers.get("connection").is_none_or(|value| value != "close"), "{response:?}");
         }
     }
-    let spared = "gateway_limit_decisions_total{limit=\"b\",decision=\"spared\"}";
+    let not_charged = "gateway_limit_decisions_total{limit=\"b\",decision=\"not_charged\"}";
     let rejected = "gateway_limit_decisions_total{limit=\"a\",decision=\"rejected\"}";
-    assert_eq!(gateway.metric(spared), gateway.metric(rejected));
+    assert_eq!(gateway.metric(not_charged), gateway.metric(rejected));
     assert!(gateway.metric(rejected) >= Some(24.0));
 }
 

@@ -24,7 +24,7 @@ fn sources() -> Vec<(PathBuf, String)> {
     files
 }
 
-/// `src/forward/link.rs` is in the room `forward`.
+/// `src/upstream/connection.rs` is in the room `forward`.
 fn room(path: &Path) -> String {
     let inside = path.strip_prefix(Path::new(env!("CARGO_MANIFEST_DIR")).join("src")).unwrap();
     inside.components().next().unwrap().as_os_str().to_str().unwrap().trim_end_matches(".rs").to_owned()

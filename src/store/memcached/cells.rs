@@ -17,7 +17,7 @@ use super::known::{Known, Stage};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
-use crate::tally::Counter;
+use crate::metrics::Counter;
 
 /// The most cells that are known: some 40 MB of them. Who is forgotten is asked for.
 pub(super) const MOST: usize = 1 << 17;

@@ -1,0 +1,319 @@
+//! One request through the steps, in order. Start reading here.
+
+mod worker_snapshot;
+mod target;
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{HeaderMap, Response, StatusCode, header};
+use http_body::Body;
+
+use crate::clock::{self, Time};
+use crate::config::{AccessLog, OnError};
+use crate::decide::{self, Decision, DecisionInput, DecisionState};
+use crate::identify::client::{Client, client};
+use crate::identify::{KeyCache, RequestAttributes};
+use crate::reason::Reason;
+use crate::respond::rate_limit_headers::RefusalCache;
+use crate::respond::{self, Answer};
+use crate::route::path;
+use crate::server::{Handler, HeadError, IncomingRequest};
+use crate::snapshot::{Action, CompiledRoute};
+use crate::store::Store;
+use crate::telemetry::{AccessLogEntry, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
+use crate::upstream::{ConnectionPools, ForwardedInfo, Upstream, UpstreamRequest};
+
+pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
+
+/// What a worker serves requests with.
+pub struct Worker {
+    /// Which one it is, from 0.
+    pub index: usize,
+    /// What is in force.
+    pub snapshots: WorkerSnapshots,
+    /// Where counters live.
+    pub store: Arc<Store>,
+    /// Its connections to upstreams.
+    pub pools: Rc<ConnectionPools>,
+}
+
+/// Who opened a connection, and the worker that serves it.
+pub struct ConnectionContext {
+    worker: Rc<Worker>,
+    peer: IpAddr,
+    /// The peer's address as text, for every request to hand on.
+    address: String,
+    key_cache: RefCell<KeyCache>,
+    refusal_cache: RefCell<RefusalCache>,
+}
+
+impl ConnectionContext {
+    /// The caller at this address.
+    pub fn new(worker: Rc<Worker>, peer: IpAddr) -> Self {
+        let peer = peer.to_canonical();
+        Self {
+            worker,
+            peer,
+            address: peer.to_string(),
+            key_cache: RefCell::default(),
+            refusal_cache: RefCell::default(),
+        }
+    }
+}
+
+impl Handler for ConnectionContext {
+    type Body = ObservedBody;
+
+    async fn handle(&self, request: &mut IncomingRequest) -> Response<ObservedBody> {
+        serve(self, request).await
+    }
+
+    fn refused(&self, refusal: &HeadError) -> Vec<u8> {
+        let HeadError { status, reason, took } = *refusal;
+        let gateway = self.worker.snapshots.current();
+        // Nothing of its head is believed, so the client is the peer.
+        let entry = (gateway.access_log != AccessLog::Off).then(|| AccessLogEntry::new(self.peer));
+        let end = RequestEnd { outcome: Outcome::Refused, reason: Some(reason), status: Some(status) };
+        gateway.recorder(None).close(end, clock::micros(took), entry.as_ref());
+        respond::refused(status, reason, clock::now())
+    }
+
+    fn stalled(&self, response: &mut ObservedBody) {
+        response.stalled();
+    }
+}
+
+/// Serves one request: route, identify, decide, forward, account.
+async fn serve(connection: &ConnectionContext, request: &mut IncomingRequest) -> Response<ObservedBody> {
+    let worker = &*connection.worker;
+    let now = clock::now();
+    let gateway = worker.snapshots.current();
+    let IncomingRequest { head, .. } = &*request;
+    let client = client(connection.peer, &head.headers, &gateway.trusted_proxies);
+
+    let target = match target::read(request, gateway.paths) {
+        Ok(target) => target,
+        Err(why) => {
+            let record = open(&gateway, None, now, client, head, "");
+            let answer = respond::problem(why.status, why.detail);
+            // What comes after it on the connection may be part of what was not understood.
+            return own(record, Outcome::Refused, respond::last(answer));
+        }
+    };
+    let found = gateway.routes.find(&target.host, &target.path, &head.method, &head.headers);
+    let mut record = open(&gateway, found, now, client, head, &target.host);
+    let Some(route) = found.and_then(|index| gateway.served.get(index)) else {
+        let allowed = gateway.routes.allowed(&target.host, &target.path, &head.headers);
+        return own(record, Outcome::Unrouted, respond::unrouted(&allowed));
+    };
+
+    // Nothing is decided on it, so it is charged nowhere.
+    if request.body.as_ref().is_some_and(|body| body.size_hint().lower() > route.max_body_size) {
+        record.refused_for(Reason::MaxBodySize);
+        let answer = respond::problem(StatusCode::PAYLOAD_TOO_LARGE, "The body of the request is too large.");
+        return own(record, Outcome::Refused, respond::last(answer));
+    }
+    let path = path::key(&target.path, gateway.paths, route.ignore_case);
+    let attributes = RequestAttributes {
+        method: &head.method,
+        host: &target.host,
+        path: &path,
+        query: head.uri.query(),
+        headers: &head.headers,
+        client: client.address,
+        route: &route.metrics.name,
+    };
+    if let Some(ambiguity) = route.single.ambiguity(&attributes) {
+        record.refused_for(Reason::AmbiguousKey);
+        return own(record, Outcome::Refused, respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string()));
+    }
+    let input = DecisionInput {
+        limits: &route.limits,
+        attributes: &attributes,
+        key_cache: &connection.key_cache,
+        store: &worker.store,
+        concurrency: &gateway.concurrency,
+        wait_queues: &gateway.wait_queues,
+        now,
+        worker: worker.index,
+        passes_unknown: gateway.on_error != OnError::Reject,
+    };
+    let mut state = DecisionState::new(&worker.store, worker.index);
+    let decision = decide::decide(&input, &mut state).await;
+    connection.key_cache.borrow_mut().forget_long_keys();
+    record.held(state.held_since);
+    match decision {
+        Decision::Admitted => {}
+        Decision::Unknown if input.passes_unknown => {}
+        decision => {
+            record.refused_by(refusing(decision, &state).and_then(|place| Some(&route.limits.get(place)?.metrics)));
+            let answer =
+                refuse(route, decision, &state, attributes.headers, now, &mut connection.refusal_cache.borrow_mut());
+            return own(record, outcome(decision), answer);
+        }
+    }
+    record.hold(std::mem::take(&mut state.permits));
+    drop(path);
+    drop(target);
+
+    let (outcome, mut response) = match &route.action {
+        Action::Respond { status, body, content_type } => {
+            let answer = respond::with_body(*status, content_type.clone(), body.clone());
+            (Outcome::Responded, answer.map(ResponseBody::Own))
+        }
+        Action::Forward { upstream, strip, preserve_host } => {
+            let (strip, preserve_host) = (*strip, *preserve_host);
+            let call = UpstreamCall { gateway: &gateway, route, upstream, strip, preserve_host, connection, client };
+            call.take(request, &mut record).await
+        }
+    };
+    let status = response.status();
+    // Where the client breaks its request off, the answer is ours and says nothing of the cost: the upstream may have acted
+    // on what came. So it stays charged, as for a client that goes away.
+    if outcome != Outcome::Refused {
+        state.reservations.settle(status, response.headers(), &mut state.outcomes);
+    }
+    route.rate_limit_headers.tell(response.headers_mut(), &state.outcomes, &state.shadowed, now);
+    response.map(|content| record.settle(outcome, status, content))
+}
+
+/// How a request ends that its limits do not let through.
+fn outcome(decision: Decision) -> Outcome {
+    match decision {
+        Decision::Rejected | Decision::TooCostly { .. } => Outcome::Limited,
+        Decision::Silenced(_) => Outcome::Silenced,
+        Decision::Blocked(_) => Outcome::Blocked,
+        Decision::NoKey(_) => Outcome::Refused,
+        Decision::Admitted | Decision::Unknown => Outcome::Unavailable,
+    }
+}
+
+/// The limit that does not let a request through, by its place on the route.
+fn refusing(decision: Decision, state: &DecisionState<'_>) -> Option<usize> {
+    match decision {
+        Decision::Rejected => decide::longest_refusal(&state.outcomes).map(|outcomes| outcomes.place),
+        Decision::Silenced(place)
+        | Decision::Blocked(place)
+        | Decision::NoKey(place)
+        | Decision::TooCostly { place, .. } => Some(place),
+        Decision::Admitted | Decision::Unknown => None,
+    }
+}
+
+/// The answer to a request that its limits do not let through.
+pub fn refuse(
+    route: &CompiledRoute,
+    decision: Decision,
+    state: &DecisionState<'_>,
+    headers: &HeaderMap,
+    now: Time,
+    last: &mut RefusalCache,
+) -> Answer {
+    let name =
+        |route_limit: usize| route.limits.get(route_limit).map_or("", |route_limit| route_limit.rates.own().name());
+    match decision {
+        Decision::Rejected => route.rate_limit_headers.reject(&state.outcomes, now, last),
+        Decision::Silenced(route_limit) => route.rate_limit_headers.silence(route_limit),
+        Decision::TooCostly { place, most } => {
+            let cost = route.limits.get(place).map(|route_limit| decide::stated(&route_limit.cost, headers));
+            route.rate_limit_headers.too_costly(place, &cost.unwrap_or_default(), most)
+        }
+        Decision::Blocked(route_limit) => {
+            let why = format!("The limit \"{}\" blocks this client.", name(route_limit));
+            respond::problem(StatusCode::FORBIDDEN, &why)
+        }
+        Decision::NoKey(route_limit) => {
+            let why = format!("The request lacks what the limit \"{}\" counts by.", name(route_limit));
+            respond::problem(StatusCode::BAD_REQUEST, &why)
+        }
+        Decision::Admitted | Decision::Unknown => {
+            let why = "The store of the rate limits does not answer.";
+            respond::problem(StatusCode::SERVICE_UNAVAILABLE, why)
+        }
+    }
+}
+
+fn open(
+    gateway: &WorkerSnapshot,
+    route: Option<usize>,
+    now: Time,
+    client: Client,
+    head: &Parts,
+    host: &str,
+) -> RequestRecord {
+    let entry = (gateway.access_log != AccessLog::Off).then(|| {
+        Box::new(AccessLogEntry {
+            method: Some(head.method.clone()),
+            host: host.to_owned(),
+            path: head.uri.path().to_owned(),
+            ..AccessLogEntry::new(client.address)
+        })
+    });
+    RequestRecord::open(gateway.recorder(route).clone(), now, &head.method, entry)
+}
+
+fn own(record: RequestRecord, outcome: Outcome, answer: Answer) -> Response<ObservedBody> {
+    let status = answer.status();
+    answer.map(|body| record.settle(outcome, status, ResponseBody::Own(body)))
+}
+
+/// The way of one request to its upstream.
+struct UpstreamCall<'a> {
+    gateway: &'a WorkerSnapshot,
+    route: &'a CompiledRoute,
+    upstream: &'a Upstream,
+    strip: usize,
+    preserve_host: bool,
+    connection: &'a ConnectionContext,
+    client: Client,
+}
+
+impl UpstreamCall<'_> {
+    /// Sends the request on; what goes wrong becomes an answer and a log line.
+    async fn take(
+        &self,
+        request: &mut IncomingRequest,
+        record: &mut RequestRecord,
+    ) -> (Outcome, Response<ResponseBody>) {
+        let Some(server) = self.upstream.choose() else {
+            let answer = respond::problem(StatusCode::BAD_GATEWAY, "The upstream has no servers.");
+            return (Outcome::Failed, answer.map(ResponseBody::Own));
+        };
+        let IncomingRequest { head, body, .. } = request;
+        let target = target::onward(&head.uri, self.strip, self.gateway.paths);
+        target::name_host(&head.uri, &mut head.headers);
+        // HTTP/1.0 need not name a host, and HTTP/1.1 may name an empty one; what is sent on has to name one.
+        let preserve_host = self.preserve_host && head.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
+        let mut outbound = UpstreamRequest {
+            method: &head.method,
+            target: &target,
+            headers: std::mem::take(&mut head.headers),
+            forwarded: ForwardedInfo {
+                peer: &self.connection.address,
+                client: Some(self.client.address).filter(|client| *client != self.connection.peer),
+                trusted: self.client.via_trusted,
+                authority: (!preserve_host).then_some(&server.authority),
+            },
+            counted: &self.route.single,
+            body_timeout: self.gateway.body_timeout,
+            max_body_size: self.route.max_body_size,
+        };
+        match self.upstream.send(server, &self.connection.worker.pools, &mut outbound, body.take()).await {
+            Ok(response) => (Outcome::Forwarded, response.map(ResponseBody::Upstream)),
+            Err(failure) => {
+                let reason = failure.reason();
+                record.fail(reason, server, &failure);
+                let answer = respond::problem(failure.status(), failure.detail());
+                if reason.is_upstreams() {
+                    return (Outcome::Failed, answer.map(ResponseBody::Own));
+                }
+                // What comes next on the connection is the rest of this request's body.
+                (Outcome::Refused, respond::last(answer).map(ResponseBody::Own))
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The snapshot in force as one worker holds it: a request takes part in it without touching what other workers touch.
+
+use std::cell::RefCell;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Cache};
+
+use crate::config::AccessLog;
+use crate::snapshot::Snapshot;
+use crate::telemetry::{RouteMetrics, RouteRecorder, Sampler};
+
+/// Follows the swaps of a snapshot for one worker.
+pub struct WorkerSnapshots {
+    worker: usize,
+    newest: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
+    held: RefCell<Rc<WorkerSnapshot>>,
+    sampler: Rc<Sampler>,
+}
+
+/// A snapshot with the books that this worker keeps for it.
+pub struct WorkerSnapshot {
+    gateway: Arc<Snapshot>,
+    /// By the index of the route.
+    recorders: Vec<Rc<RouteRecorder>>,
+    unrouted: Rc<RouteRecorder>,
+}
+
+impl WorkerSnapshots {
+    /// Of the worker with this number.
+    pub fn new(shared: Arc<ArcSwap<Snapshot>>, worker: usize) -> Self {
+        let sampler = Rc::default();
+        let held = RefCell::new(Rc::new(WorkerSnapshot::new(shared.load_full(), worker, &sampler)));
+        Self { worker, newest: RefCell::new(Cache::new(shared)), held, sampler }
+    }
+
+    /// The snapshot in force.
+    pub fn current(&self) -> Rc<WorkerSnapshot> {
+        let mut newest = self.newest.borrow_mut();
+        let newest = newest.load();
+        let mut held = self.held.borrow_mut();
+        if !Arc::ptr_eq(newest, &held.gateway) {
+            *held = Rc::new(WorkerSnapshot::new(newest.clone(), self.worker, &self.sampler));
+        }
+        held.clone()
+    }
+
+    /// Which refusals of this worker are written to the access log, where it is sampled.
+    pub fn sampler(&self) -> &Rc<Sampler> {
+        &self.sampler
+    }
+}
+
+impl WorkerSnapshot {
+    fn new(gateway: Arc<Snapshot>, worker: usize, sampler: &Rc<Sampler>) -> Self {
+        let sampler = (gateway.access_log == AccessLog::Sampled).then_some(sampler);
+        let recorder = |metrics: &Arc<RouteMetrics>, failures| {
+            Rc::new(RouteRecorder::new(metrics.clone(), failures, worker, sampler.cloned()))
+        };
+        let recorders = gateway.served.iter().map(|route| recorder(&route.metrics, route.failures.clone())).collect();
+        let unrouted = recorder(&gateway.unrouted, None);
+        Self { gateway, recorders, unrouted }
+    }
+
+    /// Where the requests of this route are counted, or those of none.
+    pub fn recorder(&self, route: Option<usize>) -> &Rc<RouteRecorder> {
+        route.and_then(|index| self.recorders.get(index)).unwrap_or(&self.unrouted)
+    }
+}
+
+impl Deref for WorkerSnapshot {
+    type Target = Snapshot;
+
+    fn deref(&self) -> &Snapshot {
+        &self.gateway
+    }
+}

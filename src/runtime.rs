@@ -1,0 +1,404 @@
+//! The life of the process: open what is needed, run the workers, reload, drain with a deadline.
+
+mod listeners;
+mod reload;
+mod signals;
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, available_parallelism};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinSet, spawn_local};
+use tokio::time::{sleep, timeout};
+
+use crate::admin::{self, View};
+use crate::clock;
+use crate::config::{self, Address, Config};
+use crate::echo;
+use crate::log::{DroppedLines, panic_text};
+use crate::metrics::Counter;
+use crate::overrides::Changes;
+use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
+use crate::server::{self, ConnectionLimits, Stage};
+use crate::snapshot::{self, SharedState, Snapshot};
+use crate::store::Store;
+use crate::upstream::ConnectionPools;
+
+use listeners::Listeners;
+use reload::{Ended, Reloads};
+use signals::{Signals, Told};
+
+/// How often spent keys are looked for in memory, and in how many steps all of it is.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+const SWEEP_STEPS: usize = 30;
+/// How long workers may take to say what they cut off.
+const OVER_LIMIT: Duration = Duration::from_secs(1);
+
+/// Why the gateway did not start, or ended by itself.
+#[derive(Debug)]
+pub enum StartError {
+    /// An address cannot be listened on.
+    Bind(SocketAddr, io::Error),
+    /// The system refuses a thread, a timer or a signal handler.
+    System(io::Error),
+    /// One of the threads that serve ended, though nobody told it to.
+    Worker(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bind(address, error) if error.kind() == io::ErrorKind::AddrInUse => {
+                write!(f, "cannot listen on {address}: another process does already")
+            }
+            Self::Bind(address, error) => write!(f, "cannot listen on {address}: {error}"),
+            Self::System(error) => write!(f, "cannot start: {error}"),
+            Self::Worker(error) => write!(f, "a worker ended: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<io::Error> for StartError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+/// How the gateway stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// When all was done, or at the end of `drain_timeout`.
+    Drained,
+    /// Told to stop a second time, it did not wait.
+    AtOnce,
+}
+
+/// Runs the gateway until it is told to stop and has drained, or is told so again.
+///
+/// # Errors
+/// When it cannot start, or one of its workers fails.
+pub fn run(path: &Path, config: Config, dropped_lines: DroppedLines) -> Result<Stopped, StartError> {
+    let workers = match config.server.workers {
+        0 => available_parallelism().map_or(1, usize::from),
+        workers => workers,
+    };
+    let runtime = local_runtime()?;
+    // Before anybody can know that we run: a signal that nobody handles would end the process.
+    let signals = {
+        let _entered = runtime.enter();
+        Signals::listen()?
+    };
+    warn(&config);
+    let limits = Arc::new(connection_limits(&config.server, workers));
+    let listeners = Listeners::open(&config, workers)?;
+    let shared = Arc::new(SharedState::new(workers));
+    start_echo(&config, &shared)?;
+    let store = Arc::new(Store::open(&config.store, workers)?);
+    let gateway = Arc::new(ArcSwap::from_pointee(Snapshot::build(&config, &shared)));
+    let (stage, staged) = watch::channel(Stage::Running);
+
+    let (done, finished) = mpsc::channel(workers);
+    for (index, listeners) in listeners.http.into_iter().enumerate() {
+        let plan = Plan { index, listeners, limits: limits.clone(), stage: staged.clone() };
+        let (gateway, store, done) = (gateway.clone(), store.clone(), done.clone());
+        let runtime = local_runtime;
+        thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+            let ended = whole(|| runtime()?.block_on(work(plan, gateway, store)));
+            // There is room for one of each, and a receiver that is gone does not ask.
+            let _ = done.try_send(ended);
+        })?;
+    }
+    drop(done);
+
+    let view = Arc::new(View {
+        shared,
+        store,
+        dropped_lines,
+        connections: limits,
+        ready: AtomicBool::new(true),
+        reloaded: Counter::default(),
+        refused: Counter::default(),
+    });
+    let (path, config, reloads) = (path.into(), Arc::new(config), Reloads::new(reload::LIMIT));
+    let control = Control { path, config, gateway, view, reloads, stage, finished, signals };
+    runtime.block_on(control.run(listeners.admin))
+}
+
+/// Logs what a file that holds is warned about.
+fn warn(config: &Config) {
+    for (place, problem) in config.warnings.located() {
+        tracing::warn!(place, help = problem.help, "{}", problem.message);
+    }
+}
+
+fn local_runtime() -> io::Result<LocalRuntime> {
+    Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
+}
+
+/// How many connections there may be, for which the limit of file handles is raised.
+fn connection_limits(server: &config::Server, workers: usize) -> ConnectionLimits {
+    let file_handles = server::raise_handles();
+    let auto = server::connections_for(file_handles, workers, server.listen.len());
+    let limits = ConnectionLimits::new(server.clone(), auto);
+    let max_connections = limits.counts().most;
+    tracing::info!(max_connections, file_handles, "limits");
+    if max_connections > auto {
+        let help =
+            "raise the limit of file handles, or lower max_connections: a client may need one for its upstream too";
+        tracing::warn!(max_connections, enough_for = auto, help, "there are too few file handles for max_connections");
+    }
+    limits
+}
+
+/// What a worker's thread ends with, whether it returns or panics.
+fn whole<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    // Nothing of what it leaves behind is used again.
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|panic| Err(io::Error::other(format!("it panicked: {}", panic_text(&*panic)))))
+}
+
+fn start_echo(config: &Config, shared: &SharedState) -> io::Result<()> {
+    let mut servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
+    if servers.any(|server| server.address == Address::Echo) && shared.echo().is_none() {
+        shared.set_echo(echo::start()?);
+    }
+    Ok(())
+}
+
+/// What one worker is to do.
+struct Plan {
+    index: usize,
+    listeners: Vec<TcpListener>,
+    limits: Arc<ConnectionLimits>,
+    stage: watch::Receiver<Stage>,
+}
+
+/// Serves until told to stop. Returns how many requests were cut off.
+async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, store: Arc<Store>) -> io::Result<usize> {
+    let pools = Rc::new(ConnectionPools::default());
+    let mut beside = JoinSet::new();
+    let (watched, in_force) = (pools.clone(), gateway.clone());
+    beside.spawn_local(async move { watched.watch(move || in_force.load().keeps.clone()).await });
+    let (carrying, index) = (store.clone(), plan.index);
+    beside.spawn_local(async move { carrying.carry(index).await });
+    let finishing = store.clone();
+    let snapshots = WorkerSnapshots::new(gateway, plan.index);
+    let sampler = snapshots.sampler().clone();
+    let turning = sampler.clone();
+    beside.spawn_local(async move {
+        loop {
+            sleep(Duration::from_secs(1)).await;
+            turning.turn();
+        }
+    });
+    let worker = Rc::new(Worker { index: plan.index, snapshots, store, pools });
+    let connected = move |peer: SocketAddr| ConnectionContext::new(worker.clone(), peer.ip());
+    let served = tokio::select! {
+        served = server::run(plan.listeners, plan.limits, plan.stage, connected) => served,
+        error = server::panicked(&mut beside) => Err(error),
+    };
+    sampler.turn();
+    finishing.finish().await;
+    served
+}
+
+/// The control thread's work: everything but requests.
+struct Control {
+    path: Arc<Path>,
+    config: Arc<Config>,
+    gateway: Arc<ArcSwap<Snapshot>>,
+    view: Arc<View>,
+    reloads: Reloads<Loaded>,
+    stage: watch::Sender<Stage>,
+    /// How workers ended, and how many requests each cut off; closes when the last one has.
+    finished: mpsc::Receiver<io::Result<usize>>,
+    signals: Signals,
+}
+
+impl Control {
+    async fn run(mut self, admin: Option<TcpListener>) -> Result<Stopped, StartError> {
+        if let Some(listener) = admin {
+            spawn_local(admin::serve(listener, self.view.clone()));
+        }
+        let mut sweep = tokio::time::interval(SWEEP_EVERY);
+        loop {
+            tokio::select! {
+                told = self.signals.next() => match told {
+                    Told::Reload => self.reload(),
+                    Told::Stop => break,
+                },
+                ended = self.reloads.ended() => self.take_over(ended),
+                _ = sweep.tick() => self.sweep(),
+                Some(ended) = self.finished.recv() => {
+                    let error = ended.err().unwrap_or_else(|| io::Error::other("nobody told it to"));
+                    tracing::error!(%error, "a worker ended");
+                    return Err(StartError::Worker(error));
+                }
+            }
+        }
+        self.view.ready.store(false, Ordering::Relaxed);
+        let Control { config, stage, mut finished, mut signals, .. } = self;
+        let drained = tokio::select! {
+            drained = drain(&config.server, &stage, &mut finished) => Some(drained.map_err(StartError::Worker)?),
+            () = told_to_stop(&mut signals) => None,
+        };
+        if drained == Some(true) {
+            tracing::info!("stopped");
+            return Ok(Stopped::Drained);
+        }
+        let _ = stage.send(Stage::Over);
+        // A worker that does not even answer to that is not waited for.
+        let mut requests = 0;
+        let _ = timeout(OVER_LIMIT, all_ended(&mut finished, &mut requests)).await;
+        if drained.is_some() {
+            tracing::warn!(requests, "stopped: drain_timeout is over, requests under way were cut off");
+            return Ok(Stopped::Drained);
+        }
+        tracing::warn!(requests, "stopped at once, as told a second time: requests under way were cut off");
+        Ok(Stopped::AtOnce)
+    }
+
+    fn sweep(&self) {
+        // Failures of upstreams that no line of the log has told of.
+        self.view.shared.upstreams().iter().for_each(|upstream| upstream.report(clock::now()));
+        if let Store::Memory(memory) = &*self.view.store {
+            memory.sweep(SWEEP_STEPS, clock::now());
+        }
+    }
+
+    /// Begins to read what the file says now; nothing waits for it.
+    fn reload(&mut self) {
+        let (path, running, shared) = (self.path.clone(), self.config.clone(), self.view.shared.clone());
+        let begun = self.reloads.begin(move |is_wanted| load(&path, &running, &shared, is_wanted));
+        if let Err(why) = begun {
+            self.refuse(&why);
+        }
+    }
+
+    /// Swaps in what was read, whole or not at all.
+    fn take_over(&mut self, ended: Ended<Loaded>) {
+        match ended.result {
+            Ok(Loaded { config, gateway, overrides }) => {
+                self.view.shared.keep_only(&gateway);
+                let changes = snapshot::limit_changes(&self.gateway.load(), &gateway);
+                self.view.store.reload(&changes, clock::now());
+                self.gateway.store(Arc::new(gateway));
+                self.view.connections.reload(config.server.clone());
+                warn(&config);
+                reload::tell(&config::recounted(&self.config, &config), &overrides);
+                self.config = Arc::new(config);
+                self.view.reloaded.one();
+                tracing::info!("reloaded");
+            }
+            Err(why) => self.refuse(&why),
+        }
+        if ended.is_due {
+            self.reload();
+        }
+    }
+
+    fn refuse(&self, why: &str) {
+        self.view.refused.one();
+        tracing::error!(problems = why, "reload refused");
+    }
+}
+
+/// Stops to take requests, and waits for those under way; whether all of them were done in time.
+async fn drain(
+    server: &config::Server,
+    stage: &watch::Sender<Stage>,
+    finished: &mut mpsc::Receiver<io::Result<usize>>,
+) -> io::Result<bool> {
+    let (delay, deadline) = (server.drain_delay, server.drain_timeout);
+    if !delay.is_zero() {
+        // Whoever asks for readiness finds out before anything is refused.
+        tracing::info!(?delay, "not ready");
+        sleep(delay).await;
+    }
+    tracing::info!(?deadline, "draining");
+    let _ = stage.send(Stage::Draining);
+    match timeout(deadline, all_ended(finished, &mut 0)).await {
+        Ok(ended) => ended.map(|()| true),
+        Err(_) => Ok(false),
+    }
+}
+
+/// Waits for the last worker, and adds up what they cut off. Each finishes what it has, also if another fails.
+async fn all_ended(finished: &mut mpsc::Receiver<io::Result<usize>>, cut_off: &mut usize) -> io::Result<()> {
+    let mut all = Ok(());
+    while let Some(ended) = finished.recv().await {
+        all = all.and(ended.map(|requests| *cut_off += requests));
+    }
+    all
+}
+
+/// Waits until the process is told to stop. It is too late for a reload.
+async fn told_to_stop(signals: &mut Signals) {
+    while signals.next().await == Told::Reload {
+        tracing::warn!("not reloaded: the gateway is about to stop");
+    }
+}
+
+/// What a reload brings.
+struct Loaded {
+    config: Config,
+    gateway: Snapshot,
+    /// How the overrides of limits have changed.
+    overrides: Vec<(String, Changes)>,
+}
+
+/// Reads the file and builds what is to run instead of `running`, or says why it cannot.
+fn load(path: &Path, running: &Config, shared: &SharedState, is_wanted: &dyn Fn() -> bool) -> Result<Loaded, String> {
+    let config = config::load(path).map_err(|problems| problems.to_string())?;
+    if let Some(setting) = needs_restart(running, &config) {
+        return Err(format!("{setting} cannot change while the gateway runs: restart it"));
+    }
+    if !is_wanted() {
+        return Err("it took too long".to_owned());
+    }
+    start_echo(&config, shared).map_err(|error| format!("cannot start the built-in echo server: {error}"))?;
+    let (gateway, overrides) = (Snapshot::build(&config, shared), config::changed_overrides(running, &config));
+    Ok(Loaded { config, gateway, overrides })
+}
+
+/// The first setting that differs and is used only at the start.
+pub fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
+    let (was, is) = (&old.server, &new.server);
+    [
+        ("server.listen", was.listen != is.listen),
+        ("server.workers", was.workers != is.workers),
+        ("server.max_header_size", was.max_header_size != is.max_header_size),
+        ("log.level", old.log.level != new.log.level),
+        ("log.format", old.log.format != new.log.format),
+        ("admin.listen", old.admin != new.admin),
+        ("store", old.store != new.store),
+    ]
+    .into_iter()
+    .find_map(|(setting, differs)| differs.then_some(setting))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_that_says_what_happened() {
+        assert!(whole(|| Ok(())).is_ok());
+        assert_eq!(whole::<()>(|| Err(io::Error::other("no timer"))).unwrap_err().to_string(), "no timer");
+        let panics: [fn() -> io::Result<()>; 2] = [|| panic!("a bug"), || panic!("a bug in {}", "here")];
+        let texts = panics.map(|panic| whole(panic).unwrap_err().to_string());
+        assert_eq!(texts, ["it panicked: a bug", "it panicked: a bug in here"]);
+    }
+}

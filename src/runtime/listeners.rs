@@ -1,0 +1,49 @@
+//! The listening sockets that the process opens when it starts.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+use super::StartError;
+use crate::config::Config;
+use crate::server;
+
+/// All listening sockets.
+pub(super) struct Listeners {
+    /// For each worker, one for each address.
+    pub(super) http: Vec<Vec<TcpListener>>,
+    pub(super) admin: Option<TcpListener>,
+}
+
+impl Listeners {
+    pub(super) fn open(config: &Config, workers: usize) -> Result<Self, StartError> {
+        let mut http: Vec<Vec<TcpListener>> = (0..workers).map(|_| Vec::new()).collect();
+        let admin = config.admin.as_ref().map(|admin| admin.listen);
+        let all: Vec<SocketAddr> = config.server.listen.iter().copied().chain(admin).collect();
+        let bind = |address, sockets| {
+            let bound = server::bind(address, sockets, server::is_v6_only(address, &all));
+            bound.map_err(|error| StartError::Bind(address, error))
+        };
+        for address in &config.server.listen {
+            let sockets = bind(*address, workers)?;
+            announce("http", &sockets)?;
+            http.iter_mut().zip(sockets).for_each(|(worker, socket)| worker.push(socket));
+        }
+        let admin = match admin {
+            Some(address) => {
+                let sockets = bind(address, 1)?;
+                announce("admin", &sockets)?;
+                sockets.into_iter().next()
+            }
+            None => None,
+        };
+        Ok(Self { http, admin })
+    }
+}
+
+/// Says where it listens; with port 0 there is no other way to know.
+fn announce(listener: &str, sockets: &[TcpListener]) -> io::Result<()> {
+    if let Some(socket) = sockets.first() {
+        tracing::info!(listener, address = %socket.local_addr()?, "listening");
+    }
+    Ok(())
+}

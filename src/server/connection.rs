@@ -1,0 +1,254 @@
+//! One connection from its first byte to its last: the HTTP library is driven, and ended where it would wait for ever.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{Shutdown, SocketAddr};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Request, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use socket2::SockRef;
+use tokio::net::TcpStream;
+
+use super::client_io::{self, ClientIo, Shared, Watched};
+use super::connection_limits::ConnectionPermit;
+use super::connection_state::{CloseReason, ConnectionState, End, RequestGuard};
+use super::connections::Connections;
+use super::{Acceptor, Handler, HeadError, IncomingRequest};
+use crate::reason::Reason;
+
+/// Serves one connection to its end.
+pub(super) async fn serve<C, H>(
+    stream: TcpStream,
+    peer: SocketAddr,
+    acceptor: Acceptor<C>,
+    (registration, state): (Registration, Rc<ConnectionState>),
+) where
+    C: Fn(SocketAddr) -> H + Clone + 'static,
+    H: Handler,
+{
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let requests = state.clone();
+    let handler = Rc::new((acceptor.connected)(peer));
+    let asked = handler.clone();
+    let room = Rc::new(RefCell::new(None));
+    let response = room.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (head, body) = request.into_parts();
+        let body = (!body.is_end_stream()).then_some(body);
+        let mut incoming = IncomingRequest { head, body, is_ambiguous: requests.is_ambiguous() };
+        let busy = requests.begin();
+        let (handler, room) = (handler.clone(), room.clone());
+        // Called where it is awaited: what it returns is large, and moved it would be copied.
+        async move {
+            let response = handler.handle(&mut incoming).await.map(|body| {
+                busy.answers();
+                Tracked::new(body, room, busy)
+            });
+            Ok::<_, std::convert::Infallible>(response)
+        }
+    });
+    let stream = Rc::new(stream);
+    let watched = ClientIo::wrap(stream.clone(), state.clone());
+    {
+        let mut connection = pin!(acceptor.builder.serve_connection(watched, service));
+        // What it holds of a request is dropped after this.
+        match until_ended(connection.as_mut(), &stream, &state).await {
+            ConnectionEnd::Closed | ConnectionEnd::Cut(CloseReason::Idle | CloseReason::Gone) => {}
+            ConnectionEnd::Cut(CloseReason::SlowHead) => {
+                let why = (StatusCode::REQUEST_TIMEOUT, Reason::HeaderTimeout);
+                refuse(&*asked, &stream, &state, why, false);
+            }
+            ConnectionEnd::Cut(CloseReason::NotReading) => {
+                acceptor.limits.stalled();
+                tracing::debug!(%peer, "the client takes nothing of what is sent to it");
+                if let Some(response) = &mut *response.borrow_mut() {
+                    asked.stalled(response);
+                }
+            }
+            ConnectionEnd::Failed(error) => match refusal(&error) {
+                Some(why) => refuse(&*asked, &stream, &state, why, state.is_answered()),
+                None => tracing::debug!(%error, %peer, "connection failed"),
+            },
+        }
+    }
+    if let Some(stream) = Rc::into_inner(stream)
+        && !state.is_unsent()
+    {
+        linger(stream, state.is_in_body()).await;
+    }
+    drop(registration);
+}
+
+/// How a connection ended.
+enum ConnectionEnd {
+    /// By itself.
+    Closed,
+    /// With an error.
+    Failed(hyper::Error),
+    /// By us.
+    Cut(CloseReason),
+}
+
+/// Drives a connection until it is over, its client has gone, or its slot says that it is to end.
+async fn until_ended<S, B>(
+    mut connection: Pin<&mut http1::Connection<Watched, S>>,
+    stream: &Shared,
+    state: &ConnectionState,
+) -> ConnectionEnd
+where
+    S: hyper::service::HttpService<Incoming, ResBody = B>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: Body + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut told = false;
+    let mut broken = pin!(client_io::broken(stream, state));
+    poll_fn(|cx| {
+        loop {
+            let last = match state.poll_end(cx) {
+                Some(End::Now(cause)) => return Poll::Ready(ConnectionEnd::Cut(cause)),
+                Some(End::AfterRequest) => !told,
+                None => false,
+            };
+            if last && state.is_busy() {
+                told = true;
+                connection.as_mut().graceful_shutdown();
+            } else if last && !client_io::has_more(stream) {
+                return Poll::Ready(ConnectionEnd::Closed);
+            }
+            let polled = connection.as_mut().poll(cx);
+            if polled.is_pending() && state.is_under_way() && broken.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(ConnectionEnd::Cut(CloseReason::Gone));
+            }
+            // The last request may have begun just now, or be over already.
+            let waits = !state.is_busy() && last && client_io::has_more(stream);
+            if polled.is_ready() || !last || told || waits {
+                return polled.map(|ended| ended.map_or_else(ConnectionEnd::Failed, |()| ConnectionEnd::Closed));
+            }
+        }
+    })
+    .await
+}
+
+/// What the HTTP library answers what is no request, if the error is one of these.
+fn refusal(error: &hyper::Error) -> Option<(StatusCode, Reason)> {
+    if error.is_parse_too_large() {
+        // The library does not tell apart whether it is the target or the fields, but says so.
+        let target = error.to_string().starts_with("URI");
+        let status = if target { StatusCode::URI_TOO_LONG } else { StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE };
+        Some((status, Reason::MaxHeaderSize))
+    } else {
+        error.is_parse().then_some((StatusCode::BAD_REQUEST, Reason::BadHead))
+    }
+}
+
+/// Has something accounted for that never became a request, and answers it unless that has been done.
+fn refuse<H: Handler>(
+    handler: &H,
+    stream: &TcpStream,
+    state: &ConnectionState,
+    (status, reason): (StatusCode, Reason),
+    is_answered: bool,
+) {
+    let answer = handler.refused(&HeadError { status, reason, took: state.age() });
+    if !is_answered && !state.is_unsent() {
+        // What the system does not take at once, of so little, a client would not read either.
+        let _ = stream.try_write(&answer);
+    }
+}
+
+/// A client that is still sending when we close has its connection reset, and may lose the answer with it. So what it
+/// sends is read and thrown away for a while, until it has seen that we send no more.
+async fn linger(stream: TcpStream, is_in_body: bool) {
+    const LONGEST: Duration = Duration::from_secs(2);
+    let socket = SockRef::from(&stream);
+    let has_more = || socket.peek(&mut [MaybeUninit::uninit()]).is_ok_and(|bytes| bytes > 0);
+    if !is_in_body && !has_more() {
+        return;
+    }
+    let _ = socket.shutdown(Shutdown::Write);
+    let mut scrap = [0; 4096];
+    let read = async {
+        while stream.readable().await.is_ok() {
+            match stream.try_read(&mut scrap) {
+                Ok(0) => return,
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
+                _ => {}
+            }
+        }
+    };
+    let _ = tokio::time::timeout(LONGEST, read).await;
+}
+
+/// Takes a connection off the register however its task ends, and gives its place back.
+pub(super) struct Registration {
+    connections: Rc<Connections>,
+    index: usize,
+    _place: ConnectionPermit,
+}
+
+impl Registration {
+    /// The connection that the register has at this index.
+    pub(super) fn new(connections: Rc<Connections>, index: usize, place: ConnectionPermit) -> Self {
+        Self { connections, index, _place: place }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.connections.leave(self.index);
+    }
+}
+
+/// A response body; the request is under way until it is dropped.
+///
+/// Bodies are large, and the HTTP library moves them several times. So they stay in the room that their connection has
+/// for one, and this is only the key to it.
+struct Tracked<B> {
+    room: Rc<RefCell<Option<B>>>,
+    _busy: RequestGuard,
+}
+
+impl<B> Tracked<B> {
+    fn new(body: B, room: Rc<RefCell<Option<B>>>, busy: RequestGuard) -> Self {
+        *room.borrow_mut() = Some(body);
+        Self { room, _busy: busy }
+    }
+}
+
+impl<B> Drop for Tracked<B> {
+    fn drop(&mut self) {
+        *self.room.borrow_mut() = None;
+    }
+}
+
+impl<B: Body + Unpin> Body for Tracked<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        match &mut *self.room.borrow_mut() {
+            Some(body) => Pin::new(body).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.room.borrow().as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.room.borrow().as_ref().map_or_else(SizeHint::default, Body::size_hint)
+    }
+}

@@ -1,0 +1,343 @@
+//! What the connections of all workers keep to together: how many there may be, in all and from one address, and how
+//! long each may take.
+//!
+//! Each worker accepts for itself, and the kernel spreads connections over them unevenly. So they are counted over all
+//! workers: two locked instructions for a connection, none for a request. When all places are taken, a connection that
+//! was accepted waits for one; idle connections are told to leave, and its worker accepts no other meanwhile.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::connections::Connections;
+use crate::clock;
+use crate::config::{MaxConnections, Server};
+
+/// A connection that was told to leave may have got a request meanwhile. Then another is told, after so much time.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct ConnectionLimits {
+    server: ArcSwap<Server>,
+    /// What `max_connections = "auto"` comes to.
+    auto: usize,
+    open: AtomicUsize,
+    /// How many of each address, if that is limited.
+    by_address: Mutex<HashMap<IpAddr, usize>>,
+    /// Accepted connections that have no place yet.
+    waiting: AtomicUsize,
+    /// Places that are wanted, and that no connection has been told to make.
+    wanted: AtomicUsize,
+    /// Told when places are wanted.
+    asked: Notify,
+    /// Told when a place is free.
+    freed: Notify,
+    /// Connections that were closed because their address had too many.
+    refused: Reported,
+    /// Connections that could not be accepted for want of file handles or memory.
+    exhausted: Reported,
+    /// Idle connections that made room.
+    made_room: AtomicU64,
+    /// Connections whose client did not read.
+    stalled: AtomicU64,
+}
+
+/// Something that happens often at the same time: each is counted, and a line a second tells of them.
+#[derive(Debug, Default)]
+struct Reported {
+    count: AtomicU64,
+    last: Mutex<Line>,
+}
+
+/// When the last line was written, and what had been counted then.
+#[derive(Debug, Default)]
+struct Line {
+    second: u64,
+    count: u64,
+}
+
+impl Reported {
+    /// Counts one more. How many there were since the last line, if one is due.
+    fn add(&self) -> Option<u64> {
+        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        let second = clock::now().seconds();
+        let mut last = self.last.lock();
+        if last.second == second {
+            return None;
+        }
+        let more = count.saturating_sub(last.count);
+        *last = Line { second, count };
+        Some(more)
+    }
+}
+
+/// What has become of connections so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionCounts {
+    /// How many are open.
+    pub open: usize,
+    /// How many may be.
+    pub most: usize,
+    /// How many were closed because their address had too many.
+    pub refused: u64,
+    /// How many idle ones were closed to make room.
+    pub made_room: u64,
+    /// How many were ended because the client took nothing of what was sent to it.
+    pub stalled: u64,
+    /// How often none could be accepted for want of file handles or memory.
+    pub exhausted: u64,
+}
+
+impl ConnectionLimits {
+    /// The limits of `[server]`; `auto` connections are as many as the system allows.
+    pub fn new(server: Server, auto: usize) -> Self {
+        Self {
+            server: ArcSwap::from_pointee(server),
+            auto,
+            open: AtomicUsize::new(0),
+            by_address: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            wanted: AtomicUsize::new(0),
+            asked: Notify::new(),
+            freed: Notify::new(),
+            refused: Reported::default(),
+            exhausted: Reported::default(),
+            made_room: AtomicU64::new(0),
+            stalled: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes over other limits. Connections that are open already stay.
+    pub fn reload(&self, server: Server) {
+        self.server.store(Arc::new(server));
+        self.freed.notify_waiters();
+    }
+
+    /// What has become of connections so far.
+    pub fn counts(&self) -> ConnectionCounts {
+        ConnectionCounts {
+            open: self.open.load(Ordering::Relaxed),
+            most: self.most(),
+            refused: self.refused.count.load(Ordering::Relaxed),
+            made_room: self.made_room.load(Ordering::Relaxed),
+            stalled: self.stalled.load(Ordering::Relaxed),
+            exhausted: self.exhausted.count.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(super) fn server(&self) -> arc_swap::Guard<Arc<Server>> {
+        self.server.load()
+    }
+
+    fn most(&self) -> usize {
+        match self.server().max_connections {
+            MaxConnections::Auto => self.auto,
+            MaxConnections::Number(most) => most,
+        }
+    }
+
+    /// Waits until there is room for a connection; `connections` are those of the worker that has accepted it.
+    pub(super) async fn wait_for(&self, place: &mut ConnectionPermit, connections: &Connections) {
+        if place.take() {
+            return;
+        }
+        let _waiting = Waiting::new(self);
+        self.wanted.fetch_add(1, Ordering::SeqCst);
+        loop {
+            let mut freed = pin!(self.freed.notified());
+            // From now on nothing that is freed is missed.
+            freed.as_mut().enable();
+            if place.take() {
+                return;
+            }
+            self.ask(connections);
+            if tokio::time::timeout(ASK_AGAIN, freed).await.is_err() {
+                self.wanted.fetch_max(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Has idle connections make the room that is wanted: first those of the worker that wants it.
+    fn ask(&self, connections: &Connections) {
+        connections.make_room();
+        if self.wanted.load(Ordering::SeqCst) > 0 {
+            self.asked.notify_waiters();
+        }
+    }
+
+    /// Has `connections` make room whenever it is wanted, for ever.
+    pub(super) async fn heed(&self, connections: &Connections) {
+        loop {
+            let mut asked = pin!(self.asked.notified());
+            asked.as_mut().enable();
+            connections.make_room();
+            asked.await;
+        }
+    }
+
+    /// Whether a connection is to make room. Who is told so has to, or give the task back.
+    #[inline]
+    pub(super) fn claim(&self) -> bool {
+        if self.wanted.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let claimed =
+            self.wanted.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |wanted| wanted.checked_sub(1)).is_ok();
+        if claimed {
+            self.made_room.fetch_add(1, Ordering::Relaxed);
+        }
+        claimed
+    }
+
+    /// Gives back what was claimed: there is nobody to make room.
+    pub(super) fn unclaim(&self) {
+        self.made_room.fetch_sub(1, Ordering::Relaxed);
+        self.wanted.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A connection is ended because its client does not read.
+    pub(super) fn stalled(&self) {
+        self.stalled.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A connection could not be accepted for want of file handles or memory.
+    pub(super) fn exhausted(&self, error: &io::Error, connections: &Connections) {
+        if let Some(count) = self.exhausted.add() {
+            tracing::error!(%error, count, "cannot accept connections");
+        }
+        self.wanted.fetch_max(1, Ordering::SeqCst);
+        self.ask(connections);
+        // It is tried again soon, and whoever becomes idle later need not leave for it.
+        self.withdraw();
+    }
+
+    /// One place fewer is wanted, unless it is being made already.
+    fn withdraw(&self) {
+        let _ = self.wanted.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |wanted| wanted.checked_sub(1));
+    }
+}
+
+/// An accepted connection waits for its place.
+struct Waiting<'a>(&'a ConnectionLimits);
+
+impl<'a> Waiting<'a> {
+    fn new(limits: &'a ConnectionLimits) -> Self {
+        limits.waiting.fetch_add(1, Ordering::SeqCst);
+        Self(limits)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.0.withdraw();
+    }
+}
+
+/// A connection's place among all; free again when it is dropped.
+#[derive(Debug)]
+pub(super) struct ConnectionPermit {
+    limits: Arc<ConnectionLimits>,
+    /// The address that it counts for.
+    address: Option<IpAddr>,
+    /// Whether it is taken.
+    taken: bool,
+}
+
+impl ConnectionPermit {
+    /// A place for a connection from `peer`, yet to be taken. `None` if its address has too many.
+    pub(super) fn new(limits: &Arc<ConnectionLimits>, peer: IpAddr) -> Option<Self> {
+        let mut place = Self { limits: limits.clone(), address: None, taken: false };
+        let server = limits.server();
+        let (most, address) = (server.max_connections_per_ip, counted(peer));
+        if most == 0 || server.trusted_proxies.iter().any(|network| network.contains(&peer.to_canonical())) {
+            return Some(place);
+        }
+        let mut by_address = limits.by_address.lock();
+        let count = by_address.entry(address).or_default();
+        if *count < most {
+            *count += 1;
+            drop(by_address);
+            place.address = Some(address);
+            return Some(place);
+        }
+        drop(by_address);
+        if let Some(count) = limits.refused.add() {
+            tracing::warn!(%peer, most, count, "closed connections over max_connections_per_ip");
+        }
+        None
+    }
+
+    /// Takes the place if there is one, or has it already.
+    pub(super) fn take(&mut self) -> bool {
+        let most = self.limits.most();
+        let more = |open: usize| (open < most).then_some(open + 1);
+        self.taken = self.taken || self.limits.open.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok();
+        self.taken
+    }
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        let limits = &self.limits;
+        if let Some(address) = self.address
+            && let Entry::Occupied(mut count) = limits.by_address.lock().entry(address)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        if self.taken {
+            limits.open.fetch_sub(1, Ordering::SeqCst);
+            if limits.waiting.load(Ordering::SeqCst) > 0 {
+                limits.freed.notify_one();
+            }
+        }
+    }
+}
+
+/// What a connection counts for: of IPv6 the network of 64 bits, since a client mostly has all of it.
+fn counted(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_of_ipv6_has_a_network_and_one_of_ipv4_an_address() {
+        for (peer, key) in [
+            ("192.0.2.1", "192.0.2.1"),
+            ("::ffff:192.0.2.1", "192.0.2.1"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+            ("::1", "::"),
+        ] {
+            assert_eq!(counted(peer.parse().unwrap()), key.parse::<IpAddr>().unwrap(), "{peer}");
+        }
+    }
+
+    #[test]
+    fn a_line_a_second_tells_of_all() {
+        let reported = Reported::default();
+        let told: u64 = (0..1000).filter_map(|_| reported.add()).sum();
+        assert!((1..=1000).contains(&told));
+        reported.last.lock().second = 0;
+        assert_eq!(reported.add(), Some(1001 - told));
+        assert_eq!(reported.count.into_inner(), 1001);
+    }
+}

@@ -1,0 +1,270 @@
+//! Follows the bytes of a connection from request to request, and notices heads that could be read in two ways. Pure.
+//!
+//! The HTTP library reads such heads in one way, silently: it takes a bare line feed for the end of a line, and of two
+//! framings the chunks. It is as generous with the lines between chunks. Whoever stands in front of us may read them in the other (RFC 9112, sections 2.2 and 11.2),
+//! and then sees other requests on the connection than we do.
+
+use memchr::memchr;
+
+/// Longer lines than this belong to heads that are refused for their size, or are made to lose us.
+const MAX_LINE: usize = 1024 * 1024;
+
+/// Where on the connection we are.
+#[derive(Debug, Default)]
+pub(super) struct FramingCheck {
+    state: State,
+    /// The beginning of a line that came without its end.
+    carried: Vec<u8>,
+    head: Head,
+    ambiguous: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Head,
+    Body(u64),
+    ChunkSize,
+    /// With the line end that follows the data.
+    ChunkData(u64),
+    Trailers,
+    /// Not HTTP any more; the library will say so, and if it does not, it reads otherwise than we do.
+    Lost,
+}
+
+/// What the head that is being read has said so far.
+#[derive(Debug, Default)]
+struct Head {
+    begun: bool,
+    length: Option<u64>,
+    coded: bool,
+}
+
+impl FramingCheck {
+    /// Whether a head so far could be read in two ways. Stays so: what follows is not to be trusted either.
+    pub(super) fn is_ambiguous(&self) -> bool {
+        self.ambiguous || self.state == State::Lost
+    }
+
+    /// Whether a body is coming, or its trailers.
+    pub(super) fn is_in_body(&self) -> bool {
+        matches!(self.state, State::Body(_) | State::ChunkSize | State::ChunkData(_) | State::Trailers)
+    }
+
+    /// Whether a head has begun to come, and not ended.
+    pub(super) fn is_in_head(&self) -> bool {
+        self.state == State::Head && (self.head.begun || !self.carried.is_empty())
+    }
+
+    /// Follows the bytes that came next.
+    pub(super) fn follow(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match &mut self.state {
+                State::Lost => return,
+                State::Body(left) | State::ChunkData(left) => {
+                    let here = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                    *left -= here as u64;
+                    bytes = &bytes[here..];
+                    self.state = match self.state {
+                        State::Body(0) => State::Head,
+                        State::ChunkData(0) => State::ChunkSize,
+                        unfinished => unfinished,
+                    };
+                }
+                State::Head | State::ChunkSize | State::Trailers => {
+                    let Some(end) = memchr(b'\n', bytes) else {
+                        self.carry(bytes);
+                        return;
+                    };
+                    let (line, rest) = bytes.split_at(end);
+                    bytes = &rest[1..];
+                    if self.carried.is_empty() {
+                        self.line(line);
+                    } else {
+                        self.carry(line);
+                        let carried = std::mem::take(&mut self.carried);
+                        self.line(&carried);
+                    }
+                }
+            }
+        }
+    }
+
+    fn carry(&mut self, bytes: &[u8]) {
+        if self.carried.len() + bytes.len() > MAX_LINE {
+            self.state = State::Lost;
+            self.carried = Vec::new();
+        } else {
+            self.carried.extend_from_slice(bytes);
+        }
+    }
+
+    /// Takes in a line without its line feed.
+    fn line(&mut self, line: &[u8]) {
+        let text = line.strip_suffix(b"\r").unwrap_or_else(|| {
+            self.ambiguous = true;
+            line
+        });
+        self.state = match self.state {
+            State::Head if text.is_empty() => self.head_end(),
+            State::Head => self.head_line(text),
+            State::ChunkSize => chunk(text),
+            State::Trailers if text.is_empty() => State::Head,
+            state => state,
+        };
+    }
+
+    fn head_line(&mut self, text: &[u8]) -> State {
+        self.head.begun = true;
+        match text.first() {
+            Some(b'c' | b'C') => {
+                if let Some(value) = value(text, b"content-length:") {
+                    match std::str::from_utf8(value).ok().and_then(|value| value.trim().parse().ok()) {
+                        Some(length) => self.head.length = Some(length),
+                        None => return State::Lost,
+                    }
+                }
+            }
+            Some(b't' | b'T') if value(text, b"transfer-encoding:").is_some() => self.head.coded = true,
+            _ => {}
+        }
+        State::Head
+    }
+
+    fn head_end(&mut self) -> State {
+        let head = std::mem::take(&mut self.head);
+        // An empty line before a request is none of its lines (RFC 9112, section 2.2).
+        if !head.begun {
+            return State::Head;
+        }
+        match head.length {
+            length if head.coded => {
+                self.ambiguous |= length.is_some();
+                State::ChunkSize
+            }
+            None | Some(0) => State::Head,
+            Some(length) => State::Body(length),
+        }
+    }
+}
+
+/// The value of a header line, if its name, with the colon, is this one.
+fn value<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let (found, value) = line.split_at_checked(name.len())?;
+    found.eq_ignore_ascii_case(name).then_some(value)
+}
+
+/// What follows the line that tells the size of a chunk: digits, and perhaps an extension (RFC 9112, section 7.1).
+///
+/// The library also takes blanks after the size and anything in an extension. Others end a line at a bare carriage
+/// return, or take a size with a blank for none, and then find the next request elsewhere.
+fn chunk(line: &[u8]) -> State {
+    let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    let (digits, extension) = line.split_at(digits);
+    let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t';
+    if !matches!(extension.first(), None | Some(b';')) || extension.iter().any(is_control) {
+        return State::Lost;
+    }
+    let size = std::str::from_utf8(digits).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    match size {
+        Some(0) => State::Trailers,
+        Some(size) if size < u64::MAX - 2 => State::ChunkData(size + 2),
+        _ => State::Lost,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn follow(bytes: &[u8], step: usize) -> FramingCheck {
+        let mut framing = FramingCheck::default();
+        bytes.chunks(step).for_each(|piece| {
+            framing.follow(piece);
+        });
+        framing
+    }
+
+    const PLAIN: &[&str] = &[
+        "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "POST / HTTP/1.1\r\nContent-Length: 12\r\n\r\nbare\nbytes\n\nGET / HTTP/1.1\r\n\r\n",
+        "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n4;x\r\na\nb\n\r\n0\r\nt: 1\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+        "POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+    ];
+
+    #[test]
+    fn what_can_be_read_in_one_way_only_passes() {
+        for text in PLAIN {
+            for step in 1..text.len() {
+                let framing = follow(text.as_bytes(), step);
+                assert!(!framing.is_ambiguous(), "{text:?} by {step}");
+                assert_eq!((framing.state, framing.head.begun), (State::Head, false), "{text:?} by {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_can_be_read_in_two_ways_is_noticed_also_after_other_requests() {
+        for text in [
+            "GET / HTTP/1.1\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\n\n",
+            "POST / HTTP/1.1\r\ncontent-LENGTH: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length:5\r\n\r\n0\r\n\r\n",
+        ] {
+            for before in PLAIN {
+                let text = format!("{before}{text}");
+                for step in [1, 2, 3, 7, 1000] {
+                    assert!(follow(text.as_bytes(), step).is_ambiguous(), "{text:?} by {step}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_a_size_and_perhaps_an_extension() {
+        for (line, plain) in [
+            ("4", true),
+            ("0004", true),
+            ("4;name", true),
+            ("4;name=value;other=\"a b\\tc\"", true),
+            ("4;a\u{e9}", true),
+            ("4 ", false),
+            ("4\t", false),
+            (" 4", false),
+            ("4 ;name", false),
+            ("+4", false),
+            ("0x4", false),
+            ("4x", false),
+            ("", false),
+            (";name", false),
+            ("4;a\0b", false),
+            ("4;a\rb", false),
+            ("4;a\u{1b}[0m", false),
+            ("4;a\u{7f}", false),
+        ] {
+            let text = format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n{line}\r\nabcd\r\n0\r\n\r\n");
+            for step in [1, 3, 1000] {
+                assert_eq!(!follow(text.as_bytes(), step).is_ambiguous(), plain, "{line:?} by {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_not_trusted() {
+        let zeros = "0".repeat(MAX_LINE);
+        let size = format!("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n{zeros}1\r\na\r\n0\r\n\r\n");
+        assert!(follow(size.as_bytes(), 1000).is_ambiguous());
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics_and_pieces_do_not_matter(bytes in prop::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'0'), any::<u8>()], 0..200), step in 1..20usize) {
+            let (whole, pieces) = (follow(&bytes, 1000), follow(&bytes, step));
+            prop_assert_eq!((whole.state, whole.ambiguous), (pieces.state, pieces.ambiguous));
+        }
+    }
+}

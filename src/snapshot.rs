@@ -1,0 +1,332 @@
+//! The whole, built from a configuration: an immutable snapshot that requests are served by, swapped on reload.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode};
+use ipnet::IpNet;
+use parking_lot::Mutex;
+
+use crate::config::{self, AccessLog, Address, Config, OnError, PathRules};
+use crate::decide::{ConcurrencyLimiter, LimitMetrics, RateSelector, RateTable, RouteLimit, WaitQueues};
+use crate::identify::KeyExtractor;
+use crate::identify::ambiguity::SingleSources;
+use crate::interned::{interned, interned_value};
+use crate::metrics::PerWorker;
+use crate::respond::rate_limit_headers::RateLimitHeaders;
+use crate::route::{self, Routes};
+use crate::store::LimitChanges;
+use crate::telemetry::{RouteMetrics, UpstreamFailures};
+use crate::upstream::{Endpoint, Keeps, Lookups, Upstream};
+
+/// The name of the tally of requests that no route is for.
+pub const NO_ROUTE: &str = "none";
+
+/// What requests are served by.
+pub struct Snapshot {
+    /// Which paths are the same.
+    pub paths: PathRules,
+    /// Finds a route.
+    pub routes: Routes,
+    /// The routes, by the index that `routes` finds.
+    pub served: Vec<CompiledRoute>,
+    /// What the limits of the configuration grant.
+    pub limits: Vec<Arc<RateTable>>,
+    /// The tally of requests without a route.
+    pub unrouted: Arc<RouteMetrics>,
+    /// How long connections to upstreams are kept.
+    pub keeps: Arc<Keeps>,
+    /// Networks whose X-Forwarded-For is believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// The longest that a client may go without sending more of a body.
+    pub body_timeout: Duration,
+    /// Which requests get a line in the log.
+    pub access_log: AccessLog,
+    /// What happens without a decision.
+    pub on_error: OnError,
+    /// Requests under way, of limits on their number.
+    pub concurrency: Arc<ConcurrencyLimiter>,
+    /// Requests that are held.
+    pub wait_queues: Arc<WaitQueues>,
+}
+
+/// One route, ready to serve.
+pub struct CompiledRoute {
+    /// What happened on it.
+    pub metrics: Arc<RouteMetrics>,
+    /// What its requests may give once only, since its limits decide by it.
+    pub single: Arc<SingleSources>,
+    /// What limits it.
+    pub limits: Vec<RouteLimit>,
+    /// What its limits tell.
+    pub rate_limit_headers: Arc<RateLimitHeaders>,
+    /// Whether the case of its paths makes no difference.
+    pub ignore_case: bool,
+    /// What answers.
+    pub action: Action,
+    /// The most bytes that a request's body may have.
+    pub max_body_size: u64,
+    /// Where failures of its upstream are counted, if it has one.
+    pub failures: Option<Arc<UpstreamFailures>>,
+}
+
+/// What answers a route's requests.
+pub enum Action {
+    /// An upstream.
+    Forward {
+        /// Which.
+        upstream: Arc<Upstream>,
+        /// How many leading segments of the path are left out.
+        strip: usize,
+        /// Whether the upstream sees the client's Host.
+        preserve_host: bool,
+    },
+    /// The gateway.
+    Respond {
+        /// The status.
+        status: StatusCode,
+        /// The body.
+        body: Bytes,
+        /// What kind of text the body is.
+        content_type: HeaderValue,
+    },
+}
+
+/// What outlives a reload: counters never run backwards, connections stay in their pools.
+pub struct SharedState {
+    workers: usize,
+    routes: Mutex<BTreeMap<String, Arc<RouteMetrics>>>,
+    limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
+    upstreams: Mutex<BTreeMap<String, Arc<UpstreamFailures>>>,
+    servers: Mutex<Servers>,
+    echo: OnceLock<SocketAddr>,
+    lookups: Arc<Lookups>,
+    concurrency: Arc<ConcurrencyLimiter>,
+    wait_queues: Arc<WaitQueues>,
+}
+
+/// The servers of upstreams, by host and port, with the ids under which their connections are pooled.
+#[derive(Debug, Default)]
+struct Servers {
+    ids: BTreeMap<(String, u16), usize>,
+    /// No id is given out twice: requests of an earlier snapshot may still use those of servers that are gone.
+    next: usize,
+}
+
+impl SharedState {
+    /// For `workers` worker threads.
+    pub fn new(workers: usize) -> Self {
+        let (routes, limits, upstreams) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (servers, lookups) = (Mutex::default(), Arc::default());
+        let (concurrency, wait_queues) = (Arc::default(), Arc::default());
+        Self { workers, routes, limits, upstreams, servers, echo: OnceLock::new(), lookups, concurrency, wait_queues }
+    }
+
+    /// How many requests are held.
+    pub fn held(&self) -> usize {
+        self.wait_queues.len()
+    }
+
+    /// Where the built-in echo server listens, if it runs.
+    pub fn echo(&self) -> Option<SocketAddr> {
+        self.echo.get().copied()
+    }
+
+    /// Notes where the built-in echo server listens. It is started once.
+    pub fn set_echo(&self, address: SocketAddr) {
+        let _ = self.echo.set(address);
+    }
+
+    /// Forgets what this configuration, which has taken over, does not have: tallies of routes, limits and upstreams, and
+    /// servers.
+    pub fn keep_only(&self, gateway: &Snapshot) {
+        let limits = || gateway.served.iter().flat_map(|route| &route.limits);
+        let routes = gateway.served.iter().map(|route| &route.metrics).chain([&gateway.unrouted]);
+        let routes: BTreeSet<_> = routes.map(|metrics| metrics.name.as_str()).collect();
+        let limits: BTreeSet<_> = limits().map(|route_limit| route_limit.metrics.name.as_str()).collect();
+        let failures = gateway.served.iter().filter_map(|route| route.failures.as_ref());
+        let upstreams: BTreeSet<_> = failures.map(|failures| failures.name.as_str()).collect();
+        self.routes.lock().retain(|name, _| routes.contains(name.as_str()));
+        self.limits.lock().retain(|name, _| limits.contains(name.as_str()));
+        self.upstreams.lock().retain(|name, _| upstreams.contains(name.as_str()));
+        self.servers.lock().ids.retain(|_, id| gateway.keeps.has(*id));
+    }
+
+    /// All routes.
+    pub fn routes(&self) -> Vec<Arc<RouteMetrics>> {
+        self.routes.lock().values().cloned().collect()
+    }
+
+    /// All limits of routes.
+    pub fn limits(&self) -> Vec<Arc<LimitMetrics>> {
+        self.limits.lock().values().cloned().collect()
+    }
+
+    /// The failures of all upstreams of routes.
+    pub fn upstreams(&self) -> Vec<Arc<UpstreamFailures>> {
+        self.upstreams.lock().values().cloned().collect()
+    }
+
+    fn route(&self, name: &str) -> Arc<RouteMetrics> {
+        let new = || Arc::new(RouteMetrics { name: name.to_owned(), workers: PerWorker::new(self.workers) });
+        self.routes.lock().entry(name.to_owned()).or_insert_with(new).clone()
+    }
+
+    fn limit(&self, name: &str) -> Arc<LimitMetrics> {
+        let new = || Arc::new(LimitMetrics { name: name.to_owned(), workers: PerWorker::new(self.workers) });
+        self.limits.lock().entry(name.to_owned()).or_insert_with(new).clone()
+    }
+
+    fn failures(&self, name: &str) -> Arc<UpstreamFailures> {
+        let new = || Arc::new(UpstreamFailures::new(name.to_owned(), self.workers));
+        self.upstreams.lock().entry(name.to_owned()).or_insert_with(new).clone()
+    }
+
+    /// The server at this address, under the same id for as long as some configuration has it.
+    fn server(&self, address: &Address) -> Endpoint {
+        let (host, port, authority) = match address {
+            Address::Http { host, port, authority } => (host.clone(), *port, authority.clone()),
+            Address::Echo => {
+                // Started before the snapshot is built; port 0 takes no connection.
+                let echo = self.echo().unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
+                (echo.ip().to_string(), echo.port(), echo.to_string())
+            }
+        };
+        let Servers { ids, next } = &mut *self.servers.lock();
+        let id = *ids.entry((host.clone(), port)).or_insert_with(|| {
+            *next += 1;
+            *next
+        });
+        // A URL's authority is always a header value.
+        let authority = HeaderValue::try_from(authority).unwrap_or(HeaderValue::from_static("upstream"));
+        Endpoint { id, host, port, authority }
+    }
+}
+
+impl Snapshot {
+    /// Builds the snapshot. Opens nothing, so it cannot fail.
+    pub fn build(config: &Config, shared: &SharedState) -> Self {
+        let upstreams: Vec<_> = config.upstreams.iter().map(|upstream| Arc::new(connect(upstream, shared))).collect();
+        let rate_table: Vec<_> = config.limits.iter().map(|limit| Arc::new(RateTable::new(limit))).collect();
+        let on_error = match &config.store {
+            config::Store::Memory { .. } => OnError::Allow,
+            config::Store::Memcached(memcached) => memcached.on_error,
+        };
+        let upstream = |route: &config::Route| match route.action {
+            config::Action::Forward { upstream, .. } => config.upstreams.get(upstream),
+            config::Action::Respond { .. } => None,
+        };
+        let served = |route: &config::Route| {
+            let guarded =
+                || route.limits.iter().filter_map(|index| config.limits.get(*index).zip(rate_table.get(*index)));
+            let route_limit = |(limit, rate_table): (&config::Limit, &Arc<RateTable>)| RouteLimit {
+                rates: RateSelector::new(rate_table.clone(), limit, &route.path),
+                max_in_flight: limit.max_in_flight,
+                identity: KeyExtractor::new(&limit.name, &limit.key, &route.path).knowing(limit.known_keys.as_ref()),
+                cost: limit.cost.clone(),
+                on_limit: limit.on_limit,
+                missing: limit.missing,
+                metrics: shared.limit(&limit.name),
+            };
+            let limits: Vec<_> = guarded().map(route_limit).collect();
+            let told = guarded().zip(&limits).map(|((limit, _), route_limit)| (limit, route_limit.rates.profiles()));
+            CompiledRoute {
+                metrics: shared.route(&route::label(route)),
+                single: Arc::new(SingleSources::new(guarded().map(|(limit, _)| limit))),
+                rate_limit_headers: Arc::new(RateLimitHeaders::new(told)),
+                limits,
+                ignore_case: route.ignore_case,
+                action: action(&route.action, &upstreams),
+                max_body_size: route.max_body_size,
+                failures: upstream(route).map(|upstream| shared.failures(&upstream.name)),
+            }
+        };
+        Self {
+            paths: config.server.paths,
+            routes: Routes::build(&config.routes, config.server.paths.matching),
+            served: config.routes.iter().map(served).collect(),
+            limits: rate_table,
+            unrouted: shared.route(NO_ROUTE),
+            keeps: Arc::new(Keeps::new(upstreams.iter().flat_map(|upstream| upstream.keeps()))),
+            trusted_proxies: config.server.trusted_proxies.clone(),
+            body_timeout: config.server.body_timeout,
+            access_log: config.log.access,
+            on_error,
+            concurrency: shared.concurrency.clone(),
+            wait_queues: shared.wait_queues.clone(),
+        }
+    }
+}
+
+/// What changes about limits when `new` takes over from `old`.
+pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
+    let replaced = new.limits.iter().filter_map(|rate_table| {
+        let before = old.limits.iter().find(|before| before.name() == rate_table.name())?;
+        Some(rate_table.replaced(before))
+    });
+    LimitChanges {
+        in_use: new.limits.iter().flat_map(|rate_table| rate_table.limits()).cloned().collect(),
+        replaced: replaced.flatten().map(|(old, new)| (old.clone(), new.clone())).collect(),
+    }
+}
+
+fn connect(upstream: &config::Upstream, shared: &SharedState) -> Upstream {
+    let servers = upstream.servers.iter().map(|server| (shared.server(&server.address), server.weight)).collect();
+    Upstream::new(upstream, servers, shared.lookups.clone())
+}
+
+fn action(action: &config::Action, upstreams: &[Arc<Upstream>]) -> Action {
+    match action {
+        config::Action::Forward { upstream, strip, preserve_host } => match upstreams.get(*upstream) {
+            Some(upstream) => {
+                Action::Forward { upstream: upstream.clone(), strip: *strip, preserve_host: *preserve_host }
+            }
+            None => Action::Respond {
+                status: StatusCode::BAD_GATEWAY,
+                body: Bytes::new(),
+                content_type: HeaderValue::from_static("text/plain"),
+            },
+        },
+        config::Action::Respond { status, body, content_type } => Action::Respond {
+            status: *status,
+            body: interned(body.as_bytes()),
+            content_type: interned_value(content_type),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn servers_that_reloads_have_removed_are_forgotten() {
+        let shared = SharedState::new(1);
+        let build = |port: u16| {
+            let text = format!(
+                "[upstreams.a]\nservers = [\"http://stays:80\", \"http://goes:{port}\"]\n\
+                 [[routes]]\npath = \"/*\"\nupstream = \"a\"\n"
+            );
+            let config = config::parse(text.as_bytes(), "test", Path::new("")).unwrap();
+            Snapshot::build(&config, &shared)
+        };
+        let id = |host: &str, port| shared.servers.lock().ids.get(&(host.to_owned(), port)).copied();
+        shared.keep_only(&build(1));
+        let (stays, first) = (id("stays", 80), id("goes", 1));
+        for port in 2..1_000 {
+            let gateway = build(port);
+            // A request of the snapshot before still uses its servers.
+            assert!(id("goes", port - 1).is_some());
+            shared.keep_only(&gateway);
+            assert_eq!(shared.servers.lock().ids.len(), 2);
+            assert_eq!(id("stays", 80), stays, "its connections are kept");
+        }
+        shared.keep_only(&build(1));
+        assert!(id("goes", 1).is_some() && id("goes", 1) != first, "an id could still be in use");
+    }
+}

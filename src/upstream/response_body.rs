@@ -1,0 +1,239 @@
+//! The body of a response on its way from the upstream to the client. It gives its connection back at the end.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+
+use super::chunked::{Decoder, Piece};
+use super::connection::UpstreamConnection;
+use super::pool::ConnectionPools;
+use super::request_body::{RequestBody, RequestBodyError};
+use super::response_head::BodyEnd;
+use super::stall::{Position, Stalled};
+use crate::reason::Reason;
+
+/// Why a body breaks off.
+#[derive(Debug)]
+pub enum BodyError {
+    /// The upstream's connection failed.
+    Io(io::Error),
+    /// The upstream closed its connection before the end.
+    Truncated,
+    /// The upstream's chunks are none.
+    NotChunked,
+    /// For this time the upstream sent nothing more.
+    ReadTimeout(Duration),
+    /// The client broke off its own body.
+    Client(hyper::Error),
+    /// For this time the client sent nothing more of its body.
+    BodyTimeout(Duration),
+    /// The client sent more than it may.
+    TooLarge,
+}
+
+impl BodyError {
+    /// In a word.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Io(_) | Self::Truncated => Reason::Truncated,
+            Self::NotChunked => Reason::BadResponse,
+            Self::ReadTimeout(_) => Reason::ReadTimeout,
+            Self::Client(_) => Reason::BadBody,
+            Self::BodyTimeout(_) => Reason::BodyTimeout,
+            Self::TooLarge => Reason::MaxBodySize,
+        }
+    }
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => write!(f, "{error}"),
+            Self::Truncated => f.write_str("the upstream closed the connection before the end of the body"),
+            Self::NotChunked => f.write_str("the upstream's chunked coding is not valid"),
+            Self::ReadTimeout(limit) => write!(f, "the response's body did not come on for {limit:?}"),
+            Self::Client(error) => write!(f, "the client broke off: {error}"),
+            Self::BodyTimeout(limit) => write!(f, "the request's body did not come on for {limit:?}"),
+            Self::TooLarge => f.write_str("the request's body is too large"),
+        }
+    }
+}
+
+impl std::error::Error for BodyError {}
+
+#[derive(Debug)]
+enum Rest {
+    Length(u64),
+    Chunked(Decoder),
+    Close,
+    /// A body without a length that has ended.
+    Over,
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct UpstreamBody {
+    /// `None` once it is given back.
+    connection: Option<Box<UpstreamConnection>>,
+    rest: Rest,
+    /// The request's body, while it is still being sent.
+    request_body: Option<Box<RequestBody>>,
+    keep_alive: bool,
+    pools: Rc<ConnectionPools>,
+    server: usize,
+}
+
+impl UpstreamBody {
+    pub(super) fn new(
+        connection: Box<UpstreamConnection>,
+        end: BodyEnd,
+        keep_alive: bool,
+        pools: &Rc<ConnectionPools>,
+        server: usize,
+    ) -> Self {
+        let rest = match end {
+            BodyEnd::Length(length) => Rest::Length(length),
+            BodyEnd::Chunked => Rest::Chunked(Decoder::default()),
+            BodyEnd::Close => Rest::Close,
+        };
+        Self { connection: Some(connection), rest, request_body: None, keep_alive, pools: pools.clone(), server }
+    }
+
+    /// Goes on sending the request's body while the response's comes.
+    pub(super) fn uploading(mut self, request_body: RequestBody) -> Self {
+        self.request_body = Some(Box::new(request_body));
+        self
+    }
+
+    /// The address of the server, for the log.
+    pub fn server(&self) -> String {
+        self.connection.as_ref().map_or(String::new(), |connection| connection.peer.to_string())
+    }
+
+    /// The next piece of what has been received; `More` if that is used up.
+    fn next(&mut self) -> Result<Piece, BodyError> {
+        let Some(connection) = &mut self.connection else { return Ok(Piece::End) };
+        let received = &mut connection.received;
+        match &mut self.rest {
+            Rest::Length(0) | Rest::Over => Ok(Piece::End),
+            Rest::Length(_) | Rest::Close if received.is_empty() => Ok(Piece::More),
+            Rest::Length(left) => {
+                let length = usize::try_from(*left).unwrap_or(usize::MAX).min(received.len());
+                *left -= length as u64;
+                Ok(Piece::Data(received.split_to(length).freeze()))
+            }
+            Rest::Close => Ok(Piece::Data(received.split().freeze())),
+            Rest::Chunked(decoder) => decoder.decode(received).map_err(|_| BodyError::NotChunked),
+        }
+    }
+
+    /// Goes on sending the request's body, which the client must not let stand still whatever the upstream sends.
+    fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
+        let (Some(request_body), Some(connection)) = (&mut self.request_body, &mut self.connection) else {
+            return Ok(());
+        };
+        match request_body.poll(cx, connection) {
+            Poll::Pending => {
+                let position = request_body.position(connection);
+                return match connection.stall.poll(cx, position) {
+                    Poll::Ready(Stalled::Client(limit)) => Err(BodyError::BodyTimeout(limit)),
+                    // What the upstream sends tells whether it has stopped.
+                    Poll::Ready(Stalled::Upstream(_)) | Poll::Pending => Ok(()),
+                };
+            }
+            Poll::Ready(Err(RequestBodyError::Client(error))) => return Err(BodyError::Client(error)),
+            Poll::Ready(Err(RequestBodyError::TooLarge)) => return Err(BodyError::TooLarge),
+            // It has answered without waiting for the rest, and may.
+            Poll::Ready(Err(RequestBodyError::Upstream)) => self.keep_alive = false,
+            Poll::Ready(Ok(())) => {}
+        }
+        self.request_body = None;
+        Ok(())
+    }
+
+    /// The next piece, or an error once either side has kept the other waiting for too long.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Piece, BodyError>> {
+        self.poll_upload(cx)?;
+        let polled = self.poll_piece(cx);
+        let Some(connection) = &mut self.connection else { return polled };
+        if polled.is_ready() {
+            connection.stall.upstream_sent();
+            return polled;
+        }
+        let position =
+            self.request_body.as_ref().map_or(Position::default(), |request_body| request_body.position(connection));
+        match ready!(connection.stall.poll(cx, position)) {
+            Stalled::Client(limit) => Poll::Ready(Err(BodyError::BodyTimeout(limit))),
+            Stalled::Upstream(limit) => Poll::Ready(Err(BodyError::ReadTimeout(limit))),
+        }
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<Piece, BodyError>> {
+        loop {
+            let piece = self.next()?;
+            if piece != Piece::More {
+                return Poll::Ready(Ok(piece));
+            }
+            let large = !matches!(self.rest, Rest::Length(left) if left < 8 * 1024);
+            let Some(connection) = &mut self.connection else { return Poll::Ready(Ok(Piece::End)) };
+            if ready!(connection.poll_fill(cx, large)).map_err(BodyError::Io)? == 0 {
+                if !matches!(self.rest, Rest::Close) {
+                    return Poll::Ready(Err(BodyError::Truncated));
+                }
+                self.rest = Rest::Over;
+            }
+        }
+    }
+}
+
+impl Body for UpstreamBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Poll::Ready(match ready!(self.poll_next(cx)) {
+            Ok(Piece::Data(data)) => Some(Ok(Frame::data(data))),
+            Ok(Piece::Trailers(trailers)) => Some(Ok(Frame::trailers(trailers))),
+            Ok(Piece::End | Piece::More) => None,
+            Err(error) => {
+                self.keep_alive = false;
+                Some(Err(error))
+            }
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.rest {
+            Rest::Length(left) => *left == 0,
+            Rest::Chunked(decoder) => decoder.is_done(),
+            Rest::Close => false,
+            Rest::Over => true,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.rest {
+            Rest::Length(left) => SizeHint::with_exact(*left),
+            _ => SizeHint::default(),
+        }
+    }
+}
+
+impl Drop for UpstreamBody {
+    fn drop(&mut self) {
+        // A connection with half a request or half a response on it is of no use to the next.
+        if let Some(connection) = self.connection.take()
+            && self.keep_alive
+            && self.request_body.is_none()
+            && self.is_end_stream()
+        {
+            self.pools.put(self.server, connection);
+        }
+    }
+}

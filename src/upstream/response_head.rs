@@ -1,0 +1,325 @@
+//! The head of an upstream's response: parsed, and where the body ends. Pure.
+
+use std::mem::{self, MaybeUninit};
+use std::ops::Range;
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use smallvec::SmallVec;
+
+use super::request_head::MAX_NAMED;
+
+/// The largest head that is read.
+const MAX_HEAD: usize = 64 * 1024;
+const MAX_FIELDS: usize = 128;
+/// The most interim responses before the final one.
+const MAX_INTERIM: u32 = 100;
+
+/// How the end of a response's body is known (RFC 9112, section 6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BodyEnd {
+    /// After so many bytes, which may be none.
+    Length(u64),
+    /// The chunks say.
+    Chunked,
+    /// The upstream closes the connection.
+    Close,
+}
+
+/// A response's head, ready to go to the client.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) response: Response<()>,
+    pub(super) end: BodyEnd,
+    /// Whether the connection can take another request afterwards.
+    pub(super) keep_alive: bool,
+}
+
+/// Why a head cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadHead {
+    /// It is not HTTP/1.
+    NotHttp,
+    /// It is larger than 64 KiB, has more than 128 fields, or names more than 100 in Connection.
+    TooLarge,
+    /// What it says of the body's length can be read in two ways.
+    Length,
+    /// The connection ended in the middle of it.
+    CutOff,
+    /// It does not come after all the interim responses.
+    Interim,
+    /// It switches to a protocol that nobody asked for.
+    Upgrade,
+}
+
+impl BadHead {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotHttp => "not an HTTP/1 response",
+            Self::TooLarge => "a response head of more than 64 KiB, 128 fields, or 100 names in Connection",
+            Self::Length => "a response whose length can be read in two ways",
+            Self::CutOff => "a response head that breaks off",
+            Self::Interim => "more than 100 interim responses",
+            Self::Upgrade => "a switch of protocols that was not asked for",
+        }
+    }
+}
+
+/// Takes a response's head off `bytes`; `None` if it is not all there. Its headers take the `room` of the request's,
+/// and their values share the buffer with the body. Interim responses (RFC 9110, section 15.2) are
+/// counted and left out: the gateway has already told the client to continue.
+pub(super) fn parse(
+    bytes: &mut BytesMut,
+    method: &Method,
+    room: &mut HeaderMap,
+    interim: &mut u32,
+) -> Result<Option<Head>, BadHead> {
+    loop {
+        let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+        let mut parsed = httparse::Response::new(&mut []);
+        let config = httparse::ParserConfig::default();
+        let length = match config.parse_response_with_uninit_headers(&mut parsed, bytes, &mut fields) {
+            Ok(httparse::Status::Complete(length)) => length,
+            Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
+            Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => return Err(BadHead::TooLarge),
+            Err(_) => return Err(BadHead::NotHttp),
+        };
+        let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(BadHead::NotHttp)?;
+        if status == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(BadHead::Upgrade);
+        }
+        if status.is_informational() {
+            bytes.advance(length);
+            *interim += 1;
+            if *interim > MAX_INTERIM {
+                return Err(BadHead::Interim);
+            }
+            continue;
+        }
+        let mut passing = Passing::new();
+        let frame = Frame::read(parsed.headers, bytes, &mut passing)?;
+        let mut end = frame.body_end()?;
+        if *method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+            end = BodyEnd::Length(0);
+        }
+        let persists = parsed.version == Some(1) || frame.keep_alive;
+        let keep_alive = persists && !frame.close && end != BodyEnd::Close;
+        drop(frame);
+
+        let mut response = Response::new(());
+        *response.status_mut() = status;
+        fill(room, &mut passing, &bytes.split_to(length).freeze())?;
+        mem::swap(response.headers_mut(), room);
+        return Ok(Some(Head { response, end, keep_alive }));
+    }
+}
+
+/// What the headers say of the message itself, and the connection it came on.
+#[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "four things that a head says or does not say")]
+struct Frame<'a> {
+    length: Option<&'a [u8]>,
+    lengths_differ: bool,
+    codings: usize,
+    chunked: bool,
+    close: bool,
+    keep_alive: bool,
+    /// Headers that Connection keeps on the connection.
+    named: SmallVec<[&'a [u8]; 2]>,
+}
+
+impl<'a> Frame<'a> {
+    /// Reads the fields of the head in `bytes` and picks those that go on to the client.
+    fn read(fields: &[httparse::Header<'a>], bytes: &[u8], passing: &mut Passing) -> Result<Self, BadHead> {
+        let mut frame = Self::default();
+        for field in fields {
+            let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| BadHead::NotHttp)?;
+            if frame.note(&name, field.value) {
+                let start = field.value.as_ptr() as usize - bytes.as_ptr() as usize;
+                passing.push((name, start..start + field.value.len()));
+            }
+        }
+        if frame.named.len() > MAX_NAMED {
+            return Err(BadHead::TooLarge);
+        }
+        if !frame.named.is_empty() {
+            let is_named =
+                |name: &HeaderName| frame.named.iter().any(|named| named.eq_ignore_ascii_case(name.as_ref()));
+            passing.retain(|(name, _)| !is_named(name));
+        }
+        Ok(frame)
+    }
+
+    /// Notes what a header says; whether it goes on to the client, if Connection does not name it.
+    fn note(&mut self, name: &HeaderName, value: &'a [u8]) -> bool {
+        match *name {
+            CONTENT_LENGTH => {
+                self.lengths_differ |= self.length.is_some_and(|length| length != value);
+                self.length = Some(value);
+                return true;
+            }
+            TRANSFER_ENCODING => {
+                self.codings += 1;
+                self.chunked = value.eq_ignore_ascii_case(b"chunked");
+            }
+            CONNECTION => {
+                for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                    match option {
+                        _ if option.eq_ignore_ascii_case(b"close") => self.close = true,
+                        _ if option.eq_ignore_ascii_case(b"keep-alive") => self.keep_alive = true,
+                        // It frames the body: nobody's to take away.
+                        _ if option.eq_ignore_ascii_case(b"content-length") => {}
+                        _ => self.named.push(option),
+                    }
+                }
+            }
+            UPGRADE => {}
+            _ => return !matches!(name.as_str(), "keep-alive" | "proxy-connection"),
+        }
+        false
+    }
+
+    fn body_end(&self) -> Result<BodyEnd, BadHead> {
+        match (self.codings, self.length) {
+            (0, None) => Ok(BodyEnd::Close),
+            (0, Some(length)) if !self.lengths_differ => number(length).map(BodyEnd::Length),
+            (1, None) if self.chunked => Ok(BodyEnd::Chunked),
+            _ => Err(BadHead::Length),
+        }
+    }
+}
+
+/// Names of headers, and where in the head their values are.
+type Passing = SmallVec<[(HeaderName, Range<usize>); 16]>;
+
+fn fill(headers: &mut HeaderMap, passing: &mut Passing, head: &Bytes) -> Result<(), BadHead> {
+    headers.clear();
+    // Room for the headers of the limits as well.
+    headers.reserve(passing.len() + 4);
+    for (name, place) in passing.drain(..) {
+        let value = HeaderValue::from_maybe_shared(head.slice(place)).map_err(|_| BadHead::NotHttp)?;
+        // A length that is repeated goes on once (RFC 9110, section 8.6).
+        if name == CONTENT_LENGTH {
+            headers.insert(name, value);
+        } else {
+            headers.append(name, value);
+        }
+    }
+    Ok(())
+}
+
+fn number(digits: &[u8]) -> Result<u64, BadHead> {
+    let text = std::str::from_utf8(digits).ok().filter(|_| digits.iter().all(u8::is_ascii_digit));
+    text.and_then(|text| text.parse().ok()).ok_or(BadHead::Length)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn head(text: &str, method: &Method) -> Result<Option<Head>, BadHead> {
+        parse(&mut BytesMut::from(text), method, &mut HeaderMap::new(), &mut 0)
+    }
+
+    fn end(fields: &str) -> Result<BodyEnd, BadHead> {
+        let head = head(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n"), &Method::GET)?;
+        Ok(head.unwrap().end)
+    }
+
+    #[test]
+    fn knows_where_the_body_ends() {
+        assert_eq!(end("content-length: 5\r\n"), Ok(BodyEnd::Length(5)));
+        assert_eq!(end("content-length: 5\r\ncontent-length: 5\r\n"), Ok(BodyEnd::Length(5)));
+        assert_eq!(end("transfer-encoding: Chunked\r\n"), Ok(BodyEnd::Chunked));
+        assert_eq!(end(""), Ok(BodyEnd::Close));
+        for fields in [
+            "content-length: 5\r\ncontent-length: 6\r\n",
+            "content-length: 5, 5\r\n",
+            "content-length: +5\r\n",
+            "content-length: \r\n",
+            "content-length: 99999999999999999999\r\n",
+            "content-length: 5\r\ntransfer-encoding: chunked\r\n",
+            "transfer-encoding: gzip, chunked\r\n",
+            "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
+        ] {
+            assert_eq!(end(fields), Err(BadHead::Length), "{fields}");
+        }
+    }
+
+    #[test]
+    fn some_responses_have_no_body_whatever_they_say() {
+        for (status, method) in
+            [("204 No Content", Method::GET), ("304 Not Modified", Method::GET), ("200 OK", Method::HEAD)]
+        {
+            let found = head(&format!("HTTP/1.1 {status}\r\ncontent-length: 7\r\n\r\n"), &method).unwrap().unwrap();
+            assert_eq!(found.end, BodyEnd::Length(0));
+            assert_eq!(found.response.headers()["content-length"], "7", "a HEAD tells what a GET would");
+            assert!(found.keep_alive);
+        }
+    }
+
+    #[test]
+    fn knows_whether_the_connection_goes_on() {
+        for (text, kept) in [
+            ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", true),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: Close\r\n\r\n", false),
+            ("HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n", false),
+            ("HTTP/1.0 200 OK\r\ncontent-length: 0\r\nconnection: keep-alive\r\n\r\n", true),
+            ("HTTP/1.1 200 OK\r\n\r\n", false),
+        ] {
+            assert_eq!(head(text, &Method::GET).unwrap().unwrap().keep_alive, kept, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_the_connection_stays_on_it() {
+        let text = "HTTP/1.1 200 OK\r\nconnection: x-hop, content-length\r\nx-hop: 1\r\nkeep-alive: 5\r\nupgrade: x\r\n\
+                    content-length: 2\r\nset-cookie: a\r\nset-cookie: b\r\n\r\nok";
+        let mut bytes = BytesMut::from(text);
+        let found = parse(&mut bytes, &Method::GET, &mut HeaderMap::new(), &mut 0).unwrap().unwrap();
+        let names: Vec<_> =
+            found.response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        assert_eq!(names, [("content-length", "2"), ("set-cookie", "a"), ("set-cookie", "b")]);
+        assert_eq!(&bytes[..], b"ok");
+    }
+
+    #[test]
+    fn interim_responses_are_left_out() {
+        let text =
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n";
+        assert_eq!(head(text, &Method::GET).unwrap().unwrap().response.status(), 204);
+        assert!(head("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.", &Method::GET).unwrap().is_none());
+        assert_eq!(head("HTTP/1.1 101 Switching Protocols\r\n\r\n", &Method::GET).unwrap_err(), BadHead::Upgrade);
+    }
+
+    #[test]
+    fn refuses_what_is_not_http() {
+        for text in [
+            "hello\r\n\r\n",
+            "HTTP/2 200 OK\r\n\r\n",
+            "HTTP/1.1 99 X\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nbad name: x\r\n\r\n",
+        ] {
+            assert_eq!(head(text, &Method::GET).unwrap_err(), BadHead::NotHttp, "{text}");
+        }
+        let large = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(MAX_HEAD));
+        assert_eq!(head(&large, &Method::GET).unwrap_err(), BadHead::TooLarge);
+        let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(MAX_FIELDS + 1));
+        assert_eq!(head(&many, &Method::GET).unwrap_err(), BadHead::TooLarge);
+        let named = format!("HTTP/1.1 200 OK\r\nconnection: {}\r\n\r\n", vec!["x"; MAX_NAMED + 1].join(","));
+        assert_eq!(head(&named, &Method::GET).unwrap_err(), BadHead::TooLarge);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), prefix in any::<bool>()) {
+            let mut text = if prefix { BytesMut::from("HTTP/1.1 200 OK\r\n") } else { BytesMut::new() };
+            text.extend_from_slice(&bytes);
+            let _ = parse(&mut text, &Method::GET, &mut HeaderMap::new(), &mut 0);
+        }
+    }
+}
