@@ -17,8 +17,9 @@ const LONGEST_LOOK: Duration = Duration::from_secs(1);
 const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 /// How many looks the shortest limit has.
 const LOOKS_PER_LIMIT: u32 = 8;
-/// The most that rest for one server: beyond any use of one worker, and a bound after a burst.
-const MOST_RESTING: usize = 512;
+/// How many may rest for one server although they were not needed lately. After a burst the others are closed, half of
+/// them with every look.
+const MOST_SPARE: usize = 512;
 
 /// How long connections are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,13 +57,32 @@ impl Keeps {
     }
 }
 
-/// Resting connections by the id of their server, the one used last on top.
+/// Resting connections by the id of their server.
 #[derive(Debug)]
 pub struct ConnectionPools {
-    #[expect(clippy::vec_box, reason = "a link moves with every request: better its address than its buffers")]
-    resting: RefCell<HashMap<usize, Vec<Box<UpstreamConnection>>, RandomState>>,
+    resting: RefCell<HashMap<usize, Resting, RandomState>>,
     looked_at: Cell<Instant>,
     next_look: Cell<Instant>,
+}
+
+/// The resting connections of one server.
+#[derive(Debug, Default)]
+struct Resting {
+    /// The one used last on top.
+    #[expect(clippy::vec_box, reason = "a connection moves with every request: better its address than its buffers")]
+    connections: Vec<Box<UpstreamConnection>>,
+    /// The fewest that rested at once since the last look: so many were not needed.
+    fewest: usize,
+}
+
+impl Resting {
+    /// Closes half of those that were not needed since the last look, as far as there are more than may be spare.
+    fn close_spare(&mut self) {
+        let count = self.connections.len();
+        let spare = self.fewest.div_ceil(2).min(count.saturating_sub(MOST_SPARE));
+        self.connections.drain(..spare);
+        self.fewest = count - spare;
+    }
 }
 
 impl Default for ConnectionPools {
@@ -76,19 +96,18 @@ impl ConnectionPools {
     /// A connection to this server that is still open and may be used.
     pub(super) fn take(&self, server: usize, keep: Keep) -> Option<Box<UpstreamConnection>> {
         let mut resting = self.resting.borrow_mut();
-        let connections = resting.get_mut(&server)?;
-        std::iter::from_fn(|| connections.pop())
-            .find(|connection| self.is_kept(connection, keep) && connection.is_quiet())
+        let Resting { connections, fewest } = resting.get_mut(&server)?;
+        let found = std::iter::from_fn(|| connections.pop())
+            .find(|connection| self.is_kept(connection, keep) && connection.is_quiet());
+        *fewest = connections.len().min(*fewest);
+        found
     }
 
     /// Gives a connection back after a whole response.
     pub(super) fn put(&self, server: usize, mut connection: Box<UpstreamConnection>) {
         connection.rested_at = self.now();
         let mut resting = self.resting.borrow_mut();
-        let connections = resting.entry(server).or_default();
-        if connections.len() < MOST_RESTING {
-            connections.push(connection);
-        }
+        resting.entry(server).or_default().connections.push(connection);
     }
 
     /// The moment of the last look: now, or shortly before.
@@ -110,13 +129,14 @@ impl ConnectionPools {
             let now = Instant::now();
             self.looked_at.set(now);
             self.next_look.set(now + keeps.look);
-            self.resting.borrow_mut().retain(|server, connections| {
+            self.resting.borrow_mut().retain(|server, resting| {
                 let keep = keeps.servers.get(server).copied();
-                connections.retain(|connection| {
+                resting.connections.retain(|connection| {
                     keep.is_some_and(|keep| self.is_kept(connection, keep)) && connection.is_quiet()
                 });
+                resting.close_spare();
                 // Also of what they were kept in nothing stays, after a burst or with their server.
-                !connections.is_empty()
+                !resting.connections.is_empty()
             });
             tokio::time::sleep(keeps.look).await;
         }
@@ -183,6 +203,30 @@ mod tests {
         assert!(tokio::time::timeout(Duration::from_millis(1), watch).await.is_err());
         assert_eq!(pools.resting.borrow().keys().collect::<Vec<_>>(), [&7]);
         assert!(pools.take(7, KEEP).is_some());
+    }
+
+    #[tokio::test]
+    async fn as_many_are_kept_as_were_needed_lately() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let pools = ConnectionPools::default();
+        let mut open = Vec::new();
+        for _ in 0..600 {
+            pools.put(0, UpstreamConnection::connect(&[address], pools.now()).await.unwrap());
+            open.push(listener.accept().await.unwrap());
+        }
+        let look = || {
+            let mut resting = pools.resting.borrow_mut();
+            let resting = resting.get_mut(&0).unwrap();
+            resting.close_spare();
+            resting.connections.len()
+        };
+        // They came since the last look.
+        assert_eq!(look(), 600);
+        let used: Vec<_> = (0..580).map_while(|_| pools.take(0, KEEP)).collect();
+        used.into_iter().for_each(|connection| pools.put(0, connection));
+        assert_eq!((look(), look()), (590, 512), "twenty were not needed, then none");
+        assert_eq!(look(), 512);
     }
 
     #[test]
