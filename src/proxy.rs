@@ -21,7 +21,7 @@ use crate::reason::Reason;
 use crate::respond::rate_limit_headers::RefusalCache;
 use crate::respond::{self, Answer};
 use crate::route::path;
-use crate::server::{Handler, HeadError, IncomingRequest};
+use crate::server::{Handler, HeadError, IncomingRequest, RequestGuard};
 use crate::snapshot::{Action, CompiledRoute};
 use crate::store::Store;
 use crate::telemetry::{AccessLogEntry, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
@@ -68,8 +68,8 @@ impl ConnectionContext {
 impl Handler for ConnectionContext {
     type Body = ObservedBody;
 
-    async fn handle(&self, request: &mut IncomingRequest) -> Response<ObservedBody> {
-        serve(self, request).await
+    async fn handle(&self, request: &mut IncomingRequest, guard: RequestGuard) -> Response<ObservedBody> {
+        serve(self, request, guard).await
     }
 
     fn refused(&self, refusal: &HeadError) -> Vec<u8> {
@@ -81,14 +81,14 @@ impl Handler for ConnectionContext {
         gateway.recorder(None).close(end, clock::micros(took), entry.as_ref());
         respond::refused(status, reason, clock::now())
     }
-
-    fn stalled(&self, response: &mut ObservedBody) {
-        response.stalled();
-    }
 }
 
 /// Serves one request: route, identify, decide, forward, account.
-async fn serve(connection: &ConnectionContext, request: &mut IncomingRequest) -> Response<ObservedBody> {
+async fn serve(
+    connection: &ConnectionContext,
+    request: &mut IncomingRequest,
+    guard: RequestGuard,
+) -> Response<ObservedBody> {
     let worker = &*connection.worker;
     let now = clock::now();
     let gateway = worker.snapshots.current();
@@ -98,14 +98,14 @@ async fn serve(connection: &ConnectionContext, request: &mut IncomingRequest) ->
     let target = match target::read(request, gateway.paths) {
         Ok(target) => target,
         Err(why) => {
-            let record = open(&gateway, None, now, client, head, "");
+            let record = open(&gateway, None, now, client, head, "", guard);
             let answer = respond::problem(why.status, why.detail);
             // What comes after it on the connection may be part of what was not understood.
             return own(record, Outcome::Refused, respond::last(answer));
         }
     };
     let found = gateway.routes.find(&target.host, &target.path, &head.method, &head.headers);
-    let mut record = open(&gateway, found, now, client, head, &target.host);
+    let mut record = open(&gateway, found, now, client, head, &target.host, guard);
     let Some(route) = found.and_then(|index| gateway.served.get(index)) else {
         let allowed = gateway.routes.allowed(&target.host, &target.path, &head.headers);
         return own(record, Outcome::Unrouted, respond::unrouted(&allowed));
@@ -244,6 +244,7 @@ fn open(
     client: Client,
     head: &Parts,
     host: &str,
+    guard: RequestGuard,
 ) -> RequestRecord {
     let entry = (gateway.access_log != AccessLog::Off).then(|| {
         Box::new(AccessLogEntry {
@@ -253,7 +254,7 @@ fn open(
             ..AccessLogEntry::new(client.address)
         })
     });
-    RequestRecord::open(gateway.recorder(route).clone(), now, &head.method, entry)
+    RequestRecord::open(gateway.recorder(route).clone(), now, &head.method, entry, guard)
 }
 
 fn own(record: RequestRecord, outcome: Outcome, answer: Answer) -> Response<ObservedBody> {

@@ -30,6 +30,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_local};
 
 pub use connection_limits::{ConnectionCounts, ConnectionLimits};
+pub use connection_state::RequestGuard;
 pub use file_handles::{connections as connections_for, raise as raise_handles};
 pub use listen::{bind, is_v6_only};
 
@@ -59,16 +60,13 @@ pub struct IncomingRequest {
 /// What becomes of the requests of one connection.
 pub trait Handler: 'static {
     /// The body of an answer.
-    type Body: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin + 'static;
+    type Body: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + 'static;
 
-    /// Answers a request.
-    fn handle(&self, request: &mut IncomingRequest) -> impl Future<Output = Response<Self::Body>>;
+    /// Answers a request, which is under way until `guard` is dropped: when its body has gone out or cannot any more.
+    fn handle(&self, request: &mut IncomingRequest, guard: RequestGuard) -> impl Future<Output = Response<Self::Body>>;
 
     /// What the client has sent never became a request. Returns the answer as it goes out, where nothing else has yet.
     fn refused(&self, refusal: &HeadError) -> Vec<u8>;
-
-    /// The client has taken nothing of this response for too long, and gets no more of it.
-    fn stalled(&self, response: &mut Self::Body);
 }
 
 /// Why something never became a request.

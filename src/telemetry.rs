@@ -18,6 +18,7 @@ use crate::clock::{self, Time};
 use crate::decide::{ConcurrencyPermit, LimitMetrics};
 use crate::metrics::{Counter, Histogram, PerWorker};
 use crate::reason::Reason;
+use crate::server::RequestGuard;
 
 pub use observed_body::{ObservedBody, ResponseBody};
 pub use sampler::Sampler;
@@ -215,6 +216,7 @@ pub struct RequestRecord {
     entry: Option<Box<AccessLogEntry>>,
     /// Its places among the requests under way, until the end.
     permits: Option<Box<[ConcurrencyPermit]>>,
+    guard: RequestGuard,
     status: Option<StatusCode>,
     /// How it ends if nothing comes in between.
     expected: Outcome,
@@ -227,12 +229,19 @@ pub struct RequestRecord {
 
 impl RequestRecord {
     /// Opens the account of a request that came at `begun`. Without a `line` the access log is silent.
-    pub fn open(recorder: Rc<RouteRecorder>, begun: Time, method: &Method, entry: Option<Box<AccessLogEntry>>) -> Self {
+    pub fn open(
+        recorder: Rc<RouteRecorder>,
+        begun: Time,
+        method: &Method,
+        entry: Option<Box<AccessLogEntry>>,
+        guard: RequestGuard,
+    ) -> Self {
         Self {
             recorder,
             begun,
             entry,
             permits: None,
+            guard,
             status: None,
             expected: Outcome::Abandoned,
             outcome: Outcome::Abandoned,
@@ -291,7 +300,8 @@ impl RequestRecord {
 impl Drop for RequestRecord {
     fn drop(&mut self) {
         let micros = clock::now().micros().saturating_sub(self.begun.micros());
-        let end = RequestEnd { outcome: self.outcome, reason: self.reason, status: self.status };
+        let cut_off = || self.guard.cut_off().filter(|_| self.outcome == Outcome::Abandoned);
+        let end = RequestEnd { outcome: self.outcome, reason: self.reason.or_else(cut_off), status: self.status };
         self.recorder.close(end, micros, self.entry.as_deref());
     }
 }

@@ -1,17 +1,16 @@
 //! One connection from its first byte to its last: the HTTP library is driven, and ended where it would wait for ever.
 
-use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use http::{Request, StatusCode};
-use http_body::{Body, Frame, SizeHint};
+use http_body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -20,7 +19,7 @@ use tokio::net::TcpStream;
 
 use super::client_io::{self, ClientIo, Shared, Watched};
 use super::connection_limits::ConnectionPermit;
-use super::connection_state::{CloseReason, ConnectionState, End, RequestGuard};
+use super::connection_state::{CloseReason, ConnectionState, End};
 use super::connections::Connections;
 use super::{Acceptor, Handler, HeadError, IncomingRequest};
 use crate::reason::Reason;
@@ -41,20 +40,14 @@ pub(super) async fn serve<C, H>(
     let requests = state.clone();
     let handler = Rc::new((acceptor.connected)(peer));
     let asked = handler.clone();
-    let room = Rc::new(RefCell::new(None));
-    let response = room.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let (head, body) = request.into_parts();
         let body = (!body.is_end_stream()).then_some(body);
         let mut incoming = IncomingRequest { head, body, is_ambiguous: requests.is_ambiguous() };
-        let busy = requests.begin();
-        let (handler, room) = (handler.clone(), room.clone());
-        // Called where it is awaited: what it returns is large, and moved it would be copied.
+        let (handler, state, guard) = (handler.clone(), requests.clone(), requests.begin());
         async move {
-            let response = handler.handle(&mut incoming).await.map(|body| {
-                busy.answers();
-                Tracked::new(body, room, busy)
-            });
+            let response = handler.handle(&mut incoming, guard).await;
+            state.answers();
             Ok::<_, std::convert::Infallible>(response)
         }
     });
@@ -72,9 +65,6 @@ pub(super) async fn serve<C, H>(
             ConnectionEnd::Cut(CloseReason::NotReading) => {
                 acceptor.limits.stalled();
                 tracing::debug!(%peer, "the client takes nothing of what is sent to it");
-                if let Some(response) = &mut *response.borrow_mut() {
-                    asked.stalled(response);
-                }
             }
             ConnectionEnd::Failed(error) => match refusal(&error) {
                 Some(why) => refuse(&*asked, &stream, &state, why, state.is_answered()),
@@ -208,47 +198,5 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         self.connections.leave(self.index);
-    }
-}
-
-/// A response body; the request is under way until it is dropped.
-///
-/// Bodies are large, and the HTTP library moves them several times. So they stay in the room that their connection has
-/// for one, and this is only the key to it.
-struct Tracked<B> {
-    room: Rc<RefCell<Option<B>>>,
-    _busy: RequestGuard,
-}
-
-impl<B> Tracked<B> {
-    fn new(body: B, room: Rc<RefCell<Option<B>>>, busy: RequestGuard) -> Self {
-        *room.borrow_mut() = Some(body);
-        Self { room, _busy: busy }
-    }
-}
-
-impl<B> Drop for Tracked<B> {
-    fn drop(&mut self) {
-        *self.room.borrow_mut() = None;
-    }
-}
-
-impl<B: Body + Unpin> Body for Tracked<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        match &mut *self.room.borrow_mut() {
-            Some(body) => Pin::new(body).poll_frame(cx),
-            None => Poll::Ready(None),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.room.borrow().as_ref().is_none_or(Body::is_end_stream)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.room.borrow().as_ref().map_or_else(SizeHint::default, Body::size_hint)
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::connections::Connections;
 use super::framing_check::FramingCheck;
 use crate::config::Server;
+use crate::reason::Reason;
 
 /// Milliseconds since the register was made, as of its last tick.
 pub(super) type Coarse = u64;
@@ -207,6 +208,11 @@ impl ConnectionState {
         }
     }
 
+    /// An answer goes to the library.
+    pub(super) fn answers(&self) {
+        self.answering.set(true);
+    }
+
     /// All that the library has written is out.
     pub(super) fn flushed(&self) {
         if self.phase.get() != Phase::Busy {
@@ -282,14 +288,14 @@ impl ConnectionState {
     }
 }
 
-/// A request under way.
+/// A request under way, until this is dropped.
 #[derive(Debug)]
-pub(super) struct RequestGuard(Rc<ConnectionState>);
+pub struct RequestGuard(Rc<ConnectionState>);
 
 impl RequestGuard {
-    /// Its answer goes to the library.
-    pub(super) fn answers(&self) {
-        self.0.answering.set(true);
+    /// Why its connection was closed although it was under way, if that was not for the client's going away.
+    pub fn cut_off(&self) -> Option<Reason> {
+        (self.0.end.get() == Some(End::Now(CloseReason::NotReading))).then_some(Reason::BodyTimeout)
     }
 }
 

@@ -3,8 +3,12 @@
 mod walk;
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::net::Ipv4Addr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
+use http_body::{Frame, SizeHint};
 use http_body_util::Full;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -32,12 +36,13 @@ struct Numbers {
 }
 
 impl Handler for Numbering {
-    type Body = Full<Bytes>;
+    type Body = Guarded;
 
-    async fn handle(&self, request: &mut IncomingRequest) -> Response<Full<Bytes>> {
+    async fn handle(&self, request: &mut IncomingRequest, guard: RequestGuard) -> Response<Guarded> {
         let Numbers { handled, padding } = &*self.0;
         handled.set(handled.get() + 1);
-        let mut answer = Response::new(Full::from(format!("{:0width$}", handled.get(), width = padding.get())));
+        let body = Full::from(format!("{:0width$}", handled.get(), width = padding.get()));
+        let mut answer = Response::new(Guarded(body, guard));
         answer.headers_mut().insert("for", request.head.uri.path().parse().unwrap());
         answer
     }
@@ -45,8 +50,26 @@ impl Handler for Numbering {
     fn refused(&self, _: &HeadError) -> Vec<u8> {
         Vec::new()
     }
+}
 
-    fn stalled(&self, _: &mut Full<Bytes>) {}
+/// A body whose request is under way as long as it is there.
+struct Guarded(Full<Bytes>, #[expect(dead_code, reason = "it is dropped with the body")] RequestGuard);
+
+impl Body for Guarded {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.0).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
 }
 
 /// Somebody who is connected to a server in this thread.

@@ -8,7 +8,6 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 
 use super::{Outcome, RequestRecord};
-use crate::reason::Reason;
 use crate::upstream::{BodyError, UpstreamBody};
 
 /// Where a response's body comes from.
@@ -33,14 +32,6 @@ impl ResponseBody {
 pub struct ObservedBody {
     pub(super) content: ResponseBody,
     pub(super) record: RequestRecord,
-}
-
-impl ObservedBody {
-    /// The client has taken nothing of it for too long, and gets no more.
-    pub fn stalled(&mut self) {
-        self.record.outcome = Outcome::Abandoned;
-        self.record.reason = Some(Reason::BodyTimeout);
-    }
 }
 
 impl Body for ResponseBody {
