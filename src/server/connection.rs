@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr};
+use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
@@ -37,47 +38,85 @@ pub(super) async fn serve<C, H>(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
-    let requests = state.clone();
-    let handler = Rc::new((acceptor.connected)(peer));
-    let asked = handler.clone();
-    let service = service_fn(move |request: Request<Incoming>| {
-        let (head, body) = request.into_parts();
-        let body = (!body.is_end_stream()).then_some(body);
-        let mut incoming = IncomingRequest { head, body, is_ambiguous: requests.is_ambiguous() };
-        let (handler, state, guard) = (handler.clone(), requests.clone(), requests.begin());
-        async move {
-            let response = handler.handle(&mut incoming, guard).await;
-            state.answers();
-            Ok::<_, std::convert::Infallible>(response)
-        }
-    });
-    let stream = Rc::new(stream);
-    let watched = ClientIo::wrap(stream.clone(), state.clone());
-    {
-        let mut connection = pin!(acceptor.builder.serve_connection(watched, service));
-        // What it holds of a request is dropped after this.
-        match until_ended(connection.as_mut(), &stream, &state).await {
-            ConnectionEnd::Closed | ConnectionEnd::Cut(CloseReason::Idle | CloseReason::Gone) => {}
-            ConnectionEnd::Cut(CloseReason::SlowHead) => {
-                let why = (StatusCode::REQUEST_TIMEOUT, Reason::HeaderTimeout);
-                refuse(&*asked, &stream, &state, why, false);
-            }
-            ConnectionEnd::Cut(CloseReason::NotReading) => {
-                acceptor.limits.stalled();
-                tracing::debug!(%peer, "the client takes nothing of what is sent to it");
-            }
-            ConnectionEnd::Failed(error) => match refusal(&error) {
-                Some(why) => refuse(&*asked, &stream, &state, why, state.is_answered()),
-                None => tracing::debug!(%error, %peer, "connection failed"),
-            },
+    let connection = Connection { stream: Rc::new(stream), peer, state };
+    while connection.rest().await.is_continue() {
+        // What a connection needs for requests is large. In a box it takes no memory while the connection rests.
+        if Box::pin(connection.serve_requests(&acceptor)).await.is_break() {
+            break;
         }
     }
+    let Connection { stream, state, .. } = connection;
     if let Some(stream) = Rc::into_inner(stream)
         && !state.is_unsent()
     {
         linger(stream, state.is_in_body()).await;
     }
     drop(registration);
+}
+
+/// What there is of a connection whether it rests or not.
+struct Connection {
+    stream: Shared,
+    peer: SocketAddr,
+    state: Rc<ConnectionState>,
+}
+
+impl Connection {
+    /// Waits with nothing but the socket until something comes from the client, or the connection is to end.
+    async fn rest(&self) -> ControlFlow<()> {
+        self.state.rests();
+        poll_fn(|cx| match self.state.poll_end(cx) {
+            Some(End::Now(_)) => Poll::Ready(ControlFlow::Break(())),
+            Some(End::AfterRequest) if !client_io::has_more(&self.stream) => Poll::Ready(ControlFlow::Break(())),
+            Some(End::AfterRequest) => Poll::Ready(ControlFlow::Continue(())),
+            // An error is found by whoever reads next.
+            None => self.stream.poll_read_ready(cx).map(|_| ControlFlow::Continue(())),
+        })
+        .await
+    }
+
+    /// Serves requests until the connection rests or is over.
+    async fn serve_requests<C, H>(&self, acceptor: &Acceptor<C>) -> ControlFlow<()>
+    where
+        C: Fn(SocketAddr) -> H + Clone + 'static,
+        H: Handler,
+    {
+        let Self { stream, peer, state } = self;
+        state.wakes();
+        let handler = Rc::new((acceptor.connected)(*peer));
+        let (asked, requests) = (handler.clone(), state.clone());
+        let service = service_fn(move |request: Request<Incoming>| {
+            let (head, body) = request.into_parts();
+            let body = (!body.is_end_stream()).then_some(body);
+            let mut incoming = IncomingRequest { head, body, is_ambiguous: requests.is_ambiguous() };
+            let (handler, state, guard) = (handler.clone(), requests.clone(), requests.begin());
+            async move {
+                let response = handler.handle(&mut incoming, guard).await;
+                state.answers();
+                Ok::<_, std::convert::Infallible>(response)
+            }
+        });
+        let io = ClientIo::wrap(stream.clone(), state.clone());
+        let mut connection = pin!(acceptor.builder.serve_connection(io, service));
+        // What it holds of a request is dropped after this.
+        match until_ended(connection.as_mut(), stream, state).await {
+            ConnectionEnd::Rests => return ControlFlow::Continue(()),
+            ConnectionEnd::Closed | ConnectionEnd::Cut(CloseReason::Idle | CloseReason::Gone) => {}
+            ConnectionEnd::Cut(CloseReason::SlowHead) => {
+                let why = (StatusCode::REQUEST_TIMEOUT, Reason::HeaderTimeout);
+                refuse(&*asked, stream, state, why, false);
+            }
+            ConnectionEnd::Cut(CloseReason::NotReading) => {
+                acceptor.limits.stalled();
+                tracing::debug!(%peer, "the client takes nothing of what is sent to it");
+            }
+            ConnectionEnd::Failed(error) => match refusal(&error) {
+                Some(why) => refuse(&*asked, stream, state, why, state.is_answered()),
+                None => tracing::debug!(%error, %peer, "connection failed"),
+            },
+        }
+        ControlFlow::Break(())
+    }
 }
 
 /// How a connection ended.
@@ -88,9 +127,11 @@ enum ConnectionEnd {
     Failed(hyper::Error),
     /// By us.
     Cut(CloseReason),
+    /// It has not: nothing is under way, and nothing has come for a while.
+    Rests,
 }
 
-/// Drives a connection until it is over, its client has gone, or its slot says that it is to end.
+/// Drives a connection until it is over, its client has gone, or its state says that it is to end or to rest.
 async fn until_ended<S, B>(
     mut connection: Pin<&mut http1::Connection<Watched, S>>,
     stream: &Shared,
@@ -116,6 +157,8 @@ where
                 connection.as_mut().graceful_shutdown();
             } else if last && !client_io::has_more(stream) {
                 return Poll::Ready(ConnectionEnd::Closed);
+            } else if state.is_to_rest() {
+                return Poll::Ready(ConnectionEnd::Rests);
             }
             let polled = connection.as_mut().poll(cx);
             if polled.is_pending() && state.is_under_way() && broken.as_mut().poll(cx).is_ready() {
@@ -168,7 +211,7 @@ async fn linger(stream: TcpStream, is_in_body: bool) {
         return;
     }
     let _ = socket.shutdown(Shutdown::Write);
-    let mut scrap = [0; 4096];
+    let mut scrap = vec![0; 4096];
     let read = async {
         while stream.readable().await.is_ok() {
             match stream.try_read(&mut scrap) {

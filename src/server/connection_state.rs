@@ -26,6 +26,17 @@ enum Phase {
     Idle,
 }
 
+/// Whether a connection has what it needs for requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Readiness {
+    /// Requests can be read.
+    Awake,
+    /// No request has come for a while: what they need is to be dropped.
+    Tired,
+    /// There is nothing but the socket.
+    Resting,
+}
+
 /// How a connection is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
@@ -55,6 +66,7 @@ pub(super) struct ConnectionState {
     /// When the phase began.
     since: Cell<Coarse>,
     end: Cell<Option<End>>,
+    readiness: Cell<Readiness>,
     ambiguous: Cell<bool>,
     /// Whether more of a body is to come.
     in_body: Cell<bool>,
@@ -77,12 +89,17 @@ pub(super) struct ConnectionState {
 /// looks the same until something is sent to it.
 const HALF_CLOSED: Duration = Duration::from_secs(1);
 
+/// How long a connection is idle before it drops what it needs for requests: some 10 KB, which are made anew within
+/// microseconds.
+const RESTS_AFTER: Duration = Duration::from_secs(1);
+
 /// How long a connection may be in one state, in the register's time.
 pub(super) struct TimeLimits {
     header: Coarse,
     idle: Coarse,
     body: Coarse,
     half_closed: Coarse,
+    rest: Coarse,
 }
 
 impl TimeLimits {
@@ -95,6 +112,7 @@ impl TimeLimits {
             idle: coarse(server.idle_timeout),
             body: coarse(server.body_timeout),
             half_closed: coarse(HALF_CLOSED),
+            rest: coarse(RESTS_AFTER),
         }
     }
 }
@@ -106,6 +124,7 @@ impl ConnectionState {
             phase: Cell::new(Phase::Fresh),
             since: Cell::new(register.now()),
             end: Cell::new(None),
+            readiness: Cell::new(Readiness::Resting),
             ambiguous: Cell::new(false),
             in_body: Cell::new(false),
             in_head: Cell::new(false),
@@ -137,6 +156,13 @@ impl ConnectionState {
             Phase::Fresh if over(self.since.get(), time_limits.header) => CloseReason::Idle,
             Phase::Head if unsent.is_none() && over(self.since.get(), time_limits.header) => CloseReason::SlowHead,
             Phase::Idle if unsent.is_none() && over(self.since.get(), time_limits.idle) => CloseReason::Idle,
+            Phase::Fresh | Phase::Idle if unsent.is_none() && over(self.since.get(), time_limits.rest) => {
+                if self.readiness.get() == Readiness::Awake {
+                    self.readiness.set(Readiness::Tired);
+                    self.wake();
+                }
+                return;
+            }
             Phase::Busy => {
                 // Once its answer has begun the client gets all of it, unless its connection turns out to be broken.
                 let waits_since = self.closed_at.get().filter(|_| !self.answered.get());
@@ -148,6 +174,21 @@ impl ConnectionState {
             _ => return,
         };
         self.end(End::Now(cause));
+    }
+
+    /// The connection has dropped what it needs for requests.
+    pub(super) fn rests(&self) {
+        self.readiness.set(Readiness::Resting);
+    }
+
+    /// The connection has what it needs for requests.
+    pub(super) fn wakes(&self) {
+        self.readiness.set(Readiness::Awake);
+    }
+
+    /// Whether the connection is to drop what it needs for requests.
+    pub(super) fn is_to_rest(&self) -> bool {
+        self.readiness.get() == Readiness::Tired && self.is_idle()
     }
 
     /// Whether nothing is under way, nor has begun to come.
