@@ -7,10 +7,8 @@ pub mod background;
 pub mod clock;
 pub mod deadline;
 pub mod fingerprint;
-pub mod interned;
 pub mod percent;
 pub mod reason;
-pub mod socket;
 pub mod metrics;
 pub mod units;
 
@@ -28,6 +26,7 @@ pub mod config;
 pub mod store;
 
 // The steps of a request.
+pub mod net;
 pub mod server;
 pub mod route;
 pub mod identify;

@@ -292,7 +292,7 @@ impl UpstreamCall<'_> {
         let mut outbound = UpstreamRequest {
             method: &head.method,
             target: &target,
-            headers: std::mem::take(&mut head.headers),
+            headers: &head.headers,
             forwarded: ForwardedInfo {
                 peer: &self.connection.address,
                 client: Some(self.client.address).filter(|client| *client != self.connection.peer),

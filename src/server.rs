@@ -8,7 +8,6 @@ mod connections;
 mod framing_check;
 mod file_handles;
 mod connection_limits;
-mod listen;
 mod connection_state;
 mod client_io;
 
@@ -32,7 +31,6 @@ use tokio::task::{JoinSet, spawn_local};
 pub use connection_limits::{ConnectionCounts, ConnectionLimits};
 pub use connection_state::RequestGuard;
 pub use file_handles::{connections as connections_for, raise as raise_handles};
-pub use listen::{bind, is_v6_only};
 
 use connection::{Registration, serve};
 use connection_limits::ConnectionPermit;

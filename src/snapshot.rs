@@ -14,7 +14,6 @@ use crate::config::{self, AccessLog, Address, Config, OnError, PathRules};
 use crate::decide::{ConcurrencyLimiter, LimitMetrics, RateSelector, RateTable, RouteLimit, WaitQueues};
 use crate::identify::KeyExtractor;
 use crate::identify::ambiguity::SingleSources;
-use crate::interned::{interned, interned_value};
 use crate::metrics::PerWorker;
 use crate::respond::rate_limit_headers::RateLimitHeaders;
 use crate::route::{self, Routes};
@@ -292,8 +291,8 @@ fn action(action: &config::Action, upstreams: &[Arc<Upstream>]) -> Action {
         },
         config::Action::Respond { status, body, content_type } => Action::Respond {
             status: *status,
-            body: interned(body.as_bytes()),
-            content_type: interned_value(content_type),
+            body: Bytes::copy_from_slice(body.as_bytes()),
+            content_type: content_type.clone(),
         },
     }
 }

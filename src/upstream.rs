@@ -203,7 +203,7 @@ impl Upstream {
         request: &mut UpstreamRequest<'_>,
         body: Option<Incoming>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
-        if request_head::names_too_many(&request.headers) {
+        if request_head::names_too_many(request.headers) {
             return Err(UpstreamError::TooManyNamed);
         }
         let mut request_body = RequestBody::new(body, request);
@@ -257,8 +257,8 @@ pub struct UpstreamRequest<'a> {
     pub method: &'a Method,
     /// The path and query, in origin form.
     pub target: &'a str,
-    /// The client's headers, whose room the response's take.
-    pub headers: HeaderMap,
+    /// The client's headers.
+    pub headers: &'a HeaderMap,
     /// Where the request came from.
     pub forwarded: ForwardedInfo<'a>,
     /// What limits decide by, which no trailer may give once more.
@@ -286,7 +286,7 @@ impl UpstreamRequest<'_> {
             &mut connection.sending,
             self.method,
             self.target,
-            &self.headers,
+            self.headers,
             &self.forwarded,
             request_body.framing(),
         );
@@ -322,7 +322,7 @@ impl UpstreamRequest<'_> {
         }
         loop {
             if !connection.received.is_empty() {
-                let parsed = response_head::parse(&mut connection.received, self.method, &mut self.headers, interim);
+                let parsed = response_head::parse(&mut connection.received, self.method, interim);
                 if let Some(head) = parsed.map_err(UpstreamError::Bad)? {
                     return Poll::Ready(Ok(head));
                 }

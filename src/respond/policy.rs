@@ -6,7 +6,6 @@ use sfv::{Integer, ItemSerializer, KeyRef, ListSerializer, StringRef};
 
 use super::document;
 use crate::clock::micros;
-use crate::interned::interned;
 use crate::limit::{Limit, Rate, Strategy, Unit};
 
 /// The problem type of the draft, section "Quota Exceeded".
@@ -101,14 +100,15 @@ impl Policies {
                 state: state.trim_end_matches('0').to_owned(),
                 capacity: terms.burst.unwrap_or(terms.quota),
                 fills_within_a_second: terms.fills_within_a_second,
-                used_up: interned(&document(status, QUOTA_EXCEEDED, &detail, &[name.as_str()])),
+                used_up: Bytes::copy_from_slice(&document(status, QUOTA_EXCEEDED, &detail, &[name.as_str()])),
                 name: name.as_str().to_owned(),
                 allows: terms.allows,
                 status,
             }
         });
         let each = each.collect();
-        let line = list.finish().and_then(|line| HeaderValue::from_maybe_shared(interned(line.as_bytes())).ok());
+        let line =
+            list.finish().and_then(|line| HeaderValue::from_maybe_shared(Bytes::copy_from_slice(line.as_bytes())).ok());
         Self { line, each }
     }
 }

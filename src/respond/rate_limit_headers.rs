@@ -17,7 +17,6 @@ use super::{Answer, PROBLEM, problem, with_body, with_headers};
 use crate::clock::Time;
 use crate::config::{self, HeaderStyle, OnLimit};
 use crate::decide::{LimitOutcome, longest_refusal};
-use crate::interned::{interned, interned_value};
 use crate::limit::Verdict;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -265,7 +264,7 @@ impl LimitHeaders {
             shadow: limit.on_limit == OnLimit::Shadow && limit.headers != HeaderStyle::None,
             status: limit.status,
             body: (!limit.body.is_empty())
-                .then(|| (interned_value(&limit.content_type), interned(limit.body.as_bytes()))),
+                .then(|| (limit.content_type.clone(), Bytes::copy_from_slice(limit.body.as_bytes()))),
             max_in_flight: limit.max_in_flight,
             profiles: (0..profiles).map(|_| OnceLock::new()).collect(),
         }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 
 use super::StartError;
 use crate::config::Config;
-use crate::server;
+use crate::net;
 
 /// All listening sockets.
 pub(super) struct Listeners {
@@ -20,7 +20,7 @@ impl Listeners {
         let admin = config.admin.as_ref().map(|admin| admin.listen);
         let all: Vec<SocketAddr> = config.server.listen.iter().copied().chain(admin).collect();
         let bind = |address, sockets| {
-            let bound = server::bind(address, sockets, server::is_v6_only(address, &all));
+            let bound = net::bind(address, sockets, net::is_v6_only(address, &all));
             bound.map_err(|error| StartError::Bind(address, error))
         };
         for address in &config.server.listen {

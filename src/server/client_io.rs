@@ -1,55 +1,29 @@
-//! A client's stream that tells its slot when bytes come, and when they could be read in two ways.
+//! A client's stream as the HTTP library uses it: it tells the state of its connection when bytes come and go, and when
+//! they could be read in two ways.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use hyper_util::rt::TokioIo;
-use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection_state::ConnectionState;
 use super::framing_check::FramingCheck;
-use crate::socket::{poll_receive_into, poll_send};
+use crate::net::ClientStream;
 
 /// See the head of this file.
-pub(super) type Watched = TokioIo<ClientIo>;
-
-/// A stream that the HTTP library uses and its connection's task watches.
-pub(super) type Shared = Rc<TcpStream>;
-
-/// The stream as tokio sees it.
 pub(super) struct ClientIo {
-    stream: Shared,
+    stream: ClientStream,
     state: Rc<ConnectionState>,
     framing: FramingCheck,
 }
 
 impl ClientIo {
-    pub(super) fn wrap(stream: Shared, state: Rc<ConnectionState>) -> Watched {
+    pub(super) fn new(stream: ClientStream, state: Rc<ConnectionState>) -> TokioIo<Self> {
         TokioIo::new(Self { stream, state, framing: FramingCheck::default() })
     }
-}
-
-/// Is over when the client's connection has broken. If the client ends its side before that, notes it in the slot.
-///
-/// The runtime knows both from the events that it waits for anyhow, also while bytes lie in front that nobody reads. Of
-/// what `PRIORITY` stands for, the end of what the client sends can happen; for urgent data no stream is registered.
-pub(super) async fn broken(stream: &TcpStream, state: &ConnectionState) {
-    let is_broken = |ready: io::Result<Ready>| ready.map_or(true, Ready::is_error);
-    if !is_broken(stream.ready(Interest::PRIORITY | Interest::ERROR).await) {
-        state.half_closed();
-        let _ = stream.ready(Interest::ERROR).await;
-    }
-}
-
-/// Whether the client has sent bytes that nobody has read. Asks the system, which of a new connection knows before
-/// we are told.
-pub(super) fn has_more(stream: &Shared) -> bool {
-    SockRef::from(&**stream).peek(&mut [MaybeUninit::uninit()]).is_ok_and(|bytes| bytes > 0)
 }
 
 impl AsyncRead for ClientIo {
@@ -57,7 +31,7 @@ impl AsyncRead for ClientIo {
         let this = self.get_mut();
         let before = buf.filled().len();
         let in_body = this.framing.is_in_body();
-        ready!(poll_receive_into(&this.stream, cx, buf))?;
+        ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
         let received = &buf.filled()[before..];
         if !received.is_empty() {
             this.framing.follow(received);
@@ -83,7 +57,7 @@ impl AsyncWrite for ClientIo {
             this.state.unanswered();
             return Poll::Ready(Ok(bytes.len()));
         }
-        let written = poll_send(&this.stream, cx, bytes);
+        let written = Pin::new(&mut this.stream).poll_write(cx, bytes);
         this.state.sent(written.is_ready());
         written
     }

@@ -1,8 +1,6 @@
 //! One connection from its first byte to its last: the HTTP library is driven, and ended where it would wait for ever.
 
 use std::future::poll_fn;
-use std::io;
-use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr};
 use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
@@ -15,14 +13,15 @@ use http_body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use socket2::SockRef;
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use super::client_io::{self, ClientIo, Shared, Watched};
+use super::client_io::ClientIo;
 use super::connection_limits::ConnectionPermit;
 use super::connection_state::{CloseReason, ConnectionState, End};
 use super::connections::Connections;
 use super::{Acceptor, Handler, HeadError, IncomingRequest};
+use crate::net::ClientStream;
 use crate::reason::Reason;
 
 /// Serves one connection to its end.
@@ -38,7 +37,7 @@ pub(super) async fn serve<C, H>(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
-    let connection = Connection { stream: Rc::new(stream), peer, state };
+    let connection = Connection { stream: ClientStream::new(stream), peer, state };
     while connection.rest().await.is_continue() {
         // What a connection needs for requests is large. In a box it takes no memory while the connection rests.
         if Box::pin(connection.serve_requests(&acceptor)).await.is_break() {
@@ -46,17 +45,16 @@ pub(super) async fn serve<C, H>(
         }
     }
     let Connection { stream, state, .. } = connection;
-    if let Some(stream) = Rc::into_inner(stream)
-        && !state.is_unsent()
-    {
-        linger(stream, state.is_in_body()).await;
+    if !state.is_unsent() {
+        linger(&stream, state.is_in_body()).await;
     }
+    drop(stream);
     drop(registration);
 }
 
 /// What there is of a connection whether it rests or not.
 struct Connection {
-    stream: Shared,
+    stream: ClientStream,
     peer: SocketAddr,
     state: Rc<ConnectionState>,
 }
@@ -67,10 +65,10 @@ impl Connection {
         self.state.rests();
         poll_fn(|cx| match self.state.poll_end(cx) {
             Some(End::Now(_)) => Poll::Ready(ControlFlow::Break(())),
-            Some(End::AfterRequest) if !client_io::has_more(&self.stream) => Poll::Ready(ControlFlow::Break(())),
+            Some(End::AfterRequest) if !self.stream.has_more() => Poll::Ready(ControlFlow::Break(())),
             Some(End::AfterRequest) => Poll::Ready(ControlFlow::Continue(())),
             // An error is found by whoever reads next.
-            None => self.stream.poll_read_ready(cx).map(|_| ControlFlow::Continue(())),
+            None => self.stream.poll_readable(cx).map(ControlFlow::Continue),
         })
         .await
     }
@@ -96,7 +94,7 @@ impl Connection {
                 Ok::<_, std::convert::Infallible>(response)
             }
         });
-        let io = ClientIo::wrap(stream.clone(), state.clone());
+        let io = ClientIo::new(stream.clone(), state.clone());
         let mut connection = pin!(acceptor.builder.serve_connection(io, service));
         // What it holds of a request is dropped after this.
         match until_ended(connection.as_mut(), stream, state).await {
@@ -133,8 +131,8 @@ enum ConnectionEnd {
 
 /// Drives a connection until it is over, its client has gone, or its state says that it is to end or to rest.
 async fn until_ended<S, B>(
-    mut connection: Pin<&mut http1::Connection<Watched, S>>,
-    stream: &Shared,
+    mut connection: Pin<&mut http1::Connection<TokioIo<ClientIo>, S>>,
+    stream: &ClientStream,
     state: &ConnectionState,
 ) -> ConnectionEnd
 where
@@ -144,7 +142,7 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let mut told = false;
-    let mut broken = pin!(client_io::broken(stream, state));
+    let mut broken = pin!(gone(stream, state));
     poll_fn(|cx| {
         loop {
             let last = match state.poll_end(cx) {
@@ -155,7 +153,7 @@ where
             if last && state.is_busy() {
                 told = true;
                 connection.as_mut().graceful_shutdown();
-            } else if last && !client_io::has_more(stream) {
+            } else if last && !stream.has_more() {
                 return Poll::Ready(ConnectionEnd::Closed);
             } else if state.is_to_rest() {
                 return Poll::Ready(ConnectionEnd::Rests);
@@ -165,13 +163,21 @@ where
                 return Poll::Ready(ConnectionEnd::Cut(CloseReason::Gone));
             }
             // The last request may have begun just now, or be over already.
-            let waits = !state.is_busy() && last && client_io::has_more(stream);
+            let waits = !state.is_busy() && last && stream.has_more();
             if polled.is_ready() || !last || told || waits {
                 return polled.map(|ended| ended.map_or_else(ConnectionEnd::Failed, |()| ConnectionEnd::Closed));
             }
         }
     })
     .await
+}
+
+/// Returns when the client's connection has broken. If the client ends its side before that, the state is told.
+async fn gone(stream: &ClientStream, state: &ConnectionState) {
+    if !stream.closed().await {
+        state.half_closed();
+        stream.broken().await;
+    }
 }
 
 /// What the HTTP library answers what is no request, if the error is one of these.
@@ -189,7 +195,7 @@ fn refusal(error: &hyper::Error) -> Option<(StatusCode, Reason)> {
 /// Has something accounted for that never became a request, and answers it unless that has been done.
 fn refuse<H: Handler>(
     handler: &H,
-    stream: &TcpStream,
+    stream: &ClientStream,
     state: &ConnectionState,
     (status, reason): (StatusCode, Reason),
     is_answered: bool,
@@ -203,25 +209,12 @@ fn refuse<H: Handler>(
 
 /// A client that is still sending when we close has its connection reset, and may lose the answer with it. So what it
 /// sends is read and thrown away for a while, until it has seen that we send no more.
-async fn linger(stream: TcpStream, is_in_body: bool) {
+async fn linger(stream: &ClientStream, is_in_body: bool) {
     const LONGEST: Duration = Duration::from_secs(2);
-    let socket = SockRef::from(&stream);
-    let has_more = || socket.peek(&mut [MaybeUninit::uninit()]).is_ok_and(|bytes| bytes > 0);
-    if !is_in_body && !has_more() {
-        return;
+    if is_in_body || stream.has_more() {
+        let _ = stream.socket().shutdown(Shutdown::Write);
+        let _ = tokio::time::timeout(LONGEST, stream.discard()).await;
     }
-    let _ = socket.shutdown(Shutdown::Write);
-    let mut scrap = vec![0; 4096];
-    let read = async {
-        while stream.readable().await.is_ok() {
-            match stream.try_read(&mut scrap) {
-                Ok(0) => return,
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
-                _ => {}
-            }
-        }
-    };
-    let _ = tokio::time::timeout(LONGEST, read).await;
 }
 
 /// Takes a connection off the register however its task ends, and gives its place back.

@@ -18,6 +18,7 @@ use tokio::task::yield_now;
 
 use super::*;
 use crate::config::{MaxConnections, Server, UNLIMITED};
+use crate::net::bind;
 
 const A: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
 const HEAD: &[u8] = b"HEAD /h HTTP/1.1\r\nHost: h\r\n\r\n";

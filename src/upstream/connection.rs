@@ -6,16 +6,16 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use bytes::BytesMut;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::stall::StallTimer;
-use crate::socket::{keep_alive, poll_send};
+use crate::net::keep_alive;
 
 /// Room for a read: a head and a small body at first, more once a body proves large.
 const SMALL_READ: usize = 8 * 1024;
@@ -54,7 +54,7 @@ impl UpstreamConnection {
     /// Sends all that waits to be sent.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.sending.len() {
-            let written = ready!(poll_send(&self.stream, cx, &self.sending[self.sent..]))?;
+            let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.sending[self.sent..]))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }

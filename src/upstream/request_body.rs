@@ -40,7 +40,7 @@ struct Trailers {
 
 impl Trailers {
     fn new(request: &UpstreamRequest<'_>) -> Self {
-        let named = named_by_connection(&request.headers);
+        let named = named_by_connection(request.headers);
         let named = named.into_iter().filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
         Self { counted: Some(request.counted.clone()), named }
     }

@@ -1,6 +1,6 @@
 //! The head of an upstream's response: parsed, and where the body ends. Pure.
 
-use std::mem::{self, MaybeUninit};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -67,15 +67,10 @@ impl BadHead {
     }
 }
 
-/// Takes a response's head off `bytes`; `None` if it is not all there. Its headers take the `room` of the request's,
-/// and their values share the buffer with the body. Interim responses (RFC 9110, section 15.2) are
-/// counted and left out: the gateway has already told the client to continue.
-pub(super) fn parse(
-    bytes: &mut BytesMut,
-    method: &Method,
-    room: &mut HeaderMap,
-    interim: &mut u32,
-) -> Result<Option<Head>, BadHead> {
+/// Takes a response's head off `bytes`; `None` if it is not all there. Its headers' values share the buffer with
+/// the body. Interim responses (RFC 9110, section 15.2) are counted and left out: the gateway has already told the client
+/// to continue.
+pub(super) fn parse(bytes: &mut BytesMut, method: &Method, interim: &mut u32) -> Result<Option<Head>, BadHead> {
     loop {
         let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
         let mut parsed = httparse::Response::new(&mut []);
@@ -110,8 +105,7 @@ pub(super) fn parse(
 
         let mut response = Response::new(());
         *response.status_mut() = status;
-        fill(room, &mut passing, &bytes.split_to(length).freeze())?;
-        mem::swap(response.headers_mut(), room);
+        fill(response.headers_mut(), &mut passing, &bytes.split_to(length).freeze())?;
         return Ok(Some(Head { response, end, keep_alive }));
     }
 }
@@ -195,7 +189,6 @@ impl<'a> Frame<'a> {
 type Passing = SmallVec<[(HeaderName, Range<usize>); 16]>;
 
 fn fill(headers: &mut HeaderMap, passing: &mut Passing, head: &Bytes) -> Result<(), BadHead> {
-    headers.clear();
     // Room for the headers of the limits as well.
     headers.reserve(passing.len() + 4);
     for (name, place) in passing.drain(..) {
@@ -222,7 +215,7 @@ mod tests {
     use super::*;
 
     fn head(text: &str, method: &Method) -> Result<Option<Head>, BadHead> {
-        parse(&mut BytesMut::from(text), method, &mut HeaderMap::new(), &mut 0)
+        parse(&mut BytesMut::from(text), method, &mut 0)
     }
 
     fn end(fields: &str) -> Result<BodyEnd, BadHead> {
@@ -280,7 +273,7 @@ mod tests {
         let text = "HTTP/1.1 200 OK\r\nconnection: x-hop, content-length\r\nx-hop: 1\r\nkeep-alive: 5\r\nupgrade: x\r\n\
                     content-length: 2\r\nset-cookie: a\r\nset-cookie: b\r\n\r\nok";
         let mut bytes = BytesMut::from(text);
-        let found = parse(&mut bytes, &Method::GET, &mut HeaderMap::new(), &mut 0).unwrap().unwrap();
+        let found = parse(&mut bytes, &Method::GET, &mut 0).unwrap().unwrap();
         let names: Vec<_> =
             found.response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         assert_eq!(names, [("content-length", "2"), ("set-cookie", "a"), ("set-cookie", "b")]);
@@ -319,7 +312,7 @@ mod tests {
         fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), prefix in any::<bool>()) {
             let mut text = if prefix { BytesMut::from("HTTP/1.1 200 OK\r\n") } else { BytesMut::new() };
             text.extend_from_slice(&bytes);
-            let _ = parse(&mut text, &Method::GET, &mut HeaderMap::new(), &mut 0);
+            let _ = parse(&mut text, &Method::GET, &mut 0);
         }
     }
 }

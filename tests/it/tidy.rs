@@ -83,7 +83,7 @@ fn what_has_one_place_stays_there() {
         ("memcache::", &["store"]),
         ("prometheus::", &["admin"]),
         ("clap::", &["cli"]),
-        ("socket2::", &["accept"]),
+        ("socket2::", &["net"]),
         ("aho_corasick::", &["overrides"]),
         ("sha2::", &["known_keys"]),
     ] {

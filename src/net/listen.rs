@@ -2,19 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::KEEP_ALIVE;
 
 /// How many connections the kernel may hold for us until they are accepted.
 const BACKLOG: i32 = 4096;
-
-/// After so much silence the kernel asks whether the client is still there, then so often, and so many times in vain
-/// before it ends the connection: within two minutes. That finds clients that vanished without a word, whose request
-/// waits for something.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
-const KEEPALIVE_TRIES: u32 = 4;
 
 /// Binds `sockets` sockets to `address`. Port 0 picks one port for all of them. With `v6_only` a socket for the IPv6
 /// wildcard leaves IPv4 to others; otherwise it takes both, whatever the system's default is.
@@ -49,8 +43,7 @@ fn socket(address: SocketAddr, v6_only: bool, shared: bool) -> io::Result<std::n
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(shared)?;
     // Connections take after their listener.
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
-    socket.set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_TRIES))?;
+    socket.set_tcp_keepalive(&KEEP_ALIVE)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
