@@ -1,33 +1,35 @@
 //! `gateway`: a reverse proxy that limits rates.
 //!
-//! The rooms in reading order; each imports only rooms above it. To follow a request, start at [`proxy`].
+//! The modules are in reading order, and each imports only modules above it. To follow a request, start at [`proxy`].
 
-// Words.
+// The base: no configuration, and no I/O of its own.
 pub mod background;
 pub mod clock;
 pub mod deadline;
 pub mod fingerprint;
+pub mod metrics;
 pub mod percent;
 pub mod reason;
-pub mod metrics;
 pub mod units;
 
-// What a limit is: pure.
+// The algorithm: pure.
 pub mod limit;
 
-// Who gets something else, and who is known at all.
+// Which keys have rates of their own, and which keys there are.
 pub mod overrides;
 pub mod known_keys;
 
-// The file.
+// The configuration: as written, and as run.
 pub mod config;
 
 // What outlives a reload.
 pub mod store;
 
-// The steps of a request.
+// The client's side.
 pub mod net;
 pub mod server;
+
+// The steps of a request.
 pub mod route;
 pub mod identify;
 pub mod decide;
@@ -35,7 +37,7 @@ pub mod upstream;
 pub mod respond;
 pub mod telemetry;
 
-// The whole.
+// The process.
 pub mod snapshot;
 pub mod proxy;
 pub mod log;
