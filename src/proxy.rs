@@ -25,7 +25,7 @@ use crate::server::{Handler, HeadError, IncomingRequest, RequestGuard};
 use crate::snapshot::{Action, CompiledRoute};
 use crate::store::Store;
 use crate::telemetry::{AccessLogEntry, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
-use crate::upstream::{ConnectionPools, ForwardedInfo, Upstream, UpstreamRequest};
+use crate::upstream::{ConnectionPools, Endpoint, ForwardedInfo, Unanswered, Upstream, UpstreamRequest};
 
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
@@ -280,35 +280,31 @@ impl UpstreamCall<'_> {
         request: &mut IncomingRequest,
         record: &mut RequestRecord,
     ) -> (Outcome, Response<ResponseBody>) {
-        let Some(server) = self.upstream.choose() else {
-            let answer = respond::problem(StatusCode::BAD_GATEWAY, "The upstream has no servers.");
-            return (Outcome::Failed, answer.map(ResponseBody::Own));
-        };
         let IncomingRequest { head, body, .. } = request;
         let target = target::onward(&head.uri, self.strip, self.gateway.paths);
         target::name_host(&head.uri, &mut head.headers);
         // HTTP/1.0 need not name a host, and HTTP/1.1 may name an empty one; what is sent on has to name one.
         let preserve_host = self.preserve_host && head.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
-        let mut outbound = UpstreamRequest {
+        let outbound = UpstreamRequest {
             method: &head.method,
             target: &target,
             headers: &head.headers,
+            preserve_host,
             forwarded: ForwardedInfo {
                 peer: &self.connection.address,
                 client: Some(self.client.address).filter(|client| *client != self.connection.peer),
                 trusted: self.client.via_trusted,
-                authority: (!preserve_host).then_some(&server.authority),
             },
             counted: &self.route.single,
             body_timeout: self.gateway.body_timeout,
             max_body_size: self.route.max_body_size,
         };
-        match self.upstream.send(server, &self.connection.worker.pools, &mut outbound, body.take()).await {
+        match self.upstream.send(&self.connection.worker.pools, &outbound, body.take()).await {
             Ok(response) => (Outcome::Forwarded, response.map(ResponseBody::Upstream)),
-            Err(failure) => {
-                let reason = failure.reason();
-                record.fail(reason, server, &failure);
-                let answer = respond::problem(failure.status(), failure.detail());
+            Err(Unanswered { endpoint, error }) => {
+                let reason = error.reason();
+                record.fail(reason, &endpoint.map(Endpoint::to_string).unwrap_or_default(), &error);
+                let answer = respond::problem(error.status(), error.detail());
                 if reason.is_upstreams() {
                     return (Outcome::Failed, answer.map(ResponseBody::Own));
                 }

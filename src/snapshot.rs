@@ -19,7 +19,7 @@ use crate::respond::rate_limit_headers::RateLimitHeaders;
 use crate::route::{self, Routes};
 use crate::store::LimitChanges;
 use crate::telemetry::{RouteMetrics, UpstreamFailures};
-use crate::upstream::{Endpoint, Keeps, Lookups, Upstream};
+use crate::upstream::{Endpoint, Endpoints, Keeps, Lookups, Upstream};
 
 /// The name of the tally of requests that no route is for.
 pub const NO_ROUTE: &str = "none";
@@ -100,28 +100,20 @@ pub struct SharedState {
     routes: Mutex<BTreeMap<String, Arc<RouteMetrics>>>,
     limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
     upstreams: Mutex<BTreeMap<String, Arc<UpstreamFailures>>>,
-    servers: Mutex<Servers>,
+    endpoints: Endpoints,
     echo: OnceLock<SocketAddr>,
     lookups: Arc<Lookups>,
     concurrency: Arc<ConcurrencyLimiter>,
     wait_queues: Arc<WaitQueues>,
 }
 
-/// The servers of upstreams, by host and port, with the ids under which their connections are pooled.
-#[derive(Debug, Default)]
-struct Servers {
-    ids: BTreeMap<(String, u16), usize>,
-    /// No id is given out twice: requests of an earlier snapshot may still use those of servers that are gone.
-    next: usize,
-}
-
 impl SharedState {
     /// For `workers` worker threads.
     pub fn new(workers: usize) -> Self {
         let (routes, limits, upstreams) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (servers, lookups) = (Mutex::default(), Arc::default());
+        let (endpoints, lookups) = (Endpoints::default(), Arc::default());
         let (concurrency, wait_queues) = (Arc::default(), Arc::default());
-        Self { workers, routes, limits, upstreams, servers, echo: OnceLock::new(), lookups, concurrency, wait_queues }
+        Self { workers, routes, limits, upstreams, endpoints, echo: OnceLock::new(), lookups, concurrency, wait_queues }
     }
 
     /// How many requests are held.
@@ -151,7 +143,7 @@ impl SharedState {
         self.routes.lock().retain(|name, _| routes.contains(name.as_str()));
         self.limits.lock().retain(|name, _| limits.contains(name.as_str()));
         self.upstreams.lock().retain(|name, _| upstreams.contains(name.as_str()));
-        self.servers.lock().ids.retain(|_, id| gateway.keeps.has(*id));
+        self.endpoints.retain(|id| gateway.keeps.has(id));
     }
 
     /// All routes.
@@ -184,8 +176,8 @@ impl SharedState {
         self.upstreams.lock().entry(name.to_owned()).or_insert_with(new).clone()
     }
 
-    /// The server at this address, under the same id for as long as some configuration has it.
-    fn server(&self, address: &Address) -> Endpoint {
+    /// The endpoint at this address.
+    fn endpoint(&self, address: &Address) -> Endpoint {
         let (host, port, authority) = match address {
             Address::Http { host, port, authority } => (host.clone(), *port, authority.clone()),
             Address::Echo => {
@@ -194,14 +186,9 @@ impl SharedState {
                 (echo.ip().to_string(), echo.port(), echo.to_string())
             }
         };
-        let Servers { ids, next } = &mut *self.servers.lock();
-        let id = *ids.entry((host.clone(), port)).or_insert_with(|| {
-            *next += 1;
-            *next
-        });
         // A URL's authority is always a header value.
         let authority = HeaderValue::try_from(authority).unwrap_or(HeaderValue::from_static("upstream"));
-        Endpoint { id, host, port, authority }
+        self.endpoints.get(host, port, authority)
     }
 }
 
@@ -273,7 +260,7 @@ pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
 }
 
 fn connect(upstream: &config::Upstream, shared: &SharedState) -> Upstream {
-    let servers = upstream.servers.iter().map(|server| (shared.server(&server.address), server.weight)).collect();
+    let servers = upstream.servers.iter().map(|server| (shared.endpoint(&server.address), server.weight)).collect();
     Upstream::new(upstream, servers, shared.lookups.clone())
 }
 
@@ -314,18 +301,21 @@ mod tests {
             let config = config::parse(text.as_bytes(), "test", Path::new("")).unwrap();
             Snapshot::build(&config, &shared)
         };
-        let id = |host: &str, port| shared.servers.lock().ids.get(&(host.to_owned(), port)).copied();
+        let id = |host: &str, port| {
+            let authority = HeaderValue::from_static("a");
+            shared.endpoints.get(host.to_owned(), port, authority).id
+        };
         shared.keep_only(&build(1));
         let (stays, first) = (id("stays", 80), id("goes", 1));
         for port in 2..1_000 {
             let gateway = build(port);
             // A request of the snapshot before still uses its servers.
-            assert!(id("goes", port - 1).is_some());
+            assert_eq!(shared.endpoints.count(), 3);
             shared.keep_only(&gateway);
-            assert_eq!(shared.servers.lock().ids.len(), 2);
+            assert_eq!(shared.endpoints.count(), 2);
             assert_eq!(id("stays", 80), stays, "its connections are kept");
         }
         shared.keep_only(&build(1));
-        assert!(id("goes", 1).is_some() && id("goes", 1) != first, "an id could still be in use");
+        assert!(id("goes", 1) != first, "an id could still be in use");
     }
 }

@@ -11,12 +11,12 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::chunked::{Decoder, Piece};
-use super::connection::UpstreamConnection;
-use super::pool::ConnectionPools;
 use super::request_body::{RequestBody, RequestBodyError};
 use super::response_head::BodyEnd;
-use super::stall::{Position, Stalled};
 use crate::reason::Reason;
+use crate::upstream::connection::UpstreamConnection;
+use crate::upstream::pool::ConnectionPools;
+use crate::upstream::stall::{Position, Stalled};
 
 /// Why a body breaks off.
 #[derive(Debug)]
@@ -94,8 +94,7 @@ impl UpstreamBody {
         connection: Box<UpstreamConnection>,
         end: BodyEnd,
         keep_alive: bool,
-        pools: &Rc<ConnectionPools>,
-        server: usize,
+        (pools, server): (&Rc<ConnectionPools>, usize),
     ) -> Self {
         let rest = match end {
             BodyEnd::Length(length) => Rest::Length(length),

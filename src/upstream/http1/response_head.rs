@@ -8,7 +8,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use smallvec::SmallVec;
 
-use super::request_head::MAX_NAMED;
+use crate::upstream::request_headers::MAX_NAMED;
 
 /// The largest head that is read.
 const MAX_HEAD: usize = 64 * 1024;
@@ -38,7 +38,7 @@ pub(super) struct Head {
 
 /// Why a head cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BadHead {
+pub(super) enum BadHead {
     /// It is not HTTP/1.
     NotHttp,
     /// It is larger than 64 KiB, has more than 128 fields, or names more than 100 in Connection.
@@ -55,7 +55,7 @@ pub enum BadHead {
 
 impl BadHead {
     /// In words.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::NotHttp => "not an HTTP/1 response",
             Self::TooLarge => "a response head of more than 64 KiB, 128 fields, or 100 names in Connection",

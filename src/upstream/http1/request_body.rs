@@ -8,17 +8,19 @@ use http::HeaderName;
 use http::header::CONTENT_LENGTH;
 use hyper::body::{Body, Incoming};
 
-use super::connection::UpstreamConnection;
-use super::header_policy::may_trail;
-use super::request_head::{Framing, named_by_connection};
-use super::stall::Position;
-use super::{UpstreamRequest, chunked};
+use super::chunked;
+use super::request_head::Framing;
 use crate::identify::ambiguity::SingleSources;
+use crate::upstream::connection::UpstreamConnection;
+use crate::upstream::header_policy::may_trail;
+use crate::upstream::request::UpstreamRequest;
+use crate::upstream::request_headers::named_by_connection;
+use crate::upstream::stall::Position;
 
 /// A body that is being sent.
 #[derive(Debug)]
 pub(super) struct RequestBody {
-    /// `None` once all of it is in the link's buffer.
+    /// `None` once all of it is in the connection's buffer.
     body: Option<Incoming>,
     framing: Framing,
     trailers: Trailers,
@@ -75,11 +77,6 @@ impl RequestBody {
         Self { body, framing, trailers, taken: 0, most: request.max_body_size, over: false }
     }
 
-    /// Begins to send, also on another connection: then at least the head has to go there.
-    pub(super) fn begin(&mut self) {
-        self.over = false;
-    }
-
     pub(super) fn framing(&self) -> Framing {
         self.framing
     }
@@ -93,11 +90,6 @@ impl RequestBody {
     pub(super) fn position(&self, connection: &UpstreamConnection) -> Position {
         let unsent = connection.unsent();
         Position { for_client: !self.over && unsent == 0, taken: self.taken, unsent }
-    }
-
-    /// Whether there is no body to send, so that the request can be sent again.
-    pub(super) fn is_empty(&self) -> bool {
-        self.body.is_none()
     }
 
     /// Sends on what the client sends, at the pace at which the upstream takes it, until it is over.

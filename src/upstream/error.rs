@@ -1,0 +1,95 @@
+//! Why a request got no response from its upstream: whose fault that is, and what the client is told.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use crate::reason::Reason;
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum UpstreamError {
+    /// No connection: refused, unreachable, no such name.
+    Connect(io::Error),
+    /// No connection within this time.
+    ConnectTimeout(Duration),
+    /// No head of a response within this time.
+    Timeout(Duration),
+    /// The connection ended before anything of a response came.
+    Closed(io::Error),
+    /// What came is this, and no response that can be passed on.
+    Bad(&'static str),
+    /// The upstream has no endpoints.
+    NoEndpoint,
+    /// The client broke off while it sent its body.
+    Client(hyper::Error),
+    /// For this time the client sent nothing more of its body.
+    BodyTimeout(Duration),
+    /// The client's body is larger than it may be.
+    TooLarge,
+    /// The client's Connection header names too many headers.
+    TooManyNamed,
+}
+
+impl UpstreamError {
+    /// In a word.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Connect(_) | Self::NoEndpoint => Reason::Connect,
+            Self::ConnectTimeout(_) => Reason::ConnectTimeout,
+            Self::Timeout(_) => Reason::Timeout,
+            Self::Closed(_) => Reason::Closed,
+            Self::Bad(_) => Reason::BadResponse,
+            Self::Client(_) => Reason::BadBody,
+            Self::BodyTimeout(_) => Reason::BodyTimeout,
+            Self::TooLarge => Reason::MaxBodySize,
+            Self::TooManyNamed => Reason::BadHead,
+        }
+    }
+
+    /// What the client is answered: 504 where the upstream was slow, 502 where it failed, 4xx where the client did.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Connect(_) | Self::NoEndpoint | Self::Closed(_) | Self::Bad(_) => StatusCode::BAD_GATEWAY,
+            Self::ConnectTimeout(_) | Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
+            Self::Client(_) | Self::TooManyNamed => StatusCode::BAD_REQUEST,
+            Self::BodyTimeout(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        }
+    }
+
+    /// What the client is told. Names no address: that is the log's to know.
+    pub fn detail(&self) -> &'static str {
+        match self {
+            Self::Connect(_) => "The upstream server cannot be reached.",
+            Self::NoEndpoint => "The upstream has no servers.",
+            Self::ConnectTimeout(_) => "The upstream server did not accept a connection in time.",
+            Self::Timeout(_) => "The upstream server did not answer in time.",
+            Self::Closed(_) => "The upstream server closed the connection before it answered.",
+            Self::Bad(_) => "The upstream server's answer is not a valid HTTP response.",
+            Self::Client(_) => "The body of the request is not valid.",
+            Self::BodyTimeout(_) => "The body of the request did not come on in time.",
+            Self::TooLarge => "The body of the request is too large.",
+            Self::TooManyNamed => "The Connection header names more than 100 headers.",
+        }
+    }
+}
+
+impl fmt::Display for UpstreamError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect(error) => write!(f, "cannot connect: {error}"),
+            Self::ConnectTimeout(limit) => write!(f, "no connection within {limit:?}"),
+            Self::Timeout(limit) => write!(f, "no response within {limit:?}"),
+            Self::Closed(error) => write!(f, "closed before a response: {error}"),
+            Self::Bad(bad) => write!(f, "sent {bad}"),
+            Self::NoEndpoint => f.write_str("there are no servers"),
+            Self::Client(error) => write!(f, "the client broke off: {error}"),
+            Self::BodyTimeout(limit) => write!(f, "the request's body did not come on for {limit:?}"),
+            Self::TooLarge => f.write_str("the request's body is too large"),
+            Self::TooManyNamed => f.write_str("the request names more than 100 headers in Connection"),
+        }
+    }
+}

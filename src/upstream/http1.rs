@@ -1,0 +1,112 @@
+//! One exchange of HTTP/1.1 with an upstream: a request is sent, and the head of its response is awaited.
+//!
+//! The request drives the connection from its own task. A general client would drive it from another one, which costs two
+//! wake-ups and some copies for each request.
+
+mod chunked;
+mod request_body;
+mod request_head;
+mod response_body;
+mod response_head;
+
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http::{HeaderValue, Response};
+use hyper::body::Incoming;
+
+pub use response_body::{BodyError, UpstreamBody};
+
+use super::connection::UpstreamConnection;
+use super::error::UpstreamError;
+use super::pool::ConnectionPools;
+use super::request::UpstreamRequest;
+use super::stall::Stalled;
+use request_body::{RequestBody, RequestBodyError};
+use response_head::{BadHead, Head};
+
+/// A request to one endpoint, which may be sent more than once.
+#[derive(Debug)]
+pub(super) struct Exchange<'a> {
+    /// What is sent.
+    pub(super) request: &'a UpstreamRequest<'a>,
+    /// The Host header, if it is not the client's.
+    pub(super) authority: Option<&'a HeaderValue>,
+    /// The longest that the upstream may take for the head of its response. It counts from the last of the request that the
+    /// upstream took: a long body takes its time.
+    pub(super) timeout: Duration,
+    /// The longest that the upstream may go without sending more of the body.
+    pub(super) read_timeout: Option<Duration>,
+    /// Where the connection goes after the body, and the endpoint's id there.
+    pub(super) pool: (&'a Rc<ConnectionPools>, usize),
+}
+
+impl Exchange<'_> {
+    /// Sends the request on `connection` until the head of its response is there, which may be before all of it is sent.
+    ///
+    /// # Errors
+    /// An [`UpstreamError`] if no head comes.
+    pub(super) async fn send(
+        &self,
+        mut connection: Box<UpstreamConnection>,
+        body: Option<Incoming>,
+    ) -> Result<Response<UpstreamBody>, UpstreamError> {
+        let Self { request, authority, timeout, read_timeout, pool } = *self;
+        let mut body = RequestBody::new(body, request);
+        connection.sending.clear();
+        request_head::encode(&mut connection.sending, request, authority, body.framing());
+        connection.stall.begin(request.body_timeout, Some(timeout));
+        let mut interim = 0;
+        let head = poll_fn(|cx| {
+            let advanced = advance(request, cx, &mut connection, &mut body, &mut interim);
+            if advanced.is_ready() {
+                return advanced;
+            }
+            let position = body.position(&connection);
+            Poll::Ready(Err(match ready!(connection.stall.poll(cx, position)) {
+                Stalled::Client(limit) => UpstreamError::BodyTimeout(limit),
+                Stalled::Upstream(limit) => UpstreamError::Timeout(limit),
+            }))
+        });
+        let head = head.await?;
+        connection.stall.begin(request.body_timeout, read_timeout);
+        let response = UpstreamBody::new(connection, head.end, head.keep_alive, pool);
+        Ok(head.response.map(|()| if body.is_over() { response } else { response.uploading(body) }))
+    }
+}
+
+/// Brings the exchange on as far as it goes, and counts interim responses.
+fn advance(
+    request: &UpstreamRequest<'_>,
+    cx: &mut Context<'_>,
+    connection: &mut UpstreamConnection,
+    request_body: &mut RequestBody,
+    interim: &mut u32,
+) -> Poll<Result<Head, UpstreamError>> {
+    match request_body.poll(cx, connection) {
+        Poll::Ready(Err(RequestBodyError::Client(error))) => return Poll::Ready(Err(UpstreamError::Client(error))),
+        Poll::Ready(Err(RequestBodyError::TooLarge)) => return Poll::Ready(Err(UpstreamError::TooLarge)),
+        // What an upstream that takes no more has to say may be on its way already; if not, reading will tell.
+        Poll::Pending | Poll::Ready(Ok(()) | Err(RequestBodyError::Upstream)) => {}
+    }
+    loop {
+        if !connection.received.is_empty() {
+            let parsed = response_head::parse(&mut connection.received, request.method, interim);
+            if let Some(head) = parsed.map_err(|bad| UpstreamError::Bad(bad.name()))? {
+                return Poll::Ready(Ok(head));
+            }
+        }
+        let nothing_came = connection.received.is_empty() && *interim == 0;
+        match ready!(connection.poll_fill(cx, false)) {
+            Ok(0) if nothing_came => {
+                return Poll::Ready(Err(UpstreamError::Closed(io::ErrorKind::UnexpectedEof.into())));
+            }
+            Err(error) if nothing_came => return Poll::Ready(Err(UpstreamError::Closed(error))),
+            Ok(0) | Err(_) => return Poll::Ready(Err(UpstreamError::Bad(BadHead::CutOff.name()))),
+            Ok(_) => {}
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The head of a request in HTTP/1.1.
+
+use http::{HeaderValue, header};
+
+use crate::upstream::request::UpstreamRequest;
+use crate::upstream::request_headers;
+
+/// How the upstream learns where the body ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// There is no body, and nothing needs to say so.
+    None,
+    /// So many bytes.
+    Length(u64),
+    /// In chunks.
+    Chunked,
+}
+
+/// Writes the head of a request, with `authority` as its Host header, or else the client's.
+pub(super) fn encode(
+    out: &mut Vec<u8>,
+    request: &UpstreamRequest<'_>,
+    authority: Option<&HeaderValue>,
+    framing: Framing,
+) {
+    push(out, &[request.method.as_str().as_bytes(), b" ", request.target.as_bytes(), b" HTTP/1.1\r\n"]);
+    if let Some(host) = authority.or_else(|| request.headers.get(header::HOST)) {
+        line(out, "host", host.as_bytes());
+    }
+    request_headers::each(request.headers, &request.forwarded, |name, value| line(out, name, value));
+    match framing {
+        Framing::None => {}
+        Framing::Length(length) => line(out, "content-length", itoa::Buffer::new().format(length).as_bytes()),
+        Framing::Chunked => line(out, "transfer-encoding", b"chunked"),
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    push(out, &[name.as_bytes(), b": ", value, b"\r\n"]);
+}
+
+fn push(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use http::{HeaderMap, Method};
+
+    use super::*;
+    use crate::identify::ambiguity::SingleSources;
+    use crate::upstream::request::ForwardedInfo;
+
+    #[test]
+    fn says_where_the_body_ends() {
+        for (framing, expected) in [
+            (Framing::None, ""),
+            (Framing::Length(0), "content-length: 0\r\n"),
+            (Framing::Length(17), "content-length: 17\r\n"),
+            (Framing::Chunked, "transfer-encoding: chunked\r\n"),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert("content-length", HeaderValue::from_static("99"));
+            headers.insert("host", HeaderValue::from_static("client"));
+            let request = UpstreamRequest {
+                method: &Method::POST,
+                target: "/a?b",
+                headers: &headers,
+                preserve_host: true,
+                forwarded: ForwardedInfo { peer: "::1", client: None, trusted: false },
+                counted: &Arc::new(SingleSources::new([])),
+                body_timeout: Duration::ZERO,
+                max_body_size: 0,
+            };
+            for (authority, host) in [(None, "client"), (Some("up:1"), "up:1")] {
+                let mut out = Vec::new();
+                let authority = authority.map(HeaderValue::from_static);
+                encode(&mut out, &request, authority.as_ref(), framing);
+                let head = format!("POST /a?b HTTP/1.1\r\nhost: {host}\r\nx-forwarded-for: ::1\r\nx-real-ip: ::1\r\n");
+                let more = "x-forwarded-proto: http\r\nx-forwarded-host: client\r\nvia: 1.1 gateway\r\n";
+                assert_eq!(String::from_utf8(out).unwrap(), format!("{head}{more}{expected}\r\n"));
+            }
+        }
+    }
+}

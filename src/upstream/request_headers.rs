@@ -1,0 +1,178 @@
+//! The headers that a request goes on with, in any protocol: those of the client that pass, where the request comes from,
+//! and Via (RFC 9110, section 7.6.3). The Host header is not among them, since each protocol says it in its own way.
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use memchr::memchr_iter;
+use smallvec::SmallVec;
+
+use super::header_policy::{FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, HeaderAction, REAL_IP, header_action};
+use super::request::ForwardedInfo;
+
+/// The most names that Connection may have: as many as a request may have headers.
+pub(super) const MAX_NAMED: usize = 100;
+
+/// Calls `send` with the name and the value of each header.
+pub(super) fn each(headers: &HeaderMap, forwarded: &ForwardedInfo<'_>, mut send: impl FnMut(&str, &[u8])) {
+    let named = if headers.contains_key(header::CONNECTION) { named_by_connection(headers) } else { SmallVec::new() };
+    let is_named = |name: &HeaderName| named.iter().any(|named| named.eq_ignore_ascii_case(name.as_str().as_bytes()));
+    let (mut proto, mut host, mut forwarded_for, mut te) = (false, false, false, false);
+    let mut client_host = None;
+    for (name, value) in headers {
+        let action = header_action(name, forwarded.trusted);
+        if action == HeaderAction::Pass {
+            if named.is_empty() || !is_named(name) {
+                send(name.as_str(), value.as_bytes());
+            }
+            continue;
+        }
+        let passes = action == HeaderAction::PassListed;
+        match name.as_str() {
+            // It is sent below, in one line with the peer's address.
+            FORWARDED_FOR => {
+                forwarded_for |= passes;
+                continue;
+            }
+            FORWARDED_PROTO => proto |= passes,
+            FORWARDED_HOST => host |= passes,
+            "host" => client_host = Some(value).filter(|host| !host.is_empty()),
+            "te" => te = true,
+            _ => {}
+        }
+        if passes {
+            send(name.as_str(), value.as_bytes());
+        }
+    }
+    let peer = forwarded.peer.as_bytes();
+    if forwarded_for {
+        // Many upstreams read only the first line.
+        let lines = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes);
+        send(FORWARDED_FOR, &lines.chain([peer]).collect::<Vec<_>>().join(&b", "[..]));
+    } else {
+        send(FORWARDED_FOR, peer);
+    }
+    match forwarded.client {
+        None => send(REAL_IP, peer),
+        Some(client) => send(REAL_IP, client.to_string().as_bytes()),
+    }
+    if !proto {
+        send(FORWARDED_PROTO, b"http");
+    }
+    if let Some(value) = client_host.filter(|_| !host) {
+        send(FORWARDED_HOST, value.as_bytes());
+    }
+    if te && wants_trailers(headers) {
+        send("te", b"trailers");
+    }
+    send("via", b"1.1 gateway");
+}
+
+/// Whether Connection names more headers than a request can have. All of them would be compared with all headers.
+pub(super) fn names_too_many(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(header::CONNECTION).iter();
+    lines.map(|line| 1 + memchr_iter(b',', line.as_bytes()).count()).sum::<usize>() > MAX_NAMED
+}
+
+/// The headers that Connection keeps on this connection, in any case.
+pub(super) fn named_by_connection(headers: &HeaderMap) -> SmallVec<[&[u8]; 2]> {
+    let lines = headers.get_all(header::CONNECTION).iter();
+    let names = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+    names.filter(|name| !name.eq_ignore_ascii_case(b"keep-alive") && !name.eq_ignore_ascii_case(b"close")).collect()
+}
+
+fn wants_trailers(headers: &HeaderMap) -> bool {
+    let codings = headers.get_all(header::TE).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    codings.take(MAX_NAMED).any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    fn forwarded(lines: &[(&'static str, &'static str)], trusted: bool) -> Vec<String> {
+        let mut all = HeaderMap::new();
+        for (name, value) in lines {
+            all.append(*name, HeaderValue::from_static(value));
+        }
+        let client = trusted.then(|| IpAddr::from([1, 1, 1, 1]));
+        let info = ForwardedInfo { peer: "192.0.2.1", client, trusted };
+        let mut lines = Vec::new();
+        each(&all, &info, |name, value| lines.push(format!("{name}: {}", std::str::from_utf8(value).unwrap())));
+        lines.sort();
+        lines
+    }
+
+    #[test]
+    fn what_belongs_to_a_connection_stays_on_it() {
+        let sent = [
+            ("host", "a"),
+            ("connection", "close, X-Private, host"),
+            ("x-private", "1"),
+            ("keep-alive", "5"),
+            ("proxy-connection", "x"),
+            ("upgrade", "h2c"),
+            ("te", "gzip, Trailers"),
+            ("expect", "100-continue"),
+            ("transfer-encoding", "chunked"),
+            ("accept", "*/*"),
+        ];
+        let expected = [
+            "accept: */*",
+            "te: trailers",
+            "via: 1.1 gateway",
+            "x-forwarded-for: 192.0.2.1",
+            "x-forwarded-host: a",
+            "x-forwarded-proto: http",
+            "x-real-ip: 192.0.2.1",
+        ];
+        assert_eq!(forwarded(&sent, false), expected);
+    }
+
+    #[test]
+    fn strangers_do_not_say_where_they_come_from_and_proxies_do() {
+        let sent = [
+            ("host", "a"),
+            ("x-forwarded-for", "1.1.1.1"),
+            ("x-forwarded-for", "10.0.0.2"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "site"),
+            ("forwarded", "for=1.1.1.1"),
+            ("x-real-ip", "3.3.3.3"),
+            ("x_forwarded_for", "3.3.3.3"),
+            ("via", "1.0 old"),
+        ];
+        let expected = [
+            "via: 1.0 old",
+            "via: 1.1 gateway",
+            "x-forwarded-for: 192.0.2.1",
+            "x-forwarded-host: a",
+            "x-forwarded-proto: http",
+            "x-real-ip: 192.0.2.1",
+        ];
+        assert_eq!(forwarded(&sent, false), expected);
+        let expected = [
+            "forwarded: for=1.1.1.1",
+            "via: 1.0 old",
+            "via: 1.1 gateway",
+            "x-forwarded-for: 1.1.1.1, 10.0.0.2, 192.0.2.1",
+            "x-forwarded-host: site",
+            "x-forwarded-proto: https",
+            "x-real-ip: 1.1.1.1",
+        ];
+        assert_eq!(forwarded(&sent, true), expected);
+    }
+
+    #[test]
+    fn connection_may_name_as_many_as_there_can_be() {
+        let named = |lines: &[usize]| {
+            let mut headers = HeaderMap::new();
+            for names in lines {
+                headers.append("connection", vec!["x"; *names].join(", ").parse().unwrap());
+            }
+            names_too_many(&headers)
+        };
+        assert!(!named(&[]) && !named(&[1]) && !named(&[100]) && !named(&[50, 50]));
+        assert!(named(&[101]) && named(&[51, 50]) && named(&[1; 101]));
+    }
+}
