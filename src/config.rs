@@ -1,4 +1,4 @@
-//! The configuration as it runs: every value checked, nothing waiting for a default.
+//! The configuration as it runs: every value is checked, and every default is filled in.
 //!
 //! [`load`] and [`parse`] are the only ways to make one, for running, checking and reloading alike.
 
@@ -30,17 +30,17 @@ use crate::overrides::Overrides;
 pub use anew::{Recounted, changed_overrides, dropped, recounted};
 pub use report::{Problem, Problems};
 
-/// Reads a file, and the files that it names. Everything that is wrong with them is found at once.
+/// Reads a file and the files that it names. Reports all their errors at once.
 pub fn load(path: &Path) -> Result<Config, Problems> {
     let bytes = regular_file::read(path).map_err(|error| Problems::unreadable(path, &error))?;
     parse(&bytes, &path.display().to_string(), path.parent().unwrap_or(Path::new("")))
 }
 
-/// Reads the text of a file; problems call it `name`. Files that it names are looked for from `folder` on.
+/// Reads the text of a file. Problems call the file `name`. Relative paths in it start at `folder`.
 pub fn parse(bytes: &[u8], name: &str, folder: &Path) -> Result<Config, Problems> {
     let text = std::str::from_utf8(bytes).map_err(|error| Problems::not_utf8(name, bytes, error.valid_up_to()))?;
     let (table, errors) = DeTable::parse_recoverable(text);
-    // What recovery makes of broken syntax is not what the user wrote, so it is not judged.
+    // After a syntax error, the recovered table is not what the user wrote, so its values are not checked.
     let broken = errors.iter().any(|error| !report::is_duplicate(error));
     let source = read::Source::new(name, text, folder, report::all_syntax(text, &errors));
     let config = (!broken).then(|| check::resolve(file::read(&table, &source), &source));
@@ -57,7 +57,7 @@ pub struct Config {
     pub server: Server,
     /// `[log]`
     pub log: Log,
-    /// `[admin]`: no section, no listener.
+    /// `[admin]`: without the section there is no admin listener.
     pub admin: Option<Admin>,
     /// `[store]`
     pub store: Store,
@@ -67,45 +67,45 @@ pub struct Config {
     pub limits: Vec<Limit>,
     /// `[[routes]]`, in the order of the file; `route` sorts them.
     pub routes: Vec<Route>,
-    /// What does not refuse the file, but is hardly meant as it is written.
+    /// Settings that are valid, but probably not intended.
     pub warnings: Problems,
 }
 
-/// The size of a body that nothing limits.
+/// The maximum body size where there is no limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// `[server]`: where clients come in.
+/// `[server]`: the listeners for clients, their timeouts and sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Server {
-    /// Addresses to listen on, at least one; port 0 lets the system pick.
+    /// Addresses to listen on, at least one; the system chooses a port for port 0.
     pub listen: Vec<SocketAddr>,
     /// Worker threads; 0 is one per core.
     pub workers: usize,
     /// Networks whose X-Forwarded-For is believed.
     pub trusted_proxies: Vec<IpNet>,
-    /// How long a client may take to send a request head.
+    /// The longest time for a client to send a request head.
     pub header_timeout: Duration,
-    /// How long a connection may stay open with nothing under way.
+    /// The longest time that a connection stays open without a request.
     pub idle_timeout: Duration,
-    /// The longest that a client may go without sending more of a request body, or without reading a response.
+    /// The longest time in which a client sends no more of a request body, or reads nothing of a response.
     pub body_timeout: Duration,
-    /// The most connections at once.
+    /// The maximum number of open connections.
     pub max_connections: MaxConnections,
-    /// The most connections at once from one address, trusted proxies excepted; 0 is no limit.
+    /// The maximum number of open connections per address, except for trusted proxies; 0 is no limit.
     pub max_connections_per_ip: usize,
     /// The largest request head in bytes.
     pub max_header_size: usize,
     /// The largest request body in bytes, or [`UNLIMITED`].
     pub max_body_size: u64,
-    /// How long `/readyz` says 503 before listeners close.
+    /// How long `/readyz` answers 503 before the listeners close.
     pub drain_delay: Duration,
-    /// How long a shutdown waits for requests under way.
+    /// How long a shutdown waits for requests in flight.
     pub drain_timeout: Duration,
-    /// Which paths are the same.
+    /// Which spellings of a path are the same path.
     pub paths: PathRules,
 }
 
-/// Which paths are the same, and what is a slash.
+/// Which spellings of a path are the same path, and what counts as a slash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathRules {
     /// `path_matching`
@@ -114,29 +114,29 @@ pub struct PathRules {
     pub escaped_slashes: EscapedSlashes,
 }
 
-/// What makes another path.
+/// Whether a final slash and `;parameters` make a different path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathMatching {
-    /// One final slash does not, and what follows a `;` in a segment does not.
+    /// Neither one final slash nor the text after a `;` in a segment makes a different path.
     #[default]
     Forgiving,
-    /// Both do.
+    /// Both make a different path.
     Exact,
 }
 
-/// What `%2F` and `%5C` in a path are.
+/// How `%2F` and `%5C` in a path are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EscapedSlashes {
-    /// Answered 400.
+    /// The request is answered 400.
     #[default]
     Reject,
-    /// Part of a segment.
+    /// They are part of a segment.
     Keep,
-    /// Slashes, for the upstream too.
+    /// They are slashes, for the upstream too.
     Decode,
 }
 
-/// The most connections at once.
+/// The maximum number of open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaxConnections {
     /// As many as the limit of file handles allows.
@@ -150,7 +150,7 @@ pub enum MaxConnections {
 pub struct Log {
     /// The least severe level that is written.
     pub level: tracing::Level,
-    /// How a line looks.
+    /// The format of a line.
     pub format: LogFormat,
     /// Which requests get a line.
     pub access: AccessLog,
@@ -159,22 +159,22 @@ pub struct Log {
 /// Which requests get a line in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessLog {
-    /// All.
+    /// All requests.
     On,
-    /// All but most of those of a client that floods and is refused.
+    /// All requests, except most of the refusals of a client that sends too many.
     Sampled,
-    /// None.
+    /// No requests.
     Off,
 }
 
-/// How a log line looks.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// Pretty on a terminal, JSON otherwise.
     Auto,
     /// For people.
     Pretty,
-    /// For machines: one JSON object a line.
+    /// For machines: one JSON object per line.
     Json,
 }
 
@@ -190,9 +190,9 @@ pub struct Admin {
 pub enum Store {
     /// In this process.
     Memory {
-        /// The most keys held at once, at least 1.
+        /// The maximum number of keys, at least 1.
         max_keys: usize,
-        /// The most bytes that they take.
+        /// The maximum size of all counters in bytes.
         max_memory: usize,
     },
     /// In Memcached, shared with other gateways.
@@ -206,7 +206,7 @@ pub struct Memcached {
     pub servers: Vec<String>,
     /// The first part of every key: 1 to 64 printable characters without spaces.
     pub prefix: String,
-    /// The longest a request waits for Memcached.
+    /// The longest time that a request waits for Memcached.
     pub timeout: Duration,
     /// What happens to requests while Memcached is away.
     pub on_error: OnError,
@@ -217,9 +217,9 @@ pub struct Memcached {
 /// What happens to requests while the store is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
-    /// They are counted in this process, from the last known counts on.
+    /// They are counted in this process, starting from the last known counts.
     Local,
-    /// They go through, counted by nothing.
+    /// They pass and are not counted.
     Allow,
     /// They are answered 503.
     Reject,
@@ -228,63 +228,63 @@ pub enum OnError {
 /// `[upstreams.NAME]`: servers that answer requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Upstream {
-    /// The name routes use.
+    /// The name that routes use.
     pub name: String,
     /// At least one.
     pub servers: Vec<UpstreamServer>,
-    /// The longest a connection attempt may take.
+    /// The longest time for a connection attempt.
     pub connect_timeout: Duration,
-    /// The longest until the head of the response arrives.
+    /// The longest time until the head of the response arrives.
     pub timeout: Duration,
-    /// The longest between two pieces of a response's body; `None` is for ever.
+    /// The longest time between two pieces of a response body; `None` is no limit.
     pub read_timeout: Option<Duration>,
     /// How long an unused connection is kept.
     pub max_idle: Duration,
-    /// How long a connection is used at all.
+    /// The maximum age of a connection.
     pub max_age: Duration,
 }
 
 /// One server of an upstream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpstreamServer {
-    /// Where it is.
+    /// Its address.
     pub address: Address,
-    /// Its share of requests beside the other servers', 1 to 100.
+    /// Its share of requests, relative to the other servers, 1 to 100.
     pub weight: u32,
 }
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// `http://host:port`
     Http {
-        /// A name or an address; IPv6 without brackets.
+        /// A name or an address; IPv6 has no brackets.
         host: String,
-        /// 80 where the URL names none.
+        /// 80 if the URL has no port.
         port: u16,
-        /// The Host header to send: as in the URL.
+        /// The Host header to send, as written in the URL.
         authority: String,
     },
-    /// `builtin:echo`, the upstream that ships with the binary.
+    /// `builtin:echo`, the upstream that is part of the binary.
     Echo,
 }
 
 /// `[limits.NAME]`: what is counted, and how much is allowed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit {
-    /// The name routes use; printable ASCII, it goes into headers and keys.
+    /// The name that routes use; printable ASCII, because it is part of headers and of keys in the store.
     pub name: String,
     /// What is counted.
     pub key: Key,
-    /// All of them must hold; empty only beside `max_in_flight`. Their strategies are already in them.
+    /// A request must fit all of them. Empty only if there is `max_in_flight`. Each rate includes its strategy.
     pub rates: Vec<Rate>,
-    /// How many requests of a key may be under way at the same moment in this process, 1 to 2^32.
+    /// How many requests of a key may be in flight at the same time in this process, 1 to 2^32.
     pub max_in_flight: Option<u64>,
     /// What a request costs, and when that is known.
     pub cost: Cost,
-    /// The only keys that count as present, where what the first part of `key` reads is chosen by clients.
+    /// If set, any other value of the first part of `key` counts as missing, where clients choose that value.
     pub known_keys: Option<Arc<KnownKeys>>,
-    /// Keys that get something else than `rates`.
+    /// Keys that do not get `rates`.
     pub overrides: Arc<Overrides>,
     /// Rates by an attribute of the request, for keys without an override.
     pub tiers: Option<Tiers>,
@@ -298,7 +298,7 @@ pub struct Limit {
     pub status: StatusCode,
     /// The body of a rejection (empty is a problem document) or of a silent answer.
     pub body: String,
-    /// What kind of text `body` is.
+    /// The media type of `body`.
     pub content_type: HeaderValue,
 }
 
@@ -307,25 +307,25 @@ pub struct Limit {
 pub enum Cost {
     /// This much, 1 to 2^32.
     Fixed(u64),
-    /// What this header of the request says; 1 if it says nothing that is a cost.
+    /// The number in this request header; 1 if there is no valid cost in it.
     RequestHeader(HeaderName),
-    /// What a header of the response says.
+    /// The number in a response header.
     ResponseHeader {
-        /// Which one.
+        /// Its name.
         name: HeaderName,
-        /// What is charged until the response is there, and stays charged if it says nothing that is a cost: 1 to 2^32.
+        /// The cost that is charged until the response arrives; it stays charged if the response has no valid cost. 1 to 2^32.
         reserve: u64,
     },
-    /// This much, charged until the response is there, and then only if it has one of these statuses.
+    /// This much is charged until the response arrives; it stays charged if the response has one of these statuses.
     OnStatus(u64, Vec<RangeInclusive<u16>>),
 }
 
 /// Rates by an attribute of the request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiers {
-    /// Where the name of the tier comes from.
+    /// The source of the tier's name.
     pub source: Source,
-    /// At least one, each with at least one rate; a request of no known tier gets the limit's own rates.
+    /// At least one tier, each with at least one rate; a request without a known tier gets the limit's own rates.
     pub rates: Vec<(String, Vec<Rate>)>,
 }
 
@@ -334,34 +334,34 @@ pub struct Tiers {
 pub enum OnLimit {
     /// It is refused.
     Reject,
-    /// It passes; a header and a metric say that it would have been refused.
+    /// It passes; a header and a metric show that the limit would have refused it.
     Shadow,
-    /// It is answered as if all were well, and goes nowhere.
+    /// The gateway answers it with no hint of the limit, and does not forward it.
     Silent,
     /// It is held until it fits.
     Delay {
-        /// The longest it is held.
+        /// The longest time that it is held.
         max_delay: Duration,
-        /// How many of a key are held at the same time in this process, at least 1.
+        /// The maximum number of held requests per key in this process, at least 1.
         max_delayed: usize,
     },
 }
 
 impl OnLimit {
-    /// Whether clients are told of the limit. One that only reports or is silent is nobody's business.
+    /// Whether headers tell clients about the limit. They do not if the limit only reports or is silent.
     pub fn is_told(self) -> bool {
         matches!(self, Self::Reject | Self::Delay { .. })
     }
 }
 
-/// What is counted: every part together is the key.
+/// What is counted: all parts together are the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// At least one part; of each part the first source that is present counts.
+    /// At least one part; in each part, the first source that is present is used.
     pub parts: Vec<Vec<Source>>,
 }
 
-/// Where a part of a key comes from.
+/// The source of a part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// `client-ip`, `client-ip:56`: the client's address, IPv6 cut to this prefix length (1 to 128).
@@ -387,12 +387,12 @@ pub enum Source {
     Method,
     /// `route`
     Route,
-    /// `global`: one counter for everybody.
+    /// `global`: one counter for all requests.
     Global,
 }
 
 impl Source {
-    /// Whether clients write what is read from it, so that they can make up as many values as they like.
+    /// Whether clients choose the value, and so can invent as many values as they like.
     pub fn is_chosen_by_clients(&self) -> bool {
         !matches!(self, Self::ClientIp { .. } | Self::Route | Self::Global)
     }
@@ -405,7 +405,7 @@ pub enum Missing {
     Shared,
     /// The limit does not apply.
     Skip,
-    /// Answered 400.
+    /// The request is answered 400.
     Reject,
 }
 
@@ -422,20 +422,20 @@ pub enum HeaderStyle {
     None,
 }
 
-/// `[[routes]]`: which requests, and what to do with them.
+/// `[[routes]]`: which requests it matches, and what happens to them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
-    /// The host it is for.
+    /// The hosts that it matches.
     pub host: Host,
-    /// The paths it is for.
+    /// The paths that it matches.
     pub path: PathPattern,
-    /// Whether the case of ASCII letters in the path makes no difference.
+    /// Whether the case of ASCII letters in the path is ignored.
     pub ignore_case: bool,
-    /// The methods it is for; empty is all.
+    /// The methods that it matches; empty is all.
     pub methods: Vec<Method>,
     /// Headers that must be present.
     pub headers: Vec<(HeaderName, HeaderMatch)>,
-    /// What answers.
+    /// Where the response comes from.
     pub action: Action,
     /// Indices into [`Config::limits`], without repetition.
     pub limits: Vec<usize>,
@@ -443,16 +443,16 @@ pub struct Route {
     pub max_body_size: u64,
 }
 
-/// What a route wants of a header.
+/// The condition of a route on a header.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HeaderMatch {
     /// `"*"`: any value, also an empty one.
     Present,
-    /// This value in one of its lines.
+    /// One of the header's lines has this value.
     Exact(String),
 }
 
-/// Which hosts a route is for. Names are lower case, without a port.
+/// Which hosts a route matches. Names are lower case, without a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
     /// Every host.
@@ -463,37 +463,37 @@ pub enum Host {
     Exact(String),
 }
 
-/// What answers a request.
+/// Where the response to a request comes from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// An upstream does.
+    /// From an upstream.
     Forward {
         /// Index into [`Config::upstreams`].
         upstream: usize,
-        /// How many leading segments of the path are left out, from `strip_prefix`.
+        /// How many leading segments of the path are removed, from `strip_prefix`.
         strip: usize,
-        /// Whether the upstream sees the client's Host header.
+        /// Whether the upstream gets the client's Host header.
         preserve_host: bool,
     },
-    /// The gateway itself does.
+    /// From the gateway itself.
     Respond {
         /// The status, 200 to 599.
         status: StatusCode,
         /// The body.
         body: String,
-        /// What kind of text the body is.
+        /// The media type of the body.
         content_type: HeaderValue,
     },
 }
 
-/// Which paths a route is for: segments, then perhaps a final `*`.
+/// Which paths a route matches: segments, then optionally a final `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPattern {
     /// As written.
     pub text: String,
-    /// Between the slashes; `/` is one empty literal, `/a/` ends in one.
+    /// The parts between the slashes. `/` is one empty literal, and `/a/` ends with one.
     pub segments: Vec<Segment>,
-    /// Whether a final `*` takes the rest, which may be empty.
+    /// Whether a final `*` matches the rest, which may be empty.
     pub rest: bool,
 }
 

@@ -1,11 +1,12 @@
-//! The keys that a limit knows. Any other was invented, or is nobody's any more.
+//! The keys that a limit knows. Any other key was invented by a client, or is no longer in use.
 //!
-//! There may be a million of them. Keys are secrets, so only half of the SHA-256 digest of each is kept, sorted: 16 bytes
-//! for each, and 128 bits nobody can find a second key for. SHA-256, so that any tool can make digests for a file.
+//! There may be a million of them. Keys are secrets, so only the first half of the SHA-256 digest of each is stored. That
+//! takes 16 bytes per key, and with 128 bits it is infeasible to find another key with the same half. The hash is SHA-256,
+//! so that common tools can make digests for a file.
 
 use sha2::{Digest as _, Sha256};
 
-/// The longest key that can be known, in bytes. What is longer need not be hashed to be unknown.
+/// The longest key that can be known, in bytes. A longer one is unknown without hashing it.
 pub const LONGEST: usize = 4096;
 
 /// The first half of a SHA-256 digest.
@@ -29,7 +30,7 @@ impl Digest {
     /// Reads the 64 hexadecimal digits of a whole digest.
     ///
     /// # Errors
-    /// The place of the first character, from 0, that is no such digit or one too many; or of the end, if it comes too early.
+    /// The place, from 0, of the first character that is not such a digit or is too many; if there are too few, the length.
     pub fn parse(digits: &str) -> Result<Self, usize> {
         let wrong = digits.chars().take(64).position(|digit| !digit.is_ascii_hexdigit());
         let length = digits.chars().count();
@@ -48,7 +49,7 @@ impl KnownKeys {
         Self { digests: digests.into() }
     }
 
-    /// Whether it is one of them. Takes as long as hashing it, and 20 comparisons with a million keys.
+    /// Whether the key is known. This costs one hash, and about 20 comparisons with a million keys.
     pub fn contains(&self, key: &[u8]) -> bool {
         key.len() <= LONGEST && self.digests.binary_search(&Digest::of(key)).is_ok()
     }
@@ -72,7 +73,7 @@ mod tests {
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     #[test]
-    fn a_digest_stands_for_its_key() {
+    fn a_digest_represents_its_key() {
         assert_eq!(Digest::parse(ABC), Ok(Digest::of(b"abc")));
         assert_eq!(Digest::parse(&ABC.to_uppercase()), Ok(Digest::of(b"abc")));
         assert_ne!(Digest::of(b"abc"), Digest::of(b"abd"));
@@ -104,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_million_keys_take_16_megabytes() {
-        // A tenth without optimisation.
+        // Without optimisation the test is slow, so it uses a tenth of the keys.
         let count: usize = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
         let known = KnownKeys::new((0..count).map(|number| Digest::of(number.to_string().as_bytes())).collect());
         assert_eq!((known.len(), size_of_val(&*known.digests)), (count, 16 * count));

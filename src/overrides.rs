@@ -1,7 +1,7 @@
 //! Exceptions to a limit: keys that get other rates, pass uncounted, or are blocked.
 //!
-//! There may be a million of them. Keys are secrets, so only their fingerprints are kept, sorted, next to the place
-//! and the allowance of each; equal allowances are kept once.
+//! There may be a million of them. Keys are secrets, so only their fingerprints are stored. The fingerprints are sorted,
+//! and beside each are its place in the list and its allowance. Equal allowances are stored once.
 
 mod changes;
 mod networks;
@@ -27,24 +27,24 @@ use wildcard::Wildcards;
 pub enum Allowance {
     /// These rates, of which there is at least one.
     Rates(Arc<[Rate]>),
-    /// Everything, uncounted.
+    /// Its requests pass and are not counted.
     Exempt,
-    /// Nothing: its requests are answered 403.
+    /// Its requests are answered 403.
     Block,
 }
 
-/// Which keys an override is for.
+/// Which keys an override matches.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
     /// This key.
     Exact(String),
-    /// Keys like this, where `*` is any text.
+    /// Keys of this form, where `*` is any text.
     Wildcard(String),
     /// Client addresses in this network.
     Network(IpNet),
 }
 
-/// Where an override stands among the others, and what it grants: an index of the allowances.
+/// The place of an override in the list, and its allowance as an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Grant {
     place: u32,
@@ -56,17 +56,17 @@ struct Grant {
 pub struct Overrides {
     /// Sorted.
     exact: Box<[Fingerprint]>,
-    /// Of the keys in `exact`.
+    /// One for each key in `exact`, in the same order.
     grants: Box<[Grant]>,
-    /// `None` where there are none.
+    /// `None` if there are none.
     wildcards: Option<Wildcards>,
     networks: Networks,
     allowances: Vec<Allowance>,
 }
 
 impl Overrides {
-    /// The index of the allowance for a key with this text or this client address: that of the first override that
-    /// fits, whatever its kind.
+    /// The index of the allowance for a key with this text or this client address. The first override in the list that
+    /// matches is used, whatever its kind.
     pub fn find(&self, text: Option<&[u8]>, address: Option<IpAddr>) -> Option<usize> {
         let by_text = text.and_then(|text| {
             let exact = self.exact(text);
@@ -90,7 +90,7 @@ impl Overrides {
         &self.allowances
     }
 
-    /// What each allowance is for, in their order: how many keys, of which only fingerprints are known, and the texts of all
+    /// For each allowance, in order: the number of keys, because only their fingerprints are known, and the texts of all
     /// patterns and networks.
     pub fn granted(&self) -> Vec<(&Allowance, usize, Vec<String>)> {
         let mut granted: Vec<_> = self.allowances.iter().map(|allowance| (allowance, 0, Vec::new())).collect();
@@ -119,20 +119,20 @@ impl Overrides {
     }
 }
 
-/// Overrides being put together, in their order.
+/// Builds overrides from a list, in its order.
 #[derive(Debug, Default)]
 pub struct Builder {
     exact: HashMap<Fingerprint, Grant, foldhash::fast::RandomState>,
     wildcards: HashMap<String, Grant>,
     networks: HashMap<IpNet, Grant, foldhash::fast::RandomState>,
     allowances: Vec<Allowance>,
-    /// Where an allowance is, by its text: within one limit equal texts mean equal rates.
+    /// The index of each allowance by its text: within one limit, equal texts mean equal rates.
     known: HashMap<String, u32>,
     next: u32,
 }
 
 impl Builder {
-    /// Adds one. If there is one for the same key or network already, that one holds: its place, from 0, comes back.
+    /// Adds one. If the same key or network already has one, that one is used, and its place is returned, from 0.
     pub fn add(&mut self, pattern: Pattern, allowance: Allowance) -> Option<usize> {
         let grant = Grant { place: self.next, allowance: self.allowance(allowance) };
         self.next = self.next.saturating_add(1);
@@ -144,12 +144,12 @@ impl Builder {
         (earlier != grant).then(|| usize::try_from(earlier.place).unwrap_or(usize::MAX))
     }
 
-    /// How many were added so far, and where the next one stands.
+    /// How many were added so far, which is also the place of the next one.
     pub fn len(&self) -> usize {
         usize::try_from(self.next).unwrap_or(usize::MAX)
     }
 
-    /// How many of them have a `*`: each request compares its key with all of these.
+    /// How many of them have a `*`: the key of each request is compared with all of these.
     pub fn wildcards(&self) -> usize {
         self.wildcards.len()
     }
@@ -172,7 +172,7 @@ impl Builder {
         })
     }
 
-    /// All of them.
+    /// Makes the overrides ready to be searched.
     ///
     /// # Errors
     /// When the patterns with `*` are too large together.
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_fits_holds_whatever_its_kind() {
+    fn the_first_that_matches_is_used_whatever_its_kind() {
         let mut builder = Builder::default();
         let exact = |text: &str| Pattern::Exact(text.to_owned());
         let wildcard = |text: &str| Pattern::Wildcard(text.to_owned());
@@ -222,7 +222,7 @@ mod tests {
         let overrides = builder.finish().unwrap();
         let found = |text: &str| overrides.find(Some(text.as_bytes()), None).map(|at| &overrides.allowances()[at]);
         assert_eq!(found("a1"), Some(&rates("1/s")));
-        assert_eq!(found("a2"), Some(&rates("2/s")), "the wildcard stands before it");
+        assert_eq!(found("a2"), Some(&rates("2/s")), "the wildcard is before it in the list");
         assert_eq!(found("b"), None);
         assert_eq!(found("10.0.0.1"), None, "a text is no address");
         let from = |ip: &str| overrides.find(None, Some(ip.parse().unwrap())).map(|at| &overrides.allowances()[at]);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_what_each_allowance_is_for() {
+    fn lists_the_keys_of_each_allowance() {
         let mut builder = Builder::default();
         for (pattern, allowance) in [
             (Pattern::Exact("a".to_owned()), rates("1/s")),
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_million_keys_take_little_room() {
-        // A tenth without optimisation, which takes ten times as long.
+        // Without optimisation the test takes ten times as long, so it uses a tenth of the keys.
         let keys = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
         let mut builder = Builder::default();
         for key in 0..keys {
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!((overrides.len(), overrides.allowances().len()), (keys, 2));
         let bytes = size_of_val(&*overrides.exact) + size_of_val(&*overrides.grants);
         println!("{keys} keys take {bytes} bytes");
-        assert_eq!(bytes / keys, 24, "bytes a key");
+        assert_eq!(bytes / keys, 24, "bytes per key");
         for key in [0, 1, 49_999, keys - 1] {
             let found = overrides.find(Some(format!("client-{key}").as_bytes()), None).unwrap();
             assert_eq!(overrides.allowances()[found], rates(if key % 2 == 0 { "10/s" } else { "20/s" }));
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(overrides.find(Some(format!("client-{keys}").as_bytes()), None), None);
     }
 
-    /// Whether the pattern is for the key, read off its definition.
+    /// Whether the pattern matches the key, by definition.
     fn fits(pattern: &Pattern, text: &str, address: IpAddr) -> bool {
         match pattern {
             Pattern::Exact(exact) => exact == text,
@@ -305,7 +305,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn finds_what_walking_the_list_finds(
+        fn finds_the_same_as_a_linear_search(
             list in prop::collection::vec(patterns(), 0..12),
             text in "[ab]{0,8}",
             last in 0..4u8,

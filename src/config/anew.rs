@@ -1,10 +1,10 @@
-//! What a new configuration means for what the one before has counted, and for whom it counts otherwise.
+//! Which counters survive a change of the configuration, and whose overrides change.
 
 use super::{Config, Limit, Store};
 use crate::limit::{self, Rate};
 use crate::overrides::Changes;
 
-/// A limit, or a tier of one, that is in both configurations and counts in another way than before.
+/// A limit or tier that is in both configurations, but counts in a different way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recounted<'a> {
     /// The name of the limit.
@@ -13,14 +13,14 @@ pub struct Recounted<'a> {
     pub tier: Option<&'a str>,
     /// What has changed, in words.
     pub changed: &'static str,
-    /// The rates that go on from what was counted.
+    /// The rates that keep their counts.
     pub carried: Vec<String>,
-    /// The rates that begin with nothing.
+    /// The rates whose counts start at 0.
     pub anew: Vec<String>,
 }
 
-/// The limits of `new` that `old` counts in another way. Counters are found by the name and key of their limit, and how they
-/// look depends on all but the quotas of its rates. A rate goes on from the one of the same period.
+/// The limits of `new` that `old` counts in a different way. Counters are found by the name and key of their limit. Their
+/// format depends on everything in its rates except the quotas. A rate takes its counts over from the one of the same period.
 pub fn recounted<'a>(old: &Config, new: &'a Config) -> Vec<Recounted<'a>> {
     let is_shared = matches!(new.store, Store::Memcached(_));
     let mut all = Vec::new();
@@ -61,13 +61,13 @@ pub fn changed_overrides(old: &Config, new: &Config) -> Vec<(String, Changes)> {
     new.limits.iter().filter_map(changed).collect()
 }
 
-/// The limits of `old` that `new` does not have: what they have counted is dropped.
+/// The limits of `old` that `new` does not have. Their counters are dropped.
 pub fn dropped<'a>(old: &'a Config, new: &Config) -> impl Iterator<Item = &'a Limit> {
     old.limits.iter().filter(|old| new.limits.iter().all(|new| new.name != old.name))
 }
 
-/// Whether a rate goes on from `old`, which has the same period. In Memcached, which all gateways share, only sums do that
-/// are found under the same names.
+/// Whether a rate keeps the counts of `old`, which has the same period. In Memcached this holds only for sums, and only if
+/// their keys have the same names, because gateways with both configurations may share them.
 fn is_carried(rate: &Rate, old: &Rate, is_shared: bool) -> bool {
     !is_shared || rate.is_counted() && rate.is_kept_like(old)
 }

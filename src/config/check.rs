@@ -1,4 +1,4 @@
-//! What holds between sections: names that routes use, captures that keys use, listeners, routes in each other's way.
+//! Checks across sections: names that routes use, captures that keys use, addresses of listeners, duplicate routes.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use super::{Action, Config, Host, Limit, PathPattern, Route, Segment, Source as 
 const SMALLEST: &str = "the smallest file is\n\n[upstreams.api]\nservers = [\"http://127.0.0.1:9000\"]\n\n\
                         [[routes]]\npath = \"/*\"\nupstream = \"api\"";
 
-/// Looks up every name and reports what does not fit together. The result is whole only if nothing was reported.
+/// Looks up every name and reports contradictions. The result is complete only if nothing was reported.
 pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
     listeners(&draft.listeners, source);
     if draft.routes.is_empty() && source.is_clean() {
@@ -38,11 +38,11 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
     }
 }
 
-/// Limits and upstreams that no route names do nothing.
+/// Warns of limits and upstreams that no route names: they have no effect.
 fn unused(draft: &Draft<'_>, source: &Source<'_>) {
     for (name, _) in &draft.limits {
         if !draft.routes.iter().any(|route| route.limits.iter().any(|used| used.text == name.text)) {
-            let help = format!("write limits = [\"{}\"] into the routes that it is for, or remove it", name.text);
+            let help = format!("add limits = [\"{}\"] to the routes that need it, or remove it", name.text);
             source.warn(
                 name.span.clone(),
                 format!("no route uses the limit `{}`, so it limits nothing", name.text),
@@ -56,13 +56,13 @@ fn unused(draft: &Draft<'_>, source: &Source<'_>) {
             Some(Answer::Respond { .. }) | None => false,
         };
         if !draft.routes.iter().any(is_used) {
-            let help = format!("write upstream = \"{}\" into a route, or remove it", name.text);
+            let help = format!("add upstream = \"{}\" to a route, or remove it", name.text);
             source.warn(name.span.clone(), format!("no route uses the upstream `{}`", name.text), help);
         }
     }
 }
 
-/// Tiers that no request is of, where the routes say which values there can be.
+/// Warns of tiers that no request can have, where the routes restrict the possible values.
 fn unknown_tiers(draft: &Draft<'_>, routes: &[Route], source: &Source<'_>) {
     for (index, (name, limit)) in draft.limits.iter().enumerate() {
         let Some(Tiers { source: attribute, rates }) = limit.as_ref().and_then(|limit| limit.tiers.as_ref()) else {
@@ -73,14 +73,14 @@ fn unknown_tiers(draft: &Draft<'_>, routes: &[Route], source: &Source<'_>) {
             if routes.is_empty() || routes.iter().any(|route| can_be(attribute, tier, route)) {
                 continue;
             }
-            let message = format!("no request is of the tier `{tier}` of `{}`", name.text);
-            let help = format!("tiers are told by `{attribute}`, and no route of the limit takes this one");
+            let message = format!("no request can have the tier `{tier}` of `{}`", name.text);
+            let help = format!("the tier comes from `{attribute}`, and no route of the limit accepts this value");
             source.warn(name.span.clone(), message, help);
         }
     }
 }
 
-/// Whether a request that takes the route can have this value.
+/// Whether a request that matches the route can have this value.
 fn can_be(attribute: &KeySource, value: &str, route: &Route) -> bool {
     match attribute {
         KeySource::Method => {
@@ -129,7 +129,7 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
     })
 }
 
-/// The index of what a route names.
+/// The index of the limit or upstream that a route names.
 fn find<T>(name: &Name<'_>, defined: &[(Name<'_>, T)], what: &str, source: &Source<'_>) -> Option<usize> {
     let index = defined.iter().position(|(candidate, _)| candidate.text == name.text);
     if index.is_none() {
@@ -144,7 +144,7 @@ fn find<T>(name: &Name<'_>, defined: &[(Name<'_>, T)], what: &str, source: &Sour
     index
 }
 
-/// Every capture in the key of a limit must be in the path of a route that uses the limit.
+/// Checks that every capture in the key or tier of a limit is in the path of the route that uses the limit.
 fn captures(limit: &Limit, path: &PathPattern, name: &Name<'_>, source: &Source<'_>) {
     let captured = path.segments.iter().filter_map(|segment| match segment {
         Segment::Capture(name) => Some(name.as_str()),
@@ -161,12 +161,12 @@ fn captures(limit: &Limit, path: &PathPattern, name: &Name<'_>, source: &Source<
             Some(near) => format!("did you mean `path:{near}` in the limit, or {{{wanted}}} in the path?"),
             None => format!("write {{{wanted}}} for a segment of the path, or use another limit"),
         };
-        let message = format!("`{}` asks for `path:{wanted}`, but `{}` captures no `{wanted}`", limit.name, path.text);
+        let message = format!("`{}` needs `path:{wanted}`, but `{}` captures no `{wanted}`", limit.name, path.text);
         source.report(name.span.clone(), message, help);
     }
 }
 
-/// Two listeners cannot share an address, or one of them the wildcard with the same port.
+/// Checks that no two listeners share a port on the same address, or on an address and the wildcard address.
 fn listeners(listeners: &[(SocketAddr, Range<usize>)], source: &Source<'_>) {
     for (index, (address, span)) in listeners.iter().enumerate() {
         let clash = |earlier: &&(SocketAddr, Range<usize>)| {
@@ -177,24 +177,24 @@ fn listeners(listeners: &[(SocketAddr, Range<usize>)], source: &Source<'_>) {
         };
         if let Some((earlier, at)) = listeners[..index].iter().find(clash) {
             let (line, _) = place(source.text, at.start);
-            let message = format!("{address} is taken by {earlier} on line {line}");
+            let message = format!("{address} is already in use by {earlier} on line {line}");
             source.report(span.clone(), message, "give one of the listeners another port");
         }
     }
 }
 
-/// Of routes that are for the same requests only the first one can ever match.
+/// Reports routes that match the same requests as an earlier route: only the first one can ever match.
 fn indistinct(routes: &[RouteDraft<'_>], source: &Source<'_>) {
     let mut seen: HashMap<String, usize> = HashMap::new();
     for route in routes {
         let Some(requests) = requests(route) else { continue };
         if let Some(first) = seen.get(&requests) {
             let (line, _) = place(source.text, *first);
-            let message = format!("this route can never match: the one on line {line} is for the same requests");
+            let message = format!("this route can never match: the one on line {line} matches the same requests");
             source.report(
                 route.span.clone(),
                 message,
-                "remove one, or tell them apart by host, path, methods or headers",
+                "remove one, or give them a different host, path, methods or headers",
             );
         } else {
             seen.insert(requests, route.span.start);
@@ -202,7 +202,7 @@ fn indistinct(routes: &[RouteDraft<'_>], source: &Source<'_>) {
     }
 }
 
-/// Which requests a route is for, so that two routes for the same ones have the same text.
+/// A text that is the same for two routes if they match the same requests.
 fn requests(route: &RouteDraft<'_>) -> Option<String> {
     let host = match route.host.as_ref()? {
         Host::Any => "*".to_owned(),

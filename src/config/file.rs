@@ -1,4 +1,4 @@
-//! The sections of the file and their defaults, each of which stands once, here and in the modules below.
+//! The sections of the file and their defaults. Each default is written once, here or in a module below.
 
 mod content;
 mod store;
@@ -23,7 +23,7 @@ use super::{
 
 pub(super) use routes::{Answer, Draft as RouteDraft};
 
-/// The file as read: values are checked, names of limits and upstreams are not looked up yet.
+/// The file as read: values are checked, but names of limits and upstreams are not yet looked up.
 pub(super) struct Draft<'a> {
     pub(super) server: Server,
     pub(super) log: Log,
@@ -34,7 +34,7 @@ pub(super) struct Draft<'a> {
     /// `None` where the section itself is wrong.
     pub(super) limits: Vec<(Name<'a>, Option<Limit>)>,
     pub(super) routes: Vec<RouteDraft<'a>>,
-    /// Every address that is listened on, and where it is written.
+    /// All addresses of listeners, and where they are written.
     pub(super) listeners: Vec<(SocketAddr, Range<usize>)>,
 }
 
@@ -101,7 +101,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
     let size = values::bytes(&section, "max_header_size", (8 << 10)..=(1 << 20), "8KiB to 1MiB");
     set(&mut server.max_header_size, size);
     set(&mut server.max_body_size, values::body_size(&section));
-    // Not to wait at all is a way to drain.
+    // Zero is allowed: then a drain does not wait.
     set(&mut server.drain_delay, values::wait(&section, "drain_delay", Duration::ZERO..=*values::WAIT.end()));
     set(&mut server.drain_timeout, values::wait(&section, "drain_timeout", Duration::ZERO..=*values::WAIT.end()));
     server.paths = path_rules(&section);
@@ -109,7 +109,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
     server
 }
 
-/// More than any machine has.
+/// More than any machine can have.
 const MOST_CONNECTIONS: u64 = 100_000_000;
 
 fn max_connections(field: &Field<'_>) -> Option<MaxConnections> {
@@ -117,7 +117,7 @@ fn max_connections(field: &Field<'_>) -> Option<MaxConnections> {
         return field.parse(|text| match text {
             "auto" => Ok(MaxConnections::Auto),
             _ => Err(Wrong::new(
-                format!("{} is no number of connections", quoted(text)),
+                format!("{} is not a number of connections", quoted(text)),
                 format!("allowed: \"auto\", or 1 to {MOST_CONNECTIONS} without quotes"),
             )),
         });
@@ -180,7 +180,7 @@ fn access(field: &Field<'_>) -> Option<AccessLog> {
 }
 
 fn admin(section: Section<'_>, listeners: &mut Vec<(SocketAddr, Range<usize>)>) -> Option<Admin> {
-    let field = section.required("listen", "write where it listens: listen = \"127.0.0.1:9901\"");
+    let field = section.required("listen", "add its address: listen = \"127.0.0.1:9901\"");
     let bound = field.and_then(|field| Some((field.parse(values::socket)?, field.span)));
     section.close(&[]);
     let (listen, span) = bound?;

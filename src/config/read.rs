@@ -1,6 +1,6 @@
-//! A reader over a parsed file that goes on after a problem, so that one run finds them all.
+//! A reader of a parsed file that continues after a problem, so that one run finds all of them.
 //!
-//! Every method reports what is wrong itself and then returns nothing; callers take a default and carry on.
+//! Every method reports problems itself and then returns `None`; the caller uses a default and continues.
 
 mod source;
 
@@ -14,7 +14,7 @@ use super::report::{did_you_mean, either, nearest, quoted};
 
 pub(super) use source::Source;
 
-/// Why a text is not the value that it should be.
+/// Why a text is not a valid value.
 #[derive(Debug, PartialEq)]
 pub(super) struct Wrong {
     /// What was found.
@@ -30,7 +30,7 @@ impl Wrong {
         Self { message: message.into(), help: help.into(), part: None }
     }
 
-    /// Something of the contract that this version does not do.
+    /// A feature that is planned, but not in this version.
     pub(super) fn later(what: &str, help: impl Into<String>) -> Self {
         Self::new(format!("`{what}` is not supported yet"), help)
     }
@@ -41,14 +41,14 @@ impl Wrong {
     }
 }
 
-/// A name in the file, and where it stands.
+/// A name in the file, and its place.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Name<'a> {
     pub(super) text: &'a str,
     pub(super) span: Range<usize>,
 }
 
-/// A table whose keys are known. [`Section::close`] reports those that nobody asked for.
+/// A table with a known set of keys. [`Section::close`] reports all others.
 pub(super) struct Section<'a> {
     /// Where it is defined.
     pub(super) span: Range<usize>,
@@ -72,7 +72,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The value of a key that may be left out.
+    /// The value of an optional key.
     pub(super) fn field(&self, key: &'static str) -> Option<Field<'a>> {
         let mut known = self.known.borrow_mut();
         if !known.contains(&key) {
@@ -82,7 +82,7 @@ impl<'a> Section<'a> {
         Some(Field { what: format!("`{key}`"), span: value.span(), value: value.get_ref(), source: self.source })
     }
 
-    /// The value of a key that must be there; `help` says how it looks.
+    /// The value of a required key; `help` is an example.
     pub(super) fn required(&self, key: &'static str, help: &str) -> Option<Field<'a>> {
         let field = self.field(key);
         if field.is_none() {
@@ -91,17 +91,17 @@ impl<'a> Section<'a> {
         field
     }
 
-    /// Where a key stands that is there.
+    /// The place of a key that is present.
     pub(super) fn key_span(&self, key: &str) -> Range<usize> {
         self.table.get_key_value(key).map_or(self.span.clone(), |(key, _)| key.span())
     }
 
-    /// Reports those of `keys` that are there: they belong elsewhere.
+    /// Reports those of `keys` that are present, because they belong elsewhere.
     pub(super) fn misplaced(&self, keys: &[&'static str], owner: &str, help: &str) {
         self.refuse(keys, &format!("belongs to {owner}"), help);
     }
 
-    /// Reports those of `keys` that are there; `why` goes on after the key.
+    /// Reports those of `keys` that are present; `why` follows the key in the message.
     pub(super) fn refuse(&self, keys: &[&'static str], why: &str, help: &str) {
         for key in keys.iter().filter(|key| self.table.contains_key(**key)) {
             self.source.report(self.key_span(key), format!("`{key}` {why}"), help);
@@ -109,19 +109,19 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Warns of those of `keys` that are there; `why` goes on after the key.
+    /// Warns of those of `keys` that are present; `why` follows the key in the message.
     pub(super) fn warn(&self, keys: &[&'static str], why: &str, help: &str) {
         for key in keys.iter().filter(|key| self.table.contains_key(**key)) {
             self.source.warn(self.key_span(key), format!("`{key}` {why}"), help);
         }
     }
 
-    /// The value of a key that is one of several words.
+    /// The value of a key that must be one of several words.
     pub(super) fn choice<T: Copy>(&self, key: &'static str, words: &[(&str, T)], later: &[&str]) -> Option<T> {
         self.field(key)?.choice(words, later)
     }
 
-    /// All keys with their values, in the order of the file, where the keys are names of the user's choice.
+    /// All keys with their values, in the order of the file. For tables whose keys are names that the user chooses.
     pub(super) fn entries(&self) -> Vec<(Name<'a>, Field<'a>)> {
         let mut entries: Vec<_> = self.table.iter().map(|(key, value)| self.entry(key, value)).collect();
         entries.sort_by_key(|(name, _)| name.span.start);
@@ -138,7 +138,7 @@ impl<'a> Section<'a> {
         (Name { text: key.get_ref(), span: key.span() }, field)
     }
 
-    /// Reports every key that was not asked for; those in `later` are part of the contract, but not of this version.
+    /// Reports every key that was not read; those in `later` are planned, but not in this version.
     pub(super) fn close(self, later: &[&str]) {
         let known = self.known.borrow();
         for (name, _) in self.entries() {
@@ -157,7 +157,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// A value, and what messages call it.
+/// A value, and its name in messages.
 #[derive(Clone)]
 pub(super) struct Field<'a> {
     pub(super) span: Range<usize>,
@@ -172,7 +172,7 @@ impl<'a> Field<'a> {
         self.source.report(self.span.clone(), message, help);
     }
 
-    /// Reports that the value has another type, with an example of how it should look.
+    /// Reports that the value has the wrong type; `help` is an example of the right one.
     pub(super) fn mistyped(&self, expected: &str, help: impl Into<String>) {
         let found = match self.value {
             DeValue::String(_) => "a string",
@@ -262,11 +262,11 @@ impl<'a> Field<'a> {
         Some(list.iter().map(element).collect())
     }
 
-    /// The elements of a list that has some, up to `most`.
+    /// The elements of a list that is not empty and has at most `most`.
     pub(super) fn some(&self, example: &str, most: usize) -> Option<Vec<Field<'a>>> {
         let list = self.list(example)?;
         if list.is_empty() {
-            self.report(format!("{} is empty", self.what), format!("it has at least one element: {example}"));
+            self.report(format!("{} is empty", self.what), format!("it needs at least one element: {example}"));
         }
         self.at_most(&list, most);
         Some(list)
@@ -282,7 +282,7 @@ impl<'a> Field<'a> {
     pub(super) fn section(&self, title: impl Into<String>) -> Option<Section<'a>> {
         let title = title.into();
         let Some(table) = self.value.as_table() else {
-            self.mistyped("a table", format!("write {title} on a line of its own, and its keys below"));
+            self.mistyped("a table", format!("write {title} on a separate line, and its keys below"));
             return None;
         };
         Some(Section {
@@ -295,7 +295,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// A string that means something.
+    /// A string that `read` parses.
     pub(super) fn parse<T>(&self, read: impl FnOnce(&'a str) -> Result<T, Wrong>) -> Option<T> {
         match read(self.text()?) {
             Ok(value) => Some(value),
@@ -311,7 +311,7 @@ impl<'a> Field<'a> {
         self.source.report(span, wrong.message, wrong.help);
     }
 
-    /// Where a part of the string stands; strings with escapes are not counted out.
+    /// The place of a part of the string; `None` for strings with escapes.
     fn part(&self, part: Range<usize>) -> Option<Range<usize>> {
         let text = self.value.as_str()?;
         let written = self.source.text.get(self.span.clone())?;
@@ -319,7 +319,7 @@ impl<'a> Field<'a> {
         (inner == text).then(|| self.span.start + 1 + part.start..self.span.start + 1 + part.end)
     }
 
-    /// One of several words; those in `later` are part of the contract, but not of this version.
+    /// One of several words; those in `later` are planned, but not in this version.
     pub(super) fn choice<T: Copy>(&self, words: &[(&str, T)], later: &[&str]) -> Option<T> {
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
         let all = format!("allowed: {}", either(&names));
@@ -335,7 +335,7 @@ impl<'a> Field<'a> {
             if later.contains(&text) {
                 return Err(Wrong::later(&format!("{key} = \"{text}\""), all));
             }
-            // A word of later is nearer than one that works, so say which was meant.
+            // The nearest word may be a planned one; then the message names it.
             let help = match nearest(text, names.iter().chain(later).copied()) {
                 Some(near) if later.contains(&near) => format!("`{near}` is not supported yet; {all}"),
                 _ => did_you_mean(text, &names, &all),
@@ -345,14 +345,14 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Replaces a default by what the file says, if it says something valid.
+/// Replaces a default with the value from the file, if there is a valid one.
 pub(super) fn set<T>(value: &mut T, read: Option<T>) {
     if let Some(read) = read {
         *value = read;
     }
 }
 
-/// Reports what is written again in a list.
+/// Reports repeated elements of a list.
 pub(super) fn report_repeated<T: PartialEq>(values: &[(T, Field<'_>)], what: &str, help: &str) {
     for (index, (value, field)) in values.iter().enumerate() {
         if values[..index].iter().any(|(earlier, _)| earlier == value) {
@@ -361,7 +361,7 @@ pub(super) fn report_repeated<T: PartialEq>(values: &[(T, Field<'_>)], what: &st
     }
 }
 
-/// A key of the user's within a message.
+/// Formats a key that the user wrote for a message.
 fn quoted_key(text: &str) -> String {
     let quoted = quoted(text);
     if quoted.ends_with("...") { quoted } else { format!("`{}`", quoted.trim_matches('"')) }

@@ -1,7 +1,7 @@
-//! Files that the configuration names: regular ones only, of bounded size.
+//! Reads files that the configuration names: only regular files, and only up to a maximum size.
 //!
-//! Opening a named pipe waits for a writer, and reading a terminal waits for its user. A path may become either at any
-//! time, so it is opened without waiting, and what was opened is looked at before anything is read.
+//! To open a named pipe waits for a writer, and to read a terminal waits for its user. Any path may lead to one of them. So
+//! the file is opened without blocking, and its type is checked before the first read.
 
 use std::fs::{File, FileType};
 use std::io::{self, Read};
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 /// The largest file that is read, in bytes. A million lines with hashes of 64 digits take 80 MB.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
 
-/// A regular file that is open for reading. It yields at most [`MAX_BYTES`], then an error if there is more.
+/// A regular file that is open for reading. If it has more than [`MAX_BYTES`], reading ends with an error.
 pub(super) struct RegularFile {
     file: File,
     /// How many bytes may still come.
@@ -22,12 +22,12 @@ pub(super) struct RegularFile {
 }
 
 impl RegularFile {
-    /// Opens a file, without waiting for anybody.
+    /// Opens a file without blocking.
     ///
     /// # Errors
     /// When it cannot be opened, is not a regular file or is larger than [`MAX_BYTES`].
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        // Without NOCTTY a terminal could become the one that controls the process.
+        // Without NOCTTY a terminal could become the controlling terminal of the process.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
         let metadata = file.metadata()?;
@@ -109,10 +109,10 @@ mod tests {
     }
 
     #[test]
-    fn reads_so_much_and_no_more() {
+    fn reads_up_to_the_maximum_size() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("large");
-        // Sparse: it takes no room.
+        // The file is sparse, so it takes no disk space.
         File::create(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();
         assert_eq!(refusal(&path), "it is larger than 256 MiB");
 

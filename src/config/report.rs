@@ -1,4 +1,4 @@
-//! What is wrong with a file, and how that is shown: the place, the line, what to write instead.
+//! Problems of a file, and how they are shown: the place, the line, and what to write instead.
 
 use std::fmt;
 use std::io;
@@ -7,17 +7,17 @@ use std::path::Path;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
-/// More than this many problems at once help nobody.
+/// The maximum number of problems that are shown.
 const SHOWN: usize = 50;
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where, in bytes of the text.
+    /// Its place, in bytes of the text.
     pub span: Range<usize>,
     /// What was found.
     pub message: String,
-    /// What is allowed, and the nearest that is.
+    /// What is allowed, and the nearest valid spelling.
     pub help: Option<String>,
 }
 
@@ -26,7 +26,7 @@ pub struct Problem {
 enum Severity {
     /// The file is refused.
     Error,
-    /// The file holds, but it hardly says what its author means.
+    /// The file is valid, but probably not what its author intended.
     Warning,
 }
 
@@ -41,12 +41,12 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// The errors of a text. Names the file as the user did.
+    /// The errors of a text. `name` is the file as the user wrote it.
     pub fn new(name: &str, text: &str, problems: Vec<Problem>) -> Self {
         Self::of(Severity::Error, name, text, problems)
     }
 
-    /// The warnings about a text that holds all the same.
+    /// The warnings about a text that is valid.
     pub fn warnings(name: &str, text: &str, problems: Vec<Problem>) -> Self {
         Self::of(Severity::Warning, name, text, problems)
     }
@@ -69,7 +69,7 @@ impl Problems {
         Self { name, text: None, severity: Severity::Error, found: vec![problem] }
     }
 
-    /// The one problem of a file that is not UTF-8, the first wrong byte of which is at `offset`.
+    /// The one problem of a file that is not UTF-8. Its first invalid byte is at `offset`.
     pub fn not_utf8(name: &str, bytes: &[u8], offset: usize) -> Self {
         let text = String::from_utf8_lossy(bytes);
         let (line, column) = place(&text, offset);
@@ -90,7 +90,7 @@ impl Problems {
         self.found.is_empty()
     }
 
-    /// As many problems as are worth showing, each with its place as `gateway.toml:12:3`.
+    /// The problems up to the maximum that is shown, each with its place as `gateway.toml:12:3`.
     pub fn located(&self) -> impl Iterator<Item = (String, &Problem)> {
         let text = self.text.as_deref().unwrap_or_default();
         self.found.iter().take(SHOWN).map(move |problem| {
@@ -100,7 +100,7 @@ impl Problems {
     }
 }
 
-/// Draws every problem with its line, as compilers do.
+/// Shows every problem with its line, as compilers do.
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let renderer = Renderer::plain();
@@ -135,16 +135,16 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// Whether an error leaves the rest of the file as it was written.
+/// Whether an error is a duplicate key. Unlike other syntax errors it leaves the rest of the file readable.
 pub(super) fn is_duplicate(error: &toml::de::Error) -> bool {
     error.message() == "duplicate key"
 }
 
-/// All errors of syntax, in words.
+/// All syntax errors as problems.
 pub(super) fn all_syntax(text: &str, errors: &[toml::de::Error]) -> Vec<Problem> {
     let mut repeated = None;
-    // Where a table is there twice, its keys are not mistakes of their own.
-    let is_told = |error: &&toml::de::Error| {
+    // If a table is defined twice, its repeated keys are not separate mistakes.
+    let is_reported = |error: &&toml::de::Error| {
         let at = within(text, &error.span().unwrap_or_default()).start;
         if !is_duplicate(error) {
             return true;
@@ -155,10 +155,10 @@ pub(super) fn all_syntax(text: &str, errors: &[toml::de::Error]) -> Vec<Problem>
         }
         repeated.and_then(|table| text.get(table..at)).is_none_or(|between| between.contains("\n["))
     };
-    errors.iter().filter(is_told).map(|error| syntax(text, error)).collect()
+    errors.iter().filter(is_reported).map(|error| syntax(text, error)).collect()
 }
 
-/// An error of syntax, in words for people who do not know the grammar.
+/// A syntax error, in words for people who do not know the grammar.
 fn syntax(text: &str, error: &toml::de::Error) -> Problem {
     let span = within(text, &error.span().unwrap_or(text.len()..text.len()));
     let written = &text[span.clone()];
@@ -170,7 +170,7 @@ fn syntax(text: &str, error: &toml::de::Error) -> Problem {
     let value = kinds.iter().any(|kind| error.message().starts_with(kind));
     let (message, help) = match error.message() {
         _ if value && written.is_empty() => ("a value is missing", "write one after the ="),
-        _ if value => ("this is not a value", "texts are written in quotes, like \"10s\" or \"127.0.0.1:8080\""),
+        _ if value => ("this is not a value", "a text needs quotes, like \"10s\" or \"127.0.0.1:8080\""),
         message if message.starts_with("key with no value") => {
             (message, "a line is [section], key = value or # comment")
         }
@@ -180,7 +180,7 @@ fn syntax(text: &str, error: &toml::de::Error) -> Problem {
     Problem { span, message: format!("syntax error: {message}"), help }
 }
 
-/// What is defined twice, and how to mend that.
+/// What is defined twice, and how to correct it.
 fn duplicate(text: &str, span: Range<usize>) -> Problem {
     let (message, help) = match table_title(text, span.start) {
         Some(title) => {
@@ -204,19 +204,19 @@ fn duplicate(text: &str, span: Range<usize>) -> Problem {
 fn table_title(text: &str, offset: usize) -> Option<&str> {
     let line_start = text[..offset].rfind('\n').map_or(0, |newline| newline + 1);
     let title = text[line_start..].lines().next()?.trim_start().strip_prefix('[')?;
-    // Two brackets begin an element of a list, of which there may be many.
+    // Two brackets begin an element of a list; there may be many with the same title.
     title.split(']').next().filter(|title| !title.starts_with('['))
 }
 
-/// What to do about a file that cannot be read; `missing` if it is not there.
+/// Help for a file that cannot be read; `missing` is the help if it does not exist.
 pub(super) fn how_to_read(error: io::ErrorKind, missing: &'static str) -> &'static str {
     match error {
         io::ErrorKind::NotFound => missing,
         io::ErrorKind::IsADirectory => "this is a folder: name the file in it",
-        io::ErrorKind::PermissionDenied => "let the user that runs gateway read it, and the folders that it is in",
-        io::ErrorKind::TimedOut => "if a mount does not answer, read a copy on another one",
+        io::ErrorKind::PermissionDenied => "let the user that runs gateway read it, and the folders that contain it",
+        io::ErrorKind::TimedOut => "if a mounted file system does not answer, use a copy on another one",
         io::ErrorKind::FileTooLarge => "make it smaller",
-        _ => "it has to be a regular file that can be read",
+        _ => "it must be a regular file that can be read",
     }
 }
 
@@ -227,7 +227,7 @@ pub(super) fn place(text: &str, offset: usize) -> (usize, usize) {
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
-/// The span cut to the text, to whole characters and to its first line, which is what can be drawn well.
+/// The span, cut to the text, to whole characters and to its first line. Only such a span can be shown well.
 fn within(text: &str, span: &Range<usize>) -> Range<usize> {
     let boundary = |mut offset: usize| {
         offset = offset.min(text.len());
@@ -252,7 +252,7 @@ pub(super) fn either(names: &[&str]) -> String {
     }
 }
 
-/// The candidate that `name` was most likely meant to be, if any is near.
+/// The candidate that is most similar to `name`, if one is similar enough.
 pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |name: &str| name.to_ascii_lowercase().replace(['_', ' '], "-");
     let name = plain(name);
@@ -263,7 +263,7 @@ pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a s
         let candidate = plain(candidate);
         let begun =
             name.len().min(candidate.len()) > 2 && (name.starts_with(&candidate) || candidate.starts_with(&name));
-        // `warning` for `warn` is far by letters and near by meaning.
+        // `warning` for `warn` has many other letters, but probably means the same.
         strsim::damerau_levenshtein(&name, &candidate).min(if begun { reach } else { usize::MAX })
     };
     candidates
@@ -273,7 +273,7 @@ pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a s
         .map(|(_, candidate)| candidate)
 }
 
-/// What a value was likely meant to be, then all that it may be.
+/// The most similar allowed value, then all allowed values.
 pub(super) fn did_you_mean(name: &str, allowed: &[&str], all: &str) -> String {
     match nearest(name, allowed.iter().copied()) {
         Some(near) => format!("did you mean `{near}`? {all}"),
@@ -281,7 +281,7 @@ pub(super) fn did_you_mean(name: &str, allowed: &[&str], all: &str) -> String {
     }
 }
 
-/// A text of the user's within a message, cut where it is long.
+/// Formats a text that the user wrote for a message. Long texts are cut.
 pub(super) fn quoted(text: &str) -> String {
     const LONGEST: usize = 60;
     match text.char_indices().nth(LONGEST) {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_must_not_be_read_is_not_looked_for_elsewhere() {
+    fn the_help_for_a_file_that_cannot_be_read_depends_on_the_error() {
         let help = |kind| how_to_read(kind, "missing");
         assert_eq!(help(io::ErrorKind::NotFound), "missing");
         assert!(help(io::ErrorKind::PermissionDenied).starts_with("let the user that runs gateway read it"));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_any_span() {
+    fn shows_any_span() {
         let text = "a = 1\r\nb = \"ö\"\n";
         for start in 0..=text.len() + 1 {
             for end in 0..=text.len() + 1 {

@@ -1,4 +1,4 @@
-//! The paths of routes beside the spellings that servers take for the same path.
+//! Checks the paths of routes against other spellings that servers treat as the same path.
 
 use std::cmp::Reverse;
 
@@ -9,7 +9,7 @@ use super::read::Source;
 use super::report::quoted;
 use super::{EscapedSlashes, Host, PathMatching, PathPattern, PathRules, Segment};
 
-/// Reports a literal that no request can have, because its spelling is refused or means something else.
+/// Reports a literal that can never match, because requests with this spelling are refused or read differently.
 pub(super) fn unmatchable(route: &RouteDraft<'_>, rules: PathRules, source: &Source<'_>) {
     let Some(path) = &route.path else { return };
     for segment in &path.segments {
@@ -19,14 +19,14 @@ pub(super) fn unmatchable(route: &RouteDraft<'_>, rules: PathRules, source: &Sou
             EscapedSlashes::Reject if has_slash => "requests with %2F or %5C in their path are refused",
             EscapedSlashes::Decode if has_slash => "%2F and %5C in the path of a request are slashes",
             _ if text.contains(';') && rules.matching == PathMatching::Forgiving => {
-                "a `;` and what follows it in a segment make no other path"
+                "a `;` and the text after it in a segment are ignored"
             }
             _ => continue,
         };
         let help = if has_slash {
-            "write a slash, or escaped_slashes = \"keep\" in [server] if it is part of a segment to your upstreams"
+            "write a slash; or set escaped_slashes = \"keep\" in [server], if your upstreams treat it as part of a segment"
         } else {
-            "leave it out, or write path_matching = \"exact\" in [server]"
+            "remove it, or set path_matching = \"exact\" in [server]"
         };
         let message = format!("the path {} can never match: {why}", quoted(&path.text));
         source.report(route.path_span.clone(), message, help);
@@ -34,8 +34,8 @@ pub(super) fn unmatchable(route: &RouteDraft<'_>, rules: PathRules, source: &Sou
     }
 }
 
-/// Warns of a limited exact path with another spelling that the upstream may take for the same, and that a wider route
-/// to that upstream with fewer limits takes here.
+/// Warns if another spelling of a limited exact path matches a wider route to the same upstream that lacks a limit. The
+/// upstream may treat both spellings as the same path.
 pub(super) fn ways_around(routes: &[RouteDraft<'_>], rules: PathRules, source: &Source<'_>) {
     for route in routes {
         let Some(path) = route.path.as_ref().filter(|path| !path.rest) else { continue };
@@ -48,9 +48,9 @@ pub(super) fn ways_around(routes: &[RouteDraft<'_>], rules: PathRules, source: &
         let Some((spelling, wider, missing)) = around else { continue };
         let written = format!("/{}", spelling.segments.join("/"));
         let (written, wider) = (quoted(&written), quoted(&wider.text));
-        let message = format!("{written} takes the route of {wider}, which lacks the limit `{missing}`");
+        let message = format!("{written} matches the route of {wider}, which lacks the limit `{missing}`");
         let help = format!(
-            "if the upstream takes it for {}, {}; or give the other route the limit as well",
+            "if the upstream treats it as {}, {}; or add the limit to the other route",
             quoted(&path.text),
             spelling.remedy
         );
@@ -61,12 +61,12 @@ pub(super) fn ways_around(routes: &[RouteDraft<'_>], rules: PathRules, source: &
 /// Another spelling of a route's path.
 struct Spelling {
     segments: Vec<String>,
-    /// What makes it the same path here too.
+    /// The setting that makes it the same path here too.
     remedy: &'static str,
 }
 
-/// Spellings that the route does not take, and that there are servers which take them for its path. Whoever writes
-/// `ignore_case` down, whatever the value, has thought of that.
+/// Spellings that the route does not match, but that some servers treat as its path. If `ignore_case` is set, to either
+/// value, the author has decided about the case, and there is no warning about it.
 fn spellings(route: &RouteDraft<'_>, path: &PathPattern, rules: PathRules) -> Vec<Spelling> {
     let sample = |segment: &Segment| match segment {
         Segment::Literal(text) => text.clone(),
@@ -76,12 +76,12 @@ fn spellings(route: &RouteDraft<'_>, path: &PathPattern, rules: PathRules) -> Ve
     let Some((last, before)) = segments.split_last() else { return Vec::new() };
     let mut spellings = Vec::new();
     if rules.matching == PathMatching::Exact && !last.is_empty() {
-        let remedy = "write path_matching = \"forgiving\" in [server]";
+        let remedy = "set path_matching = \"forgiving\" in [server]";
         spellings.push(Spelling { segments: [&segments[..], &[String::new()]].concat(), remedy });
         spellings.push(Spelling { segments: [before, &[format!("{last};x")]].concat(), remedy });
     }
     if let (EscapedSlashes::Keep, Some((one, before))) = (rules.escaped_slashes, before.split_last()) {
-        let remedy = "write escaped_slashes = \"reject\" or \"decode\" in [server]";
+        let remedy = "set escaped_slashes = \"reject\" or \"decode\" in [server]";
         spellings.push(Spelling { segments: [before, &[format!("{one}%2F{last}")]].concat(), remedy });
     }
     if route.ignore_case.is_none() {
@@ -90,7 +90,7 @@ fn spellings(route: &RouteDraft<'_>, path: &PathPattern, rules: PathRules) -> Ve
             if matches!(segment, Segment::Literal(text) if *text != upper) {
                 let mut segments = segments.clone();
                 segments[at] = upper;
-                let remedy = "write ignore_case = true into this route, otherwise ignore_case = false";
+                let remedy = "set ignore_case = true in this route, otherwise ignore_case = false";
                 spellings.push(Spelling { segments, remedy });
             }
         }
@@ -98,7 +98,7 @@ fn spellings(route: &RouteDraft<'_>, path: &PathPattern, rules: PathRules) -> Ve
     spellings
 }
 
-/// The route that takes a path in place of `route`, and its path: the most specific one for the same host and method.
+/// The route that matches a path instead of `route`, and its pattern: the most specific one for the same host and method.
 fn taker<'r, 'a>(
     routes: &'r [RouteDraft<'a>],
     route: &RouteDraft<'_>,
@@ -121,7 +121,7 @@ fn taker<'r, 'a>(
     most_specific.map(|(other, _, path)| (other, path))
 }
 
-/// Whether a route for this host is for all names that another one is for.
+/// Whether a route for `host` matches all names that `wanted` matches.
 fn is_for(host: &Host, wanted: &Host) -> bool {
     match (host, wanted) {
         (Host::Any, _) => true,

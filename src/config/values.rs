@@ -1,4 +1,4 @@
-//! Texts that mean something: durations, sizes, addresses, networks, URLs, names.
+//! Parsers for values that are texts: durations, sizes, addresses, networks, URLs, names.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -12,10 +12,10 @@ use super::report::quoted;
 use super::{Address, UNLIMITED};
 use crate::units;
 
-/// The most elements of lists that every request pays for.
+/// The maximum number of elements in lists that cost time for every request.
 pub(super) const MOST: usize = 8;
 
-/// Bounds of everything that waits.
+/// The allowed range of timeouts.
 pub(super) const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(7 * 86_400);
 
 type Read<T> = Result<T, Wrong>;
@@ -30,7 +30,7 @@ pub(super) fn wait(section: &Section<'_>, key: &'static str, allowed: RangeInclu
     field.parse(duration(allowed))
 }
 
-/// The value of a key that is a duration, `default` without one; `None` is "0", where nothing ends the wait.
+/// The value of a key that is a duration, or `default` if it is absent. `None` is "0", which means no limit.
 pub(super) fn wait_or_none(section: &Section<'_>, key: &'static str, default: Duration) -> Option<Duration> {
     let Some(field) = section.field(key) else { return Some(default) };
     if !field.is_text() {
@@ -44,7 +44,7 @@ pub(super) fn wait_or_none(section: &Section<'_>, key: &'static str, default: Du
     read.unwrap_or_default()
 }
 
-/// The same of a value that may be "0" as well.
+/// Adds to an error that "0" is allowed too.
 fn unless_zero(wrong: Wrong) -> Wrong {
     Wrong { help: format!("{}; or \"0\" for no limit", wrong.help), ..wrong }
 }
@@ -78,7 +78,7 @@ fn spelled(span: Duration) -> String {
 
 const SIZE: &str = "a size is a string with a unit (B, KB, MB, KiB, MiB), like \"16KiB\" or \"1MiB\"";
 
-/// The value of a key that is a number of bytes within bounds, which are written as `bounds` says.
+/// The value of a key that is a number of bytes within bounds. `bounds` is their text for messages.
 pub(super) fn bytes(
     section: &Section<'_>,
     key: &'static str,
@@ -93,7 +93,7 @@ pub(super) fn bytes(
     field.parse(size(allowed, bounds))
 }
 
-/// A number without a unit is most often meant in bytes, and then it can be said how to write it.
+/// Help for a number without a unit: it is probably a number of bytes, so the help shows how to write that.
 fn size_of_number(field: &Field<'_>) -> String {
     field.number().map_or(SIZE.to_owned(), |bytes| format!("write \"{}\": {SIZE}", units::spelled_size(bytes)))
 }
@@ -132,7 +132,7 @@ pub(super) fn socket(text: &str) -> Read<SocketAddr> {
         let help = if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
             format!("add the port: \"{}\"", SocketAddr::new(ip, 8080))
         } else if let Some(port) = text.strip_prefix(':').or(text.strip_prefix("*:")) {
-            format!("name the address too: \"127.0.0.1:{port}\" for this machine only, \"0.0.0.0:{port}\" for all")
+            format!("add the address: \"127.0.0.1:{port}\" for this machine only, \"0.0.0.0:{port}\" for all")
         } else if let Some(port) = text.strip_prefix("localhost:") {
             format!("write the address instead of the name: \"127.0.0.1:{port}\" or \"[::1]:{port}\"")
         } else if let Some(rest) = text.strip_prefix("http://") {
@@ -156,7 +156,7 @@ pub(super) fn network(text: &str) -> Read<IpNet> {
     if network.addr() == network.network() {
         return Ok(network);
     }
-    // To believe a whole network where one machine was meant would be a hole.
+    // If one machine was intended, to trust its whole network would be a security hole.
     let message = format!("{} is an address within a network", quoted(text));
     Err(Wrong::new(
         message,
@@ -171,7 +171,7 @@ pub(super) fn server(text: &str) -> Read<Address> {
             "echo" => Ok(Address::Echo),
             _ => Err(Wrong::new(
                 format!("{} is not a server", quoted(text)),
-                "the one that is built in is `builtin:echo`",
+                "the only built-in server is `builtin:echo`",
             )),
         };
     }
@@ -185,7 +185,7 @@ pub(super) fn server(text: &str) -> Read<Address> {
     };
     match scheme {
         "http" => {}
-        "https" => return Err(Wrong::later("https://", "servers are spoken to over http:// for now")),
+        "https" => return Err(Wrong::later("https://", "use http:// for now")),
         _ => return Err(Wrong::new(format!("{} is not a scheme for servers", quoted(scheme)), "allowed: `http`")),
     }
     let start = text.len() - rest.len();
@@ -207,7 +207,7 @@ pub(super) fn server(text: &str) -> Read<Address> {
     Ok(Address::Http { host, port, authority: rest.to_owned() })
 }
 
-/// A server of the store: `host:port` with the usual port put in.
+/// A server of the store: `host:port`, with the default port added if there is none.
 pub(super) fn memcached(text: &str) -> Read<String> {
     if text.contains("://") {
         return Err(Wrong::new(format!("{} is not host:port", quoted(text)), "write it without a scheme"));
@@ -287,7 +287,7 @@ pub(super) fn header(text: &str) -> Read<HeaderName> {
     })
 }
 
-/// The name of a limit or an upstream: it goes into headers and keys of the store.
+/// The name of a limit or an upstream: it is part of headers and of keys in the store.
 pub(super) fn name(text: &str) -> Read<()> {
     let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     if plain && (1..=64).contains(&text.len()) {
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn puts_in_the_usual_port() {
+    fn adds_the_default_port() {
         assert_eq!(memcached("cache").unwrap(), "cache:11211");
         assert_eq!(memcached("[::1]").unwrap(), "[::1]:11211");
         assert_eq!(memcached("10.0.0.1:11212").unwrap(), "10.0.0.1:11212");

@@ -1,4 +1,4 @@
-//! How much the overrides of a limit have changed, in numbers: the keys themselves are not known.
+//! How many overrides of a limit have changed. Only numbers, because the keys themselves are not stored.
 
 use std::cmp::Ordering;
 
@@ -11,16 +11,16 @@ use crate::fingerprint::Fingerprint;
 /// How many keys, patterns and networks differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Those that were not there before.
+    /// Only in the new overrides.
     pub added: usize,
-    /// Those that are not there any more.
+    /// Only in the old overrides.
     pub removed: usize,
-    /// Those that are granted something else.
+    /// In both, with different allowances.
     pub changed: usize,
 }
 
 impl Overrides {
-    /// What has changed since the overrides were `old`.
+    /// The changes from `old` to these overrides.
     pub fn changes(&self, old: &Self) -> Changes {
         let mut changes = Changes::default();
         changes.count(old.exact_keys(), self.exact_keys());
@@ -59,7 +59,7 @@ impl Changes {
         self == Self::default()
     }
 
-    /// Counts how two lists differ. Each is sorted and has each key once.
+    /// Counts the differences of two lists. Each list is sorted and contains a key once.
     fn count<'a, K: Ord>(
         &mut self,
         old: impl Iterator<Item = (K, &'a Allowance)>,

@@ -1,4 +1,4 @@
-//! Many networks, searched by an address: for each length of prefix that occurs, one look into a sorted list.
+//! Finds the network of an address among many: one binary search for each prefix length that occurs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::Grant;
 
-/// See the head of this file.
+/// Networks, ready to be searched.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Networks {
     groups: Vec<Group>,
@@ -17,9 +17,9 @@ pub(super) struct Networks {
 #[derive(Clone, Debug, PartialEq)]
 struct Group {
     v6: bool,
-    /// The bits of an address that count.
+    /// The bits of an address that are compared.
     mask: u128,
-    /// Sorted, with what each grants.
+    /// Sorted by the bits of the network.
     networks: Box<[(u128, Grant)]>,
 }
 
@@ -39,7 +39,7 @@ impl Networks {
         Self { groups: groups.into_iter().map(group).collect() }
     }
 
-    /// The first, by its place, of those that the address is in.
+    /// Of the networks that contain the address, the first in the list.
     pub(super) fn find(&self, address: IpAddr) -> Option<Grant> {
         let (v6, bits) = bits(address.to_canonical());
         let groups = self.groups.iter().filter(|group| group.v6 == v6);

@@ -1,9 +1,10 @@
-//! Keys with `*` for any text, compared byte by byte: clients send what is not UTF-8.
+//! Patterns with `*` for any text. They are compared byte by byte, because clients may send keys that are not UTF-8.
 //!
-//! A client chooses its key and may make it long, so all patterns together are looked for in one pass over it. What stands
-//! before the first star and after the last one is compared in place. What stands between two stars is found by one
-//! automaton for all patterns (Aho and Corasick, Communications of the ACM 18, 1975), and each pattern that still waits for
-//! that piece goes on to its next one. To take the first occurrence of each piece is enough: it leaves most to the others.
+//! A client chooses its key and may make it long, so all patterns are searched in one pass over the key. The texts before
+//! the first star and after the last star are compared directly. The texts between two stars, the pieces, are found by one
+//! automaton for all patterns (Aho and Corasick, Communications of the ACM 18, 1975). When a piece is found, each pattern
+//! that waits for it continues with its next piece. It is enough to use the first occurrence of each piece, because that
+//! leaves the longest part of the key for the pieces after it.
 
 use aho_corasick::{AhoCorasick, BuildError};
 
@@ -14,32 +15,32 @@ use super::Grant;
 pub(super) struct Wildcards {
     /// In their order.
     patterns: Vec<Pattern>,
-    /// Finds the texts between stars, each of which it has once.
+    /// Finds the texts between stars; each text is in it once.
     pieces: AhoCorasick,
 }
 
 #[derive(Clone, Debug)]
 struct Pattern {
     text: String,
-    /// How much of the text is before the first star.
+    /// The length of the text before the first star.
     head: usize,
     /// Where the text after the last star begins.
     tail: usize,
-    /// What is between stars, in order, by its number in the automaton.
+    /// The pieces between stars, in order, by their numbers in the automaton.
     middle: Vec<usize>,
     grant: Grant,
 }
 
-/// A pattern while a key is searched.
+/// The state of a pattern while a key is searched.
 struct Search {
     /// Its place among the patterns.
     place: usize,
     /// How many of its pieces were found.
     found: usize,
-    /// The part of the key that is left for the others.
+    /// The part of the key that is left for the other pieces.
     from: usize,
     until: usize,
-    /// Another one that waits for the same piece.
+    /// Another search that waits for the same piece.
     before: Option<usize>,
 }
 
@@ -73,8 +74,8 @@ impl Wildcards {
         self.patterns.len()
     }
 
-    /// The first pattern that is like the key, of those before `end`. Calls `step` for each thing that it looks at: once for
-    /// each pattern, for each piece at each byte of the key where one ends, and for each pattern that waits for that piece.
+    /// The first pattern before `end` that matches the key. Calls `step` for each step of the search: for each pattern, for
+    /// each piece at each byte of the key where it ends, and for each pattern that waits for that piece.
     pub(super) fn find(&self, key: &[u8], end: Option<Grant>, mut step: impl FnMut()) -> Option<Grant> {
         let mut first = None;
         let mut searches = Vec::new();
@@ -96,9 +97,9 @@ impl Wildcards {
         first.map(|place| self.patterns[place].grant)
     }
 
-    /// The first of these patterns of which all pieces are there.
+    /// The first of these patterns whose pieces are all in the key, in order.
     fn search(&self, key: &[u8], mut searches: Vec<Search>, mut step: impl FnMut()) -> Option<usize> {
-        // For each piece, the last of the searches that wait for it; each knows the one before it.
+        // For each piece, the last of the searches that wait for it; each search links to the one before it.
         let mut waiting: Vec<Option<usize>> = vec![None; self.pieces.patterns_len()];
         let mut left = searches.len();
         for (index, search) in searches.iter_mut().enumerate() {
@@ -113,7 +114,7 @@ impl Wildcards {
                 let search = &mut searches[index];
                 next = search.before.take();
                 if found.end() > search.until || first.is_some_and(|first| first < search.place) {
-                    // Later ones end later still.
+                    // Later occurrences of the piece end even later.
                     left -= 1;
                     continue;
                 }
@@ -145,7 +146,7 @@ impl PartialEq for Wildcards {
 }
 
 impl Pattern {
-    /// The part of a key that is left for the stars and what is between them, if the key begins and ends like this.
+    /// The part of a key between the head and the tail of the pattern, if the key begins and ends with them.
     fn between_ends(&self, key: &[u8]) -> Option<(usize, usize)> {
         let (head, tail) = (&self.text.as_bytes()[..self.head], &self.text.as_bytes()[self.tail..]);
         let until = key.len().checked_sub(tail.len()).filter(|until| *until >= head.len())?;
@@ -153,7 +154,7 @@ impl Pattern {
     }
 }
 
-/// What is between the stars of a pattern.
+/// The pieces between the stars of a pattern.
 fn between(text: &str) -> impl Iterator<Item = &str> {
     let inner = text.split_once('*').and_then(|(_, rest)| rest.rsplit_once('*')).map_or("", |(inner, _)| inner);
     inner.split('*').filter(|piece| !piece.is_empty())

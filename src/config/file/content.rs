@@ -1,4 +1,4 @@
-//! `body` and `content_type`: what an answer says that the file writes out, and what kind of text that is.
+//! `body` and `content_type` of a response that the configuration defines.
 
 use http::{HeaderValue, StatusCode};
 use serde_json::Value;
@@ -22,18 +22,18 @@ pub(super) fn read(section: &Section<'_>, status: StatusCode) -> (String, Header
     }
     let given = section.field("content_type").and_then(|field| field.parse(content_type));
     if body.is_empty() && given.is_some() {
-        section.refuse(&["content_type"], "is that of `body`, and there is none", "add a body, or remove it");
+        section.refuse(&["content_type"], "needs a `body`, and there is none", "add a body, or remove it");
     }
     let content_type = given.unwrap_or_else(|| if is_json(&body) { JSON } else { TEXT });
     (body, content_type)
 }
 
-/// Whether a text is a JSON object or array. A number or a word alone is more likely meant as a text.
+/// Whether a text is a JSON object or array. A number or a word alone is probably plain text.
 fn is_json(text: &str) -> bool {
     matches!(serde_json::from_str(text), Ok(Value::Object(_) | Value::Array(_)))
 }
 
-/// Reads a media type (RFC 9110, section 8.3.1); its parameters are taken as they are.
+/// Reads a media type (RFC 9110, section 8.3.1). Its parameters are not checked.
 fn content_type(text: &str) -> Result<HeaderValue, Wrong> {
     let wrong = || Wrong::new(format!("{} is not a content type", quoted(text)), EXAMPLE);
     let kind = text.split(';').next().unwrap_or_default();
@@ -59,7 +59,7 @@ mod tests {
         for text in ["", "hello", "429", "\"slow\"", "null", "{", "{} {}", "{slow: down}", "<p>"] {
             assert!(!is_json(text), "{text}");
         }
-        // Deeper than the parser goes.
+        // Deeper than the parser allows.
         assert!(!is_json(&"[".repeat(100_000)));
     }
 

@@ -17,9 +17,9 @@ use action::Reaction;
 use exceptions::Kinds;
 use rates::Terms;
 
-const KEY: &str = "say what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
+const KEY: &str = "add what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
 
-/// Reads one limit; `None` if something about it is wrong.
+/// Reads one limit; `None` if it has an error.
 pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
     if let Err(wrong) = values::name(name.text) {
         field.source.report(name.span.clone(), wrong.message, wrong.help);
@@ -28,7 +28,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
         field.source.report(
             name.span.clone(),
             format!("`{}` is not the table of a limit", name.text),
-            "a limit has a name: write [limits.NAME], and its keys below",
+            "a limit needs a name: write [limits.NAME], and its keys below",
         );
         return None;
     }
@@ -40,8 +40,8 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
     let cost = cost::read(&section, own);
     let Reaction { on_limit, status, body, content_type } = action::read(&section);
     if matches!(on_limit, OnLimit::Delay { .. }) && max_in_flight.is_some() {
-        let message = "`max_in_flight` does not go with `on_limit = \"delay\"`";
-        let help = "requests are held until a rate has room; put `max_in_flight` into a limit of its own";
+        let message = "`max_in_flight` cannot be combined with `on_limit = \"delay\"`";
+        let help = "only a rate can delay requests; put `max_in_flight` into a separate limit";
         section.source.report(section.key_span("max_in_flight"), message, help);
     }
     let (kinds, has_rates) = (Kinds::of(key.as_ref()), !own.is_empty());
@@ -81,14 +81,14 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
     })
 }
 
-/// Reads `rates` and `max_in_flight`, of which there is at least one.
+/// Reads `rates` and `max_in_flight`. At least one of them is required.
 fn allowed(section: &Section<'_>, terms: &Terms) -> (Option<Vec<Rate>>, Option<u64>) {
     let flights = section.field("max_in_flight");
     let rates = match (section.field("rates"), &flights) {
         (Some(field), _) => terms.rates(&field),
         (None, Some(_)) => Some(Vec::new()),
         (None, None) => {
-            let help = "say how much is allowed: rates = [\"10/s\", \"3000/10m\"], or max_in_flight = 10";
+            let help = "add how much is allowed: rates = [\"10/s\", \"3000/10m\"], or max_in_flight = 10";
             section.required("rates", help);
             None
         }

@@ -1,7 +1,7 @@
 //! The paths of routes: exact, `{name}` for one segment, a final `*` for the rest.
 //!
-//! Requests are matched in one spelling of their path, so literals are brought into it here: a pattern in another one
-//! would never match.
+//! The path of a request is normalized before it is matched. So the literals of a pattern are normalized here in the same
+//! way; otherwise they would never match.
 
 use std::ops::Range;
 
@@ -20,11 +20,11 @@ pub(super) fn pattern(text: &str) -> Result<PathPattern, Wrong> {
         text.char_indices().find(|(_, c)| c.is_control() || c.is_whitespace() || "?#".contains(*c))
     {
         let help = match found {
-            '?' => "a route is chosen by the path, not by the query; a limit can count by `query:NAME`",
-            '#' => "clients do not send what follows a `#`",
+            '?' => "a route matches by the path, not by the query; a limit can count by `query:NAME`",
+            '#' => "clients do not send the text after a `#`",
             _ => "write a space as %20",
         };
-        return Err(Wrong::new(format!("a path has no {found:?}"), help).at(at..at + found.len_utf8()));
+        return Err(Wrong::new(format!("a path cannot contain {found:?}"), help).at(at..at + found.len_utf8()));
     }
     let mut pattern = PathPattern { text: text.to_owned(), segments: Vec::new(), rest: false };
     let mut start = 1;
@@ -37,8 +37,8 @@ pub(super) fn pattern(text: &str) -> Result<PathPattern, Wrong> {
             break;
         }
         if part.is_empty() && !last {
-            let help = "requests are matched with their slashes merged; write one slash";
-            return Err(Wrong::new("a path has no empty segment", help).at(place.start - 1..place.end + 1));
+            let help = "repeated slashes in a request count as one; write one slash";
+            return Err(Wrong::new("a path cannot have an empty segment", help).at(place.start - 1..place.end + 1));
         }
         pattern.segments.push(segment(part, &pattern.segments, &place, text)?);
     }
@@ -49,7 +49,7 @@ fn segment(part: &str, earlier: &[Segment], place: &Range<usize>, whole: &str) -
     let wrong = |message: &str, help: &str| Err(Wrong::new(message, help).at(place.clone()));
     if let Some(name) = part.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
         if name == "*" || name.starts_with('*') || name.ends_with("..") {
-            return wrong("a capture is one segment", "write a final `*` for the rest of the path");
+            return wrong("a capture matches one segment", "write a final `*` for the rest of the path");
         }
         values::capture(name).map_err(|wrong| wrong.at(place.clone()))?;
         let capture = Segment::Capture(name.to_owned());
@@ -61,22 +61,25 @@ fn segment(part: &str, earlier: &[Segment], place: &Range<usize>, whole: &str) -
     let before = part.trim_end_matches('*');
     if before != part && !before.contains('*') && place.end == whole.len() {
         let all_below = format!("{}/*", whole[..place.start + before.len()].trim_end_matches('/'));
-        return wrong("a `*` is a whole segment", &format!("write {all_below:?} for all paths below"));
+        return wrong("a `*` must be a whole segment", &format!("write {all_below:?} for all paths below"));
     }
     if part.contains('*') {
-        return wrong("a `*` is the last segment of a path", "write `{name}` for one segment in the middle");
+        return wrong("a `*` must be the last segment of a path", "write `{name}` for one segment in the middle");
     }
     if part.contains(['{', '}']) {
-        return wrong("a capture is a whole segment", "write it between slashes, like /v1/{tenant}/users");
+        return wrong("a capture must be a whole segment", "write it between slashes, like /v1/{tenant}/users");
     }
     let literal = normal(part).map_err(|wrong| wrong.at(place.clone()))?;
     if literal == "." || literal == ".." {
-        return wrong("a path has no `.` and `..` segments", "requests with such segments are refused before routing");
+        return wrong(
+            "a path cannot have `.` or `..` segments",
+            "requests with such segments are refused before routing",
+        );
     }
     Ok(Segment::Literal(literal))
 }
 
-/// A literal in the one spelling that requests are matched in.
+/// Normalizes a literal as the paths of requests are normalized.
 fn normal(part: &str) -> Result<String, Wrong> {
     let mut normal = String::new();
     let mut rest = part.as_bytes();
@@ -85,28 +88,28 @@ fn normal(part: &str) -> Result<String, Wrong> {
         let mut byte = *byte;
         if byte == b'%' {
             byte = percent::unescape(rest).ok_or_else(|| {
-                Wrong::new("a `%` is followed by two hexadecimal digits", "write a `%` itself as %25")
+                Wrong::new("after a `%` there must be two hexadecimal digits", "write a `%` itself as %25")
             })?;
             rest = &rest[2..];
         }
         if byte.is_ascii_control() {
             let help = "requests with control characters in their path are refused before routing";
-            return Err(Wrong::new("a path has no control characters", help));
+            return Err(Wrong::new("a path cannot have control characters", help));
         }
         percent::push(&mut normal, byte);
     }
     Ok(normal)
 }
 
-/// How many segments of the path a prefix takes away.
+/// How many segments of the path a prefix removes.
 pub(super) fn stripped(text: &str, path: &PathPattern) -> Result<usize, Wrong> {
     let message = format!("{} is not a prefix of the path {}", quoted(text), quoted(&path.text));
     let literals = path.segments.iter().take_while(|segment| matches!(segment, Segment::Literal(_))).count();
     let help = if literals == 0 || path.text == "/" {
-        "this path begins with no literal segment, so there is nothing to strip".to_owned()
+        "this path does not begin with a literal segment, so there is nothing to strip".to_owned()
     } else {
         let longest = path.text.split('/').take(literals + 1).collect::<Vec<_>>().join("/");
-        format!("it is whole literal segments of the path, at most {:?}", longest.trim_end_matches('/'))
+        format!("a prefix is whole literal segments of the path, at most {:?}", longest.trim_end_matches('/'))
     };
     let wrong = || Wrong::new(message, help);
     let Some(prefix) = pattern(text).ok().filter(|prefix| !prefix.rest) else { return Err(wrong()) };

@@ -1,4 +1,4 @@
-//! `[[routes]]`: which requests, and what to do with them.
+//! `[[routes]]`: which requests they match, and what happens to them.
 
 use std::net::Ipv6Addr;
 use std::ops::Range;
@@ -10,15 +10,15 @@ use crate::config::read::{Field, Name, Section, Wrong, report_repeated, set};
 use crate::config::report::quoted;
 use crate::config::{HeaderMatch, Host, PathPattern, values};
 
-/// A route as read; what is `None` is wrong and was reported.
+/// A route as read; a value that is `None` has an error that was reported.
 pub(in crate::config) struct Draft<'a> {
-    /// Where it begins.
+    /// Its place in the file.
     pub(in crate::config) span: Range<usize>,
     pub(in crate::config) host: Option<Host>,
     pub(in crate::config) path: Option<PathPattern>,
     /// Where the path is written.
     pub(in crate::config) path_span: Range<usize>,
-    /// `None` if the file does not say.
+    /// `None` if it is not in the file.
     pub(in crate::config) ignore_case: Option<bool>,
     pub(in crate::config) methods: Option<Vec<Method>>,
     pub(in crate::config) headers: Option<Vec<(HeaderName, HeaderMatch)>>,
@@ -27,7 +27,7 @@ pub(in crate::config) struct Draft<'a> {
     pub(in crate::config) max_body_size: Option<u64>,
 }
 
-/// What answers.
+/// Where the response comes from.
 pub(in crate::config) enum Answer<'a> {
     /// An upstream, by name.
     Forward { upstream: Name<'a>, strip: usize, preserve_host: bool },
@@ -47,7 +47,7 @@ pub(super) fn read<'a>(field: &Field<'a>) -> Option<Vec<Draft<'a>>> {
 
 fn route(section: Section<'_>) -> Draft<'_> {
     let host = section.field("host").map_or(Some(Host::Any), |field| field.parse(host));
-    let path = section.required("path", "say which paths it is for, like path = \"/*\" or path = \"/v1/{tenant}/*\"");
+    let path = section.required("path", "add which paths it matches, like path = \"/*\" or path = \"/v1/{tenant}/*\"");
     let path_span = path.as_ref().map_or(section.span.clone(), |field| field.span.clone());
     let path = path.and_then(|field| field.parse(paths::pattern));
     let ignore_case = section.field("ignore_case").and_then(|field| field.boolean());
@@ -63,7 +63,7 @@ fn route(section: Section<'_>) -> Draft<'_> {
 
 fn host(text: &str) -> Result<Host, Wrong> {
     if text == "*" {
-        return Err(Wrong::new("\"*\" is not a host", "leave `host` out: the route is for every host then"));
+        return Err(Wrong::new("\"*\" is not a host", "remove `host`: then the route matches every host"));
     }
     let lower = text.to_ascii_lowercase();
     let is_v6 = |text: &str| text.parse::<Ipv6Addr>().is_ok();
@@ -72,11 +72,11 @@ fn host(text: &str) -> Result<Host, Wrong> {
     }
     if is_v6(&lower) {
         let message = format!("{} is an IPv6 address without brackets", quoted(text));
-        return Err(Wrong::new(message, format!("write it as clients do: \"[{text}]\"")));
+        return Err(Wrong::new(message, format!("write it with brackets, as clients do: \"[{text}]\"")));
     }
     let (name, under) = lower.strip_prefix("*.").map_or((lower.as_str(), false), |name| (name, true));
     if name.contains('*') {
-        let help = "a `*` stands only for the first part of a host, like \"*.example.com\"";
+        let help = "only the first part of a host can be `*`, like \"*.example.com\"";
         return Err(Wrong::new(format!("{} is not a host", quoted(text)), help));
     }
     if let Some((alone, port)) = text.rsplit_once(':')
@@ -94,7 +94,7 @@ fn methods(field: &Field<'_>) -> Option<Vec<Method>> {
     let count = list.len();
     if let Some(all) = list.iter().find(|field| field.is_text() && field.text() == Some("*")) {
         if count > 1 {
-            all.report("`*` is every method, so the others say nothing", "keep the `*` alone, or leave it out");
+            all.report("`*` means every method, so the others have no effect", "keep only the `*`, or remove it");
             return None;
         }
         return Some(Vec::new());
@@ -129,7 +129,7 @@ fn headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderMatch)>> {
             Ok(_) if text.trim() == text => Ok(HeaderMatch::Exact(text.to_owned())),
             _ => Err(Wrong::new(
                 format!("{} is not the value of a header", quoted(text)),
-                "it is visible ASCII characters, without spaces around them",
+                "a value is visible ASCII characters, without spaces around them",
             )),
         });
         whole &= value.is_some();
@@ -153,7 +153,7 @@ fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answe
     let preserve_host = section.field("preserve_host");
     let respond = section.field("respond");
     if upstream.is_none() && respond.is_none() {
-        let help = "write upstream = \"NAME\", or respond = { status = 200, body = \"hello\\n\" }";
+        let help = "add upstream = \"NAME\", or respond = { status = 200, body = \"hello\\n\" }";
         section.source.report(section.span.clone(), "the route has neither `upstream` nor `respond`", help);
         return None;
     }
@@ -164,7 +164,7 @@ fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answe
         }
         for (key, field) in [("strip_prefix", strip), ("preserve_host", preserve_host)] {
             if field.is_some() && upstream.is_none() {
-                let message = format!("`{key}` says nothing beside `respond`");
+                let message = format!("`{key}` has no effect with `respond`");
                 section.source.report(section.key_span(key), message, "remove it: nothing is forwarded");
             }
         }

@@ -15,7 +15,7 @@ const OF_MEMORY: [&str; 2] = ["max_keys", "max_memory"];
 const OF_MEMCACHED: [&str; 5] = ["servers", "prefix", "timeout", "on_error", "strict"];
 const SERVERS: &str = "[\"10.0.0.1:11211\"]";
 
-/// Reads the section; without one, counters live in this process.
+/// Reads the section. Without it, counters live in this process.
 pub(super) fn read(section: Option<Section<'_>>) -> Store {
     let (mut max_keys, mut max_memory) = (1_000_000, 256 << 20);
     let Some(section) = section else { return Store::Memory { max_keys, max_memory } };
@@ -23,12 +23,12 @@ pub(super) fn read(section: Option<Section<'_>>) -> Store {
     let given = field.is_some();
     let types = [("memory", Type::Memory), ("memcached", Type::Memcached)];
     let Some(kind) = field.map_or(Some(Type::Memory), |field| field.choice(&types, &[])) else {
-        // Which keys belong here depends on the type, so nothing can be said of them.
+        // Without a valid type it is unknown which keys are allowed.
         return Store::Memory { max_keys, max_memory };
     };
     let store = match kind {
         Type::Memory => {
-            let help = if given { "remove it, or choose that type" } else { "add type = \"memcached\", or remove it" };
+            let help = if given { "remove it, or use that type" } else { "add type = \"memcached\", or remove it" };
             section.misplaced(&OF_MEMCACHED, "`type = \"memcached\"`", help);
             let read = section.field("max_keys").and_then(|field| field.integer(1..=1_000_000_000));
             set(&mut max_keys, read.and_then(|keys| usize::try_from(keys).ok()));
@@ -53,11 +53,11 @@ fn memcached(section: &Section<'_>) -> Memcached {
         on_error: OnError::Local,
         strict: false,
     };
-    let servers = section.required("servers", &format!("write where Memcached is: servers = {SERVERS}"));
+    let servers = section.required("servers", &format!("add the addresses of Memcached: servers = {SERVERS}"));
     if let Some(list) = servers.and_then(|field| field.some(SERVERS, 256)) {
         let read: Vec<_> =
             list.into_iter().filter_map(|field| Some((field.parse(values::memcached)?, field))).collect();
-        report_repeated(&read, "this server", "keys are spread evenly over servers: list each once");
+        report_repeated(&read, "this server", "keys are spread evenly over the servers: list each of them once");
         store.servers = read.into_iter().map(|(server, _)| server).collect();
     }
     if let Some(field) = section.field("prefix") {
@@ -74,6 +74,6 @@ fn prefix(text: &str) -> Result<String, Wrong> {
     if (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Ok(text.to_owned());
     }
-    let help = "it begins every key in Memcached: 1 to 64 printable ASCII characters without spaces";
+    let help = "a prefix is 1 to 64 printable ASCII characters without spaces";
     Err(Wrong::new("this is not a prefix for keys", help))
 }

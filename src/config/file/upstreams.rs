@@ -5,11 +5,11 @@ use std::time::Duration;
 use crate::config::read::{Field, Name, report_repeated, set};
 use crate::config::{Upstream, UpstreamServer, values};
 
-/// Keys of the contract that this version does not know.
+/// Keys that are planned, but not in this version.
 const LATER: [&str; 6] = ["retries", "max_in_flight", "http2", "health", "tls", "hash_key"];
 const SERVERS: &str = "[\"http://10.0.1.1:9000\"]";
 
-/// Reads one upstream; `None` if something about it is wrong.
+/// Reads one upstream; `None` if it has an error.
 pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Upstream> {
     if let Err(wrong) = values::name(name.text) {
         field.source.report(name.span.clone(), wrong.message, wrong.help);
@@ -18,12 +18,12 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Upstream> {
         field.source.report(
             name.span.clone(),
             format!("`{}` is not the table of an upstream", name.text),
-            "an upstream has a name: write [upstreams.NAME], and its keys below",
+            "an upstream needs a name: write [upstreams.NAME], and its keys below",
         );
         return None;
     }
     let section = field.section(format!("[upstreams.{}]", name.text))?;
-    let servers = section.required("servers", &format!("write where requests go: servers = {SERVERS}"));
+    let servers = section.required("servers", &format!("add the addresses of its servers: servers = {SERVERS}"));
     let servers = servers.and_then(|field| field.some(SERVERS, 256)).map(|list| {
         let servers: Vec<_> = list.into_iter().filter_map(|field| Some((server(&field)?, field))).collect();
         let addresses: Vec<_> = servers.iter().map(|(server, field)| (&server.address, field.clone())).collect();
@@ -62,7 +62,7 @@ fn server(field: &Field<'_>) -> Option<UpstreamServer> {
         return None;
     }
     let section = field.section("the server")?;
-    let url = section.required("url", "write where it is: url = \"http://host:port\"");
+    let url = section.required("url", "add its URL: url = \"http://host:port\"");
     let address = url.and_then(|field| field.parse(values::server));
     let read = section.field("weight").and_then(|field| field.integer(1..=100));
     section.close(&[]);

@@ -1,4 +1,4 @@
-//! The text being read, with the errors and warnings about it.
+//! The text that is being read, with its errors and warnings so far.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -6,12 +6,12 @@ use std::path::Path;
 
 use crate::config::report::{Problem, Problems};
 
-/// The text being read, and what was found wrong with it so far.
+/// The text that is being read, with its errors and warnings so far.
 pub(in crate::config) struct Source<'a> {
-    /// What the user calls the file.
+    /// The name of the file as the user wrote it.
     pub(in crate::config) name: &'a str,
     pub(in crate::config) text: &'a str,
-    /// Where files that it names are.
+    /// The folder where relative paths in the file start.
     pub(in crate::config) folder: &'a Path,
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
@@ -26,7 +26,7 @@ impl<'a> Source<'a> {
         self.problems.borrow_mut().push(problem(span, message, help));
     }
 
-    /// Notes what does not refuse the file, but is hardly meant as it is written.
+    /// Records a setting that is valid, but probably not intended.
     pub(in crate::config) fn warn(&self, span: Range<usize>, message: impl Into<String>, help: impl Into<String>) {
         self.warnings.borrow_mut().push(problem(span, message, help));
     }

@@ -1,4 +1,4 @@
-//! What happens over a limit: `on_limit`, and what belongs to one kind of it.
+//! What happens over a limit: `on_limit`, and the keys that belong to one of its values.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -35,10 +35,10 @@ pub(super) fn read(section: &Section<'_>) -> Reaction {
     let field = section.field("on_limit");
     let action = field.map_or(Some(Action::Reject), |field| field.choice(&words, &[]));
     let on_limit = match action {
-        // Without a word that is known, nothing can be said of what belongs to one.
+        // If the value is invalid, it is unknown which other keys belong to it.
         Some(Action::Delay) | None => delay(section),
         Some(action) => {
-            section.misplaced(&OF_DELAY, "`on_limit = \"delay\"`", "remove it, or choose that");
+            section.misplaced(&OF_DELAY, "`on_limit = \"delay\"`", "remove it, or use that");
             match action {
                 Action::Shadow => OnLimit::Shadow,
                 Action::Silent => OnLimit::Silent,
@@ -46,7 +46,7 @@ pub(super) fn read(section: &Section<'_>) -> Reaction {
             }
         }
     };
-    // A silent answer looks like that of an upstream.
+    // A silent answer looks like one from an upstream.
     let (mut status, allowed) = match on_limit {
         OnLimit::Silent => (StatusCode::OK, 200..=599),
         _ => (StatusCode::TOO_MANY_REQUESTS, 400..=599),
@@ -55,12 +55,12 @@ pub(super) fn read(section: &Section<'_>) -> Reaction {
     let (body, content_type) = content::read(section, status);
     match on_limit {
         OnLimit::Shadow => {
-            let help = "it takes effect when the limit refuses, with on_limit = \"reject\"";
-            section.warn(&["status", "body", "content_type"], "does nothing while the limit only reports", help);
+            let help = "it takes effect only if the limit refuses requests, with on_limit = \"reject\"";
+            section.warn(&["status", "body", "content_type"], "has no effect while the limit only reports", help);
         }
         OnLimit::Silent => {
-            let help = "remove it: who is over a silent limit must not see that there is one";
-            section.warn(&["headers"], "does nothing beside `on_limit = \"silent\"`", help);
+            let help = "remove it: a silent limit sends no headers, so that clients do not notice it";
+            section.warn(&["headers"], "has no effect with `on_limit = \"silent\"`", help);
         }
         OnLimit::Reject | OnLimit::Delay { .. } => {}
     }

@@ -21,8 +21,12 @@ pub(super) fn read(section: &Section<'_>, rates: &[Rate]) -> Cost {
         (cost, None) => cost,
         (Cost::Fixed(cost), Some(statuses)) => Cost::OnStatus(cost, statuses),
         (other, Some(_)) => {
-            let help = "remove one of them: with `count`, `cost` is a number";
-            section.source.report(section.key_span("count"), "`count` does not go with a cost from a header", help);
+            let help = "remove one of them: with `count`, `cost` must be a number";
+            section.source.report(
+                section.key_span("count"),
+                "`count` cannot be combined with a cost from a header",
+                help,
+            );
             other
         }
     }
@@ -45,15 +49,15 @@ fn cost(field: &Field<'_>, rates: &[Rate]) -> Option<Cost> {
         0 if table.entries().iter().all(|(name, _)| name.text == "reserve") => {
             field.report("`cost` names no header", COST);
         }
-        // With none, another key is a slip, which is reported as that.
+        // If there is none, another key is a typing mistake, which `close` reports.
         0 | 1 => {}
-        _ => field.report("`cost` comes from one header", "remove `request_header` or `response_header`"),
+        _ => field.report("`cost` can come from one header only", "remove `request_header` or `response_header`"),
     }
     if request.is_some() && response.is_none() {
         table.misplaced(
             &["reserve"],
             "a cost from the response",
-            "remove it: what the request says is charged at once",
+            "remove it: the cost in a request header is charged at once",
         );
     }
     let reserve = table.field("reserve").map_or(Some(1), |field| amount(&field, rates, "reserves"));
@@ -62,7 +66,7 @@ fn cost(field: &Field<'_>, rates: &[Rate]) -> Option<Cost> {
     request.map(Cost::RequestHeader).or(response)
 }
 
-/// A number that one request may take of each rate.
+/// A number that one request may cost in each rate.
 fn amount(field: &Field<'_>, rates: &[Rate], takes: &str) -> Option<u64> {
     let amount = field.integer(1..=MAX_QUOTA)?;
     if let Some(rate) = rates.iter().find(|rate| rate.capacity() < amount) {
@@ -75,7 +79,7 @@ fn amount(field: &Field<'_>, rates: &[Rate], takes: &str) -> Option<u64> {
 }
 
 fn count(field: &Field<'_>) -> Option<Vec<RangeInclusive<u16>>> {
-    let example = format!("say which responses are charged: count = {{ status = {STATUSES} }}");
+    let example = format!("write which responses are charged: count = {{ status = {STATUSES} }}");
     if !field.is_table() {
         field.mistyped("a table", &example);
         return None;

@@ -1,4 +1,4 @@
-//! Who gets something else than a limit's own rates: `overrides`, and `tier` with `tiers`.
+//! Exceptions to a limit's own rates: `overrides`, and `tier` with `tiers`.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use crate::config::{Key, Source, Tiers, values};
 use crate::overrides::{Allowance, Builder, Overrides, Pattern};
 
 const ENTRY: &str = "an override is keys = [\"partner-7\"] with rates = [\"100/s\"], exempt = true or block = true";
-pub(super) const TWICE: &str = "a key has one override: remove one of them";
-/// The most keys of all overrides in one list; more belong into a file of their own.
+pub(super) const TWICE: &str = "a key can have only one override: remove one of them";
+/// The maximum number of keys of an override in the configuration; more belong into a separate file.
 const MOST_KEYS: usize = 10_000;
-/// The most keys with a `*`, wherever they stand.
+/// The maximum number of keys with a `*`, in the configuration and in the file together.
 const MOST_WILDCARDS: usize = 1_000;
 
-/// What the texts of overrides can be, by the first part of the limit's key.
+/// Which kinds of keys the overrides can have. It follows from the first part of the limit's key.
 #[derive(Clone, Copy)]
 pub(super) struct Kinds {
     addresses: bool,
@@ -34,7 +34,7 @@ impl Kinds {
     /// Reads the key of an override.
     pub(super) fn pattern(self, text: &str) -> Result<Pattern, Wrong> {
         if text.is_empty() {
-            return Err(Wrong::new("a key is empty", "an empty value is no key"));
+            return Err(Wrong::new("a key is empty", "an empty value counts as a missing key"));
         }
         if self.addresses {
             match values::network(text) {
@@ -84,18 +84,18 @@ pub(super) fn entry(
     }
 }
 
-/// Puts the overrides of a limit together, unless there are too many patterns among them.
+/// Builds the overrides of a limit, unless they have too many patterns.
 pub(super) fn finish(overrides: Builder, limit: &Name<'_>, section: &Section<'_>) -> Option<Arc<Overrides>> {
     let count = overrides.wildcards();
     let (message, help) = if count > MOST_WILDCARDS {
         let message = format!("the overrides of `{}` have {count} keys with *", limit.text);
-        (message, format!("allowed: at most {MOST_WILDCARDS}, as every request is compared with all of them"))
+        (message, format!("allowed: at most {MOST_WILDCARDS}, because every request is compared with all of them"))
     } else {
         match overrides.finish() {
             Ok(overrides) => return Some(Arc::new(overrides)),
             Err(error) => {
                 let message = format!("the overrides of `{}` with * are too long together: {error}", limit.text);
-                (message, "name the keys themselves".to_owned())
+                (message, "write full keys instead".to_owned())
             }
         }
     };
@@ -106,14 +106,14 @@ pub(super) fn finish(overrides: Builder, limit: &Name<'_>, section: &Section<'_>
 fn allowance(section: &Section<'_>, terms: &Terms, has_rates: bool) -> Option<Allowance> {
     let rates = section.field("rates");
     if let Some(field) = rates.as_ref().filter(|_| !has_rates) {
-        field.report("the limit has no rates that could be overridden", "give it some, or use `exempt` or `block`");
+        field.report("the limit has no rates to override", "add rates to it, or use `exempt` or `block`");
     }
     let rates = rates.map(|field| terms.rates(&field).map(|rates| Allowance::Rates(Arc::from(rates))));
     let flag = |key, allowance: Allowance| {
         section.field(key).map(|field| {
             let on = field.boolean()?;
             if !on {
-                field.report(format!("`{key} = false` says nothing"), "remove it");
+                field.report(format!("`{key} = false` has no effect"), "remove it");
             }
             Some(allowance)
         })
@@ -123,20 +123,20 @@ fn allowance(section: &Section<'_>, terms: &Terms, has_rates: bool) -> Option<Al
     match (given.next(), given.next()) {
         (Some(allowance), None) => allowance,
         (None, _) => {
-            section.source.report(section.span.clone(), "an override grants nothing", ENTRY);
+            section.source.report(section.span.clone(), "an override has no `rates`, `exempt` or `block`", ENTRY);
             None
         }
         (Some(_), Some(_)) => {
-            let message = "an override has one of `rates`, `exempt` and `block`";
+            let message = "an override can have only one of `rates`, `exempt` and `block`";
             section.source.report(section.span.clone(), message, "remove the others");
             None
         }
     }
 }
 
-/// The one source of a tier's name.
+/// Reads the one source of a tier's name.
 fn tier(text: &str) -> Result<Source, Wrong> {
-    let help = "name one that says a word, like \"header:x-plan\"";
+    let help = "use one source whose value is a word, like \"header:x-plan\"";
     match source(text.trim()) {
         _ if text.contains('|') => Err(Wrong::new(format!("{} is not one source", quoted(text)), help)),
         Ok(Source::ClientIp { .. } | Source::Global) => {
@@ -157,8 +157,8 @@ pub(super) fn tiers(section: &Section<'_>, limit: &str, terms: &Terms) -> Option
             return None;
         }
         (None, Some(_)) => {
-            let help = "say where a request's tier comes from: tier = \"header:x-plan\"";
-            section.source.report(section.key_span("tiers"), "nothing says which tier a request is of", help);
+            let help = "add the source of a request's tier: tier = \"header:x-plan\"";
+            section.source.report(section.key_span("tiers"), "there are `tiers`, but no `tier`", help);
             return None;
         }
         (Some(attribute), Some(table)) => (attribute, table),
@@ -171,13 +171,13 @@ pub(super) fn tiers(section: &Section<'_>, limit: &str, terms: &Terms) -> Option
             continue;
         }
         let Some(section) = field.section(format!("[limits.{limit}.tiers.{}]", name.text)) else { continue };
-        let list = section.required("rates", "say how much is allowed: rates = [\"100/s\"]");
+        let list = section.required("rates", "add how much is allowed: rates = [\"100/s\"]");
         let list = list.and_then(|field: Field<'_>| terms.rates(&field));
         section.close(&[]);
         rates.extend(list.map(|list| (name.text.to_owned(), list)));
     }
     if rates.is_empty() {
-        // The table itself may be empty, or everything in it is wrong and reported.
+        // Either the table is empty, or all its errors are already reported.
         if section.source.is_clean() {
             table.report("there are no tiers to choose from", format!("add {example}"));
         }

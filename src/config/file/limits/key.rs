@@ -6,7 +6,7 @@ use crate::config::read::{Field, Wrong};
 use crate::config::report::{did_you_mean, quoted};
 use crate::config::{Key, Source, values};
 
-/// Sources that stand alone.
+/// Sources without a name after a colon.
 const PLAIN: [(&str, Source); 7] = [
     ("client-ip", Source::ClientIp { v6: 64 }),
     ("bearer", Source::Bearer),
@@ -39,7 +39,7 @@ fn part(text: &str) -> Result<Vec<Source>, Wrong> {
         let place = from..from + word.len();
         let source = source(word).map_err(|wrong| if word.is_empty() { wrong } else { wrong.at(place.clone()) })?;
         if sources.contains(&source) {
-            return Err(Wrong::new(format!("`{source}` is written twice"), "the first one present is used").at(place));
+            return Err(Wrong::new(format!("`{source}` is written twice"), "remove one of them").at(place));
         }
         sources.push(source);
         start += piece.len() + 1;
@@ -62,7 +62,7 @@ pub(super) fn source(word: &str) -> Result<Source, Wrong> {
     };
     match kind {
         "client-ip" => {
-            let help = "it is the prefix length that IPv6 addresses are cut to, from 1 to 128, like `client-ip:56`";
+            let help = "IPv6 addresses are cut to this prefix length, from 1 to 128, like `client-ip:56`";
             let prefix = name.parse().ok().filter(|v6| (1..=128).contains(v6));
             let wrong = || Wrong::new(format!("{} is not a prefix length", quoted(name)), help);
             prefix.map(|v6| Source::ClientIp { v6 }).ok_or_else(wrong)

@@ -3,13 +3,13 @@
 use std::io::{BufRead, BufReader};
 use std::sync::Arc;
 
-use super::named_file::{MOST_TOLD, NamedFile};
+use super::named_file::{MOST_REPORTED, NamedFile};
 use crate::config::read::{Section, Wrong};
 use crate::config::regular_file::RegularFile;
 use crate::config::{Key, Source};
 use crate::known_keys::{Digest, KnownKeys, LONGEST};
 
-/// More keys than this in one file are an error.
+/// The maximum number of keys in one file.
 const MOST_KEYS: usize = 1_000_000;
 const LINE: &str = "a line is a key, `sha256:` with the digest of one, or a # comment";
 const DIGEST: &str = "after `sha256:` come 64 hexadecimal digits, as `printf %s KEY | sha256sum` prints them";
@@ -20,8 +20,9 @@ pub(super) fn read(section: &Section<'_>, key: Option<&Key>) -> Option<Arc<Known
     let file = NamedFile::new(&field)?;
     let first = key.and_then(|key| key.parts.first());
     if first.is_some_and(|sources| !sources.iter().any(Source::is_chosen_by_clients)) {
-        let help = "they are looked up by the first part of `key`, such as \"header:x-api-key | client-ip\"";
-        field.report("`known_keys` does not go with this `key`: clients cannot make one up", help);
+        let help =
+            "`known_keys` needs a first part of `key` that clients choose, like \"header:x-api-key | client-ip\"";
+        field.report("`known_keys` has no effect with this `key`: clients cannot invent its values", help);
         return None;
     }
     match RegularFile::open(&file.path()) {
@@ -33,9 +34,9 @@ pub(super) fn read(section: &Section<'_>, key: Option<&Key>) -> Option<Arc<Known
     }
 }
 
-/// The digests of all keys of a file, or of those that it has up to a problem.
+/// The digests of all keys of a file. If it cannot be read to its end, those of the keys so far.
 fn lines(file: &NamedFile<'_>, mut text: impl BufRead) -> Vec<Digest> {
-    let (mut digests, mut bytes, mut number, mut told) = (Vec::new(), Vec::new(), 0, 0);
+    let (mut digests, mut bytes, mut number, mut problems) = (Vec::new(), Vec::new(), 0, 0);
     loop {
         bytes.clear();
         match text.read_until(b'\n', &mut bytes) {
@@ -49,8 +50,8 @@ fn lines(file: &NamedFile<'_>, mut text: impl BufRead) -> Vec<Digest> {
         match line(&bytes, number == 1) {
             Ok(digest) => digests.extend(digest),
             Err((column, wrong)) => {
-                told += 1;
-                if told <= MOST_TOLD {
+                problems += 1;
+                if problems <= MOST_REPORTED {
                     file.report(number, column, &wrong.message, &wrong.help);
                 }
             }
@@ -60,16 +61,16 @@ fn lines(file: &NamedFile<'_>, mut text: impl BufRead) -> Vec<Digest> {
             return digests;
         }
     }
-    file.report_rest(told);
-    // A file that was cut off would make strangers of all clients at once.
-    if digests.is_empty() && told == 0 {
+    file.report_rest(problems);
+    // With an empty file, which may be an accident, no client's key would be known.
+    if digests.is_empty() && problems == 0 {
         file.report(number.max(1), 1, "the file has no keys", LINE);
     }
     digests
 }
 
-/// The digest of the key on a line, if there is one, or the column of what is wrong. Keys are secrets, so no message
-/// repeats any of it.
+/// The digest of the key on a line, if there is one, or the problem and its column. Keys are secrets, so no message
+/// repeats a part of the line.
 fn line(bytes: &[u8], is_first: bool) -> Result<Option<Digest>, (u64, Wrong)> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let column = String::from_utf8_lossy(&bytes[..error.valid_up_to()]).chars().count() as u64 + 1;
@@ -88,7 +89,7 @@ fn line(bytes: &[u8], is_first: bool) -> Result<Option<Digest>, (u64, Wrong)> {
         return Ok(Some(digest));
     }
     if let Some(place) = key.chars().position(|character| character.is_whitespace() || character.is_control()) {
-        let help = "a line is one key and nothing else; write a key with such characters as `sha256:` and its digest";
+        let help = "a line must contain only one key; write a key with such characters as `sha256:` and its digest";
         return Err(at(place, "a key has a space or a control character in it", help));
     }
     if key.len() > LONGEST {

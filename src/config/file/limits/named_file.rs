@@ -1,4 +1,4 @@
-//! A file that a key of the configuration names: what is wrong with it is told at that key.
+//! A file that a key of the configuration names. Its problems are reported at that key.
 
 use std::io::Error;
 use std::path::PathBuf;
@@ -6,43 +6,43 @@ use std::path::PathBuf;
 use crate::config::read::Field;
 use crate::config::report::{self, quoted};
 
-/// Problems of one file that are told.
-pub(super) const MOST_TOLD: usize = 20;
+/// The maximum number of problems that are reported for one file.
+pub(super) const MOST_REPORTED: usize = 20;
 
-/// See the head of this file.
+/// A file, with the value that names it.
 pub(super) struct NamedFile<'a> {
     /// The value that names it.
     pub(super) field: &'a Field<'a>,
-    /// As it names it.
+    /// The name as written there.
     pub(super) name: &'a str,
 }
 
 impl<'a> NamedFile<'a> {
-    /// `None` if the value is not a text, which is then reported.
+    /// `None` if the value is not a text, which is reported.
     pub(super) fn new(field: &'a Field<'a>) -> Option<Self> {
         field.text().map(|name| Self { field, name })
     }
 
-    /// Where it is.
+    /// Its path.
     pub(super) fn path(&self) -> PathBuf {
         self.field.source.folder.join(self.name)
     }
 
     /// Reports that it cannot be read.
     pub(super) fn unreadable(&self, error: &Error) {
-        let help = report::how_to_read(error.kind(), "it is looked for in the folder of this file");
+        let help = report::how_to_read(error.kind(), "its path starts at the folder of this file");
         self.field.report(format!("cannot read {}: {error}", quoted(self.name)), help);
     }
 
-    /// Reports something at a place in the file.
+    /// Reports a problem at a place in the file.
     pub(super) fn report(&self, line: u64, column: u64, message: &str, help: &str) {
         self.field.report(format!("{}:{line}:{column}: {message}", self.name), help);
     }
 
-    /// Reports how many problems were not reported.
-    pub(super) fn report_rest(&self, told: usize) {
-        if told > MOST_TOLD {
-            self.field.report(format!("{}: and {} more problems", self.name, told - MOST_TOLD), "");
+    /// Reports how many of `problems` were left out.
+    pub(super) fn report_rest(&self, problems: usize) {
+        if problems > MOST_REPORTED {
+            self.field.report(format!("{}: and {} more problems", self.name, problems - MOST_REPORTED), "");
         }
     }
 }

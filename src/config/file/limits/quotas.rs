@@ -1,4 +1,4 @@
-//! `overrides_file`: overrides in a file of their own, up to a million of them, as CSV or TOML.
+//! `overrides_file`: up to a million overrides in a separate file, as CSV or TOML.
 
 use std::collections::HashMap;
 use std::io::BufReader;
@@ -9,7 +9,7 @@ use csv::{Position, ReaderBuilder, StringRecord, Trim};
 use toml::de::DeTable;
 
 use super::exceptions::{Kinds, TWICE, entry};
-use super::named_file::{MOST_TOLD, NamedFile};
+use super::named_file::{MOST_REPORTED, NamedFile};
 use super::rates::{Terms, same_period, split};
 use crate::config::read::{Section, Source, Wrong};
 use crate::config::regular_file::{self, RegularFile};
@@ -17,10 +17,10 @@ use crate::config::report::{self, place, quoted};
 use crate::config::values;
 use crate::overrides::{Allowance, Builder, Pattern};
 
-/// More keys than this in one file are an error.
+/// The maximum number of keys in one file.
 const MOST_KEYS: usize = 1_000_000;
-const HEADER: &str = "the first line is: key,rates";
-const ROW: &str = "after the key comes `exempt`, `block`, or rates with spaces between them, like 100/s 5000/10m";
+const HEADER: &str = "the first line must be: key,rates";
+const ROW: &str = "after the key write `exempt`, `block`, or rates with spaces between them, like 100/s 5000/10m";
 
 /// Reads the file that `overrides_file` names into `overrides`.
 pub(super) fn read(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rates: bool, overrides: &mut Builder) {
@@ -32,7 +32,7 @@ pub(super) fn read(section: &Section<'_>, terms: &Terms, kinds: Kinds, has_rates
     match path.extension().and_then(|end| end.to_str()) {
         Some("csv") => file.csv(&path, overrides),
         Some("toml") => file.toml(&path, overrides),
-        _ => field.report(format!("{} is neither .csv nor .toml", quoted(name)), "name it by its kind"),
+        _ => field.report(format!("{} is neither .csv nor .toml", quoted(name)), "its name must end with one of them"),
     }
 }
 
@@ -62,7 +62,7 @@ impl Quotas<'_> {
         if errors.is_empty() {
             let root = Section::root(&table, &source);
             if let Some(list) =
-                root.required("overrides", "a file of overrides is [[overrides]] with `keys`, again and again")
+                root.required("overrides", "a file of overrides is a list of [[overrides]], each with `keys`")
             {
                 for field in list.list("").unwrap_or_default() {
                     let Some(section) = field.section("[[overrides]]") else { continue };
@@ -77,7 +77,7 @@ impl Quotas<'_> {
             self.file.field.source.warn(self.file.field.span.clone(), format!("{place}: {}", warning.message), help);
         }
         let problems = source.into_problems();
-        for problem in problems.iter().take(MOST_TOLD) {
+        for problem in problems.iter().take(MOST_REPORTED) {
             let (line, column) = place(text, problem.span.start);
             self.file.report(line as u64, column as u64, &problem.message, problem.help.as_deref().unwrap_or_default());
         }
@@ -97,7 +97,7 @@ impl Quotas<'_> {
         }
         let mut rows = Rows { quotas: self, lines: Vec::new(), first: overrides.len(), known: HashMap::new() };
         let mut record = StringRecord::new();
-        let mut told = 0;
+        let mut problems = 0;
         loop {
             let at = reader.position().clone();
             match reader.read_record(&mut record) {
@@ -105,8 +105,8 @@ impl Quotas<'_> {
                 Ok(false) => break,
                 Err(error) if error.is_io_error() => return self.broken(&error),
                 Err(error) => {
-                    told += 1;
-                    if told <= MOST_TOLD {
+                    problems += 1;
+                    if problems <= MOST_REPORTED {
                         self.broken(&error);
                     }
                     continue;
@@ -114,8 +114,8 @@ impl Quotas<'_> {
             }
             let at = record.position().cloned().unwrap_or(at);
             if let Err((column, wrong)) = rows.add(&record, &at, overrides) {
-                told += 1;
-                if told <= MOST_TOLD {
+                problems += 1;
+                if problems <= MOST_REPORTED {
                     self.file.report(at.line(), column, &wrong.message, &wrong.help);
                 }
             }
@@ -123,7 +123,7 @@ impl Quotas<'_> {
                 return self.file.report(at.line(), 1, "the file has too many keys", &format!("allowed: {MOST_KEYS}"));
             }
         }
-        self.file.report_rest(told);
+        self.file.report_rest(problems);
     }
 
     fn broken(&self, error: &csv::Error) {
@@ -142,12 +142,12 @@ struct Rows<'a> {
     /// The line of each override, from the one at `first` on.
     lines: Vec<u64>,
     first: usize,
-    /// What the texts of rates mean: most keys share a few.
+    /// Texts of rates that were already read: most keys share a few of them.
     known: HashMap<String, Allowance>,
 }
 
 impl Rows<'_> {
-    /// Adds a row, or says what is wrong with it, and in which column.
+    /// Adds a row, or returns its problem and the column.
     fn add(&mut self, row: &StringRecord, at: &Position, overrides: &mut Builder) -> Result<(), (u64, Wrong)> {
         let (Some(key), Some(rates), None) = (row.get(0), row.get(1), row.get(2)) else {
             return Err((1, Wrong::new(format!("the line has {} field(s), not 2", row.len()), ROW)));
@@ -180,14 +180,14 @@ impl Quotas<'_> {
         match text {
             "exempt" => return Ok(Allowance::Exempt),
             "block" => return Ok(Allowance::Block),
-            "" => return Err(Wrong::new("the row grants nothing", ROW)),
+            "" => return Err(Wrong::new("the row has no rates", ROW)),
             _ if text.contains(',') => {
                 let help = format!("write spaces between them: {}", split(&text.replace(',', " ")).join(" "));
-                return Err(Wrong::new("rates have no commas between them", help));
+                return Err(Wrong::new("there must be no commas between rates", help));
             }
             _ if !self.has_rates => {
-                let help = "give it some, or write `exempt` or `block`";
-                return Err(Wrong::new("the limit has no rates that could be overridden", help));
+                let help = "add rates to it, or write `exempt` or `block`";
+                return Err(Wrong::new("the limit has no rates to override", help));
             }
             _ => {}
         }

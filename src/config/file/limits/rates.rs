@@ -14,7 +14,7 @@ const RATE: &str = "a rate is N/PERIOD, where PERIOD is s, m, h, d or a duration
                     month of the calendar";
 const OF_SLIDING: [&str; 2] = ["precision", "edge"];
 
-/// How the rates of a limit are counted, wherever they stand.
+/// How all rates of a limit are counted: its own and those of its tiers and overrides.
 pub(super) struct Terms {
     strategy: Strategy,
     /// A calendar in the limit's time zone.
@@ -46,14 +46,14 @@ impl Terms {
         let strategy = match name {
             Some(Name::Fixed) => Strategy::Fixed,
             Some(Name::Moving) => Strategy::Moving,
-            // The burst is that of each rate.
+            // Each rate has its own burst.
             Some(Name::Bucket) => Strategy::Bucket { burst: 1 },
             Some(Name::Sliding) | None => Strategy::default(),
         };
         let strategy = match strategy {
             Strategy::Sliding { .. } => sliding(section),
             other => {
-                let help = "remove it, or choose that strategy";
+                let help = "remove it, or use that strategy";
                 section.misplaced(&OF_SLIDING, "`strategy = \"sliding-window\"`", help);
                 other
             }
@@ -63,7 +63,7 @@ impl Terms {
         Self { strategy, calendar, uses_calendar: Cell::default(), uses_strategy: Cell::default() }
     }
 
-    /// Reads a list of rates, counted so.
+    /// Reads a list of rates.
     pub(super) fn rates(&self, field: &Field<'_>) -> Option<Vec<Rate>> {
         let mut rates: Vec<Rate> = Vec::new();
         for field in field.some(RATES, values::MOST)? {
@@ -89,7 +89,7 @@ impl Terms {
             (bucket @ Strategy::Bucket { .. }, Strategy::Bucket { .. }) => bucket.clone(),
             (Strategy::Bucket { .. }, _) => {
                 let alone = text.split("burst").next().unwrap_or_default().trim();
-                let help = format!("choose that strategy, or write the rate alone: {alone:?}");
+                let help = format!("use that strategy, or write the rate alone: {alone:?}");
                 return Err(Wrong::new("a burst belongs to `strategy = \"token-bucket\"`", help));
             }
             (_, Strategy::Bucket { .. }) => Strategy::Bucket { burst: rate.quota() },
@@ -102,59 +102,59 @@ impl Terms {
         rate.counted(strategy).map_err(|_| {
             let most = limit::MAX_LOG;
             let help = format!("allowed: at most {most}; a sliding window with `precision = 60` is nearly as exact");
-            Wrong::new(format!("\"{shown}\" is too much for a moving window, which remembers every request"), help)
+            Wrong::new(format!("\"{shown}\" is too large for a moving window, which stores every request"), help)
         })
     }
 
-    /// Reports what no rate asks for; call it when all rates are read.
+    /// Reports keys that no rate uses; call it after all rates are read.
     pub(super) fn close(&self, section: &Section<'_>) {
-        // Rates that are wrong may ask for anything.
+        // A rate with an error might use any of them.
         if !section.source.is_clean() {
             return;
         }
         if !self.uses_calendar.get() {
             let help = "remove it, or count by the calendar, like \"5000/day\" or \"1000000/month\"";
-            section.refuse(&["timezone"], "is for rates per day or month", help);
+            section.refuse(&["timezone"], "needs a rate per calendar day or month", help);
         }
         if !self.uses_calendar.get() && !self.uses_strategy.get() {
-            let help = "remove it, or add rates: `max_in_flight` alone counts requests, whatever they cost";
+            let help = "remove it, or add rates: `max_in_flight` counts requests, and ignores their cost";
             section.refuse(
                 &["strategy", "precision", "edge", "cost", "count"],
-                "is about rates, which this limit has none of",
+                "needs rates, and this limit has none",
                 help,
             );
         } else if !self.uses_strategy.get() {
-            let help = "remove it: days and months of the calendar have no buckets and no edge";
-            section.refuse(&OF_SLIDING, "is for rates with a sliding window, which this limit has none of", help);
+            let help = "remove it: calendar days and months have no buckets and no edge";
+            section.refuse(&OF_SLIDING, "needs a rate with a sliding window, and this limit has none", help);
         }
     }
 }
 
-/// What is said of a rate that may be meant for days of the calendar and is not, or beside another kind of day.
+/// The warning about a rate that does not mean a calendar day but looks like one, or that follows the other kind of day.
 fn doubtful_day(written: &str, earlier: &[Rate], rate: &Rate) -> Option<(String, String)> {
     const DAY: Duration = Duration::from_secs(86_400);
     let is_calendar = |rate: &Rate| matches!(rate.strategy(), Strategy::Calendar(_));
     let (quota, is_day) = (rate.quota(), |rate: &Rate| rate.window() == DAY);
     if !is_calendar(rate) && written.contains("day") {
-        let message = format!("\"{written}\" is a length of time, not a day of the calendar");
+        let message = format!("\"{written}\" is a duration, not a calendar day");
         let help = match is_day(rate) {
-            true => format!("write \"{quota}/d\" for any 24 hours, or \"{quota}/day\" for a day of the calendar"),
-            false => format!("write \"{quota}/{}\" if that is meant", units::period(rate.window())),
+            true => format!("write \"{quota}/d\" for any 24 hours, or \"{quota}/day\" for a calendar day"),
+            false => format!("write \"{quota}/{}\" if you mean a duration", units::period(rate.window())),
         };
         return Some((message, help));
     }
     let other =
         earlier.iter().find(|other| is_day(other) && is_day(rate) && is_calendar(other) != is_calendar(rate))?;
-    let message = format!("\"{written}\" and \"{other}\" are days of two kinds, and both must hold");
-    let help = "\"N/d\" is any 24 hours, \"N/day\" a day of the calendar: keep the one that is meant";
+    let message = format!("\"{written}\" and \"{other}\" are two kinds of days, and a request must fit both");
+    let help = "\"N/d\" is any 24 hours, \"N/day\" is a calendar day: keep the one that you mean";
     Some((message, help.to_owned()))
 }
 
-/// What is wrong with a rate beside those before it, if one of them has its period.
+/// The problem of a rate that has the same period as one of the rates before it.
 pub(super) fn same_period(rates: &[Rate], rate: &Rate) -> Option<Wrong> {
     let earlier = rates.iter().find(|earlier| earlier.period() == rate.period())?;
     let least = if earlier.quota() < rate.quota() { earlier } else { rate };
-    let help = format!("all rates must hold, so the smaller one alone says the same: \"{least}\"");
+    let help = format!("a request must fit both, so the smaller one is enough: \"{least}\"");
     Some(Wrong::new(format!("\"{rate}\" has the same period as \"{earlier}\""), help))
 }
 
@@ -169,7 +169,7 @@ fn sliding(section: &Section<'_>) -> Strategy {
 fn zone(name: &str) -> Result<Calendar, Wrong> {
     Calendar::utc(Unit::Day).in_zone(name).ok_or_else(|| {
         let zones = limit::zones();
-        let help = "it is an IANA name, like \"UTC\", \"Europe/Berlin\" or \"America/New_York\"";
+        let help = "a time zone is an IANA name, like \"UTC\", \"Europe/Berlin\" or \"America/New_York\"";
         let help = match nearest(name, zones.iter().map(String::as_str)) {
             Some(near) => format!("did you mean \"{near}\"? {help}"),
             None => help.to_owned(),
@@ -182,7 +182,7 @@ fn rate(text: &str) -> Result<Rate, Wrong> {
     text.parse().map_err(|error| match error {
         RateError::Form | RateError::Period(_) if let Some(rates) = several(text) => {
             let message = format!("{} is not one rate but {}", quoted(text), rates.len());
-            Wrong::new(message, format!("write each of them as a text of its own: {rates:?}"))
+            Wrong::new(message, format!("write each of them as a separate text: {rates:?}"))
         }
         RateError::Form | RateError::Period(_) => {
             let help = meant(text).map_or(RATE.to_owned(), |rate| format!("did you mean \"{rate}\"? {RATE}"));
@@ -201,7 +201,7 @@ fn rate(text: &str) -> Result<Rate, Wrong> {
     })
 }
 
-/// The rates in a text that was meant as a list of them.
+/// The rates in a text, if it has several of them.
 fn several(text: &str) -> Option<Vec<String>> {
     let rates = match text.matches('/').count() {
         0 | 1 => return None,
@@ -211,7 +211,7 @@ fn several(text: &str) -> Option<Vec<String>> {
     Some(rates).filter(|rates: &Vec<_>| rates.len() > 1)
 }
 
-/// The rates in a text: between `;` or spaces, except that a burst belongs to the rate before it.
+/// The rates in a text, separated by `;` or spaces. A burst belongs to the rate before it.
 pub(super) fn split(text: &str) -> Vec<String> {
     let mut rates: Vec<String> = Vec::new();
     for piece in text.split(';') {
@@ -230,7 +230,7 @@ pub(super) fn split(text: &str) -> Vec<String> {
     rates
 }
 
-/// `10/sec`, `10/1`, `10 per minute` and `10/Days` leave no doubt.
+/// The rate that a wrong spelling probably means, such as `10/sec`, `10/1`, `10 per minute` or `10/Days`.
 fn meant(text: &str) -> Option<Rate> {
     let (quota, period) = text.split_once('/').or_else(|| text.split_once("per"))?;
     let (quota, period) = (quota.trim().parse().ok()?, period.trim());
