@@ -1,4 +1,4 @@
-//! May this request pass? Every limit of its route is asked at once; all are charged, or none.
+//! May this request pass? All limits of its route are asked at once, and all are charged or none.
 
 mod rate_selector;
 mod outcome;
@@ -8,6 +8,7 @@ mod wait_queues;
 mod delay;
 
 use std::cell::RefCell;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -21,130 +22,130 @@ use crate::metrics::{Counter, PerWorker};
 use crate::store::{Answer, Ask, Asks, Reply, Store, Verdicts};
 
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
-pub use outcome::{LimitOutcome, LimitOutcomes, longest_refusal};
+pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, longest_refusal};
 pub use rate_selector::{RateSelector, RateTable, SelectedRates};
-pub use reservations::{Reservations, stated};
+pub use reservations::{Reservations, stated_cost};
 pub use wait_queues::WaitQueues;
 
-/// One limit as it guards one route.
+/// One limit as one route applies it.
 pub struct RouteLimit {
-    /// Which rates hold for whom.
+    /// Which rates apply to which key.
     pub rates: RateSelector,
-    /// How many requests of a key may be under way.
+    /// How many requests of a key may be in flight.
     pub max_in_flight: Option<u64>,
-    /// How its key is read from the route's requests.
-    pub identity: KeyExtractor,
-    /// What requests cost.
+    /// How the key is read from the route's requests.
+    pub key: KeyExtractor,
+    /// What a request costs.
     pub cost: Cost,
-    /// What happens over the limit.
+    /// What happens to a request over the limit.
     pub on_limit: OnLimit,
-    /// What happens without a key.
+    /// What happens to a request without a key.
     pub missing: Missing,
-    /// What it has decided.
+    /// Counts the decisions of the limit.
     pub metrics: Arc<LimitMetrics>,
 }
 
-/// What a limit has decided, on all routes.
+/// The decisions of one limit on all routes.
 #[derive(Debug)]
 pub struct LimitMetrics {
-    /// Its name.
+    /// The name of the limit.
     pub name: String,
-    /// By worker.
+    /// The counters of each worker.
     pub workers: PerWorker<DecisionCounters>,
 }
 
 /// The decisions of one limit on one worker.
 #[derive(Debug, Default)]
 pub struct DecisionCounters {
-    /// Let through by this limit and all others of the route.
+    /// Admitted by this limit and by all others of the route.
     pub admitted: Counter,
     /// Refused by this limit.
     pub rejected: Counter,
-    /// Over this limit, and let through because it only reports.
+    /// Over this limit, but admitted because the limit only reports.
     pub shadowed: Counter,
-    /// Over this limit, and answered as if all were well.
+    /// Over this limit, and answered with its status without being told so.
     pub silenced: Counter,
-    /// Held by this limit until there was room, or until that took too long.
+    /// Held by this limit until there was room or the longest delay was over.
     pub delayed: Counter,
-    /// Would have been let through by this limit, refused by another: not charged.
+    /// Admitted by this limit, but refused by another, so not charged.
     pub not_charged: Counter,
-    /// Not counted, because the key is exempt.
+    /// Not counted because the key is exempt.
     pub exempt: Counter,
-    /// Refused, because the key is blocked.
+    /// Refused because the key is blocked.
     pub blocked: Counter,
-    /// Not asked, for want of a key.
+    /// Not counted because the request has no key.
     pub skipped: Counter,
-    /// Refused for want of a key.
+    /// Refused because the request has no key.
     pub keyless: Counter,
-    /// Not decided, because the store did not answer.
+    /// Not decided because the store did not answer.
     pub unknown: Counter,
 }
 
-/// All that a decision is made from.
+/// Everything that a decision depends on.
 pub struct DecisionInput<'a, 'r> {
     /// The limits of the route.
     pub limits: &'a [RouteLimit],
     /// The request.
     pub attributes: &'r RequestAttributes<'r>,
-    /// What the connection's requests were last identified as.
+    /// The keys of the connection's previous request.
     pub key_cache: &'r RefCell<KeyCache>,
-    /// Where counters live.
+    /// The store of the counters.
     pub store: &'a Store,
-    /// Who is under way.
+    /// The requests in flight.
     pub concurrency: &'a Arc<ConcurrencyLimiter>,
-    /// Who is held.
+    /// The requests that are held.
     pub wait_queues: &'a Arc<WaitQueues>,
-    /// When the request came.
+    /// When the request arrived.
     pub now: Time,
-    /// Which worker serves it.
+    /// The index of the worker that serves it.
     pub worker: usize,
-    /// Whether it passes if the store does not answer.
-    pub passes_unknown: bool,
+    /// Whether the request is admitted if the store does not answer.
+    pub fail_open: bool,
 }
 
-/// What belongs to a decision and outlives it. Made where it is needed and filled in place: it is too large to be moved
-/// about for every request.
+/// What a decision produces besides its [`Decision`]. The caller creates it and `decide` fills it in place, since it is
+/// too large to be moved for every request.
 pub struct DecisionState<'a> {
-    /// What the limits say that were asked, those that clients are told of.
+    /// The outcomes that clients may see, in the order of the route's limits.
     pub outcomes: LimitOutcomes<'a>,
     /// What the store was asked.
     pub asks: Asks<'a>,
-    /// The guards that only report, and would have refused the request.
+    /// The places of the limits that only report and would have refused the request.
     pub shadowed: SmallVec<[usize; 2]>,
-    /// What is reserved until the response.
+    /// What is reserved until the response is known.
     pub reservations: Reservations<'a>,
-    /// What holds its place among those under way.
+    /// The permits of limits on requests in flight.
     pub permits: Vec<ConcurrencyPermit>,
-    /// Since when it was held, if it was.
+    /// When the request began to be held, if it was.
     pub held_since: Option<Time>,
 }
 
-/// The outcome for a request.
+/// What is decided about a request. A place is the index of a limit in [`DecisionInput::limits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It may pass.
+    /// All limits admit it.
     Admitted,
-    /// At least one limit refuses.
+    /// At least one limit refuses it.
     Rejected,
-    /// This guard wants it answered without anybody being asked.
+    /// It is over the limit at this place, which answers as if nothing were wrong.
     Silenced(usize),
-    /// This guard lets nothing of its key pass.
+    /// The limit at this place blocks its key.
     Blocked(usize),
-    /// It costs more than a guard ever allows at once.
+    /// It costs more than a limit ever allows at once.
     TooCostly {
-        /// Which guard.
+        /// The place of the limit.
         place: usize,
-        /// The most that is allowed.
+        /// The most that the limit allows.
         most: u64,
     },
-    /// This guard wants a key.
+    /// It has no key, and the limit at this place requires one.
     NoKey(usize),
     /// The store does not answer.
     Unknown,
 }
 
 impl<'a> DecisionState<'a> {
-    /// Nothing yet.
+    /// The state before the decision.
     pub fn new(store: &'a Store, worker: usize) -> Self {
         let reservations = Reservations::new(store, worker);
         let (outcomes, asks, shadowed) = (SmallVec::new(), Asks::new(), SmallVec::new());
@@ -153,25 +154,29 @@ impl<'a> DecisionState<'a> {
 }
 
 impl RouteLimit {
-    fn decided(&self, worker: usize) -> &DecisionCounters {
+    fn counters(&self, worker: usize) -> &DecisionCounters {
         self.metrics.workers.of(worker)
+    }
+
+    fn may_delay(&self) -> bool {
+        matches!(self.on_limit, OnLimit::Delay { .. })
     }
 }
 
-/// Decides. With a store in this process it answers on the spot, unless the request is to be held; otherwise it waits
-/// for as long as the store lets it.
+/// Decides. With the memory store the result is ready at once unless the request is held. With Memcached it takes as
+/// long as the store takes to answer.
 pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
     if input.limits.is_empty() {
         return Decision::Admitted;
     }
-    let mut evaluation = Evaluation { profiles: SmallVec::new(), boarded: SmallVec::new(), state };
-    let decision = match evaluation.read(input) {
-        Some(decision) => decision,
-        None if evaluation.state.asks.is_empty() => Decision::Admitted,
-        None if input.limits.iter().any(|route_limit| matches!(route_limit.on_limit, OnLimit::Delay { .. })) => {
+    let mut evaluation = Evaluation { profiles: SmallVec::new(), without_rates: SmallVec::new(), state };
+    let decision = match evaluation.prepare(input) {
+        ControlFlow::Break(decision) => decision,
+        ControlFlow::Continue(()) if evaluation.state.asks.is_empty() => Decision::Admitted,
+        ControlFlow::Continue(()) if input.limits.iter().any(RouteLimit::may_delay) => {
             Box::pin(delay::decide(input, &mut evaluation)).await
         }
-        None => match input.store.decide(&evaluation.state.asks, input.now, input.worker) {
+        ControlFlow::Continue(()) => match input.store.decide(&evaluation.state.asks, input.now, input.worker) {
             Answer::Now(reply) => evaluation.conclude(input, reply),
             Answer::Later(reply) => match reply.await {
                 Ok(reply) => evaluation.conclude(input, reply),
@@ -180,15 +185,15 @@ pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState
             Answer::Away => evaluation.unknown(input),
         },
     };
-    let passes = decision == Decision::Admitted || decision == Decision::Unknown && input.passes_unknown;
-    for place in &evaluation.boarded {
-        let decided = input.limits[*place].decided(input.worker);
-        if passes { decided.admitted.one() } else { decided.not_charged.one() }
+    let passes = decision == Decision::Admitted || decision == Decision::Unknown && input.fail_open;
+    for place in &evaluation.without_rates {
+        let counters = input.limits[*place].counters(input.worker);
+        if passes { counters.admitted.one() } else { counters.not_charged.one() }
     }
     decision
 }
 
-/// What a guard is to decide: which rates, for whom.
+/// One limit with the key and the rates that apply to a request.
 struct RateCheck<'a> {
     place: usize,
     key: Fingerprint,
@@ -196,166 +201,169 @@ struct RateCheck<'a> {
     limit: &'a Arc<Limit>,
 }
 
-/// A case while it is open.
-struct Evaluation<'a, 'o> {
-    /// For each ask, which of the limit's rates hold.
+/// A decision that is being made.
+struct Evaluation<'a, 's> {
+    /// For each ask, the number of its rates within the limit.
     profiles: SmallVec<[usize; 2]>,
-    /// The guards that have let it aboard and have no rates to ask for.
-    boarded: SmallVec<[usize; 2]>,
-    state: &'o mut DecisionState<'a>,
+    /// The places of the limits that have admitted the request and have no rates, so that the store is not asked.
+    without_rates: SmallVec<[usize; 2]>,
+    state: &'s mut DecisionState<'a>,
 }
 
 impl<'a> Evaluation<'a, '_> {
-    /// Reads keys, rates and costs; what that alone decides is the answer.
-    fn read(&mut self, input: &DecisionInput<'a, '_>) -> Option<Decision> {
+    /// Reads keys, rates and costs and collects what to ask the store. Breaks off where no store is needed to decide.
+    fn prepare(&mut self, input: &DecisionInput<'a, '_>) -> ControlFlow<Decision> {
         let key_cache = &mut input.key_cache.borrow_mut();
         for (place, route_limit) in input.limits.iter().enumerate() {
-            let decided = route_limit.decided(input.worker);
-            let known = route_limit.identity.of(input.attributes, place, key_cache);
-            let key = match (known, route_limit.missing) {
+            let counters = route_limit.counters(input.worker);
+            let found = route_limit.key.extract(input.attributes, place, key_cache);
+            let key = match (found, route_limit.missing) {
                 (Some(key), _) => key,
-                (None, Missing::Shared) => route_limit.identity.nobody(),
+                (None, Missing::Shared) => route_limit.key.shared(),
                 (None, Missing::Skip) => {
-                    decided.skipped.one();
+                    counters.skipped.one();
                     continue;
                 }
                 (None, Missing::Reject) => {
-                    decided.keyless.one();
-                    return Some(Decision::NoKey(place));
+                    counters.keyless.one();
+                    return ControlFlow::Break(Decision::NoKey(place));
                 }
             };
-            match route_limit.rates.of(&route_limit.identity, known.is_some(), input.attributes, key_cache) {
-                SelectedRates::Exempt => decided.exempt.one(),
-                SelectedRates::Block if route_limit.on_limit == OnLimit::Shadow => self.shadow(decided, place),
+            match route_limit.rates.select(&route_limit.key, found.is_some(), input.attributes, key_cache) {
+                SelectedRates::Exempt => counters.exempt.one(),
+                SelectedRates::Block if route_limit.on_limit == OnLimit::Shadow => self.shadow(counters, place),
                 SelectedRates::Block => {
-                    decided.blocked.one();
-                    return Some(Decision::Blocked(place));
+                    counters.blocked.one();
+                    return ControlFlow::Break(Decision::Blocked(place));
                 }
                 SelectedRates::Rates(profile, limit) => {
                     let check = RateCheck { place, key, profile, limit };
-                    let decision = self.board(input, &check).or_else(|| self.prepare(input, &check));
-                    if decision.is_some() {
-                        return decision;
-                    }
+                    self.acquire_permit(input, &check)?;
+                    self.prepare_ask(input, &check)?;
                 }
             }
         }
-        None
+        ControlFlow::Continue(())
     }
 
-    /// Takes a place among those under way, if their number is limited.
-    fn board(&mut self, input: &DecisionInput<'a, '_>, check: &RateCheck<'a>) -> Option<Decision> {
+    /// Counts the request among those in flight if the limit bounds their number.
+    fn acquire_permit(&mut self, input: &DecisionInput<'a, '_>, check: &RateCheck<'a>) -> ControlFlow<Decision> {
         let RateCheck { place, key, profile, limit } = *check;
         let route_limit = &input.limits[place];
-        let decided = route_limit.decided(input.worker);
-        let taken = input.concurrency.enter(key, route_limit.max_in_flight?);
-        let (admitted, remaining) = (taken.is_some(), taken.as_ref().map_or(0, |(_, left)| *left));
-        let verdict = Verdict { admitted, rate: limit.rates().len(), remaining, wait: None };
-        let outcomes = LimitOutcome { place, profile, limit, need: 1, verdict };
-        match (taken, route_limit.on_limit) {
+        let Some(max_in_flight) = route_limit.max_in_flight else { return ControlFlow::Continue(()) };
+        let counters = route_limit.counters(input.worker);
+        let acquired = input.concurrency.acquire(key, max_in_flight);
+        let (admitted, remaining) = (acquired.is_some(), acquired.as_ref().map_or(0, |(_, remaining)| *remaining));
+        let verdict = LimitVerdict::InFlight { admitted, remaining };
+        let outcome = LimitOutcome { place, profile, limit, need: 1, verdict };
+        match (acquired, route_limit.on_limit) {
             (Some((permit, _)), _) => {
                 self.state.permits.push(permit);
                 if route_limit.on_limit.is_told() {
-                    self.state.outcomes.push(outcomes);
+                    self.state.outcomes.push(outcome);
                 }
                 if limit.rates().is_empty() {
-                    self.boarded.push(place);
+                    self.without_rates.push(place);
                 }
-                None
+                ControlFlow::Continue(())
             }
             (None, OnLimit::Shadow) => {
-                self.shadow(decided, place);
-                None
+                self.shadow(counters, place);
+                ControlFlow::Continue(())
             }
             (None, OnLimit::Silent) => {
-                decided.silenced.one();
-                Some(Decision::Silenced(place))
+                counters.silenced.one();
+                ControlFlow::Break(Decision::Silenced(place))
             }
             (None, OnLimit::Reject | OnLimit::Delay { .. }) => {
-                decided.rejected.one();
-                self.state.outcomes = SmallVec::from_iter([outcomes]);
-                Some(Decision::Rejected)
+                counters.rejected.one();
+                self.state.outcomes = SmallVec::from_iter([outcome]);
+                ControlFlow::Break(Decision::Rejected)
             }
         }
     }
 
-    /// Notes what to ask the store.
-    fn prepare(&mut self, input: &DecisionInput<'a, '_>, check: &RateCheck<'a>) -> Option<Decision> {
+    /// Adds the question of one limit to what the store is asked.
+    fn prepare_ask(&mut self, input: &DecisionInput<'a, '_>, check: &RateCheck<'a>) -> ControlFlow<Decision> {
         let RateCheck { place, key, profile, limit } = *check;
         if limit.rates().is_empty() {
-            return None;
+            return ControlFlow::Continue(());
         }
         let route_limit = &input.limits[place];
         let most = limit.capacity();
-        let cost = reservations::price_within(&route_limit.cost, most, input.attributes.headers);
+        let cost = reservations::initial_cost_within(&route_limit.cost, most, input.attributes.headers);
         if cost > most && route_limit.on_limit.is_told() {
-            route_limit.decided(input.worker).rejected.one();
-            return Some(Decision::TooCostly { place, most });
+            route_limit.counters(input.worker).rejected.one();
+            return ControlFlow::Break(Decision::TooCostly { place, most });
         }
-        let (settles, advisory) =
-            (reservations::is_settled(&route_limit.cost), route_limit.on_limit == OnLimit::Shadow);
+        let settles = reservations::is_settled(&route_limit.cost);
+        let advisory = route_limit.on_limit == OnLimit::Shadow;
         let ask = Ask { limit, key, need: cost, cost, settles, advisory, place };
         if settles {
-            self.state.reservations.owe(&route_limit.cost, ask);
+            self.state.reservations.expect(&route_limit.cost, ask);
         }
         self.state.asks.push(ask);
         self.profiles.push(profile);
-        None
+        ControlFlow::Continue(())
     }
 
-    fn shadow(&mut self, decided: &DecisionCounters, place: usize) {
-        decided.shadowed.one();
+    fn shadow(&mut self, counters: &DecisionCounters, place: usize) {
+        counters.shadowed.one();
         if !self.state.shadowed.contains(&place) {
             self.state.shadowed.push(place);
         }
     }
 
     fn unknown(&self, input: &DecisionInput<'_, '_>) -> Decision {
-        self.state.asks.iter().for_each(|ask| input.limits[ask.place].decided(input.worker).unknown.one());
+        self.state.asks.iter().for_each(|ask| input.limits[ask.place].counters(input.worker).unknown.one());
         Decision::Unknown
     }
 
-    /// The guards that these verdicts would have refuse the request.
-    fn refusing<'s>(&'s self, verdicts: &'s Verdicts) -> impl Iterator<Item = (usize, Verdict)> {
+    /// The verdicts that refuse the request, with the places of their limits. Those of limits that only report do not.
+    fn refusals<'v>(&'v self, verdicts: &'v Verdicts) -> impl Iterator<Item = (usize, Verdict)> {
         let asked = self.state.asks.iter().zip(verdicts);
         let refused = asked.filter(|(ask, (_, verdict))| !verdict.admitted && !ask.advisory);
         refused.map(|(ask, (_, verdict))| (ask.place, *verdict))
     }
 
-    /// What the verdicts come to. Nobody is held any more.
+    /// Makes a decision of the verdicts and counts it. The request is not held any longer.
     fn conclude(&mut self, input: &DecisionInput<'a, '_>, Reply { verdicts, reserved }: Reply) -> Decision {
-        let is_silent = |place: usize| input.limits[place].on_limit == OnLimit::Silent;
-        let decision = match self.refusing(&verdicts).fold(None, |found: Option<(usize, bool)>, (place, _)| {
-            let (first, silent) = found.unwrap_or((place, true));
-            Some((first, silent && is_silent(place)))
-        }) {
-            None => Decision::Admitted,
-            Some((first, true)) => Decision::Silenced(first),
-            Some((_, false)) => Decision::Rejected,
-        };
-        let all = decision == Decision::Admitted;
+        let decision = self.decision(input, &verdicts);
         for at in 0..verdicts.len().min(self.state.asks.len()) {
             let (place, verdict) = (self.state.asks[at].place, verdicts[at].1);
             let route_limit = &input.limits[place];
-            let decided = route_limit.decided(input.worker);
+            let counters = route_limit.counters(input.worker);
             match (verdict.admitted, route_limit.on_limit) {
-                (true, _) if all => decided.admitted.one(),
-                (true, _) => decided.not_charged.one(),
-                (false, OnLimit::Shadow) => self.shadow(decided, place),
-                (false, OnLimit::Silent) => decided.silenced.one(),
-                (false, OnLimit::Reject | OnLimit::Delay { .. }) => decided.rejected.one(),
+                (true, _) if decision == Decision::Admitted => counters.admitted.one(),
+                (true, _) => counters.not_charged.one(),
+                (false, OnLimit::Shadow) => self.shadow(counters, place),
+                (false, OnLimit::Silent) => counters.silenced.one(),
+                (false, OnLimit::Reject | OnLimit::Delay { .. }) => counters.rejected.one(),
             }
             if !route_limit.on_limit.is_told() {
                 continue;
             }
             let Ask { limit, need, .. } = self.state.asks[at];
-            self.state.outcomes.push(LimitOutcome { place, profile: self.profiles[at], limit, need, verdict });
+            let (profile, verdict) = (self.profiles[at], LimitVerdict::Rates(verdict));
+            self.state.outcomes.push(LimitOutcome { place, profile, limit, need, verdict });
         }
-        self.state.reservations.reserved(reserved);
+        self.state.reservations.record(reserved);
         if !self.state.permits.is_empty() {
-            // What is said of requests under way was said first: back to the order of the route.
-            self.state.outcomes.sort_by_key(|outcomes| outcomes.place);
+            // The outcomes about requests in flight were added first: this restores the order of the route.
+            self.state.outcomes.sort_by_key(|outcome| outcome.place);
         }
         decision
+    }
+
+    /// What the verdicts amount to. A request is silenced only if no limit refuses it openly.
+    fn decision(&self, input: &DecisionInput<'_, '_>, verdicts: &Verdicts) -> Decision {
+        let mut silenced = None;
+        for (place, _) in self.refusals(verdicts) {
+            if input.limits[place].on_limit != OnLimit::Silent {
+                return Decision::Rejected;
+            }
+            silenced.get_or_insert(place);
+        }
+        silenced.map_or(Decision::Admitted, Decision::Silenced)
     }
 }

@@ -110,21 +110,21 @@ struct Described<'a> {
 impl Described<'_> {
     fn write(&self, text: &mut String) {
         let key_cache = &mut KeyCache::default();
-        let key = self.route_limit.identity.of(self.attributes, 0, key_cache);
+        let key = self.route_limit.key.extract(self.attributes, 0, key_cache);
         line(text, &format!("    key      {}", self.key()));
-        for source in self.route_limit.identity.unknown(self.attributes) {
+        for source in self.route_limit.key.unknown(self.attributes) {
             line(text, &format!("    unknown  what {source} says: it is not in known_keys, so it counts as missing"));
         }
         let counted = match (key, self.route_limit.missing) {
             (Some(key), _) => Some(key),
-            (None, Missing::Shared) => Some(self.route_limit.identity.nobody()),
+            (None, Missing::Shared) => Some(self.route_limit.key.shared()),
             (None, Missing::Skip | Missing::Reject) => None,
         };
         let Some(counted) = counted else { return };
         line(text, &format!("    counted  {}:{counted}", self.limit.name));
-        let term = self.route_limit.rates.of(&self.route_limit.identity, key.is_some(), self.attributes, key_cache);
-        line(text, &format!("    rates    {}", self.rates(term)));
-        if let (SelectedRates::Rates(0, _), Some(tiers)) = (term, &self.limit.tiers) {
+        let selected = self.route_limit.rates.select(&self.route_limit.key, key.is_some(), self.attributes, key_cache);
+        line(text, &format!("    rates    {}", self.rates(selected)));
+        if let (SelectedRates::Rates(0, _), Some(tiers)) = (selected, &self.limit.tiers) {
             line(text, &format!("    tier     none: {} names none of them", tiers.source));
         }
         if let Some(most) = self.route_limit.max_in_flight {
@@ -149,7 +149,7 @@ impl Described<'_> {
     }
 
     fn key(&self) -> String {
-        let parts = self.route_limit.identity.parts(self.attributes);
+        let parts = self.route_limit.key.parts(self.attributes);
         if parts.iter().all(Option::is_none) {
             return match self.route_limit.missing {
                 Missing::Shared => "none: counted with all others that have none".to_owned(),
@@ -175,8 +175,8 @@ impl Described<'_> {
         parts.collect::<Vec<_>>().join(", ")
     }
 
-    fn rates(&self, term: SelectedRates<'_>) -> String {
-        let (profile, limit) = match term {
+    fn rates(&self, selected: SelectedRates<'_>) -> String {
+        let (profile, limit) = match selected {
             SelectedRates::Exempt => return "none: an override exempts the key".to_owned(),
             SelectedRates::Block => return "none: an override blocks the key, answered 403".to_owned(),
             SelectedRates::Rates(profile, limit) => (profile, limit),
@@ -220,14 +220,14 @@ fn fresh(
         wait_queues: &gateway.wait_queues,
         now,
         worker: 0,
-        passes_unknown: true,
+        fail_open: true,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let mut state = DecisionState::new(&store, 0);
     let decision = runtime.block_on(decide::decide(&input, &mut state));
     let mut headers = HeaderMap::new();
     let outcome = if decision == Decision::Admitted {
-        served.rate_limit_headers.tell(&mut headers, &state.outcomes, &state.shadowed, now);
+        served.rate_limit_headers.add_headers(&mut headers, &state.outcomes, &state.shadowed, now);
         match &served.action {
             Action::Forward { .. } => "forwarded".to_owned(),
             Action::Respond { status, .. } => format!("answered {}", status.as_u16()),

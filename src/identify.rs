@@ -126,7 +126,7 @@ impl KeyExtractor {
 
     /// The same, but of what clients choose in the first part only these keys count as present.
     #[must_use]
-    pub fn knowing(mut self, known: Option<&Arc<KnownKeys>>) -> Self {
+    pub fn with_known_keys(mut self, known: Option<&Arc<KnownKeys>>) -> Self {
         let readers = self.parts.iter_mut().take(1).flatten();
         for reader in readers.filter(|reader| reader.source.is_chosen_by_clients()) {
             reader.known = known.cloned();
@@ -135,7 +135,7 @@ impl KeyExtractor {
     }
 
     /// The key of a request, for the guard at this place on its route; `None` if every part of it is missing.
-    pub fn of(
+    pub fn extract(
         &self,
         attributes: &RequestAttributes<'_>,
         place: usize,
@@ -196,7 +196,7 @@ impl KeyExtractor {
     }
 
     /// The key that all requests without one share.
-    pub fn nobody(&self) -> Fingerprint {
+    pub fn shared(&self) -> Fingerprint {
         self.domain.fingerprint(b"")
     }
 }
@@ -295,7 +295,7 @@ mod tests {
     fn the_first_source_that_is_present_counts() {
         let identity = identity(&[&[key("x-api-key"), Source::ClientIp { v6: 64 }]]);
         let of = |lines: &[(&'static str, &[u8])], client| {
-            identity.of(&attributes(&headers(lines), client, None), 0, &mut KeyCache::default()).unwrap()
+            identity.extract(&attributes(&headers(lines), client, None), 0, &mut KeyCache::default()).unwrap()
         };
         let a = of(&[("x-api-key", b"a")], "192.0.2.1");
         assert_eq!(a, of(&[("x-api-key", b" a ")], "192.0.2.2"));
@@ -308,7 +308,7 @@ mod tests {
     fn ipv6_is_cut_to_its_prefix() {
         let identity = identity(&[&[Source::ClientIp { v6: 64 }]]);
         let none = HeaderMap::new();
-        let of = |client| identity.of(&attributes(&none, client, None), 0, &mut KeyCache::default()).unwrap();
+        let of = |client| identity.extract(&attributes(&none, client, None), 0, &mut KeyCache::default()).unwrap();
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
@@ -318,14 +318,16 @@ mod tests {
     fn different_keys_never_run_into_one_another() {
         let both = identity(&[&[key("a")], &[key("b")]]);
         let of = |a: &[u8], b: &[u8]| {
-            both.of(&attributes(&headers(&[("a", a), ("b", b)]), "::1", None), 0, &mut KeyCache::default()).unwrap()
+            both.extract(&attributes(&headers(&[("a", a), ("b", b)]), "::1", None), 0, &mut KeyCache::default())
+                .unwrap()
         };
         assert_ne!(of(b"xy", b"z"), of(b"x", b"yz"));
         let either = identity(&[&[key("a"), key("b")]]);
-        let of =
-            |name| either.of(&attributes(&headers(&[(name, b"v")]), "::1", None), 0, &mut KeyCache::default()).unwrap();
+        let of = |name| {
+            either.extract(&attributes(&headers(&[(name, b"v")]), "::1", None), 0, &mut KeyCache::default()).unwrap()
+        };
         assert_ne!(of("a"), of("b"), "the same value from another source is another key");
-        assert_ne!(KeyExtractor::new("one", &Key { parts: vec![] }, &path()).nobody(), either.nobody());
+        assert_ne!(KeyExtractor::new("one", &Key { parts: vec![] }, &path()).shared(), either.shared());
     }
 
     fn path() -> PathPattern {
@@ -368,8 +370,8 @@ mod tests {
             for (identity, place) in [(&a, 0), (&b, 0), (&a, 5), (&b, 5), (&a, 100)] {
                 let headers = headers(&[("a", value.as_bytes())]);
                 let attributes = attributes(&headers, "::1", None);
-                let fresh = identity.of(&attributes, place, &mut KeyCache::default());
-                assert_eq!(identity.of(&attributes, place, &mut key_cache), fresh, "{value} at {place}");
+                let fresh = identity.extract(&attributes, place, &mut KeyCache::default());
+                assert_eq!(identity.extract(&attributes, place, &mut key_cache), fresh, "{value} at {place}");
             }
         }
     }
@@ -379,10 +381,10 @@ mod tests {
         let known = Arc::new(KnownKeys::new(vec![Digest::of(b"real"), Digest::of(b"192.0.2.1")]));
         let either = [key("a"), key("b"), Source::ClientIp { v6: 64 }];
         let (plain, knowing) =
-            (identity(&[&either, &[key("c")]]), identity(&[&either, &[key("c")]]).knowing(Some(&known)));
+            (identity(&[&either, &[key("c")]]), identity(&[&either, &[key("c")]]).with_known_keys(Some(&known)));
         let of = |identity: &KeyExtractor, lines: &[(&'static str, &[u8])]| {
             let headers = headers(lines);
-            identity.of(&attributes(&headers, "192.0.2.9", None), 0, &mut KeyCache::default()).unwrap()
+            identity.extract(&attributes(&headers, "192.0.2.9", None), 0, &mut KeyCache::default()).unwrap()
         };
         assert_eq!(of(&knowing, &[("a", b"real")]), of(&plain, &[("a", b"real")]));
         assert_eq!(of(&knowing, &[("a", b"made up"), ("b", b"real")]), of(&plain, &[("b", b"real")]));
@@ -401,7 +403,7 @@ mod tests {
         let mut held = |length: usize| {
             let headers = headers(&[("a", "x".repeat(length).as_bytes())]);
             let attributes = attributes(&headers, "::1", None);
-            assert!((0..20).all(|place| identity.of(&attributes, place, &mut key_cache).is_some()));
+            assert!((0..20).all(|place| identity.extract(&attributes, place, &mut key_cache).is_some()));
             assert!(identity.subject(&attributes, &mut key_cache).is_some());
             key_cache.forget_long_keys();
             key_cache.bytes.capacity() + key_cache.last.iter().map(|known| known.bytes.capacity()).sum::<usize>()
@@ -416,7 +418,7 @@ mod tests {
     fn a_key_is_missing_only_if_every_part_is() {
         let both = identity(&[&[key("a")], &[key("b")]]);
         let of = |lines: &[(&'static str, &[u8])]| {
-            both.of(&attributes(&headers(lines), "::1", None), 0, &mut KeyCache::default())
+            both.extract(&attributes(&headers(lines), "::1", None), 0, &mut KeyCache::default())
         };
         assert_eq!(of(&[]), None);
         let all = [of(&[("a", b"v")]), of(&[("b", b"v")]), of(&[("a", b"v"), ("b", b"v")]), of(&[("b", b"w")])];
@@ -430,7 +432,7 @@ mod tests {
         let both = identity(&[&[key("a")], &[Source::Query("b".into())]]);
         let of = |a: &[u8], query| {
             let a = headers(&[("a", a)]);
-            both.of(&attributes(&a, "::1", query), 0, &mut KeyCache::default()).unwrap()
+            both.extract(&attributes(&a, "::1", query), 0, &mut KeyCache::default()).unwrap()
         };
         let absent = of(b"v", None);
         assert_eq!(absent, of(b"v", Some("c=1")), "it is the same however often it is asked");

@@ -19,7 +19,7 @@ use crate::identify::client::{Client, client};
 use crate::identify::{KeyCache, RequestAttributes};
 use crate::reason::Reason;
 use crate::respond::rate_limit_headers::RefusalCache;
-use crate::respond::{self, Answer};
+use crate::respond::{self, LocalResponse};
 use crate::route::path;
 use crate::server::{Handler, HeadError, IncomingRequest, RequestGuard};
 use crate::snapshot::{Action, CompiledRoute};
@@ -79,7 +79,7 @@ impl Handler for ConnectionContext {
         let entry = (gateway.access_log != AccessLog::Off).then(|| AccessLogEntry::new(self.peer));
         let end = RequestEnd { outcome: Outcome::Refused, reason: Some(reason), status: Some(status) };
         gateway.recorder(None).close(end, clock::micros(took), entry.as_ref());
-        respond::refused(status, reason, clock::now())
+        respond::bad_head(status, reason, clock::now())
     }
 }
 
@@ -101,7 +101,7 @@ async fn serve(
             let record = open(&gateway, None, now, client, head, "", guard);
             let answer = respond::problem(why.status, why.detail);
             // What comes after it on the connection may be part of what was not understood.
-            return own(record, Outcome::Refused, respond::last(answer));
+            return own(record, Outcome::Refused, respond::closing(answer));
         }
     };
     let found = gateway.routes.find(&target.host, &target.path, &head.method, &head.headers);
@@ -115,7 +115,7 @@ async fn serve(
     if request.body.as_ref().is_some_and(|body| body.size_hint().lower() > route.max_body_size) {
         record.refused_for(Reason::MaxBodySize);
         let answer = respond::problem(StatusCode::PAYLOAD_TOO_LARGE, "The body of the request is too large.");
-        return own(record, Outcome::Refused, respond::last(answer));
+        return own(record, Outcome::Refused, respond::closing(answer));
     }
     let path = path::key(&target.path, gateway.paths, route.ignore_case);
     let attributes = RequestAttributes {
@@ -140,7 +140,7 @@ async fn serve(
         wait_queues: &gateway.wait_queues,
         now,
         worker: worker.index,
-        passes_unknown: gateway.on_error != OnError::Reject,
+        fail_open: gateway.on_error != OnError::Reject,
     };
     let mut state = DecisionState::new(&worker.store, worker.index);
     let decision = decide::decide(&input, &mut state).await;
@@ -148,7 +148,7 @@ async fn serve(
     record.held(state.held_since);
     match decision {
         Decision::Admitted => {}
-        Decision::Unknown if input.passes_unknown => {}
+        Decision::Unknown if input.fail_open => {}
         decision => {
             record.refused_by(refusing(decision, &state).and_then(|place| Some(&route.limits.get(place)?.metrics)));
             let answer =
@@ -177,7 +177,7 @@ async fn serve(
     if outcome != Outcome::Refused {
         state.reservations.settle(status, response.headers(), &mut state.outcomes);
     }
-    route.rate_limit_headers.tell(response.headers_mut(), &state.outcomes, &state.shadowed, now);
+    route.rate_limit_headers.add_headers(response.headers_mut(), &state.outcomes, &state.shadowed, now);
     response.map(|content| record.settle(outcome, status, content))
 }
 
@@ -195,7 +195,7 @@ fn outcome(decision: Decision) -> Outcome {
 /// The limit that does not let a request through, by its place on the route.
 fn refusing(decision: Decision, state: &DecisionState<'_>) -> Option<usize> {
     match decision {
-        Decision::Rejected => decide::longest_refusal(&state.outcomes).map(|outcomes| outcomes.place),
+        Decision::Rejected => decide::longest_refusal(&state.outcomes).map(|outcome| outcome.place),
         Decision::Silenced(place)
         | Decision::Blocked(place)
         | Decision::NoKey(place)
@@ -212,22 +212,21 @@ pub fn refuse(
     headers: &HeaderMap,
     now: Time,
     last: &mut RefusalCache,
-) -> Answer {
-    let name =
-        |route_limit: usize| route.limits.get(route_limit).map_or("", |route_limit| route_limit.rates.own().name());
+) -> LocalResponse {
+    let name = |place: usize| route.limits.get(place).map_or("", |route_limit| route_limit.rates.own().name());
     match decision {
         Decision::Rejected => route.rate_limit_headers.reject(&state.outcomes, now, last),
-        Decision::Silenced(route_limit) => route.rate_limit_headers.silence(route_limit),
+        Decision::Silenced(place) => route.rate_limit_headers.silence(place),
         Decision::TooCostly { place, most } => {
-            let cost = route.limits.get(place).map(|route_limit| decide::stated(&route_limit.cost, headers));
+            let cost = route.limits.get(place).map(|route_limit| decide::stated_cost(&route_limit.cost, headers));
             route.rate_limit_headers.too_costly(place, &cost.unwrap_or_default(), most)
         }
-        Decision::Blocked(route_limit) => {
-            let why = format!("The limit \"{}\" blocks this client.", name(route_limit));
+        Decision::Blocked(place) => {
+            let why = format!("The limit \"{}\" blocks this client.", name(place));
             respond::problem(StatusCode::FORBIDDEN, &why)
         }
-        Decision::NoKey(route_limit) => {
-            let why = format!("The request lacks what the limit \"{}\" counts by.", name(route_limit));
+        Decision::NoKey(place) => {
+            let why = format!("The request lacks what the limit \"{}\" counts by.", name(place));
             respond::problem(StatusCode::BAD_REQUEST, &why)
         }
         Decision::Admitted | Decision::Unknown => {
@@ -257,7 +256,7 @@ fn open(
     RequestRecord::open(gateway.recorder(route).clone(), now, &head.method, entry, guard)
 }
 
-fn own(record: RequestRecord, outcome: Outcome, answer: Answer) -> Response<ObservedBody> {
+fn own(record: RequestRecord, outcome: Outcome, answer: LocalResponse) -> Response<ObservedBody> {
     let status = answer.status();
     answer.map(|body| record.settle(outcome, status, ResponseBody::Own(body)))
 }
@@ -309,7 +308,7 @@ impl UpstreamCall<'_> {
                     return (Outcome::Failed, answer.map(ResponseBody::Own));
                 }
                 // What comes next on the connection is the rest of this request's body.
-                (Outcome::Refused, respond::last(answer).map(ResponseBody::Own))
+                (Outcome::Refused, respond::closing(answer).map(ResponseBody::Own))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The answers that the gateway gives itself: the only place that writes our own statuses.
+//! The responses that the gateway generates itself, and the only place that chooses their statuses.
 //!
 //! Errors are problem documents (RFC 9457) that say what happened.
 
@@ -16,8 +16,8 @@ use serde::Serialize;
 use crate::clock::Time;
 use crate::reason::Reason;
 
-/// A response whose body is at hand.
-pub type Answer = Response<Full<Bytes>>;
+/// A response that the gateway generates itself.
+pub type LocalResponse = Response<Full<Bytes>>;
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -33,33 +33,34 @@ struct Problem<'a> {
     violated: &'a [&'a str],
 }
 
-/// An error with nothing more to it than its status and what happened.
-pub fn problem(status: StatusCode, detail: &str) -> Answer {
+/// A problem document of no special type: `detail` is a sentence for people.
+pub fn problem(status: StatusCode, detail: &str) -> LocalResponse {
     with_body(status, PROBLEM, document(status, "about:blank", detail, &[]))
 }
 
-/// The answer to a request that no route takes. `allowed` are the methods that routes for its host, path and headers
-/// take; where there are some, only the method is wrong (RFC 9110, section 15.5.6).
-pub fn unrouted(allowed: &BTreeSet<&str>) -> Answer {
+/// The response to a request that no route takes: 404, or 405 if only the method is wrong (RFC 9110, section 15.5.6).
+/// `allowed` are the methods of the routes for its host, path and headers.
+pub fn unrouted(allowed: &BTreeSet<&str>) -> LocalResponse {
     if allowed.is_empty() {
         return problem(StatusCode::NOT_FOUND, "No route is for this host, path and method.");
     }
     let list = allowed.iter().copied().collect::<Vec<_>>().join(", ");
     let why = format!("The routes for this host and path take {list}.");
-    let mut answer = problem(StatusCode::METHOD_NOT_ALLOWED, &why);
+    let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, &why);
     // Methods are tokens, so their list is a header value.
-    answer.headers_mut().extend(HeaderValue::try_from(list).map(|list| (header::ALLOW, list)));
-    answer
+    response.headers_mut().extend(HeaderValue::try_from(list).map(|list| (header::ALLOW, list)));
+    response
 }
 
-/// The same answer as the last one on its connection.
-pub fn last(mut answer: Answer) -> Answer {
-    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    answer
+/// The same response, after which the connection is closed.
+pub fn closing(mut response: LocalResponse) -> LocalResponse {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
-/// The answer to what never became a request, as it goes out: no HTTP library sends it. The last on its connection.
-pub fn refused(status: StatusCode, reason: Reason, now: Time) -> Vec<u8> {
+/// The bytes of the response to a head that is not a valid request. The HTTP library cannot send it, since it has no
+/// request to answer. The connection is closed afterwards.
+pub fn bad_head(status: StatusCode, reason: Reason, now: Time) -> Vec<u8> {
     let detail = match reason {
         Reason::HeaderTimeout => "The head of the request did not come in time.",
         Reason::MaxHeaderSize => "The head of the request is too large.",
@@ -76,17 +77,17 @@ pub fn refused(status: StatusCode, reason: Reason, now: Time) -> Vec<u8> {
     [head.as_bytes(), &body].concat()
 }
 
-/// A short text.
-pub fn text(status: StatusCode, body: Bytes) -> Answer {
+/// A response of plain text.
+pub fn text(status: StatusCode, body: Bytes) -> LocalResponse {
     with_body(status, TEXT, body)
 }
 
-/// An answer whose body is of this kind.
-pub fn with_body(status: StatusCode, kind: HeaderValue, body: Bytes) -> Answer {
+/// A response with a body of the content type `kind`.
+pub fn with_body(status: StatusCode, kind: HeaderValue, body: Bytes) -> LocalResponse {
     with_headers(status, HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]), body)
 }
 
-fn with_headers(status: StatusCode, headers: HeaderMap, body: Bytes) -> Answer {
+fn with_headers(status: StatusCode, headers: HeaderMap, body: Bytes) -> LocalResponse {
     let (mut head, ()) = Response::new(()).into_parts();
     (head.status, head.headers) = (status, headers);
     Response::from_parts(head, Full::new(body))

@@ -211,7 +211,7 @@ impl Snapshot {
             let route_limit = |(limit, rate_table): (&config::Limit, &Arc<RateTable>)| RouteLimit {
                 rates: RateSelector::new(rate_table.clone(), limit, &route.path),
                 max_in_flight: limit.max_in_flight,
-                identity: KeyExtractor::new(&limit.name, &limit.key, &route.path).knowing(limit.known_keys.as_ref()),
+                key: KeyExtractor::new(&limit.name, &limit.key, &route.path).with_known_keys(limit.known_keys.as_ref()),
                 cost: limit.cost.clone(),
                 on_limit: limit.on_limit,
                 missing: limit.missing,

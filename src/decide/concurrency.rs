@@ -1,4 +1,4 @@
-//! How many requests of a key are under way in this process.
+//! How many requests of a key are in flight in this process.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 
 use crate::fingerprint::Fingerprint;
 
-/// Enough that workers seldom meet.
+/// Enough that workers seldom wait for the same lock.
 const SHARDS: u64 = 64;
 
-/// The requests under way, by key. Nothing is kept of a key without any.
+/// The number of requests in flight, by key. A key without any has no entry.
 #[derive(Debug)]
 pub struct ConcurrencyLimiter {
     shards: Box<[Shard]>,
@@ -20,7 +20,7 @@ pub struct ConcurrencyLimiter {
 
 type Shard = Mutex<HashMap<Fingerprint, u64, RandomState>>;
 
-/// A request under way; dropping it ends it.
+/// Counts one request as in flight until it is dropped.
 #[derive(Debug)]
 pub struct ConcurrencyPermit {
     concurrency: Arc<ConcurrencyLimiter>,
@@ -34,16 +34,17 @@ impl Default for ConcurrencyLimiter {
 }
 
 impl ConcurrencyLimiter {
-    /// Lets one more of this key go if fewer than `most` are under way; and how many more could then.
-    pub fn enter(self: &Arc<Self>, key: Fingerprint, most: u64) -> Option<(ConcurrencyPermit, u64)> {
+    /// Counts one more request of this key if fewer than `max_in_flight` are in flight. Returns its permit and how many
+    /// more requests there is room for.
+    pub fn acquire(self: &Arc<Self>, key: Fingerprint, max_in_flight: u64) -> Option<(ConcurrencyPermit, u64)> {
         let mut shard = self.shard(key).lock();
-        let under_way = shard.entry(key).or_insert(0);
-        let left = most.checked_sub(*under_way + 1)?;
-        *under_way += 1;
-        Some((ConcurrencyPermit { concurrency: self.clone(), key }, left))
+        let in_flight = shard.entry(key).or_insert(0);
+        let remaining = max_in_flight.checked_sub(*in_flight + 1)?;
+        *in_flight += 1;
+        Some((ConcurrencyPermit { concurrency: self.clone(), key }, remaining))
     }
 
-    /// How many keys have requests under way.
+    /// How many keys have requests in flight.
     pub fn keys(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
@@ -55,10 +56,10 @@ impl ConcurrencyLimiter {
 
 impl Drop for ConcurrencyPermit {
     fn drop(&mut self) {
-        if let Entry::Occupied(mut under_way) = self.concurrency.shard(self.key).lock().entry(self.key) {
-            match under_way.get() - 1 {
-                0 => drop(under_way.remove()),
-                less => *under_way.get_mut() = less,
+        if let Entry::Occupied(mut in_flight) = self.concurrency.shard(self.key).lock().entry(self.key) {
+            match in_flight.get() - 1 {
+                0 => drop(in_flight.remove()),
+                less => *in_flight.get_mut() = less,
             }
         }
     }
@@ -72,14 +73,14 @@ mod tests {
     fn permits_come_back_and_leave_nothing_behind() {
         let concurrency = Arc::new(ConcurrencyLimiter::default());
         let (a, b) = (Fingerprint::of(b"a"), Fingerprint::of(b"b"));
-        let (first, left) = concurrency.enter(a, 2).unwrap();
-        assert_eq!(left, 1);
-        let (second, left) = concurrency.enter(a, 2).unwrap();
-        assert_eq!(left, 0);
-        assert!(concurrency.enter(a, 2).is_none());
-        assert!(concurrency.enter(b, 1).is_some());
+        let (first, remaining) = concurrency.acquire(a, 2).unwrap();
+        assert_eq!(remaining, 1);
+        let (second, remaining) = concurrency.acquire(a, 2).unwrap();
+        assert_eq!(remaining, 0);
+        assert!(concurrency.acquire(a, 2).is_none());
+        assert!(concurrency.acquire(b, 1).is_some());
         drop(first);
-        assert!(concurrency.enter(a, 2).is_some());
+        assert!(concurrency.acquire(a, 2).is_some());
         drop(second);
         assert_eq!(concurrency.keys(), 0);
     }

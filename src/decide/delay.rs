@@ -1,4 +1,4 @@
-//! Holding requests until their limit has room, in order of arrival, for a while and in bounded number.
+//! Holds requests until their limit has room: in order of arrival, for a bounded time, and in bounded number.
 
 use std::time::Duration;
 
@@ -6,54 +6,54 @@ use smallvec::SmallVec;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::wait_queues::QueueSlot;
-use super::{Decision, DecisionInput, Evaluation, LimitOutcome};
+use super::{Decision, DecisionInput, Evaluation, LimitOutcome, LimitVerdict};
 use crate::clock::{self, micros};
 use crate::config::OnLimit;
 use crate::limit::Verdict;
 use crate::store::{Answer, Ask, Reply, Verdicts};
 
-/// How long a request that is held waits at most until it is seen whether something was given back.
-const GIVEN_BACK: Duration = Duration::from_millis(20);
+/// How often a held request asks again where other requests may give back what they have reserved.
+const RECHECK: Duration = Duration::from_millis(20);
 
-/// Decides where guards may delay. Dropped, it leaves its line at once.
+/// Decides on a route with limits that may delay. If the future is dropped, the request leaves its queue at once.
 ///
-/// A request stands in one line at a time, that of the limit that holds it longest, so no two wait for each other.
+/// A request is in one queue at a time, that of the limit that holds it longest, so no two requests wait for each other.
 pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, evaluation: &mut Evaluation<'a, '_>) -> Decision {
     let begun = Instant::now();
     let mut now = input.now;
-    // Who comes while others wait for the same key goes behind them.
-    let waits = |ask: &&Ask<'_>| delay(input, ask.place).is_some() && input.wait_queues.is_waited_for(ask.key);
-    let mut wanted = evaluation.state.asks.iter().find(waits).map(|ask| ask.place);
-    let mut turn: Option<(usize, QueueSlot)> = None;
+    // If requests of the same key are held, this one queues behind them.
+    let must_queue = |ask: &&Ask<'_>| delay(input, ask.place).is_some() && input.wait_queues.has_waiters(ask.key);
+    let mut next_queue = evaluation.state.asks.iter().find(must_queue).map(|ask| ask.place);
+    let mut slot: Option<(usize, QueueSlot)> = None;
     loop {
-        if let Some(place) = wanted.take()
-            && let Some((longest, most)) = delay(input, place)
+        if let Some(place) = next_queue.take()
+            && let Some((max_delay, max_delayed)) = delay(input, place)
         {
-            // The line before is left first, so that nobody stands in two.
-            drop(turn.take());
-            match stand(input, evaluation, place, begun + longest, most).await {
-                Some(joined) => turn = Some((place, joined)),
-                None => return evaluation.give_up(input, place, longest),
+            // The request leaves its queue before it joins another, so that it is never in two.
+            drop(slot.take());
+            match queue(input, evaluation, place, begun + max_delay, max_delayed).await {
+                Some(joined) => slot = Some((place, joined)),
+                None => return evaluation.give_up(input, place, max_delay),
             }
             now = clock::now();
         }
         let answer = input.store.decide(&evaluation.state.asks, now, input.worker);
         let Some(reply) = received(answer).await else { return evaluation.unknown(input) };
-        let Some((place, verdict)) = longest(input, evaluation, &reply.verdicts) else {
+        let Some((place, verdict)) = longest_delay(input, evaluation, &reply.verdicts) else {
             return evaluation.conclude(input, reply);
         };
-        // What was reserved may be given back at any time.
-        let soonest = if settles(evaluation, place) { GIVEN_BACK } else { Duration::MAX };
+        // Other requests may give back their reservations at any time.
+        let soonest = if settles(evaluation, place) { RECHECK } else { Duration::MAX };
         let wait = verdict.wait.map(|wait| Duration::from_micros(wait).min(soonest));
-        let most = delay(input, place).map(|(most, _)| most);
-        // What cannot be waited for is told at once.
-        match (most, wait) {
-            (Some(most), Some(wait)) if begun.elapsed() + wait <= most => {
-                if turn.as_ref().is_some_and(|(line, _)| *line == place) {
+        let max_delay = delay(input, place).map(|(max_delay, _)| max_delay);
+        // A request that would wait too long is refused at once.
+        match (max_delay, wait) {
+            (Some(max_delay), Some(wait)) if begun.elapsed() + wait <= max_delay => {
+                if slot.as_ref().is_some_and(|(queue, _)| *queue == place) {
                     sleep(wait).await;
                     now = clock::now();
                 } else {
-                    wanted = Some(place);
+                    next_queue = Some(place);
                 }
             }
             _ => return evaluation.conclude(input, reply),
@@ -61,7 +61,7 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, evaluation: &mut E
     }
 }
 
-/// Whether this guard's requests give back what they do not cost.
+/// Whether requests of this limit may give back a part of what they reserve.
 fn settles(evaluation: &Evaluation<'_, '_>, place: usize) -> bool {
     evaluation.state.asks.iter().any(|ask| ask.place == place && ask.settles)
 }
@@ -74,7 +74,7 @@ async fn received(answer: Answer) -> Option<Reply> {
     }
 }
 
-/// How long and how many this guard holds.
+/// How long this limit may hold a request, and how many of a key.
 fn delay(input: &DecisionInput<'_, '_>, place: usize) -> Option<(Duration, usize)> {
     match input.limits[place].on_limit {
         OnLimit::Delay { max_delay, max_delayed } => Some((max_delay, max_delayed)),
@@ -82,45 +82,47 @@ fn delay(input: &DecisionInput<'_, '_>, place: usize) -> Option<(Duration, usize
     }
 }
 
-/// Stands in the line of this guard until nobody is before it; `None` if that is full or lasts beyond `until`.
-async fn stand(
+/// Joins the queue of this limit and waits until the request is the first; `None` if the queue is full or that takes longer
+/// than `until`.
+async fn queue(
     input: &DecisionInput<'_, '_>,
     evaluation: &mut Evaluation<'_, '_>,
     place: usize,
     until: Instant,
-    most: usize,
+    max_delayed: usize,
 ) -> Option<QueueSlot> {
     let key = evaluation.state.asks.iter().find(|ask| ask.place == place)?.key;
-    let mut turn = input.wait_queues.join(key, most)?;
+    let mut slot = input.wait_queues.join(key, max_delayed)?;
     evaluation.state.held_since.get_or_insert(input.now);
-    input.limits[place].decided(input.worker).delayed.one();
-    timeout_at(until, turn.first()).await.ok()?;
-    Some(turn)
+    input.limits[place].counters(input.worker).delayed.one();
+    timeout_at(until, slot.wait_until_first()).await.ok()?;
+    Some(slot)
 }
 
-/// The guard that holds the request longest, if only such as delay refuse it.
-fn longest(
+/// The limit that holds the request longest. `None` if the request is admitted or a limit refuses it that does not delay.
+fn longest_delay(
     input: &DecisionInput<'_, '_>,
     evaluation: &Evaluation<'_, '_>,
     verdicts: &Verdicts,
 ) -> Option<(usize, Verdict)> {
-    if !evaluation.refusing(verdicts).all(|(place, _)| delay(input, place).is_some()) {
+    if !evaluation.refusals(verdicts).all(|(place, _)| delay(input, place).is_some()) {
         return None;
     }
-    evaluation.refusing(verdicts).max_by_key(|(_, verdict)| verdict.wait.unwrap_or(u64::MAX))
+    evaluation.refusals(verdicts).max_by_key(|(_, verdict)| verdict.wait.unwrap_or(u64::MAX))
 }
 
 impl Evaluation<'_, '_> {
-    /// Refuses what stood in line for too long, or found the line full: those before it are gone after `longest`.
-    fn give_up(&mut self, input: &DecisionInput<'_, '_>, place: usize, longest: Duration) -> Decision {
-        input.limits[place].decided(input.worker).rejected.one();
+    /// Refuses a request that was queued for too long or found the queue full. The requests before it are gone after
+    /// `max_delay`.
+    fn give_up(&mut self, input: &DecisionInput<'_, '_>, place: usize, max_delay: Duration) -> Decision {
+        input.limits[place].counters(input.worker).rejected.one();
         let found = self.state.asks.iter().zip(&self.profiles).find(|(ask, _)| ask.place == place);
-        let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(micros(longest)) };
-        let outcomes = found.map(|(ask, profile)| {
+        let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(micros(max_delay)) };
+        let outcome = found.map(|(ask, profile)| {
             let Ask { limit, need, .. } = *ask;
-            LimitOutcome { place, profile: *profile, limit, need, verdict }
+            LimitOutcome { place, profile: *profile, limit, need, verdict: LimitVerdict::Rates(verdict) }
         });
-        self.state.outcomes = SmallVec::from_iter(outcomes);
+        self.state.outcomes = SmallVec::from_iter(outcome);
         Decision::Rejected
     }
 }

@@ -1,36 +1,68 @@
-//! What one limit says of a request.
+//! What one limit decides about a request, as clients see it.
 
 use smallvec::SmallVec;
 
 use crate::limit::{Limit, Verdict};
 
-/// What one limit says of a request.
+/// What one limit decides about a request. A limit with rates and `max_in_flight` has one outcome for each.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitOutcome<'a> {
-    /// Which guard of the route.
+    /// The index of the limit on its route.
     pub place: usize,
-    /// Which of the limit's rates hold, 0 for its own.
+    /// Which of the limit's sets of rates applies; 0 for its own.
     pub profile: usize,
     /// These rates.
     pub limit: &'a Limit,
-    /// How much room the request needs, 1 or more: what it costs, where that is known.
+    /// How much room the request needs, 1 or more: its cost, as far as that is known.
     pub need: u64,
-    /// What they say. A rate beyond the last is the number of requests under way.
-    pub verdict: Verdict,
+    /// The verdict.
+    pub verdict: LimitVerdict,
 }
 
-/// A few of them.
+/// The verdict of one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitVerdict {
+    /// That of its rates.
+    Rates(Verdict),
+    /// That of its bound on requests in flight.
+    InFlight {
+        /// Whether the request may join those in flight.
+        admitted: bool,
+        /// How many more could join them now.
+        remaining: u64,
+    },
+}
+
+/// The outcomes of one request. Most routes have at most two limits.
 pub type LimitOutcomes<'a> = SmallVec<[LimitOutcome<'a>; 2]>;
 
-/// Of the limits that refuse, the one that does so for longest: the one that is told.
-pub fn longest_refusal<'j, 'a>(outcomes: &'j [LimitOutcome<'a>]) -> Option<&'j LimitOutcome<'a>> {
-    let refusals = outcomes.iter().filter(|outcomes| !outcomes.verdict.admitted);
-    refusals.max_by_key(|outcomes| outcomes.verdict.wait.unwrap_or(u64::MAX))
+/// The refusal that takes longest, which is the one that the client has to wait for.
+pub fn longest_refusal<'o, 'a>(outcomes: &'o [LimitOutcome<'a>]) -> Option<&'o LimitOutcome<'a>> {
+    let refusals = outcomes.iter().filter(|outcome| !outcome.verdict.admitted());
+    refusals.max_by_key(|outcome| outcome.verdict.wait().unwrap_or(u64::MAX))
 }
 
-impl LimitOutcome<'_> {
-    /// Whether it is about rates, not about requests under way.
-    pub(super) fn is_of_rates(&self) -> bool {
-        self.verdict.rate < self.limit.rates().len()
+impl LimitVerdict {
+    /// Whether the limit admits the request.
+    pub fn admitted(&self) -> bool {
+        match *self {
+            Self::Rates(Verdict { admitted, .. }) | Self::InFlight { admitted, .. } => admitted,
+        }
+    }
+
+    /// How many more requests the limit admits now.
+    pub fn remaining(&self) -> u64 {
+        match *self {
+            Self::Rates(Verdict { remaining, .. }) | Self::InFlight { remaining, .. } => remaining,
+        }
+    }
+
+    /// Microseconds until the limit admits more, as in [`Verdict::wait`]. `None` for requests in
+    /// flight, since their end cannot be predicted.
+    pub fn wait(&self) -> Option<u64> {
+        match self {
+            Self::Rates(verdict) => verdict.wait,
+            Self::InFlight { .. } => None,
+        }
     }
 }

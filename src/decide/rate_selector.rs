@@ -1,4 +1,4 @@
-//! Which rates hold for a request: what its key is granted, else those of its tier, else the limit's own.
+//! Which rates apply to a request: those of an override for its key, else those of its tier, else the limit's own.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,42 +8,42 @@ use crate::identify::{KeyCache, KeyExtractor, RequestAttributes, Subject};
 use crate::limit::{Limit, Rate};
 use crate::overrides::{Allowance, Overrides};
 
-/// Of rates that count in so many different cells is known what they have become, if a reload changes them: a limit seldom
-/// has more than two or three.
-const MOST_BEFORE: usize = 16;
+/// The most cell layouts of one limit whose counts are migrated when a reload changes the limit. Limits seldom have more
+/// than two or three.
+const MAX_MIGRATED: usize = 16;
 
-/// The rates that a limit may come to mean, on all routes.
+/// All sets of rates of one limit, for all routes.
 pub struct RateTable {
     own: Arc<Limit>,
     /// By the name of the tier.
     tiers: Vec<(String, Arc<Limit>)>,
     overrides: Arc<Overrides>,
-    /// For each allowance of the overrides; `None` where it grants no rates.
+    /// For each allowance of the overrides; `None` if it grants no rates.
     granted: Vec<Option<Arc<Limit>>>,
-    /// Its own rates and those of the overrides, one of each that count in the same cells: its own first.
+    /// The limit's own rates and those of the overrides, one set for each layout of cells; its own first.
     by_key: Vec<Arc<Limit>>,
 }
 
-/// What a limit means for requests of one route.
+/// Selects the rates of a limit for the requests of one route.
 pub struct RateSelector {
     rate_table: Arc<RateTable>,
-    /// Where the name of a request's tier comes from.
+    /// How the name of the tier is read from a request.
     tier: Option<KeyExtractor>,
 }
 
-/// What holds for one request.
+/// What applies to one request.
 #[derive(Clone, Copy, Debug)]
 pub enum SelectedRates<'a> {
-    /// These rates; the number tells them from the others of the limit, of which its own are 0.
+    /// These rates. The number identifies them within the limit; 0 is the limit's own.
     Rates(usize, &'a Arc<Limit>),
-    /// It passes uncounted.
+    /// It passes without being counted.
     Exempt,
     /// It does not pass.
     Block,
 }
 
 impl RateTable {
-    /// Everything that the configuration of a limit grants.
+    /// The sets of rates that the configuration of a limit names.
     pub fn new(limit: &config::Limit) -> Self {
         let of = |rates: &[Rate]| Arc::new(Limit::new(&limit.name, rates));
         let tiers = limit.tiers.iter().flat_map(|tiers| &tiers.rates);
@@ -69,16 +69,16 @@ impl RateTable {
         self.own.name()
     }
 
-    /// Rates that it may come to mean, at least one of all that count in the same cells.
+    /// The sets of rates, at least one for each layout of cells.
     pub fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
         self.by_key.iter().chain(self.tiers.iter().map(|(_, limit)| limit))
     }
 
-    /// Which rates its keys may have had by `old`, where they were counted in other cells, and which they may have now. A
-    /// key has its own rates or those of an override, by what it is; those of a tier are apart.
+    /// Pairs of rates that a key may have had in `old` and may have now, where the two differ in the layout of their cells.
+    /// A key may change between the limit's own rates and those of an override, but tiers keep counters of their own.
     pub fn replaced<'a>(&'a self, old: &'a Self) -> impl Iterator<Item = (&'a Arc<Limit>, &'a Arc<Limit>)> {
-        let pairs = |new| old.by_key.iter().take(MOST_BEFORE).map(move |old| (old, new));
-        let by_key = self.by_key.iter().take(MOST_BEFORE).flat_map(pairs);
+        let pairs = |new| old.by_key.iter().take(MAX_MIGRATED).map(move |old| (old, new));
+        let by_key = self.by_key.iter().take(MAX_MIGRATED).flat_map(pairs);
         let of_tier = |(name, new)| old.tiers.iter().find(|(tier, _)| tier == name).map(|(_, old)| (old, new));
         let by_tier = self.tiers.iter().filter_map(move |(name, new)| of_tier((name, new)));
         by_key.chain(by_tier).filter(|(old, new)| old.id() != new.id())
@@ -86,24 +86,24 @@ impl RateTable {
 }
 
 impl RateSelector {
-    /// What a limit that grants this means for requests of a route with this path.
+    /// Selects from `rate_table` for the requests of a route with this path.
     pub fn new(rate_table: Arc<RateTable>, limit: &config::Limit, path: &PathPattern) -> Self {
         let key = |source: &Source| Key { parts: vec![vec![source.clone()]] };
         let tier = limit.tiers.as_ref().map(|tiers| KeyExtractor::new(&limit.name, &key(&tiers.source), path));
         Self { rate_table, tier }
     }
 
-    /// The limit's own rates under its name.
+    /// The limit's own rates.
     pub fn own(&self) -> &Arc<Limit> {
         &self.rate_table.own
     }
 
-    /// How many rates there are to choose from.
+    /// How many sets of rates there are to choose from.
     pub fn profiles(&self) -> usize {
         1 + self.rate_table.tiers.len() + self.rate_table.granted.len()
     }
 
-    /// The rates with this number.
+    /// The set of rates with this number.
     pub fn rates(&self, profile: usize) -> Option<&Arc<Limit>> {
         let RateTable { own, tiers, granted, .. } = &*self.rate_table;
         match profile.checked_sub(1) {
@@ -113,16 +113,16 @@ impl RateSelector {
         }
     }
 
-    /// What holds for a request; `identity` is how the limit reads its key, `keyed` whether the request has one.
-    pub fn of(
+    /// What applies to a request. `key` reads the limit's key, and `has_key` is whether the request has one.
+    pub fn select(
         &self,
         key: &KeyExtractor,
-        keyed: bool,
+        has_key: bool,
         attributes: &RequestAttributes<'_>,
         key_cache: &mut KeyCache,
     ) -> SelectedRates<'_> {
         let RateTable { own, tiers, overrides, granted, .. } = &*self.rate_table;
-        if keyed && !overrides.is_empty() {
+        if has_key && !overrides.is_empty() {
             let found = match key.subject(attributes, key_cache) {
                 Some(Subject::Text(text)) => overrides.find(Some(text), None),
                 Some(Subject::Address(address)) => overrides.find(None, Some(address)),

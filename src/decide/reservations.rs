@@ -1,49 +1,50 @@
-//! What requests cost: known before they are decided, or only from the response.
+//! What requests cost. Some costs are known before the decision, others only from the response.
 
 use http::{HeaderMap, HeaderName, StatusCode};
 
-use super::LimitOutcome;
+use super::{LimitOutcome, LimitVerdict};
 use crate::clock;
 use crate::config::Cost;
 use crate::limit::MAX_QUOTA;
 use crate::store::{Ask, Reserved, Store};
 
-/// What a request is charged when it is decided: what it costs, or what is reserved until that is known.
-fn price(cost: &Cost, headers: &HeaderMap) -> u64 {
+/// What a request is charged when it is admitted: its cost, or the amount reserved until the cost is known.
+fn initial_cost(cost: &Cost, headers: &HeaderMap) -> u64 {
     match cost {
         Cost::Fixed(amount) | Cost::OnStatus(amount, _) => *amount,
-        // Who could say 0 would pass uncounted.
-        Cost::RequestHeader(name) => said(headers, name).unwrap_or(1).max(1),
+        // A client that could send 0 would never be counted.
+        Cost::RequestHeader(name) => cost_header(headers, name).unwrap_or(1).max(1),
         Cost::ResponseHeader { reserve, .. } => *reserve,
     }
 }
 
-/// The same by a limit that allows `most` at once.
-pub(super) fn price_within(cost: &Cost, most: u64, headers: &HeaderMap) -> u64 {
-    let price = price(cost, headers);
+/// The same for a limit that allows `most` at once.
+pub(super) fn initial_cost_within(cost: &Cost, most: u64, headers: &HeaderMap) -> u64 {
+    let initial = initial_cost(cost, headers);
     match cost {
-        // A tier or an override may allow less than the rates that the reservation is meant for.
-        Cost::ResponseHeader { .. } => price.min(most),
-        _ => price,
+        // A tier or an override may allow less than the limit's own rates, to which the reservation was configured.
+        Cost::ResponseHeader { .. } => initial.min(most),
+        _ => initial,
     }
 }
 
-/// Whether the response says what a request costs.
+/// Whether the cost of a request is known only from its response.
 pub(super) fn is_settled(cost: &Cost) -> bool {
     matches!(cost, Cost::ResponseHeader { .. } | Cost::OnStatus(..))
 }
 
-/// The cost that a header states, if it states one and is there once. More than can be counted is the most that can.
-fn said(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
+/// The cost that a header states. `None` if the header is missing, repeated or not a number. A number that does not fit is
+/// `u64::MAX`.
+fn cost_header(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     let mut values = headers.get_all(name).iter();
     let value = values.next().filter(|_| values.next().is_none())?.to_str().ok()?.trim();
     let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| value.parse().unwrap_or(u64::MAX))
 }
 
-/// The cost of a request as people are told of it: the request's own digits where it states them, which may be more than
-/// can be counted, cut where there are many.
-pub fn stated(cost: &Cost, headers: &HeaderMap) -> String {
+/// The cost of a request as error messages print it. If the request states it, these are the digits that were sent, which
+/// may not fit in a `u64`; only the first 30 are shown.
+pub fn stated_cost(cost: &Cost, headers: &HeaderMap) -> String {
     const MOST: usize = 30;
     let stated = match cost {
         Cost::RequestHeader(name) => headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim),
@@ -52,23 +53,23 @@ pub fn stated(cost: &Cost, headers: &HeaderMap) -> String {
     match stated {
         Some(digits) if digits.len() <= MOST => digits.to_owned(),
         Some(digits) => format!("{}...", &digits[..MOST]),
-        None => price(cost, headers).to_string(),
+        None => initial_cost(cost, headers).to_string(),
     }
 }
 
-/// What was reserved for a request until its response says what it costs. Dropped before there is a response, it stays
-/// charged: who hangs up before an answer would try for nothing otherwise.
+/// What was reserved for a request until its response tells the cost. If this is dropped before the response, the amount
+/// stays charged: otherwise clients could try for free by closing their connections early.
 pub struct Reservations<'a> {
     store: &'a Store,
     worker: usize,
-    /// Mostly empty.
+    /// Empty for most requests.
     pending: Vec<PendingReservation<'a>>,
 }
 
 struct PendingReservation<'a> {
     cost: &'a Cost,
     ask: Ask<'a>,
-    /// `None` until it is charged.
+    /// `None` until the store has charged it.
     reserved: Option<Reserved>,
 }
 
@@ -77,39 +78,38 @@ impl<'a> Reservations<'a> {
         Self { store, worker, pending: Vec::new() }
     }
 
-    /// Notes an ask whose cost is not known before the response.
-    pub(super) fn owe(&mut self, cost: &'a Cost, ask: Ask<'a>) {
+    /// Adds an ask whose cost is known only from the response.
+    pub(super) fn expect(&mut self, cost: &'a Cost, ask: Ask<'a>) {
         self.pending.push(PendingReservation { cost, ask, reserved: None });
     }
 
-    /// Notes what was reserved. Where nothing was, nothing will be charged either.
-    pub(super) fn reserved(&mut self, reserved: Vec<Reserved>) {
+    /// Records what the store has reserved. Nothing is settled for an ask of which nothing was reserved.
+    pub(super) fn record(&mut self, reserved: Vec<Reserved>) {
         for reserved in reserved {
-            if let Some(reservation) =
-                self.pending.iter_mut().find(|reservation| reservation.ask.place == reserved.place)
-            {
-                reservation.reserved = Some(reserved);
+            if let Some(pending) = self.pending.iter_mut().find(|pending| pending.ask.place == reserved.place) {
+                pending.reserved = Some(reserved);
             }
         }
     }
 
-    /// Settles what was reserved for what the response says, and corrects the verdicts by that. A response that does not
-    /// say what it costs costs what was reserved.
+    /// Replaces what was reserved by the cost that the response tells, and corrects the verdicts accordingly. If the
+    /// response does not tell a cost, the request costs what was reserved.
     pub fn settle(&mut self, status: StatusCode, headers: &HeaderMap, outcomes: &mut [LimitOutcome<'_>]) {
         for PendingReservation { cost, ask, reserved } in std::mem::take(&mut self.pending) {
             let Some(reserved) = reserved else { continue };
             let cost = match cost {
-                Cost::ResponseHeader { name, .. } => said(headers, name).map(|cost| cost.min(MAX_QUOTA)),
+                Cost::ResponseHeader { name, .. } => cost_header(headers, name).map(|cost| cost.min(MAX_QUOTA)),
                 Cost::OnStatus(_, statuses) if !statuses.iter().any(|range| range.contains(&status.as_u16())) => {
                     Some(0)
                 }
                 _ => None,
             };
             let cost = cost.unwrap_or(reserved.cost());
-            // What is said of requests under way is no business of the store's.
-            let told = outcomes.iter_mut().find(|outcomes| outcomes.place == ask.place && outcomes.is_of_rates());
-            let told = told.map(|outcomes| &mut outcomes.verdict);
-            self.store.settle(&ask, reserved, cost, told, (clock::now(), self.worker));
+            let verdict = outcomes.iter_mut().find_map(|outcome| match &mut outcome.verdict {
+                LimitVerdict::Rates(verdict) if outcome.place == ask.place => Some(verdict),
+                LimitVerdict::Rates(_) | LimitVerdict::InFlight { .. } => None,
+            });
+            self.store.settle(&ask, reserved, cost, verdict, (clock::now(), self.worker));
         }
     }
 }
@@ -140,7 +140,7 @@ mod tests {
             for value in values {
                 headers.append(&name, HeaderValue::from_bytes(value).unwrap());
             }
-            price(&cost, &headers)
+            initial_cost(&cost, &headers)
         };
         assert_eq!(of(&[b"7"]), 7);
         assert_eq!(of(&[b" 7 "]), 7);
@@ -149,19 +149,19 @@ mod tests {
         }
         assert_eq!(of(&[]), 1);
         assert_eq!(of(&[b"7", b"8"]), 1);
-        assert_eq!(of(&[b"99999999999999999999999999"]), u64::MAX, "too much is not cheap");
+        assert_eq!(of(&[b"99999999999999999999999999"]), u64::MAX, "a number that does not fit costs the most");
     }
 
     #[test]
-    fn a_cost_is_told_as_it_was_sent() {
+    fn a_cost_is_printed_as_it_was_sent() {
         let name = HeaderName::from_static("x-cost");
         let of = |value: &str| {
             let headers = HeaderMap::from_iter([(name.clone(), HeaderValue::from_str(value).unwrap())]);
-            stated(&Cost::RequestHeader(name.clone()), &headers)
+            stated_cost(&Cost::RequestHeader(name.clone()), &headers)
         };
         assert_eq!(of("18446744073709551616"), "18446744073709551616");
         assert_eq!(of(&"9".repeat(30)), "9".repeat(30));
         assert_eq!(of(&"9".repeat(9_000)), format!("{}...", "9".repeat(30)));
-        assert_eq!(stated(&Cost::Fixed(7), &HeaderMap::new()), "7");
+        assert_eq!(stated_cost(&Cost::Fixed(7), &HeaderMap::new()), "7");
     }
 }

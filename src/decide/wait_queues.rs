@@ -1,4 +1,4 @@
-//! WaitQueues of requests that are held until their limit has room, first come, first served.
+//! Queues of requests that are held until their limit has room: first come, first served.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,85 +10,87 @@ use tokio::sync::oneshot;
 
 use crate::fingerprint::Fingerprint;
 
-/// The lines in this process, by key. A line without anybody is none.
+/// The queues in this process, by key. An empty queue is removed.
 #[derive(Debug, Default)]
 pub struct WaitQueues {
-    wait_queues: Mutex<HashMap<Fingerprint, VecDeque<Waiting>, RandomState>>,
-    next: AtomicU64,
+    queues: Mutex<HashMap<Fingerprint, VecDeque<Waiting>, RandomState>>,
+    next_ticket: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Waiting {
     ticket: u64,
-    call: Option<oneshot::Sender<()>>,
+    /// Wakes the request when it has become the first; `None` if it knows that it is.
+    notify_first: Option<oneshot::Sender<()>>,
 }
 
-/// A place in a line; dropping it leaves the line.
+/// A place in a queue; dropping it leaves the queue.
 #[derive(Debug)]
 pub struct QueueSlot {
     wait_queues: Arc<WaitQueues>,
     key: Fingerprint,
     ticket: u64,
-    called: Option<oneshot::Receiver<()>>,
+    /// `None` once the slot is the first of its queue.
+    became_first: Option<oneshot::Receiver<()>>,
 }
 
 impl WaitQueues {
-    /// Whether somebody waits for this key.
-    pub fn is_waited_for(&self, key: Fingerprint) -> bool {
-        self.wait_queues.lock().contains_key(&key)
+    /// Whether requests of this key are held.
+    pub fn has_waiters(&self, key: Fingerprint) -> bool {
+        self.queues.lock().contains_key(&key)
     }
 
-    /// Goes to the end of the line; `None` if `most` stand there already.
-    pub fn join(self: &Arc<Self>, key: Fingerprint, most: usize) -> Option<QueueSlot> {
-        let ticket = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut wait_queues = self.wait_queues.lock();
-        let line = wait_queues.entry(key).or_default();
-        if line.len() >= most {
+    /// Joins the end of the queue; `None` if `max_delayed` requests are in it already.
+    pub fn join(self: &Arc<Self>, key: Fingerprint, max_delayed: usize) -> Option<QueueSlot> {
+        let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
+        let mut queues = self.queues.lock();
+        let queue = queues.entry(key).or_default();
+        if queue.len() >= max_delayed {
             return None;
         }
-        let (call, called) = oneshot::channel();
-        let first = line.is_empty();
-        line.push_back(Waiting { ticket, call: (!first).then_some(call) });
-        Some(QueueSlot { wait_queues: self.clone(), key, ticket, called: (!first).then_some(called) })
+        let (notify_first, became_first) = oneshot::channel();
+        let is_first = queue.is_empty();
+        queue.push_back(Waiting { ticket, notify_first: (!is_first).then_some(notify_first) });
+        Some(QueueSlot { wait_queues: self.clone(), key, ticket, became_first: (!is_first).then_some(became_first) })
     }
 
-    /// How many are held.
+    /// How many requests are held.
     pub fn len(&self) -> usize {
-        self.wait_queues.lock().values().map(VecDeque::len).sum()
+        self.queues.lock().values().map(VecDeque::len).sum()
     }
 
-    /// Whether nobody is held.
+    /// Whether no request is held.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl QueueSlot {
-    /// Which line it is in.
+    /// The key of its queue.
     pub fn key(&self) -> Fingerprint {
         self.key
     }
 
-    /// Waits until nobody stands before it.
-    pub async fn first(&mut self) {
-        if let Some(called) = &mut self.called {
-            // The sender goes with its place in the line, that is with this turn.
-            let _ = called.await;
-            self.called = None;
+    /// Waits until it is the first of its queue.
+    pub async fn wait_until_first(&mut self) {
+        if let Some(became_first) = &mut self.became_first {
+            // The sender is dropped only together with this slot.
+            let _ = became_first.await;
+            self.became_first = None;
         }
     }
 }
 
 impl Drop for QueueSlot {
     fn drop(&mut self) {
-        let mut wait_queues = self.wait_queues.wait_queues.lock();
-        let Some(line) = wait_queues.get_mut(&self.key) else { return };
-        line.retain(|waiting| waiting.ticket != self.ticket);
-        if let Some(first) = line.front_mut() {
-            // Whoever is first now learns of it, once.
-            let _ = first.call.take().map(|call| call.send(()));
+        let mut queues = self.wait_queues.queues.lock();
+        let Some(queue) = queues.get_mut(&self.key) else { return };
+        queue.retain(|waiting| waiting.ticket != self.ticket);
+        if let Some(first) = queue.front_mut() {
+            // It is notified once; if its receiver is gone, it is about to leave the queue too.
+            let _ = first.notify_first.take().map(|notify| notify.send(()));
         } else {
-            wait_queues.remove(&self.key);
+            queues.remove(&self.key);
         }
     }
 }
@@ -100,26 +102,26 @@ mod tests {
 
     use super::*;
 
-    fn is_first(turn: &mut QueueSlot) -> bool {
-        pin!(turn.first()).poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(())
+    fn is_first(slot: &mut QueueSlot) -> bool {
+        pin!(slot.wait_until_first()).poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(())
     }
 
     #[test]
-    fn first_come_first_served_whoever_leaves() {
+    fn requests_are_served_in_order_when_others_leave() {
         let wait_queues = Arc::new(WaitQueues::default());
         let key = Fingerprint::of(b"a");
-        let mut turns: Vec<QueueSlot> = (0..4).map(|_| wait_queues.join(key, 4).unwrap()).collect();
-        assert!(wait_queues.join(key, 4).is_none(), "the line is full");
+        let mut slots: Vec<QueueSlot> = (0..4).map(|_| wait_queues.join(key, 4).unwrap()).collect();
+        assert!(wait_queues.join(key, 4).is_none(), "the queue is full");
         assert!(wait_queues.join(Fingerprint::of(b"b"), 4).is_some());
-        assert!(is_first(&mut turns[0]) && !is_first(&mut turns[1]) && !is_first(&mut turns[2]));
-        drop(turns.remove(1));
-        assert!(!is_first(&mut turns[1]), "one in the middle has left");
-        drop(turns.remove(0));
-        assert!(is_first(&mut turns[0]) && !is_first(&mut turns[1]));
-        drop(turns.remove(0));
-        assert!(is_first(&mut turns[0]));
-        assert!(wait_queues.is_waited_for(key));
-        drop(turns);
-        assert!(!wait_queues.is_waited_for(key) && wait_queues.is_empty());
+        assert!(is_first(&mut slots[0]) && !is_first(&mut slots[1]) && !is_first(&mut slots[2]));
+        drop(slots.remove(1));
+        assert!(!is_first(&mut slots[1]), "one in the middle has left");
+        drop(slots.remove(0));
+        assert!(is_first(&mut slots[0]) && !is_first(&mut slots[1]));
+        drop(slots.remove(0));
+        assert!(is_first(&mut slots[0]));
+        assert!(wait_queues.has_waiters(key));
+        drop(slots);
+        assert!(!wait_queues.has_waiters(key) && wait_queues.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! The policies of a limit as clients see them: each rate under a name, with the texts that are the same every time.
+//! The policies of a limit as clients see them: each has a name, and texts that are composed once and reused.
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
@@ -6,67 +6,71 @@ use sfv::{Integer, ItemSerializer, KeyRef, ListSerializer, StringRef};
 
 use super::document;
 use crate::clock::micros;
+use crate::decide::LimitVerdict;
 use crate::limit::{Limit, Rate, Strategy, Unit};
 
 /// The problem type of the draft, section "Quota Exceeded".
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
-/// Ours, and told by a vendor's prefix as the draft wants it: how many requests may come at once.
+/// A parameter of our own, with a vendor's prefix as the draft requires: how many requests may come at once.
 const BURST: &KeyRef = KeyRef::constant("gateway-burst");
 const SECOND: u64 = 1_000_000;
 
-/// All policies of a limit: its rates, then the number of requests under way, if that is limited.
+/// All policies of one limit.
 #[derive(Debug)]
 pub(super) struct Policies {
     /// The items of RateLimit-Policy.
     pub(super) line: Option<HeaderValue>,
-    pub(super) each: Vec<Policy>,
+    /// The policy of each rate.
+    rates: Vec<Policy>,
+    /// The policy of `max_in_flight`, if the limit has it.
+    in_flight: Option<Policy>,
 }
 
-/// One of them.
+/// One policy.
 #[derive(Debug)]
 pub(super) struct Policy {
     /// Its item of RateLimit up to the number of requests that remain: `"name";r=`.
     pub(super) state: String,
     /// The most that may remain.
     pub(super) capacity: u64,
-    /// Whether less than a second fills it. Whole seconds cannot say then when there is more: who waited for one after
-    /// each request would stay far below the rate, which the policy tells.
+    /// Whether an empty bucket is full again within a second. Then whole seconds cannot say when the next request may
+    /// come: a client that waits a second after each request would stay far below the rate.
     pub(super) fills_within_a_second: bool,
     name: String,
-    /// What it allows, as the beginning of a sentence.
+    /// What it allows: the beginning of a sentence.
     allows: String,
     status: StatusCode,
-    /// The problem of a request that it refuses because nothing is left.
+    /// The problem document for a request that is refused because nothing is left.
     used_up: Bytes,
 }
 
-/// What is limited, in the terms of the draft.
-struct Terms {
+/// The parts of a policy in the draft's terms.
+struct PolicyTerms {
     name: String,
     quota: u64,
-    /// Seconds of the window.
+    /// The length of the window in seconds, if it is always the same.
     window: Option<u64>,
     /// How many requests may come at once, where that is not the quota.
     burst: Option<u64>,
     /// What is counted, if not requests.
     unit: Option<&'static StringRef>,
     fills_within_a_second: bool,
-    /// What is allowed, as the beginning of a sentence.
+    /// What is allowed: the beginning of a sentence.
     allows: String,
-    /// How that sentence ends where nothing is left.
+    /// The end of that sentence if nothing is left.
     used_up: String,
 }
 
 impl Policies {
-    /// The policies of these rates, and of `max_in_flight` requests at the same moment; refusals have this status.
+    /// The policies of the limit's rates and of `max_in_flight`. Refusals have this `status`.
     pub(super) fn new(limit: &Limit, max_in_flight: Option<u64>, status: StatusCode) -> Self {
         let alone = limit.rates().len() + usize::from(max_in_flight.is_some()) == 1;
-        // One name for each policy: a limit of several needs more than its own.
+        // Policies need different names, so a limit with several adds a suffix to each.
         let name = |suffix: &str| if alone { limit.name().to_owned() } else { format!("{}-{suffix}", limit.name()) };
-        let mut terms: Vec<Terms> =
+        let mut terms: Vec<PolicyTerms> =
             limit.rates().iter().map(|rate| of_rate(limit, rate, name(&rate.period()))).collect();
-        terms.extend(max_in_flight.map(|most| Terms {
+        terms.extend(max_in_flight.map(|most| PolicyTerms {
             name: name("concurrency"),
             quota: most,
             window: None,
@@ -81,8 +85,8 @@ impl Policies {
             used_up: format!("and {most} {} under way", is_or_are(most)),
         }));
         let mut list = ListSerializer::new();
-        let each = terms.into_iter().map(|terms| {
-            // The configuration admits names of printable ASCII only, which are all structured strings.
+        let mut policies = terms.into_iter().map(|terms| {
+            // The configuration accepts only names of printable ASCII, which are all structured strings.
             let name = sfv::String::from_string(terms.name).unwrap_or_else(|_| StringRef::constant("limit").to_owned());
             let mut item = list.bare_item(&name).parameter(KeyRef::constant("q"), integer(terms.quota));
             if let Some(window) = terms.window {
@@ -106,15 +110,25 @@ impl Policies {
                 status,
             }
         });
-        let each = each.collect();
+        let rates = policies.by_ref().take(limit.rates().len()).collect();
+        let in_flight = policies.next();
+        drop(policies);
         let line =
             list.finish().and_then(|line| HeaderValue::from_maybe_shared(Bytes::copy_from_slice(line.as_bytes())).ok());
-        Self { line, each }
+        Self { line, rates, in_flight }
+    }
+
+    /// The policy that a verdict of this limit is about.
+    pub(super) fn of(&self, verdict: &LimitVerdict) -> Option<&Policy> {
+        match verdict {
+            LimitVerdict::Rates(verdict) => self.rates.get(verdict.rate),
+            LimitVerdict::InFlight { .. } => self.in_flight.as_ref(),
+        }
     }
 }
 
 impl Policy {
-    /// The problem of a request that it refuses: it needs room for `need` where there is only room for `remaining`.
+    /// The problem document for a request that needs room for `need` where only `remaining` is left.
     pub(super) fn refusal(&self, remaining: u64, need: u64) -> Bytes {
         if remaining == 0 {
             return self.used_up.clone();
@@ -125,13 +139,13 @@ impl Policy {
     }
 }
 
-fn of_rate(limit: &Limit, rate: &Rate, name: String) -> Terms {
+fn of_rate(limit: &Limit, rate: &Rate, name: String) -> PolicyTerms {
     let window = match rate.strategy() {
-        // Months differ in length.
+        // Months differ in length, so there is no number of seconds to tell.
         Strategy::Calendar(calendar) if calendar.unit() == Unit::Month => None,
         _ => Some(micros(rate.window()).div_ceil(SECOND)),
     };
-    Terms {
+    PolicyTerms {
         name,
         quota: rate.quota(),
         window,
