@@ -90,7 +90,7 @@ pub enum Stage {
 }
 
 /// Accepts connections and serves each with what `connected` makes of its peer's address, until told to drain, then
-/// until the last is gone or all is over. Returns how many of them had a request under way then.
+/// until the last is gone or all is over. Returns how many requests were under way then.
 ///
 /// Must run on a thread's local runtime.
 ///
@@ -133,7 +133,7 @@ where
     while accepting.join_next().await.is_some() {}
     tokio::select! {
         () = connections.drain() => Ok(0),
-        _ = stage.wait_for(|stage| *stage == Stage::Over) => Ok(connections.busy()),
+        _ = stage.wait_for(|stage| *stage == Stage::Over) => Ok(connections.requests()),
     }
 }
 

@@ -20,7 +20,7 @@ enum Phase {
     Fresh,
     /// Part of a request head has come.
     Head,
-    /// A request is under way.
+    /// Requests are under way.
     Busy,
     /// Between requests.
     Idle,
@@ -65,6 +65,8 @@ pub(super) struct ConnectionState {
     phase: Cell<Phase>,
     /// When the phase began.
     since: Cell<Coarse>,
+    /// How many requests are under way.
+    requests: Cell<u32>,
     end: Cell<Option<End>>,
     readiness: Cell<Readiness>,
     ambiguous: Cell<bool>,
@@ -123,6 +125,7 @@ impl ConnectionState {
         Self {
             phase: Cell::new(Phase::Fresh),
             since: Cell::new(register.now()),
+            requests: Cell::new(0),
             end: Cell::new(None),
             readiness: Cell::new(Readiness::Resting),
             ambiguous: Cell::new(false),
@@ -281,6 +284,12 @@ impl ConnectionState {
         self.is_unsent() || matches!(self.phase.get(), Phase::Head | Phase::Busy)
     }
 
+    /// How many requests are under way or have begun to come, or whose responses are not all sent.
+    pub(super) fn requests(&self) -> usize {
+        let requests = usize::try_from(self.requests.get()).unwrap_or(usize::MAX);
+        requests.max(usize::from(self.is_busy()))
+    }
+
     /// Whether a request is under way.
     pub(super) fn is_under_way(&self) -> bool {
         self.phase.get() == Phase::Busy
@@ -296,8 +305,9 @@ impl ConnectionState {
         self.closed_at.get().is_some()
     }
 
-    /// A request has begun; it is over when what is returned is dropped.
+    /// A request has begun; it is over when what is returned is dropped. Others may be under way.
     pub(super) fn begin(self: &Rc<Self>) -> RequestGuard {
+        self.requests.set(self.requests.get() + 1);
         self.enter(Phase::Busy);
         self.answering.set(false);
         self.answered.set(false);
@@ -343,6 +353,10 @@ impl RequestGuard {
 impl Drop for RequestGuard {
     fn drop(&mut self) {
         let state = &self.0;
+        state.requests.set(state.requests.get() - 1);
+        if state.requests.get() > 0 {
+            return;
+        }
         // A part of the next head may have come with it.
         let next = if state.in_head.get() { Phase::Head } else { Phase::Idle };
         state.enter(next);

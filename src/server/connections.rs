@@ -134,8 +134,8 @@ impl Connections {
         }
     }
 
-    /// How many have a request under way.
-    pub(super) fn busy(&self) -> usize {
-        self.states.borrow().iter().filter(|(_, state)| state.is_busy()).count()
+    /// How many requests are under way on all of them.
+    pub(super) fn requests(&self) -> usize {
+        self.states.borrow().iter().map(|(_, state)| state.requests()).sum()
     }
 }

@@ -57,6 +57,7 @@ mod reload;
 mod reload_counters;
 mod reload_overrides;
 mod reservations;
+mod resting;
 mod reloading;
 mod routing;
 mod several;
