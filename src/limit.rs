@@ -5,22 +5,24 @@
 
 mod calendar;
 mod rate;
-mod sliding;
-mod fixed;
-mod moving;
-mod bucket;
+mod sliding_window;
+mod fixed_window;
+mod sliding_log;
+mod token_bucket;
+mod calendar_window;
+mod state;
 mod low_water;
-mod more;
+mod extension;
 mod cell;
 mod reservation;
 mod migration;
-mod saved;
+mod encoding;
 
 pub use calendar::{Calendar, Unit, zones};
 pub use cell::Cell;
+pub use encoding::Restored;
 pub use rate::{Edge, MAX_LOG, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW, Rate, RateError, Strategy};
 pub use reservation::Reservation;
-pub use saved::Restored;
 
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
@@ -84,7 +86,7 @@ impl Limit {
 
     /// Whether every rate has room for `need` more. The cell has been advanced to `now`.
     pub fn admits(&self, cell: &Cell, now: Time, need: u64) -> bool {
-        cell.gauges(&self.rates, now).all(|gauge| gauge.remaining() >= need)
+        cell.usages(&self.rates, now).all(|usage| usage.remaining() >= need)
     }
 
     /// Counts `cost` against every rate. The cell has been advanced to `now`.
@@ -167,11 +169,11 @@ impl Limit {
 
     fn passed(&self, cell: &Cell, now: Time) -> Verdict {
         let (rate, remaining, wait) = cell
-            .gauges(&self.rates, now)
+            .usages(&self.rates, now)
             .enumerate()
-            .map(|(rate, gauge)| (rate, gauge.remaining(), gauge))
+            .map(|(rate, usage)| (rate, usage.remaining(), usage))
             .min_by_key(|(_, remaining, _)| *remaining)
-            .map_or((0, 0, None), |(rate, remaining, gauge)| (rate, remaining, gauge.wait(remaining + 1)));
+            .map_or((0, 0, None), |(rate, remaining, usage)| (rate, remaining, usage.wait(remaining + 1)));
         Verdict { admitted: true, rate, remaining, wait }
     }
 
@@ -182,9 +184,9 @@ impl Limit {
 
     /// The refusal by the rate that takes longest, of those for which `refuses(what remains)`.
     fn longest(&self, cell: &Cell, now: Time, need: u64, refuses: impl Fn(u64) -> bool) -> Option<Verdict> {
-        let refusals = cell.gauges(&self.rates, now).enumerate().filter_map(|(rate, gauge)| {
-            let remaining = gauge.remaining();
-            refuses(remaining).then(|| Verdict { admitted: false, rate, remaining, wait: gauge.wait(need) })
+        let refusals = cell.usages(&self.rates, now).enumerate().filter_map(|(rate, usage)| {
+            let remaining = usage.remaining();
+            refuses(remaining).then(|| Verdict { admitted: false, rate, remaining, wait: usage.wait(need) })
         });
         refusals.max_by_key(|verdict| verdict.wait.unwrap_or(u64::MAX))
     }

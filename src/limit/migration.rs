@@ -12,11 +12,13 @@
 use smallvec::SmallVec;
 
 use super::Limit;
-use super::bucket;
-use super::cell::{Cell, Gauge, MAX_COUNT, split};
-use super::moving::{self, Log};
+use super::cell::Cell;
+use super::fixed_window::FixedWindow;
 use super::rate::{Edge, Rate, Strategy};
 use super::reservation::Reservation;
+use super::sliding_log::{self, Log};
+use super::state::{MAX_COUNT, State};
+use super::token_bucket::{TokenBucket, drained, draining, units};
 use crate::clock::Time;
 
 impl Rate {
@@ -43,18 +45,6 @@ impl Rate {
     }
 }
 
-impl Gauge<'_> {
-    /// How much counts now. Of a token bucket the tokens that are missing, those included that are there in part.
-    pub(super) fn used(&self) -> u64 {
-        match self {
-            Self::Sliding(window) => window.estimate(),
-            Self::Fixed(window) => window.count(),
-            Self::Moving(window) => window.count(),
-            Self::Bucket(bucket) => bucket.missing(),
-        }
-    }
-}
-
 impl Limit {
     /// Whether cells of this limit can go on from those of `old`.
     pub fn continues(&self, old: &Self) -> bool {
@@ -67,8 +57,7 @@ impl Limit {
         let memory = carried.map(|(rate, old)| match rate.strategy() {
             Strategy::Bucket { burst } => {
                 let most = old.capacity().max(*burst).max(rate.quota());
-                let drained = bucket::units(rate, most).div_ceil(u128::from(rate.quota()));
-                u64::try_from(drained).unwrap_or(u64::MAX)
+                draining(rate, units(rate, most))
             }
             _ => rate.memory(),
         });
@@ -78,28 +67,30 @@ impl Limit {
     /// The cell with which this limit goes on for a key that `old` has counted in `cell` until it was replaced, at `at`.
     pub fn migrate(&self, old: &Self, mut cell: Cell, at: Time) -> Cell {
         // Requests that were under way at the reload may have been counted a little after it.
-        let at = Time::from_micros(at.micros().max(cell.latest(&old.rates)));
+        let at = Time::from_micros(at.micros().max(cell.latest()));
         cell.advance(&old.rates, at);
-        let used: SmallVec<[u64; 4]> = cell.gauges(&old.rates, at).map(|gauge| gauge.used()).collect();
+        let used: SmallVec<[u64; 4]> = cell.usages(&old.rates, at).map(|usage| usage.used()).collect();
         let mut migrated = Cell::new(&self.rates, at);
-        for (rate, block) in migrated.blocks_mut(&self.rates) {
+        for (rate, state) in migrated.rated_mut(&self.rates) {
             let Some(source) = rate.predecessor(&old.rates) else { continue };
-            match cell.blocks(&old.rates).nth(source) {
-                Some((before, state)) if rate.is_kept_like(before) => block.copy_from_slice(state),
-                _ => begin(rate, block, used[source], at),
+            match cell.rated(&old.rates).nth(source) {
+                Some((old_rate, old_state)) if rate.is_kept_like(old_rate) => state.clone_from(old_state),
+                _ => state.begin(rate, used[source], at),
             }
         }
-        let Some(mut more) = cell.more else { return self.with_log(migrated, Log::default(), (old, &used), at) };
-        let low_water = std::mem::take(&mut more.low_water).into_iter().filter_map(|(source, low_water)| {
+        let Some(mut extension) = cell.extension else {
+            return self.with_log(migrated, Log::default(), (old, &used), at);
+        };
+        let low_water = std::mem::take(&mut extension.low_water).into_iter().filter_map(|(source, low_water)| {
             let before = old.rates.get(source)?;
             let place = self.rates.iter().position(|rate| rate.is_kept_like(before))?;
             Some((place, low_water))
         });
         let low_water: Vec<_> = low_water.collect();
         if !low_water.is_empty() {
-            migrated.more.get_or_insert_default().low_water = low_water;
+            migrated.extension.get_or_insert_default().low_water = low_water;
         }
-        self.with_log(migrated, more.log, (old, &used), at)
+        self.with_log(migrated, extension.log, (old, &used), at)
     }
 
     /// The cell with the log of all its moving windows, which begins with that of the old ones. What is `used` of others
@@ -109,7 +100,7 @@ impl Limit {
         for (rate, shorter) in self.moving() {
             let Some(source) = rate.predecessor(&old.rates) else { continue };
             let known = added.iter().fold(0, |sum: u64, (_, cost)| sum.saturating_add(*cost));
-            let seen = moving::Window::new(rate, Some(&log), at.micros()).count().saturating_add(known);
+            let seen = sliding_log::Usage::new(rate, Some(&log), at).count().saturating_add(known);
             let lacking = used[source].min(MAX_COUNT).saturating_sub(seen);
             added.push((at.micros().saturating_sub(shorter), lacking));
         }
@@ -168,18 +159,21 @@ impl Limit {
     }
 }
 
-/// Begins with a sum of what came until `at`, to which the block has been advanced.
-fn begin(rate: &Rate, block: &mut [u64], used: u64, at: Time) {
-    let used = used.min(MAX_COUNT);
-    match (rate.strategy(), block) {
-        (Strategy::Sliding { .. }, [_, newest, ..]) => *newest = used,
-        (Strategy::Calendar(_), [.., count]) => *count = used,
-        (Strategy::Fixed, [start, count]) => (*start, *count) = (at.micros(), used),
-        (Strategy::Bucket { burst }, [_, high, low]) => {
-            // More than drains in a period would refuse for longer than the old rate could.
-            (*high, *low) = split(bucket::units(rate, used.min(rate.quota().max(*burst))));
+impl State {
+    /// Begins with a sum of what came until `at`, at which the state was created. The log of a [`State::SlidingLog`] is
+    /// filled elsewhere, since it is shared.
+    fn begin(&mut self, rate: &Rate, sum: u64, at: Time) {
+        match self {
+            Self::SlidingWindow(window) => window.add(sum),
+            Self::FixedWindow(window) => *window = FixedWindow::begun(at.micros(), sum),
+            Self::SlidingLog => {}
+            Self::TokenBucket(bucket) => {
+                // More than drains in a period would refuse for longer than the old rate could.
+                let sum = sum.min(rate.quota().max(rate.capacity()));
+                *bucket = TokenBucket::with_used(rate, at.micros(), units(rate, sum));
+            }
+            Self::Calendar(window) => window.add(sum),
         }
-        _ => {}
     }
 }
 
@@ -203,7 +197,7 @@ fn counted_at(rate: &Rate, cost: u64, mark: u64, at: Time) -> u64 {
         Strategy::Calendar(calendar) if calendar.window(at).0 / 1_000_000 == mark => cost,
         Strategy::Moving if mark.saturating_add(rate.span()) > at_micros => cost,
         Strategy::Bucket { .. } => {
-            let left = bucket::drained(rate, bucket::units(rate, cost), at_micros.saturating_sub(mark));
+            let left = drained(rate, units(rate, cost), at_micros.saturating_sub(mark));
             u64::try_from(left / u128::from(rate.span())).unwrap_or(0)
         }
         // When its window began is not known.

@@ -136,6 +136,14 @@ impl Rate {
         }
     }
 
+    /// How the oldest bucket of a sliding window counts.
+    pub(super) fn edge(&self) -> Edge {
+        match self.strategy {
+            Strategy::Sliding { edge, .. } => edge,
+            _ => Edge::default(),
+        }
+    }
+
     /// The window in microseconds.
     pub(super) fn span(&self) -> u64 {
         self.window

@@ -6,11 +6,13 @@
 
 use smallvec::SmallVec;
 
-use super::bucket;
-use super::cell::{Cell, JITTER, join, longest, split, split_mut, word};
+use super::cell::Cell;
+use super::extension::Extension;
 use super::low_water::LowWater;
-use super::more::More;
 use super::rate::{Rate, Strategy};
+use super::sliding_log::longest;
+use super::state::State;
+use super::token_bucket::{drained, units};
 use crate::clock::Time;
 
 /// Where a charge was counted.
@@ -78,32 +80,32 @@ impl Cell {
     /// Where `cost`, which has just been charged at `now`, was counted.
     pub(super) fn place_of(&self, rates: &[Rate], now: Time, cost: u64) -> Reservation {
         let now = now.micros();
-        let marks = self.blocks(rates).map(|(rate, block)| match (rate.strategy(), block) {
-            (Strategy::Sliding { .. }, [newest, ..]) => *newest,
-            (Strategy::Calendar(_), [start, ..]) => *start / 1_000_000,
-            (Strategy::Fixed, [start, _]) => now.max(*start),
-            (Strategy::Bucket { .. }, [moment, ..]) => *moment,
+        let marks = self.rated(rates).map(|(_, state)| match state {
+            State::SlidingWindow(window) => window.newest(),
+            State::Calendar(window) => window.bucket(),
+            State::FixedWindow(window) => now.max(window.start()),
+            State::TokenBucket(bucket) => bucket.moment(),
             // It may be counted with a later one, but never with an earlier one.
-            _ => now,
+            State::SlidingLog => now,
         });
         Reservation::new(cost, marks)
     }
 
     /// Follows a reservation until something of it is given back, or nothing: then what has drained of it is known.
     pub(super) fn follow(&mut self, rates: &[Rate], reservation: &mut Reservation) {
-        let Self { words, more } = self;
-        for (place, ((rate, block), mark)) in split_mut(words, rates).zip(&mut reservation.marks).enumerate() {
-            if let (Strategy::Bucket { .. }, [moment, ..]) = (rate.strategy(), block) {
-                reservation.lag = moment.saturating_sub(*mark);
-                *mark = *moment;
-                let More { low_water, .. } = &mut **more.get_or_insert_default();
-                match low_water.iter_mut().find(|(of, _)| *of == place) {
-                    Some((_, low_water)) => low_water.open(*mark),
-                    None => {
-                        let mut opened = LowWater::default();
-                        opened.open(*mark);
-                        low_water.push((place, opened));
-                    }
+        let Self { states, extension } = self;
+        let marked = rates.iter().zip(states).zip(&mut reservation.marks);
+        for (place, ((_, state), mark)) in marked.enumerate() {
+            let State::TokenBucket(bucket) = state else { continue };
+            reservation.lag = bucket.moment().saturating_sub(*mark);
+            *mark = bucket.moment();
+            let Extension { low_water, .. } = &mut **extension.get_or_insert_default();
+            match low_water.iter_mut().find(|(of, _)| *of == place) {
+                Some((_, low_water)) => low_water.open(*mark),
+                None => {
+                    let mut opened = LowWater::default();
+                    opened.open(*mark);
+                    low_water.push((place, opened));
                 }
             }
         }
@@ -111,9 +113,9 @@ impl Cell {
 
     /// What was taken back, `cost`, is not charged again: of what is followed less may be in the bucket than was seen.
     pub(super) fn took_back(&mut self, rates: &[Rate], cost: u64) {
-        for (place, low_water) in self.more.iter_mut().flat_map(|more| &mut more.low_water) {
+        for (place, low_water) in self.extension.iter_mut().flat_map(|extension| &mut extension.low_water) {
             if let Some(rate) = rates.get(*place) {
-                low_water.lower(bucket::units(rate, cost));
+                low_water.lower(units(rate, cost));
             }
         }
     }
@@ -128,36 +130,33 @@ impl Cell {
         cost: u64,
         only_whole: bool,
     ) {
-        let Self { words, more } = self;
-        for (place, ((rate, block), mark)) in split_mut(words, rates).zip(&reservation.marks).enumerate() {
+        let Self { states, extension } = self;
+        let marked = rates.iter().zip(states).zip(&reservation.marks);
+        for (place, ((rate, state), mark)) in marked.enumerate() {
             let cost = reservation.returnable(place, cost);
-            match (rate.strategy(), block) {
-                (Strategy::Sliding { .. } | Strategy::Calendar(_), block) if !only_whole => {
-                    if let Some(word) = word(rate, block, *mark) {
-                        block[word] = block[word].saturating_sub(cost);
+            match state {
+                State::SlidingWindow(_) | State::Calendar(_) => {
+                    if let Some(count) = state.counter_mut(*mark).filter(|_| !only_whole) {
+                        *count = count.saturating_sub(cost);
                     }
                 }
-                // What came before the window began was counted in another one.
-                (Strategy::Fixed, [start, count]) if *start <= *mark => *count = count.saturating_sub(cost),
-                (Strategy::Bucket { .. }, [moment, high, low]) => {
-                    let used = join(*high, *low);
-                    let units = bucket::drained(rate, bucket::units(rate, cost), reservation.lag);
-                    // Of what is not followed, no more than the rate drains can have drained since.
-                    let is_set_back = moment.saturating_add(JITTER) < *mark;
-                    let certain = bucket::drained(rate, units, moment.saturating_sub(*mark));
-                    // Of what was followed in this very cell nothing is left when it is not followed any more.
+                State::FixedWindow(window) => window.give_back(*mark, cost),
+                State::SlidingLog => {}
+                State::TokenBucket(bucket) => {
+                    let units = drained(rate, units(rate, cost), reservation.lag);
+                    // Where the bucket was followed in this very cell, a reservation that is not followed any more has
+                    // drained. In another cell, what cannot have drained is still certain.
                     let is_unknown = only_whole || reservation.carried(place).is_some();
-                    let certain = if is_set_back || !is_unknown { 0 } else { certain };
-                    let given = match more.as_deref_mut().and_then(|more| more.low_water(place)) {
-                        Some(low_water) => low_water.close(*mark, (units, certain), *moment, used),
-                        None => certain.min(used),
-                    };
-                    (*high, *low) = split(used - given);
+                    let certain = if is_unknown { bucket.certain(rate, units, *mark) } else { 0 };
+                    let low_water = extension.as_deref_mut().and_then(|extension| extension.low_water(place));
+                    bucket.take_units(match low_water {
+                        Some(low_water) => low_water.close(*mark, (units, certain), bucket.moment(), bucket.used()),
+                        None => certain,
+                    });
                 }
-                _ => {}
             }
         }
-        let Some(More { log, low_water }) = more.as_deref_mut() else { return };
+        let Some(Extension { log, low_water }) = extension.as_deref_mut() else { return };
         let moving = rates.iter().position(|rate| *rate.strategy() == Strategy::Moving);
         if let (Some(moving), Some(longest)) = (moving, longest(rates))
             && let Some(mark) = reservation.marks.get(moving)
@@ -167,7 +166,7 @@ impl Cell {
         }
         low_water.retain(|(_, low_water)| !low_water.is_empty());
         if low_water.is_empty() && log.newest().is_none() {
-            *more = None;
+            *extension = None;
         }
     }
 }

@@ -50,8 +50,8 @@ fn slots(rate: &Rate) -> usize {
 }
 
 fn estimate(limit: &Limit, cell: &Cell, now: Time) -> u64 {
-    match cell.gauges(limit.rates(), now).next().unwrap() {
-        cell::Gauge::Sliding(window) => window.estimate(),
+    match cell.usages(limit.rates(), now).next().unwrap() {
+        state::Usage::SlidingWindow(usage) => usage.estimate(),
         other => panic!("{other:?} has no estimate"),
     }
 }
@@ -233,7 +233,7 @@ proptest! {
 
     #[test]
     fn the_estimate_never_wraps(rate in rates(), counts in prop::collection::vec(any::<u64>(), 61), elapsed in any::<u64>()) {
-        let window = sliding::Window::new(&rate, edge(&rate), &counts[..slots(&rate)], elapsed);
+        let window = sliding_window::Usage::new(&rate, &counts[..slots(&rate)], elapsed);
         let most = counts[..slots(&rate)].iter().map(|count| u128::from(*count)).sum::<u128>();
         prop_assert!(u128::from(window.estimate()) <= most);
         prop_assert!(window.remaining() <= rate.quota());

@@ -48,7 +48,7 @@ fn what_any_number_of_appended_words_give_back_is_bounded() {
     (0..10_000).for_each(|_| Cell::append_give_back(limit.rates(), &reservation, 1, 0, &mut bytes));
     let restored = Cell::restore(limit.rates(), at(now), &bytes).unwrap();
     let left = limit.judge(&restored.cell, at(now), 1, true).remaining;
-    assert_eq!(left, saved::MOST_GIVEN_BACK as u64);
+    assert_eq!(left, encoding::MOST_GIVEN_BACK as u64);
 }
 
 proptest! {
@@ -98,7 +98,7 @@ proptest! {
         cost in prop_oneof![1..5_u64, Just(MAX_QUOTA)],
     ) {
         let limit = limit_of(kind);
-        let mut bytes = vec![saved::VERSION];
+        let mut bytes = vec![encoding::VERSION];
         words.iter().for_each(|word| bytes.extend(word.encode_var_vec()));
         let mut now = 1_800_000_000 * SECOND;
         let Some(Restored { mut cell, ahead, .. }) = Cell::restore(limit.rates(), at(now), &bytes) else { return Ok(()) };
@@ -117,4 +117,28 @@ proptest! {
             prop_assert!(Cell::restore(limit.rates(), at(now), &cell.save(limit.rates(), ahead)).is_some());
         }
     }
+}
+
+#[test]
+fn the_layout_of_version_2_stays() {
+    let limit = limit_of(3);
+    let now = 1_800_000_000 * SECOND;
+    let mut cell = Cell::new(limit.rates(), at(now));
+    limit.charge(&mut cell, at(now), 3);
+    cell.advance(limit.rates(), at(now + SECOND));
+    limit.charge(&mut cell, at(now + SECOND), 2);
+    let mut bytes = cell.save(limit.rates(), 7);
+    Cell::append_charge(at(now + 2 * SECOND), 1, at(now + SECOND), &mut bytes);
+    let reservation = limit.place_of(&cell, at(now + SECOND), 2);
+    Cell::append_give_back(limit.rates(), &reservation, 1, 7, &mut bytes);
+    #[rustfmt::skip]
+    let expected = [
+        2, // the version
+        135, 128, 226, 196, 242, 162, 153, 3, 5, // the fixed window: its start and its count
+        199, 132, 159, 197, 242, 162, 153, 3, 0, 128, 222, 243, 104, // the bucket: its moment and two halves of its use
+        135, 128, 226, 196, 242, 162, 153, 3, 3, 192, 132, 61, 2, // the log: two entries
+        0, 0, 128, 137, 220, 197, 242, 162, 153, 3, 1, 192, 132, 61, // a charge that was appended
+        0, 0, 0, 199, 132, 159, 197, 242, 162, 153, 3, 1, // a part of a reservation that was given back
+    ];
+    assert_eq!(bytes, expected);
 }

@@ -72,7 +72,7 @@ fn run(limit: &Limit, schedule: &Schedule) -> (Cell, u64) {
 fn used(limit: &Limit, cell: &Cell, now: u64) -> Vec<u64> {
     let mut cell = cell.clone();
     cell.advance(limit.rates(), at(now));
-    cell.gauges(limit.rates(), at(now)).map(|gauge| gauge.used()).collect()
+    cell.usages(limit.rates(), at(now)).map(|usage| usage.used()).collect()
 }
 
 fn most(rate: &Rate) -> u64 {

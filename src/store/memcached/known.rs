@@ -159,7 +159,7 @@ impl Known {
     pub(super) fn advance(&mut self, limit: &Limit, now: Time) {
         self.now = now;
         if let Some(whole) = &mut self.whole {
-            whole.follow_clock(&mut self.cell, limit.rates(), now);
+            whole.follow_clock(&mut self.cell, now);
         }
         if self.cell.advance(limit.rates(), now) {
             self.read = None;

@@ -146,10 +146,10 @@ impl Whole {
 
     /// Sees whether the clock was set back. The state in Memcached stays in its own time, so that other gateways do not take
     /// what was counted for old; here it goes back with the clock, so that nobody waits for the old time to come again.
-    pub(super) fn follow_clock(&mut self, cell: &mut Cell, rates: &[Rate], now: Time) {
-        let by = cell.lead(rates, now);
+    pub(super) fn follow_clock(&mut self, cell: &mut Cell, now: Time) {
+        let by = cell.lead(now);
         if by > 0 {
-            cell.set_back(rates, by);
+            cell.set_back(by);
             self.ahead = self.ahead.saturating_add(by);
             let earlier = |time: Time| Time::from_micros(time.micros().saturating_sub(by));
             self.certain = self.certain.map(earlier);

@@ -1,16 +1,17 @@
-//! The moving window: the exact log of what was admitted. One log serves all moving rates of a limit.
+//! The sliding log: the exact log of what was admitted. One log serves all rates of a limit that use this strategy.
 //!
 //! A request counts from the moment it was admitted until exactly one window later.
 
 use std::collections::VecDeque;
 
-use super::cell::JITTER;
-use super::rate::Rate;
+use super::rate::{Rate, Strategy};
+use super::state::JITTER;
+use crate::clock::Time;
 
 /// The most entries of a log; beyond it, neighbours are counted together, at the later moment.
 const MAX_ENTRIES: usize = 20_000;
 
-/// When was admitted how much.
+/// When how much was admitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Log {
     /// By time, oldest first.
@@ -126,17 +127,23 @@ impl Log {
     }
 }
 
-/// The log as one rate sees it at a moment.
+/// The longest window among the rates that use a log. Entries that are older than that matter to none of them.
+pub(super) fn longest(rates: &[Rate]) -> Option<u64> {
+    let logged = rates.iter().filter(|rate| *rate.strategy() == Strategy::Moving);
+    logged.map(Rate::span).max()
+}
+
+/// What counts of the log for one rate, seen from a moment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Window<'a> {
+pub(super) struct Usage<'a> {
     rate: &'a Rate,
     log: Option<&'a Log>,
     now: u64,
 }
 
-impl<'a> Window<'a> {
-    pub(super) fn new(rate: &'a Rate, log: Option<&'a Log>, now: u64) -> Self {
-        Self { rate, log, now }
+impl<'a> Usage<'a> {
+    pub(super) fn new(rate: &'a Rate, log: Option<&'a Log>, now: Time) -> Self {
+        Self { rate, log, now: now.micros() }
     }
 
     /// The requests that count now.

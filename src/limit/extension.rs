@@ -1,19 +1,19 @@
-//! What few cells have besides their words, and is allocated apart.
+//! The part of a cell that few cells need. It has an allocation of its own, so that the others do not pay for it.
 
 use super::low_water::LowWater;
-use super::moving::Log;
+use super::sliding_log::Log;
 
-/// What few cells have.
+/// What only cells with logs or with open reservations have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct More {
-    /// Of the moving windows.
+pub(super) struct Extension {
+    /// The log of all rates that are counted by one.
     pub(super) log: Log,
-    /// Of the buckets with open reservations: the place of the rate, and the least use since each came.
+    /// For each token bucket with open reservations: the place of its rate, and the least use since each reservation.
     pub(super) low_water: Vec<(usize, LowWater)>,
 }
 
-impl More {
-    /// Of the bucket at this place among the rates.
+impl Extension {
+    /// What is kept for the bucket at this place among the rates.
     pub(super) fn low_water(&mut self, place: usize) -> Option<&mut LowWater> {
         self.low_water.iter_mut().find(|(of, _)| *of == place).map(|(_, low_water)| low_water)
     }

@@ -13,12 +13,14 @@
 
 use integer_encoding::VarInt;
 
-use super::bucket;
-use super::cell::{Cell, JITTER, MAX_COUNT, join, split};
-use super::more::More;
-use super::moving::Log;
-use super::rate::{Rate, Strategy};
+use super::cell::Cell;
+use super::extension::Extension;
+use super::fixed_window::FixedWindow;
+use super::rate::Rate;
 use super::reservation::Reservation;
+use super::sliding_log::Log;
+use super::state::{JITTER, State};
+use super::token_bucket::TokenBucket;
 use crate::clock::Time;
 
 /// Changes with the layout; bytes of another version are nobody's.
@@ -43,12 +45,7 @@ impl Cell {
     /// which the cell was charged.
     pub fn save(&self, rates: &[Rate], ahead: u64) -> Vec<u8> {
         let mut bytes = vec![VERSION];
-        for (_, block) in self.blocks(rates).filter(|(rate, _)| !rate.is_counted()) {
-            // The first word of every block is a moment.
-            for (place, word) in block.iter().enumerate() {
-                push(if place == 0 { word.saturating_add(ahead) } else { *word }, &mut bytes);
-            }
-        }
+        self.rated(rates).for_each(|(_, state)| state.encode(ahead, &mut bytes));
         let mut last = 0;
         for (time, cost) in self.log().into_iter().flat_map(Log::iter).filter(|(_, cost)| *cost > 0) {
             let time = time.saturating_add(ahead);
@@ -81,11 +78,8 @@ impl Cell {
             return None;
         }
         let mut cell = Self::new(rates, now);
-        for (rate, block) in cell.blocks_mut(rates).filter(|(rate, _)| !rate.is_counted()) {
-            for word in &mut *block {
-                *word = pull(&mut rest)?;
-            }
-            bound(rate, block);
+        for (rate, state) in cell.rated_mut(rates) {
+            state.decode(rate, &mut rest)?;
         }
         let mut log = Log::default();
         let mut time = 0u64;
@@ -103,7 +97,7 @@ impl Cell {
             cell.set_log(log);
         }
         // The first word of what gives back is no moment but 0.
-        let latest = appended.iter().map(|[moment, ..]| *moment).chain([cell.latest(rates)]).max().unwrap_or(0);
+        let latest = appended.iter().map(|[moment, ..]| *moment).chain([cell.latest()]).max().unwrap_or(0);
         let ahead = latest.saturating_sub(now.micros());
         let read = Time::from_micros(latest.max(now.micros()));
         let mut given_back = 0;
@@ -118,7 +112,7 @@ impl Cell {
                 [moment, cost, lead] => {
                     // What comes late is charged now. To go back to its moment would look like a clock that was set back,
                     // and what others have charged since would leave a second time.
-                    let at = Time::from_micros(moment.max(cell.latest(rates)));
+                    let at = Time::from_micros(moment.max(cell.latest()));
                     cell.advance(rates, at);
                     cell.charge(rates, at, cost, Some(Time::from_micros(moment.saturating_sub(lead))));
                 }
@@ -126,7 +120,7 @@ impl Cell {
         }
         cell.advance(rates, read);
         if ahead > 0 {
-            cell.set_back(rates, ahead);
+            cell.set_back(ahead);
             cell.begin_sums(rates, now);
         }
         Some(Restored { cell, appended: appended.len(), ahead })
@@ -135,11 +129,9 @@ impl Cell {
     /// For how many microseconds each of the rates whose state is kept as a whole remembers `cost` more, if nothing else comes.
     /// A bucket may have been charged more than it holds.
     fn memories<'a>(&'a self, rates: &'a [Rate], cost: u64) -> impl Iterator<Item = u64> {
-        let blocks = self.blocks(rates).filter(|(rate, _)| !rate.is_counted());
-        blocks.map(move |(rate, block)| match (rate.strategy(), block) {
-            (Strategy::Bucket { .. }, [_, high, low]) => {
-                bucket::draining(rate, join(*high, *low).saturating_add(bucket::units(rate, cost)))
-            }
+        let whole = self.rated(rates).filter(|(rate, _)| !rate.is_counted());
+        whole.map(move |(rate, state)| match state {
+            State::TokenBucket(bucket) => bucket.time_to_drain(rate, cost),
             _ => rate.memory(),
         })
     }
@@ -158,45 +150,57 @@ impl Cell {
 
     /// By how many microseconds the state that is kept as a whole is ahead of a clock that was set back; 0 if that is no
     /// more than reading the clock at different times explains.
-    pub fn lead(&self, rates: &[Rate], now: Time) -> u64 {
-        let lead = self.latest(rates).saturating_sub(now.micros());
+    pub fn lead(&self, now: Time) -> u64 {
+        let lead = self.latest().saturating_sub(now.micros());
         if lead > JITTER { lead } else { 0 }
     }
 
     /// Moves the state that is kept as a whole back in time by so many microseconds: all of it, so that nothing of it is
     /// older or newer than before beside the rest.
-    pub fn set_back(&mut self, rates: &[Rate], by: u64) {
-        for (rate, block) in self.blocks_mut(rates) {
-            if let (Strategy::Fixed | Strategy::Bucket { .. }, [moment, ..]) = (rate.strategy(), block) {
-                *moment = moment.saturating_sub(by);
-            }
-        }
-        if let Some(More { log, low_water }) = self.more.as_deref_mut() {
+    pub fn set_back(&mut self, by: u64) {
+        self.states.iter_mut().for_each(|state| state.set_back(by));
+        if let Some(Extension { log, low_water }) = self.extension.as_deref_mut() {
             log.shift(by);
-            // How long they have been open is not known any more.
+            // It is not known any more how long the reservations have been open.
             low_water.clear();
         }
     }
 
     /// Begins the plain sums at `now`, all of which are 0.
     fn begin_sums(&mut self, rates: &[Rate], now: Time) {
-        let begun = Self::new(rates, now);
-        for ((rate, block), (_, begun)) in self.blocks_mut(rates).zip(begun.blocks(rates)) {
-            if rate.is_counted() {
-                block.copy_from_slice(begun);
-            }
+        for (rate, state) in self.rated_mut(rates).filter(|(rate, _)| rate.is_counted()) {
+            *state = State::new(rate, now);
         }
     }
 }
 
-/// Cuts what was read of a rate to what charges can lead to.
-fn bound(rate: &Rate, block: &mut [u64]) {
-    match (rate.strategy(), block) {
-        (Strategy::Fixed, [_, count]) => *count = (*count).min(MAX_COUNT),
-        (Strategy::Bucket { .. }, [_, high, low]) => {
-            (*high, *low) = split(join(*high, *low).min(bucket::units(rate, MAX_COUNT)));
+impl State {
+    /// Appends the numbers of a state that is stored as one value, with its moment moved by `ahead` microseconds.
+    fn encode(&self, ahead: u64, bytes: &mut Vec<u8>) {
+        match self {
+            Self::FixedWindow(window) => {
+                push(window.start().saturating_add(ahead), bytes);
+                push(window.count(), bytes);
+            }
+            Self::TokenBucket(bucket) => {
+                push(bucket.moment().saturating_add(ahead), bytes);
+                bucket.used_halves().into_iter().for_each(|half| push(half, bytes));
+            }
+            Self::SlidingWindow(_) | Self::SlidingLog | Self::Calendar(_) => {}
         }
-        _ => {}
+    }
+
+    /// Replaces a state that is stored as one value by the numbers at the beginning of `rest`, and removes them from it.
+    fn decode(&mut self, rate: &Rate, rest: &mut &[u8]) -> Option<()> {
+        match self {
+            Self::FixedWindow(window) => *window = FixedWindow::begun(pull(rest)?, pull(rest)?),
+            Self::TokenBucket(bucket) => {
+                let (moment, high, low) = (pull(rest)?, pull(rest)?, pull(rest)?);
+                *bucket = TokenBucket::with_used(rate, moment, u128::from(high) << 64 | u128::from(low));
+            }
+            Self::SlidingWindow(_) | Self::SlidingLog | Self::Calendar(_) => {}
+        }
+        Some(())
     }
 }
 

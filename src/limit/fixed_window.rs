@@ -1,0 +1,108 @@
+//! The fixed window: it begins with a key's first request and lasts its whole length.
+//!
+//! Requests at the end of one window and at the beginning of the next can together be twice the quota.
+
+use super::rate::Rate;
+use super::state::{MAX_COUNT, add, is_ahead};
+use crate::clock::Time;
+
+/// A window and its count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct FixedWindow {
+    /// In microseconds since 1970. It means nothing while the count is 0, because no window has begun then.
+    start: u64,
+    count: u64,
+}
+
+impl FixedWindow {
+    /// A window that began at `start`, in microseconds since 1970, with so many requests, of which at most
+    /// [`MAX_COUNT`] count.
+    pub(super) fn begun(start: u64, count: u64) -> Self {
+        Self { start, count: count.min(MAX_COUNT) }
+    }
+
+    pub(super) fn start(&self) -> u64 {
+        self.start
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(super) fn set_back(&mut self, by: u64) {
+        self.start = self.start.saturating_sub(by);
+    }
+
+    pub(super) fn advance(&mut self, rate: &Rate, now: Time) {
+        if is_ahead(self.start, now) {
+            self.start = now.micros();
+        } else if now.micros().saturating_sub(self.start) >= rate.span() {
+            self.count = 0;
+        }
+    }
+
+    /// Counts `cost` at `now`. If it is counted again after the state was read anew, `since` says when its first part came.
+    pub(super) fn charge(&mut self, rate: &Rate, now: Time, cost: u64, since: Option<Time>) {
+        let now = now.micros();
+        if self.count == 0 {
+            self.start = now;
+        }
+        // The first request begins the window, whichever gateway it came to.
+        if let Some(since) = since.map(Time::micros).filter(|since| now.saturating_sub(*since) < rate.span()) {
+            self.start = since.min(self.start);
+        }
+        add(&mut self.count, cost);
+    }
+
+    pub(super) fn take_back(&mut self, cost: u64) {
+        self.count = self.count.saturating_sub(cost);
+    }
+
+    /// Gives back `cost` of what was counted at the moment `at`. If the window began later, that was counted in an earlier
+    /// one, and nothing is left to give back.
+    pub(super) fn give_back(&mut self, at: u64, cost: u64) {
+        if self.start <= at {
+            self.take_back(cost);
+        }
+    }
+
+    pub(super) fn is_spent(&self, rate: &Rate, now: Time) -> bool {
+        self.count == 0 || now.micros().saturating_sub(self.start) >= rate.span()
+    }
+
+    pub(super) fn usage<'a>(&self, rate: &'a Rate, now: Time) -> Usage<'a> {
+        let end = self.start.saturating_add(rate.span());
+        Usage::new(rate, self.count, end.saturating_sub(now.micros().max(self.start)))
+    }
+}
+
+/// What counts in a window with a fixed end, seen from a moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Usage<'a> {
+    rate: &'a Rate,
+    count: u64,
+    /// Microseconds until the window ends; 0 while none has begun.
+    left: u64,
+}
+
+impl<'a> Usage<'a> {
+    pub(super) fn new(rate: &'a Rate, count: u64, left: u64) -> Self {
+        Self { rate, count, left }
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(super) fn remaining(&self) -> u64 {
+        self.rate.quota().saturating_sub(self.count)
+    }
+
+    pub(super) fn wait(&self, need: u64) -> Option<u64> {
+        match need {
+            need if need > self.rate.quota() => None,
+            need if need <= self.remaining() => Some(0),
+            _ => Some(self.left),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The sliding window counter: the buckets inside the window count in full, and the oldest one, which the window is
+//! leaving, counts by the share that is still inside.
+//!
+//! With `elapsed` of the newest bucket gone, the share of the oldest that still lies in the window is
+//! `(width - elapsed) / width`; its requests are assumed to have come at a fixed rate. The method is the
+//! one that Cloudflare described in 2017 ("How we built rate limiting capable of scaling to millions of domains").
+
+use super::rate::{Edge, Rate};
+use super::state::{add, is_ahead};
+use crate::clock::Time;
+
+/// The counts of the buckets that lie in the window, in full or in part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SlidingWindow {
+    /// The index of the newest bucket: how many buckets lie between 1970 and its begin.
+    newest: u64,
+    counts: Counts,
+}
+
+/// Counts, the newest first: one more than the rate has buckets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Counts {
+    /// A window of one bucket is the common case, so its counts need no allocation.
+    Two([u64; 2]),
+    Many(Box<[u64]>),
+}
+
+impl Counts {
+    fn as_slice(&self) -> &[u64] {
+        match self {
+            Self::Two(counts) => counts,
+            Self::Many(counts) => counts,
+        }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [u64] {
+        match self {
+            Self::Two(counts) => counts,
+            Self::Many(counts) => counts,
+        }
+    }
+}
+
+impl SlidingWindow {
+    /// A window of `precision` buckets in which nothing has been counted at `now`.
+    pub(super) fn new(rate: &Rate, precision: u32, now: Time) -> Self {
+        let counts = match precision {
+            1 => Counts::Two([0; 2]),
+            _ => Counts::Many(vec![0; precision as usize + 1].into()),
+        };
+        Self { newest: now.micros() / rate.width(), counts }
+    }
+
+    /// The index of the bucket to which requests are added.
+    pub(super) fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    /// The newest bucket and the counts, the newest first.
+    pub(super) fn counters_mut(&mut self) -> (u64, &mut [u64]) {
+        (self.newest, self.counts.as_mut_slice())
+    }
+
+    /// The count of a bucket, unless it is too old.
+    pub(super) fn counter(&self, bucket: u64) -> Option<u64> {
+        self.counts.as_slice().get(self.age(bucket)?).copied()
+    }
+
+    /// The same count, to be changed.
+    pub(super) fn counter_mut(&mut self, bucket: u64) -> Option<&mut u64> {
+        let age = self.age(bucket)?;
+        self.counts.as_mut_slice().get_mut(age)
+    }
+
+    /// How many buckets are newer than this one.
+    fn age(&self, bucket: u64) -> Option<usize> {
+        usize::try_from(self.newest.checked_sub(bucket)?).ok()
+    }
+
+    pub(super) fn add(&mut self, cost: u64) {
+        if let Some(newest) = self.counts.as_mut_slice().first_mut() {
+            add(newest, cost);
+        }
+    }
+
+    /// Whether another bucket is the newest at `now`. If the clock was set back, all counts move back with it: they leave
+    /// the window later than they would have, never earlier.
+    pub(super) fn advance(&mut self, rate: &Rate, now: Time) -> bool {
+        let begun = self.newest.saturating_mul(rate.width());
+        if now.micros().checked_sub(begun).is_some_and(|elapsed| elapsed < rate.width()) {
+            return false;
+        }
+        let bucket = now.micros() / rate.width();
+        if bucket > self.newest {
+            let counts = self.counts.as_mut_slice();
+            let by = usize::try_from(bucket - self.newest).unwrap_or(usize::MAX);
+            if by < counts.len() {
+                counts.copy_within(..counts.len() - by, by);
+                counts[..by].fill(0);
+            } else {
+                counts.fill(0);
+            }
+        } else if !is_ahead(begun, now) {
+            return false;
+        }
+        self.newest = bucket;
+        true
+    }
+
+    pub(super) fn is_spent(&self, rate: &Rate, now: Time) -> bool {
+        (now.micros() / rate.width()).saturating_sub(self.newest) >= self.counts.as_slice().len() as u64
+    }
+
+    pub(super) fn usage<'a>(&'a self, rate: &'a Rate, now: Time) -> Usage<'a> {
+        let elapsed = now.micros().saturating_sub(self.newest * rate.width());
+        Usage::new(rate, self.counts.as_slice(), elapsed)
+    }
+
+    /// The size of its allocation in bytes, or 0.
+    pub(super) fn allocation(&self) -> usize {
+        match &self.counts {
+            Counts::Two(_) => 0,
+            Counts::Many(counts) => size_of_val(&**counts),
+        }
+    }
+}
+
+/// What counts in the window, seen from a moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Usage<'a> {
+    rate: &'a Rate,
+    edge: Edge,
+    /// Newest first; one more than the rate has buckets.
+    counts: &'a [u64],
+    /// Microseconds of the newest bucket that are over, less than its width.
+    elapsed: u64,
+}
+
+impl<'a> Usage<'a> {
+    pub(super) fn new(rate: &'a Rate, counts: &'a [u64], elapsed: u64) -> Self {
+        Self { rate, edge: rate.edge(), counts, elapsed: elapsed.min(rate.width() - 1) }
+    }
+
+    /// The requests that count now. Stays at the largest number instead of wrapping.
+    pub(super) fn estimate(&self) -> u64 {
+        let (oldest, inside) = self.counts.split_last().unwrap_or((&0, &[]));
+        let inside = inside.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
+        inside.saturating_add(self.share(*oldest))
+    }
+
+    fn share(&self, oldest: u64) -> u64 {
+        match self.edge {
+            Edge::Whole => oldest,
+            Edge::Weighted if oldest == 0 => 0,
+            Edge::Weighted => {
+                let (width, left) = (self.rate.width(), self.rate.width() - self.elapsed);
+                scaled(oldest, left, 0, width)
+            }
+        }
+    }
+
+    /// How many more requests fit now.
+    pub(super) fn remaining(&self) -> u64 {
+        self.rate.quota().saturating_sub(self.estimate())
+    }
+
+    /// Microseconds until `need` more fit if nothing else comes; 0 if they do now, `None` if they never will.
+    ///
+    /// The estimate only falls while nothing comes, also from one bucket to the next, so the first moment
+    /// that fits is the answer: bucket by bucket, and inside the bucket by solving
+    /// `full + floor(oldest * (width - e) / width) + need <= quota` for the smallest `e`.
+    pub(super) fn wait(&self, need: u64) -> Option<u64> {
+        let quota = self.rate.quota();
+        if need > quota {
+            return None;
+        }
+        let width = self.rate.width();
+        let mut full = self.counts.iter().fold(0, |sum: u128, count| sum + u128::from(*count));
+        for (ahead, oldest) in (0u64..).zip(self.counts.iter().rev()) {
+            full -= u128::from(*oldest);
+            // At most the quota, which is a u64.
+            let Some(room) = u128::from(quota - need).checked_sub(full).map(narrow) else { continue };
+            let into = if *oldest <= room {
+                0
+            } else if self.edge == Edge::Whole {
+                continue;
+            } else {
+                width - scaled(room + 1, width, 1, *oldest)
+            };
+            return Some((ahead * width + into).saturating_sub(self.elapsed));
+        }
+        Some(self.counts.len() as u64 * width - self.elapsed)
+    }
+}
+
+/// `(a * b - less) / of`, for an `a * b` of at least `less` and a result that a u64 holds. Division by 64 bits is much
+/// cheaper than by 128, and mostly enough.
+fn scaled(a: u64, b: u64, less: u64, of: u64) -> u64 {
+    match a.checked_mul(b) {
+        Some(product) => (product - less) / of,
+        None => narrow((u128::from(a) * u128::from(b) - u128::from(less)) / u128::from(of)),
+    }
+}
+
+/// A number that a u64 holds.
+fn narrow(wide: u128) -> u64 {
+    u64::try_from(wide).unwrap_or(u64::MAX)
+}
