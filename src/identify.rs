@@ -1,7 +1,7 @@
-//! Who is asking: from a request and the key of a limit to a fingerprint.
+//! Reads the key of a limit from a request and hashes it to a fingerprint.
 //!
-//! Every value goes in with its source and its length, so no two different keys run into one another, whatever
-//! bytes clients send.
+//! Each value is hashed together with its source and its length, so no two different keys have the same bytes, whatever
+//! clients send.
 
 pub mod ambiguity;
 pub mod client;
@@ -24,7 +24,7 @@ pub struct RequestAttributes<'a> {
     pub method: &'a Method,
     /// Lower case, without the port.
     pub host: &'a str,
-    /// As the routes saw it.
+    /// In its normal form, as routes match it.
     pub path: &'a str,
     /// Without the question mark.
     pub query: Option<&'a str>,
@@ -43,40 +43,40 @@ pub struct KeyExtractor {
     parts: Vec<Vec<Reader>>,
 }
 
-/// Whom a key names.
+/// The value that an override or a tier is looked up by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject<'a> {
-    /// Who says so.
+    /// A text from the request.
     Text(&'a [u8]),
-    /// Who comes from here.
+    /// The client's address.
     Address(IpAddr),
 }
 
-/// Bytes before each value of a key: what stands for its source, and its length.
-const HEAD: usize = 16;
+/// The bytes before each value of a key: 8 for its source and 8 for its length.
+const VALUE_HEADER: usize = 16;
 
-/// Stands for a part of a key that a request does not have. No value is as long as this one would be.
-const ABSENT: [u8; HEAD] = [u8::MAX; HEAD];
+/// Stands for a missing part of a key. It cannot be the header of a value, since none is as long as this one says.
+const ABSENT: [u8; VALUE_HEADER] = [u8::MAX; VALUE_HEADER];
 
-/// A source, ready to be read.
+/// Reads the value of one source.
 #[derive(Clone)]
 struct Reader {
-    /// Stands for the source as the configuration spells it.
+    /// A hash of the source as the configuration spells it.
     tag: [u8; 8],
     source: Source,
-    /// For a captured segment, which one.
+    /// The index of the captured segment, if the source is one.
     segment: usize,
-    /// The only values that count as present; `None` if all do.
+    /// The values that count as present; `None` if all do.
     known: Option<Arc<KnownKeys>>,
 }
 
-/// What one connection's requests were last identified as. Mostly the next one comes from the same client, and
-/// comparing a key is much cheaper than hashing it.
+/// The keys of the last request on a connection. The next one mostly has the same, and comparing a key is much cheaper
+/// than hashing it.
 #[derive(Debug, Default)]
 pub struct KeyCache {
-    /// Room for the sources and values of a key.
+    /// A buffer for the bytes of one key.
     bytes: Vec<u8>,
-    /// By place of the guard on the route.
+    /// By the index of the limit on its route.
     last: Vec<CachedKey>,
 }
 
@@ -88,29 +88,30 @@ struct CachedKey {
 }
 
 impl CachedKey {
-    fn nothing(domain: &Domain) -> Self {
+    fn empty(domain: &Domain) -> Self {
         Self { domain: domain.clone(), bytes: Vec::new(), fingerprint: domain.fingerprint(b"") }
     }
 }
 
-/// Longer keys are hashed every time, so that a connection never holds on to much.
-const LONGEST_KEPT: usize = 256;
-const MOST_KEPT: usize = 8;
+/// The most bytes of a key that is cached and the most keys of a connection, so that connections do not keep much
+/// memory.
+const MAX_CACHED_KEY: usize = 256;
+const MAX_CACHED_KEYS: usize = 8;
 
-/// Room for keys that stays, in bytes: enough for most tokens, so that few requests allocate any.
-const ROOM_KEPT: usize = 2048;
+/// The most bytes that the buffer keeps after a request: enough for most tokens, so that few requests allocate.
+const MAX_KEPT_BUFFER: usize = 2048;
 
 impl KeyCache {
-    /// Frees the room that a long key has taken. A connection may stay idle for long after its last request.
-    pub fn forget_long_keys(&mut self) {
-        if self.bytes.capacity() > ROOM_KEPT {
+    /// Frees the buffer if a long key has enlarged it, since the connection may stay idle for long after this request.
+    pub fn shrink(&mut self) {
+        if self.bytes.capacity() > MAX_KEPT_BUFFER {
             self.bytes = Vec::new();
         }
     }
 }
 
 impl KeyExtractor {
-    /// The identity that `key` gives a request, counted by the limit called `limit` on a route with this path.
+    /// Reads `key` for the limit named `limit` on a route with this path.
     pub fn new(limit: &str, key: &Key, path: &PathPattern) -> Self {
         let reader = |source: &Source| {
             let segment = path.segments.iter().position(|segment| match (segment, source) {
@@ -124,7 +125,7 @@ impl KeyExtractor {
         Self { domain: Domain::new(limit), parts }
     }
 
-    /// The same, but of what clients choose in the first part only these keys count as present.
+    /// The same, but where clients choose the value of the first part, only known keys count as present.
     #[must_use]
     pub fn with_known_keys(mut self, known: Option<&Arc<KnownKeys>>) -> Self {
         let readers = self.parts.iter_mut().take(1).flatten();
@@ -134,7 +135,7 @@ impl KeyExtractor {
         self
     }
 
-    /// The key of a request, for the guard at this place on its route; `None` if every part of it is missing.
+    /// The key of a request for the limit at this place on its route; `None` if every part of the key is missing.
     pub fn extract(
         &self,
         attributes: &RequestAttributes<'_>,
@@ -158,35 +159,35 @@ impl KeyExtractor {
             return Some(entry.fingerprint);
         }
         let fingerprint = self.domain.fingerprint(bytes);
-        if bytes.len() <= LONGEST_KEPT && place < MOST_KEPT {
-            last.resize_with(last.len().max(place + 1), || CachedKey::nothing(&self.domain));
+        if bytes.len() <= MAX_CACHED_KEY && place < MAX_CACHED_KEYS {
+            last.resize_with(last.len().max(place + 1), || CachedKey::empty(&self.domain));
             last[place] = CachedKey { domain: self.domain.clone(), bytes: bytes.clone(), fingerprint };
         }
         Some(fingerprint)
     }
 
-    /// What the first part of the key was read from, as it is: whom it names.
+    /// The value of the first part of the key, which overrides and tiers are looked up by.
     pub fn subject<'m>(&self, attributes: &RequestAttributes<'_>, key_cache: &'m mut KeyCache) -> Option<Subject<'m>> {
         key_cache.bytes.clear();
         let mut readers = self.parts.first()?.iter();
         let reader = readers.find(|reader| reader.read(attributes, &mut key_cache.bytes).is_some())?;
         match reader.source {
             Source::ClientIp { .. } => Some(Subject::Address(attributes.client.to_canonical())),
-            _ => key_cache.bytes.get(HEAD..).map(Subject::Text),
+            _ => key_cache.bytes.get(VALUE_HEADER..).map(Subject::Text),
         }
     }
 
-    /// Every part of the key: the source that is present, and what it says.
+    /// Every part of the key: the source that is present, and its value.
     pub fn parts<'s>(&'s self, attributes: &RequestAttributes<'_>) -> Vec<Option<(&'s Source, Vec<u8>)>> {
         let read = |reader: &'s Reader| {
             let mut bytes = Vec::new();
             reader.read(attributes, &mut bytes)?;
-            Some((&reader.source, bytes.split_off(HEAD)))
+            Some((&reader.source, bytes.split_off(VALUE_HEADER)))
         };
         self.parts.iter().map(|readers| readers.iter().find_map(read)).collect()
     }
 
-    /// The sources of which the request has a value, but none that is known.
+    /// The sources for which the request has a value that is not a known key.
     pub fn unknown<'s>(&'s self, attributes: &RequestAttributes<'_>) -> Vec<&'s Source> {
         let is_given =
             |reader: &Reader| Reader { known: None, ..reader.clone() }.read(attributes, &mut Vec::new()).is_some();
@@ -195,14 +196,14 @@ impl KeyExtractor {
         missing.filter(|reader| is_given(reader)).map(|reader| &reader.source).collect()
     }
 
-    /// The key that all requests without one share.
+    /// The key that all requests without a key share.
     pub fn shared(&self) -> Fingerprint {
         self.domain.fingerprint(b"")
     }
 }
 
 impl Reader {
-    /// Appends the value if there is one; an empty value is none, and so is one that is not known.
+    /// Appends the value if there is one. Empty values and unknown keys count as missing.
     fn read(&self, attributes: &RequestAttributes<'_>, bytes: &mut Vec<u8>) -> Option<()> {
         match &self.source {
             Source::ClientIp { v6 } => match attributes.client.to_canonical() {
@@ -239,8 +240,8 @@ impl Reader {
     }
 }
 
-/// The first cookie of this name, with its escapes undone: most frameworks read `s%3Aone` as `s:one`. Looked for as bytes:
-/// one cookie that is not UTF-8 must not hide the others.
+/// The first cookie of this name, percent-decoded, since most frameworks read `s%3Aone` as `s:one`. The header is
+/// searched as bytes, so that a cookie that is not UTF-8 does not hide the others.
 fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<Cow<'a, [u8]>> {
     let lines = headers.get_all(header::COOKIE).iter();
     let mut cookies = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
@@ -257,7 +258,7 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     after_bearer(headers.get(header::AUTHORIZATION)?.as_bytes())
 }
 
-/// What comes after the scheme in credentials of this scheme (RFC 6750, section 2.1), which some servers take with a tab.
+/// What follows the scheme in `Bearer` credentials (RFC 6750, section 2.1). Some servers accept a tab after it.
 fn after_bearer(credentials: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = credentials.trim_ascii().split_at_checked(6)?;
     let is_bearer = scheme.eq_ignore_ascii_case(b"bearer") && token.first().is_some_and(u8::is_ascii_whitespace);
@@ -275,7 +276,7 @@ mod tests {
         lines.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_bytes(value).unwrap())).collect()
     }
 
-    fn identity(parts: &[&[Source]]) -> KeyExtractor {
+    fn extractor(parts: &[&[Source]]) -> KeyExtractor {
         let key = Key { parts: parts.iter().map(|part| part.to_vec()).collect() };
         let capture = Segment::Capture("tenant".into());
         let segments = vec![Segment::Literal("v1".into()), capture];
@@ -293,9 +294,9 @@ mod tests {
 
     #[test]
     fn the_first_source_that_is_present_counts() {
-        let identity = identity(&[&[key("x-api-key"), Source::ClientIp { v6: 64 }]]);
+        let extractor = extractor(&[&[key("x-api-key"), Source::ClientIp { v6: 64 }]]);
         let of = |lines: &[(&'static str, &[u8])], client| {
-            identity.extract(&attributes(&headers(lines), client, None), 0, &mut KeyCache::default()).unwrap()
+            extractor.extract(&attributes(&headers(lines), client, None), 0, &mut KeyCache::default()).unwrap()
         };
         let a = of(&[("x-api-key", b"a")], "192.0.2.1");
         assert_eq!(a, of(&[("x-api-key", b" a ")], "192.0.2.2"));
@@ -306,23 +307,23 @@ mod tests {
 
     #[test]
     fn ipv6_is_cut_to_its_prefix() {
-        let identity = identity(&[&[Source::ClientIp { v6: 64 }]]);
+        let extractor = extractor(&[&[Source::ClientIp { v6: 64 }]]);
         let none = HeaderMap::new();
-        let of = |client| identity.extract(&attributes(&none, client, None), 0, &mut KeyCache::default()).unwrap();
+        let of = |client| extractor.extract(&attributes(&none, client, None), 0, &mut KeyCache::default()).unwrap();
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
     }
 
     #[test]
-    fn different_keys_never_run_into_one_another() {
-        let both = identity(&[&[key("a")], &[key("b")]]);
+    fn different_keys_have_different_fingerprints() {
+        let both = extractor(&[&[key("a")], &[key("b")]]);
         let of = |a: &[u8], b: &[u8]| {
             both.extract(&attributes(&headers(&[("a", a), ("b", b)]), "::1", None), 0, &mut KeyCache::default())
                 .unwrap()
         };
         assert_ne!(of(b"xy", b"z"), of(b"x", b"yz"));
-        let either = identity(&[&[key("a"), key("b")]]);
+        let either = extractor(&[&[key("a"), key("b")]]);
         let of = |name| {
             either.extract(&attributes(&headers(&[(name, b"v")]), "::1", None), 0, &mut KeyCache::default()).unwrap()
         };
@@ -342,7 +343,7 @@ mod tests {
         let attributes = attributes(&headers, "::1", Some("x=1&na%6De=a%20b&name=2"));
         let read = |source: Source| {
             let mut bytes = Vec::new();
-            let reader = &identity(&[&[source]]).parts[0][0];
+            let reader = &extractor(&[&[source]]).parts[0][0];
             reader.read(&attributes, &mut bytes).map(|()| bytes[16..].to_vec())
         };
         assert_eq!(read(Source::Cookie("sid".into())).unwrap(), b"one");
@@ -361,17 +362,17 @@ mod tests {
     }
 
     #[test]
-    fn remembering_the_last_request_changes_nothing() {
+    fn the_cache_changes_no_key() {
         let (a, b) =
-            (identity(&[&[key("a")]]), KeyExtractor::new("other", &Key { parts: vec![vec![key("a")]] }, &path()));
+            (extractor(&[&[key("a")]]), KeyExtractor::new("other", &Key { parts: vec![vec![key("a")]] }, &path()));
         let mut key_cache = KeyCache::default();
         let long = "x".repeat(1000);
         for value in ["1", "1", "2", &long, &long, "1", "12"] {
-            for (identity, place) in [(&a, 0), (&b, 0), (&a, 5), (&b, 5), (&a, 100)] {
+            for (extractor, place) in [(&a, 0), (&b, 0), (&a, 5), (&b, 5), (&a, 100)] {
                 let headers = headers(&[("a", value.as_bytes())]);
                 let attributes = attributes(&headers, "::1", None);
-                let fresh = identity.extract(&attributes, place, &mut KeyCache::default());
-                assert_eq!(identity.extract(&attributes, place, &mut key_cache), fresh, "{value} at {place}");
+                let fresh = extractor.extract(&attributes, place, &mut KeyCache::default());
+                assert_eq!(extractor.extract(&attributes, place, &mut key_cache), fresh, "{value} at {place}");
             }
         }
     }
@@ -380,43 +381,43 @@ mod tests {
     fn a_key_that_is_not_known_is_missing() {
         let known = Arc::new(KnownKeys::new(vec![Digest::of(b"real"), Digest::of(b"192.0.2.1")]));
         let either = [key("a"), key("b"), Source::ClientIp { v6: 64 }];
-        let (plain, knowing) =
-            (identity(&[&either, &[key("c")]]), identity(&[&either, &[key("c")]]).with_known_keys(Some(&known)));
-        let of = |identity: &KeyExtractor, lines: &[(&'static str, &[u8])]| {
+        let (plain, checked) =
+            (extractor(&[&either, &[key("c")]]), extractor(&[&either, &[key("c")]]).with_known_keys(Some(&known)));
+        let of = |extractor: &KeyExtractor, lines: &[(&'static str, &[u8])]| {
             let headers = headers(lines);
-            identity.extract(&attributes(&headers, "192.0.2.9", None), 0, &mut KeyCache::default()).unwrap()
+            extractor.extract(&attributes(&headers, "192.0.2.9", None), 0, &mut KeyCache::default()).unwrap()
         };
-        assert_eq!(of(&knowing, &[("a", b"real")]), of(&plain, &[("a", b"real")]));
-        assert_eq!(of(&knowing, &[("a", b"made up"), ("b", b"real")]), of(&plain, &[("b", b"real")]));
-        assert_eq!(of(&knowing, &[("a", b"made up"), ("b", b"too")]), of(&plain, &[]), "an address is always known");
-        assert_ne!(of(&knowing, &[("c", b"made up")]), of(&knowing, &[]), "the others are not looked up");
+        assert_eq!(of(&checked, &[("a", b"real")]), of(&plain, &[("a", b"real")]));
+        assert_eq!(of(&checked, &[("a", b"made up"), ("b", b"real")]), of(&plain, &[("b", b"real")]));
+        assert_eq!(of(&checked, &[("a", b"made up"), ("b", b"too")]), of(&plain, &[]), "an address is always known");
+        assert_ne!(of(&checked, &[("c", b"made up")]), of(&checked, &[]), "the others are not looked up");
         let headers = headers(&[("a", b"made up"), ("b", b"real")]);
         let attributes = attributes(&headers, "192.0.2.9", None);
-        assert_eq!(knowing.subject(&attributes, &mut KeyCache::default()), Some(Subject::Text(b"real")));
-        assert_eq!(knowing.unknown(&attributes), [&key("a")]);
+        assert_eq!(checked.subject(&attributes, &mut KeyCache::default()), Some(Subject::Text(b"real")));
+        assert_eq!(checked.unknown(&attributes), [&key("a")]);
     }
 
     #[test]
-    fn no_room_is_kept_for_long_keys() {
-        let identity = identity(&[&[key("a")]]);
+    fn no_memory_is_kept_for_long_keys() {
+        let extractor = extractor(&[&[key("a")]]);
         let mut key_cache = KeyCache::default();
-        let mut held = |length: usize| {
+        let mut kept = |length: usize| {
             let headers = headers(&[("a", "x".repeat(length).as_bytes())]);
             let attributes = attributes(&headers, "::1", None);
-            assert!((0..20).all(|place| identity.extract(&attributes, place, &mut key_cache).is_some()));
-            assert!(identity.subject(&attributes, &mut key_cache).is_some());
-            key_cache.forget_long_keys();
-            key_cache.bytes.capacity() + key_cache.last.iter().map(|known| known.bytes.capacity()).sum::<usize>()
+            assert!((0..20).all(|place| extractor.extract(&attributes, place, &mut key_cache).is_some()));
+            assert!(extractor.subject(&attributes, &mut key_cache).is_some());
+            key_cache.shrink();
+            key_cache.bytes.capacity() + key_cache.last.iter().map(|cached| cached.bytes.capacity()).sum::<usize>()
         };
         for length in [10, 60_000, 200, 60_000] {
-            let held = held(length);
-            assert!(held <= MOST_KEPT * LONGEST_KEPT + ROOM_KEPT, "{held} after {length}");
+            let kept = kept(length);
+            assert!(kept <= MAX_CACHED_KEYS * MAX_CACHED_KEY + MAX_KEPT_BUFFER, "{kept} after {length}");
         }
     }
 
     #[test]
     fn a_key_is_missing_only_if_every_part_is() {
-        let both = identity(&[&[key("a")], &[key("b")]]);
+        let both = extractor(&[&[key("a")], &[key("b")]]);
         let of = |lines: &[(&'static str, &[u8])]| {
             both.extract(&attributes(&headers(lines), "::1", None), 0, &mut KeyCache::default())
         };
@@ -428,14 +429,14 @@ mod tests {
     }
 
     #[test]
-    fn no_value_is_taken_for_a_part_that_is_missing() {
-        let both = identity(&[&[key("a")], &[Source::Query("b".into())]]);
+    fn no_value_is_mistaken_for_a_missing_part() {
+        let both = extractor(&[&[key("a")], &[Source::Query("b".into())]]);
         let of = |a: &[u8], query| {
             let a = headers(&[("a", a)]);
             both.extract(&attributes(&a, "::1", query), 0, &mut KeyCache::default()).unwrap()
         };
         let absent = of(b"v", None);
-        assert_eq!(absent, of(b"v", Some("c=1")), "it is the same however often it is asked");
+        assert_eq!(absent, of(b"v", Some("c=1")), "a missing part is always the same");
         for query in ["b=%00", "b=%FF%FF%FF%FF%FF%FF%FF%FF%FF%FF%FF%FF%FF%FF%FF%FF", "b=absent", "b=*"] {
             assert_ne!(absent, of(b"v", Some(query)), "{query}");
         }

@@ -144,7 +144,7 @@ async fn serve(
     };
     let mut state = DecisionState::new(&worker.store, worker.index);
     let decision = decide::decide(&input, &mut state).await;
-    connection.key_cache.borrow_mut().forget_long_keys();
+    connection.key_cache.borrow_mut().shrink();
     record.held(state.held_since);
     match decision {
         Decision::Admitted => {}

@@ -1,12 +1,12 @@
-//! Which route a request takes: the most specific one that matches, whatever the order in the file.
+//! Finds the route of a request: the most specific one that matches, independent of the order in the file.
 //!
 //! More specific is, in this order: an exact host before `*.host` (the longer first) before none; in the path,
 //! segment by segment, a literal before a capture before the final `*`; more conditions on method and headers
-//! before fewer; a header with a certain value before one with any; who looks at the case of the path before who does
-//! not; fewer methods before more; and last the order of the file.
+//! before fewer; a header with a certain value before one with any; a route that distinguishes the case of the path
+//! before one that does not; fewer methods before more; and last the order of the file.
 //!
-//! HEAD asks for what GET would answer, without the content (RFC 9110, section 9.3.2), so it takes the routes of GET:
-//! what limits the one limits the other. A route for the same host and path that names HEAD goes first.
+//! HEAD is GET without the content of the response (RFC 9110, section 9.3.2), so it takes the routes of GET and has the
+//! same limits. A route for the same host and path that names HEAD takes precedence.
 
 pub mod host;
 pub mod path;
@@ -22,11 +22,11 @@ use http::{HeaderMap, Method};
 
 use crate::config::{HeaderMatch, Host, PathMatching, Route, Segment};
 
-use tree::{Asked, Entry, Node};
+use tree::{Entry, Node, RouteRequest};
 
 pub use mismatch::{Mismatch, mismatch};
 
-/// All routes, ready to be searched.
+/// All routes in tables that are searched for each request.
 #[derive(Debug, Default)]
 pub struct Routes {
     exact: HashMap<String, Node>,
@@ -34,21 +34,21 @@ pub struct Routes {
     under: Vec<(String, Node)>,
     any: Node,
     matching: PathMatching,
-    /// Whether the tables are in lower case, since a route ignores case.
-    folds: bool,
+    /// Whether the tables are in lower case, because at least one route ignores case.
+    is_lower_case: bool,
 }
 
 impl Routes {
-    /// Takes in the routes of a configuration.
+    /// Builds the tables from the routes of a configuration.
     pub fn build(routes: &[Route], matching: PathMatching) -> Self {
-        let folds = routes.iter().any(|route| route.ignore_case);
-        let mut built = Self { matching, folds, ..Self::default() };
+        let is_lower_case = routes.iter().any(|route| route.ignore_case);
+        let mut built = Self { matching, is_lower_case, ..Self::default() };
         for (index, route) in order(routes) {
             let table = match &route.host {
                 Host::Any => &mut built.any,
                 Host::Exact(name) => built.exact.entry(name.clone()).or_default(),
                 Host::Under(name) => {
-                    // In order of specificity, so the last is the one to extend or to follow.
+                    // Routes come in order of specificity, so those of one name follow each other.
                     if built.under.last().is_none_or(|(last, _)| last != name) {
                         built.under.push((name.clone(), Node::default()));
                     }
@@ -58,7 +58,7 @@ impl Routes {
                     }
                 }
             };
-            table.insert(index, route, folds);
+            table.insert(index, route, is_lower_case);
         }
         built
     }
@@ -66,33 +66,33 @@ impl Routes {
     /// The index of the route that a request takes. `host` is lower case without a port, `path` as [`path::normal`]
     /// returns it.
     pub fn find(&self, host: &str, path: &str, method: &Method, headers: &HeaderMap) -> Option<usize> {
-        let asked = Asked { path: path.strip_prefix('/')?, method, headers };
-        self.walk(host, asked.path, |entries| asked.choose(entries)).map(|entry| entry.index)
+        let request = RouteRequest { path: path.strip_prefix('/')?, method, headers };
+        self.walk(host, request.path, |entries| request.choose(entries)).map(|entry| entry.index)
     }
 
-    /// The methods that routes for this host, this path and these headers take, in alphabetical order: what `Allow`
-    /// says (RFC 9110, section 10.2.1) where none takes the method of the request. A route that takes every method
-    /// names none here, since [`Routes::find`] finds it.
+    /// The methods of all routes for this host, this path and these headers, in alphabetical order. They are the value
+    /// of `Allow` (RFC 9110, section 10.2.1) if no route takes the method of the request. A route without methods adds
+    /// none, since [`Routes::find`] finds it for every method.
     pub fn allowed<'a>(&'a self, host: &'a str, path: &str, headers: &HeaderMap) -> BTreeSet<&'a str> {
         let mut allowed = BTreeSet::new();
         if let Some(path) = path.strip_prefix('/') {
-            let asked = Asked { path, method: &Method::GET, headers };
+            let request = RouteRequest { path, method: &Method::GET, headers };
             self.walk(host, path, |entries| {
-                allowed.extend(asked.methods(entries));
+                allowed.extend(request.methods(entries));
                 None::<()>
             });
         }
         allowed
     }
 
-    /// Shows the entries for a host and a path, without its first slash, the most specific first, until `look` returns
+    /// Visits the entries for a host and a path without its first slash, the most specific first, until `visit` returns
     /// something.
-    fn walk<'a, T>(&'a self, host: &'a str, path: &str, mut look: impl FnMut(&'a [Entry]) -> Option<T>) -> Option<T> {
-        let folded = if self.folds { path::lower(path) } else { Cow::Borrowed(path) };
-        self.tables(host).find_map(|table| table.walk(Some(&folded), self.matching, &mut look))
+    fn walk<'a, T>(&'a self, host: &'a str, path: &str, mut visit: impl FnMut(&'a [Entry]) -> Option<T>) -> Option<T> {
+        let folded = if self.is_lower_case { path::lower(path) } else { Cow::Borrowed(path) };
+        self.tables(host).find_map(|table| table.walk(Some(&folded), self.matching, &mut visit))
     }
 
-    /// The tables that are for this host, the most specific first.
+    /// The tables for this host, the most specific first.
     fn tables<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Node> {
         let under = self.under.iter().filter(move |(name, _)| is_under(host, name)).map(|(_, table)| table);
         let exact = if self.exact.is_empty() { None } else { self.exact.get(host) };

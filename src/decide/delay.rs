@@ -17,7 +17,8 @@ const RECHECK: Duration = Duration::from_millis(20);
 
 /// Decides on a route with limits that may delay. If the future is dropped, the request leaves its queue at once.
 ///
-/// A request is in one queue at a time, that of the limit that holds it longest, so no two requests wait for each other.
+/// A request is in one queue at a time, that of the limit that holds it longest, so no two requests wait for each
+/// other.
 pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, evaluation: &mut Evaluation<'a, '_>) -> Decision {
     let begun = Instant::now();
     let mut now = input.now;
@@ -82,8 +83,8 @@ fn delay(input: &DecisionInput<'_, '_>, place: usize) -> Option<(Duration, usize
     }
 }
 
-/// Joins the queue of this limit and waits until the request is the first; `None` if the queue is full or that takes longer
-/// than `until`.
+/// Joins the queue of this limit and waits until the request is the first; `None` if the queue is full or that takes
+/// longer than `until`.
 async fn queue(
     input: &DecisionInput<'_, '_>,
     evaluation: &mut Evaluation<'_, '_>,
@@ -99,7 +100,8 @@ async fn queue(
     Some(slot)
 }
 
-/// The limit that holds the request longest. `None` if the request is admitted or a limit refuses it that does not delay.
+/// The limit that holds the request longest. `None` if the request is admitted or a limit refuses it that does not
+/// delay.
 fn longest_delay(
     input: &DecisionInput<'_, '_>,
     evaluation: &Evaluation<'_, '_>,

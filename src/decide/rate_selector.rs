@@ -8,8 +8,8 @@ use crate::identify::{KeyCache, KeyExtractor, RequestAttributes, Subject};
 use crate::limit::{Limit, Rate};
 use crate::overrides::{Allowance, Overrides};
 
-/// The most cell layouts of one limit whose counts are migrated when a reload changes the limit. Limits seldom have more
-/// than two or three.
+/// The most cell layouts of one limit whose counts are migrated when a reload changes the limit. Limits seldom have
+/// more than two or three.
 const MAX_MIGRATED: usize = 16;
 
 /// All sets of rates of one limit, for all routes.
@@ -74,8 +74,9 @@ impl RateTable {
         self.by_key.iter().chain(self.tiers.iter().map(|(_, limit)| limit))
     }
 
-    /// Pairs of rates that a key may have had in `old` and may have now, where the two differ in the layout of their cells.
-    /// A key may change between the limit's own rates and those of an override, but tiers keep counters of their own.
+    /// Pairs of rates that a key may have had in `old` and may have now, where the two differ in the layout of their
+    /// cells. A key may change between the limit's own rates and those of an override, but tiers keep counters of their
+    /// own.
     pub fn replaced<'a>(&'a self, old: &'a Self) -> impl Iterator<Item = (&'a Arc<Limit>, &'a Arc<Limit>)> {
         let pairs = |new| old.by_key.iter().take(MAX_MIGRATED).map(move |old| (old, new));
         let by_key = self.by_key.iter().take(MAX_MIGRATED).flat_map(pairs);

@@ -33,8 +33,8 @@ pub(super) fn is_settled(cost: &Cost) -> bool {
     matches!(cost, Cost::ResponseHeader { .. } | Cost::OnStatus(..))
 }
 
-/// The cost that a header states. `None` if the header is missing, repeated or not a number. A number that does not fit is
-/// `u64::MAX`.
+/// The cost that a header states. `None` if the header is missing, repeated or not a number. A number that does not fit
+/// is `u64::MAX`.
 fn cost_header(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     let mut values = headers.get_all(name).iter();
     let value = values.next().filter(|_| values.next().is_none())?.to_str().ok()?.trim();
@@ -42,8 +42,8 @@ fn cost_header(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     digits.then(|| value.parse().unwrap_or(u64::MAX))
 }
 
-/// The cost of a request as error messages print it. If the request states it, these are the digits that were sent, which
-/// may not fit in a `u64`; only the first 30 are shown.
+/// The cost of a request as error messages print it. If the request states it, these are the digits that were sent,
+/// which may not fit in a `u64`; only the first 30 are shown.
 pub fn stated_cost(cost: &Cost, headers: &HeaderMap) -> String {
     const MOST: usize = 30;
     let stated = match cost {
@@ -57,8 +57,8 @@ pub fn stated_cost(cost: &Cost, headers: &HeaderMap) -> String {
     }
 }
 
-/// What was reserved for a request until its response tells the cost. If this is dropped before the response, the amount
-/// stays charged: otherwise clients could try for free by closing their connections early.
+/// What was reserved for a request until its response tells the cost. If this is dropped before the response, the
+/// amount stays charged: otherwise clients could try for free by closing their connections early.
 pub struct Reservations<'a> {
     store: &'a Store,
     worker: usize,

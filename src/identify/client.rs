@@ -1,4 +1,4 @@
-//! The address of the client: the peer, or what proxies that are trusted say of it.
+//! The address of the client: that of the peer, or the one that trusted proxies report.
 
 use std::net::IpAddr;
 
@@ -12,13 +12,13 @@ const FORWARDED_FOR: &str = "x-forwarded-for";
 pub struct Client {
     /// The client's address.
     pub address: IpAddr,
-    /// Whether the peer is a proxy that is trusted.
+    /// Whether the peer is a trusted proxy.
     pub via_trusted: bool,
 }
 
-/// Finds the client behind `peer`. X-Forwarded-For is believed from trusted proxies only: read from the right, the
-/// first address that is not a trusted proxy's is the client's, because every address left of it was the client's
-/// to write. An entry that is no address ends the search at the last proxy that is known.
+/// Finds the client behind `peer`. X-Forwarded-For is used only if the peer is a trusted proxy. It is read from the
+/// right: the first address that is not a trusted proxy's is the client's, because the client could have written
+/// everything to the left of it. An entry that is not an address ends the search at the last known proxy.
 pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Client {
     let peer = peer.to_canonical();
     let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
@@ -63,13 +63,13 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_not_believed() {
+    fn untrusted_peers_are_not_believed() {
         assert_eq!(address("192.0.2.1", &[b"198.51.100.7"]), "192.0.2.1");
         assert_eq!(address("::ffff:192.0.2.1", &[b"198.51.100.7"]), "192.0.2.1");
     }
 
     #[test]
-    fn the_rightmost_stranger_is_the_client() {
+    fn the_rightmost_untrusted_address_is_the_client() {
         assert_eq!(address("10.0.0.1", &[b"198.51.100.7"]), "198.51.100.7");
         assert_eq!(address("10.0.0.1", &[b"1.1.1.1, 198.51.100.7, 10.2.3.4"]), "198.51.100.7");
         assert_eq!(address("10.0.0.1", &[b"1.1.1.1", b"198.51.100.7", b"10.2.3.4,10.0.0.9"]), "198.51.100.7");
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_stranger_it_is_the_farthest_proxy_that_is_known() {
+    fn without_an_untrusted_address_it_is_the_farthest_known_proxy() {
         assert_eq!(address("10.0.0.1", &[]), "10.0.0.1");
         assert_eq!(address("10.0.0.1", &[b"", b" , "]), "10.0.0.1");
         assert_eq!(address("10.0.0.1", &[b"10.9.9.9, 10.0.0.2"]), "10.9.9.9");

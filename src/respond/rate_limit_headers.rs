@@ -1,7 +1,7 @@
 //! What clients learn about limits: the headers of every limited response, and the response to a refused request.
 //!
-//! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-10; the X-RateLimit headers are
-//! those of GitHub. All policies are listed, but only one state is sent: that of the policy with the least remaining, or of
+//! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-10; the X-RateLimit headers are those
+//! of GitHub. All policies are listed, but only one state is sent: that of the policy with the least remaining, or of
 //! the one that refuses the request for longest. Limits that are silent or only report send nothing.
 
 use std::sync::{Arc, OnceLock};
@@ -47,7 +47,8 @@ struct LimitHeaders {
     profiles: Box<[OnceLock<Policies>]>,
 }
 
-/// The last refusal on a connection. A refused client often tries again within the same second, and gets the same refusal.
+/// The last refusal on a connection. A refused client often tries again within the same second, and gets the same
+/// refusal.
 #[derive(Debug, Default)]
 pub struct RefusalCache(Option<Box<Refusal>>);
 
@@ -82,8 +83,8 @@ impl RateLimitHeaders {
         Self { limits: limits.into_iter().map(|(limit, profiles)| LimitHeaders::new(limit, profiles)).collect() }
     }
 
-    /// Adds the headers for these outcomes, and the header that names the limits at the places `shadowed`, which only report
-    /// and would have refused the request.
+    /// Adds the headers for these outcomes, and the header that names the limits at the places `shadowed`, which only
+    /// report and would have refused the request.
     pub fn add_headers(&self, headers: &mut HeaderMap, outcomes: &[LimitOutcome<'_>], shadowed: &[usize], now: Time) {
         self.write(headers, outcomes, now);
         if shadowed.is_empty() {
@@ -158,8 +159,8 @@ impl RateLimitHeaders {
         problem(StatusCode::PAYLOAD_TOO_LARGE, &detail)
     }
 
-    /// The outcome whose state is sent, among those of the limits that `sends` accepts: the refusal that takes longest, or
-    /// else the outcome with the least remaining.
+    /// The outcome whose state is sent, among those of the limits that `sends` accepts: the refusal that takes longest,
+    /// or else the outcome with the least remaining.
     fn binding<'o, 'a>(
         &self,
         outcomes: &'o [LimitOutcome<'a>],
@@ -189,7 +190,8 @@ impl RateLimitHeaders {
         }
         let draft = self.binding(outcomes, |limit_headers| limit_headers.draft);
         if let Some((policy, outcome)) = draft.and_then(|outcome| Some((self.policy(outcome)?, outcome))) {
-            // A structured integer is written as its digits, so the numbers are appended to the text that never changes.
+            // A structured integer is written as its digits, so the numbers are appended to the text that never
+            // changes.
             let (mut remaining, mut digits) = (itoa::Buffer::new(), itoa::Buffer::new());
             let remaining = remaining.format(outcome.verdict.remaining());
             let line = match outcome.verdict.wait() {
@@ -233,8 +235,8 @@ impl RateLimitHeaders {
 }
 
 impl RefusalCache {
-    /// Whether the last refusal answers these outcomes as well. If several limits refuse, the one that takes longest may
-    /// change within the second, so such a refusal is never used again.
+    /// Whether the last refusal answers these outcomes as well. If several limits refuse, the one that takes longest
+    /// may change within the second, so such a refusal is never used again.
     fn has(&self, rate_limit_headers: &Arc<RateLimitHeaders>, outcomes: &[LimitOutcome<'_>], now: Time) -> bool {
         // A reload replaces the headers, so refusals of an earlier configuration do not match.
         let Some(last) = self.0.as_deref().filter(|last| Arc::ptr_eq(&last.rate_limit_headers, rate_limit_headers))

@@ -1,4 +1,4 @@
-//! The one spelling of a host that routes are matched against: in lower case, without its port and a final dot.
+//! The normal form of a host, which routes are matched against: in lower case, without the port and a final dot.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
@@ -8,20 +8,20 @@ const FOREIGN: u8 = 1;
 /// A byte with another spelling in lower case.
 const UPPER: u8 = 2;
 
-/// What each byte is, so that a name is looked through once.
+/// The kind of each byte, so that a name is read only once.
 static KINDS: [u8; 256] = kinds();
 
 const fn kinds() -> [u8; 256] {
     let mut kinds = [FOREIGN; 256];
-    let mut own: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%!$&'()*+,;=";
-    while let [byte, rest @ ..] = own {
+    let mut allowed: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%!$&'()*+,;=";
+    while let [byte, rest @ ..] = allowed {
         kinds[*byte as usize] = if byte.is_ascii_uppercase() { UPPER } else { 0 };
-        own = rest;
+        allowed = rest;
     }
     kinds
 }
 
-/// The name in `name:port`; `None` if it cannot be one. Borrowed where it is written so already.
+/// The normal form of the name in `name:port`; `None` if it is not a host. Borrowed if it is in normal form already.
 pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
     let (name, port) = match authority.bytes().rposition(|byte| matches!(byte, b':' | b']')) {
         Some(at) if authority.as_bytes()[at] == b':' => (&authority[..at], &authority[at + 1..]),
@@ -34,7 +34,7 @@ pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
     if !is_name || empty_name_with_port || !port.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    // `example.com.` is the same name, written to its end.
+    // `example.com.` is the same name in its absolute form.
     let name = name.strip_suffix('.').unwrap_or(name);
     Some(if kinds == 0 { Cow::Borrowed(name) } else { Cow::Owned(name.to_ascii_lowercase()) })
 }

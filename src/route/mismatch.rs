@@ -1,4 +1,4 @@
-//! Why a route is not for a request, for people who wonder.
+//! Why a route does not match a request, for `gateway explain`.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use http::{HeaderMap, HeaderName, Method};
 use super::{Routes, is_under, tree};
 use crate::config::{HeaderMatch, Host, PathMatching, Route};
 
-/// The first thing about a request that a route is not for.
+/// The first condition of a route that a request does not meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// Its host.
+    /// The host.
     Host,
-    /// Its path.
+    /// The path.
     Path,
-    /// Its method.
+    /// The method.
     Method,
-    /// A header that has another value, or is missing.
+    /// This header, which has another value or is missing.
     Header(String),
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Why the route is not for this request; `None` if it is. Host and path as [`Routes::find`] takes them.
+/// Why the route does not match this request; `None` if it does. Host and path are as [`Routes::find`] takes them.
 pub fn mismatch(
     route: &Route,
     matching: PathMatching,

@@ -1,9 +1,9 @@
-//! The one spelling of a path that routes are matched against.
+//! The normal form of a path, which routes are matched against.
 //!
-//! Servers take many spellings of a path for the same one; a route that missed one of them would leave a way around its
-//! limits. So each path is brought into one spelling first, and what servers read as different paths is refused. What is
-//! forwarded stays as the client wrote it, except where it could still be read in another way ([`onward`]).
-//! docs/paths.md lists the spellings and the servers.
+//! Servers read many spellings of a path as the same path. If a route missed one of them, clients could avoid its
+//! limits. So each path is normalized first, and a path that servers read differently is refused. The upstream gets the
+//! path as the client wrote it, except where servers could still read that differently ([`onward`]). docs/paths.md
+//! lists the spellings and the servers.
 
 use std::borrow::Cow;
 
@@ -20,12 +20,13 @@ pub enum BadPath {
     DotSegment,
     /// A control character: some servers end the path there.
     Control,
-    /// An encoded slash or a backslash, unless the configuration says what upstreams make of it.
+    /// An encoded slash or a backslash, unless the configuration says how upstreams read it.
     EscapedSlash,
-    /// A character that is escaped twice and need not be escaped at all, or is a slash: servers that decode twice would
-    /// see another path.
+    /// A character that is escaped twice although it need not be escaped at all, or a slash that is: servers that
+    /// decode twice would see another path.
     EscapedTwice,
-    /// UTF-8 with more bytes than the character takes (RFC 3629, section 10): lenient decoders read it as a slash or dot.
+    /// UTF-8 with more bytes than the character needs (RFC 3629, section 10): lenient decoders read it as a slash or
+    /// dot.
     Overlong,
 }
 
@@ -43,7 +44,7 @@ impl BadPath {
     }
 }
 
-/// Whether a byte is spelled in one way and needs no look at what it means.
+/// Whether a byte has only one spelling and no special meaning.
 static IS_SIMPLE: [bool; 256] = is_simple();
 
 const fn is_simple() -> [bool; 256] {
@@ -56,9 +57,9 @@ const fn is_simple() -> [bool; 256] {
     simple
 }
 
-/// The path in its one spelling: escapes decoded where the character may stand as itself and upper case elsewhere,
-/// slashes merged, and parameters left out if they make no other path. A final slash stays: [`super::Routes::find`]
-/// knows what it means. Borrowed where the path is written so already, as nearly all are.
+/// The normal form of a path. Escapes are decoded if the character may stand for itself, and in upper case otherwise;
+/// slashes are merged; parameters are removed if they make no difference. A final slash stays, since
+/// [`super::Routes::find`] handles it. Borrowed if the path is in normal form already, as nearly all are.
 ///
 /// # Errors
 /// When servers could read another path than the gateway.
@@ -69,40 +70,40 @@ pub fn normal(path: &str, rules: PathRules) -> Result<Cow<'_, str>, BadPath> {
         before = byte;
         IS_SIMPLE[usize::from(byte)] && !starts_oddly
     };
-    if path.bytes().all(is_normal) { Ok(Cow::Borrowed(path)) } else { respell(path, rules).map(Cow::Owned) }
+    if path.bytes().all(is_normal) { Ok(Cow::Borrowed(path)) } else { normalize(path, rules).map(Cow::Owned) }
 }
 
-fn respell(path: &str, rules: PathRules) -> Result<String, BadPath> {
-    let mut speller = Speller::new(rules, path.len());
+fn normalize(path: &str, rules: PathRules) -> Result<String, BadPath> {
+    let mut normalizer = Normalizer::new(rules, path.len());
     let mut rest = path.as_bytes();
     while let [byte, after @ ..] = rest {
         rest = after;
         match byte {
-            b'/' => speller.slash()?,
-            // Never valid in a URI (RFC 3986, section 2): nobody can say what upstreams would make of it.
+            b'/' => normalizer.slash()?,
+            // It is not valid in a URI (RFC 3986, section 2), so it is unknown how upstreams read it.
             b'\\' if rules.escaped_slashes != EscapedSlashes::Decode => return Err(BadPath::EscapedSlash),
-            b'\\' => speller.escaped_slash(b'\\')?,
+            b'\\' => normalizer.escaped_slash(b'\\')?,
             b'%' => {
                 let byte = percent::unescape(rest).ok_or(BadPath::BadEscape)?;
                 rest = &rest[2..];
                 match byte {
-                    b'/' | b'\\' => speller.escaped_slash(byte)?,
+                    b'/' | b'\\' => normalizer.escaped_slash(byte)?,
                     b'%' if is_escaped_twice(rest, rules) => return Err(BadPath::EscapedTwice),
-                    byte => speller.character(byte)?,
+                    byte => normalizer.character(byte)?,
                 }
             }
-            byte => speller.character(*byte)?,
+            byte => normalizer.character(*byte)?,
         }
     }
-    speller.end_of_segment()?;
-    Ok(speller.normal)
+    normalizer.end_of_segment()?;
+    Ok(normalizer.normal)
 }
 
-/// Whether what follows `%25` makes an escape of something that only who wants to hide it escapes twice. Encoders leave
-/// unreserved characters alone, so no honest client sends these; a slash comes escaped twice from applications that put
-/// one URL into another, for which there is `escaped_slashes = "keep"`.
+/// Whether what follows `%25` is the escape of a character that only an attacker escapes twice. Encoders do not escape
+/// unreserved characters, so no honest client sends these. A slash may be escaped twice by applications that put one
+/// URL into another; `escaped_slashes = "keep"` allows that.
 fn is_escaped_twice(mut rest: &[u8], rules: PathRules) -> bool {
-    // However many times.
+    // It may be escaped any number of times.
     while let Some(after) = rest.strip_prefix(b"25") {
         rest = after;
     }
@@ -112,24 +113,24 @@ fn is_escaped_twice(mut rest: &[u8], rules: PathRules) -> bool {
     })
 }
 
-/// Writes a path in its one spelling.
-struct Speller {
+/// Writes the normal form of a path.
+struct Normalizer {
     rules: PathRules,
     normal: String,
-    /// Whether what comes is a parameter, up to the next slash, and left out.
+    /// Whether the bytes up to the next slash are parameters, which are removed.
     in_parameters: bool,
-    /// How many dots the segment is so far, if it is nothing else. A segment is here what any server could take for one:
-    /// encoded slashes end it, and its parameters do not belong to it.
+    /// The number of dots in the segment if it has nothing else so far. Here a segment is what any server could read as
+    /// one: encoded slashes end it, and parameters are not part of it.
     dots: Option<u8>,
-    /// Whether the parameters of the segment have begun.
-    named: bool,
+    /// Whether the name of the segment is complete, because its parameters have begun.
+    name_is_complete: bool,
     before: u8,
 }
 
-impl Speller {
+impl Normalizer {
     fn new(rules: PathRules, length: usize) -> Self {
         let normal = String::with_capacity(length + 8);
-        Self { rules, normal, in_parameters: false, dots: Some(0), named: false, before: 0 }
+        Self { rules, normal, in_parameters: false, dots: Some(0), name_is_complete: false, before: 0 }
     }
 
     /// A character of a segment, decoded.
@@ -142,10 +143,10 @@ impl Speller {
         }
         self.before = byte;
         if byte == b';' {
-            self.named = true;
+            self.name_is_complete = true;
             self.in_parameters |= self.rules.matching == PathMatching::Forgiving;
         }
-        if !self.named {
+        if !self.name_is_complete {
             self.dots = self.dots.filter(|_| byte == b'.').map(|dots| dots.saturating_add(1));
         }
         if !self.in_parameters {
@@ -179,7 +180,7 @@ impl Speller {
     }
 
     fn end_of_segment(&mut self) -> Result<(), BadPath> {
-        self.named = false;
+        self.name_is_complete = false;
         self.before = 0;
         match self.dots.replace(0) {
             Some(1 | 2) => Err(BadPath::DotSegment),
@@ -188,8 +189,8 @@ impl Speller {
     }
 }
 
-/// What limits count by where a route is for the path: paths that are the same to the route have the same key. `path` is
-/// as [`normal`] returns it.
+/// The path as limits count by it: paths that the route does not distinguish have the same key. `path` is as [`normal`]
+/// returns it.
 pub fn key(path: &str, rules: PathRules, ignore_case: bool) -> Cow<'_, str> {
     let path = match path.strip_suffix('/') {
         Some(shorter) if rules.matching == PathMatching::Forgiving && !shorter.is_empty() => shorter,
@@ -198,7 +199,7 @@ pub fn key(path: &str, rules: PathRules, ignore_case: bool) -> Cow<'_, str> {
     if ignore_case { lower(path) } else { Cow::Borrowed(path) }
 }
 
-/// The path with its ASCII letters in lower case. Borrowed where they are already.
+/// The path with its ASCII letters in lower case. Borrowed if it has no others.
 pub(super) fn lower(path: &str) -> Cow<'_, str> {
     if path.bytes().any(|byte| byte.is_ascii_uppercase()) {
         Cow::Owned(path.to_ascii_lowercase())
@@ -207,10 +208,10 @@ pub(super) fn lower(path: &str) -> Cow<'_, str> {
     }
 }
 
-/// The path that goes on, for one that [`normal`] has accepted: as it is written, without its first `strip` segments.
-/// Encoded slashes that the gateway has taken for slashes become slashes, so that the upstream need not decide. Of several
-/// slashes at the beginning one is left: a URL that begins with two names a host to those who resolve it (RFC 3986, section
-/// 4.2), so `//x/login` is `/login` to them.
+/// The path that the upstream gets, for a path that [`normal`] has accepted: as the client wrote it, without its first
+/// `strip` segments. Encoded slashes that the gateway reads as slashes are replaced by slashes, so that the upstream
+/// reads them in the same way. Several slashes at the beginning become one: a server that resolves the path as a
+/// reference (RFC 3986, section 4.2) would read `//x/login` as `/login` on the host `x`.
 pub fn onward(path: &str, strip: usize, rules: PathRules) -> Cow<'_, str> {
     if rules.escaped_slashes == EscapedSlashes::Decode && path.bytes().any(|byte| matches!(byte, b'%' | b'\\')) {
         let slashed = ["%2F", "%2f", "%5C", "%5c", "\\"]
@@ -224,16 +225,16 @@ pub fn onward(path: &str, strip: usize, rules: PathRules) -> Cow<'_, str> {
 fn rooted(path: &str, strip: usize, rules: PathRules) -> &str {
     let rest = without(path, strip, rules);
     match rest.len() - rest.trim_start_matches('/').len() {
-        // All that there was is stripped.
+        // Every segment is stripped.
         0 if rest.is_empty() => "/",
         0 => rest,
         slashes => &rest[slashes - 1..],
     }
 }
 
-/// The path without its first `count` segments, as written. What [`normal`] leaves out altogether does not count.
+/// The path without its first `count` segments, as written. Segments that [`normal`] removes do not count.
 fn without(path: &str, count: usize, rules: PathRules) -> &str {
-    let is_left_out = |segment: &str| {
+    let is_removed = |segment: &str| {
         let forgiving = rules.matching == PathMatching::Forgiving;
         segment.is_empty() || (forgiving && [";", "%3B", "%3b"].iter().any(|sign| segment.starts_with(sign)))
     };
@@ -242,7 +243,7 @@ fn without(path: &str, count: usize, rules: PathRules) -> &str {
         while let Some(inner) = rest.strip_prefix('/') {
             let (segment, after) = inner.split_at(inner.find('/').unwrap_or(inner.len()));
             rest = after;
-            if !is_left_out(segment) {
+            if !is_removed(segment) {
                 break;
             }
         }
@@ -412,7 +413,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_way_of_escaping_makes_another_path(path in "(/[a-zA-Z0-9:@+$~é ]{0,6}){1,5}", mask in any::<u64>(), rules in rules()) {
+        fn escaping_makes_no_other_path(path in "(/[a-zA-Z0-9:@+$~é ]{0,6}){1,5}", mask in any::<u64>(), rules in rules()) {
             let spell = |(at, byte): (usize, u8)| match byte {
                 b'/' => "/".to_owned(),
                 _ if mask >> (at % 64) & 1 == 1 || !byte.is_ascii() => format!("%{byte:02x}"),
@@ -423,7 +424,7 @@ mod tests {
         }
 
         #[test]
-        fn the_spelling_is_its_own_spelling(path in "(/|[a.%;]|%2[0-9A-F]|%[0-9a-f]{2}|\\\\){0,12}", rules in rules()) {
+        fn the_normal_form_of_a_normal_form_is_itself(path in "(/|[a.%;]|%2[0-9A-F]|%[0-9a-f]{2}|\\\\){0,12}", rules in rules()) {
             let path = format!("/{path}");
             let Ok(spelled) = normal(&path, rules) else { return Ok(()) };
             let again = normal(&spelled, rules).unwrap();
