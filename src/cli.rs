@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 
 use crate::background::Background;
-use crate::config::{self, Config, Problems};
+use crate::config::{Config, ConfigSource, Problems};
 use crate::explain::{self, Question};
 use crate::runtime::{self, Stopped};
 use crate::{describe, log};
@@ -95,10 +95,10 @@ const INVALID: u8 = 2;
 const LOAD_LIMIT: Duration = Duration::from_secs(60);
 
 /// Reads the configuration; a mount that does not answer ends in an error, not in a command that nothing ends.
-fn load(path: &Path) -> Result<Config, Problems> {
-    let unreadable = |error: std::io::Error| Problems::unreadable(path, &error);
-    let file = path.to_owned();
-    let loading = Background::start("load", LOAD_LIMIT, move |_| config::load(&file)).map_err(unreadable)?;
+fn load(source: &ConfigSource) -> Result<Config, Problems> {
+    let unreadable = |error: std::io::Error| source.unreadable(&error);
+    let loaded = source.clone();
+    let loading = Background::start("load", LOAD_LIMIT, move |_| loaded.load()).map_err(unreadable)?;
     loading.wait().unwrap_or_else(|error| Err(unreadable(error)))
 }
 
@@ -113,7 +113,8 @@ pub fn run() -> ExitCode {
         (None, Some(Command::Check { file: Some(file), .. })) => file.clone(),
         (path, _) => path.unwrap_or(PathBuf::from("gateway.toml")),
     };
-    let config = match load(&path) {
+    let source = ConfigSource::File(path);
+    let config = match load(&source) {
         Ok(config) => config,
         Err(problems) => {
             complain(&problems.to_string());
@@ -121,17 +122,17 @@ pub fn run() -> ExitCode {
         }
     };
     match command {
-        Some(Command::Check { against, .. }) => checked(&config, against.as_deref()),
+        Some(Command::Check { against, .. }) => checked(&config, against.map(ConfigSource::File)),
         Some(Command::Explain(asked)) => explained(&config, asked),
-        None => serve(&path, config),
+        None => serve(source, config),
     }
 }
 
-fn checked(config: &Config, against: Option<&Path>) -> ExitCode {
+fn checked(config: &Config, against: Option<ConfigSource>) -> ExitCode {
     let mut text = describe::describe(config);
-    if let Some(path) = against {
-        match load(path) {
-            Ok(running) => text += &describe::describe_reload(path, &running, config),
+    if let Some(source) = against {
+        match load(&source) {
+            Ok(running) => text += &describe::describe_reload(&source, &running, config),
             Err(problems) => {
                 complain(&problems.to_string());
                 return ExitCode::from(INVALID);
@@ -146,7 +147,7 @@ fn checked(config: &Config, against: Option<&Path>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn serve(path: &Path, config: Config) -> ExitCode {
+fn serve(source: ConfigSource, config: Config) -> ExitCode {
     let logging = match log::start(&config.log) {
         Ok(logging) => logging,
         Err(error) => {
@@ -154,7 +155,7 @@ fn serve(path: &Path, config: Config) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime::run(path, config, logging.dropped()) {
+    match runtime::run(source, config, logging.dropped()) {
         Ok(Stopped::Drained) => ExitCode::SUCCESS,
         Ok(Stopped::AtOnce) => ExitCode::FAILURE,
         Err(error) => {

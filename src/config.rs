@@ -8,6 +8,7 @@ mod read;
 mod values;
 mod file;
 mod check;
+mod source;
 mod anew;
 mod spellings;
 #[cfg(test)]
@@ -29,12 +30,7 @@ use crate::overrides::Overrides;
 
 pub use anew::{Recounted, changed_overrides, dropped, recounted};
 pub use report::{Problem, Problems};
-
-/// Reads a file and the files that it names. Reports all their errors at once.
-pub fn load(path: &Path) -> Result<Config, Problems> {
-    let bytes = regular_file::read(path).map_err(|error| Problems::unreadable(path, &error))?;
-    parse(&bytes, &path.display().to_string(), path.parent().unwrap_or(Path::new("")))
-}
+pub use source::ConfigSource;
 
 /// Reads the text of a file. Problems call the file `name`. Relative paths in it start at `folder`.
 pub fn parse(bytes: &[u8], name: &str, folder: &Path) -> Result<Config, Problems> {

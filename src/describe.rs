@@ -2,11 +2,10 @@
 
 use std::fmt::{self, Display, Write as _};
 use std::ops::RangeInclusive;
-use std::path::Path;
 
 use crate::config::{
-    self, Action, Address, Config, Cost, EscapedSlashes, Key, Limit, MaxConnections, Missing, OnError, OnLimit,
-    PathMatching, PathPattern, PathRules, Recounted, Route, Store, UNLIMITED,
+    self, Action, Address, Config, ConfigSource, Cost, EscapedSlashes, Key, Limit, MaxConnections, Missing, OnError,
+    OnLimit, PathMatching, PathPattern, PathRules, Recounted, Route, Store, UNLIMITED,
 };
 use crate::limit::{Edge, Rate, Strategy};
 use crate::overrides::Allowance;
@@ -25,8 +24,8 @@ pub fn describe(config: &Config) -> String {
 }
 
 /// What happens when the file that was called `name`, `old`, is replaced by `new` while the gateway runs.
-pub fn describe_reload(name: &Path, old: &Config, new: &Config) -> String {
-    let mut text = format!("\na reload that replaces {}\n", name.display());
+pub fn describe_reload(name: &ConfigSource, old: &Config, new: &Config) -> String {
+    let mut text = format!("\na reload that replaces {name}\n");
     if let Some(setting) = runtime::needs_restart(old, new) {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  is refused: {setting} changes, which needs a restart");

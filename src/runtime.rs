@@ -1,5 +1,6 @@
 //! The life of the process: open what is needed, run the workers, reload, drain with a deadline.
 
+mod apply;
 mod listeners;
 mod reload;
 mod signals;
@@ -8,7 +9,6 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,17 +23,18 @@ use tokio::time::{sleep, timeout};
 
 use crate::admin::{self, View};
 use crate::clock;
-use crate::config::{self, Address, Config};
-use crate::echo;
+use crate::config::{self, Config, ConfigSource};
 use crate::log::{DroppedLines, panic_text};
 use crate::metrics::Counter;
-use crate::overrides::Changes;
 use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
 use crate::server::{self, ConnectionLimits, Stage};
-use crate::snapshot::{self, SharedState, Snapshot};
+use crate::snapshot::{SharedState, Snapshot};
 use crate::store::Store;
 use crate::upstream::ConnectionPools;
 
+pub use apply::needs_restart;
+
+use apply::{Candidate, InForce, start_echo, warn};
 use listeners::Listeners;
 use reload::{Ended, Reloads};
 use signals::{Signals, Told};
@@ -89,7 +90,7 @@ pub enum Stopped {
 ///
 /// # Errors
 /// When it cannot start, or one of its workers fails.
-pub fn run(path: &Path, config: Config, dropped_lines: DroppedLines) -> Result<Stopped, StartError> {
+pub fn run(source: ConfigSource, config: Config, dropped_lines: DroppedLines) -> Result<Stopped, StartError> {
     let workers = match config.server.workers {
         0 => available_parallelism().map_or(1, usize::from),
         workers => workers,
@@ -131,16 +132,10 @@ pub fn run(path: &Path, config: Config, dropped_lines: DroppedLines) -> Result<S
         reloaded: Counter::default(),
         refused: Counter::default(),
     });
-    let (path, config, reloads) = (path.into(), Arc::new(config), Reloads::new(reload::LIMIT));
-    let control = Control { path, config, gateway, view, reloads, stage, finished, signals };
+    let in_force = InForce { config: Arc::new(config), snapshot: gateway, view };
+    let reloads = Reloads::new(reload::LIMIT);
+    let control = Control { source, in_force, reloads, stage, finished, signals };
     runtime.block_on(control.run(listeners.admin))
-}
-
-/// Logs what a file that holds is warned about.
-fn warn(config: &Config) {
-    for (place, problem) in config.warnings.located() {
-        tracing::warn!(place, help = problem.help, "{}", problem.message);
-    }
 }
 
 fn local_runtime() -> io::Result<LocalRuntime> {
@@ -167,14 +162,6 @@ fn whole<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     // Nothing of what it leaves behind is used again.
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|panic| Err(io::Error::other(format!("it panicked: {}", panic_text(&*panic)))))
-}
-
-fn start_echo(config: &Config, shared: &SharedState) -> io::Result<()> {
-    let mut servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
-    if servers.any(|server| server.address == Address::Echo) && shared.echo().is_none() {
-        shared.set_echo(echo::start()?);
-    }
-    Ok(())
 }
 
 /// What one worker is to do.
@@ -216,11 +203,9 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, store: Arc<Store>) ->
 
 /// The control thread's work: everything but requests.
 struct Control {
-    path: Arc<Path>,
-    config: Arc<Config>,
-    gateway: Arc<ArcSwap<Snapshot>>,
-    view: Arc<View>,
-    reloads: Reloads<Loaded>,
+    source: ConfigSource,
+    in_force: InForce,
+    reloads: Reloads<Candidate>,
     stage: watch::Sender<Stage>,
     /// How workers ended, and how many requests each cut off; closes when the last one has.
     finished: mpsc::Receiver<io::Result<usize>>,
@@ -230,7 +215,7 @@ struct Control {
 impl Control {
     async fn run(mut self, admin: Option<TcpListener>) -> Result<Stopped, StartError> {
         if let Some(listener) = admin {
-            spawn_local(admin::serve(listener, self.view.clone()));
+            spawn_local(admin::serve(listener, self.in_force.view.clone()));
         }
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         loop {
@@ -248,8 +233,8 @@ impl Control {
                 }
             }
         }
-        self.view.ready.store(false, Ordering::Relaxed);
-        let Control { config, stage, mut finished, mut signals, .. } = self;
+        let Control { in_force: InForce { config, view, .. }, stage, mut finished, mut signals, .. } = self;
+        view.ready.store(false, Ordering::Relaxed);
         let drained = tokio::select! {
             drained = drain(&config.server, &stage, &mut finished) => Some(drained.map_err(StartError::Worker)?),
             () = told_to_stop(&mut signals) => None,
@@ -272,46 +257,31 @@ impl Control {
 
     fn sweep(&self) {
         // Failures of upstreams that no line of the log has told of.
-        self.view.shared.upstreams().iter().for_each(|upstream| upstream.report(clock::now()));
-        if let Store::Memory(memory) = &*self.view.store {
+        self.in_force.view.shared.upstreams().iter().for_each(|upstream| upstream.report(clock::now()));
+        if let Store::Memory(memory) = &*self.in_force.view.store {
             memory.sweep(SWEEP_STEPS, clock::now());
         }
     }
 
-    /// Begins to read what the file says now; nothing waits for it.
+    /// Begins to load the configuration; nothing waits for it.
     fn reload(&mut self) {
-        let (path, running, shared) = (self.path.clone(), self.config.clone(), self.view.shared.clone());
-        let begun = self.reloads.begin(move |is_wanted| load(&path, &running, &shared, is_wanted));
+        let InForce { config, view, .. } = &self.in_force;
+        let (source, running, shared) = (self.source.clone(), config.clone(), view.shared.clone());
+        let begun = self.reloads.begin(move |is_wanted| Candidate::load(&source, &running, &shared, is_wanted));
         if let Err(why) = begun {
-            self.refuse(&why);
+            self.in_force.refuse(&why);
         }
     }
 
-    /// Swaps in what was read, whole or not at all.
-    fn take_over(&mut self, ended: Ended<Loaded>) {
+    /// Puts what was loaded in force, whole or not at all.
+    fn take_over(&mut self, ended: Ended<Candidate>) {
         match ended.result {
-            Ok(Loaded { config, gateway, overrides }) => {
-                self.view.shared.keep_only(&gateway);
-                let changes = snapshot::limit_changes(&self.gateway.load(), &gateway);
-                self.view.store.reload(&changes, clock::now());
-                self.gateway.store(Arc::new(gateway));
-                self.view.connections.reload(config.server.clone());
-                warn(&config);
-                reload::tell(&config::recounted(&self.config, &config), &overrides);
-                self.config = Arc::new(config);
-                self.view.reloaded.one();
-                tracing::info!("reloaded");
-            }
-            Err(why) => self.refuse(&why),
+            Ok(candidate) => self.in_force.apply(candidate),
+            Err(why) => self.in_force.refuse(&why),
         }
         if ended.is_due {
             self.reload();
         }
-    }
-
-    fn refuse(&self, why: &str) {
-        self.view.refused.one();
-        tracing::error!(problems = why, "reload refused");
     }
 }
 
@@ -349,44 +319,6 @@ async fn told_to_stop(signals: &mut Signals) {
     while signals.next().await == Told::Reload {
         tracing::warn!("not reloaded: the gateway is about to stop");
     }
-}
-
-/// What a reload brings.
-struct Loaded {
-    config: Config,
-    gateway: Snapshot,
-    /// How the overrides of limits have changed.
-    overrides: Vec<(String, Changes)>,
-}
-
-/// Reads the file and builds what is to run instead of `running`, or says why it cannot.
-fn load(path: &Path, running: &Config, shared: &SharedState, is_wanted: &dyn Fn() -> bool) -> Result<Loaded, String> {
-    let config = config::load(path).map_err(|problems| problems.to_string())?;
-    if let Some(setting) = needs_restart(running, &config) {
-        return Err(format!("{setting} cannot change while the gateway runs: restart it"));
-    }
-    if !is_wanted() {
-        return Err("it took too long".to_owned());
-    }
-    start_echo(&config, shared).map_err(|error| format!("cannot start the built-in echo server: {error}"))?;
-    let (gateway, overrides) = (Snapshot::build(&config, shared), config::changed_overrides(running, &config));
-    Ok(Loaded { config, gateway, overrides })
-}
-
-/// The first setting that differs and is used only at the start.
-pub fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
-    let (was, is) = (&old.server, &new.server);
-    [
-        ("server.listen", was.listen != is.listen),
-        ("server.workers", was.workers != is.workers),
-        ("server.max_header_size", was.max_header_size != is.max_header_size),
-        ("log.level", old.log.level != new.log.level),
-        ("log.format", old.log.format != new.log.format),
-        ("admin.listen", old.admin != new.admin),
-        ("store", old.store != new.store),
-    ]
-    .into_iter()
-    .find_map(|(setting, differs)| differs.then_some(setting))
 }
 
 #[cfg(test)]

@@ -12,6 +12,10 @@ use super::*;
 use crate::limit::{Calendar, Edge, Strategy as Counting, Unit};
 use crate::overrides::Allowance;
 
+fn load(path: &Path) -> Result<Config, Problems> {
+    ConfigSource::File(path.to_owned()).load()
+}
+
 const FULL: &str = r#"
 [server]
 listen = ["127.0.0.1:8080", "[::1]:8080"]

@@ -1,0 +1,108 @@
+//! From a source of configuration to what is in force: it is loaded, checked and built, and then swapped in whole.
+
+use std::io;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use super::reload;
+use crate::admin::View;
+use crate::clock;
+use crate::config::{self, Address, Config, ConfigSource};
+use crate::echo;
+use crate::overrides::Changes;
+use crate::snapshot::{self, SharedState, Snapshot};
+
+/// What is in force, and what a new configuration has to fit to.
+pub(super) struct InForce {
+    pub(super) config: Arc<Config>,
+    pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
+    pub(super) view: Arc<View>,
+}
+
+/// A configuration that is checked and built, and not in force yet.
+pub(super) struct Candidate {
+    config: Config,
+    snapshot: Snapshot,
+    /// How the overrides of limits have changed.
+    overrides: Vec<(String, Changes)>,
+}
+
+impl Candidate {
+    /// Loads the configuration and builds what is to run instead of `running`. Opens nothing that serves clients.
+    ///
+    /// # Errors
+    /// Why it cannot take over: its problems, or a setting that is used only at the start.
+    pub(super) fn load(
+        source: &ConfigSource,
+        running: &Config,
+        shared: &SharedState,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Self, String> {
+        let config = source.load().map_err(|problems| problems.to_string())?;
+        if let Some(setting) = needs_restart(running, &config) {
+            return Err(format!("{setting} cannot change while the gateway runs: restart it"));
+        }
+        if !is_wanted() {
+            return Err("it took too long".to_owned());
+        }
+        start_echo(&config, shared).map_err(|error| format!("cannot start the built-in echo server: {error}"))?;
+        let (snapshot, overrides) = (Snapshot::build(&config, shared), config::changed_overrides(running, &config));
+        Ok(Self { config, snapshot, overrides })
+    }
+}
+
+impl InForce {
+    /// Puts a candidate in force. Requests under way finish with what they began with.
+    pub(super) fn apply(&mut self, candidate: Candidate) {
+        let Candidate { config, snapshot, overrides } = candidate;
+        self.view.shared.keep_only(&snapshot);
+        let changes = snapshot::limit_changes(&self.snapshot.load(), &snapshot);
+        self.view.store.reload(&changes, clock::now());
+        self.snapshot.store(Arc::new(snapshot));
+        self.view.connections.reload(config.server.clone());
+        warn(&config);
+        reload::tell(&config::recounted(&self.config, &config), &overrides);
+        self.config = Arc::new(config);
+        self.view.reloaded.one();
+        tracing::info!("reloaded");
+    }
+
+    /// Notes that a configuration was refused; what is in force stays.
+    pub(super) fn refuse(&self, why: &str) {
+        self.view.refused.one();
+        tracing::error!(problems = why, "reload refused");
+    }
+}
+
+/// Logs the warnings of a configuration.
+pub(super) fn warn(config: &Config) {
+    for (place, problem) in config.warnings.located() {
+        tracing::warn!(place, help = problem.help, "{}", problem.message);
+    }
+}
+
+/// Starts the built-in echo server if an upstream wants it and it does not run yet.
+pub(super) fn start_echo(config: &Config, shared: &SharedState) -> io::Result<()> {
+    let mut servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
+    if servers.any(|server| server.address == Address::Echo) && shared.echo().is_none() {
+        shared.set_echo(echo::start()?);
+    }
+    Ok(())
+}
+
+/// The first setting that differs and is used only at the start.
+pub fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
+    let (was, is) = (&old.server, &new.server);
+    [
+        ("server.listen", was.listen != is.listen),
+        ("server.workers", was.workers != is.workers),
+        ("server.max_header_size", was.max_header_size != is.max_header_size),
+        ("log.level", old.log.level != new.log.level),
+        ("log.format", old.log.format != new.log.format),
+        ("admin.listen", old.admin != new.admin),
+        ("store", old.store != new.store),
+    ]
+    .into_iter()
+    .find_map(|(setting, differs)| differs.then_some(setting))
+}
