@@ -1,6 +1,6 @@
-//! Where counters live. A decision hands over all its counters at once and gets one answer.
+//! The store of counters. A decision asks about all its counters at once and gets one answer.
 //!
-//! The memory store answers on the spot; Memcached answers later. Both outlive a reload.
+//! The memory store answers immediately; Memcached answers later. Both outlive a reload.
 
 pub mod memcached;
 pub mod memory;
@@ -26,31 +26,31 @@ pub struct Ask<'a> {
     pub limit: &'a Arc<Limit>,
     /// The client's key, in the domain of the limit.
     pub key: Fingerprint,
-    /// The room that the request needs to be admitted.
+    /// How much room the request needs to be admitted.
     pub need: u64,
-    /// What it is charged when it is.
+    /// What the request is charged when it is admitted.
     pub cost: u64,
-    /// Whether that is only reserved, and settled with [`Store::settle`] when it is known what the request costs.
+    /// Whether `cost` is only reserved until [`Store::settle`] is called with what the request really costs.
     pub settles: bool,
-    /// Whether the limit only says what it would do: it is charged like the others, but stops nobody.
+    /// Whether the limit only reports: it is charged like the others, but does not refuse requests.
     pub advisory: bool,
-    /// The caller's own number for it, handed back with the verdict.
+    /// The index of the limit on its route, which is returned with the verdict.
     pub place: usize,
 }
 
 /// All that one request asks, in the order of the route's limits.
 pub type Asks<'a> = SmallVec<[Ask<'a>; 2]>;
 
-/// The verdict of each limit under the place of its ask. If all that are not advisory admit, those that admit were
-/// charged; else none was.
+/// The verdict of each limit with the place of its ask. If all limits that are not advisory admit the request, those
+/// that admit it were charged; otherwise none was.
 pub type Verdicts = SmallVec<[(usize, Verdict); 2]>;
 
-/// What the store says of a decision.
+/// The store's decision about one request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// By each limit that was asked.
+    /// One verdict for each limit that was asked.
     pub verdicts: Verdicts,
-    /// What was reserved, for every ask that settles and was charged.
+    /// One reservation for each ask that settles and was charged.
     pub reserved: Vec<Reserved>,
 }
 
@@ -60,32 +60,33 @@ pub struct Reserved {
     /// The place of the ask.
     pub place: usize,
     reservation: Reservation,
-    /// Which cell of this process it was charged to. One that was begun anew for the same key knows nothing of it.
+    /// The number of the cell that was charged. If the cell is dropped, a new one of the same key has another number.
     cell: u32,
-    /// What is said of the limit if all is given back, where the store cannot look on the spot.
-    spared: Option<Verdict>,
-    /// The limit that has counted it, if that is not the one that was asked.
+    /// The verdict if everything is given back, for stores that cannot look it up when that happens.
+    refunded: Option<Verdict>,
+    /// The limit that has counted it, if a reload has replaced the one that was asked.
     by: Option<Arc<Limit>>,
 }
 
-/// What a reload changes about limits. A limit here is one set of rates: that of its own, of a tier, or of an override.
+/// What a reload changes about limits. Here a limit is one set of rates: its own, that of a tier, or that of an
+/// override.
 #[derive(Clone, Debug, Default)]
 pub struct LimitChanges {
-    /// All that there are now.
+    /// All limits after the reload.
     pub in_use: Vec<Arc<Limit>>,
-    /// Those that are counted in another way than before, the old one first, for keys that have changed from the one to the
-    /// other by the reload.
+    /// Pairs of limits that count differently, the old one first: the keys of the old one are counted by the new one
+    /// after the reload.
     pub replaced: Vec<(Arc<Limit>, Arc<Limit>)>,
 }
 
 /// A store's answer.
 #[derive(Debug)]
 pub enum Answer {
-    /// Here it is.
+    /// The answer is known.
     Now(Reply),
-    /// It comes, or the sender goes away: then the store is not to be had.
+    /// The answer is sent later. If the sender is dropped, the store is not available.
     Later(oneshot::Receiver<Reply>),
-    /// The store is known to be away.
+    /// The store is known to be unavailable.
     Away,
 }
 
@@ -101,7 +102,7 @@ impl Store {
     /// Opens the store that the configuration names, for so many `workers`. Nothing is connected yet.
     ///
     /// # Errors
-    /// When there is no thread to be had for Memcached's exchanges.
+    /// If the thread for Memcached cannot be started.
     pub fn open(config: &config::Store, workers: usize) -> io::Result<Self> {
         match config {
             config::Store::Memory { max_keys, max_memory } => Ok(Self::Memory(Memory::new(*max_keys, *max_memory))),
@@ -109,7 +110,7 @@ impl Store {
         }
     }
 
-    /// A reload has changed the limits, and takes over at `now`.
+    /// Applies a reload that takes effect at `now`.
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
         match self {
             Self::Memory(memory) => memory.reload(changes, now),
@@ -117,34 +118,34 @@ impl Store {
         }
     }
 
-    /// Settles what was `reserved` for this ask of a request of this worker, which turns out to cost `cost`: the rest is
-    /// given back where it was counted; what it costs more is charged, whether there is room for it or not. What the limit
-    /// has `told` of the request is corrected by that.
+    /// Settles what was `reserved` for this ask, now that the request is known to cost `cost`. If that is less, the
+    /// rest is given back where it was counted; if it is more, the difference is charged even if there is no room for
+    /// it. The `verdict` on the request is corrected accordingly.
     pub fn settle(
         &self,
         ask: &Ask<'_>,
         reserved: Reserved,
         cost: u64,
-        told: Option<&mut Verdict>,
+        verdict: Option<&mut Verdict>,
         (now, worker): (Time, usize),
     ) {
         if cost == reserved.cost() && !ask.limit.follows() {
             return;
         }
-        let verdict = match self {
+        let settled = match self {
             Self::Memory(memory) => Some(memory.settle(ask, &reserved, cost, now)),
             Self::Memcached(memcached) => {
-                let verdict = told.as_deref().map(|told| reserved.told(cost, *told));
+                let settled = verdict.as_deref().map(|verdict| reserved.settled_verdict(cost, *verdict));
                 memcached.settle(ask, reserved, cost, (now, worker));
-                verdict
+                settled
             }
         };
-        if let (Some(told), Some(verdict)) = (told, verdict) {
-            *told = verdict;
+        if let (Some(verdict), Some(settled)) = (verdict, settled) {
+            *verdict = settled;
         }
     }
 
-    /// Decides for a request of this worker: charged to every limit asked, or to none.
+    /// Decides about a request of this worker. It is charged to every limit that was asked or to none.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
         match self {
             Self::Memory(memory) => Answer::Now(memory.decide(asks, now)),
@@ -152,7 +153,7 @@ impl Store {
         }
     }
 
-    /// What a worker does for its decisions beside its requests, for as long as it runs.
+    /// Runs the store's background work on this worker for as long as the worker runs.
     pub async fn carry(&self, worker: usize) {
         match self {
             Self::Memory(_) => {}
@@ -160,7 +161,7 @@ impl Store {
         }
     }
 
-    /// What a worker does when it has served its last request.
+    /// Completes the store's work when a worker has served its last request.
     pub async fn finish(&self) {
         match self {
             Self::Memory(_) => {}
@@ -175,13 +176,13 @@ impl Reserved {
         self.reservation.cost()
     }
 
-    /// What a limit that said so of the request, before others came, says of one of this cost.
-    fn told(&self, cost: u64, told: Verdict) -> Verdict {
-        let remaining = told.remaining.saturating_add(self.cost()).saturating_sub(cost);
-        match self.spared {
-            _ if cost == self.cost() => told,
-            Some(spared) if cost == 0 && spared.remaining <= remaining => spared,
-            _ => Verdict { remaining, wait: None, ..told },
+    /// The verdict on the request if it costs `cost`, from the verdict when it was admitted.
+    fn settled_verdict(&self, cost: u64, verdict: Verdict) -> Verdict {
+        let remaining = verdict.remaining.saturating_add(self.cost()).saturating_sub(cost);
+        match self.refunded {
+            _ if cost == self.cost() => verdict,
+            Some(refunded) if cost == 0 && refunded.remaining <= remaining => refunded,
+            _ => Verdict { remaining, wait: None, ..verdict },
         }
     }
 }

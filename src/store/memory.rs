@@ -1,8 +1,8 @@
-//! Counters in this process: one cell per limit and key, decided under short locks, bounded in number and in bytes.
+//! The counters in this process: one cell for each limit and key, under short locks, bounded in number and in bytes.
 //!
-//! Keys are spread over shards, each a least-recently-used map under a lock of its own. A decision takes
-//! the locks of all its shards in one order, so it is atomic and cannot deadlock. Whoever makes room meanwhile only tries
-//! the locks of others.
+//! Keys are spread over shards. Each shard is a least-recently-used map with its own lock. A decision takes the locks
+//! of its shards in ascending order, so it is atomic and cannot deadlock. Eviction from another shard only tries its
+//! lock.
 
 mod shard;
 mod reloads;
@@ -24,32 +24,34 @@ use crate::limit::{Cell, Reservation, Verdict};
 use reloads::Reloads;
 use shard::{Entry, Shard};
 
-/// Small enough that walking a shard for spent cells holds its lock for some tens of microseconds.
+/// Small enough that a sweep holds the lock of a shard for only some tens of microseconds.
 const KEYS_PER_SHARD: usize = 1024;
 const MAX_SHARDS: usize = 8192;
 
 /// The memory store.
 #[derive(Debug)]
 pub struct Memory {
-    /// A power of two of them.
+    /// Their number is a power of two.
     shards: Box<[Mutex<Shard>]>,
     keys_per_shard: usize,
     max_bytes: usize,
     /// The bytes that all shards take.
     bytes: AtomicUsize,
     next_sweep: AtomicU64,
-    /// Where room is made next.
+    /// The shard from which cells are evicted next.
     next_evicted: AtomicUsize,
     evicted: AtomicU64,
-    /// How many cells were ever made; it may begin anew.
-    made: AtomicU32,
-    /// What reloads have changed, and until when keys without a cell may have one from before.
+    /// The number of the next cell; it may wrap.
+    next_cell: AtomicU32,
+    /// What reloads have changed.
     reloads: ArcSwap<Reloads>,
+    /// Until this moment a key without a cell may have one from before a reload.
     migrating_until: AtomicU64,
 }
 
 impl Memory {
-    /// A store of at most `max_keys` keys that take at most `max_bytes` of memory; the coldest make room for new ones.
+    /// A store of at most `max_keys` keys that take at most `max_bytes` of memory. The least recently used are evicted
+    /// for new ones.
     pub fn new(max_keys: usize, max_bytes: usize) -> Self {
         let wanted = (max_keys / KEYS_PER_SHARD).clamp(1, MAX_SHARDS);
         let shards = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
@@ -63,13 +65,13 @@ impl Memory {
             next_sweep: AtomicU64::new(0),
             next_evicted: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
-            made: AtomicU32::new(0),
+            next_cell: AtomicU32::new(0),
             reloads: ArcSwap::default(),
             migrating_until: AtomicU64::new(0),
         }
     }
 
-    /// Decides under the locks of all shards concerned: look at every cell, then charge all if all admit.
+    /// Decides under the locks of all shards concerned: every cell is checked, then all are charged if all admit.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time) -> Reply {
         let mut reserved = Vec::new();
         if let [ask] = asks {
@@ -78,41 +80,41 @@ impl Memory {
                 None => self.decide_migrating(asks, now),
             };
         }
-        let look = self.look(asks, now);
-        if look.is_missing && self.is_migrating(now) {
-            drop(look);
+        let lookup = self.look_up(asks, now);
+        if lookup.is_missing && self.is_migrating(now) {
+            drop(lookup);
             return self.decide_migrating(asks, now);
         }
-        Reply { verdicts: self.judge_all(asks, now, look, &mut reserved), reserved }
+        Reply { verdicts: self.judge_all(asks, now, lookup, &mut reserved), reserved }
     }
 
-    fn look(&self, asks: &[Ask<'_>], now: Time) -> Look<'_> {
+    fn look_up(&self, asks: &[Ask<'_>], now: Time) -> Lookup<'_> {
         let places: SmallVec<[(usize, Fingerprint); 4]> = asks.iter().map(|ask| self.place(ask)).collect();
         let mut shards = Locked::take(&self.shards, &places);
         let mut is_missing = false;
-        let mut looks = |(ask, (shard, key)): (&Ask<'_>, &(usize, Fingerprint))| {
+        let mut admits = |(ask, (shard, key)): (&Ask<'_>, &(usize, Fingerprint))| {
             let Some(entry) = shards.of(*shard).and_then(|shard| entry(shard, *key, ask, now)) else {
                 is_missing = true;
                 return ask.need <= ask.limit.capacity();
             };
             ask.limit.admits(&entry.cell, now, ask.need)
         };
-        let admitted: SmallVec<[bool; 4]> = asks.iter().zip(&places).map(&mut looks).collect();
+        let admitted: SmallVec<[bool; 4]> = asks.iter().zip(&places).map(&mut admits).collect();
         let all = asks.iter().zip(&admitted).all(|(ask, admitted)| *admitted || ask.advisory);
-        Look { places, shards, admitted, all, is_missing }
+        Lookup { places, shards, admitted, all, is_missing }
     }
 
-    fn judge_all(&self, asks: &[Ask<'_>], now: Time, look: Look<'_>, reserved: &mut Vec<Reserved>) -> Verdicts {
-        let Look { places, mut shards, admitted, all, .. } = look;
-        let judged = asks.iter().zip(&places).zip(&admitted).filter_map(|((ask, (shard, key)), admitted)| {
+    fn judge_all(&self, asks: &[Ask<'_>], now: Time, lookup: Lookup<'_>, reserved: &mut Vec<Reserved>) -> Verdicts {
+        let Lookup { places, mut shards, admitted, all, .. } = lookup;
+        let verdicts = asks.iter().zip(&places).zip(&admitted).filter_map(|((ask, (shard, key)), admitted)| {
             let shard = shards.of(*shard)?;
             Some((ask.place, self.judge(shard, *key, ask, now, (*admitted, all && *admitted), reserved)))
         });
-        judged.collect()
+        verdicts.collect()
     }
 
-    /// Most routes have one limit, and most keys a cell: then it is looked up once. `None` if there is none, and may be one
-    /// from before a reload.
+    /// Decides for a route with one limit, with a single lookup if the key has a cell. `None` if it has none but may
+    /// have one from before a reload.
     fn decide_alone(&self, ask: &Ask<'_>, now: Time, reserved: &mut Vec<Reserved>) -> Option<Verdict> {
         let (shard, key) = self.place(ask);
         let shard = &mut *self.shards[shard].lock();
@@ -131,22 +133,23 @@ impl Memory {
         }
         let verdict = ask.limit.judge(&entry.cell, now, ask.need, true);
         if ask.limit.grows() || ask.settles {
-            let grown = entry.weigh();
+            let grown = entry.measure();
             shard.grow(grown);
             self.bound(shard, now);
         }
         Some(verdict)
     }
 
-    /// Settles a reservation in the cell with this number: gives back what it was too much, if that cell is still there, or
-    /// charges what it was too little, whether there is room or not. What is said of the request is as of then.
+    /// Settles a reservation in the cell with this number. If the request costs less, the rest is given back, unless
+    /// the cell is gone; if it costs more, the difference is charged even if there is no room. The verdict is the one
+    /// afterwards.
     fn settle_here(&self, ask: &Ask<'_>, (reservation, cell): (&Reservation, u32), cost: u64, now: Time) -> Verdict {
         let (shard, key) = self.place(ask);
         let shard = &mut *self.shards[shard].lock();
         if let Some(entry) = entry(shard, key, ask, now).filter(|entry| entry.number == cell) {
             let given = reservation.cost().saturating_sub(cost);
             ask.limit.give_back(&mut entry.cell, now, reservation, given);
-            let grown = entry.weigh();
+            let grown = entry.measure();
             shard.grow(grown);
         }
         let more = cost.saturating_sub(reservation.cost());
@@ -159,8 +162,8 @@ impl Memory {
         (self.shard(key), key)
     }
 
-    /// The verdict of one limit on a request that it admits or not, and that is charged or not. The cell is as of
-    /// `now` if there is one.
+    /// The verdict of one limit on a request that is or is not admitted and charged. If there is a cell, it has been
+    /// advanced to `now`.
     fn judge(
         &self,
         shard: &mut Shard,
@@ -171,10 +174,10 @@ impl Memory {
         reserved: &mut Vec<Reserved>,
     ) -> Verdict {
         let fresh = || Cell::new(ask.limit.rates(), now);
-        // Only a charge makes a cell: refused newcomers cannot push others out.
+        // Only charges create cells, so that refused requests cannot evict other keys.
         let charged = charged && ask.cost > 0;
         if charged && !shard.contains_key(&key) {
-            let number = self.made.fetch_add(1, Ordering::Relaxed);
+            let number = self.next_cell.fetch_add(1, Ordering::Relaxed);
             self.insert(shard, key, Entry::new(fresh(), Arc::clone(ask.limit), number), now);
         }
         let Some(entry) = shard.peek_mut(&key) else { return ask.limit.judge(&fresh(), now, ask.need, admitted) };
@@ -183,22 +186,22 @@ impl Memory {
         }
         let verdict = ask.limit.judge(&entry.cell, now, ask.need, admitted);
         if charged {
-            let grown = entry.weigh();
+            let grown = entry.measure();
             shard.grow(grown);
             self.bound(shard, now);
         }
         verdict
     }
 
-    /// Adds the entry of a key that has none; if there is no room, the coldest makes some.
+    /// Adds the entry of a key that has none. If the shard is full, its least recently used entry is evicted.
     fn insert(&self, shard: &mut Shard, key: Fingerprint, entry: Entry, now: Time) {
-        if shard.len() >= self.keys_per_shard && shard.remove_coldest(now) {
+        if shard.len() >= self.keys_per_shard && shard.remove_oldest(now) {
             self.evicted.fetch_add(1, Ordering::Relaxed);
         }
         shard.insert(key, entry);
     }
 
-    /// Drops cells that can no longer matter, in `1/parts` of the shards; call it regularly.
+    /// Drops expired cells in `1/parts` of the shards; call it regularly.
     pub fn sweep(&self, parts: usize, now: Time) {
         self.expire_migrations(now);
         let reloads = self.reloads.load();
@@ -207,16 +210,16 @@ impl Memory {
             let index = usize::try_from(next).unwrap_or(0) & (self.shards.len() - 1);
             let mut shard = self.shards[index].lock();
             shard.sweep(now, |limit| reloads.is_needed(limit));
-            shard.tell(&self.bytes);
+            shard.report_to(&self.bytes);
         }
     }
 
-    /// How many keys are held.
+    /// How many keys have cells.
     pub fn keys(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// How many keys still in use had to make room for others.
+    /// How many keys were evicted while still in use.
     pub fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }
@@ -225,10 +228,11 @@ impl Memory {
         usize::try_from(key.high() & (self.shards.len() as u64 - 1)).unwrap_or(0)
     }
 
-    /// Counts what a shard has grown by, and makes room if that was too much.
+    /// Reports the size of a shard, and evicts cells if the store has become too large.
     fn bound(&self, shard: &mut Shard, now: Time) {
-        if let Some(mut total) = shard.tell(&self.bytes).filter(|total| *total > self.max_bytes) {
-            // One after the other, since the coldest are everywhere. Locks are only tried: this one is held.
+        if let Some(mut total) = shard.report_to(&self.bytes).filter(|total| *total > self.max_bytes) {
+            // Shards take turns, since old cells are in all of them. Their locks are only tried, since this thread
+            // holds one.
             for _ in 0..self.shards.len() {
                 let next = self.next_evicted.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
                 let Some(mut other) = self.shards[next].try_lock() else { continue };
@@ -238,36 +242,36 @@ impl Memory {
                     return;
                 }
             }
-            // What was used just now stays.
+            // The entry that was just used is kept.
             self.evict(shard, total - self.max_bytes, 1, now);
         }
     }
 
-    fn evict(&self, shard: &mut Shard, bytes: usize, spared: usize, now: Time) {
-        let evicted = shard.evict(bytes, spared, now);
-        shard.tell(&self.bytes);
+    fn evict(&self, shard: &mut Shard, bytes: usize, kept: usize, now: Time) {
+        let evicted = shard.evict(bytes, kept, now);
+        shard.report_to(&self.bytes);
         self.evicted.fetch_add(evicted, Ordering::Relaxed);
     }
 
-    /// How many bytes the counters take.
+    /// The bytes of all counters.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 }
 
-/// The entry of this key as of `now`, if there is one. That is the key's most recent use.
+/// The entry of this key, if there is one, advanced to `now`. It becomes the most recently used.
 fn entry<'s>(shard: &'s mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -> Option<&'s mut Entry> {
     let entry = shard.get_mut(&key)?;
     entry.cell.advance(ask.limit.rates(), now);
     Some(entry)
 }
 
-/// What a decision about several limits finds.
-struct Look<'a> {
+/// What a decision about several limits has found.
+struct Lookup<'a> {
     places: SmallVec<[(usize, Fingerprint); 4]>,
     shards: Locked<'a>,
     admitted: SmallVec<[bool; 4]>,
-    /// Whether all admit that are not advisory.
+    /// Whether all limits admit that are not advisory.
     all: bool,
     /// Whether a key has no cell.
     is_missing: bool,

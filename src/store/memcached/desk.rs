@@ -170,7 +170,7 @@ mod tests {
             Wish { limit, key: Fingerprint::of(b"k"), need: 2, cost: 2, settles: true, advisory: false, place: 3 };
         let (reply, verdicts) = oneshot::channel();
         let mut job = Job::new(SmallVec::from_iter([wish]), now, Some(reply), 0);
-        job.reserved.push(Reserved { place: 3, reservation: reservation.clone(), cell: 0, spared: None, by: None });
+        job.reserved.push(Reserved { place: 3, reservation: reservation.clone(), cell: 0, refunded: None, by: None });
         drop(verdicts);
         posts[0].send(vec![job]).unwrap();
         // It ends when there is nothing left to hand out.

@@ -16,13 +16,13 @@ impl Known {
     /// Charges what is settled later, and follows it if that is `final`: if it is not given back because others were first.
     pub(super) fn reserve(&mut self, wish: &Wish, now: Time, is_final: bool) -> Reserved {
         let Wish { limit, need, cost, place, .. } = wish;
-        let spared = limit.judge(&self.cell, now, *need, true);
+        let refunded = limit.judge(&self.cell, now, *need, true);
         self.charge(limit, now, *cost);
         let mut reservation = limit.place_of(&self.cell, now, *cost);
         if is_final {
             limit.follow(&mut self.cell, &mut reservation);
         }
-        Reserved { place: *place, reservation, cell: self.number, spared: Some(spared), by: None }
+        Reserved { place: *place, reservation, cell: self.number, refunded: Some(refunded), by: None }
     }
 
     /// Settles a reservation by this limit. It has been advanced to `now`.

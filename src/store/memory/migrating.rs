@@ -1,7 +1,7 @@
-//! Reloads that change how a limit counts: the cell of a key is migrated when the key is seen next.
+//! Reloads that change how a limit counts: the cell of a key is migrated when the key is used next.
 //!
-//! While a request is under way its limit may be replaced. What it reserved is given back to the cell that its own has
-//! become. What it asks after that, because it was held, is decided by the limit that counts its key now.
+//! A reload may replace the limit of a request in flight. Its reservation is then given back to the migrated cell. If
+//! it was held and asks again, it is decided by the limit that counts its key now.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,13 +16,13 @@ use crate::limit::{Limit, Verdict};
 use crate::store::{Ask, Asks, LimitChanges, Reply, Reserved};
 
 impl Memory {
-    /// A reload has come: from now on cells of limits that are gone are dropped, and those of limits that count in another
-    /// way now are migrated.
+    /// Applies a reload: from now on cells of removed limits are dropped, and cells of limits that count differently
+    /// are migrated.
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
         self.set_reloads(self.reloads.load().next(changes, now));
     }
 
-    /// Forgets migrations that do not matter any more.
+    /// Forgets migrations that have expired.
     pub(super) fn expire_migrations(&self, now: Time) {
         if let Some(rest) = self.reloads.load().expired(now) {
             self.set_reloads(rest);
@@ -35,12 +35,12 @@ impl Memory {
         self.migrating_until.store(until.micros(), Ordering::Relaxed);
     }
 
-    /// Whether a key that has no cell may have one of a limit that was replaced.
+    /// Whether a key without a cell may have one of a replaced limit.
     pub(in crate::store) fn is_migrating(&self, now: Time) -> bool {
         now.micros() < self.migrating_until.load(Ordering::Relaxed)
     }
 
-    /// Decides where a cell is missing that may be migrated.
+    /// Decides if a cell is missing that may have to be migrated first.
     pub(super) fn decide_migrating(&self, asks: &[Ask<'_>], now: Time) -> Reply {
         let reloads = self.reloads.load();
         let successors: SmallVec<[Option<Arc<Limit>>; 2]> = asks
@@ -57,9 +57,9 @@ impl Memory {
         let counted: Asks<'_> =
             counted.map(|(ask, to)| Ask { limit: to.as_ref().unwrap_or(ask.limit), ..*ask }).collect();
         let mut reserved = Vec::new();
-        let mut verdicts = self.judge_all(&counted, now, self.look(&counted, now), &mut reserved);
+        let mut verdicts = self.judge_all(&counted, now, self.look_up(&counted, now), &mut reserved);
         for ((asked, counted), (_, verdict)) in asks.iter().zip(&counted).zip(&mut verdicts) {
-            *verdict = told(asked.limit, counted.limit, *verdict);
+            *verdict = translated(asked.limit, counted.limit, *verdict);
         }
         for reserved in &mut reserved {
             let at = asks.iter().position(|ask| ask.place == reserved.place);
@@ -68,7 +68,7 @@ impl Memory {
         Reply { verdicts, reserved }
     }
 
-    /// Settles what was reserved, where it is now. What is said of the request is as of then.
+    /// Settles a reservation in the cell that has it now. The verdict is the one afterwards.
     pub fn settle(&self, ask: &Ask<'_>, reserved: &Reserved, cost: u64, now: Time) -> Verdict {
         let limit = reserved.by.as_ref().unwrap_or(ask.limit);
         let here = Ask { limit, ..*ask };
@@ -80,31 +80,31 @@ impl Memory {
         };
         let Some(Migration { from, to, at, .. }) = moved else {
             let verdict = self.settle_here(&here, (&reserved.reservation, reserved.cell), cost, now);
-            return told(ask.limit, limit, verdict);
+            return translated(ask.limit, limit, verdict);
         };
         let reservation = to.migrate_reservation(&from, &reserved.reservation, at);
         let verdict = self.settle_here(&Ask { limit: &to, ..*ask }, (&reservation, reserved.cell), cost, now);
-        told(ask.limit, &to, verdict)
+        translated(ask.limit, &to, verdict)
     }
 
-    /// Whether the key that is asked for has such a cell.
+    /// Whether the key of `ask` has a cell with this property.
     fn has(&self, ask: &Ask<'_>, is_wanted: impl Fn(&Entry) -> bool) -> bool {
         let (shard, key) = self.place(ask);
         self.shards[shard].lock().peek_mut(&key).is_some_and(|entry| is_wanted(entry))
     }
 
-    /// The migration by which a key that was counted by a limit which has been replaced got such a cell of another limit.
+    /// The migration that has moved the key of a replaced limit to a cell with this property.
     fn moved(&self, reloads: &Reloads, ask: &Ask<'_>, is_wanted: impl Fn(&Entry) -> bool) -> Option<Migration> {
         let is_there = |to| self.has(&Ask { limit: to, ..*ask }, &is_wanted);
         reloads.after(ask.limit).find(|migration| is_there(&migration.to)).cloned()
     }
 
-    /// Migrates the cell of a key that has one of a limit which has been replaced, and none of this one.
+    /// Migrates the cell of a key that has one of a replaced limit and none of this one.
     fn migrate(&self, reloads: &Reloads, ask: &Ask<'_>, now: Time) {
         let place = self.place(ask);
         for Migration { from, at, .. } in reloads.before(ask.limit) {
             let old = self.place(&Ask { limit: from, ..*ask });
-            // Both are locked, so that nobody finds the key without a cell meanwhile.
+            // Both are locked, so that no other thread finds the key without a cell.
             let mut locked = Locked::take(&self.shards, &[place, old]);
             if locked.of(place.0).is_none_or(|shard| shard.contains_key(&place.1)) {
                 return;
@@ -122,8 +122,9 @@ impl Memory {
     }
 }
 
-/// What a limit that was asked says, where the key was counted by another: the rates of both are known by their periods.
-fn told(asked: &Limit, counted: &Limit, verdict: Verdict) -> Verdict {
+/// The verdict of the limit that was asked, from that of the limit that counts the key. Rates correspond by their
+/// periods.
+fn translated(asked: &Limit, counted: &Limit, verdict: Verdict) -> Verdict {
     let rate = counted.rates().get(verdict.rate).and_then(|rate| rate.predecessor(asked.rates()));
     Verdict { rate: rate.unwrap_or(0), ..verdict }
 }

@@ -1,8 +1,7 @@
-//! What reloads have changed about limits, as far as it matters to cells: which limits there are, and which cells go on
-//! from which.
+//! What reloads have changed about limits: which limits exist, and which limit continues the counts of which.
 //!
-//! A limit is known by its name and by what its cells look like. One that a reload has replaced is remembered for as long
-//! as what it has counted can matter, so that each of its keys can be migrated when it is seen next.
+//! A limit is identified by its name and the layout of its cells. A replaced limit is remembered for as long as its
+//! counts can matter, so that each of its keys can be migrated when it is used next.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -16,22 +15,22 @@ use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
 use crate::store::LimitChanges;
 
-/// The most migrations that are remembered for one name: a key that has none of these cells begins anew.
+/// The most migrations that are remembered for one name. A key with an older cell begins again from zero.
 const MOST_PER_NAME: usize = 16;
 
-/// A limit whose keys go on under another.
+/// A limit whose counts another limit continues.
 #[derive(Clone, Debug)]
 pub(super) struct Migration {
     pub(super) from: Arc<Limit>,
     pub(super) to: Arc<Limit>,
-    /// The reload.
+    /// When the reload took effect.
     pub(super) at: Time,
-    /// From when on nothing of it matters.
+    /// When it expires, because no count of the old limit matters any longer.
     until: Time,
 }
 
 impl Migration {
-    /// `None` where there is nothing to go on from.
+    /// `None` if there are no counts to continue.
     fn new(from: &Arc<Limit>, to: &Arc<Limit>, at: Time) -> Option<Self> {
         let until = at.after(Duration::from_micros(to.migration_memory(from)));
         (from.id() != to.id() && to.continues(from)).then(|| Self { from: from.clone(), to: to.clone(), at, until })
@@ -47,7 +46,7 @@ impl Migration {
 pub(super) struct Reloads {
     /// The newest first.
     migrations: Vec<Migration>,
-    /// The limits that there are; `None` before the first reload.
+    /// The limits of the configuration; `None` before the first reload.
     in_use: Option<HashSet<Fingerprint, RandomState>>,
 }
 
@@ -55,7 +54,7 @@ impl Reloads {
     /// After another reload, at `now`.
     pub(super) fn next(&self, changes: &LimitChanges, now: Time) -> Self {
         let new = changes.replaced.iter().filter_map(|(from, to)| Migration::new(from, to, now));
-        // Whoever was not seen since an earlier reload goes on under the newest limit at once, from all that was counted.
+        // A key that was not used since an earlier reload is migrated to the newest limit in one step.
         let earlier = self.migrations.iter().filter(|earlier| earlier.until > now);
         let joined = earlier.clone().flat_map(|earlier| {
             let further = changes.replaced.iter().filter(|(from, _)| from.id() == earlier.to.id());
@@ -76,37 +75,37 @@ impl Reloads {
         Self { migrations, in_use: Some(changes.in_use.iter().map(|limit| limit.id()).collect()) }
     }
 
-    /// Without what does not matter any more at `now`; `None` if everything does.
+    /// Without the migrations that have expired at `now`; `None` if none has.
     pub(super) fn expired(&self, now: Time) -> Option<Self> {
-        let matters = |migration: &Migration| migration.until > now;
-        if self.migrations.iter().all(matters) {
+        let is_valid = |migration: &Migration| migration.until > now;
+        if self.migrations.iter().all(is_valid) {
             return None;
         }
-        let migrations = self.migrations.iter().filter(|migration| matters(migration)).cloned().collect();
+        let migrations = self.migrations.iter().filter(|migration| is_valid(migration)).cloned().collect();
         Some(Self { migrations, in_use: self.in_use.clone() })
     }
 
-    /// From when on no migration matters.
+    /// When the last migration expires.
     pub(super) fn until(&self) -> Time {
         self.migrations.iter().map(|migration| migration.until).max().unwrap_or(Time::from_micros(0))
     }
 
-    /// From which limits keys of this one may come, the latest first.
+    /// The migrations to this limit, the latest first.
     pub(super) fn before(&self, limit: &Limit) -> impl Iterator<Item = &Migration> {
         self.migrations.iter().filter(|migration| migration.to.id() == limit.id())
     }
 
-    /// To which limits keys of this one may have gone, the latest first.
+    /// The migrations from this limit, the latest first.
     pub(super) fn after(&self, limit: &Limit) -> impl Iterator<Item = &Migration> {
         self.migrations.iter().filter(|migration| migration.from.id() == limit.id())
     }
 
-    /// Whether the limit is one of those that there are.
+    /// Whether the configuration has the limit.
     pub(super) fn is_in_use(&self, limit: &Limit) -> bool {
         self.in_use.as_ref().is_none_or(|in_use| in_use.contains(&limit.id()))
     }
 
-    /// Whether cells of this limit matter to anybody.
+    /// Whether cells of this limit may still be used.
     pub(super) fn is_needed(&self, limit: &Limit) -> bool {
         self.is_in_use(limit) || self.after(limit).next().is_some()
     }
