@@ -1,4 +1,4 @@
-//! The admin listener: is it alive, is it ready, what has it counted.
+//! The admin listener: liveness, readiness and metrics.
 
 pub mod metrics;
 
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -24,24 +24,24 @@ use tokio::time::timeout;
 
 use crate::log::DroppedLines;
 use crate::metrics::Counter;
-use crate::respond;
+use crate::respond::{self, LocalResponse};
 use crate::server::ConnectionLimits;
 use crate::snapshot::SharedState;
 use crate::store::Store;
 
 /// What the admin listener shows.
 pub struct View {
-    /// Tallies of routes and limits.
+    /// The metrics of routes, limits and upstreams.
     pub shared: Arc<SharedState>,
-    /// Where counters live.
+    /// The store of the limits' counters.
     pub store: Arc<Store>,
-    /// Log lines that nobody read in time.
+    /// The log lines that were dropped.
     pub dropped_lines: DroppedLines,
-    /// Clients' connections.
+    /// The connections of clients.
     pub connections: Arc<ConnectionLimits>,
-    /// Whether new requests are welcome: not while draining.
+    /// Whether new requests are accepted. They are not while the gateway drains.
     pub ready: AtomicBool,
-    /// Reloads that were carried out.
+    /// Reloads that succeeded.
     pub reloaded: Counter,
     /// Reloads whose file was refused.
     pub refused: Counter,
@@ -49,22 +49,23 @@ pub struct View {
 
 /// Time to send a request head, and to wait for the next one.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// After so much time a connection takes no further request, and after so much more it is cut off.
+/// After this time a connection takes no further request.
 const LIFETIME: Duration = Duration::from_secs(60);
+/// After this further time the connection is cut off.
 const GRACE: Duration = Duration::from_secs(10);
-/// The most connections at once; the oldest makes room, so that whoever probes is always heard.
-const MOST_CONNECTIONS: usize = 32;
-/// A pause after an accept that failed for want of file handles or memory.
+/// The most connections at once. If there are more the oldest is closed, so that probes always get through.
+const MAX_CONNECTIONS: usize = 32;
+/// The pause after a failed accept, which mostly means that file handles or memory are exhausted.
 const EXHAUSTED_PAUSE: Duration = Duration::from_secs(1);
 
-/// Serves on this listener, for ever. Must run on a thread's local runtime.
+/// Serves on this listener until it is cancelled. It has to run on a thread's local runtime.
 ///
 /// # Errors
 /// When the listener cannot be registered with the runtime.
 pub async fn serve(listener: std::net::TcpListener, view: Arc<View>) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     let view = Rc::new(view);
-    let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(MOST_CONNECTIONS);
+    let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(MAX_CONNECTIONS);
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -75,25 +76,25 @@ pub async fn serve(listener: std::net::TcpListener, view: Arc<View>) -> io::Resu
             }
         };
         open.retain(|connection| !connection.is_finished());
-        if open.len() == MOST_CONNECTIONS
+        if open.len() == MAX_CONNECTIONS
             && let Some(oldest) = open.pop_front()
         {
             oldest.abort();
         }
         let view = view.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            let answer = answer(&view, &request);
-            async move { Ok::<_, Infallible>(answer) }
+            let response = respond(&view, &request);
+            async move { Ok::<_, Infallible>(response) }
         });
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
-        open.push_back(spawn_local(converse(connection, LIFETIME, GRACE)).abort_handle());
+        open.push_back(spawn_local(serve_connection(connection, LIFETIME, GRACE)).abort_handle());
     }
 }
 
-/// Drives a connection, for so long at most: a client that does not read would hold it for ever.
-async fn converse<I, S>(connection: http1::Connection<I, S>, lifetime: Duration, grace: Duration)
+/// Serves a connection for a bounded time, since a client that does not read would occupy it for ever.
+async fn serve_connection<I, S>(connection: http1::Connection<I, S>, lifetime: Duration, grace: Duration)
 where
     I: hyper::rt::Read + hyper::rt::Write + Unpin,
     S: HttpService<Incoming, ResBody = Full<Bytes>, Error = Infallible>,
@@ -105,7 +106,7 @@ where
     }
 }
 
-fn answer(view: &View, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+fn respond(view: &View, request: &Request<Incoming>) -> LocalResponse {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return respond::problem(StatusCode::METHOD_NOT_ALLOWED, "The admin listener only answers GET and HEAD.");
     }
@@ -116,9 +117,9 @@ fn answer(view: &View, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         }
         "/readyz" => respond::text(StatusCode::SERVICE_UNAVAILABLE, Bytes::from_static(b"draining\n")),
         "/metrics" => {
-            let mut answer = respond::text(StatusCode::OK, Bytes::from(metrics::text(view)));
-            answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(prometheus::TEXT_FORMAT));
-            answer
+            let mut response = respond::text(StatusCode::OK, Bytes::from(metrics::text(view)));
+            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(prometheus::TEXT_FORMAT));
+            response
         }
         _ => respond::problem(StatusCode::NOT_FOUND, "The admin listener has /healthz, /readyz and /metrics."),
     }
@@ -136,11 +137,11 @@ mod tests {
         let large = || respond::text(StatusCode::OK, Bytes::from(vec![b'x'; 1 << 20]));
         let service = service_fn(move |_: Request<Incoming>| async move { Ok::<_, Infallible>(large()) });
         let connection = http1::Builder::new().serve_connection(TokioIo::new(server), service);
-        (converse(connection, Duration::from_millis(50), Duration::from_millis(50)), client)
+        (serve_connection(connection, Duration::from_millis(50), Duration::from_millis(50)), client)
     }
 
     #[tokio::test]
-    async fn who_does_not_read_is_cut_off() {
+    async fn a_client_that_does_not_read_is_cut_off() {
         let (served, mut client) = connection(1024);
         client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
         let begun = Instant::now();
@@ -149,12 +150,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_reads_gets_what_is_under_way_and_no_more() {
+    async fn a_response_is_completed_but_no_further_request_is_taken() {
         let (served, mut client) = connection(2 << 20);
         let ask = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         client.write_all(ask).await.unwrap();
         served.await;
-        // The end has come to who asks again.
+        // The connection is closed, so a further request may fail to be sent.
         let _ = client.write_all(ask).await;
         let mut all = Vec::new();
         client.read_to_end(&mut all).await.unwrap();

@@ -29,7 +29,7 @@ impl Time {
         self.0.div_ceil(1_000_000)
     }
 
-    /// This moment and `span` more; stays at the end of time instead of wrapping.
+    /// The moment `span` later, at most the largest `Time`.
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(micros(span)))

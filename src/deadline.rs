@@ -1,8 +1,8 @@
-//! A time limit that is set for every request and almost never met.
+//! A time limit that is set for every request and almost never reached.
 //!
-//! A timer for each request would be registered and taken back each time, and one that is earlier than all others wakes
-//! the runtime up to be heeded: two system calls. This one stays where it is while the limit moves ahead of it, and moves
-//! on only when it fires before the limit.
+//! Registering and removing a timer for each request would cost two system calls, since a timer that is earlier than
+//! all others wakes the runtime. This timer stays registered while the limit moves ahead of it. If it fires before the
+//! limit, it is set again.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// See the head of this file.
+/// A time limit whose timer is reused.
 #[derive(Debug)]
 pub struct Deadline {
     at: Instant,
@@ -19,13 +19,13 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// A limit that is over now. It has to be made in a runtime with timers.
+    /// A limit that is reached now. It has to be created in a runtime with timers.
     pub fn now() -> Self {
         let at = Instant::now();
         Self { at, timer: Box::pin(sleep_until(at)) }
     }
 
-    /// Sets the limit to so much time from now.
+    /// Sets the limit to this duration from now.
     pub fn set(&mut self, limit: Duration) {
         self.set_at(Instant::now() + limit);
     }
@@ -38,7 +38,7 @@ impl Deadline {
         }
     }
 
-    /// Ready once the limit is over.
+    /// Ready once the limit is reached.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.timer.as_mut().poll(cx));
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn is_over_when_the_last_limit_is() {
+    fn is_ready_when_the_last_limit_is_reached() {
         run(async {
             let mut deadline = Deadline::now();
             for (first, then) in [(20, 60), (60_000, 30), (0, 40)] {

@@ -1,8 +1,8 @@
-//! 128 bits that stand for a client's key: the same on every machine, and no way back to the key.
+//! A hash of 128 bits that represents a client's key. It is the same on every machine and does not reveal the key.
 
 use std::fmt;
 
-/// The first half of a BLAKE3 hash. Cryptographic, so that nobody can find two keys that share a counter.
+/// The first half of a BLAKE3 hash. It is cryptographic, so that clients cannot find two keys that share a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(u128);
 
@@ -28,7 +28,7 @@ impl Fingerprint {
         Self::cut(&blake3::hash(bytes))
     }
 
-    /// Both fingerprints as one.
+    /// A combination of both fingerprints.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self(self.0 ^ other.0)
@@ -57,12 +57,12 @@ impl Fingerprint {
 
 /// The hexadecimal digits of 32 bits, all at once: they are written for every decision that asks Memcached.
 fn eight_digits(bits: u32) -> [u8; 8] {
-    // Half a byte into each byte.
+    // Spreads the bits so that each byte has four of them.
     let bits = u64::from(bits);
     let bits = (bits | bits << 16) & 0x0000_ffff_0000_ffff;
     let bits = (bits | bits << 8) & 0x00ff_00ff_00ff_00ff;
     let bits = (bits | bits << 4) & 0x0f0f_0f0f_0f0f_0f0f;
-    // From 10 on, 6 more carry into the other half: there a letter is due.
+    // A value of 10 or more carries into the upper half when 6 is added: its digit is a letter.
     let letters = (bits + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
     (bits + 0x3030_3030_3030_3030 + letters * u64::from(b'a' - b'9' - 1)).to_be_bytes()
 }

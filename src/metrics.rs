@@ -1,14 +1,14 @@
-//! Counters and histograms: plain atomics where things happen, read by whoever wants to know.
+//! Counters and histograms: plain atomics that one thread adds to and any thread may read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Upper bounds of the histogram's buckets in microseconds: a store's round trip at one end, a slow upstream at the other.
+/// The upper bounds of the histogram's buckets in microseconds: from a store's round trip to a slow upstream.
 pub const BOUNDS: [u64; 16] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     10_000_000, 30_000_000,
 ];
 
-/// A count that only grows. One thread adds to it, any may read: so adding takes no locked instruction.
+/// A count that only grows. Only one thread adds to it, so adding takes no locked instruction; any thread may read it.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -29,40 +29,40 @@ impl Counter {
     }
 }
 
-/// How long things took. Added to by one thread, like a [`Counter`].
+/// A histogram of durations. Only one thread adds to it, as to a [`Counter`].
 #[derive(Debug, Default)]
 pub struct Histogram {
     buckets: [Counter; BOUNDS.len() + 1],
     micros: Counter,
 }
 
-/// What a histogram, or several added up, has seen.
+/// The values of one histogram, or the sum of several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// For each of [`BOUNDS`], how many took at most that long and longer than the bound before.
+pub struct HistogramSnapshot {
+    /// For each of [`BOUNDS`], the number of durations up to that bound and above the bound before.
     pub buckets: [u64; BOUNDS.len() + 1],
     /// The sum of all, in microseconds.
     pub micros: u64,
 }
 
 impl Histogram {
-    /// Counts one that took `micros` microseconds.
+    /// Counts a duration of `micros` microseconds.
     pub fn observe(&self, micros: u64) {
-        // Most take little: sought from below.
+        // Most durations are short, so the search begins with the lowest bound.
         self.buckets[BOUNDS.iter().take_while(|bound| **bound < micros).count()].one();
         self.micros.add(micros);
     }
 
-    /// Adds what was observed so far to `seen`.
-    pub fn add_to(&self, seen: &mut Seen) {
-        for (sum, bucket) in seen.buckets.iter_mut().zip(&self.buckets) {
-            *sum += bucket.get();
+    /// Adds what was counted so far to `sum`.
+    pub fn add_to(&self, sum: &mut HistogramSnapshot) {
+        for (total, bucket) in sum.buckets.iter_mut().zip(&self.buckets) {
+            *total += bucket.get();
         }
-        seen.micros += self.micros.get();
+        sum.micros += self.micros.get();
     }
 }
 
-/// One `T` for every worker thread, which alone counts in it; two cores never fight over a cache line.
+/// One `T` for each worker thread, which is the only one to change it, so that cores share no cache line.
 #[derive(Debug)]
 pub struct PerWorker<T>(Box<[Padded<T>]>);
 
@@ -72,7 +72,7 @@ pub struct PerWorker<T>(Box<[Padded<T>]>);
 struct Padded<T>(T);
 
 impl<T: Default> PerWorker<T> {
-    /// One for each of `workers` threads, at least one.
+    /// One for each of `workers` threads; at least one.
     pub fn new(workers: usize) -> Self {
         Self((0..workers.max(1)).map(|_| Padded::default()).collect())
     }
@@ -98,9 +98,12 @@ mod tests {
         for micros in [0, 100, 101, 30_000_000, 30_000_001] {
             histogram.observe(micros);
         }
-        let mut seen = Seen::default();
-        histogram.add_to(&mut seen);
-        assert_eq!((seen.buckets[0], seen.buckets[1], seen.buckets[15], seen.buckets[16]), (2, 1, 1, 1));
-        assert_eq!(seen.micros, 60_000_202);
+        let mut snapshot = HistogramSnapshot::default();
+        histogram.add_to(&mut snapshot);
+        assert_eq!(
+            (snapshot.buckets[0], snapshot.buckets[1], snapshot.buckets[15], snapshot.buckets[16]),
+            (2, 1, 1, 1)
+        );
+        assert_eq!(snapshot.micros, 60_000_202);
     }
 }

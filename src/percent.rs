@@ -1,4 +1,4 @@
-//! Percent-encoding in one spelling: in a segment of a path every byte either stands for itself or is escaped.
+//! The normal form of percent-encoding: in a segment of a path, each byte is either always escaped or never.
 //!
 //! RFC 3986, section 6.2.2, calls spellings the same only if they differ in unreserved characters. Servers decode all
 //! escapes before they compare, so `/a%3Ab` and `/a:b` are the same here too.
@@ -10,7 +10,7 @@ pub const fn is_plain(byte: u8) -> bool {
         || matches!(byte, b';' | b'=' | b':' | b'@')
 }
 
-/// Appends a byte in its one spelling, escapes in upper case.
+/// Appends a byte in its normal form. Escapes are in upper case.
 pub fn push(text: &mut String, byte: u8) {
     const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
     if is_plain(byte) {

@@ -1,37 +1,37 @@
-//! Why a request did not end well: one word, the same in the access log and in the metrics.
+//! Why a request failed: one word, which is the same in the access log and in the metrics.
 //!
-//! Where a limit of the configuration was met, the word is the name of its key.
+//! If a bound of the configuration was exceeded, the word is the name of its key.
 
-/// See the head of this file.
+/// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The upstream could not be connected to.
     Connect,
-    /// The upstream did not take the connection in time.
+    /// The upstream did not accept the connection in time.
     ConnectTimeout,
-    /// The head of the response did not come in time.
+    /// The head of the response did not arrive in time.
     Timeout,
-    /// The upstream closed the connection before anything of a response came.
+    /// The upstream closed the connection before it sent anything of a response.
     Closed,
     /// What the upstream sent is not a valid response.
     BadResponse,
-    /// The upstream sent nothing more of a response for too long.
+    /// The upstream stopped in the middle of a response for too long.
     ReadTimeout,
     /// The upstream's connection ended in the middle of a response.
     Truncated,
-    /// The client sent nothing more of its body, or took nothing of the response, for too long.
+    /// The client sent nothing of its body, or read nothing of the response, for too long.
     BodyTimeout,
     /// The client's body is larger than it may be.
     MaxBodySize,
     /// The client's body is not valid, or its connection ended in the middle of it.
     BadBody,
-    /// The client gave what a limit decides by more than once, or spelled it so that servers read it differently.
+    /// The request has the key of a limit more than once, or in a spelling that servers read differently.
     AmbiguousKey,
-    /// What the client sent is no head of a request.
+    /// The client did not send a valid head of a request.
     BadHead,
     /// The head of the request is too large, or has too many fields.
     MaxHeaderSize,
-    /// The head of the request did not come in time.
+    /// The head of the request did not arrive in time.
     HeaderTimeout,
 }
 
@@ -54,7 +54,7 @@ impl Reason {
         Self::HeaderTimeout,
     ];
 
-    /// As logs and metrics say it.
+    /// The name in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -74,7 +74,7 @@ impl Reason {
         }
     }
 
-    /// Whether it is the upstream's doing rather than the client's.
+    /// Whether the upstream caused it rather than the client.
     pub fn is_upstreams(self) -> bool {
         match self {
             Self::Connect

@@ -187,7 +187,7 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, store: Arc<Store>) ->
     beside.spawn_local(async move {
         loop {
             sleep(Duration::from_secs(1)).await;
-            turning.turn();
+            turning.next_second();
         }
     });
     let worker = Rc::new(Worker { index: plan.index, snapshots, store, pools });
@@ -196,7 +196,7 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, store: Arc<Store>) ->
         served = server::run(plan.listeners, plan.limits, plan.stage, connected) => served,
         error = server::panicked(&mut beside) => Err(error),
     };
-    sampler.turn();
+    sampler.next_second();
     finishing.finish().await;
     served
 }

@@ -1,6 +1,6 @@
-//! What happened to each request: counted by route and outcome, and a line in the access log.
+//! Records what happened to each request: in counters by route and outcome, and as a line in the access log.
 //!
-//! An account is closed when the body has gone out or the client has gone away, not when the head is sent.
+//! A record ends when the body has been sent or the client has gone away, not when the head is sent.
 
 mod observed_body;
 mod upstream_failures;
@@ -29,23 +29,23 @@ pub use upstream_failures::UpstreamFailures;
 pub enum Outcome {
     /// An upstream answered.
     Forwarded,
-    /// The route answers itself.
+    /// The route has a fixed response.
     Responded,
     /// Over a limit.
     Limited,
-    /// Over a limit, and answered as if all were well.
+    /// Over a limit that answers without saying so.
     Silenced,
     /// From a client that a limit blocks.
     Blocked,
-    /// Not a request that can be served: malformed, or without a key that a limit wants.
+    /// The request cannot be served: it is malformed, or lacks a key that a limit requires.
     Refused,
-    /// No route is for it.
+    /// No route takes it.
     Unrouted,
     /// The upstream did not answer.
     Failed,
-    /// The store did not answer, and the configuration says to reject then.
+    /// The store did not answer, and the configuration says to reject requests then.
     Unavailable,
-    /// The client went away before the end, or did not go on.
+    /// The client went away before the end, or sent or read nothing for too long.
     Abandoned,
 }
 
@@ -64,12 +64,12 @@ impl Outcome {
         Self::Abandoned,
     ];
 
-    /// Whether the gateway has refused it, with no more work than it takes to say so: whoever likes can cause many.
+    /// Whether the gateway has refused the request. Refusals cost little, so a client can cause many of them.
     fn is_refusal(self) -> bool {
         matches!(self, Self::Limited | Self::Silenced | Self::Blocked | Self::Refused | Self::Unrouted)
     }
 
-    /// As logs and metrics name it.
+    /// The name in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Forwarded => "forwarded",
@@ -86,7 +86,7 @@ impl Outcome {
     }
 }
 
-/// The classes of statuses; the first is that of requests that were abandoned before they had one.
+/// The classes of statuses. The first is for requests that were abandoned before they had a status.
 pub const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// The requests of one route.
@@ -94,7 +94,7 @@ pub const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 pub struct RouteMetrics {
     /// Its name.
     pub name: String,
-    /// By worker.
+    /// The counters of each worker.
     pub workers: PerWorker<RequestMetrics>,
 }
 
@@ -103,13 +103,14 @@ pub struct RouteMetrics {
 pub struct RequestMetrics {
     /// By outcome, in the order of [`Outcome::ALL`], and class, in that of [`CLASSES`].
     pub ended: [[Counter; CLASSES.len()]; Outcome::ALL.len()],
-    /// Those that did not end well, by why, in the order of [`Reason::ALL`].
+    /// Requests that failed, by reason, in the order of [`Reason::ALL`].
     pub failed: [Counter; Reason::ALL.len()],
     /// From the head of the request to the end of the response, by outcome.
     pub latency: [Histogram; Outcome::ALL.len()],
 }
 
-/// What the access log says of a request besides how it ended. No header, no query: keys and tokens live there.
+/// What the access log says about a request besides how it ended. Headers and the query are left out, since they have
+/// keys and tokens.
 #[derive(Clone, Debug)]
 pub struct AccessLogEntry {
     /// The client's address.
@@ -120,46 +121,47 @@ pub struct AccessLogEntry {
     pub host: String,
     /// The path, without the query.
     pub path: String,
-    /// The limit that did not let it through.
+    /// The limit that refused it.
     pub limit: Option<Arc<LimitMetrics>>,
     /// Microseconds for which a limit held it back.
     pub held_micros: Option<u64>,
-    /// How much of a body went out so far.
+    /// The bytes of the response's body that were sent so far.
     pub bytes: u64,
 }
 
 impl AccessLogEntry {
-    /// Of a client of whose request nothing else is known.
+    /// The entry of a request of which only the client is known.
     pub fn new(client: IpAddr) -> Self {
         let (host, path) = (String::new(), String::new());
         Self { client, method: None, host, path, limit: None, held_micros: None, bytes: 0 }
     }
 }
 
-/// Where one worker counts the requests of one route.
+/// Records the requests of one route on one worker.
 #[derive(Debug)]
 pub struct RouteRecorder {
     route: Arc<RouteMetrics>,
-    /// Where failures of its upstream are counted, if it has one.
+    /// Counts the failures of the route's upstream, if it has one.
     upstream: Option<Arc<UpstreamFailures>>,
     worker: usize,
-    /// Which refusals are written, if not all.
+    /// Chooses which refusals are logged; `None` if all are.
     sampler: Option<Rc<Sampler>>,
 }
 
-/// How a request ended, and why if that was not well.
+/// How a request ended, and why if it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestEnd {
-    /// How.
+    /// The outcome.
     pub outcome: Outcome,
-    /// Why.
+    /// Why it failed.
     pub reason: Option<Reason>,
     /// The status of the response, if there was one.
     pub status: Option<StatusCode>,
 }
 
 impl RouteRecorder {
-    /// The book of this worker, which alone counts in it. With a `sampler` only refusals that it admits are written.
+    /// The recorder of this worker, which is the only one to use it. With a `sampler`, only the refusals that it admits
+    /// are logged.
     pub fn new(
         route: Arc<RouteMetrics>,
         upstream: Option<Arc<UpstreamFailures>>,
@@ -169,7 +171,7 @@ impl RouteRecorder {
         Self { route, upstream, worker, sampler }
     }
 
-    /// Counts a request that ended so, after so many microseconds, and writes its line if it has one.
+    /// Counts a request that ended after so many microseconds, and logs its entry if it has one.
     pub fn close(
         &self,
         RequestEnd { outcome, reason, status }: RequestEnd,
@@ -184,11 +186,11 @@ impl RouteRecorder {
         if let Some(reason) = reason {
             requests.failed[reason as usize].one();
         }
-        let is_written = |entry: &&AccessLogEntry| match sampler {
+        let is_logged = |entry: &&AccessLogEntry| match sampler {
             Some(sampler) if outcome.is_refusal() => sampler.admits(entry.client),
             _ => true,
         };
-        if let Some(entry) = entry.filter(is_written) {
+        if let Some(entry) = entry.filter(is_logged) {
             tracing::info!(
                 client = %entry.client,
                 method = entry.method.as_ref().map(Method::as_str),
@@ -208,27 +210,27 @@ impl RouteRecorder {
     }
 }
 
-/// The open account of one request; dropping it closes it. Small, because it is handed on with the response.
+/// The record of one request, which is closed when it is dropped. It is small because it is moved with the response.
 #[derive(Debug)]
 pub struct RequestRecord {
     recorder: Rc<RouteRecorder>,
     begun: Time,
     entry: Option<Box<AccessLogEntry>>,
-    /// Its places among the requests under way, until the end.
+    /// The permits of limits on requests in flight, held until the end.
     permits: Option<Box<[ConcurrencyPermit]>>,
     guard: RequestGuard,
     status: Option<StatusCode>,
-    /// How it ends if nothing comes in between.
+    /// The outcome if the body is sent completely.
     expected: Outcome,
     outcome: Outcome,
-    /// Why it did not end well.
+    /// Why it failed.
     reason: Option<Reason>,
-    /// Whether it was a HEAD: then no body goes out, and nobody asks for one.
-    bodiless: bool,
+    /// Whether the method is HEAD: then the body is neither sent nor polled.
+    is_head: bool,
 }
 
 impl RequestRecord {
-    /// Opens the account of a request that came at `begun`. Without a `line` the access log is silent.
+    /// Begins the record of a request that arrived at `begun`. Without an `entry` nothing is logged.
     pub fn open(
         recorder: Rc<RouteRecorder>,
         begun: Time,
@@ -246,51 +248,51 @@ impl RequestRecord {
             expected: Outcome::Abandoned,
             outcome: Outcome::Abandoned,
             reason: None,
-            bodiless: *method == Method::HEAD,
+            is_head: *method == Method::HEAD,
         }
     }
 
-    /// Notes why the request is refused.
+    /// Records why the request is refused.
     pub fn refused_for(&mut self, reason: Reason) {
         self.reason = Some(reason);
     }
 
-    /// Notes for the access log since when the request was held.
+    /// Records for the access log since when the request was held.
     pub fn held(&mut self, since: Option<Time>) {
         if let (Some(entry), Some(since)) = (&mut self.entry, since) {
             entry.held_micros = Some(clock::now().micros().saturating_sub(since.micros()));
         }
     }
 
-    /// Notes for the access log which limit did not let the request through.
+    /// Records for the access log which limit refused the request.
     pub fn refused_by(&mut self, limit: Option<&Arc<LimitMetrics>>) {
         if let Some(entry) = &mut self.entry {
             entry.limit = limit.cloned();
         }
     }
 
-    /// Holds these places until the account is closed.
+    /// Keeps these permits until the record is closed.
     pub fn hold(&mut self, permits: Vec<ConcurrencyPermit>) {
         self.permits = (!permits.is_empty()).then(|| permits.into_boxed_slice());
     }
 
-    /// Notes why the request does not end well. If it is the upstream's doing, that is counted and logged for the
-    /// `server` too.
+    /// Records why the request fails. If the upstream caused it, the failure is counted and logged for the upstream
+    /// too.
     pub fn fail(&mut self, reason: Reason, server: &dyn Display, error: &dyn Display) {
         self.reason = Some(reason);
         match &self.recorder.upstream {
             Some(upstream) if reason.is_upstreams() => {
-                upstream.note(self.recorder.worker, reason, server, error, clock::now());
+                upstream.record(self.recorder.worker, reason, server, error, clock::now());
             }
             _ => tracing::debug!(route = self.recorder.route.name, reason = reason.name(), %error, "request broke off"),
         }
     }
 
-    /// The response that the account is closed with, once its body is out.
+    /// The body of the response, which closes the record when it has been sent.
     pub fn settle(mut self, outcome: Outcome, status: StatusCode, content: ResponseBody) -> ObservedBody {
         self.status = Some(status);
         self.expected = outcome;
-        if self.bodiless || content.is_end_stream() {
+        if self.is_head || content.is_end_stream() {
             self.outcome = outcome;
         }
         ObservedBody { content, record: self }

@@ -7,11 +7,11 @@ use bytesize::ByteSize;
 
 /// Reads `250ms`, `10s`, `10m`, `1h`, `7d`.
 pub fn duration(text: &str) -> Result<Duration, DurationError> {
-    // What is longer can only be a sum that overflows inside the parser.
+    // A longer text can only be a sum, which could overflow inside the parser.
     if text.len() > 20 {
         return Err(DurationError::TooLong);
     }
-    // Months and years have no fixed length, and `M` is mostly a slip for `m`.
+    // Months and years have no fixed length, and `M` is mostly a typing error for `m`.
     let mut units = text.split(|c: char| !c.is_alphabetic()).filter(|unit| !unit.is_empty());
     if let Some(unit) = units.find(|unit| *unit == "M" || unit.starts_with("mo") || unit.starts_with('y')) {
         return Err(DurationError::Unit(unit.to_owned()));
@@ -28,15 +28,15 @@ pub fn duration(text: &str) -> Result<Duration, DurationError> {
 /// Why a text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DurationError {
-    /// Nothing but spaces.
+    /// The text is empty or blank.
     Empty,
-    /// A number alone.
+    /// It is a number without a unit.
     NoUnit,
-    /// This is no unit of time.
+    /// It has this unit, which is not one of time.
     Unit(String),
-    /// Not a number and a unit.
+    /// It is not a number and a unit.
     Form,
-    /// Longer than can be counted.
+    /// The duration is too long to be represented.
     TooLong,
 }
 
@@ -56,12 +56,12 @@ impl std::error::Error for DurationError {}
 
 /// Reads a number of bytes: `512B`, `64KiB`, `1MiB`, or decimal `64KB`, `1MB`.
 pub fn size(text: &str) -> Option<u64> {
-    // A number alone leaves open what it counts.
-    let counted = text.ends_with(|last: char| last.is_ascii_alphabetic());
-    text.parse::<ByteSize>().ok().filter(|_| counted).map(|size| size.as_u64())
+    // A number without a unit is ambiguous, so it is refused.
+    let has_unit = text.ends_with(|last: char| last.is_ascii_alphabetic());
+    text.parse::<ByteSize>().ok().filter(|_| has_unit).map(|size| size.as_u64())
 }
 
-/// Writes a number of bytes in the largest binary unit that it is a whole number of: `64KiB`, `1000B`.
+/// Writes a number of bytes in the largest binary unit that divides it: `64KiB`, `1000B`.
 pub fn spelled_size(bytes: u64) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let found = units.into_iter().find(|(_, shift)| bytes > 0 && bytes.trailing_zeros() >= *shift);
@@ -69,7 +69,7 @@ pub fn spelled_size(bytes: u64) -> String {
     format!("{}{unit}", bytes >> shift)
 }
 
-/// Writes a window as the period of a rate: `s`, `10m`, `30d`, in the largest unit that it is a whole number of.
+/// Writes a window as the period of a rate: `s`, `10m`, `30d`, in the largest unit that divides it.
 pub fn period(span: Duration) -> String {
     let micros = span.as_micros();
     let units = [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000)];

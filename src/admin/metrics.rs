@@ -1,11 +1,11 @@
-//! `/metrics`: what the atomics say, in Prometheus' text format. No client's key is ever a label.
+//! `/metrics`: all counters in Prometheus' text format. No client's key is ever a label.
 
 use prometheus::TextEncoder;
 use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 
 use super::View;
 use crate::decide::{DecisionCounters, LimitMetrics};
-use crate::metrics::{BOUNDS, Counter, Seen};
+use crate::metrics::{BOUNDS, Counter, HistogramSnapshot};
 use crate::reason::Reason;
 use crate::server::ConnectionCounts;
 use crate::store::Store;
@@ -29,19 +29,19 @@ pub fn text(view: &View) -> String {
         ),
         family(
             "gateway_requests_total",
-            "Requests by route, how they ended, and class of status.",
+            "Requests by route, outcome and class of status.",
             MetricType::COUNTER,
             routes.iter().flat_map(|route| requests(route)),
         ),
         family(
             "gateway_request_duration_seconds",
-            "From the head of a request to the end of its response, by route and how it ended.",
+            "Time from the head of a request to the end of its response, by route and outcome.",
             MetricType::HISTOGRAM,
             routes.iter().flat_map(|route| durations(route)),
         ),
         family(
             "gateway_request_failures_total",
-            "Requests that did not end well, by route and why.",
+            "Requests that failed, by route and reason.",
             MetricType::COUNTER,
             routes
                 .iter()
@@ -49,15 +49,15 @@ pub fn text(view: &View) -> String {
         ),
         family(
             "gateway_upstream_failures_total",
-            "Failures of upstreams, by why.",
+            "Failures of upstreams, by reason.",
             MetricType::COUNTER,
             upstreams.iter().flat_map(|upstream| reasons(upstream.workers.iter(), ("upstream", &upstream.name))),
         ),
         family(
             "gateway_limit_decisions_total",
-            "Decisions by limit: admitted, rejected, shadowed (over the limit, which only reports), silenced, delayed \
-             (held first), not_charged (another limit rejected: not charged), exempt and blocked (overrides), skipped and \
-             keyless (no key), unknown (the store did not answer).",
+            "Decisions by limit: admitted, rejected, shadowed (over a limit that only reports), silenced, delayed (held \
+             first), not_charged (refused by another limit), exempt and blocked (overrides), skipped and keyless (no \
+             key), unknown (the store did not answer).",
             MetricType::COUNTER,
             limits.iter().flat_map(|limit| decisions(limit)),
         ),
@@ -92,7 +92,7 @@ fn requests(route: &RouteMetrics) -> Vec<Metric> {
     for outcome in Outcome::ALL {
         for (class, name) in CLASSES.iter().enumerate() {
             let count = route.workers.iter().map(|worker| worker.ended[outcome as usize][class].get()).sum();
-            // Most pairs never happen; those that did stay.
+            // Most pairs never occur. A series that exists once never disappears, since counts only grow.
             if count > 0 {
                 let labels = [("route", &*route.name), ("outcome", outcome.name()), ("status", name)];
                 metrics.push(counter(count, &labels));
@@ -102,22 +102,22 @@ fn requests(route: &RouteMetrics) -> Vec<Metric> {
     metrics
 }
 
-/// Failures by their reason, of all workers.
+/// The failures of all workers by reason.
 fn reasons<'a>(workers: impl Iterator<Item = &'a Failed>, of: Label<'_>) -> Vec<Metric> {
     let mut counts = [0; Reason::ALL.len()];
     workers.for_each(|failed| counts.iter_mut().zip(failed).for_each(|(sum, count)| *sum += count.get()));
-    // Most never happen; those that did stay.
+    // Most reasons never occur. A series that exists once never disappears, since counts only grow.
     let happened = Reason::ALL.iter().zip(counts).filter(|(_, count)| *count > 0);
     happened.map(|(reason, count)| counter(count, &[of, ("reason", reason.name())])).collect()
 }
 
 fn durations(route: &RouteMetrics) -> Vec<Metric> {
     let of = |outcome: Outcome| {
-        let mut seen = Seen::default();
-        route.workers.iter().for_each(|worker| worker.latency[outcome as usize].add_to(&mut seen));
-        // Most outcomes never happen; those that did stay.
-        let has_happened = seen.buckets.iter().any(|count| *count > 0);
-        has_happened.then(|| histogram(&seen, &[("route", &route.name), ("outcome", outcome.name())]))
+        let mut snapshot = HistogramSnapshot::default();
+        route.workers.iter().for_each(|worker| worker.latency[outcome as usize].add_to(&mut snapshot));
+        // Most outcomes never occur. A series that exists once never disappears, since counts only grow.
+        let has_happened = snapshot.buckets.iter().any(|count| *count > 0);
+        has_happened.then(|| histogram(&snapshot, &[("route", &route.name), ("outcome", outcome.name())]))
     };
     Outcome::ALL.into_iter().filter_map(of).collect()
 }
@@ -163,17 +163,17 @@ fn connections(counts: ConnectionCounts) -> [MetricFamily; 6] {
 fn decisions(limit: &LimitMetrics) -> Vec<Metric> {
     let sum = |read: fn(&DecisionCounters) -> &Counter| limit.workers.iter().map(|worker| read(worker).get()).sum();
     let kinds: [(&str, u64); 11] = [
-        ("admitted", sum(|decided| &decided.admitted)),
-        ("rejected", sum(|decided| &decided.rejected)),
-        ("shadowed", sum(|decided| &decided.shadowed)),
-        ("silenced", sum(|decided| &decided.silenced)),
-        ("delayed", sum(|decided| &decided.delayed)),
-        ("exempt", sum(|decided| &decided.exempt)),
-        ("blocked", sum(|decided| &decided.blocked)),
-        ("not_charged", sum(|decided| &decided.not_charged)),
-        ("skipped", sum(|decided| &decided.skipped)),
-        ("keyless", sum(|decided| &decided.keyless)),
-        ("unknown", sum(|decided| &decided.unknown)),
+        ("admitted", sum(|counters| &counters.admitted)),
+        ("rejected", sum(|counters| &counters.rejected)),
+        ("shadowed", sum(|counters| &counters.shadowed)),
+        ("silenced", sum(|counters| &counters.silenced)),
+        ("delayed", sum(|counters| &counters.delayed)),
+        ("exempt", sum(|counters| &counters.exempt)),
+        ("blocked", sum(|counters| &counters.blocked)),
+        ("not_charged", sum(|counters| &counters.not_charged)),
+        ("skipped", sum(|counters| &counters.skipped)),
+        ("keyless", sum(|counters| &counters.keyless)),
+        ("unknown", sum(|counters| &counters.unknown)),
     ];
     kinds.iter().map(|(kind, count)| counter(*count, &[("limit", &limit.name), ("decision", kind)])).collect()
 }
@@ -200,8 +200,8 @@ fn store(store: &Store) -> Vec<MetricFamily> {
 }
 
 fn health(health: &Health) -> Vec<MetricFamily> {
-    let mut seen = Seen::default();
-    health.latency.add_to(&mut seen);
+    let mut snapshot = HistogramSnapshot::default();
+    health.latency.add_to(&mut snapshot);
     let counted = |name: &str, help: &str, count: u64| family(name, help, MetricType::COUNTER, [counter(count, &[])]);
     let servers = |name: &str, help: &str, of: fn(&Server) -> f64| {
         let metrics = health.servers.iter().map(|server| real(of(server), &[("server", &server.address)]));
@@ -253,7 +253,7 @@ fn health(health: &Health) -> Vec<MetricFamily> {
             "gateway_store_round_trip_duration_seconds",
             "How long exchanges with Memcached took.",
             MetricType::HISTOGRAM,
-            [histogram(&seen, &[])],
+            [histogram(&snapshot, &[])],
         ),
     ]
 }
@@ -277,7 +277,7 @@ fn metric(labels: &[Label<'_>]) -> Metric {
     Metric::from_label(labels.iter().map(pair).collect())
 }
 
-/// Floats are what the format has; counts stay exact up to 2^53.
+/// The format has only floats, which are exact up to 2^53.
 #[expect(clippy::cast_precision_loss, reason = "a count beyond 2^53 would take centuries")]
 fn counter(count: u64, labels: &[Label<'_>]) -> Metric {
     let mut value = proto::Counter::default();
@@ -301,20 +301,20 @@ fn real(number: f64, labels: &[Label<'_>]) -> Metric {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a sum beyond 2^53 microseconds would take centuries")]
-fn histogram(seen: &Seen, labels: &[Label<'_>]) -> Metric {
+fn histogram(snapshot: &HistogramSnapshot, labels: &[Label<'_>]) -> Metric {
     let mut value = proto::Histogram::default();
-    let mut below = 0;
+    let mut cumulative = 0;
     let mut buckets = Vec::with_capacity(BOUNDS.len());
-    for (bound, count) in BOUNDS.iter().zip(&seen.buckets) {
-        below += count;
+    for (bound, count) in BOUNDS.iter().zip(&snapshot.buckets) {
+        cumulative += count;
         let mut bucket = proto::Bucket::default();
         bucket.set_upper_bound(*bound as f64 / 1e6);
-        bucket.set_cumulative_count(below);
+        bucket.set_cumulative_count(cumulative);
         buckets.push(bucket);
     }
     value.set_bucket(buckets);
-    value.set_sample_count(seen.buckets.iter().sum());
-    value.set_sample_sum(seen.micros as f64 / 1e6);
+    value.set_sample_count(snapshot.buckets.iter().sum());
+    value.set_sample_sum(snapshot.micros as f64 / 1e6);
     let mut metric = metric(labels);
     metric.set_histogram(value);
     metric

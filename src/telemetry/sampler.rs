@@ -1,7 +1,7 @@
-//! Which refusals the access log leaves out when it is sampled: a flood must not write as much as it sends.
+//! Samples refusals for the access log, so that a flood of requests does not cause a flood of lines.
 //!
-//! Of each client the first few refusals of a second are written, and one line afterwards says how many more there were.
-//! Clients that are too many to be told apart are counted together.
+//! The first few refusals of each client in a second are logged, and one line afterwards says how many were not. If
+//! there are too many clients in a second, the remaining ones are counted together.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,19 +10,19 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use foldhash::fast::RandomState;
 
-/// The refusals of a client that are written each second.
-const WRITTEN: u64 = 5;
-/// The clients that are told apart each second.
-const CLIENTS: usize = 256;
+/// How many refusals of a client are logged each second.
+const LOGGED: u64 = 5;
+/// How many clients are counted one by one each second.
+const MAX_CLIENTS: usize = 256;
 
 /// The refusals of this second that one worker has seen.
 #[derive(Debug, Default)]
 pub struct Sampler {
-    /// By client; by none those that came when there was no more room.
+    /// By client; `None` counts all clients beyond the first [`MAX_CLIENTS`].
     seen: RefCell<HashMap<Option<Client>, u64, RandomState>>,
 }
 
-/// An IPv4 address, or the network of 64 bits that somebody with an IPv6 address mostly has for himself.
+/// An IPv4 address, or the /64 network of an IPv6 address, which mostly belongs to one subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Client(IpAddr);
 
@@ -48,18 +48,18 @@ impl fmt::Display for Client {
 }
 
 impl Sampler {
-    /// Counts a refusal of this client; whether it is written.
+    /// Counts a refusal of this client. Returns whether it is logged.
     pub(super) fn admits(&self, client: IpAddr) -> bool {
         let mut seen = self.seen.borrow_mut();
         let client = Some(Client::of(client));
-        let is_told_apart = seen.len() < CLIENTS || seen.contains_key(&client);
-        let count = seen.entry(client.filter(|_| is_told_apart)).or_default();
+        let has_own_count = seen.len() < MAX_CLIENTS || seen.contains_key(&client);
+        let count = seen.entry(client.filter(|_| has_own_count)).or_default();
         *count += 1;
-        *count <= WRITTEN
+        *count <= LOGGED
     }
 
-    /// Begins a new second: logs how many refusals of the last one were left out.
-    pub fn turn(&self) {
+    /// Begins a new second, and logs how many refusals of the last one were left out.
+    pub fn next_second(&self) {
         for (client, refusals) in self.left_out() {
             let client = client.map_or("others".to_owned(), |client| client.to_string());
             tracing::info!(client, refusals, "refused requests that have no line of their own");
@@ -68,8 +68,8 @@ impl Sampler {
 
     fn left_out(&self) -> Vec<(Option<Client>, u64)> {
         let mut seen = self.seen.borrow_mut();
-        let left_out = seen.drain().filter(|(_, count)| *count > WRITTEN);
-        left_out.map(|(client, count)| (client, count - WRITTEN)).collect()
+        let left_out = seen.drain().filter(|(_, count)| *count > LOGGED);
+        left_out.map(|(client, count)| (client, count - LOGGED)).collect()
     }
 }
 
@@ -102,9 +102,9 @@ mod tests {
                 written += u64::from(sampler.admits(IpAddr::V4(client.into())));
             }
         }
-        assert_eq!(written, (CLIENTS as u64 + 1) * WRITTEN);
+        assert_eq!(written, (MAX_CLIENTS as u64 + 1) * LOGGED);
         let left_out = sampler.left_out();
-        assert_eq!(left_out.len(), CLIENTS + 1);
+        assert_eq!(left_out.len(), MAX_CLIENTS + 1);
         assert_eq!(left_out.iter().map(|(_, count)| count).sum::<u64>() + written, 100_000);
     }
 }

@@ -1,6 +1,6 @@
-//! The failures of upstreams: each is counted by its reason, and a line a second tells of them.
+//! The failures of upstreams: each is counted by its reason, and they are logged in at most one line a second.
 //!
-//! An upstream that is away fails every request. A line for each would fill disks and hide everything else.
+//! While an upstream is down every request fails. A line for each would fill disks and hide everything else.
 
 use std::fmt::Display;
 
@@ -15,16 +15,16 @@ use crate::reason::Reason;
 pub struct UpstreamFailures {
     /// The name of the upstream.
     pub name: String,
-    /// By worker, in the order of [`Reason::ALL`].
+    /// The counters of each worker, in the order of [`Reason::ALL`].
     pub workers: PerWorker<[Counter; Reason::ALL.len()]>,
     unreported: Mutex<Unreported>,
 }
 
-/// The failures that no line has told of yet.
+/// The failures that are not logged yet.
 #[derive(Debug, Default)]
 struct Unreported {
     count: u64,
-    /// Why the last of them failed.
+    /// The reason of the last one.
     last: Option<Reason>,
     /// The second of the last line.
     reported_in: Option<u64>,
@@ -36,7 +36,8 @@ impl Unreported {
         self.last = Some(reason);
     }
 
-    /// How many are to be told of now, and why the last one failed: nothing in the second of the last line.
+    /// The number of failures to log now and the reason of the last one; `None` if there is none, or if this second has
+    /// a line already.
     fn take(&mut self, now: Time) -> Option<(u64, Reason)> {
         let second = now.seconds();
         let last = self.last.filter(|_| self.reported_in != Some(second))?;
@@ -47,14 +48,14 @@ impl Unreported {
 }
 
 impl UpstreamFailures {
-    /// Of the upstream with this name, counted by so many workers.
+    /// For the upstream with this name and so many workers.
     pub fn new(name: String, workers: usize) -> Self {
         Self { name, workers: PerWorker::new(workers), unreported: Mutex::default() }
     }
 
-    /// Counts a failure that this worker met, and writes a line of it and those before it if there was none yet in this
-    /// second. `server` and `error` are those of this failure.
-    pub fn note(&self, worker: usize, reason: Reason, server: &dyn Display, error: &dyn Display, now: Time) {
+    /// Counts a failure on this worker. Unless this second has a line already, logs it together with the earlier ones;
+    /// `server` and `error` are those of this failure.
+    pub fn record(&self, worker: usize, reason: Reason, server: &dyn Display, error: &dyn Display, now: Time) {
         self.workers.of(worker)[reason as usize].one();
         let due = {
             let mut unreported = self.unreported.lock();
@@ -66,8 +67,8 @@ impl UpstreamFailures {
         }
     }
 
-    /// Writes a line of those that no line has told of. Without it the last ones of a burst would stay untold until the
-    /// next failure.
+    /// Logs the failures that are not logged yet; call it every second. Otherwise the last ones of a burst would be
+    /// logged only at the next failure.
     pub fn report(&self, now: Time) {
         let due = self.unreported.lock().take(now);
         if let Some((failures, last)) = due {
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_a_second_tells_of_all() {
+    fn one_line_a_second_counts_all_failures() {
         let mut unreported = Unreported::default();
         let at = |millis: u64| Time::from_micros(millis * 1000);
         assert_eq!(unreported.take(at(0)), None, "nothing happened");
@@ -92,7 +93,7 @@ mod tests {
             assert_eq!(unreported.take(at(999)), None);
         }
         assert_eq!(unreported.take(at(1000)), Some((2, Reason::Timeout)));
-        assert_eq!(unreported.take(at(5000)), None, "none is told of twice");
+        assert_eq!(unreported.take(at(5000)), None, "no failure is logged twice");
         unreported.add(Reason::Closed);
         assert_eq!(unreported.take(at(500)), Some((1, Reason::Closed)), "also when the clock was set back");
     }
