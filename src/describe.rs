@@ -136,16 +136,16 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
     writeln!(f, "    {} per {}", allowed.join(" and "), key(&limit.key))?;
     let strategy = all_rates(limit).map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
     match strategy {
-        Some(Strategy::Sliding { precision, edge }) => {
+        Some(Strategy::SlidingWindow { precision, edge }) => {
             let edge = match edge {
                 Edge::Weighted => "weighted by its share in the window",
                 Edge::Whole => "counted whole",
             };
             writeln!(f, "    sliding window of {precision} bucket(s), the oldest {edge}")?;
         }
-        Some(Strategy::Fixed) => writeln!(f, "    fixed window from a key's first request")?,
-        Some(Strategy::Moving) => writeln!(f, "    moving window: every request is remembered")?,
-        Some(Strategy::Bucket { .. }) => writeln!(f, "    token bucket, full at first")?,
+        Some(Strategy::FixedWindow) => writeln!(f, "    fixed window from a key's first request")?,
+        Some(Strategy::SlidingLog) => writeln!(f, "    moving window: every request is remembered")?,
+        Some(Strategy::TokenBucket { .. }) => writeln!(f, "    token bucket, full at first")?,
         Some(Strategy::Calendar(_)) | None => {}
     }
     let calendar = all_rates(limit).find_map(|rate| match rate.strategy() {

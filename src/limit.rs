@@ -148,12 +148,12 @@ impl Limit {
 
     /// Whether its cells grow with what is charged: moving windows remember every request.
     pub fn grows(&self) -> bool {
-        self.rates.iter().any(|rate| *rate.strategy() == Strategy::Moving)
+        self.rates.iter().any(|rate| *rate.strategy() == Strategy::SlidingLog)
     }
 
     /// Whether it has a rate whose state is kept as a whole.
     pub fn is_whole(&self) -> bool {
-        !self.rates.iter().all(Rate::is_counted)
+        !self.rates.iter().all(Rate::uses_counters)
     }
 
     /// The refusal of a request that needs room for `need`, if some rate lacks it: what [`Self::judge`] says of a
@@ -196,10 +196,10 @@ impl Limit {
 fn shape(rate: &Rate) -> String {
     let span = rate.span();
     match rate.strategy() {
-        Strategy::Sliding { precision, .. } => format!("{}x{precision}", rate.width()),
-        Strategy::Fixed => format!("{span}f"),
-        Strategy::Moving => format!("{span}m"),
-        Strategy::Bucket { .. } => format!("{span}b"),
+        Strategy::SlidingWindow { precision, .. } => format!("{}x{precision}", rate.width()),
+        Strategy::FixedWindow => format!("{span}f"),
+        Strategy::SlidingLog => format!("{span}m"),
+        Strategy::TokenBucket { .. } => format!("{span}b"),
         Strategy::Calendar(calendar) => format!("{}@{}", calendar.unit().name(), calendar.zone()),
     }
 }

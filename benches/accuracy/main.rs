@@ -37,27 +37,27 @@ struct Arguments {
 
 /// The ways to count that are compared.
 fn strategies() -> Vec<(&'static str, Strategy)> {
-    let sliding = |precision, edge| Strategy::Sliding { precision, edge };
+    let sliding = |precision, edge| Strategy::SlidingWindow { precision, edge };
     vec![
-        ("fixed", Strategy::Fixed),
-        ("bucket", Strategy::Bucket { burst: 1 }),
+        ("fixed", Strategy::FixedWindow),
+        ("bucket", Strategy::TokenBucket { burst: 1 }),
         ("k = 1", sliding(1, Edge::Weighted)),
         ("k = 4", sliding(4, Edge::Weighted)),
         ("k = 10", sliding(10, Edge::Weighted)),
         ("k = 60", sliding(60, Edge::Weighted)),
         ("k = 1, whole", sliding(1, Edge::Whole)),
         ("k = 10, whole", sliding(10, Edge::Whole)),
-        ("moving", Strategy::Moving),
+        ("moving", Strategy::SlidingLog),
     ]
 }
 
 /// A rate counted in one of these ways; `None` if it cannot be.
 fn counted(rate: &Rate, strategy: &Strategy) -> Option<Rate> {
     let strategy = match strategy {
-        Strategy::Bucket { .. } => Strategy::Bucket { burst: rate.quota() },
+        Strategy::TokenBucket { .. } => Strategy::TokenBucket { burst: rate.quota() },
         other => other.clone(),
     };
-    rate.clone().counted(strategy).ok()
+    rate.clone().with_strategy(strategy).ok()
 }
 
 /// A limit that is asked as a store asks it, beside the exact log of what it admitted.

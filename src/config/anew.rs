@@ -69,7 +69,7 @@ pub fn dropped<'a>(old: &'a Config, new: &Config) -> impl Iterator<Item = &'a Li
 /// Whether a rate keeps the counts of `old`, which has the same period. In Memcached this holds only for sums, and only if
 /// their keys have the same names, because gateways with both configurations may share them.
 fn is_carried(rate: &Rate, old: &Rate, is_shared: bool) -> bool {
-    !is_shared || rate.is_counted() && rate.is_kept_like(old)
+    !is_shared || rate.uses_counters() && rate.is_kept_like(old)
 }
 
 fn changed_rates(old: &[Rate], new: &[Rate]) -> Option<&'static str> {

@@ -162,12 +162,13 @@ fn every_kind_of_limit_becomes_what_it_says() {
     let [search, login, tokens, exports] = &config.limits[..] else { panic!("{:?}", config.limits) };
     let shown: Vec<_> = search.rates.iter().map(ToString::to_string).collect();
     assert_eq!(shown, ["10/s burst 50", "100/m", "1000000/month"]);
-    assert_eq!(*search.rates[1].strategy(), Counting::Bucket { burst: 100 });
+    assert_eq!(*search.rates[1].strategy(), Counting::TokenBucket { burst: 100 });
     let month = Calendar::utc(Unit::Month).in_zone("Europe/Berlin").unwrap();
     assert_eq!(*search.rates[2].strategy(), Counting::Calendar(month));
     assert_eq!(search.cost, Cost::RequestHeader("x-cost".parse().unwrap()));
     assert_eq!(search.on_limit, OnLimit::Delay { max_delay: Duration::from_secs(2), max_delayed: 5 });
-    let bucket = |text: &str, burst| text.parse::<Rate>().unwrap().counted(Counting::Bucket { burst }).unwrap();
+    let bucket =
+        |text: &str, burst| text.parse::<Rate>().unwrap().with_strategy(Counting::TokenBucket { burst }).unwrap();
     let tiers = search.tiers.as_ref().unwrap();
     assert_eq!(tiers.source.to_string(), "header:x-plan");
     let tiers: Vec<_> = tiers.rates.iter().map(|(name, rates)| (name.as_str(), rates.as_slice())).collect();
@@ -186,9 +187,9 @@ fn every_kind_of_limit_becomes_what_it_says() {
 
     assert_eq!(login.cost, Cost::OnStatus(2, vec![401..=401, 403..=403, 500..=599]));
     assert_eq!((login.on_limit, login.status.as_u16(), &*login.body), (OnLimit::Silent, 200, "well"));
-    assert_eq!(*login.rates[0].strategy(), Counting::Fixed);
+    assert_eq!(*login.rates[0].strategy(), Counting::FixedWindow);
     assert_eq!(tokens.cost, Cost::ResponseHeader { name: "x-tokens".parse().unwrap(), reserve: 20 });
-    assert_eq!((tokens.on_limit, tokens.rates[0].strategy()), (OnLimit::Shadow, &Counting::Moving));
+    assert_eq!((tokens.on_limit, tokens.rates[0].strategy()), (OnLimit::Shadow, &Counting::SlidingLog));
     assert_eq!((exports.max_in_flight, exports.rates.len()), (Some(3), 0));
 }
 
@@ -247,7 +248,7 @@ fn everything_is_read() {
     let limit = &config.limits[0];
     assert_eq!((limit.name.as_str(), limit.status.as_u16(), limit.missing), ("per-tenant", 503, Missing::Skip));
     assert_eq!(limit.rates[1].quota(), 3000);
-    assert_eq!(*limit.rates[1].strategy(), Counting::Sliding { precision: 10, edge: Edge::Whole });
+    assert_eq!(*limit.rates[1].strategy(), Counting::SlidingWindow { precision: 10, edge: Edge::Whole });
     assert_eq!(limit.key.parts.len(), 2);
     let route = &config.routes[0];
     assert!(route.ignore_case && !config.routes[1].ignore_case);

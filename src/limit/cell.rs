@@ -155,7 +155,7 @@ impl Cell {
 
     /// Whether nothing of the state that is kept as a whole can matter at `now` or later.
     pub fn is_whole_spent(&self, rates: &[Rate], now: Time) -> bool {
-        let mut whole = self.rated(rates).filter(|(rate, _)| !rate.is_counted());
+        let mut whole = self.rated(rates).filter(|(rate, _)| !rate.uses_counters());
         whole.all(|(rate, state)| state.is_spent(rate, now)) && self.is_log_spent(rates, now)
     }
 

@@ -129,7 +129,7 @@ impl Cell {
     /// For how many microseconds each of the rates whose state is kept as a whole remembers `cost` more, if nothing else comes.
     /// A bucket may have been charged more than it holds.
     fn memories<'a>(&'a self, rates: &'a [Rate], cost: u64) -> impl Iterator<Item = u64> {
-        let whole = self.rated(rates).filter(|(rate, _)| !rate.is_counted());
+        let whole = self.rated(rates).filter(|(rate, _)| !rate.uses_counters());
         whole.map(move |(rate, state)| match state {
             State::TokenBucket(bucket) => bucket.time_to_drain(rate, cost),
             _ => rate.memory(),
@@ -139,7 +139,7 @@ impl Cell {
     /// Microseconds after which a saved state says nothing any more, if nothing is appended to it. A bucket that is not full
     /// counts as full, since others may charge it.
     pub fn memory(&self, rates: &[Rate]) -> u64 {
-        let full = rates.iter().filter(|rate| !rate.is_counted()).map(Rate::memory);
+        let full = rates.iter().filter(|rate| !rate.uses_counters()).map(Rate::memory);
         self.memories(rates, 0).chain(full).max().unwrap_or(0)
     }
 
@@ -168,7 +168,7 @@ impl Cell {
 
     /// Begins the plain sums at `now`, all of which are 0.
     fn begin_sums(&mut self, rates: &[Rate], now: Time) {
-        for (rate, state) in self.rated_mut(rates).filter(|(rate, _)| rate.is_counted()) {
+        for (rate, state) in self.rated_mut(rates).filter(|(rate, _)| rate.uses_counters()) {
             *state = State::new(rate, now);
         }
     }

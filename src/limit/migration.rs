@@ -35,11 +35,13 @@ impl Rate {
     pub fn is_kept_like(&self, old: &Self) -> bool {
         self.span() == old.span()
             && match (self.strategy(), old.strategy()) {
-                (Strategy::Sliding { precision, .. }, Strategy::Sliding { precision: old, .. }) => precision == old,
+                (Strategy::SlidingWindow { precision, .. }, Strategy::SlidingWindow { precision: old, .. }) => {
+                    precision == old
+                }
                 (Strategy::Calendar(calendar), Strategy::Calendar(old)) => calendar == old,
-                (Strategy::Fixed, Strategy::Fixed)
-                | (Strategy::Moving, Strategy::Moving)
-                | (Strategy::Bucket { .. }, Strategy::Bucket { .. }) => true,
+                (Strategy::FixedWindow, Strategy::FixedWindow)
+                | (Strategy::SlidingLog, Strategy::SlidingLog)
+                | (Strategy::TokenBucket { .. }, Strategy::TokenBucket { .. }) => true,
                 _ => false,
             }
     }
@@ -55,7 +57,7 @@ impl Limit {
     pub fn migration_memory(&self, old: &Self) -> u64 {
         let carried = self.rates.iter().filter_map(|rate| Some((rate, &old.rates[rate.predecessor(&old.rates)?])));
         let memory = carried.map(|(rate, old)| match rate.strategy() {
-            Strategy::Bucket { burst } => {
+            Strategy::TokenBucket { burst } => {
                 let most = old.capacity().max(*burst).max(rate.quota());
                 draining(rate, units(rate, most))
             }
@@ -122,7 +124,7 @@ impl Limit {
     /// The moving rates, the shortest first, each with the period of the next shorter one, which is 0 for the first.
     fn moving(&self) -> impl Iterator<Item = (&Rate, u64)> {
         let mut moving: SmallVec<[&Rate; 4]> =
-            self.rates.iter().filter(|rate| *rate.strategy() == Strategy::Moving).collect();
+            self.rates.iter().filter(|rate| *rate.strategy() == Strategy::SlidingLog).collect();
         moving.sort_unstable_by_key(|rate| rate.span());
         let mut shorter = 0;
         moving.into_iter().map(move |rate| (rate, std::mem::replace(&mut shorter, rate.span())))
@@ -144,11 +146,11 @@ impl Limit {
             Some((if is_same { reservation.marks[source] } else { moment }, Some(counted)))
         });
         let places = self.rates.iter().map(|rate| match (rate.strategy(), counted(rate)) {
-            (Strategy::Moving, _) => in_log.unwrap_or((at.micros(), Some(0))),
+            (Strategy::SlidingLog, _) => in_log.unwrap_or((at.micros(), Some(0))),
             (_, Some((source, _))) if rate.is_kept_like(&old.rates[source]) => (reservation.marks[source], None),
             (strategy, counted) => {
                 let mark = match strategy {
-                    Strategy::Sliding { .. } => at.micros() / rate.width(),
+                    Strategy::SlidingWindow { .. } => at.micros() / rate.width(),
                     Strategy::Calendar(calendar) => calendar.window(at).0 / 1_000_000,
                     _ => at.micros(),
                 };
@@ -181,7 +183,7 @@ impl State {
 fn counted_at(rate: &Rate, cost: u64, mark: u64, at: Time) -> u64 {
     let at_micros = at.micros();
     match rate.strategy() {
-        Strategy::Sliding { precision, edge } => {
+        Strategy::SlidingWindow { precision, edge } => {
             let width = rate.width();
             let left = width - at_micros % width;
             match (at_micros / width).saturating_sub(mark).cmp(&u64::from(*precision)) {
@@ -195,12 +197,12 @@ fn counted_at(rate: &Rate, cost: u64, mark: u64, at: Time) -> u64 {
             }
         }
         Strategy::Calendar(calendar) if calendar.window(at).0 / 1_000_000 == mark => cost,
-        Strategy::Moving if mark.saturating_add(rate.span()) > at_micros => cost,
-        Strategy::Bucket { .. } => {
+        Strategy::SlidingLog if mark.saturating_add(rate.span()) > at_micros => cost,
+        Strategy::TokenBucket { .. } => {
             let left = drained(rate, units(rate, cost), at_micros.saturating_sub(mark));
             u64::try_from(left / u128::from(rate.span())).unwrap_or(0)
         }
         // When its window began is not known.
-        Strategy::Calendar(_) | Strategy::Moving | Strategy::Fixed => 0,
+        Strategy::Calendar(_) | Strategy::SlidingLog | Strategy::FixedWindow => 0,
     }
 }

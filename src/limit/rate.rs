@@ -35,18 +35,18 @@ pub enum Edge {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Strategy {
     /// The sliding window counter: the window is cut into buckets, aligned to the Unix clock.
-    Sliding {
+    SlidingWindow {
         /// How many buckets, 1 to 60.
         precision: u32,
         /// How the oldest bucket counts.
         edge: Edge,
     },
     /// A window that begins with the key's first request and lasts its whole length.
-    Fixed,
+    FixedWindow,
     /// The exact log of what was admitted. At most 10 000 requests per window.
-    Moving,
+    SlidingLog,
     /// A bucket of `burst` tokens (1 to 2^32) that fills at the rate.
-    Bucket {
+    TokenBucket {
         /// How many requests a full bucket lets through at once.
         burst: u64,
     },
@@ -56,7 +56,7 @@ pub enum Strategy {
 
 impl Default for Strategy {
     fn default() -> Self {
-        Self::Sliding { precision: 1, edge: Edge::Weighted }
+        Self::SlidingWindow { precision: 1, edge: Edge::Weighted }
     }
 }
 
@@ -81,13 +81,13 @@ impl Rate {
     }
 
     /// The same rate counted in another way. A calendar brings its own window.
-    pub fn counted(self, strategy: Strategy) -> Result<Self, RateError> {
+    pub fn with_strategy(self, strategy: Strategy) -> Result<Self, RateError> {
         let window = match &strategy {
-            Strategy::Sliding { precision, .. } if !(1..=MAX_PRECISION).contains(precision) => {
+            Strategy::SlidingWindow { precision, .. } if !(1..=MAX_PRECISION).contains(precision) => {
                 return Err(RateError::Precision);
             }
-            Strategy::Moving if self.quota > MAX_LOG => return Err(RateError::Log),
-            Strategy::Bucket { burst } if !(1..=MAX_QUOTA).contains(burst) => return Err(RateError::Burst),
+            Strategy::SlidingLog if self.quota > MAX_LOG => return Err(RateError::Log),
+            Strategy::TokenBucket { burst } if !(1..=MAX_QUOTA).contains(burst) => return Err(RateError::Burst),
             Strategy::Calendar(calendar) => micros(calendar.longest()),
             _ => self.window,
         };
@@ -102,7 +102,7 @@ impl Rate {
     /// The most that one request may cost: the burst of a bucket, else the quota.
     pub fn capacity(&self) -> u64 {
         match self.strategy {
-            Strategy::Bucket { burst } => burst,
+            Strategy::TokenBucket { burst } => burst,
             _ => self.quota,
         }
     }
@@ -119,27 +119,27 @@ impl Rate {
 
     /// Whether its counts are plain sums, one for each bucket, to which anybody may add. The state of other
     /// strategies is kept as a whole.
-    pub fn is_counted(&self) -> bool {
-        matches!(self.strategy, Strategy::Sliding { .. } | Strategy::Calendar(_))
+    pub fn uses_counters(&self) -> bool {
+        matches!(self.strategy, Strategy::SlidingWindow { .. } | Strategy::Calendar(_))
     }
 
     /// Microseconds after which a cell that nobody has touched says nothing any more, if no more was charged to it than the
     /// rate admits.
     pub fn memory(&self) -> u64 {
         match &self.strategy {
-            Strategy::Sliding { precision, .. } => self.width() * (u64::from(*precision) + 1),
-            Strategy::Bucket { burst } => {
+            Strategy::SlidingWindow { precision, .. } => self.width() * (u64::from(*precision) + 1),
+            Strategy::TokenBucket { burst } => {
                 let full = u128::from(*burst) * u128::from(self.window);
                 u64::try_from(full.div_ceil(u128::from(self.quota))).unwrap_or(u64::MAX)
             }
-            Strategy::Fixed | Strategy::Moving | Strategy::Calendar(_) => self.window,
+            Strategy::FixedWindow | Strategy::SlidingLog | Strategy::Calendar(_) => self.window,
         }
     }
 
     /// How the oldest bucket of a sliding window counts.
     pub(super) fn edge(&self) -> Edge {
         match self.strategy {
-            Strategy::Sliding { edge, .. } => edge,
+            Strategy::SlidingWindow { edge, .. } => edge,
             _ => Edge::default(),
         }
     }
@@ -153,7 +153,7 @@ impl Rate {
     /// the buckets then cover a hair more than the window, and the promise holds for the window.
     pub(super) fn width(&self) -> u64 {
         match self.strategy {
-            Strategy::Sliding { precision, .. } => self.window.div_ceil(u64::from(precision)),
+            Strategy::SlidingWindow { precision, .. } => self.window.div_ceil(u64::from(precision)),
             _ => self.window,
         }
     }
@@ -164,7 +164,7 @@ impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.quota, self.period())?;
         match self.strategy {
-            Strategy::Bucket { burst } if burst != self.quota => write!(f, " burst {burst}"),
+            Strategy::TokenBucket { burst } if burst != self.quota => write!(f, " burst {burst}"),
             _ => Ok(()),
         }
     }
@@ -195,7 +195,7 @@ impl FromStr for Rate {
         if let Some(unit) = Unit::named(period) {
             let rate = Self::new(quota, unit.longest())?;
             return match burst {
-                None => rate.counted(Strategy::Calendar(Calendar::utc(unit))),
+                None => rate.with_strategy(Strategy::Calendar(Calendar::utc(unit))),
                 Some(_) => Err(RateError::Form),
             };
         }
@@ -206,7 +206,7 @@ impl FromStr for Rate {
         let rate = Self::new(quota, window.map_err(RateError::Period)?)?;
         match burst {
             None => Ok(rate),
-            Some(burst) => rate.counted(Strategy::Bucket { burst }),
+            Some(burst) => rate.with_strategy(Strategy::TokenBucket { burst }),
         }
     }
 }
@@ -299,18 +299,18 @@ mod tests {
     #[test]
     fn refuses_what_a_strategy_cannot_count() {
         let rate = |text: &str| text.parse::<Rate>().unwrap();
-        let sliding = |precision| Strategy::Sliding { precision, edge: Edge::Whole };
-        assert_eq!(rate("1/s").counted(sliding(0)), Err(RateError::Precision));
-        assert_eq!(rate("1/s").counted(sliding(61)), Err(RateError::Precision));
-        assert_eq!(rate("10001/s").counted(Strategy::Moving), Err(RateError::Log));
-        assert!(rate("10000/s").counted(Strategy::Moving).is_ok());
+        let sliding = |precision| Strategy::SlidingWindow { precision, edge: Edge::Whole };
+        assert_eq!(rate("1/s").with_strategy(sliding(0)), Err(RateError::Precision));
+        assert_eq!(rate("1/s").with_strategy(sliding(61)), Err(RateError::Precision));
+        assert_eq!(rate("10001/s").with_strategy(Strategy::SlidingLog), Err(RateError::Log));
+        assert!(rate("10000/s").with_strategy(Strategy::SlidingLog).is_ok());
     }
 
     #[test]
     fn buckets_cover_the_window() {
         for precision in 1..=MAX_PRECISION {
-            let sliding = Strategy::Sliding { precision, edge: Edge::Weighted };
-            let rate = Rate::new(1, Duration::from_secs(1)).unwrap().counted(sliding).unwrap();
+            let sliding = Strategy::SlidingWindow { precision, edge: Edge::Weighted };
+            let rate = Rate::new(1, Duration::from_secs(1)).unwrap().with_strategy(sliding).unwrap();
             assert!(rate.width() * u64::from(precision) >= 1_000_000);
         }
     }

@@ -59,7 +59,7 @@ impl Reservation {
 
     /// When it was charged, by what is noted of it for the rates whose state is kept as a whole, if there are any.
     pub fn moment(&self, rates: &[Rate]) -> Option<Time> {
-        let marked = rates.iter().zip(&self.marks).filter(|(rate, _)| !rate.is_counted());
+        let marked = rates.iter().zip(&self.marks).filter(|(rate, _)| !rate.uses_counters());
         let moment = marked.map(|(rate, mark)| mark - if is_followed(rate) { self.lag.min(*mark) } else { 0 }).max()?;
         Some(Time::from_micros(moment))
     }
@@ -67,13 +67,13 @@ impl Reservation {
     /// The buckets of plain sums in which it was counted: the places of their rates, and what names the buckets.
     pub fn buckets<'a>(&'a self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64)> {
         let marked = rates.iter().zip(&self.marks).enumerate();
-        marked.filter(|(_, (rate, _))| rate.is_counted()).map(|(place, (_, mark))| (place, *mark))
+        marked.filter(|(_, (rate, _))| rate.uses_counters()).map(|(place, (_, mark))| (place, *mark))
     }
 }
 
 /// Whether a rate keeps something of a reservation for as long as it is open.
 pub(super) fn is_followed(rate: &Rate) -> bool {
-    matches!(rate.strategy(), Strategy::Bucket { .. })
+    matches!(rate.strategy(), Strategy::TokenBucket { .. })
 }
 
 impl Cell {
@@ -157,7 +157,7 @@ impl Cell {
             }
         }
         let Some(Extension { log, low_water }) = extension.as_deref_mut() else { return };
-        let moving = rates.iter().position(|rate| *rate.strategy() == Strategy::Moving);
+        let moving = rates.iter().position(|rate| *rate.strategy() == Strategy::SlidingLog);
         if let (Some(moving), Some(longest)) = (moving, longest(rates))
             && let Some(mark) = reservation.marks.get(moving)
             && now.micros().saturating_sub(*mark) < longest

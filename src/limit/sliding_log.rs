@@ -129,7 +129,7 @@ impl Log {
 
 /// The longest window among the rates that use a log. Entries that are older than that matter to none of them.
 pub(super) fn longest(rates: &[Rate]) -> Option<u64> {
-    let logged = rates.iter().filter(|rate| *rate.strategy() == Strategy::Moving);
+    let logged = rates.iter().filter(|rate| *rate.strategy() == Strategy::SlidingLog);
     logged.map(Rate::span).max()
 }
 

@@ -48,10 +48,10 @@ impl State {
     /// A state in which nothing has been counted at `now`.
     pub(super) fn new(rate: &Rate, now: Time) -> Self {
         match rate.strategy() {
-            Strategy::Sliding { precision, .. } => Self::SlidingWindow(SlidingWindow::new(rate, *precision, now)),
-            Strategy::Fixed => Self::FixedWindow(FixedWindow::default()),
-            Strategy::Moving => Self::SlidingLog,
-            Strategy::Bucket { .. } => Self::TokenBucket(TokenBucket::new(now)),
+            Strategy::SlidingWindow { precision, .. } => Self::SlidingWindow(SlidingWindow::new(rate, *precision, now)),
+            Strategy::FixedWindow => Self::FixedWindow(FixedWindow::default()),
+            Strategy::SlidingLog => Self::SlidingLog,
+            Strategy::TokenBucket { .. } => Self::TokenBucket(TokenBucket::new(now)),
             Strategy::Calendar(calendar) => Self::Calendar(CalendarWindow::new(calendar, now)),
         }
     }

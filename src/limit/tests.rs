@@ -34,12 +34,12 @@ fn cell(limit: &Limit, now: Time, counts: &[u64]) -> Cell {
 }
 
 fn sliding(rate: Rate, precision: u32, edge: Edge) -> Rate {
-    rate.counted(super::Strategy::Sliding { precision, edge }).unwrap()
+    rate.with_strategy(super::Strategy::SlidingWindow { precision, edge }).unwrap()
 }
 
 fn edge(rate: &Rate) -> Edge {
     match rate.strategy() {
-        super::Strategy::Sliding { edge, .. } => *edge,
+        super::Strategy::SlidingWindow { edge, .. } => *edge,
         other => panic!("{other:?} has no edge"),
     }
 }

@@ -151,7 +151,7 @@ fn of_rate(limit: &Limit, rate: &Rate, name: String) -> PolicyTerms {
         window,
         burst: Some(rate.capacity()).filter(|burst| *burst != rate.quota()),
         unit: None,
-        fills_within_a_second: matches!(rate.strategy(), Strategy::Bucket { .. }) && rate.memory() < SECOND,
+        fills_within_a_second: matches!(rate.strategy(), Strategy::TokenBucket { .. }) && rate.memory() < SECOND,
         allows: format!("The limit \"{}\" allows {rate}", limit.name()),
         used_up: "and that is used up for now".to_owned(),
     }

@@ -113,13 +113,13 @@ fn resident() -> u64 {
 
 /// What the test below counts by, in turn: every strategy, with cells small and large.
 fn counted_by(strategy: &str) -> Arc<Limit> {
-    let sliding = |precision| Strategy::Sliding { precision, edge: Edge::Weighted };
+    let sliding = |precision| Strategy::SlidingWindow { precision, edge: Edge::Weighted };
     let rates = match strategy {
         "sliding" => vec!["10/s".parse().unwrap(), "3000/10m".parse().unwrap()],
-        "precise" => vec!["10/s".parse::<Rate>().unwrap().counted(sliding(60)).unwrap()],
-        "fixed" => vec!["10/h".parse::<Rate>().unwrap().counted(Strategy::Fixed).unwrap()],
-        "moving" => vec!["10/h".parse::<Rate>().unwrap().counted(Strategy::Moving).unwrap()],
-        "large" => vec!["10000/h".parse::<Rate>().unwrap().counted(Strategy::Moving).unwrap()],
+        "precise" => vec!["10/s".parse::<Rate>().unwrap().with_strategy(sliding(60)).unwrap()],
+        "fixed" => vec!["10/h".parse::<Rate>().unwrap().with_strategy(Strategy::FixedWindow).unwrap()],
+        "moving" => vec!["10/h".parse::<Rate>().unwrap().with_strategy(Strategy::SlidingLog).unwrap()],
+        "large" => vec!["10000/h".parse::<Rate>().unwrap().with_strategy(Strategy::SlidingLog).unwrap()],
         "bucket" => vec!["10/h burst 20".parse().unwrap()],
         _ => vec!["10/day".parse().unwrap(), "100/month".parse().unwrap()],
     };

@@ -29,10 +29,10 @@ const SETTINGS: [Setting; 3] = [
 fn strategies() -> Vec<(&'static str, Strategy, usize)> {
     vec![
         ("sliding", Strategy::default(), 2),
-        ("sliding in 6 buckets, whole", Strategy::Sliding { precision: 6, edge: Edge::Whole }, 2),
-        ("fixed", Strategy::Fixed, 2),
-        ("moving", Strategy::Moving, 2),
-        ("bucket", Strategy::Bucket { burst: 10 }, 3),
+        ("sliding in 6 buckets, whole", Strategy::SlidingWindow { precision: 6, edge: Edge::Whole }, 2),
+        ("fixed", Strategy::FixedWindow, 2),
+        ("moving", Strategy::SlidingLog, 2),
+        ("bucket", Strategy::TokenBucket { burst: 10 }, 3),
     ]
 }
 
@@ -48,7 +48,7 @@ fn a_clock_that_is_set_gives_a_second_helping_at_most() {
             for (way, strategy, most) in strategies() {
                 for (setting, minutes) in SETTINGS {
                     let name = format!("{text} {way} {setting}").replace([' ', '/', ','], "-");
-                    let rate = text.parse::<Rate>().unwrap().counted(strategy.clone()).unwrap();
+                    let rate = text.parse::<Rate>().unwrap().with_strategy(strategy.clone()).unwrap();
                     let (limit, key) = (limit(&name, &[rate]), bench.key());
                     let at = |step: u64| {
                         // In one bucket: what slides from one into the next is another story.

@@ -17,15 +17,15 @@ pub(crate) const SECOND: u64 = 1_000_000;
 
 /// A way to count, and a rate of 10 a minute (or day) counted that way.
 fn strategies() -> Vec<(&'static str, Rate)> {
-    let sliding = |precision, edge| Strategy::Sliding { precision, edge };
-    let minute = |strategy| "10/m".parse::<Rate>().unwrap().counted(strategy).unwrap();
+    let sliding = |precision, edge| Strategy::SlidingWindow { precision, edge };
+    let minute = |strategy| "10/m".parse::<Rate>().unwrap().with_strategy(strategy).unwrap();
     vec![
         ("sliding", minute(sliding(1, Edge::Weighted))),
         ("sliding in 7 buckets", minute(sliding(7, Edge::Weighted))),
         ("sliding in 60 buckets, whole", minute(sliding(60, Edge::Whole))),
-        ("fixed", minute(Strategy::Fixed)),
-        ("moving", minute(Strategy::Moving)),
-        ("bucket", minute(Strategy::Bucket { burst: 10 })),
+        ("fixed", minute(Strategy::FixedWindow)),
+        ("moving", minute(Strategy::SlidingLog)),
+        ("bucket", minute(Strategy::TokenBucket { burst: 10 })),
         ("calendar", "10/day".parse().unwrap()),
     ]
 }
@@ -283,10 +283,10 @@ fn a_raised_quota_holds_at_once_and_keeps_the_count() {
         let key = bench.key();
         assert_eq!(bench.burst(&limit("raised", std::slice::from_ref(rate)), key, 20, 0), 10, "{name}");
         let strategy = match rate.strategy() {
-            Strategy::Bucket { .. } => Strategy::Bucket { burst: 15 },
+            Strategy::TokenBucket { .. } => Strategy::TokenBucket { burst: 15 },
             other => other.clone(),
         };
-        let higher = Rate::new(15, Duration::from_secs(60)).unwrap().counted(strategy).unwrap();
+        let higher = Rate::new(15, Duration::from_secs(60)).unwrap().with_strategy(strategy).unwrap();
         assert_eq!(bench.burst(&limit("raised", &[higher]), key, 20, 0), 5, "{name}");
     });
 }
@@ -294,12 +294,12 @@ fn a_raised_quota_holds_at_once_and_keeps_the_count() {
 #[test]
 fn many_rates_of_many_kinds_hold_together() {
     everywhere(|bench, name, rate| {
-        let few = "4/s".parse::<Rate>().unwrap().counted(Strategy::default()).unwrap();
+        let few = "4/s".parse::<Rate>().unwrap().with_strategy(Strategy::default()).unwrap();
         let month = "12/month".parse::<Rate>().unwrap();
         let (limit, key) = (limit("mixed", &[few, rate.clone(), month]), bench.key());
         let admitted: usize = (0..10).map(|second| bench.burst(&limit, key, 9, second * 3 * SECOND)).sum();
         // Within half a minute a bucket gives back what it can; of the month there is never more.
-        let most = if matches!(rate.strategy(), Strategy::Bucket { .. }) { 12 } else { 10 };
+        let most = if matches!(rate.strategy(), Strategy::TokenBucket { .. }) { 12 } else { 10 };
         assert_eq!(admitted, most, "{name}");
     });
 }
@@ -367,16 +367,16 @@ fn strict_gateways_admit_together_what_one_would() {
 /// The same way to count, with room for more.
 fn raised(rate: &Rate, quota: u64) -> Rate {
     let strategy = match rate.strategy() {
-        Strategy::Bucket { .. } => Strategy::Bucket { burst: quota },
+        Strategy::TokenBucket { .. } => Strategy::TokenBucket { burst: quota },
         other => other.clone(),
     };
-    Rate::new(quota, rate.window()).unwrap().counted(strategy).unwrap()
+    Rate::new(quota, rate.window()).unwrap().with_strategy(strategy).unwrap()
 }
 
 /// For both stores, with this rate.
 fn both(rate: &str, strategy: Strategy, test: impl Fn(&Bench, &Arc<Limit>, Fingerprint)) {
     let server = Memcached::start();
-    let rate = rate.parse::<Rate>().unwrap().counted(strategy).unwrap();
+    let rate = rate.parse::<Rate>().unwrap().with_strategy(strategy).unwrap();
     for mut bench in [Bench::memory(), Bench::memcached(&server, false), Bench::memcached(&server, true)] {
         let key = bench.key();
         test(&bench, &limit("published", std::slice::from_ref(&rate)), key);
@@ -411,13 +411,13 @@ fn the_published_examples_of_the_sliding_window() {
 
 #[test]
 fn the_published_examples_of_the_exact_windows() {
-    both("10/m", Strategy::Moving, |bench, limit, key| {
+    both("10/m", Strategy::SlidingLog, |bench, limit, key| {
         for (second, requests) in [(10, 1), (20, 2), (30, 4), (50, 3), (71, 1)] {
             assert_eq!(bench.burst(limit, key, requests, second * SECOND), requests, "at {second}");
         }
         assert!(!bench.one(limit, key, 1, 72 * SECOND).admitted);
     });
-    both("10/m", Strategy::Fixed, |bench, limit, key| {
+    both("10/m", Strategy::FixedWindow, |bench, limit, key| {
         assert_eq!(bench.burst(limit, key, 4, 45 * SECOND), 4);
         assert_eq!(bench.burst(limit, key, 20, 75 * SECOND), 6, "everything until 1:45 counts together");
         assert_eq!(bench.burst(limit, key, 20, 105 * SECOND - 1), 0);

@@ -6,10 +6,10 @@ use proptest::prelude::*;
 use super::*;
 
 fn limit_of(kind: usize) -> Limit {
-    let minute = |quota, counting| Rate::new(quota, Duration::from_secs(60)).unwrap().counted(counting).unwrap();
-    let moving = minute(100, super::super::Strategy::Moving);
-    let fixed = minute(90, super::super::Strategy::Fixed);
-    let bucket = minute(80, super::super::Strategy::Bucket { burst: 20 });
+    let minute = |quota, counting| Rate::new(quota, Duration::from_secs(60)).unwrap().with_strategy(counting).unwrap();
+    let moving = minute(100, super::super::Strategy::SlidingLog);
+    let fixed = minute(90, super::super::Strategy::FixedWindow);
+    let bucket = minute(80, super::super::Strategy::TokenBucket { burst: 20 });
     let rates = match kind {
         0 => vec![moving],
         1 => vec![fixed],
@@ -39,7 +39,7 @@ fn bytes_of_an_older_version_say_nothing() {
 #[test]
 fn what_any_number_of_appended_words_give_back_is_bounded() {
     let rate = Rate::new(10_000, Duration::from_secs(60)).unwrap();
-    let limit = Limit::new("test", &[rate.counted(super::super::Strategy::Moving).unwrap()]);
+    let limit = Limit::new("test", &[rate.with_strategy(super::super::Strategy::SlidingLog).unwrap()]);
     let now = 1_800_000_000 * SECOND;
     let mut cell = Cell::new(limit.rates(), at(now - 20_000));
     (0..10_000).for_each(|before| limit.charge(&mut cell, at(now - 20_000 + before), 1));
@@ -104,7 +104,7 @@ proptest! {
         let Some(Restored { mut cell, ahead, .. }) = Cell::restore(limit.rates(), at(now), &bytes) else { return Ok(()) };
         let verdict = limit.judge(&cell, at(now), 1, false);
         let rate = &limit.rates()[verdict.rate];
-        if !matches!(rate.strategy(), super::super::Strategy::Bucket { .. }) {
+        if !matches!(rate.strategy(), super::super::Strategy::TokenBucket { .. }) {
             prop_assert!(verdict.wait <= Some(60 * SECOND), "{verdict:?} by {rate}");
         }
         for _ in 0..3 {

@@ -11,8 +11,8 @@ const BURST: u64 = 20;
 
 /// A limit of a hundred a minute by each strategy whose state is one value.
 fn limits() -> [Limit; 3] {
-    [Counting::Moving, Counting::Fixed, Counting::Bucket { burst: BURST }].map(|counting| {
-        let rate = Rate::new(QUOTA, Duration::from_secs(60)).unwrap().counted(counting).unwrap();
+    [Counting::SlidingLog, Counting::FixedWindow, Counting::TokenBucket { burst: BURST }].map(|counting| {
+        let rate = Rate::new(QUOTA, Duration::from_secs(60)).unwrap().with_strategy(counting).unwrap();
         Limit::new("test", &[rate])
     })
 }
@@ -20,7 +20,7 @@ fn limits() -> [Limit; 3] {
 /// The most that the limit lets through in so many microseconds.
 fn most(limit: &Limit, time: u64) -> u64 {
     match limit.rates()[0].strategy() {
-        Counting::Bucket { burst } => burst + time * QUOTA / WINDOW + 1,
+        Counting::TokenBucket { burst } => burst + time * QUOTA / WINDOW + 1,
         _ => QUOTA * (time / WINDOW + 1),
     }
 }

@@ -14,7 +14,7 @@ const BEGIN: u64 = 1_000 * DAY - 90 * SECOND;
 /// A period: so many microseconds, or the day of the calendar.
 fn rate_of(period: Option<u64>, quota: u64, counting: Counting) -> Rate {
     match period {
-        Some(micros) => Rate::new(quota, Duration::from_micros(micros)).unwrap().counted(counting).unwrap(),
+        Some(micros) => Rate::new(quota, Duration::from_micros(micros)).unwrap().with_strategy(counting).unwrap(),
         None => format!("{quota}/day").parse().unwrap(),
     }
 }
@@ -23,10 +23,10 @@ fn countings() -> impl Strategy<Value = Counting> {
     let edge = prop_oneof![Just(Edge::Weighted), Just(Edge::Whole)];
     prop_oneof![
         (prop_oneof![Just(1), 1..=MAX_PRECISION], edge)
-            .prop_map(|(precision, edge)| Counting::Sliding { precision, edge }),
-        Just(Counting::Fixed),
-        Just(Counting::Moving),
-        (1..=12u64).prop_map(|burst| Counting::Bucket { burst }),
+            .prop_map(|(precision, edge)| Counting::SlidingWindow { precision, edge }),
+        Just(Counting::FixedWindow),
+        Just(Counting::SlidingLog),
+        (1..=12u64).prop_map(|burst| Counting::TokenBucket { burst }),
     ]
 }
 
@@ -76,16 +76,16 @@ fn used(limit: &Limit, cell: &Cell, now: u64) -> Vec<u64> {
 }
 
 fn most(rate: &Rate) -> u64 {
-    if matches!(rate.strategy(), Counting::Bucket { .. }) { rate.quota().max(rate.capacity()) } else { u64::MAX }
+    if matches!(rate.strategy(), Counting::TokenBucket { .. }) { rate.quota().max(rate.capacity()) } else { u64::MAX }
 }
 
 /// Whether the state is the same, and seen in another way: an edge changes without a migration, too.
 fn is_seen_otherwise(old: &Rate, new: &Rate) -> bool {
-    new.is_kept_like(old) && new.strategy() != old.strategy() && !matches!(new.strategy(), Counting::Bucket { .. })
+    new.is_kept_like(old) && new.strategy() != old.strategy() && !matches!(new.strategy(), Counting::TokenBucket { .. })
 }
 
 fn is_moving(rate: &Rate) -> bool {
-    *rate.strategy() == Counting::Moving
+    *rate.strategy() == Counting::SlidingLog
 }
 
 proptest! {
@@ -194,9 +194,9 @@ proptest! {
         let is_cut = most(&new.rates()[0]) != u64::MAX && !new.rates()[0].is_kept_like(old_rate);
         prop_assert!(after >= wanted || is_cut, "{after} where {wanted} was counted");
         let is_exact = match old_rate.strategy() {
-            Counting::Moving | Counting::Calendar(_) => true,
-            Counting::Sliding { edge, .. } => *edge == Edge::Whole,
-            Counting::Bucket { .. } | Counting::Fixed => new.rates()[0].is_kept_like(old_rate),
+            Counting::SlidingLog | Counting::Calendar(_) => true,
+            Counting::SlidingWindow { edge, .. } => *edge == Edge::Whole,
+            Counting::TokenBucket { .. } | Counting::FixedWindow => new.rates()[0].is_kept_like(old_rate),
         };
         prop_assert!(after == wanted || !is_exact || is_cut, "{after} where {wanted} was counted");
     }
@@ -217,8 +217,10 @@ fn what_a_limit_keeps_stays_as_it_is_beside_what_changes() {
 #[test]
 fn long_moving_windows_do_not_fill_short_ones() {
     let moving = |texts: &[&str]| {
-        let rates: Vec<Rate> =
-            texts.iter().map(|text| text.parse::<Rate>().unwrap().counted(Counting::Moving).unwrap()).collect();
+        let rates: Vec<Rate> = texts
+            .iter()
+            .map(|text| text.parse::<Rate>().unwrap().with_strategy(Counting::SlidingLog).unwrap())
+            .collect();
         Limit::new("l", &rates)
     };
     let (old, new) = (limit(&["5/s", "20/m"]), moving(&["20/m", "5/s"]));

@@ -5,11 +5,11 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A request counts from its moment until exactly one window later.
-    Moving,
+    SlidingLog,
     /// A window begins with the first request after the last one ended.
-    Fixed,
+    FixedWindow,
     /// Tokens up to a burst, which come at the rate.
-    Bucket { burst: u64 },
+    TokenBucket { burst: u64 },
     /// Windows of a day, from midnight in UTC.
     Day,
 }
@@ -58,10 +58,12 @@ impl Oracle {
         self.clock = self.clock.max(now);
         let (clock, memory) = (self.clock, self.memory);
         match self.kind {
-            Kind::Moving => self.log.retain(|(time, _)| time + memory > now),
-            Kind::Fixed if self.window_start().is_some_and(|start| now >= start + self.window) => self.log.clear(),
+            Kind::SlidingLog => self.log.retain(|(time, _)| time + memory > now),
+            Kind::FixedWindow if self.window_start().is_some_and(|start| now >= start + self.window) => {
+                self.log.clear();
+            }
             Kind::Day => self.log.retain(|(time, _)| time / DAY == clock / DAY),
-            Kind::Fixed | Kind::Bucket { .. } => {}
+            Kind::FixedWindow | Kind::TokenBucket { .. } => {}
         }
     }
 
@@ -69,9 +71,9 @@ impl Oracle {
     /// began, a bucket when it was last looked at, a day when it began.
     fn latest(&self) -> u64 {
         match self.kind {
-            Kind::Moving => self.log.last().map_or(0, |(time, _)| *time),
-            Kind::Fixed => self.window_start().unwrap_or(0),
-            Kind::Bucket { .. } => self.clock,
+            Kind::SlidingLog => self.log.last().map_or(0, |(time, _)| *time),
+            Kind::FixedWindow => self.window_start().unwrap_or(0),
+            Kind::TokenBucket { .. } => self.clock,
             Kind::Day => self.clock / DAY * DAY,
         }
     }
@@ -92,13 +94,13 @@ impl Oracle {
             self.log.iter().filter(|(time, _)| counts(*time)).map(|(_, cost)| cost).sum()
         };
         match self.kind {
-            Kind::Moving => self.quota.saturating_sub(sum(&|time| time + self.window > now)),
-            Kind::Fixed => match self.window_start().filter(|start| now < start + self.window) {
+            Kind::SlidingLog => self.quota.saturating_sub(sum(&|time| time + self.window > now)),
+            Kind::FixedWindow => match self.window_start().filter(|start| now < start + self.window) {
                 Some(start) => self.quota.saturating_sub(sum(&|time| time >= start)),
                 None => self.quota,
             },
             Kind::Day => self.quota.saturating_sub(sum(&|time| time / DAY == self.clock / DAY)),
-            Kind::Bucket { burst } => self.tokens(burst, self.clock),
+            Kind::TokenBucket { burst } => self.tokens(burst, self.clock),
         }
     }
 
@@ -117,8 +119,8 @@ impl Oracle {
     /// Admits it. Returns when that counts as having been.
     pub(super) fn charge(&mut self, now: u64, cost: u64) -> u64 {
         let here = match self.kind {
-            Kind::Moving | Kind::Fixed => now.max(self.log.last().map_or(0, |(time, _)| *time)),
-            Kind::Bucket { .. } | Kind::Day => self.clock,
+            Kind::SlidingLog | Kind::FixedWindow => now.max(self.log.last().map_or(0, |(time, _)| *time)),
+            Kind::TokenBucket { .. } | Kind::Day => self.clock,
         };
         self.log.push((here, cost));
         here
@@ -133,7 +135,7 @@ impl Oracle {
             *held -= part;
             left -= part;
         }
-        if self.kind != Kind::Fixed || self.log.iter().all(|(_, cost)| *cost == 0) {
+        if self.kind != Kind::FixedWindow || self.log.iter().all(|(_, cost)| *cost == 0) {
             self.log.retain(|(_, cost)| *cost > 0);
         }
     }

@@ -13,12 +13,12 @@ const DAY: u64 = 86_400 * SECOND;
 pub(super) fn rate_of(kind: Kind, quota: u64, window: u64) -> Rate {
     let rate = Rate::new(quota, Duration::from_micros(window)).unwrap();
     let counting = match kind {
-        Kind::Moving => super::super::Strategy::Moving,
-        Kind::Fixed => super::super::Strategy::Fixed,
-        Kind::Bucket { burst } => super::super::Strategy::Bucket { burst },
+        Kind::SlidingLog => super::super::Strategy::SlidingLog,
+        Kind::FixedWindow => super::super::Strategy::FixedWindow,
+        Kind::TokenBucket { burst } => super::super::Strategy::TokenBucket { burst },
         Kind::Day => super::super::Strategy::Calendar(Calendar::utc(Unit::Day)),
     };
-    rate.counted(counting).unwrap()
+    rate.with_strategy(counting).unwrap()
 }
 
 /// What is sent, and when.
@@ -60,9 +60,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// One to three rates of one kind, or of any with days beside them.
 pub(super) fn limits() -> impl Strategy<Value = Vec<(Kind, u64, u64)>> {
     let kind = prop_oneof![
-        Just(Kind::Moving),
-        Just(Kind::Fixed),
-        (1..=12u64).prop_map(|burst| Kind::Bucket { burst }),
+        Just(Kind::SlidingLog),
+        Just(Kind::FixedWindow),
+        (1..=12u64).prop_map(|burst| Kind::TokenBucket { burst }),
         Just(Kind::Day),
     ];
     let rate =
@@ -81,8 +81,8 @@ proptest! {
     fn decide_as_they_are_defined(rates in limits(), steps in steps()) {
         let limit = Limit::new("l", &rates.iter().map(|(kind, quota, window)| rate_of(*kind, *quota, *window)).collect::<Vec<_>>());
         let mut oracles: Vec<_> = rates.iter().map(|(kind, quota, window)| Oracle::new(*kind, *quota, *window)).collect();
-        let longest = rates.iter().filter(|(kind, ..)| *kind == Kind::Moving).map(|(.., window)| *window).max();
-        let moving = oracles.iter_mut().filter(|oracle| oracle.kind == Kind::Moving);
+        let longest = rates.iter().filter(|(kind, ..)| *kind == Kind::SlidingLog).map(|(.., window)| *window).max();
+        let moving = oracles.iter_mut().filter(|oracle| oracle.kind == Kind::SlidingLog);
         moving.for_each(|oracle| oracle.remember(longest.unwrap_or(0)));
         let mut now = 1_000 * DAY - 5 * SECOND;
         oracles.iter_mut().for_each(|oracle| oracle.tick(now));
@@ -202,7 +202,7 @@ proptest! {
 
     #[test]
     fn the_largest_numbers_do_not_wrap(
-        kind in prop_oneof![Just(Kind::Fixed), Just(Kind::Day), (1..=MAX_QUOTA).prop_map(|burst| Kind::Bucket { burst })],
+        kind in prop_oneof![Just(Kind::FixedWindow), Just(Kind::Day), (1..=MAX_QUOTA).prop_map(|burst| Kind::TokenBucket { burst })],
         quota in prop_oneof![Just(1), Just(MAX_QUOTA), 1..=MAX_QUOTA],
         costs in prop::collection::vec(prop_oneof![Just(u64::MAX), Just(MAX_QUOTA), any::<u64>()], 1..20),
         gap in prop_oneof![Just(0), Just(31 * DAY), any::<u32>().prop_map(u64::from)],
@@ -245,7 +245,7 @@ fn at_second(limit: &Limit, cell: &mut Cell, second: u64) -> bool {
 
 #[test]
 fn ten_a_minute_in_a_moving_window() {
-    let limit = Limit::new("l", &[rate_of(Kind::Moving, 10, 60 * SECOND)]);
+    let limit = Limit::new("l", &[rate_of(Kind::SlidingLog, 10, 60 * SECOND)]);
     let mut cell = Cell::new(limit.rates(), at(DAY));
     for (second, count) in [(10, 1), (20, 2), (30, 4), (50, 3)] {
         assert!((0..count).all(|_| at_second(&limit, &mut cell, second)), "at {second}");
@@ -256,7 +256,7 @@ fn ten_a_minute_in_a_moving_window() {
 
 #[test]
 fn a_fixed_window_begins_with_the_first_request() {
-    let limit = Limit::new("l", &[rate_of(Kind::Fixed, 10, 60 * SECOND)]);
+    let limit = Limit::new("l", &[rate_of(Kind::FixedWindow, 10, 60 * SECOND)]);
     let mut cell = Cell::new(limit.rates(), at(DAY));
     let admitted = |cell: &mut Cell, second| (0..20).filter(|_| at_second(&limit, cell, second)).count();
     assert!(at_second(&limit, &mut cell, 45));
@@ -268,7 +268,7 @@ fn a_fixed_window_begins_with_the_first_request() {
 
 #[test]
 fn a_log_stays_small_whatever_is_charged_to_it() {
-    let limit = Limit::new("l", &[rate_of(Kind::Moving, 10_000, 31 * DAY)]);
+    let limit = Limit::new("l", &[rate_of(Kind::SlidingLog, 10_000, 31 * DAY)]);
     let mut cell = Cell::new(limit.rates(), at(DAY));
     for micros in 0..50_000 {
         limit.charge(&mut cell, at(DAY + micros), 1);
@@ -280,7 +280,7 @@ fn a_log_stays_small_whatever_is_charged_to_it() {
 
 #[test]
 fn a_rate_that_fits_exactly_is_not_waited_for() {
-    let limit = Limit::new("l", &[rate_of(Kind::Fixed, 3, 60 * SECOND), rate_of(Kind::Fixed, 2, SECOND)]);
+    let limit = Limit::new("l", &[rate_of(Kind::FixedWindow, 3, 60 * SECOND), rate_of(Kind::FixedWindow, 2, SECOND)]);
     let mut cell = Cell::new(limit.rates(), at(DAY));
     assert!(ask(&limit, &mut cell, at(DAY), 2));
     let verdict = limit.judge(&cell, at(DAY), 1, false);
@@ -289,7 +289,7 @@ fn a_rate_that_fits_exactly_is_not_waited_for() {
 
 #[test]
 fn the_largest_bucket_is_exact() {
-    let limit = Limit::new("l", &[rate_of(Kind::Bucket { burst: MAX_QUOTA }, MAX_QUOTA, 31 * DAY)]);
+    let limit = Limit::new("l", &[rate_of(Kind::TokenBucket { burst: MAX_QUOTA }, MAX_QUOTA, 31 * DAY)]);
     let mut cell = Cell::new(limit.rates(), at(DAY));
     assert!(ask(&limit, &mut cell, at(DAY), MAX_QUOTA));
     let used = limit.judge(&cell, at(DAY), MAX_QUOTA, false);

@@ -49,8 +49,10 @@ impl Names {
         let rate = |rate: &Rate| {
             let period = rate.period();
             let (infix, buckets) = match rate.strategy() {
-                Strategy::Sliding { precision: 1, .. } => (format!("#{period}."), 2),
-                Strategy::Sliding { precision, .. } => (format!("#{period}x{precision}."), *precision as usize + 1),
+                Strategy::SlidingWindow { precision: 1, .. } => (format!("#{period}."), 2),
+                Strategy::SlidingWindow { precision, .. } => {
+                    (format!("#{period}x{precision}."), *precision as usize + 1)
+                }
                 _ => (format!("#{period}."), 1),
             };
             OfRate { infix, ready: RefCell::new(Ready::new(buckets)) }
@@ -177,8 +179,8 @@ mod tests {
 
     #[test]
     fn names_are_short_and_printable() {
-        let sliding = Strategy::Sliding { precision: 60, edge: Edge::Whole };
-        let longest = Rate::new(1, Duration::from_micros(2_678_399_999_999)).unwrap().counted(sliding).unwrap();
+        let sliding = Strategy::SlidingWindow { precision: 60, edge: Edge::Whole };
+        let longest = Rate::new(1, Duration::from_micros(2_678_399_999_999)).unwrap().with_strategy(sliding).unwrap();
         let names = names(&"p".repeat(64), &"l".repeat(64), &[longest]);
         let name = counter(&names, Fingerprint::of(b"\0 \n"), 0, u64::MAX);
         assert!(name.len() <= 250, "{}", name.len());

@@ -39,19 +39,19 @@ fn limit(kind: usize, quota: u64) -> Arc<Limit> {
 }
 
 fn limit_with_burst(kind: usize, quota: u64, burst: u64) -> Arc<Limit> {
-    let minute = |counting| Rate::new(quota, Duration::from_secs(60)).unwrap().counted(counting).unwrap();
-    let sliding = |precision, edge| minute(Counting::Sliding { precision, edge });
+    let minute = |counting| Rate::new(quota, Duration::from_secs(60)).unwrap().with_strategy(counting).unwrap();
+    let sliding = |precision, edge| minute(Counting::SlidingWindow { precision, edge });
     let day: Rate = format!("{quota}/day").parse().unwrap();
     let rates = match kind {
         0 => vec![sliding(1, Edge::Weighted)],
         1 => vec![sliding(7, Edge::Weighted)],
         2 => vec![sliding(60, Edge::Whole)],
-        3 => vec![minute(Counting::Fixed)],
-        4 => vec![minute(Counting::Moving)],
-        BUCKET => vec![minute(Counting::Bucket { burst })],
+        3 => vec![minute(Counting::FixedWindow)],
+        4 => vec![minute(Counting::SlidingLog)],
+        BUCKET => vec![minute(Counting::TokenBucket { burst })],
         6 => vec![day],
         7 => vec![sliding(2, Edge::Whole), day],
-        _ => vec![minute(Counting::Moving), day, minute(Counting::Fixed)],
+        _ => vec![minute(Counting::SlidingLog), day, minute(Counting::FixedWindow)],
     };
     Arc::new(Limit::new("l", &rates))
 }

@@ -7,7 +7,7 @@ fn counted(name: &str, rates: &[&str], strategy: Option<&Strategy>) -> Arc<Limit
     let rate = |text: &&str| {
         let rate: Rate = text.parse().unwrap();
         match strategy {
-            Some(strategy) => rate.counted(strategy.clone()).unwrap(),
+            Some(strategy) => rate.with_strategy(strategy.clone()).unwrap(),
             None => rate,
         }
     };
@@ -30,9 +30,14 @@ fn later(seconds: u64) -> Time {
 }
 
 fn all() -> Vec<Arc<Limit>> {
-    let sliding = |precision| Some(Strategy::Sliding { precision, edge: Edge::Weighted });
-    let ways =
-        [sliding(1), sliding(10), Some(Strategy::Fixed), Some(Strategy::Moving), Some(Strategy::Bucket { burst: 9 })];
+    let sliding = |precision| Some(Strategy::SlidingWindow { precision, edge: Edge::Weighted });
+    let ways = [
+        sliding(1),
+        sliding(10),
+        Some(Strategy::FixedWindow),
+        Some(Strategy::SlidingLog),
+        Some(Strategy::TokenBucket { burst: 9 }),
+    ];
     ways.into_iter().map(|way| counted("a", &["9/h"], way.as_ref())).collect()
 }
 
@@ -57,7 +62,7 @@ fn asks(limits: &[Arc<Limit>; 2]) -> [Ask<'_>; 2] {
 fn a_decision_on_several_limits_finds_them_all() {
     let memory = Memory::new(1000, usize::MAX);
     let of = |way: Option<Strategy>| ["a", "b"].map(|name| counted(name, &["5/h"], way.as_ref()));
-    let (old, new) = (of(None), of(Some(Strategy::Moving)));
+    let (old, new) = (of(None), of(Some(Strategy::SlidingLog)));
     let both = |limits: &[Arc<Limit>; 2], now| (0..4).filter(|_| admitted(&memory, &asks(limits), now)).count();
     assert_eq!(both(&old, NOW), 4);
     let replaced = old.iter().cloned().zip(new.iter().cloned()).collect();
@@ -95,7 +100,7 @@ fn reloads_one_after_the_other_keep_what_can_be_kept() {
 #[test]
 fn what_a_migration_needs_is_forgotten_when_it_matters_no_more() {
     let memory = Memory::new(1000, usize::MAX);
-    let (old, new) = (counted("a", &["5/s", "9/d"], None), counted("a", &["5/s"], Some(&Strategy::Moving)));
+    let (old, new) = (counted("a", &["5/s", "9/d"], None), counted("a", &["5/s"], Some(&Strategy::SlidingLog)));
     for number in 0..100 {
         assert!(admitted(&memory, &[ask(&old, key(number))], NOW));
     }
@@ -136,7 +141,7 @@ fn what_was_reserved_is_given_back_to_what_its_cell_has_become() {
     let counts_anew = |old: &Limit, new: &Limit| {
         // When a fixed window began is not known afterwards, and of a bucket it has drained.
         let is = |limit: &Limit, way: &Strategy| limit.rates()[0].strategy() == way;
-        let (fixed, bucket) = (Strategy::Fixed, Strategy::Bucket { burst: 9 });
+        let (fixed, bucket) = (Strategy::FixedWindow, Strategy::TokenBucket { burst: 9 });
         old.id() != new.id() && (is(old, &fixed) || is(old, &bucket))
     };
     for (old, new) in all().iter().flat_map(|old| all().into_iter().map(move |new| (old.clone(), new))) {
@@ -165,7 +170,7 @@ fn what_was_reserved_is_given_back_to_what_its_cell_has_become() {
 #[test]
 fn what_costs_more_than_was_reserved_is_charged_to_what_its_cell_has_become() {
     let memory = Memory::new(1000, usize::MAX);
-    let (old, new) = (counted("a", &["9/h"], None), counted("a", &["9/h"], Some(&Strategy::Moving)));
+    let (old, new) = (counted("a", &["9/h"], None), counted("a", &["9/h"], Some(&Strategy::SlidingLog)));
     let reserving = Ask { settles: true, ..ask(&old, key(1)) };
     let reserved = memory.decide(&[reserving], NOW).reserved.pop().unwrap();
     reload(&memory, &old, &new, later(1));
@@ -179,7 +184,7 @@ fn what_costs_more_than_was_reserved_is_charged_to_what_its_cell_has_become() {
 fn who_was_held_while_the_limit_was_replaced_passes_by_the_new_one() {
     let memory = Memory::new(1000, usize::MAX);
     let (old, new) =
-        (counted("a", &["9/h", "5/s"], None), counted("a", &["5/s", "9/m", "7/h"], Some(&Strategy::Moving)));
+        (counted("a", &["9/h", "5/s"], None), counted("a", &["5/s", "9/m", "7/h"], Some(&Strategy::SlidingLog)));
     assert!((0..5).all(|_| admitted(&memory, &[ask(&old, key(1))], NOW)));
     reload(&memory, &old, &new, NOW);
     assert!(!admitted(&memory, &[ask(&new, key(1))], NOW));
@@ -196,7 +201,7 @@ fn who_was_held_while_the_limit_was_replaced_passes_by_the_new_one() {
 
 #[test]
 fn threads_that_reload_at_different_moments_admit_no_more_together() {
-    let (old, new) = (counted("a", &["500/h"], None), counted("a", &["500/h"], Some(&Strategy::Fixed)));
+    let (old, new) = (counted("a", &["500/h"], None), counted("a", &["500/h"], Some(&Strategy::FixedWindow)));
     let memory = Memory::new(100_000, usize::MAX);
     let count = std::sync::atomic::AtomicUsize::new(0);
     let [begin, reloaded] = [(); 2].map(|()| std::sync::Barrier::new(2));

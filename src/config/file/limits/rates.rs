@@ -44,14 +44,14 @@ impl Terms {
         let field = section.field("strategy");
         let name = field.map_or(Some(Name::Sliding), |field| field.choice(&names, &[]));
         let strategy = match name {
-            Some(Name::Fixed) => Strategy::Fixed,
-            Some(Name::Moving) => Strategy::Moving,
+            Some(Name::Fixed) => Strategy::FixedWindow,
+            Some(Name::Moving) => Strategy::SlidingLog,
             // Each rate has its own burst.
-            Some(Name::Bucket) => Strategy::Bucket { burst: 1 },
+            Some(Name::Bucket) => Strategy::TokenBucket { burst: 1 },
             Some(Name::Sliding) | None => Strategy::default(),
         };
         let strategy = match strategy {
-            Strategy::Sliding { .. } => sliding(section),
+            Strategy::SlidingWindow { .. } => sliding(section),
             other => {
                 let help = "remove it, or use that strategy";
                 section.misplaced(&OF_SLIDING, "`strategy = \"sliding-window\"`", help);
@@ -86,20 +86,20 @@ impl Terms {
                 self.uses_calendar.set(true);
                 Strategy::Calendar(self.calendar.of(calendar.unit()))
             }
-            (bucket @ Strategy::Bucket { .. }, Strategy::Bucket { .. }) => bucket.clone(),
-            (Strategy::Bucket { .. }, _) => {
+            (bucket @ Strategy::TokenBucket { .. }, Strategy::TokenBucket { .. }) => bucket.clone(),
+            (Strategy::TokenBucket { .. }, _) => {
                 let alone = text.split("burst").next().unwrap_or_default().trim();
                 let help = format!("use that strategy, or write the rate alone: {alone:?}");
                 return Err(Wrong::new("a burst belongs to `strategy = \"token-bucket\"`", help));
             }
-            (_, Strategy::Bucket { .. }) => Strategy::Bucket { burst: rate.quota() },
+            (_, Strategy::TokenBucket { .. }) => Strategy::TokenBucket { burst: rate.quota() },
             (_, other) => other.clone(),
         };
         if !matches!(strategy, Strategy::Calendar(_)) {
             self.uses_strategy.set(true);
         }
         let shown = rate.to_string();
-        rate.counted(strategy).map_err(|_| {
+        rate.with_strategy(strategy).map_err(|_| {
             let most = limit::MAX_LOG;
             let help = format!("allowed: at most {most}; a sliding window with `precision = 60` is nearly as exact");
             Wrong::new(format!("\"{shown}\" is too large for a moving window, which stores every request"), help)
@@ -163,7 +163,7 @@ fn sliding(section: &Section<'_>) -> Strategy {
     let precision = precision.and_then(|precision| u32::try_from(precision).ok()).unwrap_or(1);
     let mut edge = Edge::Weighted;
     set(&mut edge, section.choice("edge", &[("weighted", Edge::Weighted), ("whole", Edge::Whole)], &[]));
-    Strategy::Sliding { precision, edge }
+    Strategy::SlidingWindow { precision, edge }
 }
 
 fn zone(name: &str) -> Result<Calendar, Wrong> {
@@ -235,7 +235,7 @@ fn meant(text: &str) -> Option<Rate> {
     let (quota, period) = text.split_once('/').or_else(|| text.split_once("per"))?;
     let (quota, period) = (quota.trim().parse().ok()?, period.trim());
     if let Some(unit) = Unit::named(period.to_ascii_lowercase().trim_end_matches('s')) {
-        return Rate::new(quota, unit.longest()).ok()?.counted(Strategy::Calendar(Calendar::utc(unit))).ok();
+        return Rate::new(quota, unit.longest()).ok()?.with_strategy(Strategy::Calendar(Calendar::utc(unit))).ok();
     }
     let window = [format!("1{period}"), format!("{period}s")].iter().find_map(|text| units::duration(text).ok())?;
     Rate::new(quota, window).ok()
