@@ -55,7 +55,7 @@ const LIFETIME: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_secs(10);
 /// The most connections at once. If there are more the oldest is closed, so that probes always get through.
 const MAX_CONNECTIONS: usize = 32;
-/// The pause after a failed accept, which mostly means that file handles or memory are exhausted.
+/// The pause after a failed accept, since it mostly fails because file handles or memory are exhausted.
 const EXHAUSTED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Serves on this listener until it is cancelled. It has to run on a thread's local runtime.

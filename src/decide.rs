@@ -63,7 +63,7 @@ pub struct DecisionCounters {
     pub rejected: Counter,
     /// Over this limit, but admitted because the limit only reports.
     pub shadowed: Counter,
-    /// Over this limit, and answered with its status without being told so.
+    /// Over this limit, which answers without saying so.
     pub silenced: Counter,
     /// Held by this limit until there was room or the longest delay was over.
     pub delayed: Counter,

@@ -386,7 +386,7 @@ mod tests {
             (b"schl\xc3\xbcssel", GIVEN),
             (b"k\xa0", MISSPELLED),              // Node, which reads Latin-1: k
             (b"\x85k", MISSPELLED),              // the same
-            (b"k\xc2\xa0", MISSPELLED),          // whoever trims Unicode
+            (b"k\xc2\xa0", MISSPELLED),          // some servers trim Unicode
             (b"\xe3\x80\x80k", MISSPELLED),      // the same
             (b"k\xe2\x80\x83 \xa0", MISSPELLED), // the same, several
         ] {
@@ -506,7 +506,7 @@ mod tests {
             (b"Bearer 12|abc", GIVEN), // Laravel Sanctum
             (b"Basic dXNlcjpw, x=1", GIVEN),
             (b"Bearer k, x=1", MISSPELLED),     // Rails: k
-            (b"Bearer k,Bearer l", MISSPELLED), // two lines that somebody made one of
+            (b"Bearer k,Bearer l", MISSPELLED), // two lines that a proxy has joined
             (b"Bearer k;x=1", MISSPELLED),      // Rails: k
             (b"Bearer k x", MISSPELLED),        // split at spaces: k
             (b"Bearer token=k", MISSPELLED),    // Rails: k
