@@ -1,7 +1,7 @@
-//! Work that may never end, such as reading a file on a mount whose server is gone.
+//! Work that may never end, such as reading a file on a mounted file system whose server is gone.
 //!
-//! Nothing can stop a thread that the kernel holds in such a read. So the work has a thread of its own, and whoever
-//! wants its result waits until a time limit only.
+//! A thread that the kernel blocks in such a read cannot be stopped. So the work runs on its own thread, and the caller
+//! waits for the result only until a time limit.
 
 use std::fmt;
 use std::io;
@@ -23,7 +23,7 @@ pub struct Background<T> {
 /// Why there is no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoResult {
-    /// The time limit, this one, is over.
+    /// The work was not done within this time limit.
     TimedOut(Duration),
     /// The work panicked.
     Panicked,
@@ -34,7 +34,7 @@ impl fmt::Display for NoResult {
         match self {
             Self::TimedOut(limit) => {
                 let limit = humantime::format_duration(*limit);
-                write!(f, "not done within {limit}: does the disk or the server that the files are on answer?")
+                write!(f, "not done within {limit}: check that the disk or the server with the files answers")
             }
             Self::Panicked => f.write_str("it failed unexpectedly"),
         }
@@ -54,10 +54,10 @@ impl From<NoResult> for io::Error {
 }
 
 impl<T: Send + 'static> Background<T> {
-    /// Starts `work` on a thread of this name. It is told by its argument whether its result is still wanted.
+    /// Starts `work` on a thread with this name. Its argument returns whether the result is still wanted.
     ///
     /// # Errors
-    /// When the system refuses a thread.
+    /// When the system cannot start a thread.
     pub fn start(
         name: &str,
         limit: Duration,
@@ -67,16 +67,16 @@ impl<T: Send + 'static> Background<T> {
         let deadline = Instant::now() + limit;
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
             let result = work(&|| !sender.is_closed());
-            // Who gave up does not want it.
+            // If the receiver is gone, the result is not wanted any more.
             let _ = sender.send(result);
         })?;
         Ok(Self { result, limit, deadline, thread })
     }
 
-    /// The result. Waiting for it may be given up and begun again; once it was returned there is none.
+    /// The result. The returned future may be dropped and created again, until one has returned the result.
     ///
     /// # Errors
-    /// When it does not come in time. From then on it is not wanted any more.
+    /// When the time limit is over. From then on the result is not wanted any more.
     pub async fn result(&mut self) -> Result<T, NoResult> {
         match timeout_at(self.deadline, &mut self.result).await {
             Ok(result) => result.map_err(|_| NoResult::Panicked),
@@ -87,16 +87,16 @@ impl<T: Send + 'static> Background<T> {
         }
     }
 
-    /// Waits for the result where there is nothing else to do.
+    /// Blocks until the result is there.
     ///
     /// # Errors
-    /// When it does not come in time, or the system refuses to wait.
+    /// When the time limit is over, or no timer can be created.
     pub fn wait(mut self) -> io::Result<T> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         Ok(runtime.block_on(self.result())?)
     }
 
-    /// Whether its thread is still there.
+    /// Whether its thread is still running.
     pub fn is_running(&self) -> bool {
         !self.thread.is_finished()
     }

@@ -1,4 +1,4 @@
-//! The command line: what was asked for, and what to print for it.
+//! The command line: its arguments, its output and its exit codes.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -18,13 +18,13 @@ use crate::{describe, log};
 
 /// A reverse proxy that limits rates.
 ///
-/// It stands in front of APIs, finds the route and the client of every request, checks all rates that client has to
-/// keep, and forwards the request or answers 429. One binary, one file.
+/// For every request it finds the route and the client, checks all rates of that client, and forwards the request or answers
+/// 429.
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "SIGHUP reloads the file; SIGTERM and SIGINT finish what is under way and stop, a second one stops at once.\n\
-    Exit codes: 0 all went well, 1 it could not start, failed, or was stopped at once,\n\
+    after_help = "SIGHUP reloads the file. SIGTERM and SIGINT finish the requests in flight and stop; a second one stops at once.\n\
+    Exit codes: 0 success, 1 it could not start, failed, or was stopped at once,\n\
     2 the file or the command line is not valid."
 )]
 struct Cli {
@@ -38,18 +38,18 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Check the file and print what was understood: routes in the order they match, limits, the store.
+    /// Check the file and print its meaning: routes in the order they match, limits, the store.
     Check {
-        /// The file, in short for --config FILE.
+        /// The file; the same as --config FILE.
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
-        /// The file that runs: print what a reload would do to its counters, and whether it needs a restart.
+        /// The file in use: print what a reload would do to its counters, and whether it needs a restart.
         #[arg(long, value_name = "FILE")]
         against: Option<PathBuf>,
     },
-    /// Print what would happen to a request: its route, limits, key and rates, and the answer on fresh counters.
+    /// Print what would happen to a request: its route, limits, key and rates, and the response with empty counters.
     #[command(after_help = "Example: gateway explain -X POST -H 'x-api-key: k' http://api.example.com/v1/acme/users\n\
-        The store is not asked. Exit codes: 0, or 2 if the file or the request is not valid.")]
+        It does not read the store. Exit codes: 0, or 2 if the file or the request is not valid.")]
     Explain(Explain),
 }
 
@@ -58,13 +58,13 @@ struct Explain {
     /// The method.
     #[arg(short = 'X', long, value_name = "METHOD", default_value = "GET")]
     request: Method,
-    /// A header; may be given several times.
+    /// A header; can be repeated.
     #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = header)]
     header: Vec<(HeaderName, HeaderValue)>,
     /// The address that the request comes from.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     from: IpAddr,
-    /// Print keys as they are.
+    /// Print keys in full; otherwise they are masked.
     #[arg(long)]
     show_keys: bool,
     /// The URL, with or without scheme and host.
@@ -75,13 +75,14 @@ struct Explain {
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once(':').ok_or("a header is NAME: VALUE")?;
     let name = name.trim().parse().map_err(|_| format!("{name:?} is not the name of a header"))?;
-    let value = HeaderValue::from_str(value.trim()).map_err(|_| "the value has characters that no header has")?;
+    let value =
+        HeaderValue::from_str(value.trim()).map_err(|_| "the value has characters that a header cannot have")?;
     Ok((name, value))
 }
 
 /// A path, or a URL that may lack its scheme.
 fn url(text: &str) -> Result<Uri, String> {
-    // A query may have a URL in it.
+    // A query may contain a URL.
     let has_scheme = text.split_once("://").is_some_and(|(scheme, _)| !scheme.contains(['/', '?']));
     let whole = has_scheme || text.starts_with('/');
     let read = if whole { text.parse::<Uri>() } else { format!("http://{text}").parse() };
@@ -91,10 +92,10 @@ fn url(text: &str) -> Result<Uri, String> {
 /// The file or the command line is not valid.
 const INVALID: u8 = 2;
 
-/// The longest that reading the files may take.
+/// The longest time to read the files.
 const LOAD_LIMIT: Duration = Duration::from_secs(60);
 
-/// Reads the configuration; a mount that does not answer ends in an error, not in a command that nothing ends.
+/// Reads the configuration. If a mounted file system does not answer, the result is an error, so the command always ends.
 fn load(source: &ConfigSource) -> Result<Config, Problems> {
     let unreadable = |error: std::io::Error| source.unreadable(&error);
     let loaded = source.clone();
@@ -102,12 +103,12 @@ fn load(source: &ConfigSource) -> Result<Config, Problems> {
     loading.wait().unwrap_or_else(|error| Err(unreadable(error)))
 }
 
-/// Does what the command line says.
+/// Runs the command.
 pub fn run() -> ExitCode {
     let Cli { config: path, command } = Cli::parse();
     let path = match (path, &command) {
         (Some(_), Some(Command::Check { file: Some(file), .. })) => {
-            complain(&format!("error: --config names a file, and {} is another: name one", file.display()));
+            complain(&format!("error: both --config and {} name a file: remove one of them", file.display()));
             return ExitCode::from(INVALID);
         }
         (None, Some(Command::Check { file: Some(file), .. })) => file.clone(),
@@ -142,7 +143,7 @@ fn checked(config: &Config, against: Option<ConfigSource>) -> ExitCode {
     if !config.warnings.is_empty() {
         complain(&config.warnings.to_string());
     }
-    // A reader that went away is no reason to fail.
+    // It is not an error if the reader has closed the pipe.
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS
 }
@@ -159,7 +160,7 @@ fn serve(source: ConfigSource, config: Config) -> ExitCode {
         Ok(Stopped::Drained) => ExitCode::SUCCESS,
         Ok(Stopped::AtOnce) => ExitCode::FAILURE,
         Err(error) => {
-            // By way of the log: if nobody reads standard error any more, the process ends all the same.
+            // Written through the log, so that the process ends even if standard error is not read any more.
             logging.write(&format!("{}\n", in_full(&error)));
             ExitCode::FAILURE
         }

@@ -1,4 +1,4 @@
-//! What was understood of a configuration, for `gateway check`: in the order in which it works.
+//! Describes a configuration for `gateway check`.
 
 use std::fmt::{self, Display, Write as _};
 use std::ops::RangeInclusive;
@@ -12,7 +12,7 @@ use crate::overrides::Allowance;
 use crate::route;
 use crate::runtime;
 
-/// More patterns and networks with the same allowance are only counted.
+/// The maximum number of patterns and networks that are listed for one allowance; more are only counted.
 const MOST_TEXTS: usize = 1_000;
 
 /// The configuration in words.
@@ -23,7 +23,7 @@ pub fn describe(config: &Config) -> String {
     text
 }
 
-/// What happens when the file that was called `name`, `old`, is replaced by `new` while the gateway runs.
+/// Describes what a reload does that replaces `old`, read from `name`, with `new`.
 pub fn describe_reload(name: &ConfigSource, old: &Config, new: &Config) -> String {
     let mut text = format!("\na reload that replaces {name}\n");
     if let Some(setting) = runtime::needs_restart(old, new) {
@@ -65,18 +65,18 @@ impl Display for Description<'_> {
             None => writeln!(f, "no admin listener")?,
         }
         if config.server.trusted_proxies.is_empty() {
-            writeln!(f, "trusts no proxy: a client's address is its peer's")?;
+            writeln!(f, "trusts no proxy: the client's address is that of the connection")?;
         } else {
             let trusted: Vec<_> = config.server.trusted_proxies.iter().map(ToString::to_string).collect();
-            writeln!(f, "believes X-Forwarded-For from {}", trusted.join(", "))?;
+            writeln!(f, "trusts X-Forwarded-For from {}", trusted.join(", "))?;
         }
         match config.server.max_connections {
-            MaxConnections::Auto => write!(f, "takes as many connections as there are file handles for")?,
-            MaxConnections::Number(most) => write!(f, "takes {most} connections at once")?,
+            MaxConnections::Auto => write!(f, "accepts as many connections as the limit of file handles allows")?,
+            MaxConnections::Number(most) => write!(f, "accepts up to {most} connections")?,
         }
         match config.server.max_connections_per_ip {
             0 => writeln!(f)?,
-            most => writeln!(f, ", {most} of one address")?,
+            most => writeln!(f, ", up to {most} per address")?,
         }
         writeln!(f, "{}", paths(config.server.paths))?;
         writeln!(f, "\nstore")?;
@@ -86,10 +86,10 @@ impl Display for Description<'_> {
             writeln!(f, "  {}", route::label(route))?;
             writeln!(f, "    {}", action(config, route))?;
             if route.ignore_case {
-                writeln!(f, "    whatever the case of its letters")?;
+                writeln!(f, "    ignores the case of letters in the path")?;
             }
             if route.max_body_size != UNLIMITED {
-                writeln!(f, "    takes bodies of at most {} bytes", route.max_body_size)?;
+                writeln!(f, "    accepts bodies of at most {} bytes", route.max_body_size)?;
             }
             let limits: Vec<_> = route.limits.iter().map(|index| config.limits[*index].name.as_str()).collect();
             writeln!(
@@ -118,12 +118,20 @@ impl Display for Description<'_> {
                 };
                 writeln!(f, "    {address}, weight {}", server.weight)?;
             }
-            writeln!(f, "    connects within {:?}, answers within {:?}", upstream.connect_timeout, upstream.timeout)?;
+            writeln!(
+                f,
+                "    timeouts: {:?} to connect, {:?} until the head of the response",
+                upstream.connect_timeout, upstream.timeout
+            )?;
             match upstream.read_timeout {
                 Some(limit) => writeln!(f, "    at most {limit:?} between two pieces of a response")?,
-                None => writeln!(f, "    any time between two pieces of a response")?,
+                None => writeln!(f, "    no time limit between two pieces of a response")?,
             }
-            writeln!(f, "    keeps connections {:?} unused, {:?} at all", upstream.max_idle, upstream.max_age)?;
+            writeln!(
+                f,
+                "    closes connections after {:?} without a request, and at an age of {:?}",
+                upstream.max_idle, upstream.max_age
+            )?;
         }
         Ok(())
     }
@@ -131,21 +139,21 @@ impl Display for Description<'_> {
 
 fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
     let mut allowed: Vec<_> = limit.rates.iter().map(ToString::to_string).collect();
-    allowed.extend(limit.max_in_flight.map(|most| format!("{most} under way")));
+    allowed.extend(limit.max_in_flight.map(|most| format!("{most} in flight")));
     writeln!(f, "  {}", limit.name)?;
     writeln!(f, "    {} per {}", allowed.join(" and "), key(&limit.key))?;
     let strategy = all_rates(limit).map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
     match strategy {
         Some(Strategy::SlidingWindow { precision, edge }) => {
             let edge = match edge {
-                Edge::Weighted => "weighted by its share in the window",
-                Edge::Whole => "counted whole",
+                Edge::Weighted => "is weighted by its share in the window",
+                Edge::Whole => "counts in full",
             };
-            writeln!(f, "    sliding window of {precision} bucket(s), the oldest {edge}")?;
+            writeln!(f, "    sliding window of {precision} bucket(s); the oldest bucket {edge}")?;
         }
-        Some(Strategy::FixedWindow) => writeln!(f, "    fixed window from a key's first request")?,
-        Some(Strategy::SlidingLog) => writeln!(f, "    moving window: every request is remembered")?,
-        Some(Strategy::TokenBucket { .. }) => writeln!(f, "    token bucket, full at first")?,
+        Some(Strategy::FixedWindow) => writeln!(f, "    fixed window, which begins with a key's first request")?,
+        Some(Strategy::SlidingLog) => writeln!(f, "    moving window, which stores every request")?,
+        Some(Strategy::TokenBucket { .. }) => writeln!(f, "    token bucket, which is full at first")?,
         Some(Strategy::Calendar(_)) | None => {}
     }
     let calendar = all_rates(limit).find_map(|rate| match rate.strategy() {
@@ -158,21 +166,21 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
     match &limit.cost {
         Cost::Fixed(1) => {}
         Cost::Fixed(cost) => writeln!(f, "    a request costs {cost}")?,
-        Cost::RequestHeader(name) => writeln!(f, "    a request costs what its {name} says, otherwise 1")?,
+        Cost::RequestHeader(name) => writeln!(f, "    a request costs the number in its header {name}, otherwise 1")?,
         Cost::ResponseHeader { name, reserve } => {
-            writeln!(f, "    a request costs what {name} of the response says; {reserve} until then")?;
+            writeln!(f, "    a request costs the number in the response header {name}; {reserve} until then")?;
         }
         Cost::OnStatus(cost, statuses) => {
             let statuses: Vec<_> = statuses.iter().map(statuses_in_words).collect();
             writeln!(
                 f,
-                "    a request costs {cost} until it is answered, and then if that is {}",
+                "    a request costs {cost}, which is given back unless the response has status {}",
                 statuses.join(", ")
             )?;
         }
     }
     if let Some(known) = &limit.known_keys {
-        writeln!(f, "    {} known key(s); any other counts as none", known.len())?;
+        writeln!(f, "    {} known key(s); any other key counts as missing", known.len())?;
     }
     exceptions(f, limit)?;
     let missing = match limit.missing {
@@ -181,14 +189,14 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
         Missing::Reject => "are answered 400",
     };
     let over = match limit.on_limit {
-        OnLimit::Reject => format!("answered {}", limit.status),
-        OnLimit::Shadow => "only reported".to_owned(),
-        OnLimit::Silent => format!("answered {} without a word", limit.status),
+        OnLimit::Reject => format!("answered with status {}", limit.status),
+        OnLimit::Shadow => "forwarded and only reported".to_owned(),
+        OnLimit::Silent => format!("answered with status {} and no hint of the limit", limit.status),
         OnLimit::Delay { max_delay, max_delayed } => {
-            format!("held up to {max_delay:?}, {max_delayed} of a key at once, otherwise {}", limit.status)
+            format!("held up to {max_delay:?}, {max_delayed} per key, otherwise answered with status {}", limit.status)
         }
     };
-    writeln!(f, "    requests without a key {missing}; over the limit: {over}")
+    writeln!(f, "    requests without a key {missing}; requests over the limit are {over}")
 }
 
 /// The rates of the limit, its tiers and its overrides, all of which are counted in the same way.
@@ -201,7 +209,7 @@ fn all_rates(limit: &Limit) -> impl Iterator<Item = &Rate> {
     limit.rates.iter().chain(tiers).chain(overrides.flatten())
 }
 
-/// Who gets other rates: overrides, then tiers, as they are looked for.
+/// Lists overrides, then tiers, in the order in which they are looked up.
 fn exceptions(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
     if !limit.overrides.is_empty() {
         writeln!(f, "    overrides")?;
@@ -242,13 +250,13 @@ fn store(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result {
         Store::Memcached(memcached) => {
             writeln!(f, "  memcached at {}", memcached.servers.join(", "))?;
             let away = match memcached.on_error {
-                OnError::Local => "are counted here",
-                OnError::Allow => "pass uncounted",
+                OnError::Local => "are counted in this process",
+                OnError::Allow => "pass and are not counted",
                 OnError::Reject => "are answered 503",
             };
             writeln!(f, "  keys begin with {}:", memcached.prefix)?;
             if memcached.strict {
-                writeln!(f, "  strict: what is admitted is confirmed first")?;
+                writeln!(f, "  strict: each admission is confirmed by Memcached first")?;
             }
             writeln!(f, "  waits at most {:?}; without an answer requests {away}", memcached.timeout)
         }
@@ -257,8 +265,8 @@ fn store(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result {
 
 fn paths(rules: PathRules) -> String {
     let matching = match rules.matching {
-        PathMatching::Forgiving => "a final slash and ;parameters make no other path",
-        PathMatching::Exact => "a final slash and ;parameters make another path",
+        PathMatching::Forgiving => "a final slash and ;parameters of a path are ignored",
+        PathMatching::Exact => "a final slash and ;parameters make a different path",
     };
     let slashes = match rules.escaped_slashes {
         EscapedSlashes::Reject => "answered 400",
@@ -277,7 +285,7 @@ fn action(config: &Config, route: &Route) -> String {
                 count => format!(", without {}", first_segments(&route.path, *count)),
             };
             let host = if *preserve_host { ", with the client's Host" } else { "" };
-            format!("goes to {}{stripped}{host}", config.upstreams[*upstream].name)
+            format!("forwards to {}{stripped}{host}", config.upstreams[*upstream].name)
         }
     }
 }

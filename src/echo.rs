@@ -1,6 +1,6 @@
-//! `builtin:echo`: an upstream that ships with the binary and answers with the request that it saw.
+//! `builtin:echo`: an upstream inside the binary that answers with the request as it arrived.
 //!
-//! A real HTTP server on a loopback port of its own, so that the example configuration goes the whole way.
+//! It is a real HTTP server on a loopback port, so that the example configuration uses the whole path of a request.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::spawn_local;
 
-/// After an accept that failed for want of file handles or memory.
+/// The pause after an accept that failed because there were no file handles or no memory.
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Serialize)]
@@ -32,10 +32,10 @@ struct Seen {
     body_bytes: u64,
 }
 
-/// Starts the server on a thread of its own and returns its address.
+/// Starts the server on its own thread and returns its address.
 ///
 /// # Errors
-/// When there is no port or no thread to be had.
+/// When the system has no port or no thread for it.
 pub fn start() -> io::Result<SocketAddr> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     listener.set_nonblocking(true)?;
@@ -56,7 +56,7 @@ async fn serve(listener: std::net::TcpListener) -> io::Result<()> {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        // Slower without, but no reason to end.
+        // Without this option the server is slower, but it works.
         let _ = stream.set_nodelay(true);
         spawn_local(http1::Builder::new().writev(false).serve_connection(TokioIo::new(stream), service_fn(echo)));
     }

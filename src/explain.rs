@@ -1,5 +1,5 @@
-//! What would happen to a request, for `gateway explain`: its route and why not another, each limit with the key, the
-//! rates that hold and why, and the answer on fresh counters. The store is not asked.
+//! Describes what would happen to a request, for `gateway explain`: its route and why the others do not match, the key and
+//! rates of each limit, and the response with empty counters. It does not read the store.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -23,20 +23,20 @@ use crate::store::Store;
 /// What is shown instead of a key.
 const MASK: &str = "***";
 
-/// A question.
+/// The arguments of `gateway explain`.
 pub struct Question {
-    /// The request, its target with or without a host.
+    /// The request; its target has a host or not.
     pub request: Request<()>,
-    /// Where it comes from.
+    /// The address of the connection.
     pub peer: IpAddr,
     /// Whether keys are printed as they are.
     pub show_keys: bool,
 }
 
-/// The answer in words.
+/// The explanation as a text.
 ///
 /// # Errors
-/// When the request is not one that could be routed, in words too.
+/// A message, when the host or the path of the request is not valid.
 pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
     let request = &question.request;
     let named = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("?"));
@@ -50,11 +50,11 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
     let client = client(question.peer, request.headers(), &gateway.trusted_proxies);
     let mut text = String::new();
     let found = gateway.routes.find(&host, &path, request.method(), request.headers());
-    let from = if client.via_trusted { " (believing X-Forwarded-For)" } else { "" };
+    let from = if client.via_trusted { " (from X-Forwarded-For)" } else { "" };
     line(&mut text, &format!("{} {host}{path} from {}{from}", request.method(), client.address));
     let Some((index, served)) = found.and_then(|index| Some((index, gateway.served.get(index)?))) else {
         let answer = respond::unrouted(&gateway.routes.allowed(&host, &path, request.headers()));
-        line(&mut text, &format!("\nno route is for it: answered {}", answer.status().as_u16()));
+        line(&mut text, &format!("\nno route matches: answered {}", answer.status().as_u16()));
         headers_of(&mut text, answer.headers());
         others(&mut text, config, None, request, &host, &path);
         return Ok(text);
@@ -72,11 +72,11 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
         route: &served.metrics.name,
     };
     if let Some(ambiguity) = served.single.ambiguity(&attributes) {
-        line(&mut text, &format!("\nanswered 400, and counted by no limit: {ambiguity}"));
+        line(&mut text, &format!("\nanswered 400 and counted by no limit: {ambiguity}"));
         others(&mut text, config, Some(index), request, &host, &path);
         return Ok(text);
     }
-    line(&mut text, if served.limits.is_empty() { "\nno limits" } else { "\nlimits, asked together" });
+    line(&mut text, if served.limits.is_empty() { "\nno limits" } else { "\nlimits, checked together" });
     for (route_limit, limit) in served.limits.iter().zip(&config.routes[index].limits) {
         let limit = &config.limits[*limit];
         line(&mut text, &format!("  {}", limit.name));
@@ -94,12 +94,12 @@ fn line(text: &mut String, line: &str) {
 
 fn action(config: &Config, index: usize) -> String {
     match &config.routes[index].action {
-        config::Action::Forward { upstream, .. } => format!("goes to {}", config.upstreams[*upstream].name),
+        config::Action::Forward { upstream, .. } => format!("forwards to {}", config.upstreams[*upstream].name),
         config::Action::Respond { status, .. } => format!("answers {status}"),
     }
 }
 
-/// One limit as it sees the request.
+/// One limit and the request.
 struct Described<'a> {
     route_limit: &'a RouteLimit,
     limit: &'a config::Limit,
@@ -113,7 +113,7 @@ impl Described<'_> {
         let key = self.route_limit.key.extract(self.attributes, 0, key_cache);
         line(text, &format!("    key      {}", self.key()));
         for source in self.route_limit.key.unknown(self.attributes) {
-            line(text, &format!("    unknown  what {source} says: it is not in known_keys, so it counts as missing"));
+            line(text, &format!("    unknown  the value of {source} is not in known_keys, so it counts as missing"));
         }
         let counted = match (key, self.route_limit.missing) {
             (Some(key), _) => Some(key),
@@ -125,24 +125,26 @@ impl Described<'_> {
         let selected = self.route_limit.rates.select(&self.route_limit.key, key.is_some(), self.attributes, key_cache);
         line(text, &format!("    rates    {}", self.rates(selected)));
         if let (SelectedRates::Rates(0, _), Some(tiers)) = (selected, &self.limit.tiers) {
-            line(text, &format!("    tier     none: {} names none of them", tiers.source));
+            line(text, &format!("    tier     none: {} names no tier of the limit", tiers.source));
         }
         if let Some(most) = self.route_limit.max_in_flight {
-            line(text, &format!("    at once  {most} under way"));
+            line(text, &format!("    at once  {most} in flight"));
         }
         let cost = match &self.route_limit.cost {
             Cost::Fixed(cost) => cost.to_string(),
-            Cost::RequestHeader(name) => format!("what the request's {name} says, otherwise 1"),
-            Cost::ResponseHeader { name, reserve } => format!("{reserve} until the response's {name} says what"),
-            Cost::OnStatus(cost, _) => format!("{cost}, given back unless the response has a status that counts"),
+            Cost::RequestHeader(name) => format!("the number in the request header {name}, otherwise 1"),
+            Cost::ResponseHeader { name, reserve } => {
+                format!("{reserve} until the response arrives, then the number in its header {name}")
+            }
+            Cost::OnStatus(cost, _) => format!("{cost}, given back unless the response has a status in `count`"),
         };
         line(text, &format!("    cost     {cost}"));
         let over = match self.route_limit.on_limit {
             OnLimit::Reject => format!("answered {}", self.limit.status.as_u16()),
-            OnLimit::Shadow => "forwarded all the same, with a header that says so".to_owned(),
-            OnLimit::Silent => format!("answered {}, and nobody is asked", self.limit.status.as_u16()),
+            OnLimit::Shadow => "forwarded, with a header that reports the limit".to_owned(),
+            OnLimit::Silent => format!("answered {} with no hint of the limit", self.limit.status.as_u16()),
             OnLimit::Delay { max_delay, max_delayed } => {
-                format!("held for up to {max_delay:?}, {max_delayed} of a key at the same time")
+                format!("held for up to {max_delay:?}, at most {max_delayed} requests per key at the same time")
             }
         };
         line(text, &format!("    over it  {over}"));
@@ -152,7 +154,7 @@ impl Described<'_> {
         let parts = self.route_limit.key.parts(self.attributes);
         if parts.iter().all(Option::is_none) {
             return match self.route_limit.missing {
-                Missing::Shared => "none: counted with all others that have none".to_owned(),
+                Missing::Shared => "none: all requests without a key share one counter".to_owned(),
                 Missing::Skip => "none: the limit does not apply".to_owned(),
                 Missing::Reject => "none: answered 400".to_owned(),
             };
@@ -160,7 +162,7 @@ impl Described<'_> {
         let shown = |(source, value): (&Source, Vec<u8>)| match source {
             Source::Global => source.to_string(),
             Source::ClientIp { v6 } if self.show_keys => format!("{} from {source}", network(&value, *v6)),
-            // These are in the question.
+            // These are in the request line, so they are not secret.
             _ if self.show_keys || matches!(source, Source::Method | Source::Host | Source::Route | Source::Path) => {
                 format!("{:?} from {source}", String::from_utf8_lossy(&value))
             }
@@ -192,7 +194,7 @@ impl Described<'_> {
     }
 }
 
-/// An address of IPv4, or a network of IPv6 with this prefix, from its octets.
+/// Formats an IPv4 address, or an IPv6 network with this prefix length, from its octets.
 fn network(octets: &[u8], v6: u8) -> String {
     match (<[u8; 4]>::try_from(octets), <[u8; 16]>::try_from(octets)) {
         (Ok(octets), _) => IpAddr::from(octets).to_string(),
@@ -201,7 +203,7 @@ fn network(octets: &[u8], v6: u8) -> String {
     }
 }
 
-/// What the limits say to the first request of all, by a store of its own.
+/// Adds the outcome for the first request, with a separate store that is empty.
 fn fresh(
     text: &mut String,
     gateway: &Snapshot,
@@ -237,7 +239,7 @@ fn fresh(
         headers = answer.headers().clone();
         format!("answered {}", answer.status().as_u16())
     };
-    line(text, &format!("\non fresh counters: {outcome}"));
+    line(text, &format!("\nwith empty counters: {outcome}"));
     headers_of(text, &headers);
     Ok(())
 }
@@ -248,14 +250,14 @@ fn headers_of(text: &mut String, headers: &HeaderMap) {
     }
 }
 
-/// The routes that the request does not take, in the order they are looked at.
+/// Adds the routes that are not used, in the order in which they are compared.
 fn others(text: &mut String, config: &Config, taken: Option<usize>, request: &Request<()>, host: &str, path: &str) {
     let ordered = route::order(&config.routes);
     let at = ordered.iter().position(|(index, _)| Some(*index) == taken);
     let mut list = String::new();
     for (_, (_, route)) in ordered.iter().enumerate().filter(|(place, _)| Some(*place) != at) {
         let why = mismatch(route, config.server.paths.matching, host, path, request.method(), request.headers());
-        let why = why.map_or("fits too, but is less specific".to_owned(), |why| why.to_string());
+        let why = why.map_or("matches too, but is less specific".to_owned(), |why| why.to_string());
         // Writing to a string cannot fail.
         let _ = writeln!(list, "  {}  {why}", route::label(route));
     }

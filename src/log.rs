@@ -1,6 +1,6 @@
-//! Where log lines go: to standard error, pretty for people or as JSON, written by a thread of their own.
+//! Logging to standard error, either for people or as JSON. A separate thread writes the lines.
 //!
-//! A reader of standard error that stops, as in `gateway 2>&1 | less`, must not stop requests: lines are dropped then, and
+//! If the reader of standard error stops, as in `gateway 2>&1 | less`, requests must not wait. So lines are then dropped and
 //! counted.
 
 mod panics;
@@ -21,20 +21,20 @@ use queue::Queue;
 
 pub use panics::text as panic_text;
 
-/// The log while it is open. Lines that are still on their way are written when it is dropped, unless nobody reads them.
+/// The log while it is open. When it is dropped, it writes the remaining lines, unless standard error is not read.
 #[derive(Debug)]
 pub struct Logging(Arc<Queue>);
 
-/// How many lines were dropped.
+/// Counts the lines that were dropped.
 #[derive(Clone, Debug)]
 pub struct DroppedLines(Arc<Queue>);
 
-/// Why there is no log.
+/// Why logging could not start.
 #[derive(Debug)]
 pub enum LogError {
-    /// There is one already.
+    /// It was started before.
     Twice(TryInitError),
-    /// The system refuses a thread.
+    /// The system cannot start a thread.
     System(io::Error),
 }
 
@@ -55,10 +55,10 @@ impl From<TryInitError> for LogError {
     }
 }
 
-/// Starts logging, also of panics.
+/// Starts logging, including panics.
 ///
 /// # Errors
-/// When logging was started before, or there is no thread to be had for it.
+/// When logging was started before, or the system cannot start a thread.
 pub fn start(config: &Log) -> Result<Logging, LogError> {
     let report = |lines| tracing::warn!(lines, "log lines were dropped: standard error was not read fast enough");
     let queue = Queue::start(io::stderr(), report).map_err(LogError::System)?;
@@ -83,11 +83,11 @@ pub fn start(config: &Log) -> Result<Logging, LogError> {
 impl Logging {
     /// Writes a text after all lines so far.
     pub fn write(&self, text: &str) {
-        // A queue takes or drops what it is given.
+        // Writing to the queue cannot fail: it accepts a line or drops it.
         let _ = (&*self.0).write_all(text.as_bytes());
     }
 
-    /// Counts the lines that are dropped.
+    /// The counter of dropped lines.
     pub fn dropped(&self) -> DroppedLines {
         DroppedLines(self.0.clone())
     }
@@ -100,7 +100,7 @@ impl Drop for Logging {
 }
 
 impl DroppedLines {
-    /// How many so far.
+    /// The number of lines so far.
     pub fn count(&self) -> u64 {
         self.0.dropped()
     }

@@ -1,4 +1,4 @@
-//! Whole files: valid ones, broken ones with what is said about them, and arbitrary ones.
+//! Whole files: valid ones, broken ones with their messages, and arbitrary ones.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -268,13 +268,13 @@ fn limits_of_memory_use_their_defaults() {
     assert_eq!(limit.key.parts, [[Source::ClientIp { v6: 64 }]]);
 }
 
-/// Every broken file is answered as the file beside it says; `UPDATE=1` writes those anew.
+/// The errors of every broken file are the text of the file beside it; `UPDATE=1` writes these texts again.
 #[test]
 fn broken_files_are_explained() {
     assert!(compare_fixtures("tests/broken", |parsed, file| parsed.expect_err(file)) >= 40);
 }
 
-/// Every file that holds, but hardly says what it should, is commented as the file beside it says.
+/// The warnings about every valid but doubtful file are the text of the file beside it.
 #[test]
 fn doubtful_files_are_warned_about() {
     let warnings = |parsed: Result<Config, Problems>, file: &str| match parsed {
@@ -284,7 +284,7 @@ fn doubtful_files_are_warned_about() {
     assert!(compare_fixtures("tests/warned", warnings) >= 2);
 }
 
-/// Compares what is said of each file of a folder with the text beside it; returns how many there are.
+/// Compares the problems of each file in a folder with the text beside it; returns the number of files.
 fn compare_fixtures(folder: &str, said: impl Fn(Result<Config, Problems>, &str) -> Problems) -> usize {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());

@@ -1,5 +1,5 @@
-//! Lines on their way to a writer that may stop: whoever hands one over never waits. What there is no room for is dropped
-//! and counted.
+//! A queue of lines for a writer that may block. Adding a line never waits: if the queue is full, the line is dropped and
+//! counted.
 
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
@@ -9,49 +9,49 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// The bytes that may wait. As many are with the writer at most, and buffers that grow are up to twice as large as what
-/// is in them.
+/// The maximum number of bytes that wait. The writer holds at most as many again, and a buffer may be up to twice as large
+/// as its content.
 const ROOM: usize = 4 << 20;
-/// A buffer that a burst has made larger than this is given back.
+/// A buffer that has grown larger than this is freed after use.
 const KEPT: usize = 256 << 10;
-/// How long the end waits for a writer that takes nothing.
+/// How long `close` waits for a writer that makes no progress.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// A pause before a writer is tried again that was to say so instead of waiting.
+/// The pause before a non-blocking writer is tried again.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A queue of lines, to be written to like a file.
+/// A queue of lines that implements [`Write`].
 #[derive(Debug)]
 pub(super) struct Queue {
     room: usize,
     state: Mutex<State>,
-    /// There are lines, or the end has come.
+    /// Signals new lines, or that the queue is closed.
     more: Condvar,
-    /// A part was written, or the last of all.
+    /// Signals progress of the writer, or its end.
     written: Condvar,
-    /// Lines that were not written: there was no room, or the writer failed.
+    /// The number of lines that were not written, because the queue was full or the writer failed.
     dropped: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whole lines that nobody has taken yet.
+    /// Complete lines that wait for the writing thread.
     waiting: Vec<u8>,
-    /// How often the writer took something.
+    /// How many writes have succeeded.
     progress: u64,
-    /// Whether the thread that writes is waiting for lines.
+    /// Whether the writing thread waits for lines.
     is_idle: bool,
-    /// Whether the thread is to end when all is written.
+    /// Whether the writing thread ends after the last line.
     is_closed: bool,
-    /// Whether the thread that writes has ended.
+    /// Whether the writing thread has ended.
     is_done: bool,
 }
 
 impl Queue {
-    /// A queue whose lines a thread of its own writes to `writer`. After lines were dropped, and written again, `report`
-    /// is told how many.
+    /// A queue with a thread that writes its lines to `writer`. If lines were dropped, `report` is called with their number
+    /// after the next successful write.
     ///
     /// # Errors
-    /// When the system refuses a thread.
+    /// When the system cannot start a thread.
     pub(super) fn start(writer: impl Write + Send + 'static, report: fn(u64)) -> io::Result<Arc<Self>> {
         Self::with_room(ROOM, writer, report)
     }
@@ -69,7 +69,7 @@ impl Queue {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Hands over a line, or drops it.
+    /// Adds a line, or drops it if the queue is full.
     fn push(&self, line: &[u8]) {
         let mut state = self.state.lock();
         if line.len() > self.room.saturating_sub(state.waiting.len()) {
@@ -82,7 +82,7 @@ impl Queue {
         }
     }
 
-    /// Ends the thread that writes. Waits until all are written, for as long as the writer takes some.
+    /// Ends the writing thread. Waits until all lines are written, as long as the writer makes progress.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
@@ -99,13 +99,13 @@ impl Queue {
         self.dropped.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Writes what comes until the end.
+    /// Writes lines until the queue is closed.
     fn run(&self, mut writer: impl Write, report: fn(u64)) {
         let (mut lines, mut reported) = (Vec::new(), 0);
         while self.take(&mut lines) {
             let is_written = self.put(&lines, &mut writer);
             let dropped = self.dropped.load(Ordering::Relaxed);
-            // While the writer fails there is nobody to be told.
+            // The report is a line itself, so it has to wait until the writer works again.
             if is_written && dropped > reported {
                 report(dropped - reported);
                 reported = dropped;
@@ -119,7 +119,7 @@ impl Queue {
         self.written.notify_one();
     }
 
-    /// Waits for lines and takes all of them; whether there are any.
+    /// Waits for lines and moves all of them to `lines`; `false` at the end.
     fn take(&self, lines: &mut Vec<u8>) -> bool {
         let mut state = self.state.lock();
         while state.waiting.is_empty() {
@@ -134,7 +134,7 @@ impl Queue {
         true
     }
 
-    /// Writes lines piece by piece; whether all of them went out. Those that did not are counted.
+    /// Writes lines piece by piece; returns whether all were written. The others are counted as dropped.
     fn put(&self, mut lines: &[u8], writer: &mut impl Write) -> bool {
         while !lines.is_empty() {
             match writer.write(lines) {
@@ -145,7 +145,7 @@ impl Queue {
                     self.written.notify_one();
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Whoever shares the file may have set it so.
+                // Another process that shares the file may have made it non-blocking.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(PAUSE),
                 Err(_) => break,
             }
@@ -156,7 +156,7 @@ impl Queue {
     }
 }
 
-/// A line that is formatted is written in one call.
+/// Each call must contain a complete line; the formatter of log lines does that.
 impl Write for &Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line);
@@ -181,7 +181,7 @@ mod tests {
         REPORTED.fetch_add(dropped, Ordering::Relaxed);
     }
 
-    /// A writer that takes `most` bytes at a time, each time it is allowed to, and fails when nobody allows it any more.
+    /// A writer that writes up to `most` bytes per permission, and fails when there will be no more permissions.
     struct Slow {
         most: usize,
         allowed: Receiver<()>,
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_out_whole_and_in_order() {
+    fn lines_are_written_completely_and_in_order() {
         let (queue, allow, took) = slow(1000, 3, |_| {});
         let lines: Vec<_> = (0..20).map(|number| format!("line {number}\n")).collect();
         lines.iter().for_each(|line| write(&queue, line));
@@ -223,9 +223,9 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_stops_holds_nobody_up_and_is_told_afterwards() {
+    fn a_blocked_writer_delays_no_caller_and_dropped_lines_are_reported() {
         let (queue, allow, took) = slow(100, 1000, note);
-        // Ten bytes each: ten fit, and those that the writer has taken before it stopped.
+        // Each line has ten bytes: ten of them fit, besides those that the writer took before it blocked.
         let begun = Instant::now();
         (0..100_000).for_each(|_| write(&queue, "123456789\n"));
         assert!(begun.elapsed() < Duration::from_secs(20));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_does_not_wait_for_a_writer_that_has_stopped() {
+    fn close_does_not_wait_for_a_blocked_writer() {
         let (queue, _allow, _took) = slow(100, 1, |_| {});
         write(&queue, "nobody reads this\n");
         let begun = Instant::now();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_broken_writer_does_not_take_is_counted() {
+    fn lines_that_a_failed_writer_did_not_write_are_counted() {
         let (queue, allow, _took) = slow(1000, 8, |_| {});
         write(&queue, "one\ntwo\nthree\nfour\n");
         allow.send(()).unwrap();

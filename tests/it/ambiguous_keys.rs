@@ -173,9 +173,9 @@ fn explain_says_so() {
     };
     let text = explain(&["-H", "x-api-key: a", "-H", "X_Api_Key: b", "http://h/header"]);
     assert!(text.contains("answered 400") && text.contains("gives header:x-api-key more than once"), "{text}");
-    assert!(!text.contains("fresh counters"), "{text}");
+    assert!(!text.contains("empty counters"), "{text}");
     let text = explain(&["http://h/query?k%65y=1;a=1"]);
     assert!(text.contains("answered 400") && text.contains("spells query:key"), "{text}");
     let text = explain(&["-H", "x-api-key: a", "http://h/header"]);
-    assert!(text.contains("fresh counters: forwarded"), "{text}");
+    assert!(text.contains("empty counters: forwarded"), "{text}");
 }

@@ -144,8 +144,8 @@ fn check_says_which_bodies_are_taken() {
     std::fs::write(&file, routes).unwrap();
     let output = run(&["check", "--config", file.to_str().unwrap()]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(text.matches("takes bodies of at most").count(), 1, "{text}");
-    assert!(text.contains("takes bodies of at most 1024 bytes"), "{text}");
+    assert_eq!(text.matches("accepts bodies of at most").count(), 1, "{text}");
+    assert!(text.contains("accepts bodies of at most 1024 bytes"), "{text}");
 }
 
 #[test]

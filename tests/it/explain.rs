@@ -51,14 +51,14 @@ fn it_names_the_route_the_limits_and_the_answer() {
     for part in [
         "GET api.example.com/v1/acme/users from 127.0.0.1",
         "route api.example.com/v1/{tenant}/*",
-        "goes to api",
+        "forwards to api",
         "*** from header:x-api-key, \"GET\" from method",
         "10/s and 3000/10m",
         "*** from path:tenant",
         "ratelimit-policy: \"per-client-s\";q=10;w=1, \"per-client-10m\";q=3000;w=600",
         "ratelimit: \"per-client-s\";r=9;t=1",
         "PUT api.example.com/v1/{tenant}/admin  is for other paths",
-        "/*  fits too, but is less specific",
+        "/*  matches too, but is less specific",
     ] {
         assert!(text.contains(part), "{part:?} is not in:\n{text}");
     }
@@ -78,7 +78,7 @@ fn what_takes_no_route_is_explained_too() {
     let routes = CONFIG.replace("path = \"/*\"", "path = \"/other\"");
     let (code, text) = explain(&routes, &["-H", "Host: other.example.com", "/v1/acme/users"]);
     assert_eq!(code, Some(0));
-    assert!(text.contains("no route is for it: answered 404") && text.contains("is for another host"), "{text}");
+    assert!(text.contains("no route matches: answered 404") && text.contains("is for another host"), "{text}");
 }
 
 #[test]
@@ -133,13 +133,13 @@ respond = { status = 204 }
         explain(limits, &headers.chain(["http://h/"]).collect::<Vec<_>>()).1
     };
     for (headers, parts) in [
-        (&["x-key: a"][..], &["rates    10/s\n", "fresh counters: answered 204", "q=10;w=1"][..]),
+        (&["x-key: a"][..], &["rates    10/s\n", "empty counters: answered 204", "q=10;w=1"][..]),
         (&["x-key: a", "x-plan: gold"], &["20/s (tier gold)", "q=20;w=1"]),
         (&["x-key: partner-1", "x-plan: gold"], &["30/s (an override for the key)", "q=30;w=1"]),
-        (&["x-key: monitor"], &["an override exempts the key", "fresh counters: answered 204"]),
-        (&["x-key: thief"], &["an override blocks the key", "fresh counters: answered 403"]),
-        (&["x-key: a", "x-cost: 11"], &["x-cost says", "fresh counters: answered 413"]),
-        (&[], &["none: answered 400", "fresh counters: answered 400"]),
+        (&["x-key: monitor"], &["an override exempts the key", "empty counters: answered 204"]),
+        (&["x-key: thief"], &["an override blocks the key", "empty counters: answered 403"]),
+        (&["x-key: a", "x-cost: 11"], &["request header x-cost", "empty counters: answered 413"]),
+        (&[], &["none: answered 400", "empty counters: answered 400"]),
     ] {
         let text = said(headers);
         for part in parts {

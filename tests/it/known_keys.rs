@@ -132,10 +132,10 @@ fn check_counts_them_and_explain_finds_none() {
         (output.status.code(), String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap())
     };
     let (code, text) = said(&["check"]);
-    assert!(code == Some(0) && text.contains("    2 known key(s); any other counts as none\n"), "{text}");
+    assert!(code == Some(0) && text.contains("    2 known key(s); any other key counts as missing\n"), "{text}");
     let (_, text) = said(&["explain", "-H", "x-key: made-up", "/"]);
     assert!(
-        text.contains("*** from client-ip") && text.contains("what header:x-key says: it is not in known_keys"),
+        text.contains("*** from client-ip") && text.contains("the value of header:x-key is not in known_keys"),
         "{text}"
     );
     assert!(!text.contains("made-up"), "{text}");
