@@ -1,7 +1,51 @@
-//! Limits, pure: what is counted and what the counts allow. No I/O, no clock, no configuration.
+//! Rate limits: what is counted for a key, and what the counts allow. The module does no I/O and reads no clock: every
+//! function takes the moment as an argument, so each decision can be repeated in a test.
 //!
-//! A [`Limit`] is several rates that must all hold for one key. A store keeps a [`Cell`] for each key,
-//! asks [`Limit::admits`] for every limit of a request, and charges all of them or none.
+//! A [`Rate`] is a quota per window and the [`Strategy`] by which requests are counted. A [`Limit`] is one or more rates
+//! that must all hold. For each key a store keeps a [`Cell`], the state of all rates of one limit. A decision has three
+//! steps: the cell is advanced to the moment, the limit is asked whether it admits the request, and if all limits of the
+//! request do, each of them is charged. A refused request changes nothing.
+//!
+//! ```
+//! use gateway::clock::Time;
+//! use gateway::limit::{Cell, Limit};
+//!
+//! let limit = Limit::new("per-client", &["2/s burst 2".parse()?, "100/m".parse()?]);
+//! let now = Time::from_micros(1_800_000_000_000_000);
+//! let mut cell = Cell::new(limit.rates(), now);
+//!
+//! for _ in 0..2 {
+//!     cell.advance(limit.rates(), now);
+//!     assert!(limit.admits(&cell, now, 1));
+//!     limit.charge(&mut cell, now, 1);
+//! }
+//!
+//! assert!(!limit.admits(&cell, now, 1));
+//! let verdict = limit.judge(&cell, now, 1, false);
+//! assert_eq!(verdict.rate, 0, "the index of the rate that refuses");
+//! assert_eq!(verdict.wait, Some(500_000), "two tokens a second");
+//!
+//! let later = Time::from_micros(now.micros() + 500_000);
+//! cell.advance(limit.rates(), later);
+//! assert!(limit.admits(&cell, later, 1));
+//! # Ok::<(), gateway::limit::RateError>(())
+//! ```
+//!
+//! # Two kinds of state
+//!
+//! Sliding windows and windows of the calendar are counters: several gateways can add to the same ones in a shared store,
+//! and need not know what the others add. [`Cell::counts_mut`], [`Cell::fill`] and [`Cell::correct`] are for them. The
+//! state of every other strategy is more than a sum, so a shared store reads and replaces it as a whole, in the form of
+//! [`Cell::save`] and [`Cell::restore`]. The functions with `whole` in their names change nothing but that.
+//!
+//! # Costs that are known later
+//!
+//! [`Limit::reserve`] charges a request whose cost is not known yet, and [`Limit::give_back`] corrects it when it is.
+//!
+//! # Limits that change
+//!
+//! Quotas and bursts may change at any time and apply to what has been counted already. If a rate is counted in another way
+//! than before, or limits get other rates, [`Limit::migrate`] makes the new cell from the old one.
 
 mod calendar;
 mod rate;
@@ -27,7 +71,7 @@ pub use reservation::Reservation;
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 
-/// One named limit: rates that all must hold.
+/// One named limit: rates that must all hold for a request to pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     name: String,
@@ -36,22 +80,23 @@ pub struct Limit {
     id: Fingerprint,
 }
 
-/// What one limit says of one request.
+/// What one limit decides about one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether this limit lets the request through; another may still refuse it.
+    /// Whether this limit admits the request. Another limit of the same request may still refuse it.
     pub admitted: bool,
-    /// The rate that binds, as an index: refused, the one that takes longest; admitted, the one with least left.
+    /// The index of the rate that decides: of a refused request the one that takes longest to admit it, of an admitted
+    /// request the one of which least remains.
     pub rate: usize,
-    /// How many more requests that rate lets through now.
+    /// How many more requests of cost 1 that rate admits now.
     pub remaining: u64,
-    /// Microseconds until it lets more through: refused, this very request; admitted, one more than `remaining`.
-    /// `None` if it never will.
+    /// Microseconds until that rate admits more, if nothing else comes: of a refused request, this request; of an admitted
+    /// request, one more than `remaining`. `None` if it never will.
     pub wait: Option<u64>,
 }
 
 impl Limit {
-    /// A limit of `rates`, of which there is at least one.
+    /// A limit of `rates`, of which there should be at least one: a limit without rates admits everything.
     pub fn new(name: &str, rates: &[Rate]) -> Self {
         let shape = rates.iter().map(shape).collect::<Vec<_>>();
         let shape = Fingerprint::of(shape.join(",").as_bytes());
@@ -69,38 +114,67 @@ impl Limit {
         &self.rates
     }
 
-    /// Stands for the layout of the limit's cells: equal for limits that differ in quotas only.
+    /// Identifies the layout of the limit's cells. Limits that differ only in quotas, bursts or edges have the same shape,
+    /// so that their cells are interchangeable.
+    ///
+    /// ```
+    /// use gateway::limit::Limit;
+    ///
+    /// let limit = |rate: &str| Ok::<_, gateway::limit::RateError>(Limit::new("a", &[rate.parse()?]));
+    /// assert_eq!(limit("10/s")?.shape(), limit("20/s")?.shape());
+    /// assert_ne!(limit("10/s")?.shape(), limit("10/m")?.shape());
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
     pub fn shape(&self) -> Fingerprint {
         self.shape
     }
 
-    /// Stands for its name and the layout of its cells: equal for limits that count the same keys in the same cells.
+    /// Identifies its name and its [`Self::shape`]: limits with the same id count the same keys in the same cells.
     pub fn id(&self) -> Fingerprint {
         self.id
     }
 
-    /// The most that one request may cost; what costs more can never pass.
+    /// The most that one request may cost. A request that costs more is refused for ever.
     pub fn capacity(&self) -> u64 {
         self.rates.iter().map(Rate::capacity).min().unwrap_or(u64::MAX)
     }
 
-    /// Whether every rate has room for `need` more. The cell has been advanced to `now`.
+    /// Whether every rate admits a request of cost `need` now. The cell has to be advanced to `now` before.
     pub fn admits(&self, cell: &Cell, now: Time, need: u64) -> bool {
         cell.usages(&self.rates, now).all(|usage| usage.remaining() >= need)
     }
 
-    /// Counts `cost` against every rate. The cell has been advanced to `now`.
+    /// Counts `cost` against every rate, even if that exceeds the quota. The cell has to be advanced to `now` before.
     pub fn charge(&self, cell: &mut Cell, now: Time, cost: u64) {
         cell.charge(&self.rates, now, cost, None);
     }
 
-    /// Where `cost`, which has just been charged at `now`, was counted.
+    /// Where `cost`, which has just been charged at `now`, was counted. Nothing of it is followed yet: see [`Self::follow`].
     pub fn place_of(&self, cell: &Cell, now: Time, cost: u64) -> Reservation {
         cell.place_of(&self.rates, now, cost)
     }
 
-    /// Counts `cost` against every rate until it is known what the request costs. The cell has been advanced to `now`.
-    /// What is not given back then is given back as 0, so that the cell need not follow it any more.
+    /// Counts `cost` against every rate until it is known what the request really costs. The cell has to be advanced to
+    /// `now` before.
+    ///
+    /// Every reservation should be ended with [`Self::give_back`], with a cost of 0 if nothing is given back, because the
+    /// cell keeps track of it until then.
+    ///
+    /// ```
+    /// use gateway::clock::Time;
+    /// use gateway::limit::{Cell, Limit};
+    ///
+    /// let limit = Limit::new("tokens", &["1000/m".parse()?]);
+    /// let now = Time::from_micros(1_800_000_000_000_000);
+    /// let mut cell = Cell::new(limit.rates(), now);
+    ///
+    /// // The request may cost up to 400, and then it turns out that it cost 150.
+    /// let reservation = limit.reserve(&mut cell, now, 400);
+    /// assert!(!limit.admits(&cell, now, 601));
+    /// limit.give_back(&mut cell, now, &reservation, 250);
+    /// assert!(limit.admits(&cell, now, 850));
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
     pub fn reserve(&self, cell: &mut Cell, now: Time, cost: u64) -> Reservation {
         self.charge(cell, now, cost);
         let mut reservation = self.place_of(cell, now, cost);
@@ -108,61 +182,62 @@ impl Limit {
         reservation
     }
 
-    /// Follows a reservation from now on: then what has drained of it is known when it is given back.
+    /// Follows a reservation from now on, so that it is known how much of it has drained when it is given back.
     pub fn follow(&self, cell: &mut Cell, reservation: &mut Reservation) {
         cell.follow(&self.rates, reservation);
     }
 
     /// Gives back `cost` of a reservation, at most what was reserved, where it was counted, as far as that still matters.
-    /// Nothing is created: the cell, which has been advanced to `now`, then allows no more than one that has never seen
-    /// that part of the request, and mostly as much.
+    /// The cell has to be advanced to `now` before. Afterwards it never admits more than a cell to which that part of the
+    /// request has never been charged, and mostly it admits as much.
     pub fn give_back(&self, cell: &mut Cell, now: Time, reservation: &Reservation, cost: u64) {
         cell.give_back(&self.rates, now, reservation, cost, false);
     }
 
-    /// The same for the rates alone whose state is kept as a whole.
+    /// The same, but only for the rates whose state is kept as a whole.
     pub fn give_back_whole(&self, cell: &mut Cell, now: Time, reservation: &Reservation, cost: u64) {
         cell.give_back(&self.rates, now, reservation, cost, true);
     }
 
-    /// What was taken back with [`Self::take_back_whole`] stays taken back.
+    /// Notes that what was taken back with [`Self::take_back_whole`] will not be charged again.
     pub fn took_back(&self, cell: &mut Cell, cost: u64) {
         cell.took_back(&self.rates, cost);
     }
 
-    /// Whether cells of this limit follow what is reserved.
+    /// Whether cells of this limit follow reservations, as token buckets need it.
     pub fn follows(&self) -> bool {
         self.rates.iter().any(reservation::is_followed)
     }
 
-    /// Counts `cost`, of which the first came at `since`, again against the rates whose state is kept as a whole, after that
-    /// was read anew.
+    /// Counts `cost`, of which the first part came at `since`, again against the rates whose state is kept as a whole. That
+    /// is needed when their state was read anew and does not contain it.
     pub fn charge_whole(&self, cell: &mut Cell, now: Time, cost: u64, since: Time) {
         cell.charge(&self.rates, now, cost, Some(since));
     }
 
-    /// Takes `cost` back from the rates whose state is kept as a whole, the newest first.
+    /// Takes `cost` back from the rates whose state is kept as a whole, beginning with what was charged last.
     pub fn take_back_whole(&self, cell: &mut Cell, cost: u64) {
         cell.take_back_whole(&self.rates, cost);
     }
 
-    /// Whether its cells grow with what is charged: moving windows remember every request.
+    /// Whether its cells grow with every request that is charged, as sliding logs do.
     pub fn grows(&self) -> bool {
         self.rates.iter().any(|rate| *rate.strategy() == Strategy::SlidingLog)
     }
 
-    /// Whether it has a rate whose state is kept as a whole.
+    /// Whether it has a rate whose state is kept as a whole, so that counters are not enough for it.
     pub fn is_whole(&self) -> bool {
         !self.rates.iter().all(Rate::uses_counters)
     }
 
-    /// The refusal of a request that needs room for `need`, if some rate lacks it: what [`Self::judge`] says of a
-    /// request that [`Self::admits`] does not, in one look. The cell has been advanced to `now`.
+    /// The refusal of a request of cost `need`, or `None` if the limit admits it. This is what [`Self::admits`] and
+    /// [`Self::judge`] say together, at the price of one of them. The cell has to be advanced to `now` before.
     pub fn refuses(&self, cell: &Cell, now: Time, need: u64) -> Option<Verdict> {
         self.longest(cell, now, need, |remaining| remaining < need)
     }
 
-    /// The verdict on a request that needs room for `need` and was `admitted` or not, after it was charged or not.
+    /// The verdict on a request of cost `need`. If it was `admitted`, it has to be charged before, so that the verdict says
+    /// what remains for others. The cell has to be advanced to `now` before.
     pub fn judge(&self, cell: &Cell, now: Time, need: u64, admitted: bool) -> Verdict {
         if admitted { self.passed(cell, now) } else { self.refused(cell, now, need) }
     }
@@ -182,7 +257,7 @@ impl Limit {
         self.longest(cell, now, need, |_| true).unwrap_or(nothing)
     }
 
-    /// The refusal by the rate that takes longest, of those for which `refuses(what remains)`.
+    /// The refusal by the rate that takes longest to admit the request, among those for which `refuses(what remains)`.
     fn longest(&self, cell: &Cell, now: Time, need: u64, refuses: impl Fn(u64) -> bool) -> Option<Verdict> {
         let refusals = cell.usages(&self.rates, now).enumerate().filter_map(|(rate, usage)| {
             let remaining = usage.remaining();
@@ -192,7 +267,7 @@ impl Limit {
     }
 }
 
-/// What the state of a rate looks like, whatever its quota.
+/// Describes the layout of the state of a rate, which does not depend on the quota.
 fn shape(rate: &Rate) -> String {
     let span = rate.span();
     match rate.strategy() {

@@ -167,17 +167,16 @@ fn every_kind_of_limit_becomes_what_it_says() {
     assert_eq!(*search.rates[2].strategy(), Counting::Calendar(month));
     assert_eq!(search.cost, Cost::RequestHeader("x-cost".parse().unwrap()));
     assert_eq!(search.on_limit, OnLimit::Delay { max_delay: Duration::from_secs(2), max_delayed: 5 });
-    let bucket =
-        |text: &str, burst| text.parse::<Rate>().unwrap().with_strategy(Counting::TokenBucket { burst }).unwrap();
+    let bucket = |text: &str| text.parse::<Rate>().unwrap();
     let tiers = search.tiers.as_ref().unwrap();
     assert_eq!(tiers.source.to_string(), "header:x-plan");
     let tiers: Vec<_> = tiers.rates.iter().map(|(name, rates)| (name.as_str(), rates.as_slice())).collect();
-    assert_eq!(tiers, [("gold", &[bucket("20/s", 20)][..]), ("no plan", &[bucket("1/s", 1)])]);
+    assert_eq!(tiers, [("gold", &[bucket("20/s burst 20")][..]), ("no plan", &[bucket("1/s burst 1")])]);
     let granted = |text: Option<&str>, address: Option<&str>| {
         let found = search.overrides.find(text.map(str::as_bytes), address.map(|address| address.parse().unwrap()));
         found.map(|index| search.overrides.allowances()[index].clone())
     };
-    let hundred = Some(Allowance::Rates(vec![bucket("100/s", 100)].into()));
+    let hundred = Some(Allowance::Rates(vec![bucket("100/s burst 100")].into()));
     assert_eq!(granted(Some("partner-7"), None), hundred);
     assert_eq!(granted(Some("gold-1"), None), hundred);
     assert_eq!(granted(None, Some("10.1.2.3")), hundred);

@@ -18,6 +18,16 @@ pub enum Unit {
 }
 
 /// Days or months in a time zone.
+///
+/// ```
+/// use gateway::limit::{Calendar, Unit};
+///
+/// let days = Calendar::utc(Unit::Day);
+/// assert_eq!(days.zone(), "UTC");
+/// let days = days.in_zone("Europe/Berlin");
+/// assert!(days.is_some_and(|days| days.zone() == "Europe/Berlin"));
+/// assert!(Calendar::utc(Unit::Day).in_zone("Mars/Olympus").is_none());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Calendar {
     unit: Unit,
@@ -25,12 +35,12 @@ pub struct Calendar {
 }
 
 impl Unit {
-    /// The unit that is called so.
+    /// The unit of this name, `day` or `month`.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Day, Self::Month].into_iter().find(|unit| unit.name() == name)
     }
 
-    /// What rates call it.
+    /// Its name in a rate: `day` or `month`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Day => "day",
@@ -47,7 +57,7 @@ impl Unit {
     }
 }
 
-/// The IANA names of all zones.
+/// The IANA names of all time zones that are known here.
 pub fn zones() -> Vec<String> {
     jiff::tz::db().available().map(|zone| zone.to_string()).collect()
 }
@@ -60,7 +70,7 @@ impl Calendar {
 
     /// The same unit in the zone of this IANA name, like `Europe/Berlin`; `None` if there is none.
     pub fn in_zone(&self, name: &str) -> Option<Self> {
-        // Of the names that jiff knows besides, none says where on earth it is.
+        // This name means that the zone is not known, so it would be a mistake.
         let zone = Some(name).filter(|name| *name != "Etc/Unknown").and_then(|name| TimeZone::get(name).ok())?;
         Some(Self { unit: self.unit, zone })
     }
@@ -88,8 +98,8 @@ impl Calendar {
 
     /// The window that `now` lies in: its first moment and the first after it, in microseconds.
     ///
-    /// A day lasts 23 to 25 hours where clocks are changed, and begins when its first moment comes. Far outside the
-    /// calendar (after the year 9998) a window is as long as the unit at its longest.
+    /// Where clocks are changed, a day lasts 23 to 25 hours, and if they skip midnight, it begins after that. Outside the
+    /// calendar (after the year 9998) every window has the longest length of the unit.
     pub(super) fn window(&self, now: Time) -> (u64, u64) {
         self.bounds(now).unwrap_or_else(|| {
             let length = u64::try_from(self.longest().as_micros()).unwrap_or(u64::MAX);

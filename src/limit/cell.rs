@@ -10,7 +10,26 @@ use crate::clock::Time;
 
 /// The states of all rates of a limit for one key.
 ///
-/// Every method takes the rates for which the cell was created, or others of the same [shape](super::Limit::shape).
+/// A cell does not contain its rates, since millions of cells have the same ones. Every method takes the rates for which the
+/// cell was created, or others of the same [shape](super::Limit::shape), whose quotas then apply at once.
+///
+/// ```
+/// use gateway::clock::Time;
+/// use gateway::limit::{Cell, Limit};
+///
+/// let now = Time::from_micros(1_800_000_000_000_000);
+/// let limit = Limit::new("a", &["5/m".parse()?]);
+/// let mut cell = Cell::new(limit.rates(), now);
+/// limit.charge(&mut cell, now, 5);
+/// assert!(!limit.admits(&cell, now, 1));
+///
+/// let raised = Limit::new("a", &["6/m".parse()?]);
+/// assert!(raised.admits(&cell, now, 1));
+///
+/// let later = Time::from_micros(now.micros() + 120_000_000);
+/// assert!(cell.is_spent(limit.rates(), later), "a store may drop it");
+/// # Ok::<(), gateway::limit::RateError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
     /// One for each rate, in the order of the rates.
@@ -36,8 +55,8 @@ impl Cell {
         rates.iter().zip(&mut self.states)
     }
 
-    /// Every count that is a plain sum: the place of its rate, what names its bucket (an index, or the start of a
-    /// calendar's window in seconds), and the count. The first of a rate is the one that is being added to.
+    /// All counters: the index of the rate, what names the bucket (its index since 1970, or the start of a calendar's window in
+    /// seconds since 1970), and the count. The first one of each rate is the newest, to which requests are added.
     pub fn counts_mut<'a>(&'a mut self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64, &'a mut u64)> {
         self.rated_mut(rates).enumerate().flat_map(|(place, (_, state))| {
             let (newest, counts) = state.counters_mut();
@@ -45,19 +64,19 @@ impl Cell {
         })
     }
 
-    /// The buckets that are being added to: the place of each rate that is a plain sum, and its newest bucket.
+    /// The newest counter of each rate that uses counters: the index of the rate, and what names the bucket.
     pub fn newest<'a>(&'a self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64)> + 'a {
         let states = self.rated(rates).enumerate();
         states.filter_map(|(place, (_, state))| Some((place, state.newest()?)))
     }
 
-    /// The count of one bucket of the rate at `place`, if it still matters.
+    /// The counter of one bucket of the rate at index `place`, if it still matters.
     pub fn count(&self, rates: &[Rate], place: usize, bucket: u64) -> Option<u64> {
         let (_, state) = self.rated(rates).nth(place)?;
         state.counter(bucket)
     }
 
-    /// Corrects the count of one bucket of the rate at `place`, if it still matters.
+    /// Corrects the counter of one bucket of the rate at index `place`, if it still matters.
     pub fn correct(&mut self, rates: &[Rate], place: usize, bucket: u64, correct: impl FnOnce(u64) -> u64) {
         if let Some((_, state)) = self.rated_mut(rates).nth(place)
             && let Some(count) = state.counter_mut(bucket)
@@ -66,7 +85,20 @@ impl Cell {
         }
     }
 
-    /// Takes over sums read elsewhere: `read(place of the rate, bucket)` for every one that matters.
+    /// Replaces all counters by `read(index of the rate, bucket)`, for instance by what a shared store has counted.
+    ///
+    /// ```
+    /// use gateway::clock::Time;
+    /// use gateway::limit::{Cell, Limit};
+    ///
+    /// let limit = Limit::new("a", &["5/m".parse()?]);
+    /// let now = Time::from_micros(1_800_000_000_000_000);
+    /// let mut cell = Cell::new(limit.rates(), now);
+    /// let minute = now.seconds() / 60;
+    /// cell.fill(limit.rates(), |_, bucket| if bucket == minute { 4 } else { 0 });
+    /// assert_eq!(limit.judge(&cell, now, 1, true).remaining, 1);
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
     pub fn fill(&mut self, rates: &[Rate], mut read: impl FnMut(usize, u64) -> u64) {
         for (place, bucket, count) in self.counts_mut(rates) {
             *count = read(place, bucket).min(MAX_COUNT);
@@ -79,7 +111,7 @@ impl Cell {
     /// stays as it is. If it went back further, it was set, and the counts move back with it: they leave later, never
     /// earlier, so no client can use its quota twice, and none has to wait until the clock shows the old time again.
     ///
-    /// Returns whether another bucket or window of a plain sum is the newest now.
+    /// Returns whether a counter has become the newest that was not the newest before.
     pub fn advance(&mut self, rates: &[Rate], now: Time) -> bool {
         let (mut has_new_counter, mut is_set_back) = (false, false);
         for (rate, state) in self.rated_mut(rates) {

@@ -1,15 +1,21 @@
 //! The state of a cell as bytes, for stores that keep it as one value.
 //!
-//! A version, then numbers of variable length: the words of every rate whose state is no plain sum, in order, then
-//! the log of the moving windows, each entry as the time since the one before and the cost. Who cannot replace the
-//! bytes, because others do that all the time, appends what is to be changed of them: two zeros, which no entry of the
-//! log is, and then for a charge the moment, the cost and for how long a part of it has been charged already; or to give
-//! something back a third zero, which no moment is, when it was charged, and how much.
+//! The first byte is the version. Numbers of variable length (LEB128) follow:
 //!
-//! A state has a time of its own: that of the fastest clock among those who have written it. A reader whose clock is
-//! behind that reads the state as of its latest moment and remembers the difference; what it writes is as much ahead of its
-//! own clock. So a state never goes back in time. If it did, a reader whose clock is faster would take what was counted a
-//! moment ago for old, and would admit as much again.
+//! - for each fixed window, in the order of the rates, its start and its count;
+//! - for each token bucket, in the same order, its moment and the higher and lower half of the units that are used;
+//! - for each entry of the log, the microseconds since the entry before, and its cost;
+//! - for each charge that was appended: 0, 0, the moment, the cost, and how many microseconds before the moment the first
+//!   part of it came;
+//! - for each part of a reservation that was given back by appending: 0, 0, 0, the moment of the reservation, and the cost.
+//!
+//! Counters are not part of it. Something is appended if the bytes cannot be replaced because other gateways replace them
+//! all the time. No entry of the log begins with two zeros, since its cost is never 0, and no charge has the moment 0.
+//!
+//! A state has a time of its own: that of the fastest clock among the gateways that have written it. A reader whose clock
+//! is behind that reads the state as of its latest moment and remembers the difference, and what it writes is as much ahead
+//! of its own clock. So a state never goes back in time. If it did, a reader whose clock is faster would believe that what
+//! was counted a moment ago is old, and would admit as much again.
 
 use integer_encoding::VarInt;
 
@@ -23,16 +29,16 @@ use super::state::{JITTER, State};
 use super::token_bucket::TokenBucket;
 use crate::clock::Time;
 
-/// Changes with the layout; bytes of another version are nobody's.
+/// The version of the layout. Bytes of another version are not read.
 pub(super) const VERSION: u8 = 2;
-/// The most of what was appended that gives something back; what exceeds it stays charged. Each takes as long as the log
-/// has entries, and whoever else can write to the store could append any number of them.
+/// How many of the appended parts of reservations are given back at most; the others stay charged. Each takes time in
+/// proportion to the length of the log, and any program that can write to the store could append any number of them.
 pub(super) const MOST_GIVEN_BACK: usize = 4096;
 
 /// What [`Cell::restore`] reads.
 #[derive(Clone, Debug)]
 pub struct Restored {
-    /// The cell, by the clock of the reader. Sums are 0.
+    /// The cell, in the time of the reader's clock. All counters are 0.
     pub cell: Cell,
     /// How often something was appended to the state.
     pub appended: usize,
@@ -41,8 +47,25 @@ pub struct Restored {
 }
 
 impl Cell {
-    /// What [`Cell::restore`] reads, with nothing appended: a state that is `ahead` microseconds ahead of the clock by
+    /// Encodes what is kept as a whole, for [`Cell::restore`]. The encoded state is `ahead` microseconds ahead of the clock by
     /// which the cell was charged.
+    ///
+    /// ```
+    /// use gateway::clock::Time;
+    /// use gateway::limit::{Cell, Limit};
+    ///
+    /// let limit = Limit::new("a", &["5/s burst 5".parse()?]);
+    /// let now = Time::from_micros(1_800_000_000_000_000);
+    /// let mut cell = Cell::new(limit.rates(), now);
+    /// limit.charge(&mut cell, now, 3);
+    ///
+    /// let mut bytes = cell.save(limit.rates(), 0);
+    /// Cell::append_charge(now, 1, now, &mut bytes);
+    /// let restored = Cell::restore(limit.rates(), now, &bytes).ok_or("the bytes are of another version")?;
+    /// assert_eq!(restored.appended, 1);
+    /// assert_eq!(limit.judge(&restored.cell, now, 1, true).remaining, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn save(&self, rates: &[Rate], ahead: u64) -> Vec<u8> {
         let mut bytes = vec![VERSION];
         self.rated(rates).for_each(|(_, state)| state.encode(ahead, &mut bytes));
@@ -56,22 +79,22 @@ impl Cell {
         bytes
     }
 
-    /// What charges `cost` at `now`, of which the first came at `since`, when it is appended to a saved state. Both are in
-    /// the time of the state.
+    /// Adds the bytes that charge `cost` at `now`, of which the first part came at `since`, when they are appended to a state.
+    /// Both moments are in the time of the state.
     pub fn append_charge(now: Time, cost: u64, since: Time, bytes: &mut Vec<u8>) {
         let lead = now.micros().saturating_sub(since.micros());
-        [0, 0, now.micros(), cost, lead].into_iter().for_each(|word| push(word, bytes));
+        [0, 0, now.micros(), cost, lead].into_iter().for_each(|number| push(number, bytes));
     }
 
-    /// What gives back `cost` of a reservation when it is appended to a saved state, which is `ahead` microseconds ahead of
-    /// the clock of the reservation.
+    /// Adds the bytes that give back `cost` of a reservation when they are appended to a state, which is `ahead` microseconds
+    /// ahead of the clock of the reservation.
     pub fn append_give_back(rates: &[Rate], reservation: &Reservation, cost: u64, ahead: u64, bytes: &mut Vec<u8>) {
         let moment = reservation.moment(rates).map_or(0, |moment| moment.micros().saturating_add(ahead));
-        [0, 0, 0, moment, cost].into_iter().for_each(|word| push(word, bytes));
+        [0, 0, 0, moment, cost].into_iter().for_each(|number| push(number, bytes));
     }
 
-    /// The cell of these rates with the state that was saved and what was appended to it, read at `now`. `None` if the bytes
-    /// say nothing.
+    /// Decodes a state and what was appended to it, as of `now`. `None` if the bytes are of another version or are not a state
+    /// of these rates.
     pub fn restore(rates: &[Rate], now: Time, bytes: &[u8]) -> Option<Restored> {
         let (version, mut rest) = bytes.split_first()?;
         if *version != VERSION {
@@ -96,13 +119,13 @@ impl Cell {
         if log.newest().is_some() {
             cell.set_log(log);
         }
-        // The first word of what gives back is no moment but 0.
+        // What gives something back has 0 in place of the moment, which is never the latest.
         let latest = appended.iter().map(|[moment, ..]| *moment).chain([cell.latest()]).max().unwrap_or(0);
         let ahead = latest.saturating_sub(now.micros());
         let read = Time::from_micros(latest.max(now.micros()));
         let mut given_back = 0;
-        for words in &appended {
-            match *words {
+        for change in &appended {
+            match *change {
                 [0, ..] if given_back == MOST_GIVEN_BACK => {}
                 [0, moment, cost] => {
                     given_back += 1;
@@ -110,8 +133,8 @@ impl Cell {
                     cell.give_back(rates, read, &reservation, cost, true);
                 }
                 [moment, cost, lead] => {
-                    // What comes late is charged now. To go back to its moment would look like a clock that was set back,
-                    // and what others have charged since would leave a second time.
+                    // What is older than the state is charged at the moment of the state. To go back to its own moment
+                    // would look as if the clock had been set back, and move back what others have charged since.
                     let at = Time::from_micros(moment.max(cell.latest()));
                     cell.advance(rates, at);
                     cell.charge(rates, at, cost, Some(Time::from_micros(moment.saturating_sub(lead))));
@@ -121,13 +144,13 @@ impl Cell {
         cell.advance(rates, read);
         if ahead > 0 {
             cell.set_back(ahead);
-            cell.begin_sums(rates, now);
+            cell.reset_counters(rates, now);
         }
         Some(Restored { cell, appended: appended.len(), ahead })
     }
 
-    /// For how many microseconds each of the rates whose state is kept as a whole remembers `cost` more, if nothing else comes.
-    /// A bucket may have been charged more than it holds.
+    /// For how many microseconds `cost` more would matter to each of the rates whose state is kept as a whole, if nothing else
+    /// comes. That is computed for token buckets, because they may have been charged more than they hold.
     fn memories<'a>(&'a self, rates: &'a [Rate], cost: u64) -> impl Iterator<Item = u64> {
         let whole = self.rated(rates).filter(|(rate, _)| !rate.uses_counters());
         whole.map(move |(rate, state)| match state {
@@ -136,27 +159,26 @@ impl Cell {
         })
     }
 
-    /// Microseconds after which a saved state says nothing any more, if nothing is appended to it. A bucket that is not full
-    /// counts as full, since others may charge it.
+    /// Microseconds after which an encoded state does not matter any more, if nothing is appended to it. Token buckets count as
+    /// if they had been used up, since others may charge them.
     pub fn memory(&self, rates: &[Rate]) -> u64 {
         let full = rates.iter().filter(|rate| !rate.uses_counters()).map(Rate::memory);
         self.memories(rates, 0).chain(full).max().unwrap_or(0)
     }
 
-    /// Microseconds for which `cost`, which has just been taken back, would have stayed in the state in any case.
+    /// Microseconds for which `cost`, which has just been taken back, would at least have stayed in the state.
     pub fn certain_memory(&self, rates: &[Rate], cost: u64) -> u64 {
         self.memories(rates, cost).min().unwrap_or(0)
     }
 
-    /// By how many microseconds the state that is kept as a whole is ahead of a clock that was set back; 0 if that is no
-    /// more than reading the clock at different times explains.
+    /// By how many microseconds the state that is kept as a whole is ahead of a clock that was set back. It is 0 for less
+    /// than a second, which is explained by threads that read the clock at different moments.
     pub fn lead(&self, now: Time) -> u64 {
         let lead = self.latest().saturating_sub(now.micros());
         if lead > JITTER { lead } else { 0 }
     }
 
-    /// Moves the state that is kept as a whole back in time by so many microseconds: all of it, so that nothing of it is
-    /// older or newer than before beside the rest.
+    /// Moves all of the state that is kept as a whole back in time by so many microseconds.
     pub fn set_back(&mut self, by: u64) {
         self.states.iter_mut().for_each(|state| state.set_back(by));
         if let Some(Extension { log, low_water }) = self.extension.as_deref_mut() {
@@ -166,8 +188,8 @@ impl Cell {
         }
     }
 
-    /// Begins the plain sums at `now`, all of which are 0.
-    fn begin_sums(&mut self, rates: &[Rate], now: Time) {
+    /// Replaces the counters by new ones of `now`, all of which are 0.
+    fn reset_counters(&mut self, rates: &[Rate], now: Time) {
         for (rate, state) in self.rated_mut(rates).filter(|(rate, _)| rate.uses_counters()) {
             *state = State::new(rate, now);
         }
@@ -204,14 +226,14 @@ impl State {
     }
 }
 
-fn push(word: u64, bytes: &mut Vec<u8>) {
+fn push(number: u64, bytes: &mut Vec<u8>) {
     let mut digits = [0; 10];
-    let length = word.encode_var(&mut digits);
+    let length = number.encode_var(&mut digits);
     bytes.extend_from_slice(&digits[..length]);
 }
 
 fn pull(rest: &mut &[u8]) -> Option<u64> {
-    let (word, length) = u64::decode_var(rest)?;
+    let (number, length) = u64::decode_var(rest)?;
     *rest = rest.get(length..)?;
-    Some(word)
+    Some(number)
 }

@@ -9,15 +9,15 @@
 //! D = min(units, the least U since a)
 //! ```
 //!
-//! Whoever gives back D leaves exactly V: a bucket that never saw the request. To give back all of the units instead
-//! would create a token where some of them had drained before another request came.
+//! If D is given back, exactly V remains: a bucket to which the request was never charged. If all of the units were given
+//! back instead, that would create a token where some of them had drained before another request came.
 //!
 //! For another request that came at b and may give back as well, the least use since b is from then on that of V. Before
 //! a that is U. After it, it is the least U less D: while V was above 0, D was what it is now, and when V was 0 last, U was
 //! just D.
 
-/// The most moments of a bucket that are followed. A request that came before them gives back only what cannot have
-/// drained.
+/// The most moments of a bucket that are followed. If there are more, the oldest are forgotten, and the requests of these
+/// moments give back at most what is certain not to have drained.
 const MOST: usize = 1024;
 
 /// For each open request of a bucket the least use since it came, in the order in which they came. It never falls from
@@ -27,9 +27,9 @@ pub(super) struct LowWater(Vec<Mark>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mark {
-    /// When they came, in microseconds since 1970.
+    /// When the requests came, in microseconds since 1970.
     moment: u64,
-    /// How many.
+    /// How many of them are open.
     open: u64,
     /// The least use since then, in units.
     least: u128,
@@ -45,17 +45,17 @@ impl LowWater {
         self.0.is_empty()
     }
 
-    /// The bucket has drained to `used`, and something is added to it or taken from it at `moment`. Of who came at the same
-    /// moment nothing has drained.
+    /// Notes that the bucket has drained to `used`, before something is added to it or taken from it at `moment`. Nothing has
+    /// drained of the requests that came at that very moment.
     pub(super) fn note(&mut self, moment: u64, used: u128) {
         let before = self.0.iter_mut().rev().skip_while(|mark| mark.moment == moment);
         before.take_while(|mark| mark.least > used).for_each(|mark| mark.least = used);
-        // Of what was in the bucket before it was empty nothing can be given back.
+        // Nothing can be given back of what was in the bucket before it was empty.
         let drained = self.0.partition_point(|mark| mark.least == 0);
         self.0.drain(..drained);
     }
 
-    /// A request came at `moment`, the latest so far, and its units are in the bucket.
+    /// Begins to follow a request that came at `moment`, the latest so far, and whose units are in the bucket.
     pub(super) fn open(&mut self, moment: u64) {
         match self.0.last_mut() {
             Some(last) if last.moment == moment => last.open += 1,
@@ -66,8 +66,8 @@ impl LowWater {
         }
     }
 
-    /// A request that came at `opened` gives back as much as is left of `units` when the bucket has drained to `used`, at
-    /// `moment`. Returns how much that is: at least `certain`, if nothing is known of the request.
+    /// Ends to follow a request that came at `opened`, when the bucket has drained to `used` at `moment`. Returns how many of
+    /// its `units` are left to be given back. If the request is not followed, these are the `certain` ones.
     pub(super) fn close(&mut self, opened: u64, (units, certain): (u128, u128), moment: u64, used: u128) -> u128 {
         self.note(moment, used);
         let Ok(at) = self.0.binary_search_by_key(&opened, |mark| mark.moment) else {
@@ -87,7 +87,7 @@ impl LowWater {
         given
     }
 
-    /// So much is taken from the bucket, and it is not known since when it was in it.
+    /// Notes that so many units are taken from the bucket of which it is not known when they came.
     pub(super) fn lower(&mut self, given: u128) {
         self.0.iter_mut().for_each(|mark| mark.least = mark.least.saturating_sub(given));
     }

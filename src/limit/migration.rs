@@ -1,13 +1,14 @@
-//! What a limit goes on with where a reload has changed how it counts.
+//! Migration: the cell with which a limit continues after a reload has changed how it counts.
 //!
-//! Each rate goes on from the old one of the same period. If the state of both looks alike it is taken over as it is.
-//! Otherwise its sum is: the new rate begins as if all that the old one counts at the moment of the reload had come just
-//! then. That lets nobody past the limit, since what has come before leaves later than it would have, and by the time at
-//! which it would have left if it had come then. A rate with a period that is new begins with nothing: nobody has counted
-//! that.
+//! Each rate continues from the old rate of the same period. If both have the same layout of state, the state is copied.
+//! Otherwise the new rate begins as if everything that the old one counts at the moment of the reload had come at that
+//! moment. No request passes the limit because of that, since what has come before leaves the window later than it would
+//! have, and at the latest one window after the reload. A rate whose period is new begins with nothing, because nothing was
+//! counted for it.
 //!
-//! A key may be seen long after the reload. It is migrated as of the reload all the same, and moved on from there. So the
-//! result does not depend on when that is done, and what was reserved before is found where it was put.
+//! The first request for a key may come long after the reload. The cell is nevertheless migrated as of the reload, and
+//! advanced from there. So the result does not depend on when that is done, and what was reserved before is found where it
+//! was counted.
 
 use smallvec::SmallVec;
 
@@ -22,7 +23,7 @@ use super::token_bucket::{TokenBucket, drained, draining, units};
 use crate::clock::Time;
 
 impl Rate {
-    /// Which of the `old` rates this one goes on from: that of the same period.
+    /// The index of the rate among the `old` ones from which this one continues: the one of the same period.
     pub fn predecessor(&self, old: &[Self]) -> Option<usize> {
         old.iter().position(|old| match (self.strategy(), old.strategy()) {
             (Strategy::Calendar(calendar), Strategy::Calendar(old)) => calendar.unit() == old.unit(),
@@ -31,7 +32,7 @@ impl Rate {
         })
     }
 
-    /// Whether the state of this rate looks like that of `old`.
+    /// Whether states of this rate have the same layout and meaning as those of `old`.
     pub fn is_kept_like(&self, old: &Self) -> bool {
         self.span() == old.span()
             && match (self.strategy(), old.strategy()) {
@@ -48,12 +49,12 @@ impl Rate {
 }
 
 impl Limit {
-    /// Whether cells of this limit can go on from those of `old`.
+    /// Whether cells of this limit can continue from those of `old`.
     pub fn continues(&self, old: &Self) -> bool {
         self.rates.iter().any(|rate| rate.predecessor(&old.rates).is_some())
     }
 
-    /// For how many microseconds after a migration what was taken over from `old` can matter.
+    /// For how many microseconds after a migration its result can differ from a new cell.
     pub fn migration_memory(&self, old: &Self) -> u64 {
         let carried = self.rates.iter().filter_map(|rate| Some((rate, &old.rates[rate.predecessor(&old.rates)?])));
         let memory = carried.map(|(rate, old)| match rate.strategy() {
@@ -66,7 +67,23 @@ impl Limit {
         memory.max().unwrap_or(0)
     }
 
-    /// The cell with which this limit goes on for a key that `old` has counted in `cell` until it was replaced, at `at`.
+    /// The cell with which this limit continues for a key that `old` has counted in `cell` until it was replaced, at `at`.
+    ///
+    /// ```
+    /// use gateway::clock::Time;
+    /// use gateway::limit::{Cell, Limit, Rate, Strategy};
+    ///
+    /// let rate: Rate = "5/m".parse()?;
+    /// let old = Limit::new("a", &[rate.clone()]);
+    /// let new = Limit::new("a", &[rate.with_strategy(Strategy::SlidingLog)?]);
+    /// let now = Time::from_micros(1_800_000_000_000_000);
+    /// let mut cell = Cell::new(old.rates(), now);
+    /// old.charge(&mut cell, now, 3);
+    ///
+    /// let cell = new.migrate(&old, cell, now);
+    /// assert_eq!(new.judge(&cell, now, 1, true).remaining, 2);
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
     pub fn migrate(&self, old: &Self, mut cell: Cell, at: Time) -> Cell {
         // Requests that were under way at the reload may have been counted a little after it.
         let at = Time::from_micros(at.micros().max(cell.latest()));
@@ -95,11 +112,12 @@ impl Limit {
         self.with_log(migrated, extension.log, (old, &used), at)
     }
 
-    /// The cell with the log of all its moving windows, which begins with that of the old ones. What is `used` of others
-    /// is added: of each window what does not count in a shorter one is put just out of that.
+    /// The cell with the log for all of its sliding logs. It begins with the old log, and what is `used` of rates that were
+    /// counted in another way is added to it. What a window counts beyond the next shorter one is entered at the moment at
+    /// which it has just left the shorter one.
     fn with_log(&self, mut cell: Cell, log: Log, (old, used): (&Self, &[u64]), at: Time) -> Cell {
         let mut added: SmallVec<[(u64, u64); 4]> = SmallVec::new();
-        for (rate, shorter) in self.moving() {
+        for (rate, shorter) in self.logged() {
             let Some(source) = rate.predecessor(&old.rates) else { continue };
             let known = added.iter().fold(0, |sum: u64, (_, cost)| sum.saturating_add(*cost));
             let seen = sliding_log::Usage::new(rate, Some(&log), at).count().saturating_add(known);
@@ -121,25 +139,26 @@ impl Limit {
         cell
     }
 
-    /// The moving rates, the shortest first, each with the period of the next shorter one, which is 0 for the first.
-    fn moving(&self) -> impl Iterator<Item = (&Rate, u64)> {
-        let mut moving: SmallVec<[&Rate; 4]> =
+    /// The rates that use the log, beginning with the shortest window, each with the next shorter window, which is 0 for the
+    /// first.
+    fn logged(&self) -> impl Iterator<Item = (&Rate, u64)> {
+        let mut logged: SmallVec<[&Rate; 4]> =
             self.rates.iter().filter(|rate| *rate.strategy() == Strategy::SlidingLog).collect();
-        moving.sort_unstable_by_key(|rate| rate.span());
+        logged.sort_unstable_by_key(|rate| rate.span());
         let mut shorter = 0;
-        moving.into_iter().map(move |rate| (rate, std::mem::replace(&mut shorter, rate.span())))
+        logged.into_iter().map(move |rate| (rate, std::mem::replace(&mut shorter, rate.span())))
     }
 
-    /// A reservation that `old` has made before it was replaced at `at`, as it is to be given back to a cell that has been
-    /// migrated since. What of it did not count any more then, or cannot be told from what came before and after, stays
-    /// charged.
+    /// A reservation that `old` made before it was replaced at `at`, changed so that it can be given back to a cell that has
+    /// been migrated since. The part of it that did not count any more at `at`, or that cannot be distinguished from other
+    /// requests, stays charged.
     pub fn migrate_reservation(&self, old: &Self, reservation: &Reservation, at: Time) -> Reservation {
         let counted = |rate: &Rate| {
             let source = rate.predecessor(&old.rates)?;
             Some((source, counted_at(&old.rates[source], reservation.cost(), *reservation.marks.get(source)?, at)))
         };
-        // All moving windows share one log, and the first that it counted in is where it is.
-        let in_log = self.moving().find_map(|(rate, shorter)| {
+        // All sliding logs share one log, and the reservation was entered for the shortest window in which it counted.
+        let in_log = self.logged().find_map(|(rate, shorter)| {
             let (source, counted) = counted(rate).filter(|(_, counted)| *counted == reservation.cost())?;
             let is_same = rate.is_kept_like(&old.rates[source]);
             let moment = at.micros().saturating_sub(shorter);
@@ -179,7 +198,7 @@ impl State {
     }
 }
 
-/// How much of a reservation is certain to be part of what its rate, where it has this mark, counts at `at`.
+/// How much of a reservation with this mark is certain to be part of what the rate counts at `at`.
 fn counted_at(rate: &Rate, cost: u64, mark: u64, at: Time) -> u64 {
     let at_micros = at.micros();
     match rate.strategy() {
@@ -202,7 +221,7 @@ fn counted_at(rate: &Rate, cost: u64, mark: u64, at: Time) -> u64 {
             let left = drained(rate, units(rate, cost), at_micros.saturating_sub(mark));
             u64::try_from(left / u128::from(rate.span())).unwrap_or(0)
         }
-        // When its window began is not known.
+        // It is not known when the fixed window began, and the others do not count it any more.
         Strategy::Calendar(_) | Strategy::SlidingLog | Strategy::FixedWindow => 0,
     }
 }

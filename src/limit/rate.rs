@@ -1,6 +1,6 @@
 //! One rate: so many requests per window, and the strategy by which they are counted.
 //!
-//! A rate that exists is valid: zero requests, an empty window or an overflow cannot be written.
+//! Every [`Rate`] is valid: its constructors refuse zero requests, empty windows and whatever could overflow later.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,40 +10,41 @@ use super::calendar::{Calendar, Unit};
 use crate::clock::micros;
 use crate::units::{self, DurationError};
 
-/// The largest quota, 2^32 requests per window; of a burst as well.
+/// The largest quota, 2^32 requests per window, and the largest burst.
 pub const MAX_QUOTA: u64 = 1 << 32;
 /// The shortest window.
 pub const MIN_WINDOW: Duration = Duration::from_secs(1);
 /// The longest window, 31 days.
 pub const MAX_WINDOW: Duration = Duration::from_secs(31 * 86_400);
-/// The most buckets that a window can be cut into.
+/// The most buckets that a sliding window can be cut into.
 pub const MAX_PRECISION: u32 = 60;
-/// The largest quota of a moving window, which remembers every request.
+/// The largest quota of a sliding log, which remembers every request.
 pub const MAX_LOG: u64 = 10_000;
 
 /// How the oldest bucket counts while the window slides out of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Edge {
-    /// By the share of it that still lies in the window.
+    /// It counts by the share of it that still lies in the window.
     #[default]
     Weighted,
-    /// In full until it is gone: never more than the quota in any window.
+    /// It counts in full until it has left the window, so that no window ever has more than the quota.
     Whole,
 }
 
-/// How requests are counted.
+/// The algorithm by which requests are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// The sliding window counter: the window is cut into buckets, aligned to the Unix clock.
+    /// The sliding window counter: the window is cut into buckets, which are aligned to the Unix clock.
     SlidingWindow {
-        /// How many buckets, 1 to 60.
+        /// How many buckets the window has, 1 to 60.
         precision: u32,
         /// How the oldest bucket counts.
         edge: Edge,
     },
     /// A window that begins with the key's first request and lasts its whole length.
     FixedWindow,
-    /// The exact log of what was admitted. At most 10 000 requests per window.
+    /// The exact log of what was admitted: a request counts from its moment until exactly one window later. The quota is at
+    /// most 10 000 requests per window. The configuration calls it `moving-window`.
     SlidingLog,
     /// A bucket of `burst` tokens (1 to 2^32) that fills at the rate.
     TokenBucket {
@@ -60,7 +61,21 @@ impl Default for Strategy {
     }
 }
 
-/// At most `quota` requests per window, counted by a strategy.
+/// At most `quota` requests per window, counted by a [`Strategy`].
+///
+/// ```
+/// use gateway::limit::{Edge, Rate, Strategy};
+///
+/// let rate: Rate = "3000/10m".parse()?;
+/// assert_eq!(rate.quota(), 3000);
+/// assert_eq!(rate.window().as_secs(), 600);
+/// assert_eq!(*rate.strategy(), Strategy::SlidingWindow { precision: 1, edge: Edge::Weighted });
+///
+/// let rate: Rate = "10/s burst 50".parse()?;
+/// assert_eq!(*rate.strategy(), Strategy::TokenBucket { burst: 50 });
+/// assert_eq!(rate.capacity(), 50);
+/// # Ok::<(), gateway::limit::RateError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rate {
     quota: u64,
@@ -69,7 +84,12 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// A rate of `quota` (1 to 2^32) per `window` (1 s to 31 days), as a sliding window of one bucket, weighted.
+    /// A rate of `quota` (1 to 2^32) per `window` (1 s to 31 days), counted by the default strategy: a sliding window of one
+    /// bucket, weighted.
+    ///
+    /// # Errors
+    ///
+    /// [`RateError::Quota`] or [`RateError::Window`], if one of them is out of range.
     pub fn new(quota: u64, window: Duration) -> Result<Self, RateError> {
         if quota == 0 || quota > MAX_QUOTA {
             return Err(RateError::Quota);
@@ -80,7 +100,22 @@ impl Rate {
         Ok(Self { quota, window: micros(window), strategy: Strategy::default() })
     }
 
-    /// The same rate counted in another way. A calendar brings its own window.
+    /// The same rate, counted by another strategy. A calendar determines the window as well.
+    ///
+    /// ```
+    /// use gateway::limit::{Rate, RateError, Strategy};
+    ///
+    /// let rate: Rate = "100/m".parse()?;
+    /// assert!(rate.with_strategy(Strategy::FixedWindow).is_ok());
+    /// let rate: Rate = "10001/m".parse()?;
+    /// assert_eq!(rate.with_strategy(Strategy::SlidingLog), Err(RateError::Log));
+    /// # Ok::<(), RateError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RateError::Precision`] or [`RateError::Burst`], if these are out of range, and [`RateError::Log`], if a sliding log
+    /// would have to remember too many requests.
     pub fn with_strategy(self, strategy: Strategy) -> Result<Self, RateError> {
         let window = match &strategy {
             Strategy::SlidingWindow { precision, .. } if !(1..=MAX_PRECISION).contains(precision) => {
@@ -99,7 +134,7 @@ impl Rate {
         self.quota
     }
 
-    /// The most that one request may cost: the burst of a bucket, else the quota.
+    /// The most that one request may cost: the burst of a token bucket, else the quota.
     pub fn capacity(&self) -> u64 {
         match self.strategy {
             Strategy::TokenBucket { burst } => burst,
@@ -117,14 +152,14 @@ impl Rate {
         &self.strategy
     }
 
-    /// Whether its counts are plain sums, one for each bucket, to which anybody may add. The state of other
+    /// Whether its state consists of counters, one for each bucket, to which several gateways can add. The state of other
     /// strategies is kept as a whole.
     pub fn uses_counters(&self) -> bool {
         matches!(self.strategy, Strategy::SlidingWindow { .. } | Strategy::Calendar(_))
     }
 
-    /// Microseconds after which a cell that nobody has touched says nothing any more, if no more was charged to it than the
-    /// rate admits.
+    /// Microseconds after which a state to which nothing more was charged equals a new one, if no more had been charged to it
+    /// than the rate admits.
     pub fn memory(&self) -> u64 {
         match &self.strategy {
             Strategy::SlidingWindow { precision, .. } => self.width() * (u64::from(*precision) + 1),
@@ -149,8 +184,8 @@ impl Rate {
         self.window
     }
 
-    /// The width of a sliding window's bucket in microseconds. Rounded up where the window does not divide evenly:
-    /// the buckets then cover a hair more than the window, and the promise holds for the window.
+    /// The width of a sliding window's bucket in microseconds. It is rounded up where the window does not divide evenly:
+    /// the buckets then cover slightly more than the window, so that the window never has more than the quota.
     pub(super) fn width(&self) -> u64 {
         match self.strategy {
             Strategy::SlidingWindow { precision, .. } => self.window.div_ceil(u64::from(precision)),
@@ -220,10 +255,10 @@ fn number(text: &str) -> Result<Option<u64>, RateError> {
     Ok(digits.parse().ok())
 }
 
-/// Why a text or a number is not a rate.
+/// Why a text is not a rate, or why a rate cannot be counted by a strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RateError {
-    /// Not of the form `N/PERIOD`.
+    /// The text is not of the form `N/PERIOD`.
     Form,
     /// The quota is zero or over 2^32.
     Quota,
@@ -235,7 +270,7 @@ pub enum RateError {
     Precision,
     /// The burst is zero or over 2^32.
     Burst,
-    /// More than 10 000 requests for a moving window to remember.
+    /// The quota is over 10 000, which is too much for a sliding log to remember.
     Log,
 }
 

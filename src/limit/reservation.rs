@@ -1,8 +1,8 @@
-//! What is charged before the cost of a request is known, and corrected when it is.
+//! Reservations: what is charged before the cost of a request is known, and corrected when it is.
 //!
-//! What was reserved too much is given back where it was counted, so that it is as if it had never been counted there. What
-//! turns out to cost more is charged like anything else, at the moment at which it is known: in the place of the
-//! reservation it might not matter any more, and whoever answers slowly would be let through for nothing.
+//! If too much was reserved, the rest is given back where it was counted, and the state is as if it had never been counted.
+//! If a request costs more, the difference is charged at the moment at which that is known. At the moment of the
+//! reservation it might not matter any more, so clients could avoid their limits with requests that take long.
 
 use smallvec::SmallVec;
 
@@ -15,17 +15,17 @@ use super::state::State;
 use super::token_bucket::{drained, units};
 use crate::clock::Time;
 
-/// Where a charge was counted.
+/// Where a charge was counted, so that it can be given back there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
     cost: u64,
-    /// For each rate what names the place: of a sliding window and of the calendar the bucket, else the moment in
-    /// microseconds since 1970.
+    /// For each rate what names the place: for rates that use counters the bucket, for others the moment in microseconds
+    /// since 1970.
     pub(super) marks: SmallVec<[u64; 2]>,
-    /// For how many microseconds it was not followed.
+    /// For how many microseconds after the charge it was not followed.
     lag: u64,
-    /// For each rate of a cell that was migrated since: how much of it is in the sum that was carried over, or `None` if the
-    /// state was taken over as it was. Empty before a migration.
+    /// For each rate of a cell that was migrated since: how much of the reservation is in the sum that was carried over, or
+    /// `None` if the state was copied. It is empty before a migration.
     carried: SmallVec<[Option<u64>; 2]>,
 }
 
@@ -34,8 +34,8 @@ impl Reservation {
         Self { cost, marks: marks.collect(), lag: 0, carried: SmallVec::new() }
     }
 
-    /// The same in a cell that was migrated to other rates: for each the mark, and how much of it was carried over, if only
-    /// the sum was.
+    /// The same in a cell that was migrated to other rates. For each rate, `places` has the mark, and how much of the
+    /// reservation was carried over if only a sum was.
     pub(super) fn migrated(&self, places: impl Iterator<Item = (u64, Option<u64>)>) -> Self {
         let (marks, carried) = places.unzip();
         Self { cost: self.cost, marks, lag: self.lag, carried }
@@ -46,32 +46,32 @@ impl Reservation {
         self.carried.get(place).copied().flatten()
     }
 
-    /// How much is taken from the rate at `place` for `cost` that is given back. What was not carried over comes first, since
-    /// it cannot be told from the rest.
+    /// How much is taken from the rate at `place` for `cost` that is given back. The part that was not carried over is given
+    /// back first, because it is not known which part of the cost it was.
     fn returnable(&self, place: usize, cost: u64) -> u64 {
         cost.saturating_sub(self.carried(place).map_or(0, |carried| self.cost - carried.min(self.cost)))
     }
 
-    /// What was charged.
+    /// The cost that was charged.
     pub fn cost(&self) -> u64 {
         self.cost
     }
 
-    /// When it was charged, by what is noted of it for the rates whose state is kept as a whole, if there are any.
+    /// When it was charged. `None` if no rate keeps its state as a whole, because only those remember the moment.
     pub fn moment(&self, rates: &[Rate]) -> Option<Time> {
         let marked = rates.iter().zip(&self.marks).filter(|(rate, _)| !rate.uses_counters());
         let moment = marked.map(|(rate, mark)| mark - if is_followed(rate) { self.lag.min(*mark) } else { 0 }).max()?;
         Some(Time::from_micros(moment))
     }
 
-    /// The buckets of plain sums in which it was counted: the places of their rates, and what names the buckets.
+    /// The counters to which it was added: the index of the rate, and what names the bucket.
     pub fn buckets<'a>(&'a self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64)> {
         let marked = rates.iter().zip(&self.marks).enumerate();
         marked.filter(|(_, (rate, _))| rate.uses_counters()).map(|(place, (_, mark))| (place, *mark))
     }
 }
 
-/// Whether a rate keeps something of a reservation for as long as it is open.
+/// Whether a rate keeps something about a reservation for as long as it is open.
 pub(super) fn is_followed(rate: &Rate) -> bool {
     matches!(rate.strategy(), Strategy::TokenBucket { .. })
 }
@@ -85,13 +85,13 @@ impl Cell {
             State::Calendar(window) => window.bucket(),
             State::FixedWindow(window) => now.max(window.start()),
             State::TokenBucket(bucket) => bucket.moment(),
-            // It may be counted with a later one, but never with an earlier one.
+            // The log may count it at the moment of a later entry, but never at an earlier one.
             State::SlidingLog => now,
         });
         Reservation::new(cost, marks)
     }
 
-    /// Follows a reservation until something of it is given back, or nothing: then what has drained of it is known.
+    /// Follows a reservation until it is given back, so that it is known how much of it has drained then.
     pub(super) fn follow(&mut self, rates: &[Rate], reservation: &mut Reservation) {
         let Self { states, extension } = self;
         let marked = rates.iter().zip(states).zip(&mut reservation.marks);
@@ -111,7 +111,8 @@ impl Cell {
         }
     }
 
-    /// What was taken back, `cost`, is not charged again: of what is followed less may be in the bucket than was seen.
+    /// Notes that `cost`, which was taken back, will not be charged again. The least use of a bucket may then have been less
+    /// than what was noted.
     pub(super) fn took_back(&mut self, rates: &[Rate], cost: u64) {
         for (place, low_water) in self.extension.iter_mut().flat_map(|extension| &mut extension.low_water) {
             if let Some(rate) = rates.get(*place) {
@@ -157,12 +158,12 @@ impl Cell {
             }
         }
         let Some(Extension { log, low_water }) = extension.as_deref_mut() else { return };
-        let moving = rates.iter().position(|rate| *rate.strategy() == Strategy::SlidingLog);
-        if let (Some(moving), Some(longest)) = (moving, longest(rates))
-            && let Some(mark) = reservation.marks.get(moving)
+        let logged = rates.iter().position(|rate| *rate.strategy() == Strategy::SlidingLog);
+        if let (Some(logged), Some(longest)) = (logged, longest(rates))
+            && let Some(mark) = reservation.marks.get(logged)
             && now.micros().saturating_sub(*mark) < longest
         {
-            log.give_back(*mark, reservation.returnable(moving, cost));
+            log.give_back(*mark, reservation.returnable(logged, cost));
         }
         low_water.retain(|(_, low_water)| !low_water.is_empty());
         if low_water.is_empty() && log.newest().is_none() {

@@ -8,7 +8,7 @@ use super::rate::{Rate, Strategy};
 use super::state::JITTER;
 use crate::clock::Time;
 
-/// The most entries of a log; beyond it, neighbours are counted together, at the later moment.
+/// The most entries of a log. If there are more, the oldest is counted together with the next one, at the later moment.
 const MAX_ENTRIES: usize = 20_000;
 
 /// When how much was admitted.
@@ -55,7 +55,7 @@ impl Log {
         }
     }
 
-    /// Takes back `cost` of what was added last.
+    /// Takes back `cost`, beginning with what was added last.
     pub(super) fn take_back(&mut self, cost: u64) {
         let total = self.total().saturating_sub(cost).max(self.before);
         while let Some(last) = self.entries.back_mut()
@@ -70,9 +70,9 @@ impl Log {
         }
     }
 
-    /// Gives back `cost` of what was added at `since`: the oldest of what is there of that moment or later. If it was counted
-    /// with a later one, or was added again to a log that another gateway has kept, something is taken in its place that
-    /// leaves the window sooner. By that gateway's clock it may also have been a little earlier.
+    /// Gives back `cost` of what was added at `since`: the oldest entries of that moment or later. If it was counted together
+    /// with a later entry, or was added again to a log that another gateway wrote, another entry is reduced in its place, and
+    /// that one leaves the window sooner. By the clock of that gateway the entry may also be a little earlier.
     pub(super) fn give_back(&mut self, since: u64, cost: u64) {
         let left = cost - self.take_from(since, cost);
         if left > 0 {
@@ -105,7 +105,7 @@ impl Log {
             self.before = first.total;
             self.entries.pop_front();
         }
-        // Room that a burst took is given back when it is over.
+        // Memory that a burst needed is freed when the burst is over.
         if self.entries.capacity() > 64 && self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.len() * 2);
         }

@@ -80,8 +80,8 @@ impl TokenBucket {
         self.set_used(self.used().saturating_sub(units));
     }
 
-    /// Of `units` that were used at `since`, those that are certain to be there still: no more than the rate drains can
-    /// have drained since then. Nothing is certain if the clock was set back in between.
+    /// How many of the `units` that were used at `since` cannot have drained since then, because the rate does not drain as
+    /// much. None are certain if the clock was set back in between.
     pub(super) fn certain(&self, rate: &Rate, units: u128, since: u64) -> u128 {
         if self.moment.saturating_add(JITTER) < since {
             return 0;

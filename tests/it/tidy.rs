@@ -68,6 +68,18 @@ fn modules_import_only_modules_above_them() {
 }
 
 #[test]
+fn the_limiter_imports_only_the_base() {
+    let limit = |path: &Path| module(path) == "limit" && !is_test(path);
+    let imported: BTreeSet<_> = sources()
+        .iter()
+        .filter(|(path, _)| limit(path))
+        .flat_map(|(_, text)| text.split("crate::").skip(1).map(|rest| rest.split("::").next().unwrap().to_owned()))
+        .collect();
+    // It could be published as a crate of its own, together with these.
+    assert_eq!(imported.iter().map(String::as_str).collect::<Vec<_>>(), ["clock", "fingerprint", "units"]);
+}
+
+#[test]
 fn files_are_small_and_say_what_they_are_for() {
     let mut wrong = Vec::new();
     for (path, text) in sources() {
