@@ -1,6 +1,6 @@
 //! The configuration as it runs: every value is checked, and every default is filled in.
 //!
-//! [`load`] and [`parse`] are the only ways to make one, for running, checking and reloading alike.
+//! [`ConfigSource::load`] and [`parse`] are the only ways to make one, for running, checking and reloading alike.
 
 mod regular_file;
 mod report;
