@@ -108,8 +108,10 @@ fn held_requests_go_out_at_the_rate_in_order_of_arrival() {
         let clients = (0..8).map(|_| gateway.client()).collect();
         let answers = ask_in_order(clients, Duration::from_millis(5));
         assert!(answers.iter().all(|(status, _)| *status == 200), "{answers:?}, {store}");
-        assert!(answers.windows(2).all(|pair| pair[0].1 < pair[1].1), "out of order: {answers:?}, {store}");
-        // Two at once, the other six one every tenth of a second.
+        // Two are not held and may wait together for the store's first connection. The other six go out one every tenth of
+        // a second.
+        assert!(answers[0].1.max(answers[1].1) < answers[2].1, "one was held: {answers:?}, {store}");
+        assert!(answers[1..].windows(2).all(|pair| pair[0].1 < pair[1].1), "out of order: {answers:?}, {store}");
         let last = answers[7].1;
         assert!((Duration::from_millis(590)..Duration::from_millis(800)).contains(&last), "{answers:?}, {store}");
         assert_eq!(decisions(&gateway, "l", "delayed"), 6, "{store}");
