@@ -95,6 +95,21 @@ pub struct Verdict {
     pub wait: Option<u64>,
 }
 
+/// What one rate has counted for a key, as of a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateUsage {
+    /// The most that the rate admits at once: the burst of a token bucket, else the quota.
+    pub capacity: u64,
+    /// How much of it is used. Of a sliding window this is the estimate by which requests are decided, of a token bucket the
+    /// tokens that are missing in full or in part. It exceeds the capacity if a request has cost more than was reserved, or
+    /// the quota was lowered.
+    pub used: u64,
+    /// How many more requests of cost 1 the rate admits now.
+    pub remaining: u64,
+    /// Microseconds until the rate admits one more than `remaining`, if nothing else comes. `None` if nothing is used.
+    pub wait: Option<u64>,
+}
+
 impl Limit {
     /// A limit of `rates`, of which there should be at least one: a limit without rates admits everything.
     pub fn new(name: &str, rates: &[Rate]) -> Self {
@@ -137,6 +152,32 @@ impl Limit {
     /// The most that one request may cost. A request that costs more is refused for ever.
     pub fn capacity(&self) -> u64 {
         self.rates.iter().map(Rate::capacity).min().unwrap_or(u64::MAX)
+    }
+
+    /// What each rate has counted in the cell, in the order of the rates. It charges nothing. The cell has to be advanced to
+    /// `now` before.
+    ///
+    /// A request of cost 1 is admitted if no rate has 0 remaining, and otherwise after the longest wait of those that have.
+    ///
+    /// ```
+    /// use gateway::clock::Time;
+    /// use gateway::limit::{Cell, Limit, RateUsage};
+    ///
+    /// let limit = Limit::new("a", &["2/s burst 4".parse()?, "100/m".parse()?]);
+    /// let now = Time::from_micros(1_800_000_000_000_000);
+    /// let mut cell = Cell::new(limit.rates(), now);
+    /// limit.charge(&mut cell, now, 3);
+    ///
+    /// let usages: Vec<_> = limit.usages(&cell, now).collect();
+    /// assert_eq!(usages[0], RateUsage { capacity: 4, used: 3, remaining: 1, wait: Some(500_000) });
+    /// assert_eq!((usages[1].used, usages[1].remaining), (3, 97));
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
+    pub fn usages<'a>(&'a self, cell: &'a Cell, now: Time) -> impl Iterator<Item = RateUsage> + 'a {
+        cell.usages(&self.rates, now).zip(&self.rates).map(|(usage, rate)| {
+            let (used, remaining) = (usage.used(), usage.remaining());
+            RateUsage { capacity: rate.capacity(), used, remaining, wait: usage.wait(remaining.saturating_add(1)) }
+        })
     }
 
     /// Whether every rate admits a request of cost `need` now. The cell has to be advanced to `now` before.

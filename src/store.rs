@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use crate::clock::Time;
 use crate::config;
 use crate::fingerprint::Fingerprint;
-use crate::limit::{Limit, Reservation, Verdict};
+use crate::limit::{Cell, Limit, RateUsage, Reservation, Verdict};
 
 use memcached::Memcached;
 use memory::Memory;
@@ -66,6 +66,15 @@ pub struct Reserved {
     refunded: Option<Verdict>,
     /// The limit that has counted it, if a reload has replaced the one that was asked.
     by: Option<Arc<Limit>>,
+}
+
+/// What has been counted for a key, as of a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyUsage {
+    /// The limit that counts the key. It is another one than was asked for if a reload has replaced that meanwhile.
+    pub limit: Arc<Limit>,
+    /// One for each rate of that limit, in their order.
+    pub rates: Vec<RateUsage>,
 }
 
 /// What a reload changes about limits. Here a limit is one set of rates: its own, that of a tier, or that of an
@@ -167,6 +176,14 @@ impl Store {
             Self::Memory(_) => {}
             Self::Memcached(memcached) => memcached.finish().await,
         }
+    }
+}
+
+impl KeyUsage {
+    /// What `limit` has counted in this cell, which has been advanced to `now`.
+    fn of(limit: Arc<Limit>, cell: &Cell, now: Time) -> Self {
+        let rates = limit.usages(cell, now).collect();
+        Self { limit, rates }
     }
 }
 

@@ -7,6 +7,7 @@
 mod shard;
 mod reloads;
 mod migrating;
+mod inspection;
 
 use std::iter;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use smallvec::SmallVec;
 use super::{Ask, Reply, Reserved, Verdicts};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
-use crate::limit::{Cell, Reservation, Verdict};
+use crate::limit::{Cell, Limit, Reservation, Verdict};
 
 use reloads::Reloads;
 use shard::{Entry, Shard};
@@ -89,7 +90,8 @@ impl Memory {
     }
 
     fn look_up(&self, asks: &[Ask<'_>], now: Time) -> Lookup<'_> {
-        let places: SmallVec<[(usize, Fingerprint); 4]> = asks.iter().map(|ask| self.place(ask)).collect();
+        let places: SmallVec<[(usize, Fingerprint); 4]> =
+            asks.iter().map(|ask| self.place(ask.limit, ask.key)).collect();
         let mut shards = Locked::take(&self.shards, &places);
         let mut is_missing = false;
         let mut admits = |(ask, (shard, key)): (&Ask<'_>, &(usize, Fingerprint))| {
@@ -116,7 +118,7 @@ impl Memory {
     /// Decides for a route with one limit, with a single lookup if the key has a cell. `None` if it has none but may
     /// have one from before a reload.
     fn decide_alone(&self, ask: &Ask<'_>, now: Time, reserved: &mut Vec<Reserved>) -> Option<Verdict> {
-        let (shard, key) = self.place(ask);
+        let (shard, key) = self.place(ask.limit, ask.key);
         let shard = &mut *self.shards[shard].lock();
         let Some(entry) = entry(shard, key, ask, now) else {
             if self.is_migrating(now) {
@@ -144,7 +146,7 @@ impl Memory {
     /// the cell is gone; if it costs more, the difference is charged even if there is no room. The verdict is the one
     /// afterwards.
     fn settle_here(&self, ask: &Ask<'_>, (reservation, cell): (&Reservation, u32), cost: u64, now: Time) -> Verdict {
-        let (shard, key) = self.place(ask);
+        let (shard, key) = self.place(ask.limit, ask.key);
         let shard = &mut *self.shards[shard].lock();
         if let Some(entry) = entry(shard, key, ask, now).filter(|entry| entry.number == cell) {
             let given = reservation.cost().saturating_sub(cost);
@@ -157,8 +159,9 @@ impl Memory {
         self.judge(shard, key, &ask, now, (true, true), &mut Vec::new())
     }
 
-    fn place(&self, ask: &Ask<'_>) -> (usize, Fingerprint) {
-        let key = ask.key.with(ask.limit.shape());
+    /// Where the cell of this key is: the index of its shard, and its key there.
+    fn place(&self, limit: &Limit, key: Fingerprint) -> (usize, Fingerprint) {
+        let key = key.with(limit.shape());
         (self.shard(key), key)
     }
 

@@ -1,5 +1,6 @@
 //! The memory store under many keys, many threads and little room.
 
+mod inspection;
 mod reloads;
 
 use std::sync::Arc;

@@ -33,7 +33,7 @@ fn countings() -> impl Strategy<Value = Counting> {
 const PERIODS: [Option<u64>; 4] = [Some(SECOND), Some(3 * SECOND), Some(60 * SECOND), None];
 
 /// One to four rates of different periods, in any order, each counted in any way.
-fn rates() -> impl Strategy<Value = Vec<Rate>> {
+pub(super) fn rates() -> impl Strategy<Value = Vec<Rate>> {
     let one = (1..=9u64, countings());
     let all = (prop::sample::subsequence(PERIODS.to_vec(), 1..=4).prop_shuffle(), prop::collection::vec(one, 4));
     all.prop_map(|(periods, counted)| {
@@ -49,16 +49,16 @@ fn pairs() -> impl Strategy<Value = (Rate, Rate)> {
         .prop_map(|(period, old, new)| (rate_of(period, old.0, old.1), rate_of(period, new.0, new.1)))
 }
 
-type Schedule = Vec<(u64, u64)>;
+pub(super) type Schedule = Vec<(u64, u64)>;
 
 /// Gaps before requests, and their costs.
-fn schedules() -> impl Strategy<Value = Schedule> {
+pub(super) fn schedules() -> impl Strategy<Value = Schedule> {
     let gap = prop_oneof![3 => Just(0), 4 => 0..900_000u64, 2 => 0..4 * SECOND, 1 => 0..90 * SECOND];
     prop::collection::vec((gap, prop_oneof![3 => Just(1u64), 1 => 1..=5u64]), 0..40)
 }
 
 /// A cell after that traffic, and its moment.
-fn run(limit: &Limit, schedule: &Schedule) -> (Cell, u64) {
+pub(super) fn run(limit: &Limit, schedule: &Schedule) -> (Cell, u64) {
     let mut now = BEGIN;
     let mut cell = Cell::new(limit.rates(), at(now));
     for (gap, cost) in schedule {

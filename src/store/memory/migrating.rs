@@ -89,7 +89,7 @@ impl Memory {
 
     /// Whether the key of `ask` has a cell with this property.
     fn has(&self, ask: &Ask<'_>, is_wanted: impl Fn(&Entry) -> bool) -> bool {
-        let (shard, key) = self.place(ask);
+        let (shard, key) = self.place(ask.limit, ask.key);
         self.shards[shard].lock().peek_mut(&key).is_some_and(|entry| is_wanted(entry))
     }
 
@@ -101,9 +101,9 @@ impl Memory {
 
     /// Migrates the cell of a key that has one of a replaced limit and none of this one.
     fn migrate(&self, reloads: &Reloads, ask: &Ask<'_>, now: Time) {
-        let place = self.place(ask);
+        let place = self.place(ask.limit, ask.key);
         for Migration { from, at, .. } in reloads.before(ask.limit) {
-            let old = self.place(&Ask { limit: from, ..*ask });
+            let old = self.place(from, ask.key);
             // Both are locked, so that no other thread finds the key without a cell.
             let mut locked = Locked::take(&self.shards, &[place, old]);
             if locked.of(place.0).is_none_or(|shard| shard.contains_key(&place.1)) {

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A limit of these rates, counted in this way where they do not say how.
-fn counted(name: &str, rates: &[&str], strategy: Option<&Strategy>) -> Arc<Limit> {
+pub(super) fn counted(name: &str, rates: &[&str], strategy: Option<&Strategy>) -> Arc<Limit> {
     let rate = |text: &&str| {
         let rate: Rate = text.parse().unwrap();
         match strategy {
@@ -15,7 +15,7 @@ fn counted(name: &str, rates: &[&str], strategy: Option<&Strategy>) -> Arc<Limit
 }
 
 /// Reloads from one limit to another.
-fn reload(memory: &Memory, old: &Arc<Limit>, new: &Arc<Limit>, now: Time) {
+pub(super) fn reload(memory: &Memory, old: &Arc<Limit>, new: &Arc<Limit>, now: Time) {
     let replaced = if old.id() == new.id() { Vec::new() } else { vec![(old.clone(), new.clone())] };
     memory.reload(&LimitChanges { in_use: vec![new.clone()], replaced }, now);
 }
@@ -25,11 +25,11 @@ fn remaining(memory: &Memory, limit: &Arc<Limit>, now: Time) -> u64 {
     verdict.remaining
 }
 
-fn later(seconds: u64) -> Time {
+pub(super) fn later(seconds: u64) -> Time {
     NOW.after(Duration::from_secs(seconds))
 }
 
-fn all() -> Vec<Arc<Limit>> {
+pub(super) fn all() -> Vec<Arc<Limit>> {
     let sliding = |precision| Some(Strategy::SlidingWindow { precision, edge: Edge::Weighted });
     let ways = [
         sliding(1),

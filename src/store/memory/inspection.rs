@@ -1,0 +1,100 @@
+//! What an operator asks about one key: to see what was counted for it, and to forget that.
+//!
+//! After a reload the counts of a key may be in the cell of another limit than the one that counts the key now. Both
+//! functions therefore lock every cell that the key may have, so that no thread migrates one of them meanwhile.
+
+use std::iter;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::reloads::Reloads;
+use super::{Locked, Memory};
+use crate::clock::Time;
+use crate::fingerprint::Fingerprint;
+use crate::limit::{Cell, Limit};
+use crate::store::KeyUsage;
+
+impl Memory {
+    /// What has been counted for a key, as of `now`. Nothing changes: the key becomes neither more recently used nor
+    /// migrated.
+    pub fn peek(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> KeyUsage {
+        let (limit, mut cell) = self.with_cells(limit, key, |reloads, cells| {
+            if let Some(cell) = cells.find(limit) {
+                return (limit.clone(), cell);
+            }
+            if !reloads.is_in_use(limit) {
+                let mut successors = reloads.after(limit).map(|migration| &migration.to);
+                let counted = successors.find_map(|to| Some((to.clone(), cells.find(to)?)));
+                return counted.unwrap_or_else(|| (limit.clone(), Cell::new(limit.rates(), now)));
+            }
+            let mut migrations = reloads.before(limit);
+            let migrated = migrations.find_map(|old| Some(limit.migrate(&old.from, cells.find(&old.from)?, old.at)));
+            (limit.clone(), migrated.unwrap_or_else(|| Cell::new(limit.rates(), now)))
+        });
+        cell.advance(limit.rates(), now);
+        KeyUsage::of(limit, &cell, now)
+    }
+
+    /// Forgets what has been counted for a key, so that it begins anew. What was reserved before is not taken from what is
+    /// counted afterwards.
+    pub fn reset(&self, limit: &Arc<Limit>, key: Fingerprint) {
+        self.with_cells(limit, key, |reloads, cells| {
+            for limit in related(reloads, limit) {
+                cells.remove(limit);
+            }
+            for (_, shard) in &mut cells.shards.0 {
+                shard.report_to(&self.bytes);
+            }
+        });
+    }
+
+    /// Calls `act` while all cells are locked that the key may have.
+    fn with_cells<T>(
+        &self,
+        limit: &Arc<Limit>,
+        key: Fingerprint,
+        act: impl FnOnce(&Reloads, &mut Cells<'_>) -> T,
+    ) -> T {
+        loop {
+            let reloads = self.reloads.load_full();
+            let places: SmallVec<[_; 4]> = related(&reloads, limit).map(|limit| self.place(limit, key)).collect();
+            let mut cells = Cells { memory: self, key, shards: Locked::take(&self.shards, &places) };
+            // A reload that came first may have led to a cell that is not locked.
+            if Arc::ptr_eq(&reloads, &self.reloads.load()) {
+                return act(&reloads, &mut cells);
+            }
+        }
+    }
+}
+
+/// The limits in whose cells a key of `limit` may have counts: that limit and those that have replaced it, each with
+/// those that it has replaced.
+fn related<'a>(reloads: &'a Reloads, limit: &'a Arc<Limit>) -> impl Iterator<Item = &'a Arc<Limit>> {
+    let successors = reloads.after(limit).map(|migration| &migration.to);
+    let counting = iter::once(limit).chain(successors);
+    counting.flat_map(|to| iter::once(to).chain(reloads.before(to).map(|migration| &migration.from)))
+}
+
+/// All cells of one key, locked.
+struct Cells<'a> {
+    memory: &'a Memory,
+    key: Fingerprint,
+    shards: Locked<'a>,
+}
+
+impl Cells<'_> {
+    /// A copy of the cell of this limit, if the key has one.
+    fn find(&mut self, limit: &Limit) -> Option<Cell> {
+        let (shard, key) = self.memory.place(limit, self.key);
+        Some(self.shards.of(shard)?.peek_mut(&key)?.cell.clone())
+    }
+
+    /// Removes the cell of this limit, if the key has one.
+    fn remove(&mut self, limit: &Limit) {
+        let (shard, key) = self.memory.place(limit, self.key);
+        if let Some(shard) = self.shards.of(shard) {
+            shard.remove(&key);
+        }
+    }
+}
