@@ -15,7 +15,8 @@ mod settled;
 mod cells;
 mod refused;
 mod health;
-mod jobs;
+mod message;
+mod waiting;
 mod servers;
 mod desk;
 mod ledger;
@@ -33,6 +34,7 @@ use parking_lot::Mutex;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::Instant;
 
 use super::{Answer, Ask, LimitChanges, Reply, Reserved};
 use crate::clock::Time;
@@ -42,7 +44,7 @@ use crate::limit::Limit;
 
 use book::{Closing, Work};
 use desk::Desks;
-use jobs::{Job, Settled};
+use message::{Decision, Message, Settlement};
 use refused::Refused;
 use removed::InUse;
 
@@ -154,8 +156,9 @@ impl Memcached {
             return Answer::Away;
         }
         let (reply, verdicts) = oneshot::channel();
-        let job = Job::new(asks.iter().map(Wish::from).collect(), now, Some(reply), worker);
-        self.desks.put(job);
+        let asks = asks.iter().map(Wish::from).collect();
+        let decision = Decision::new(asks, (now, Instant::now()), Some(reply), worker);
+        self.desks.put(Message::Decide(decision), worker);
         Answer::Later(verdicts)
     }
 
@@ -173,8 +176,9 @@ impl Memcached {
         self.refused.forget(wish.cell());
         let (before, reservation) = (reserved.cost(), reserved.reservation);
         let (given, more) = (before.saturating_sub(cost), cost.saturating_sub(before));
-        let settled = Settled { reservation, cell: reserved.cell, given, more };
-        self.desks.put(Job::settling(wish, now, settled, worker));
+        let (asked, cell) = (Instant::now(), reserved.cell);
+        let settlement = Settlement { wish, now, asked, reservation, cell, given, more };
+        self.desks.put(Message::Settle(Box::new(settlement)), worker);
     }
 
     /// Carries the decisions of a worker to where Memcached is talked to, and the answers back: a task of the worker, for

@@ -11,10 +11,11 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::desk::{Desks, Post};
+use super::desk::Desks;
 use super::health::Health;
 use super::ledger::Ledger;
 use super::link::{self, Failure};
+use super::message::Replies;
 use super::refused::Refused;
 use super::removed::{self, InUse};
 use super::servers::Due;
@@ -37,7 +38,7 @@ pub(super) struct Book {
     /// Where decisions come from.
     desks: Arc<Desks>,
     /// Where each worker's verdicts go.
-    posts: Vec<UnboundedSender<Post>>,
+    posts: Vec<UnboundedSender<Replies>>,
 }
 
 /// Clears the desks when the work ends, however it ends, or never begins: then nobody waits for it in vain.
@@ -53,7 +54,7 @@ impl Drop for Closing {
 pub(super) struct Work {
     pub(super) config: config::Memcached,
     pub(super) closing: Closing,
-    pub(super) posts: Vec<UnboundedSender<Post>>,
+    pub(super) posts: Vec<UnboundedSender<Replies>>,
     pub(super) health: Arc<Health>,
     pub(super) refused: Arc<Refused>,
     pub(super) in_use: Arc<InUse>,
@@ -108,9 +109,9 @@ impl Book {
 
     fn take_in(&self, ledger: &mut Ledger) {
         let nobody_waited = ledger.is_idle();
-        for job in self.desks.take() {
-            let deadline = job.asked + self.timeout;
-            ledger.submit(job, deadline);
+        for message in self.desks.take() {
+            let deadline = message.asked() + self.timeout;
+            ledger.submit(message, deadline);
         }
         if nobody_waited && !ledger.is_idle() {
             self.waits.notify_one();
@@ -121,9 +122,9 @@ impl Book {
     fn tell(&self, ledger: &mut Ledger) {
         self.desks.set_busy(ledger.is_busy());
         self.take_in(ledger);
-        for (worker, post) in ledger.posts() {
+        for (worker, replies) in ledger.take_replies() {
             // With the other end gone, so is whoever waits.
-            let _ = self.posts[worker].send(post);
+            let _ = self.posts[worker].send(replies);
         }
         let due = self.due.iter().enumerate().filter(|(server, _)| ledger.due(*server) != Due::Never);
         due.for_each(|(_, due)| due.notify_one());

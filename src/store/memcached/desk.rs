@@ -10,13 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
 
-use super::jobs::Job;
+use super::message::{Message, Replies};
 use super::servers::WORTHWHILE;
 use crate::clock;
-
-/// Jobs on their way to where they are decided, or back.
-pub(super) type Post = Vec<Box<Job>>;
 
 /// All desks.
 #[derive(Debug)]
@@ -33,15 +31,15 @@ pub(super) struct Desks {
 /// A worker's desk.
 #[derive(Debug, Default)]
 struct Desk {
-    outbox: Mutex<Post>,
+    outbox: Mutex<Vec<Message>>,
     filled: Notify,
     /// Until the worker takes it.
-    inbox: Mutex<Option<UnboundedReceiver<Post>>>,
+    inbox: Mutex<Option<UnboundedReceiver<Replies>>>,
 }
 
 impl Desks {
     /// Desks for so many workers, and where the post of each is to be sent.
-    pub(super) fn new(workers: usize) -> (Self, Vec<UnboundedSender<Post>>) {
+    pub(super) fn new(workers: usize) -> (Self, Vec<UnboundedSender<Replies>>) {
         let (posts, desks): (Vec<_>, Vec<_>) = (0..workers)
             .map(|_| {
                 let (post, inbox) = unbounded_channel();
@@ -53,12 +51,12 @@ impl Desks {
         (Self { desks, busy, closed, bell: Notify::new() }, posts)
     }
 
-    /// Puts a job on the desk of its worker, who announces it when this turn is over. Once the desks are closed it is
+    /// Puts a message on the desk of its worker, who announces it when this turn is over. Once the desks are closed it is
     /// dropped, which tells whoever waits for it.
-    pub(super) fn put(&self, job: Box<Job>) {
+    pub(super) fn put(&self, message: Message, worker: usize) {
         let last = self.desks.len() - 1;
-        let place = job.worker.min(last);
-        let waiting = self.desks[place].put(job, &self.closed);
+        let place = worker.min(last);
+        let waiting = self.desks[place].put(message, &self.closed);
         if place == last {
             self.announce(waiting);
         }
@@ -75,9 +73,8 @@ impl Desks {
                 () = desk.filled.notified() => self.announce(desk.outbox.lock().len()),
                 post = inbox.recv() => {
                     let Some(post) = post else { return };
-                    for (wish, settled) in post.into_iter().flat_map(|job| job.answer()) {
-                        self.put(Job::settling(wish, clock::now(), settled, worker));
-                    }
+                    let now = (clock::now(), Instant::now());
+                    post.into_iter().flat_map(|decision| decision.answer(now)).for_each(|message| self.put(message, worker));
                 }
             }
         }
@@ -102,17 +99,17 @@ impl Desks {
     }
 
     /// Takes what is on the desks, in the order in which it was asked.
-    pub(super) fn take(&self) -> Post {
+    pub(super) fn take(&self) -> Vec<Message> {
         let mut lots = self.desks.iter().map(|desk| mem::take(&mut *desk.outbox.lock())).filter(|lot| !lot.is_empty());
-        let (mut jobs, mut more) = (lots.next().unwrap_or_default(), false);
+        let (mut messages, mut more) = (lots.next().unwrap_or_default(), false);
         for lot in lots {
-            jobs.extend(lot);
+            messages.extend(lot);
             more = true;
         }
         if more {
-            jobs.sort_by_key(|job| job.asked);
+            messages.sort_by_key(Message::asked);
         }
-        jobs
+        messages
     }
 
     /// Nothing more will come.
@@ -130,13 +127,13 @@ impl Desks {
 
 impl Desk {
     /// Returns how many are on it now.
-    fn put(&self, job: Box<Job>, closed: &AtomicBool) -> usize {
+    fn put(&self, message: Message, closed: &AtomicBool) -> usize {
         let mut outbox = self.outbox.lock();
         // Looked at with the desk in hand, so that nothing is put there after it was cleared.
         if closed.load(Ordering::Relaxed) {
             return 0;
         }
-        outbox.push(job);
+        outbox.push(message);
         if outbox.len() == 1 {
             self.filled.notify_one();
         }
@@ -158,6 +155,7 @@ mod tests {
     use crate::limit::{Cell, Limit};
     use crate::store::Reserved;
     use crate::store::memcached::Wish;
+    use crate::store::memcached::message::Decision;
 
     #[tokio::test]
     async fn what_was_reserved_for_nobody_is_settled() {
@@ -169,17 +167,17 @@ mod tests {
         let wish =
             Wish { limit, key: Fingerprint::of(b"k"), need: 2, cost: 2, settles: true, advisory: false, place: 3 };
         let (reply, verdicts) = oneshot::channel();
-        let mut job = Job::new(SmallVec::from_iter([wish]), now, Some(reply), 0);
+        let asked = Instant::now();
+        let mut job = Decision::new(SmallVec::from_iter([wish]), (now, asked), Some(reply), 0);
         job.reserved.push(Reserved { place: 3, reservation: reservation.clone(), cell: 0, refunded: None, by: None });
         drop(verdicts);
         posts[0].send(vec![job]).unwrap();
         // It ends when there is nothing left to hand out.
         drop(posts);
         desks.carry(0).await;
-        let [job] = &desks.take()[..] else { panic!("nothing is settled") };
-        let settled = job.settled.as_ref().unwrap();
+        let [Message::Settle(settled)] = &desks.take()[..] else { panic!("nothing is settled") };
         assert_eq!((&settled.reservation, settled.given, settled.more), (&reservation, 0, 0));
-        assert_eq!(job.asks[0].place, 3);
+        assert_eq!(settled.wish.place, 3);
     }
 
     #[test]
@@ -187,7 +185,8 @@ mod tests {
         let (desks, _posts) = Desks::new(1);
         let ask = || {
             let (reply, verdicts) = oneshot::channel();
-            desks.put(Job::new(SmallVec::new(), Time::from_micros(1), Some(reply), 0));
+            let now = (Time::from_micros(1), Instant::now());
+            desks.put(Message::Decide(Decision::new(SmallVec::new(), now, Some(reply), 0)), 0);
             verdicts
         };
         let mut before = ask();

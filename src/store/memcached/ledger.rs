@@ -14,18 +14,18 @@ use tokio::time::Instant;
 
 use super::cells::{Cells, Place};
 use super::claims::{Claimed, Standing};
-use super::desk::Post;
 use super::health::Health;
-use super::jobs::{Job, Jobs, Settled};
 use super::known::{OVERTAKEN, Op, Stage};
+use super::message::{Decision, Message, Replies, Settlement};
 use super::refused::Refused;
 use super::servers::{Due, Server, State};
+use super::waiting::Waiting;
 use super::wire::Answer;
 use crate::clock::Time;
 use crate::config::{self, OnError};
 use crate::limit::Limit;
 
-/// What a limit of a job says.
+/// What a limit of a decision says.
 struct Admit {
     /// As of when it is decided.
     now: Time,
@@ -34,50 +34,55 @@ struct Admit {
     is_claimed: bool,
 }
 
-/// For each limit of a job, what it says.
+/// For each limit of a decision, what it says.
 type Admits = SmallVec<[Admit; 2]>;
 
 /// The book.
 pub(super) struct Ledger {
     cells: Cells,
-    jobs: Jobs,
+    waiting: Waiting,
     servers: Vec<Server>,
     on_error: OnError,
     strict: bool,
     health: Arc<Health>,
     refused: Arc<Refused>,
-    /// For each worker, the verdicts that have not been sent off yet.
-    posts: Vec<Post>,
+    /// For each worker, the replies that have not been taken yet.
+    replies: Vec<Replies>,
 }
 
 impl Ledger {
     pub(super) fn new(config: &config::Memcached, workers: usize, health: Arc<Health>, refused: Arc<Refused>) -> Self {
         Self {
             cells: Cells::new(&config.prefix, &config.servers),
-            jobs: Jobs::default(),
+            waiting: Waiting::default(),
             servers: config.servers.iter().map(|_| Server::default()).collect(),
             on_error: config.on_error,
             strict: config.strict,
             health,
             refused,
-            posts: (0..workers).map(|_| Post::new()).collect(),
+            replies: (0..workers).map(|_| Replies::new()).collect(),
         }
     }
 
-    /// The verdicts that are to be sent off, by worker.
-    pub(super) fn posts(&mut self) -> impl Iterator<Item = (usize, Post)> {
-        self.posts.iter_mut().map(std::mem::take).enumerate().filter(|(_, post)| !post.is_empty())
+    /// What was decided since they were taken last, by worker.
+    pub(super) fn take_replies(&mut self) -> impl Iterator<Item = (usize, Replies)> {
+        self.replies.iter_mut().map(std::mem::take).enumerate().filter(|(_, replies)| !replies.is_empty())
     }
 
-    /// Takes on a job: decides it on the spot if all its servers are away, or if all that it asks for was just read and
-    /// has plenty of room; else when they have answered, or at the deadline. Where there was plenty of room it is charged
-    /// at once, and they are asked whether that stands: one exchange does for what takes two otherwise.
-    pub(super) fn submit(&mut self, mut job: Box<Job>, deadline: Instant) {
-        if job.is_given_up() {
+    /// Takes on a message; a decision is made by `deadline`.
+    pub(super) fn submit(&mut self, message: Message, deadline: Instant) {
+        match message {
+            Message::Decide(decision) => self.decide(decision, deadline),
+            Message::Settle(settlement) => self.settle_reserved(*settlement),
+        }
+    }
+
+    /// Decides on the spot if all servers are away, or if all that is asked for was just read and has plenty of room; else
+    /// when they have answered, or at the deadline. Where there was plenty of room it is charged at once, and they are
+    /// asked whether that stands: one exchange does for what takes two otherwise.
+    fn decide(&mut self, mut decision: Box<Decision>, deadline: Instant) {
+        if decision.is_given_up() {
             return;
-        }
-        if let Some(settled) = job.settled.take() {
-            return self.settle_reserved(&job, *settled);
         }
         // If no decision is made here when a server fails, what it was asked to count would be counted for nobody.
         let mut is_claimable = self.strict || self.on_error == OnError::Local;
@@ -85,15 +90,15 @@ impl Ledger {
         let mut admits = Admits::new();
         // Those that are to be had and have to be read.
         let mut unread: SmallVec<[Place; 2]> = SmallVec::new();
-        for wish in &job.asks {
-            let (place, known) = self.cells.of(wish, job.now, &self.health.forgotten);
-            job.places.push(place);
+        for wish in &decision.asks {
+            let (place, known) = self.cells.of(wish, decision.now, &self.health.forgotten);
+            decision.places.push(place);
             if wish.settles {
                 known.shares.get_or_insert_default();
             }
-            let now = known.advance_for(&wish.limit, job.now, job.asked);
+            let now = known.advance_for(&wish.limit, decision.now, decision.asked);
             let has_plenty = known.has_plenty(&wish.limit, wish.need);
-            let is_read = has_plenty && !self.strict && known.was_just_read(job.asked);
+            let is_read = has_plenty && !self.strict && known.was_just_read(decision.asked);
             let may_claim = has_plenty && wish.cost > 0 && (self.strict || known.may_claim());
             is_claimable = is_claimable && (is_read || may_claim);
             admits.push(Admit { now, admitted: true, is_claimed: !is_read });
@@ -104,17 +109,17 @@ impl Ledger {
                 }
             }
         }
-        let all = reachable == job.asks.len();
+        let all = reachable == decision.asks.len();
         if all && unread.is_empty() {
-            return self.carry_out(job, &admits);
+            return self.carry_out(decision, &admits);
         }
-        let number = self.jobs.next();
-        self.jobs.push(job, unread.len(), deadline);
+        let number = self.waiting.next();
+        self.waiting.push(decision, unread.len(), deadline);
         if all && is_claimable {
-            self.jobs.take(number).into_iter().for_each(|job| self.carry_out(job, &admits));
+            self.waiting.take(number).into_iter().for_each(|decision| self.carry_out(decision, &admits));
         } else if !all && self.on_error != OnError::Local {
             // Who is dropped is told.
-            self.jobs.take(number);
+            self.waiting.take(number);
         } else if unread.is_empty() {
             self.give_up(number);
         } else {
@@ -127,18 +132,18 @@ impl Ledger {
 
     /// Takes back what a reservation was too much, or charges what it was too little. Nobody waits for that, nor does it wait
     /// for anything: those who ask next are decided after it.
-    fn settle_reserved(&mut self, job: &Job, mut settled: Settled) {
-        let [wish] = &job.asks[..] else { return };
-        let place = self.cells.of(wish, job.now, &self.health.forgotten).0;
-        if self.cells.at(place).number != settled.cell && self.cells.may_have_forgotten(settled.cell) {
+    fn settle_reserved(&mut self, mut settlement: Settlement) {
+        let Settlement { wish, now, asked, cell, given, .. } = &mut settlement;
+        let place = self.cells.of(wish, *now, &self.health.forgotten).0;
+        if self.cells.at(place).number != *cell && self.cells.may_have_forgotten(*cell) {
             // It may never have been counted in Memcached, and would be taken from others.
-            settled.given = 0;
+            *given = 0;
         }
-        let known = self.cells.at(place);
-        let now = known.advance_for(&wish.limit, job.now, job.asked);
-        known.settle(&wish.limit, now, settled);
         // There may be room again.
         self.refused.forget(wish.cell());
+        let known = self.cells.at(place);
+        *now = known.advance_for(&wish.limit, *now, *asked);
+        known.settle(settlement);
         self.queue(place, true);
     }
 
@@ -155,7 +160,7 @@ impl Ledger {
 
     /// Whether nobody waits.
     pub(super) fn is_idle(&mut self) -> bool {
-        self.jobs.deadline().is_none()
+        self.waiting.deadline().is_none()
     }
 
     /// Whether every server that is to be had knows all that was admitted.
@@ -220,11 +225,11 @@ impl Ledger {
         for number in waiting {
             if filled.failed > 0 {
                 self.give_up(number);
-            } else if let Some(mut job) = self.jobs.count_down(number) {
+            } else if let Some(mut decision) = self.waiting.count_down(number) {
                 // Who has waited for long is decided as of the answer: what others have counted since would look as if the
                 // clock had been set back.
-                job.now = if job.now.after(OVERTAKEN) < now { now } else { job.now };
-                self.decide(job);
+                decision.now = if decision.now.after(OVERTAKEN) < now { now } else { decision.now };
+                self.decide_by_read(decision);
             }
         }
         // What could not be written is tried again when somebody asks for it, and not in a circle.
@@ -276,44 +281,44 @@ impl Ledger {
         }
     }
 
-    /// One of the cells of a job is not to be had.
+    /// One of the cells of a decision is not to be had.
     fn give_up(&mut self, number: u64) {
         if self.on_error != OnError::Local {
-            self.jobs.take(number).into_iter().for_each(|job| self.dismiss(job));
-        } else if let Some(job) = self.jobs.count_down(number) {
-            self.decide_from_memory(job);
+            self.waiting.take(number).into_iter().for_each(|decision| self.dismiss(decision));
+        } else if let Some(decision) = self.waiting.count_down(number) {
+            self.decide_from_memory(decision);
         }
     }
 
     /// Ends the wait of those whose time is over; returns when the next one's is.
     pub(super) fn expire(&mut self, now: Instant) -> Option<Instant> {
-        while let Some(job) = self.jobs.take_overdue(now) {
+        while let Some(decision) = self.waiting.take_overdue(now) {
             match self.on_error {
-                OnError::Local => self.decide_from_memory(job),
-                OnError::Allow | OnError::Reject => self.dismiss(job),
+                OnError::Local => self.decide_from_memory(decision),
+                OnError::Allow | OnError::Reject => self.dismiss(decision),
             }
         }
-        self.jobs.deadline()
+        self.waiting.deadline()
     }
 
     /// Decides from what is known, because Memcached does not answer.
-    fn decide_from_memory(&mut self, job: Box<Job>) {
+    fn decide_from_memory(&mut self, decision: Box<Decision>) {
         self.health.local.one();
-        if job.claimed.is_empty() {
-            self.judge(job, false);
+        if decision.claimed.is_empty() {
+            self.judge(decision, false);
         } else {
             // What is not confirmed has been charged all the same.
-            self.conclude(job);
+            self.conclude(decision);
         }
     }
 
     /// Decides by what has just been read.
-    fn decide(&mut self, job: Box<Job>) {
-        if self.strict && self.on_error != OnError::Local && job.places.iter().any(|place| self.is_away(*place)) {
+    fn decide_by_read(&mut self, decision: Box<Decision>) {
+        if self.strict && self.on_error != OnError::Local && decision.places.iter().any(|place| self.is_away(*place)) {
             // Who has answered meanwhile is away again, and will not confirm anything.
-            return self.dismiss(job);
+            return self.dismiss(decision);
         }
-        self.judge(job, self.strict);
+        self.judge(decision, self.strict);
     }
 
     /// Whether the server of this cell is not to be had.
@@ -323,24 +328,24 @@ impl Ledger {
     }
 
     /// Decides on the cells as they are after everything before.
-    fn judge(&mut self, mut job: Box<Job>, is_claimed: bool) {
+    fn judge(&mut self, mut decision: Box<Decision>, is_claimed: bool) {
         let mut admits = Admits::new();
-        for (wish, place) in job.asks.iter().zip(&mut job.places) {
-            let known = self.cells.again(place, wish, job.now, &self.health.forgotten);
-            let now = known.advance_for(&wish.limit, job.now, job.asked);
+        for (wish, place) in decision.asks.iter().zip(&mut decision.places) {
+            let known = self.cells.again(place, wish, decision.now, &self.health.forgotten);
+            let now = known.advance_for(&wish.limit, decision.now, decision.asked);
             let admitted = wish.limit.admits(&known.cell, now, wish.need);
             admits.push(Admit { now, admitted, is_claimed });
         }
-        self.carry_out(job, &admits);
+        self.carry_out(decision, &admits);
     }
 
-    /// Charges a job if all its limits admit it, and answers, or waits until what has to be confirmed is.
-    fn carry_out(&mut self, mut job: Box<Job>, admits: &Admits) {
-        let all = job.asks.iter().zip(admits).all(|(wish, admit)| admit.admitted || wish.advisory);
+    /// Charges a decision if all its limits admit it, and answers, or waits until what has to be confirmed is.
+    fn carry_out(&mut self, mut decision: Box<Decision>, admits: &Admits) {
+        let all = decision.asks.iter().zip(admits).all(|(wish, admit)| admit.admitted || wish.advisory);
         let is_claimed = admits.iter().any(|admit| admit.is_claimed);
         let mut claimed = Claimed::new();
         let mut open = 0;
-        let Job { asks, places, verdicts, reserved, number, .. } = &mut *job;
+        let Decision { asks, places, verdicts, reserved, number, .. } = &mut *decision;
         for (ask, (wish, place)) in asks.iter().zip(&*places).enumerate() {
             let known = self.cells.at(*place);
             let Admit { now, admitted, is_claimed: is_open } = admits[ask];
@@ -370,26 +375,24 @@ impl Ledger {
                 self.queue(*place, true);
             }
         }
-        job.claimed = claimed;
+        decision.claimed = claimed;
         if open > 0 {
-            self.jobs.put_back(job, open);
+            self.waiting.put_back(decision, open);
         } else if is_claimed {
-            self.conclude(job);
+            self.conclude(decision);
         } else {
-            self.reply(job);
+            self.reply(decision);
         }
     }
 
-    /// Sends a job back to who waits for it.
-    fn reply(&mut self, job: Box<Job>) {
-        self.refused.note(&job.asks, &job.verdicts, job.now);
-        match self.posts.get_mut(job.worker) {
-            Some(post) if job.reply.is_some() => post.push(job),
+    /// Sends a decision back to who waits for it.
+    fn reply(&mut self, decision: Box<Decision>) {
+        self.refused.note(&decision.asks, &decision.verdicts, decision.now);
+        match self.replies.get_mut(decision.worker) {
+            Some(replies) if decision.reply.is_some() => replies.push(decision),
             _ => {
-                let (now, asked, worker) = (job.now, job.asked, job.worker);
-                for (wish, settled) in job.answer() {
-                    self.submit(Job::settling(wish, now, settled, worker), asked);
-                }
+                let (now, asked) = (decision.now, decision.asked);
+                decision.answer((now, asked)).for_each(|message| self.submit(message, asked));
             }
         }
     }

@@ -5,11 +5,10 @@
 
 use super::Wish;
 use super::debts::{Debt, signed};
-use super::jobs::Settled;
 use super::known::Known;
+use super::message::Settlement;
 use super::whole::Back;
 use crate::clock::Time;
-use crate::limit::Limit;
 use crate::store::Reserved;
 
 impl Known {
@@ -25,9 +24,10 @@ impl Known {
         Reserved { place: *place, reservation, cell: self.number, refunded: Some(refunded), by: None }
     }
 
-    /// Settles a reservation by this limit. It has been advanced to `now`.
-    pub(super) fn settle(&mut self, limit: &Limit, now: Time, settled: Settled) {
-        let Settled { reservation, given, more, .. } = settled;
+    /// Settles a reservation. It has been advanced to the moment of that.
+    pub(super) fn settle(&mut self, settlement: Settlement) {
+        let Settlement { wish, now, reservation, given, more, .. } = settlement;
+        let limit = &*wish.limit;
         let Self { cell, debts, shares, whole, .. } = self;
         for (place, bucket) in reservation.buckets(limit.rates()) {
             let is_certain = |debt: &Debt| debt.doubt == 0 || debt.amount.saturating_sub(debt.doubt) >= signed(given);

@@ -1,68 +1,68 @@
-//! Jobs that were charged first, and what becomes of them: a claim is confirmed, is lost, or cannot be had an answer to.
+//! Decisions that were charged first, and what becomes of them: a claim is confirmed, is lost, or cannot be had an answer to.
 
 use super::Ledger;
 use crate::config::OnError;
 use crate::store::memcached::Wish;
 use crate::store::memcached::cells::Place;
 use crate::store::memcached::claims::{Outcome, Standing};
-use crate::store::memcached::jobs::Job;
+use crate::store::memcached::message::Decision;
 
 impl Ledger {
-    /// One of the claims of a job is confirmed or lost.
+    /// One of the claims of a decision is confirmed or lost.
     pub(super) fn settle(&mut self, cell: Place, Outcome { claim, stands }: Outcome) {
         let number = claim.number;
-        match self.jobs.get_mut(number).and_then(|job| job.standing(claim.ask)) {
+        match self.waiting.get_mut(number).and_then(|decision| decision.standing(claim.ask)) {
             Some(standing) => *standing = if stands { Standing::Stands(claim) } else { Standing::Lost },
             // Who waited for it has been refused.
             None if stands => self.cells.at(cell).give_back(&claim),
             None => {}
         }
-        if let Some(job) = self.jobs.count_down(number) {
-            self.conclude(job);
+        if let Some(decision) = self.waiting.count_down(number) {
+            self.conclude(decision);
         }
     }
 
-    /// Decides a job whose claims are settled, as far as they will be: if one is lost, all are given back.
-    pub(super) fn conclude(&mut self, mut job: Box<Job>) {
-        let claimed = std::mem::take(&mut job.claimed);
+    /// Decides a decision whose claims are settled, as far as they will be: if one is lost, all are given back.
+    pub(super) fn conclude(&mut self, mut decision: Box<Decision>) {
+        let claimed = std::mem::take(&mut decision.claimed);
         let lost = |(wish, standing): (&Wish, &Standing)| !wish.advisory && matches!(standing, Standing::Lost);
-        let refused = job.asks.iter().zip(&claimed).any(lost);
+        let refused = decision.asks.iter().zip(&claimed).any(lost);
         for (ask, standing) in claimed.into_iter().enumerate() {
             let admitted = !matches!(standing, Standing::Lost | Standing::Unclaimed(false));
-            let place = job.asks[ask].place;
+            let place = decision.asks[ask].place;
             if refused || !admitted {
                 // It is given back here, or has been.
-                job.reserved.retain(|reserved| reserved.place != place);
+                decision.reserved.retain(|reserved| reserved.place != place);
             }
-            self.close(&job, ask, standing, refused);
-            let wish = &job.asks[ask];
-            let known = self.cells.again(&mut job.places[ask], wish, job.now, &self.health.forgotten);
-            if let Some(reserved) = job.reserved.iter_mut().find(|reserved| reserved.place == place) {
+            self.close(&decision, ask, standing, refused);
+            let wish = &decision.asks[ask];
+            let known = self.cells.again(&mut decision.places[ask], wish, decision.now, &self.health.forgotten);
+            if let Some(reserved) = decision.reserved.iter_mut().find(|reserved| reserved.place == place) {
                 wish.limit.follow(&mut known.cell, &mut reserved.reservation);
             }
-            job.verdicts.push((wish.place, wish.limit.judge(&known.cell, known.now, wish.need, admitted)));
+            decision.verdicts.push((wish.place, wish.limit.judge(&known.cell, known.now, wish.need, admitted)));
         }
-        self.reply(job);
+        self.reply(decision);
     }
 
-    /// Drops a job: who is dropped is told. What it was charged is given back if that means it is refused.
-    pub(super) fn dismiss(&mut self, mut job: Box<Job>) {
-        for (ask, standing) in std::mem::take(&mut job.claimed).into_iter().enumerate() {
-            self.close(&job, ask, standing, self.on_error == OnError::Reject);
+    /// Drops a decision: who is dropped is told. What it was charged is given back if that means it is refused.
+    pub(super) fn dismiss(&mut self, mut decision: Box<Decision>) {
+        for (ask, standing) in std::mem::take(&mut decision.claimed).into_iter().enumerate() {
+            self.close(&decision, ask, standing, self.on_error == OnError::Reject);
         }
     }
 
-    /// Ends what is open about a claim of a job that is decided: it is kept, or given back.
-    fn close(&mut self, job: &Job, ask: usize, standing: Standing, is_given_back: bool) {
-        let place = job.places[ask];
+    /// Ends what is open about a claim of a decision that is decided: it is kept, or given back.
+    fn close(&mut self, decision: &Decision, ask: usize, standing: Standing, is_given_back: bool) {
+        let place = decision.places[ask];
         let known = self.cells.at(place);
-        if known.id() != job.asks[ask].cell() {
+        if known.id() != decision.asks[ask].cell() {
             return;
         }
         match standing {
             Standing::Stands(claim) if is_given_back => known.give_back(&claim),
             // What is under way is given back when it is answered, since nobody waits for it any more.
-            Standing::Open if !is_given_back => known.withdraw(job.number, ask),
+            Standing::Open if !is_given_back => known.withdraw(decision.number, ask),
             _ => return,
         }
         self.queue(place, true);
@@ -72,7 +72,7 @@ impl Ledger {
     pub(super) fn drop_claims(&mut self, cell: Place, is_in_doubt: bool) {
         for claim in std::mem::take(&mut self.cells.at(cell).claims) {
             let number = claim.number;
-            match self.jobs.get_mut(number).and_then(|job| job.standing(claim.ask)) {
+            match self.waiting.get_mut(number).and_then(|decision| decision.standing(claim.ask)) {
                 // What is in doubt stays charged: to give back what never arrived would let others pass for nothing.
                 Some(standing) if claim.sent && is_in_doubt => *standing = Standing::Unclaimed(true),
                 Some(standing) => *standing = Standing::Stands(claim),

@@ -14,15 +14,15 @@ use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
 use crate::limit::Cell;
 use crate::store::memcached::cells::MOST;
-use crate::store::memcached::jobs::{Job, Settled};
 use crate::store::memcached::known::MOMENT;
 use crate::store::memcached::ledger::Ledger;
+use crate::store::memcached::message::{Decision, Message, Settlement};
 use crate::store::memcached::refused::Refused;
 use crate::store::memcached::servers::Due;
 use crate::store::memcached::{Health, Wish, wire};
 use crate::store::{Reply, Reserved, Verdicts};
 
-/// The longest that a job waits.
+/// The longest that a decision waits.
 pub(super) const TIMEOUT: u64 = 50_000;
 /// Rounds of exchanges in which all that is owed has long arrived.
 const ENOUGH: usize = 200;
@@ -66,7 +66,7 @@ pub(super) struct World {
     whats: Vec<Vec<Wish>>,
     pub(super) now: Time,
     begun: (Instant, Time),
-    /// The longest that a job waits, in microseconds.
+    /// The longest that a decision waits, in microseconds.
     pub(super) patience: u64,
     /// All decisions, in their order.
     pub(super) decided: Vec<Decided>,
@@ -179,11 +179,9 @@ impl World {
                 let now = self.clock(gateway % gateways);
                 let cell = Cell::new(wish.limit.rates(), now);
                 let reservation = wish.limit.place_of(&cell, now, 0);
-                let settled = Settled { reservation, cell: 0, given: 0, more: cost };
                 let asked = self.instant();
-                let mut job = Job::settling(wish, now, settled, 0);
-                job.asked = asked;
-                self.gateways[gateway % gateways].ledger.submit(job, asked);
+                let settlement = Settlement { wish, now, asked, reservation, cell: 0, given: 0, more: cost };
+                self.gateways[gateway % gateways].ledger.submit(Message::Settle(Box::new(settlement)), asked);
             }
             Step::Send(gateway, server) => self.send(gateway % gateways, server % servers),
             Step::Execute(gateway, server) => self.execute(gateway % gateways, server % servers),
@@ -223,12 +221,10 @@ impl World {
         for Reserved { reservation, place, cell, .. } in reserved.drain(..) {
             *given = reservation.cost() - reservation.cost() * kept / 4;
             let wish = wishes.iter().find(|wish| wish.place == place).unwrap();
-            let settled = Settled { reservation, cell, given: *given, more: 0 };
             let gateway = &mut self.gateways[*gateway];
             let now = Time::from_micros(self.now.micros() - gateway.behind);
-            let mut job = Job::settling(wish.clone(), now, settled, 0);
-            job.asked = asked;
-            gateway.ledger.submit(job, asked);
+            let settlement = Settlement { wish: wish.clone(), now, asked, reservation, cell, given: *given, more: 0 };
+            gateway.ledger.submit(Message::Settle(Box::new(settlement)), asked);
         }
     }
 
@@ -240,9 +236,8 @@ impl World {
         let deadline = asked + Duration::from_micros(self.patience);
         let now = self.clock(gateway);
         let Gateway { ledger, waiting, .. } = &mut self.gateways[gateway];
-        let mut job = Job::new(wishes.iter().cloned().collect(), now, Some(reply), 0);
-        job.asked = asked;
-        ledger.submit(job, deadline);
+        let decision = Decision::new(wishes.iter().cloned().collect(), (now, asked), Some(reply), 0);
+        ledger.submit(Message::Decide(decision), deadline);
         waiting.push((receiver, wishes, self.now));
         self.collect(gateway);
     }
@@ -252,10 +247,10 @@ impl World {
         for number in 0..MOST + MOST / 16 {
             let key = Fingerprint::of(&number.to_be_bytes());
             let look = Wish { key, cost: 0, ..self.whats[0][0].clone() };
-            let mut job = Job::new([look].into_iter().collect(), self.now, None, 0);
-            job.asked = self.instant();
-            let deadline = job.asked + Duration::from_micros(TIMEOUT);
-            self.gateways[gateway].ledger.submit(job, deadline);
+            let asked = self.instant();
+            let decision = Decision::new([look].into_iter().collect(), (self.now, asked), None, 0);
+            let deadline = asked + Duration::from_micros(TIMEOUT);
+            self.gateways[gateway].ledger.submit(Message::Decide(decision), deadline);
         }
     }
 
@@ -334,9 +329,10 @@ impl World {
     /// Hands out what was decided, in that order, and sees who was dropped.
     fn collect(&mut self, gateway: usize) {
         let Gateway { ledger, waiting, .. } = &mut self.gateways[gateway];
-        let posts: Vec<_> = ledger.posts().flat_map(|(_, post)| post).collect();
-        for job in posts {
-            assert!(job.answer().is_empty(), "somebody waits for it");
+        let replies: Vec<_> = ledger.take_replies().flat_map(|(_, replies)| replies).collect();
+        for decision in replies {
+            let now = (decision.now, decision.asked);
+            assert_eq!(decision.answer(now).count(), 0, "somebody waits for it");
             let at = waiting.iter_mut().position(|(receiver, ..)| !receiver.is_empty()).unwrap();
             let (mut receiver, wishes, asked) = waiting.remove(at);
             let Reply { verdicts, reserved } = receiver.try_recv().unwrap();
@@ -370,7 +366,7 @@ impl World {
         for gateway in &mut self.gateways {
             assert!(gateway.waiting.is_empty(), "some wait for ever");
             assert!(gateway.ledger.is_settled(), "something is owed for ever");
-            assert!(gateway.ledger.is_idle(), "a job is left");
+            assert!(gateway.ledger.is_idle(), "a decision is left");
         }
     }
 }

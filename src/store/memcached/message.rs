@@ -1,0 +1,109 @@
+//! What workers send to the coordinator: requests to decide, and costs that are known now.
+
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::Wish;
+use super::cells::Place;
+use super::claims::{Claimed, Standing};
+use crate::clock::Time;
+use crate::limit::Reservation;
+use crate::store::{Reply, Reserved, Verdicts};
+
+/// Something for the coordinator.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// A request is to be decided.
+    Decide(Box<Decision>),
+    /// A reservation ends. Nobody waits for that.
+    Settle(Box<Settlement>),
+}
+
+/// One request, from the moment when it is asked about until its verdicts are back. It is allocated once: worker and
+/// coordinator pass it to each other.
+#[derive(Debug)]
+pub(super) struct Decision {
+    pub(super) asks: SmallVec<[Wish; 2]>,
+    pub(super) now: Time,
+    /// When it began to wait.
+    pub(super) asked: Instant,
+    pub(super) reply: Option<oneshot::Sender<Reply>>,
+    /// Which worker waits.
+    pub(super) worker: usize,
+    /// Where the cells of its asks are.
+    pub(super) places: SmallVec<[Place; 2]>,
+    /// How it was decided.
+    pub(super) verdicts: Verdicts,
+    /// What was charged for asks that settle.
+    pub(super) reserved: Vec<Reserved>,
+    /// What has been charged for it and is to be confirmed.
+    pub(super) claimed: Claimed,
+    /// Its number among all.
+    pub(super) number: u64,
+}
+
+/// Decisions on their way back to a worker.
+pub(super) type Replies = Vec<Box<Decision>>;
+
+/// The end of a reservation.
+#[derive(Debug)]
+pub(super) struct Settlement {
+    /// What was asked when it was reserved.
+    pub(super) wish: Wish,
+    pub(super) now: Time,
+    /// When its cost was known.
+    pub(super) asked: Instant,
+    pub(super) reservation: Reservation,
+    /// The number of the cell that it was charged to.
+    pub(super) cell: u32,
+    /// How much of it is given back.
+    pub(super) given: u64,
+    /// How much is charged in addition.
+    pub(super) more: u64,
+}
+
+impl Message {
+    /// When it was sent.
+    pub(super) fn asked(&self) -> Instant {
+        match self {
+            Self::Decide(decision) => decision.asked,
+            Self::Settle(settlement) => settlement.asked,
+        }
+    }
+}
+
+impl Decision {
+    /// A decision for this worker.
+    pub(super) fn new(
+        asks: SmallVec<[Wish; 2]>,
+        (now, asked): (Time, Instant),
+        reply: Option<oneshot::Sender<Reply>>,
+        worker: usize,
+    ) -> Box<Self> {
+        let (places, verdicts, reserved, claimed) = (SmallVec::new(), Verdicts::new(), Vec::new(), Claimed::new());
+        Box::new(Self { asks, now, asked, reply, worker, places, verdicts, reserved, claimed, number: 0 })
+    }
+
+    /// Sends the reply. If the receiver is gone, the request has stopped waiting and was let through, so it is right that
+    /// it is counted. Nobody else will settle its reservations then: returns what settles them.
+    pub(super) fn answer(self, (now, asked): (Time, Instant)) -> impl Iterator<Item = Message> {
+        let Self { asks, verdicts, reserved, reply, .. } = self;
+        let unsent = reply.and_then(|receiver| receiver.send(Reply { verdicts, reserved }).err());
+        let reserved = unsent.map(|reply| reply.reserved).unwrap_or_default();
+        reserved.into_iter().filter_map(move |Reserved { place, reservation, cell, .. }| {
+            let wish = asks.iter().find(|wish| wish.place == place)?.clone();
+            Some(Message::Settle(Box::new(Settlement { wish, now, asked, reservation, cell, given: 0, more: 0 })))
+        })
+    }
+
+    /// How its claim for this ask stands, if it is claimed.
+    pub(super) fn standing(&mut self, ask: usize) -> Option<&mut Standing> {
+        self.claimed.get_mut(ask)
+    }
+
+    /// Whether nobody waits for it any more.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
+}
