@@ -2,6 +2,7 @@
 //!
 //! The memory store answers immediately; Memcached answers later. Both outlive a reload.
 
+mod reloads;
 pub mod memcached;
 pub mod memory;
 
@@ -123,7 +124,7 @@ impl Store {
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
         match self {
             Self::Memory(memory) => memory.reload(changes, now),
-            Self::Memcached(memcached) => memcached.reload(changes),
+            Self::Memcached(memcached) => memcached.reload(changes, now),
         }
     }
 

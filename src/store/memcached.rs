@@ -162,11 +162,11 @@ impl Memcached {
         Answer::Later(verdicts)
     }
 
-    /// A reload has come: what is remembered of limits that are gone is forgotten. No refusal holds any more, since each was
-    /// by a limit of before.
-    pub fn reload(&self, changes: &LimitChanges) {
+    /// Applies a reload that takes effect at `now`: the cells of removed limits are dropped. All remembered refusals are
+    /// forgotten, because each of them is by a limit from before the reload.
+    pub fn reload(&self, changes: &LimitChanges, now: Time) {
         self.refused.clear();
-        self.in_use.set(changes.in_use.iter());
+        self.in_use.change(changes, now);
     }
 
     /// Sends off what settles a reservation: what is given back, or what is charged in addition.

@@ -5,7 +5,6 @@
 //! lock.
 
 mod shard;
-mod reloads;
 mod migrating;
 mod inspection;
 
@@ -17,12 +16,12 @@ use arc_swap::ArcSwap;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
+use super::reloads::Reloads;
 use super::{Ask, Reply, Reserved, Verdicts};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, Reservation, Verdict};
 
-use reloads::Reloads;
 use shard::{Entry, Shard};
 
 /// Small enough that a sweep holds the lock of a shard for only some tens of microseconds.

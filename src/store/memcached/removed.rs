@@ -1,19 +1,18 @@
 //! Limits that a reload has removed: nothing stays of them in this process. In Memcached their counters end by themselves.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::book::Book;
-use crate::clock;
-use crate::fingerprint::Fingerprint;
+use crate::clock::{self, Time};
 use crate::limit::Limit;
+use crate::store::LimitChanges;
+use crate::store::reloads::Reloads;
 
 /// So many cells are looked at before others have their turn: some tens of microseconds.
 const STEP: usize = 1024;
@@ -23,14 +22,15 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// The limits that there are since the last reload.
 #[derive(Debug, Default)]
 pub(super) struct InUse {
-    ids: Mutex<Arc<HashSet<Fingerprint, RandomState>>>,
+    reloads: Mutex<Arc<Reloads>>,
     changed: Notify,
 }
 
 impl InUse {
-    /// A reload has come, and these are the limits now.
-    pub(super) fn set<'a>(&self, limits: impl Iterator<Item = &'a Arc<Limit>>) {
-        *self.ids.lock() = Arc::new(limits.map(|limit| limit.id()).collect());
+    /// A reload takes effect at `now`.
+    pub(super) fn change(&self, changes: &LimitChanges, now: Time) {
+        let mut reloads = self.reloads.lock();
+        *reloads = Arc::new(reloads.next(changes, now));
         self.changed.notify_one();
     }
 }
@@ -50,10 +50,10 @@ pub(super) async fn forget(book: &Book, in_use: &InUse) {
 
 /// Returns how many cells stay although their limit is gone.
 async fn forget_once(book: &Book, in_use: &InUse) -> usize {
-    let ids = in_use.ids.lock().clone();
+    let reloads = in_use.reloads.lock().clone();
     let (mut from, mut left) = (0, 0);
     loop {
-        let is_in_use = |limit: &Limit| ids.contains(&limit.id());
+        let is_in_use = |limit: &Limit| reloads.is_in_use(limit);
         let Some(stay) = book.ledger.borrow_mut().forget(from..from + STEP, is_in_use, clock::now()) else {
             return left;
         };

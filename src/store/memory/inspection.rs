@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::reloads::Reloads;
 use super::{Locked, Memory};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 use crate::store::KeyUsage;
+use crate::store::reloads::Reloads;
 
 impl Memory {
     /// What has been counted for a key, as of `now`. Nothing changes: the key becomes neither more recently used nor

@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
-use super::reloads::{Migration, Reloads};
 use super::shard::Entry;
 use super::{Locked, Memory};
 use crate::clock::Time;
 use crate::limit::{Limit, Verdict};
+use crate::store::reloads::{Migration, Reloads};
 use crate::store::{Ask, Asks, LimitChanges, Reply, Reserved};
 
 impl Memory {
