@@ -45,7 +45,8 @@
 //! # Limits that change
 //!
 //! Quotas and bursts may change at any time and apply to what has been counted already. If a rate is counted in another way
-//! than before, or limits get other rates, [`Limit::migrate`] makes the new cell from the old one.
+//! than before, or limits get other rates, [`Limit::migrate`] makes the new cell from the old one. Where several gateways
+//! share counters and each of them migrates them, [`Limit::raise`] carries over only what was not carried over yet.
 
 mod calendar;
 mod rate;
@@ -60,6 +61,7 @@ mod extension;
 mod cell;
 mod reservation;
 mod migration;
+mod raising;
 mod encoding;
 
 pub use calendar::{Calendar, Unit, zones};

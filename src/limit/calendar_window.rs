@@ -39,6 +39,13 @@ impl CalendarWindow {
         add(&mut self.count, cost);
     }
 
+    /// Raises the count to that of another state, if that belongs to the same window.
+    pub(super) fn raise(&mut self, least: &Self) {
+        if self.start == least.start {
+            self.count = self.count.max(least.count);
+        }
+    }
+
     /// Whether another window is the current one at `now`. If the clock was set back to an earlier window, the count goes
     /// with it, since otherwise the quota could be used twice.
     pub(super) fn advance(&mut self, rate: &Rate, now: Time) -> bool {

@@ -54,6 +54,14 @@ impl FixedWindow {
         add(&mut self.count, cost);
     }
 
+    /// Raises the count to that of another window. The window then ends when the later one of both does.
+    pub(super) fn raise(&mut self, least: &Self) {
+        if self.count < least.count {
+            self.start = if self.count == 0 { least.start } else { self.start.max(least.start) };
+            self.count = least.count;
+        }
+    }
+
     pub(super) fn take_back(&mut self, cost: u64) {
         self.count = self.count.saturating_sub(cost);
     }

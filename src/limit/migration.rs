@@ -88,7 +88,7 @@ impl Limit {
         // Requests that were under way at the reload may have been counted a little after it.
         let at = Time::from_micros(at.micros().max(cell.latest()));
         cell.advance(&old.rates, at);
-        let used: SmallVec<[u64; 4]> = cell.usages(&old.rates, at).map(|usage| usage.used()).collect();
+        let used = old.used(&cell, at);
         let mut migrated = Cell::new(&self.rates, at);
         for (rate, state) in migrated.rated_mut(&self.rates) {
             let Some(source) = rate.predecessor(&old.rates) else { continue };
@@ -98,7 +98,8 @@ impl Limit {
             }
         }
         let Some(mut extension) = cell.extension else {
-            return self.with_log(migrated, Log::default(), (old, &used), at);
+            self.fill_log(&mut migrated, Log::default(), (old, &used), at);
+            return migrated;
         };
         let low_water = std::mem::take(&mut extension.low_water).into_iter().filter_map(|(source, low_water)| {
             let before = old.rates.get(source)?;
@@ -109,13 +110,19 @@ impl Limit {
         if !low_water.is_empty() {
             migrated.extension.get_or_insert_default().low_water = low_water;
         }
-        self.with_log(migrated, extension.log, (old, &used), at)
+        self.fill_log(&mut migrated, extension.log, (old, &used), at);
+        migrated
     }
 
-    /// The cell with the log for all of its sliding logs. It begins with the old log, and what is `used` of rates that were
-    /// counted in another way is added to it. What a window counts beyond the next shorter one is entered at the moment at
-    /// which it has just left the shorter one.
-    fn with_log(&self, mut cell: Cell, log: Log, (old, used): (&Self, &[u64]), at: Time) -> Cell {
+    /// What each rate counts at `now`, to which the cell has been advanced.
+    pub(super) fn used(&self, cell: &Cell, now: Time) -> SmallVec<[u64; 4]> {
+        cell.usages(&self.rates, now).map(|usage| usage.used()).collect()
+    }
+
+    /// Gives the cell the log for all of its sliding logs. It begins with this log, and what is `used` of the `old` limit's
+    /// rates beyond what the log has is added to it. What a window counts beyond the next shorter one is entered at the
+    /// moment at which it has just left the shorter one.
+    pub(super) fn fill_log(&self, cell: &mut Cell, log: Log, (old, used): (&Self, &[u64]), at: Time) {
         let mut added: SmallVec<[(u64, u64); 4]> = SmallVec::new();
         for (rate, shorter) in self.logged() {
             let Some(source) = rate.predecessor(&old.rates) else { continue };
@@ -129,14 +136,13 @@ impl Limit {
             if log.newest().is_some() && self.grows() {
                 cell.set_log(log);
             }
-            return cell;
+            return;
         }
         let mut entries: Vec<(u64, u64)> = log.iter().chain(added).collect();
         entries.sort_by_key(|(time, _)| *time);
         let mut log = Log::default();
         entries.into_iter().for_each(|(time, cost)| log.add(time, cost));
         cell.set_log(log);
-        cell
     }
 
     /// The rates that use the log, beginning with the shortest window, each with the next shorter window, which is 0 for the

@@ -83,6 +83,20 @@ impl SlidingWindow {
         }
     }
 
+    /// Raises what counts at `now` to what counts in another window. What is lacking is added to the newest bucket, unless
+    /// nothing has been counted: then all buckets are copied.
+    pub(super) fn raise(&mut self, rate: &Rate, least: &Self, now: Time) {
+        if self.counts.as_slice().iter().any(|count| *count > 0) {
+            let lacking = least.usage(rate, now).estimate().saturating_sub(self.usage(rate, now).estimate());
+            return self.add(lacking);
+        }
+        for (age, count) in (0..).zip(least.counts.as_slice()) {
+            if let Some(own) = self.counter_mut(least.newest.saturating_sub(age)) {
+                *own = *count;
+            }
+        }
+    }
+
     /// Whether another bucket is the newest at `now`. If the clock was set back, all counts move back with it: they leave
     /// the window later than they would have, never earlier.
     pub(super) fn advance(&mut self, rate: &Rate, now: Time) -> bool {

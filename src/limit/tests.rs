@@ -7,6 +7,7 @@ mod oracle;
 mod strategies;
 mod reservations;
 mod migrations;
+mod raising;
 mod usages;
 
 use std::time::Duration;

@@ -72,6 +72,13 @@ impl TokenBucket {
         self.set_used(used.min(units(rate, MAX_COUNT)));
     }
 
+    /// Raises what is used to what is used of another bucket at about the same moment.
+    pub(super) fn raise(&mut self, least: &Self) {
+        if self.used() < least.used() {
+            *self = Self { moment: self.moment.max(least.moment), used: least.used };
+        }
+    }
+
     pub(super) fn take_back(&mut self, rate: &Rate, cost: u64) {
         self.take_units(units(rate, cost));
     }

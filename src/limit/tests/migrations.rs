@@ -69,7 +69,7 @@ pub(super) fn run(limit: &Limit, schedule: &Schedule) -> (Cell, u64) {
 }
 
 /// What each rate counts at `now`.
-fn used(limit: &Limit, cell: &Cell, now: u64) -> Vec<u64> {
+pub(super) fn used(limit: &Limit, cell: &Cell, now: u64) -> Vec<u64> {
     let mut cell = cell.clone();
     cell.advance(limit.rates(), at(now));
     cell.usages(limit.rates(), at(now)).map(|usage| usage.used()).collect()
@@ -84,7 +84,7 @@ fn is_seen_otherwise(old: &Rate, new: &Rate) -> bool {
     new.is_kept_like(old) && new.strategy() != old.strategy() && !matches!(new.strategy(), Counting::TokenBucket { .. })
 }
 
-fn is_moving(rate: &Rate) -> bool {
+pub(super) fn is_moving(rate: &Rate) -> bool {
     *rate.strategy() == Counting::SlidingLog
 }
 

@@ -1,0 +1,57 @@
+//! Raising a cell: whatever another cell of the same limit and key counts beyond it is added to it.
+//!
+//! Gateways that share counters change their configuration at different moments, and each of them carries over what was
+//! counted before the change. So one of them may carry over what another one has carried over already. If the sum were
+//! charged, it would then count twice. A cell that is raised to the sum twice is the same as one that is raised once.
+
+use super::Limit;
+use super::cell::Cell;
+use super::rate::Rate;
+use super::state::State;
+use crate::clock::Time;
+
+impl Limit {
+    /// Raises what each rate counts in `cell` to what it counts in `least`, if that is more. Both cells belong to this limit
+    /// and have been advanced to `now`.
+    ///
+    /// If a rate has counted nothing in `cell`, its state is copied from `least`. Otherwise the difference is added as if it
+    /// had come at `now`, so it may count for longer than in `least`.
+    ///
+    /// ```
+    /// use gateway::clock::Time;
+    /// use gateway::limit::{Cell, Limit};
+    ///
+    /// let limit = Limit::new("a", &["9/m".parse()?]);
+    /// let now = Time::from_micros(1_800_000_000_000_000);
+    /// let [mut cell, mut least] = [(); 2].map(|()| Cell::new(limit.rates(), now));
+    /// limit.charge(&mut cell, now, 2);
+    /// limit.charge(&mut least, now, 5);
+    ///
+    /// limit.raise(&mut cell, &least, now);
+    /// assert_eq!(limit.judge(&cell, now, 1, true).remaining, 4);
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
+    pub fn raise(&self, cell: &mut Cell, least: &Cell, now: Time) {
+        for ((rate, state), (_, least)) in cell.rated_mut(&self.rates).zip(least.rated(&self.rates)) {
+            state.raise(rate, least, now);
+        }
+        let Some(least_log) = least.log().filter(|_| self.grows()) else { return };
+        match cell.log().filter(|log| log.newest().is_some()).cloned() {
+            None => cell.set_log(least_log.clone()),
+            Some(log) => self.fill_log(cell, log, (self, &self.used(least, now)), now),
+        }
+    }
+}
+
+impl State {
+    fn raise(&mut self, rate: &Rate, least: &Self, now: Time) {
+        match (self, least) {
+            (Self::SlidingWindow(window), Self::SlidingWindow(least)) => window.raise(rate, least, now),
+            (Self::FixedWindow(window), Self::FixedWindow(least)) => window.raise(least),
+            (Self::TokenBucket(bucket), Self::TokenBucket(least)) => bucket.raise(least),
+            (Self::Calendar(window), Self::Calendar(least)) => window.raise(least),
+            // All rates that use a log share it.
+            _ => {}
+        }
+    }
+}
