@@ -145,35 +145,51 @@ impl ConnectionPools {
 
 #[cfg(test)]
 mod tests {
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
     const LONG: Duration = Duration::from_secs(3600);
     const KEEP: Keep = Keep { idle: LONG, age: LONG };
 
+    /// A server and the pools with connections to it.
+    struct Setup {
+        listener: TcpListener,
+        pools: ConnectionPools,
+    }
+
+    impl Setup {
+        async fn new() -> Self {
+            Self { listener: TcpListener::bind(("127.0.0.1", 0)).await.unwrap(), pools: ConnectionPools::default() }
+        }
+
+        /// A new connection, and the server's side of it.
+        async fn connect(&self) -> (Box<UpstreamConnection>, TcpStream) {
+            let address = [self.listener.local_addr().unwrap()];
+            let (connection, accepted) =
+                tokio::join!(UpstreamConnection::connect(&address, self.pools.now()), self.listener.accept());
+            (connection.unwrap(), accepted.unwrap().0)
+        }
+    }
+
     #[tokio::test]
     async fn closed_connections_are_not_handed_out_however_many() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let pools = ConnectionPools::default();
+        let setup = Setup::new().await;
         for _ in 0..300 {
-            let connection = UpstreamConnection::connect(&[address], pools.now()).await.unwrap();
-            drop(listener.accept().await.unwrap());
-            pools.put(0, connection);
+            let (connection, closed) = setup.connect().await;
+            drop(closed);
+            setup.pools.put(0, connection);
         }
         // Time for the system to tell.
         tokio::time::sleep(Duration::from_millis(50)).await;
-        assert!(pools.take(0, KEEP).is_none());
+        assert!(setup.pools.take(0, KEEP).is_none());
     }
 
     #[tokio::test]
     async fn connections_are_kept_as_long_as_each_upstream_says() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let pools = ConnectionPools::default();
-        let mut connection = UpstreamConnection::connect(&[address], pools.now()).await.unwrap();
-        let _open = listener.accept().await.unwrap();
+        let setup = Setup::new().await;
+        let pools = &setup.pools;
+        let (mut connection, _open) = setup.connect().await;
         for keep in [KEEP, Keep { idle: Duration::from_secs(1), age: LONG }] {
             pools.put(0, connection);
             connection = pools.take(0, keep).expect("it was used just now");
@@ -182,20 +198,20 @@ mod tests {
         // A look that is due in two seconds: until then it would have rested for longer than it may.
         pools.next_look.set(pools.now() + Duration::from_secs(2));
         assert!(pools.take(0, Keep { idle: Duration::from_secs(1), age: LONG }).is_none());
-        let connection = UpstreamConnection::connect(&[address], pools.now()).await.unwrap();
+        let (connection, _open) = setup.connect().await;
         pools.put(0, connection);
         assert!(pools.take(0, Keep { idle: LONG, age: Duration::from_secs(1) }).is_none());
     }
 
     #[tokio::test]
     async fn nothing_stays_of_servers_that_no_upstream_has() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let pools = ConnectionPools::default();
+        let setup = Setup::new().await;
+        let pools = &setup.pools;
         let mut open = Vec::new();
         for server in 0..50 {
-            pools.put(server, UpstreamConnection::connect(&[address], pools.now()).await.unwrap());
-            open.push(listener.accept().await.unwrap());
+            let (connection, accepted) = setup.connect().await;
+            pools.put(server, connection);
+            open.push(accepted);
         }
         let keeps = Arc::new(Keeps::new([(7, KEEP)]));
         let watch = pools.watch(|| keeps.clone());
@@ -207,13 +223,13 @@ mod tests {
 
     #[tokio::test]
     async fn as_many_are_kept_as_were_needed_lately() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let pools = ConnectionPools::default();
+        let setup = Setup::new().await;
+        let pools = &setup.pools;
         let mut open = Vec::new();
         for _ in 0..600 {
-            pools.put(0, UpstreamConnection::connect(&[address], pools.now()).await.unwrap());
-            open.push(listener.accept().await.unwrap());
+            let (connection, accepted) = setup.connect().await;
+            pools.put(0, connection);
+            open.push(accepted);
         }
         let look = || {
             let mut resting = pools.resting.borrow_mut();

@@ -107,35 +107,65 @@ fn built(rates: &[(Kind, u64, u64)]) -> Vec<Rate> {
     rates.iter().map(|(kind, quota, window)| rate_of(*kind, *quota, *window)).collect()
 }
 
+/// A cell, and an oracle for each of its rates that sees the same events.
+struct Compared {
+    run: Run,
+    oracles: Vec<Oracle>,
+    /// For each charge, the time that each oracle gave it.
+    times: Vec<Vec<u64>>,
+}
+
+impl Compared {
+    fn new(rates: &[(Kind, u64, u64)]) -> Self {
+        let oracles = rates.iter().map(|(kind, quota, window)| Oracle::new(*kind, *quota, *window)).collect();
+        Self { run: Run::new(&built(rates)), oracles, times: Vec::new() }
+    }
+
+    fn pass(&mut self, gap: u64) {
+        self.run.pass(gap);
+        self.oracles.iter_mut().for_each(|oracle| oracle.tick(self.run.now));
+    }
+
+    /// Whether the cell admits a request, which is then charged to the oracles too.
+    fn ask(&mut self, cost: u64, is_open: bool) -> bool {
+        let is_admitted = self.run.ask(cost, is_open);
+        if is_admitted {
+            let now = self.run.now;
+            self.times.push(self.oracles.iter_mut().map(|oracle| oracle.charge(now, cost)).collect());
+        }
+        is_admitted
+    }
+
+    fn settle(&mut self, which: usize, kept: u64) {
+        if let Some((index, given)) = self.run.settle(which, kept) {
+            let then = self.oracles.iter_mut().zip(&self.times[index]);
+            then.for_each(|(oracle, then)| oracle.give_back(*then, given));
+        }
+    }
+
+    /// What the oracles say is left.
+    fn remaining(&self) -> u64 {
+        self.oracles.iter().map(|oracle| oracle.remaining(self.run.now)).min().unwrap()
+    }
+}
+
 proptest! {
     /// Every decision is what the definition says of what is open and what stayed counted: nothing is created, nothing
     /// is lost, and no more than the strategy allows is ever counted.
     #[test]
     fn decide_as_if_what_was_given_back_had_never_been(rates in limits(), schedule in schedule()) {
-        let mut run = Run::new(&built(&rates));
-        let mut oracles: Vec<_> = rates.iter().map(|(kind, quota, window)| Oracle::new(*kind, *quota, *window)).collect();
-        // When each of what was counted was, in the words of each oracle.
-        let mut times: Vec<Vec<u64>> = Vec::new();
+        let mut compared = Compared::new(&rates);
         for (gap, event) in schedule {
-            run.pass(gap);
-            oracles.iter_mut().for_each(|oracle| oracle.tick(run.now));
+            compared.pass(gap);
             match event {
                 Event::Charge(cost) | Event::Reserve(cost) => {
-                    let left = oracles.iter().map(|oracle| oracle.remaining(run.now)).min().unwrap();
-                    let admitted = run.ask(cost, matches!(event, Event::Reserve(_)));
-                    prop_assert_eq!(admitted, left >= cost, "at {} with {} left", run.now, left);
-                    if admitted {
-                        times.push(oracles.iter_mut().map(|oracle| oracle.charge(run.now, cost)).collect());
-                    }
+                    let left = compared.remaining();
+                    let is_admitted = compared.ask(cost, matches!(event, Event::Reserve(_)));
+                    prop_assert_eq!(is_admitted, left >= cost, "at {} with {} left", compared.run.now, left);
                 }
-                Event::Settle(which, kept) => {
-                    if let Some((index, given)) = run.settle(which, kept) {
-                        let then = oracles.iter_mut().zip(&times[index]);
-                        then.for_each(|(oracle, then)| oracle.give_back(*then, given));
-                    }
-                }
+                Event::Settle(which, kept) => compared.settle(which, kept),
             }
-            let left = oracles.iter().map(|oracle| oracle.remaining(run.now)).min().unwrap();
+            let (run, left) = (&compared.run, compared.remaining());
             let verdict = run.limit.judge(&run.cell, at(run.now), 1, true);
             prop_assert_eq!(verdict.remaining, left);
             let refused = run.limit.judge(&run.cell, at(run.now), 1, false);
@@ -199,30 +229,21 @@ proptest! {
     /// A gateway that was told another's state follows nothing: it gives back less rather than more.
     #[test]
     fn what_is_not_followed_creates_nothing(rates in limits(), schedule in schedule()) {
-        let mut run = Run::new(&built(&rates));
-        let mut oracles: Vec<_> = rates.iter().map(|(kind, quota, window)| Oracle::new(*kind, *quota, *window)).collect();
-        let mut times: Vec<Vec<u64>> = Vec::new();
+        let mut compared = Compared::new(&rates);
         for (gap, event) in schedule {
-            run.pass(gap);
-            oracles.iter_mut().for_each(|oracle| oracle.tick(run.now));
+            compared.pass(gap);
             match event {
                 Event::Charge(cost) | Event::Reserve(cost) => {
-                    if run.ask(cost, matches!(event, Event::Reserve(_))) {
-                        times.push(oracles.iter_mut().map(|oracle| oracle.charge(run.now, cost)).collect());
-                    }
+                    compared.ask(cost, matches!(event, Event::Reserve(_)));
+                    let run = &mut compared.run;
                     let bytes = run.cell.save(run.limit.rates(), 0);
                     let mut restored = Cell::restore(run.limit.rates(), at(run.now), &bytes).unwrap().cell;
                     restored.fill(run.limit.rates(), |place, bucket| run.cell.count(run.limit.rates(), place, bucket).unwrap_or(0));
                     run.cell = restored;
                 }
-                Event::Settle(which, kept) => {
-                    if let Some((index, given)) = run.settle(which, kept) {
-                        let then = oracles.iter_mut().zip(&times[index]);
-                        then.for_each(|(oracle, then)| oracle.give_back(*then, given));
-                    }
-                }
+                Event::Settle(which, kept) => compared.settle(which, kept),
             }
-            let left = oracles.iter().map(|oracle| oracle.remaining(run.now)).min().unwrap();
+            let (run, left) = (&compared.run, compared.remaining());
             prop_assert!(run.limit.judge(&run.cell, at(run.now), 1, true).remaining <= left);
         }
     }
