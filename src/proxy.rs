@@ -4,6 +4,7 @@ mod worker_snapshot;
 mod target;
 
 use std::cell::RefCell;
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use crate::server::{Handler, HeadError, IncomingRequest, RequestGuard};
 use crate::snapshot::{Action, CompiledRoute};
 use crate::store::Store;
 use crate::telemetry::{AccessLogEntry, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
-use crate::upstream::{ConnectionPools, Endpoint, ForwardedInfo, Unanswered, Upstream, UpstreamRequest};
+use crate::upstream::{ConnectionPools, ForwardedInfo, Unanswered, Upstream, UpstreamRequest};
 
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
@@ -52,7 +53,7 @@ pub struct ConnectionContext {
 }
 
 impl ConnectionContext {
-    /// The caller at this address.
+    /// A connection from this address.
     pub fn new(worker: Rc<Worker>, peer: IpAddr) -> Self {
         let peer = peer.to_canonical();
         Self {
@@ -302,7 +303,8 @@ impl UpstreamCall<'_> {
             Ok(response) => (Outcome::Forwarded, response.map(ResponseBody::Upstream)),
             Err(Unanswered { endpoint, error }) => {
                 let reason = error.reason();
-                record.fail(reason, &endpoint.map(Endpoint::to_string).unwrap_or_default(), &error);
+                let server = endpoint.map_or(&"" as &dyn Display, |endpoint| endpoint);
+                record.fail(reason, server, &error);
                 let answer = respond::problem(error.status(), error.detail());
                 if reason.is_upstreams() {
                     return (Outcome::Failed, answer.map(ResponseBody::Own));

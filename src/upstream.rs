@@ -39,8 +39,6 @@ use http1::Exchange;
 /// Endpoints that share the requests of a route.
 #[derive(Debug)]
 pub struct Upstream {
-    /// Its name in the configuration.
-    pub name: String,
     balancer: Balancer,
     connector: Connector,
     timeout: Duration,
@@ -62,7 +60,6 @@ impl Upstream {
     /// The upstream as configured, with its endpoints and their weights. Their names are looked up among all `lookups`.
     pub fn new(config: &config::Upstream, endpoints: Vec<(Endpoint, u32)>, lookups: Arc<Lookups>) -> Self {
         Self {
-            name: config.name.clone(),
             balancer: Balancer::new(endpoints),
             connector: Connector::new(config.connect_timeout, lookups),
             timeout: config.timeout,
@@ -102,11 +99,9 @@ impl Upstream {
         request: &UpstreamRequest<'_>,
         mut body: Option<Incoming>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
-        if request_headers::names_too_many(request.headers) {
-            return Err(UpstreamError::TooManyNamed);
-        }
         let exchange = Exchange {
             request,
+            named: &request_headers::named_by_connection(request.headers)?,
             authority: (!request.preserve_host).then_some(&endpoint.authority),
             timeout: self.timeout,
             read_timeout: self.read_timeout,

@@ -19,7 +19,7 @@ pub struct WorkerSnapshots {
     sampler: Rc<Sampler>,
 }
 
-/// A snapshot with the books that this worker keeps for it.
+/// A snapshot, and where this worker counts the requests of each route.
 pub struct WorkerSnapshot {
     gateway: Arc<Snapshot>,
     /// By the index of the route.

@@ -33,6 +33,8 @@ use response_head::{BadHead, Head};
 pub(super) struct Exchange<'a> {
     /// What is sent.
     pub(super) request: &'a UpstreamRequest<'a>,
+    /// Which of its headers Connection names.
+    pub(super) named: &'a [&'a [u8]],
     /// The Host header, if it is not the client's.
     pub(super) authority: Option<&'a HeaderValue>,
     /// The longest that the upstream may take for the head of its response. It counts from the last of the request that the
@@ -54,10 +56,10 @@ impl Exchange<'_> {
         mut connection: Box<UpstreamConnection>,
         body: Option<Incoming>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
-        let Self { request, authority, timeout, read_timeout, pool } = *self;
-        let mut body = RequestBody::new(body, request);
+        let Self { request, named, authority, timeout, read_timeout, pool } = *self;
+        let mut body = RequestBody::new(body, request, named);
         connection.sending.clear();
-        request_head::encode(&mut connection.sending, request, authority, body.framing());
+        request_head::encode(&mut connection.sending, request, named, authority, body.framing());
         connection.stall.begin(request.body_timeout, Some(timeout));
         let mut interim = 0;
         let head = poll_fn(|cx| {

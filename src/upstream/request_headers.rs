@@ -2,18 +2,26 @@
 //! and Via (RFC 9110, section 7.6.3). The Host header is not among them, since each protocol says it in its own way.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
-use memchr::memchr_iter;
 use smallvec::SmallVec;
 
+use super::error::UpstreamError;
 use super::header_policy::{FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, HeaderAction, REAL_IP, header_action};
 use super::request::ForwardedInfo;
 
 /// The most names that Connection may have: as many as a request may have headers.
 pub(super) const MAX_NAMED: usize = 100;
 
-/// Calls `send` with the name and the value of each header.
-pub(super) fn each(headers: &HeaderMap, forwarded: &ForwardedInfo<'_>, mut send: impl FnMut(&str, &[u8])) {
-    let named = if headers.contains_key(header::CONNECTION) { named_by_connection(headers) } else { SmallVec::new() };
+/// The headers that belong to the client's connection because Connection names them (RFC 9110, section 7.6.1), in any
+/// case.
+pub(super) type NamedHeaders<'a> = SmallVec<[&'a [u8]; 2]>;
+
+/// Calls `send` with the name and the value of each header. Those that are `named` are left out.
+pub(super) fn each(
+    headers: &HeaderMap,
+    named: &[&[u8]],
+    forwarded: &ForwardedInfo<'_>,
+    mut send: impl FnMut(&str, &[u8]),
+) {
     let is_named = |name: &HeaderName| named.iter().any(|named| named.eq_ignore_ascii_case(name.as_str().as_bytes()));
     let (mut proto, mut host, mut forwarded_for, mut te) = (false, false, false, false);
     let mut client_host = None;
@@ -66,17 +74,24 @@ pub(super) fn each(headers: &HeaderMap, forwarded: &ForwardedInfo<'_>, mut send:
     send("via", b"1.1 gateway");
 }
 
-/// Whether Connection names more headers than a request can have. All of them would be compared with all headers.
-pub(super) fn names_too_many(headers: &HeaderMap) -> bool {
+/// The headers that Connection names.
+///
+/// # Errors
+/// [`UpstreamError::TooManyNamed`] if it has more names than a request can have headers: each name would be compared with
+/// each header.
+pub(super) fn named_by_connection(headers: &HeaderMap) -> Result<NamedHeaders<'_>, UpstreamError> {
     let lines = headers.get_all(header::CONNECTION).iter();
-    lines.map(|line| 1 + memchr_iter(b',', line.as_bytes()).count()).sum::<usize>() > MAX_NAMED
-}
-
-/// The headers that Connection keeps on this connection, in any case.
-pub(super) fn named_by_connection(headers: &HeaderMap) -> SmallVec<[&[u8]; 2]> {
-    let lines = headers.get_all(header::CONNECTION).iter();
-    let names = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
-    names.filter(|name| !name.eq_ignore_ascii_case(b"keep-alive") && !name.eq_ignore_ascii_case(b"close")).collect()
+    let options = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+    let mut named = NamedHeaders::new();
+    for (index, name) in options.enumerate() {
+        if index == MAX_NAMED {
+            return Err(UpstreamError::TooManyNamed);
+        }
+        if !name.eq_ignore_ascii_case(b"keep-alive") && !name.eq_ignore_ascii_case(b"close") {
+            named.push(name);
+        }
+    }
+    Ok(named)
 }
 
 fn wants_trailers(headers: &HeaderMap) -> bool {
@@ -98,7 +113,8 @@ mod tests {
         let client = trusted.then(|| IpAddr::from([1, 1, 1, 1]));
         let info = ForwardedInfo { peer: "192.0.2.1", client, trusted };
         let mut lines = Vec::new();
-        each(&all, &info, |name, value| lines.push(format!("{name}: {}", std::str::from_utf8(value).unwrap())));
+        let named = named_by_connection(&all).unwrap();
+        each(&all, &named, &info, |name, value| lines.push(format!("{name}: {}", std::str::from_utf8(value).unwrap())));
         lines.sort();
         lines
     }
@@ -170,9 +186,13 @@ mod tests {
             for names in lines {
                 headers.append("connection", vec!["x"; *names].join(", ").parse().unwrap());
             }
-            names_too_many(&headers)
+            named_by_connection(&headers).map(|names| names.len()).ok()
         };
-        assert!(!named(&[]) && !named(&[1]) && !named(&[100]) && !named(&[50, 50]));
-        assert!(named(&[101]) && named(&[51, 50]) && named(&[1; 101]));
+        for (lines, names) in [(&[][..], 0), (&[1], 1), (&[100], 100), (&[50, 50], 100)] {
+            assert_eq!(named(lines), Some(names), "{lines:?}");
+        }
+        for lines in [&[101][..], &[51, 50], &[1; 101]] {
+            assert_eq!(named(lines), None, "{lines:?}");
+        }
     }
 }

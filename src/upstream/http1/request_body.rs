@@ -14,7 +14,6 @@ use crate::identify::ambiguity::SingleSources;
 use crate::upstream::connection::UpstreamConnection;
 use crate::upstream::header_policy::may_trail;
 use crate::upstream::request::UpstreamRequest;
-use crate::upstream::request_headers::named_by_connection;
 use crate::upstream::stall::Position;
 
 /// A body that is being sent.
@@ -41,9 +40,8 @@ struct Trailers {
 }
 
 impl Trailers {
-    fn new(request: &UpstreamRequest<'_>) -> Self {
-        let named = named_by_connection(request.headers);
-        let named = named.into_iter().filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
+    fn new(request: &UpstreamRequest<'_>, named: &[&[u8]]) -> Self {
+        let named = named.iter().filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
         Self { counted: Some(request.counted.clone()), named }
     }
 
@@ -65,15 +63,16 @@ pub(super) enum RequestBodyError {
 }
 
 impl RequestBody {
-    /// The body of a request, framed as its size allows; `None` if nothing is to come.
-    pub(super) fn new(body: Option<Incoming>, request: &UpstreamRequest<'_>) -> Self {
+    /// The body of a request, framed as its size allows; `None` if the request has no body. Connection names the headers
+    /// in `named`.
+    pub(super) fn new(body: Option<Incoming>, request: &UpstreamRequest<'_>, named: &[&[u8]]) -> Self {
         let framing = match body.as_ref().map_or(Some(0), |body| body.size_hint().exact()) {
             // Some requests say that they have no body, others need not (RFC 9110, section 8.6).
             Some(0) if !request.headers.contains_key(CONTENT_LENGTH) => Framing::None,
             Some(length) => Framing::Length(length),
             None => Framing::Chunked,
         };
-        let trailers = if framing == Framing::Chunked { Trailers::new(request) } else { Trailers::default() };
+        let trailers = if framing == Framing::Chunked { Trailers::new(request, named) } else { Trailers::default() };
         Self { body, framing, trailers, taken: 0, most: request.max_body_size, over: false }
     }
 

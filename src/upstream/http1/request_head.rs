@@ -16,10 +16,12 @@ pub(super) enum Framing {
     Chunked,
 }
 
-/// Writes the head of a request, with `authority` as its Host header, or else the client's.
+/// Writes the head of a request without the headers that are `named` by Connection, with `authority` as its Host header,
+/// or else the client's.
 pub(super) fn encode(
     out: &mut Vec<u8>,
     request: &UpstreamRequest<'_>,
+    named: &[&[u8]],
     authority: Option<&HeaderValue>,
     framing: Framing,
 ) {
@@ -27,7 +29,7 @@ pub(super) fn encode(
     if let Some(host) = authority.or_else(|| request.headers.get(header::HOST)) {
         line(out, "host", host.as_bytes());
     }
-    request_headers::each(request.headers, &request.forwarded, |name, value| line(out, name, value));
+    request_headers::each(request.headers, named, &request.forwarded, |name, value| line(out, name, value));
     match framing {
         Framing::None => {}
         Framing::Length(length) => line(out, "content-length", itoa::Buffer::new().format(length).as_bytes()),
@@ -79,7 +81,7 @@ mod tests {
             for (authority, host) in [(None, "client"), (Some("up:1"), "up:1")] {
                 let mut out = Vec::new();
                 let authority = authority.map(HeaderValue::from_static);
-                encode(&mut out, &request, authority.as_ref(), framing);
+                encode(&mut out, &request, &[], authority.as_ref(), framing);
                 let head = format!("POST /a?b HTTP/1.1\r\nhost: {host}\r\nx-forwarded-for: ::1\r\nx-real-ip: ::1\r\n");
                 let more = "x-forwarded-proto: http\r\nx-forwarded-host: client\r\nvia: 1.1 gateway\r\n";
                 assert_eq!(String::from_utf8(out).unwrap(), format!("{head}{more}{expected}\r\n"));
