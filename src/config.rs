@@ -29,7 +29,7 @@ use crate::limit::Rate;
 use crate::overrides::Overrides;
 
 pub use anew::{Recounted, changed_overrides, dropped, recounted};
-pub use report::{Problem, Problems};
+pub use report::Problems;
 pub use source::ConfigSource;
 
 /// Reads the text of a file. Problems call the file `name`. Relative paths in it start at `folder`.

@@ -180,7 +180,7 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
         }
     }
     if let Some(known) = &limit.known_keys {
-        writeln!(f, "    {} known key(s); any other key counts as missing", known.len())?;
+        writeln!(f, "    {} known key(s); any other key counts as missing", known.count())?;
     }
     exceptions(f, limit)?;
     let missing = match limit.missing {

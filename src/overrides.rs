@@ -145,18 +145,13 @@ impl Builder {
     }
 
     /// How many were added so far, which is also the place of the next one.
-    pub fn len(&self) -> usize {
+    pub fn added(&self) -> usize {
         usize::try_from(self.next).unwrap_or(usize::MAX)
     }
 
     /// How many of them have a `*`: the key of each request is compared with all of these.
     pub fn wildcards(&self) -> usize {
         self.wildcards.len()
-    }
-
-    /// Whether none was added.
-    pub fn is_empty(&self) -> bool {
-        self.next == 0
     }
 
     fn allowance(&mut self, allowance: Allowance) -> u32 {

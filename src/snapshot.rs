@@ -118,7 +118,7 @@ impl SharedState {
 
     /// How many requests are held.
     pub fn held(&self) -> usize {
-        self.wait_queues.len()
+        self.wait_queues.held()
     }
 
     /// Where the built-in echo server listens, if it runs.

@@ -80,11 +80,6 @@ impl Problems {
         Self::new(name, &text, vec![Problem { span: wrong, message, help }])
     }
 
-    /// The problems, in the order of the file.
-    pub fn iter(&self) -> impl Iterator<Item = &Problem> {
-        self.found.iter()
-    }
-
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()

@@ -320,7 +320,7 @@ fn good_files_are_not_warned_about() {
 #[test]
 fn all_problems_are_found_at_once() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/broken/ten-at-once.toml");
-    assert_eq!(load(&file).unwrap_err().iter().count(), 10);
+    assert_eq!(load(&file).unwrap_err().to_string().matches("error: ").count(), 10);
 }
 
 #[test]

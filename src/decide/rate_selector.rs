@@ -104,16 +104,6 @@ impl RateSelector {
         1 + self.rate_table.tiers.len() + self.rate_table.granted.len()
     }
 
-    /// The set of rates with this number.
-    pub fn rates(&self, profile: usize) -> Option<&Arc<Limit>> {
-        let RateTable { own, tiers, granted, .. } = &*self.rate_table;
-        match profile.checked_sub(1) {
-            None => Some(own),
-            Some(index) if index < tiers.len() => Some(&tiers[index].1),
-            Some(index) => granted.get(index - tiers.len())?.as_ref(),
-        }
-    }
-
     /// What applies to a request. `key` reads the limit's key, and `has_key` is whether the request has one.
     pub fn select(
         &self,

@@ -55,22 +55,12 @@ impl WaitQueues {
     }
 
     /// How many requests are held.
-    pub fn len(&self) -> usize {
+    pub fn held(&self) -> usize {
         self.queues.lock().values().map(VecDeque::len).sum()
-    }
-
-    /// Whether no request is held.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
 impl QueueSlot {
-    /// The key of its queue.
-    pub fn key(&self) -> Fingerprint {
-        self.key
-    }
-
     /// Waits until it is the first of its queue.
     pub async fn wait_until_first(&mut self) {
         if let Some(became_first) = &mut self.became_first {
@@ -122,6 +112,6 @@ mod tests {
         assert!(is_first(&mut slots[0]));
         assert!(wait_queues.has_waiters(key));
         drop(slots);
-        assert!(!wait_queues.has_waiters(key) && wait_queues.is_empty());
+        assert!(!wait_queues.has_waiters(key) && wait_queues.held() == 0);
     }
 }

@@ -95,7 +95,7 @@ impl Quotas<'_> {
             Ok(_) => return self.file.report(1, 1, "this is not the header of a file of overrides", HEADER),
             Err(error) => return self.broken(&error),
         }
-        let mut rows = Rows { quotas: self, lines: Vec::new(), first: overrides.len(), known: HashMap::new() };
+        let mut rows = Rows { quotas: self, lines: Vec::new(), first: overrides.added(), known: HashMap::new() };
         let mut record = StringRecord::new();
         let mut problems = 0;
         loop {
@@ -119,7 +119,7 @@ impl Quotas<'_> {
                     self.file.report(at.line(), column, &wrong.message, &wrong.help);
                 }
             }
-            if overrides.len() - rows.first > MOST_KEYS {
+            if overrides.added() - rows.first > MOST_KEYS {
                 return self.file.report(at.line(), 1, "the file has too many keys", &format!("allowed: {MOST_KEYS}"));
             }
         }
