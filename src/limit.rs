@@ -50,6 +50,7 @@
 
 mod calendar;
 mod rate;
+mod bounds;
 mod sliding_window;
 mod fixed_window;
 mod sliding_log;

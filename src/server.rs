@@ -8,6 +8,7 @@ mod connections;
 mod framing_check;
 mod file_handles;
 mod connection_limits;
+mod worker_state;
 mod connection_state;
 mod client_io;
 
@@ -49,7 +50,7 @@ const LEAST_BUFFER: usize = 408 << 10;
 pub struct IncomingRequest {
     /// Everything but the body.
     pub head: Parts,
-    /// The body, for whoever takes it; `None` if nothing is to come.
+    /// The body. `None` if the request has none, and once it was taken.
     pub body: Option<Incoming>,
     /// Whether a head on this connection could be read in two ways: then this one is not to be served.
     pub is_ambiguous: bool,
@@ -110,11 +111,10 @@ where
     let (watching, heeding) = (connections.clone(), connections.clone());
     let mut beside = JoinSet::new();
     beside.spawn_local(async move { watching.watch().await });
-    let heeded = limits.clone();
-    beside.spawn_local(async move { heeded.heed(&heeding).await });
+    beside.spawn_local(async move { heeding.heed().await });
     let mut builder = http1::Builder::new();
-    // One write per response: the head and a small body go out together. What becomes of clients that send no more is
-    // decided by `client_io::broken` and the register.
+    // One write per response: the head and a small body go out together. The connection's task and its state decide what
+    // becomes of a client that sends no more.
     let max_header_size = limits.server().max_header_size;
     builder.max_header_size(max_header_size).max_buf_size(max_header_size.max(LEAST_BUFFER));
     builder.writev(false).half_close(true);
@@ -186,7 +186,7 @@ where
                 let Some(mut place) = ConnectionPermit::new(&acceptor.limits, peer.ip()) else { continue };
                 let drains = tokio::select! {
                     biased;
-                    () = acceptor.limits.wait_for(&mut place, &acceptor.connections) => false,
+                    () = acceptor.connections.wait_for_place(&mut place) => false,
                     _ = &mut draining => true,
                 };
                 // Where it drains there may be no place for it.
@@ -201,7 +201,7 @@ where
                 // The client went away before it was accepted.
                 io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted => {}
                 _ => {
-                    acceptor.limits.exhausted(&error, &acceptor.connections);
+                    acceptor.connections.exhausted(&error);
                     tokio::time::sleep(EXHAUSTED_PAUSE).await;
                 }
             },

@@ -1,9 +1,9 @@
 //! The state of a rate per day or month: the current window of the calendar, and its count.
 
+use super::bounds::{add, is_ahead};
 use super::calendar::Calendar;
 use super::fixed_window::Usage;
 use super::rate::{Rate, Strategy};
-use super::state::{add, is_ahead};
 use crate::clock::Time;
 
 /// One window of the calendar. It has begun and ends when the calendar says so, whether requests come or not.

@@ -2,10 +2,11 @@
 
 use smallvec::SmallVec;
 
+use super::bounds::{MAX_COUNT, is_ahead};
 use super::extension::Extension;
 use super::rate::Rate;
 use super::sliding_log::{Log, longest};
-use super::state::{MAX_COUNT, State, Usage, is_ahead};
+use super::state::{State, Usage};
 use crate::clock::Time;
 
 /// The states of all rates of a limit for one key.

@@ -19,13 +19,14 @@
 
 use integer_encoding::VarInt;
 
+use super::bounds::JITTER;
 use super::cell::Cell;
 use super::extension::Extension;
 use super::fixed_window::FixedWindow;
 use super::rate::Rate;
 use super::reservation::Reservation;
 use super::sliding_log::Log;
-use super::state::{JITTER, State};
+use super::state::State;
 use super::token_bucket::TokenBucket;
 use crate::clock::Time;
 

@@ -2,8 +2,8 @@
 //!
 //! Requests at the end of one window and at the beginning of the next can together be twice the quota.
 
+use super::bounds::{MAX_COUNT, add, is_ahead};
 use super::rate::Rate;
-use super::state::{MAX_COUNT, add, is_ahead};
 use crate::clock::Time;
 
 /// A window and its count.

@@ -13,12 +13,13 @@
 use smallvec::SmallVec;
 
 use super::Limit;
+use super::bounds::MAX_COUNT;
 use super::cell::Cell;
 use super::fixed_window::FixedWindow;
 use super::rate::{Edge, Rate, Strategy};
 use super::reservation::Reservation;
 use super::sliding_log::{self, Log};
-use super::state::{MAX_COUNT, State};
+use super::state::State;
 use super::token_bucket::{TokenBucket, drained, draining, units};
 use crate::clock::Time;
 

@@ -4,8 +4,8 @@
 
 use std::collections::VecDeque;
 
+use super::bounds::JITTER;
 use super::rate::{Rate, Strategy};
-use super::state::JITTER;
 use crate::clock::Time;
 
 /// The most entries of a log. If there are more, the oldest is counted together with the next one, at the later moment.

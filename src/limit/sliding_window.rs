@@ -5,8 +5,8 @@
 //! `(width - elapsed) / width`; its requests are assumed to have come at a fixed rate. The method is the
 //! one that Cloudflare described in 2017 ("How we built rate limiting capable of scaling to millions of domains").
 
+use super::bounds::{add, is_ahead};
 use super::rate::{Edge, Rate};
-use super::state::{add, is_ahead};
 use crate::clock::Time;
 
 /// The counts of the buckets that lie in the window, in full or in part.

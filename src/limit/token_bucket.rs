@@ -4,8 +4,8 @@
 //! A request of cost 1 uses as many units as the window has microseconds, and in each microsecond as many units drain
 //! as the quota has requests. All numbers are whole, so nothing is rounded, and a raised quota drains faster at once.
 
+use super::bounds::{JITTER, MAX_COUNT, is_ahead};
 use super::rate::Rate;
-use super::state::{JITTER, MAX_COUNT, is_ahead};
 use crate::clock::Time;
 
 /// How much of a bucket was used at a moment.

@@ -66,8 +66,7 @@ impl ClientStream {
         }
     }
 
-    /// The socket, for its settings.
-    pub fn socket(&self) -> SockRef<'_> {
+    fn socket(&self) -> SockRef<'_> {
         SockRef::from(&*self.0)
     }
 }

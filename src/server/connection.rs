@@ -1,7 +1,7 @@
 //! One connection from its first byte to its last: the HTTP library is driven, and ended where it would wait for ever.
 
 use std::future::poll_fn;
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use super::client_io::ClientIo;
@@ -44,9 +45,9 @@ pub(super) async fn serve<C, H>(
             break;
         }
     }
-    let Connection { stream, state, .. } = connection;
+    let Connection { mut stream, state, .. } = connection;
     if !state.is_unsent() {
-        linger(&stream, state.is_in_body()).await;
+        linger(&mut stream, state.is_in_body()).await;
     }
     drop(stream);
     drop(registration);
@@ -209,11 +210,14 @@ fn refuse<H: Handler>(
 
 /// A client that is still sending when we close has its connection reset, and may lose the answer with it. So what it
 /// sends is read and thrown away for a while, until it has seen that we send no more.
-async fn linger(stream: &ClientStream, is_in_body: bool) {
+async fn linger(stream: &mut ClientStream, is_in_body: bool) {
     const LONGEST: Duration = Duration::from_secs(2);
     if is_in_body || stream.has_more() {
-        let _ = stream.socket().shutdown(Shutdown::Write);
-        let _ = tokio::time::timeout(LONGEST, stream.discard()).await;
+        let end = async {
+            let _ = stream.shutdown().await;
+            stream.discard().await;
+        };
+        let _ = tokio::time::timeout(LONGEST, end).await;
     }
 }
 

@@ -9,21 +9,16 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
-use super::connections::Connections;
 use crate::clock;
 use crate::config::{MaxConnections, Server};
-
-/// A connection that was told to leave may have got a request meanwhile. Then another is told, after so much time.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -146,43 +141,33 @@ impl ConnectionLimits {
         }
     }
 
-    /// Waits until there is room for a connection; `connections` are those of the worker that has accepted it.
-    pub(super) async fn wait_for(&self, place: &mut ConnectionPermit, connections: &Connections) {
-        if place.take() {
-            return;
-        }
-        let _waiting = Waiting::new(self);
+    /// A connection waits for a place until what is returned is dropped.
+    pub(super) fn wait(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
         self.wanted.fetch_add(1, Ordering::SeqCst);
-        loop {
-            let mut freed = pin!(self.freed.notified());
-            // From now on nothing that is freed is missed.
-            freed.as_mut().enable();
-            if place.take() {
-                return;
-            }
-            self.ask(connections);
-            if tokio::time::timeout(ASK_AGAIN, freed).await.is_err() {
-                self.wanted.fetch_max(1, Ordering::SeqCst);
-            }
-        }
+        Waiting(self)
     }
 
-    /// Has idle connections make the room that is wanted: first those of the worker that wants it.
-    fn ask(&self, connections: &Connections) {
-        connections.make_room();
+    /// At least one place is wanted.
+    pub(super) fn want_one(&self) {
+        self.wanted.fetch_max(1, Ordering::SeqCst);
+    }
+
+    /// Asks the other workers for the places that are still wanted.
+    pub(super) fn ask_others(&self) {
         if self.wanted.load(Ordering::SeqCst) > 0 {
             self.asked.notify_waiters();
         }
     }
 
-    /// Has `connections` make room whenever it is wanted, for ever.
-    pub(super) async fn heed(&self, connections: &Connections) {
-        loop {
-            let mut asked = pin!(self.asked.notified());
-            asked.as_mut().enable();
-            connections.make_room();
-            asked.await;
-        }
+    /// Ready when another worker asks for places.
+    pub(super) fn asked(&self) -> Notified<'_> {
+        self.asked.notified()
+    }
+
+    /// Ready when a place is free.
+    pub(super) fn freed(&self) -> Notified<'_> {
+        self.freed.notified()
     }
 
     /// Whether a connection is to make room. Who is told so has to, or give the task back.
@@ -211,31 +196,20 @@ impl ConnectionLimits {
     }
 
     /// A connection could not be accepted for want of file handles or memory.
-    pub(super) fn exhausted(&self, error: &io::Error, connections: &Connections) {
+    pub(super) fn count_exhausted(&self, error: &io::Error) {
         if let Some(count) = self.exhausted.add() {
             tracing::error!(%error, count, "cannot accept connections");
         }
-        self.wanted.fetch_max(1, Ordering::SeqCst);
-        self.ask(connections);
-        // It is tried again soon, and whoever becomes idle later need not leave for it.
-        self.withdraw();
     }
 
     /// One place fewer is wanted, unless it is being made already.
-    fn withdraw(&self) {
+    pub(super) fn withdraw(&self) {
         let _ = self.wanted.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |wanted| wanted.checked_sub(1));
     }
 }
 
 /// An accepted connection waits for its place.
-struct Waiting<'a>(&'a ConnectionLimits);
-
-impl<'a> Waiting<'a> {
-    fn new(limits: &'a ConnectionLimits) -> Self {
-        limits.waiting.fetch_add(1, Ordering::SeqCst);
-        Self(limits)
-    }
-}
+pub(super) struct Waiting<'a>(&'a ConnectionLimits);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {

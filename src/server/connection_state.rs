@@ -5,13 +5,10 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use super::connections::Connections;
 use super::framing_check::FramingCheck;
+use super::worker_state::{Coarse, WorkerState};
 use crate::config::Server;
 use crate::reason::Reason;
-
-/// Milliseconds since the register was made, as of its last tick.
-pub(super) type Coarse = u64;
 
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +17,8 @@ enum Phase {
     Fresh,
     /// Part of a request head has come.
     Head,
-    /// Requests are under way.
-    Busy,
+    /// So many requests are under way, at least one.
+    Busy(u32),
     /// Between requests.
     Idle,
 }
@@ -65,8 +62,6 @@ pub(super) struct ConnectionState {
     phase: Cell<Phase>,
     /// When the phase began.
     since: Cell<Coarse>,
-    /// How many requests are under way.
-    requests: Cell<u32>,
     end: Cell<Option<End>>,
     readiness: Cell<Readiness>,
     ambiguous: Cell<bool>,
@@ -84,7 +79,7 @@ pub(super) struct ConnectionState {
     /// its bytes were read.
     closed_at: Cell<Option<Coarse>>,
     waker: RefCell<Option<Waker>>,
-    register: Rc<Connections>,
+    worker: Rc<WorkerState>,
 }
 
 /// How long a client that sends no more waits for the beginning of its answer. It may have gone away altogether, which
@@ -95,7 +90,7 @@ const HALF_CLOSED: Duration = Duration::from_secs(1);
 /// microseconds.
 const RESTS_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a connection may be in one state, in the register's time.
+/// How long a connection may be in one state, in the time of its worker.
 pub(super) struct TimeLimits {
     header: Coarse,
     idle: Coarse,
@@ -120,12 +115,11 @@ impl TimeLimits {
 }
 
 impl ConnectionState {
-    /// A connection of this register, of which nothing has come yet.
-    pub(super) fn new(register: Rc<Connections>) -> Self {
+    /// A connection of this worker, of which nothing has come yet.
+    pub(super) fn new(worker: Rc<WorkerState>) -> Self {
         Self {
             phase: Cell::new(Phase::Fresh),
-            since: Cell::new(register.now()),
-            requests: Cell::new(0),
+            since: Cell::new(worker.now()),
             end: Cell::new(None),
             readiness: Cell::new(Readiness::Resting),
             ambiguous: Cell::new(false),
@@ -136,7 +130,7 @@ impl ConnectionState {
             answered: Cell::new(false),
             closed_at: Cell::new(None),
             waker: RefCell::new(None),
-            register,
+            worker,
         }
     }
 
@@ -147,7 +141,7 @@ impl ConnectionState {
 
     fn enter(&self, phase: Phase) {
         self.phase.set(phase);
-        self.since.set(self.register.now());
+        self.since.set(self.worker.now());
     }
 
     /// Ends the connection if it has waited for its client for too long.
@@ -166,7 +160,7 @@ impl ConnectionState {
                 }
                 return;
             }
-            Phase::Busy => {
+            Phase::Busy(_) => {
                 // Once its answer has begun the client gets all of it, unless its connection turns out to be broken.
                 let waits_since = self.closed_at.get().filter(|_| !self.answered.get());
                 if !waits_since.is_some_and(|since| over(since, time_limits.half_closed)) {
@@ -199,7 +193,7 @@ impl ConnectionState {
         self.end.get().is_none() && matches!(self.phase.get(), Phase::Fresh | Phase::Idle) && !self.is_unsent()
     }
 
-    /// Bytes have come from the client, that `follower` has followed.
+    /// Bytes have come from the client, and `framing` has followed them.
     pub(super) fn received(&self, framing: &FramingCheck) {
         self.ambiguous.set(framing.is_ambiguous());
         self.in_body.set(framing.is_in_body());
@@ -226,7 +220,7 @@ impl ConnectionState {
 
     /// How long the connection has been doing what it does.
     pub(super) fn age(&self) -> Duration {
-        Duration::from_millis(self.register.now() - self.since.get())
+        Duration::from_millis(self.worker.now() - self.since.get())
     }
 
     /// Whether a head on this connection could be read in two ways.
@@ -238,7 +232,7 @@ impl ConnectionState {
     pub(super) fn sent(&self, all: bool) {
         if !all {
             // Whatever goes out ends the wait.
-            self.unsent.set(self.unsent.get().or(Some(self.register.now())));
+            self.unsent.set(self.unsent.get().or(Some(self.worker.now())));
             return;
         }
         self.unsent.set(None);
@@ -259,14 +253,14 @@ impl ConnectionState {
 
     /// All that the library has written is out.
     pub(super) fn flushed(&self) {
-        if self.phase.get() != Phase::Busy {
+        if !self.is_under_way() {
             self.answering.set(false);
         }
     }
 
     /// Whether nobody has handed the library anything to be sent.
     pub(super) fn is_unasked(&self) -> bool {
-        self.phase.get() != Phase::Busy && !self.answering.get()
+        !self.is_under_way() && !self.answering.get()
     }
 
     /// Nothing has gone out of the answer to what is no request.
@@ -281,34 +275,36 @@ impl ConnectionState {
 
     /// Whether a request has begun to come, is under way, or its response is not all sent.
     pub(super) fn is_busy(&self) -> bool {
-        self.is_unsent() || matches!(self.phase.get(), Phase::Head | Phase::Busy)
+        self.is_unsent() || matches!(self.phase.get(), Phase::Head | Phase::Busy(_))
     }
 
     /// How many requests are under way or have begun to come, or whose responses are not all sent.
     pub(super) fn requests(&self) -> usize {
-        let requests = usize::try_from(self.requests.get()).unwrap_or(usize::MAX);
-        requests.max(usize::from(self.is_busy()))
+        match self.phase.get() {
+            Phase::Busy(requests) => usize::try_from(requests).unwrap_or(usize::MAX),
+            _ => usize::from(self.is_busy()),
+        }
     }
 
     /// Whether a request is under way.
     pub(super) fn is_under_way(&self) -> bool {
-        self.phase.get() == Phase::Busy
+        matches!(self.phase.get(), Phase::Busy(_))
     }
 
     /// The client sends no more; whether it still takes an answer is not known.
     pub(super) fn half_closed(&self) {
-        self.closed_at.set(Some(self.register.now()));
+        self.closed_at.set(Some(self.worker.now()));
     }
 
     /// Whether it is known that the client sends no more.
-    pub(super) fn is_half_closed(&self) -> bool {
+    fn is_half_closed(&self) -> bool {
         self.closed_at.get().is_some()
     }
 
     /// A request has begun; it is over when what is returned is dropped. Others may be under way.
     pub(super) fn begin(self: &Rc<Self>) -> RequestGuard {
-        self.requests.set(self.requests.get() + 1);
-        self.enter(Phase::Busy);
+        let earlier = if let Phase::Busy(requests) = self.phase.get() { requests } else { 0 };
+        self.enter(Phase::Busy(earlier + 1));
         self.answering.set(false);
         self.answered.set(false);
         if self.is_half_closed() {
@@ -353,14 +349,14 @@ impl RequestGuard {
 impl Drop for RequestGuard {
     fn drop(&mut self) {
         let state = &self.0;
-        state.requests.set(state.requests.get() - 1);
-        if state.requests.get() > 0 {
+        if let Phase::Busy(requests @ 2..) = state.phase.get() {
+            state.phase.set(Phase::Busy(requests - 1));
             return;
         }
         // A part of the next head may have come with it.
         let next = if state.in_head.get() { Phase::Head } else { Phase::Idle };
         state.enter(next);
-        if next == Phase::Idle && state.register.is_wanted() {
+        if next == Phase::Idle && state.worker.is_place_needed() {
             state.end(End::AfterRequest);
         }
     }

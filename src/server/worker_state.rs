@@ -1,0 +1,55 @@
+//! What all connections of one worker share: the time, and whether one of them has to make room for another.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use super::connection_limits::ConnectionLimits;
+
+/// Milliseconds since the worker began to watch its connections, as of the last time it looked at them.
+pub(super) type Coarse = u64;
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(super) struct WorkerState {
+    now: Cell<Coarse>,
+    /// Whether a connection may have become idle since [`WorkerState::take_has_idle`].
+    has_idle: Cell<bool>,
+    limits: Arc<ConnectionLimits>,
+}
+
+impl WorkerState {
+    /// For a worker whose connections have these limits.
+    pub(super) fn new(limits: Arc<ConnectionLimits>) -> Self {
+        Self { now: Cell::new(0), has_idle: Cell::new(false), limits }
+    }
+
+    pub(super) fn limits(&self) -> &Arc<ConnectionLimits> {
+        &self.limits
+    }
+
+    /// The time.
+    pub(super) fn now(&self) -> Coarse {
+        self.now.get()
+    }
+
+    /// The worker looks at its connections at this time.
+    pub(super) fn set_now(&self, now: Coarse) {
+        self.now.set(now);
+    }
+
+    /// There is an idle connection.
+    pub(super) fn add_idle(&self) {
+        self.has_idle.set(true);
+    }
+
+    /// Whether there may be idle connections that were not there at the last call.
+    pub(super) fn take_has_idle(&self) -> bool {
+        self.has_idle.replace(false)
+    }
+
+    /// A connection has become idle. Whether it has to end, because another one needs its place.
+    pub(super) fn is_place_needed(&self) -> bool {
+        self.add_idle();
+        self.limits.claim()
+    }
+}
