@@ -30,23 +30,23 @@ use crate::upstream::{ConnectionPools, ForwardedInfo, Unanswered, Upstream, Upst
 
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
-/// What a worker serves requests with.
+/// What a worker needs to serve requests.
 pub struct Worker {
-    /// Which one it is, from 0.
+    /// Its index, from 0.
     pub index: usize,
-    /// What is in force.
+    /// The snapshot in force.
     pub snapshots: WorkerSnapshots,
-    /// Where counters live.
+    /// The store of the counters.
     pub store: Arc<Store>,
     /// Its connections to upstreams.
     pub pools: Rc<ConnectionPools>,
 }
 
-/// Who opened a connection, and the worker that serves it.
+/// What the requests of one connection share: its peer, its worker, and what is cached of the last request.
 pub struct ConnectionContext {
     worker: Rc<Worker>,
     peer: IpAddr,
-    /// The peer's address as text, for every request to hand on.
+    /// The peer's address as text, which upstreams are sent with every request.
     address: String,
     key_cache: RefCell<KeyCache>,
     refusal_cache: RefCell<RefusalCache>,
@@ -76,7 +76,7 @@ impl Handler for ConnectionContext {
     fn refused(&self, refusal: &HeadError) -> Vec<u8> {
         let HeadError { status, reason, took } = *refusal;
         let gateway = self.worker.snapshots.current();
-        // Nothing of its head is believed, so the client is the peer.
+        // Nothing is known of its headers, so the client is the peer.
         let entry = (gateway.access_log != AccessLog::Off).then(|| AccessLogEntry::new(self.peer));
         let end = RequestEnd { outcome: Outcome::Refused, reason: Some(reason), status: Some(status) };
         gateway.recorder(None).close(end, clock::micros(took), entry.as_ref());
@@ -101,7 +101,7 @@ async fn serve(
         Err(why) => {
             let record = open(&gateway, None, now, client, head, "", guard);
             let answer = respond::problem(why.status, why.detail);
-            // What comes after it on the connection may be part of what was not understood.
+            // The following bytes on the connection may belong to what could not be read.
             return own(record, Outcome::Refused, respond::closing(answer));
         }
     };
@@ -112,7 +112,7 @@ async fn serve(
         return own(record, Outcome::Unrouted, respond::unrouted(&allowed));
     };
 
-    // Nothing is decided on it, so it is charged nowhere.
+    // No limit decides about such a request, so none charges it.
     if request.body.as_ref().is_some_and(|body| body.size_hint().lower() > route.max_body_size) {
         record.refused_for(Reason::MaxBodySize);
         let answer = respond::problem(StatusCode::PAYLOAD_TOO_LARGE, "The body of the request is too large.");
@@ -169,12 +169,12 @@ async fn serve(
         Action::Forward { upstream, strip, preserve_host } => {
             let (strip, preserve_host) = (*strip, *preserve_host);
             let call = UpstreamCall { gateway: &gateway, route, upstream, strip, preserve_host, connection, client };
-            call.take(request, &mut record).await
+            call.forward(request, &mut record).await
         }
     };
     let status = response.status();
-    // Where the client breaks its request off, the answer is ours and says nothing of the cost: the upstream may have acted
-    // on what came. So it stays charged, as for a client that goes away.
+    // If the client breaks off its request, the gateway responds itself, and the response does not state the cost. The
+    // upstream may have done something already, so the request stays charged, as if the client had gone away.
     if outcome != Outcome::Refused {
         state.reservations.settle(status, response.headers(), &mut state.outcomes);
     }
@@ -182,7 +182,7 @@ async fn serve(
     response.map(|content| record.settle(outcome, status, content))
 }
 
-/// How a request ends that its limits do not let through.
+/// The outcome of a request that its limits do not admit.
 fn outcome(decision: Decision) -> Outcome {
     match decision {
         Decision::Rejected | Decision::TooCostly { .. } => Outcome::Limited,
@@ -193,7 +193,7 @@ fn outcome(decision: Decision) -> Outcome {
     }
 }
 
-/// The limit that does not let a request through, by its place on the route.
+/// The place on the route of the limit that does not admit the request.
 fn refusing(decision: Decision, state: &DecisionState<'_>) -> Option<usize> {
     match decision {
         Decision::Rejected => decide::longest_refusal(&state.outcomes).map(|outcome| outcome.place),
@@ -205,7 +205,7 @@ fn refusing(decision: Decision, state: &DecisionState<'_>) -> Option<usize> {
     }
 }
 
-/// The answer to a request that its limits do not let through.
+/// The response to a request that its limits do not admit.
 pub fn refuse(
     route: &CompiledRoute,
     decision: Decision,
@@ -262,7 +262,7 @@ fn own(record: RequestRecord, outcome: Outcome, answer: LocalResponse) -> Respon
     answer.map(|body| record.settle(outcome, status, ResponseBody::Own(body)))
 }
 
-/// The way of one request to its upstream.
+/// One request with everything that is needed to forward it.
 struct UpstreamCall<'a> {
     gateway: &'a WorkerSnapshot,
     route: &'a CompiledRoute,
@@ -274,8 +274,8 @@ struct UpstreamCall<'a> {
 }
 
 impl UpstreamCall<'_> {
-    /// Sends the request on; what goes wrong becomes an answer and a log line.
-    async fn take(
+    /// Forwards the request. A failure is recorded and becomes a response.
+    async fn forward(
         &self,
         request: &mut IncomingRequest,
         record: &mut RequestRecord,
@@ -283,7 +283,7 @@ impl UpstreamCall<'_> {
         let IncomingRequest { head, body, .. } = request;
         let target = target::onward(&head.uri, self.strip, self.gateway.paths);
         target::name_host(&head.uri, &mut head.headers);
-        // HTTP/1.0 need not name a host, and HTTP/1.1 may name an empty one; what is sent on has to name one.
+        // A client may send no Host header in HTTP/1.0, and an empty one in HTTP/1.1. The upstream always gets one.
         let preserve_host = self.preserve_host && head.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
         let outbound = UpstreamRequest {
             method: &head.method,
@@ -309,7 +309,7 @@ impl UpstreamCall<'_> {
                 if reason.is_upstreams() {
                     return (Outcome::Failed, answer.map(ResponseBody::Own));
                 }
-                // What comes next on the connection is the rest of this request's body.
+                // The following bytes on the connection are the rest of this request's body.
                 (Outcome::Refused, respond::closing(answer).map(ResponseBody::Own))
             }
         }

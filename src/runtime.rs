@@ -39,20 +39,20 @@ use listeners::Listeners;
 use reload::{Ended, Reloads};
 use signals::{Signals, Told};
 
-/// How often spent keys are looked for in memory, and in how many steps all of it is.
+/// How often the memory store is swept for keys without effect, and in how many sweeps all of it is covered.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_STEPS: usize = 30;
-/// How long workers may take to say what they cut off.
+/// How long workers may take to report how many requests they have cut off.
 const OVER_LIMIT: Duration = Duration::from_secs(1);
 
-/// Why the gateway did not start, or ended by itself.
+/// Why the gateway did not start, or has ended by itself.
 #[derive(Debug)]
 pub enum StartError {
-    /// An address cannot be listened on.
+    /// The gateway cannot listen on this address.
     Bind(SocketAddr, io::Error),
     /// The system refuses a thread, a timer or a signal handler.
     System(io::Error),
-    /// One of the threads that serve ended, though nobody told it to.
+    /// A worker has ended although the gateway was not told to stop.
     Worker(io::Error),
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bind(address, error) if error.kind() == io::ErrorKind::AddrInUse => {
-                write!(f, "cannot listen on {address}: another process does already")
+                write!(f, "cannot listen on {address}: another process listens on it")
             }
             Self::Bind(address, error) => write!(f, "cannot listen on {address}: {error}"),
             Self::System(error) => write!(f, "cannot start: {error}"),
@@ -80,13 +80,13 @@ impl From<io::Error> for StartError {
 /// How the gateway stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// When all was done, or at the end of `drain_timeout`.
+    /// After the last request, or at the end of `drain_timeout`.
     Drained,
-    /// Told to stop a second time, it did not wait.
+    /// It was told to stop a second time and did not wait for requests.
     AtOnce,
 }
 
-/// Runs the gateway until it is told to stop and has drained, or is told so again.
+/// Runs the gateway until it is told to stop and has drained, or is told to stop a second time.
 ///
 /// # Errors
 /// When it cannot start, or one of its workers fails.
@@ -96,7 +96,7 @@ pub fn run(source: ConfigSource, config: Config, dropped_lines: DroppedLines) ->
         workers => workers,
     };
     let runtime = local_runtime()?;
-    // Before anybody can know that we run: a signal that nobody handles would end the process.
+    // As early as possible, because a signal without a handler would end the process.
     let signals = {
         let _entered = runtime.enter();
         Signals::listen()?
@@ -117,7 +117,7 @@ pub fn run(source: ConfigSource, config: Config, dropped_lines: DroppedLines) ->
         let runtime = local_runtime;
         thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
             let ended = whole(|| runtime()?.block_on(work(plan, gateway, store)));
-            // There is room for one of each, and a receiver that is gone does not ask.
+            // The channel has room for one result of each worker. If the receiver is gone, the process ends.
             let _ = done.try_send(ended);
         })?;
     }
@@ -150,21 +150,20 @@ fn connection_limits(server: &config::Server, workers: usize) -> ConnectionLimit
     let max_connections = limits.counts().most;
     tracing::info!(max_connections, file_handles, "limits");
     if max_connections > auto {
-        let help =
-            "raise the limit of file handles, or lower max_connections: a client may need one for its upstream too";
+        let help = "raise the limit of file handles, or lower max_connections: a client may need two handles";
         tracing::warn!(max_connections, enough_for = auto, help, "there are too few file handles for max_connections");
     }
     limits
 }
 
-/// What a worker's thread ends with, whether it returns or panics.
+/// The result of a worker's thread. A panic becomes an error.
 fn whole<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    // Nothing of what it leaves behind is used again.
+    // Nothing that the thread leaves behind is used again.
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|panic| Err(io::Error::other(format!("it panicked: {}", panic_text(&*panic)))))
 }
 
-/// What one worker is to do.
+/// What one worker needs to start.
 struct Plan {
     index: usize,
     listeners: Vec<TcpListener>,
@@ -172,42 +171,42 @@ struct Plan {
     stage: watch::Receiver<Stage>,
 }
 
-/// Serves until told to stop. Returns how many requests were cut off.
+/// Serves requests until the process is told to stop. Returns how many requests were cut off.
 async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, store: Arc<Store>) -> io::Result<usize> {
     let pools = Rc::new(ConnectionPools::default());
-    let mut beside = JoinSet::new();
+    let mut background = JoinSet::new();
     let (watched, in_force) = (pools.clone(), gateway.clone());
-    beside.spawn_local(async move { watched.watch(move || in_force.load().keeps.clone()).await });
+    background.spawn_local(async move { watched.watch(move || in_force.load().keeps.clone()).await });
     let (carrying, index) = (store.clone(), plan.index);
-    beside.spawn_local(async move { carrying.carry(index).await });
+    background.spawn_local(async move { carrying.carry(index).await });
     let finishing = store.clone();
     let snapshots = WorkerSnapshots::new(gateway, plan.index);
     let sampler = snapshots.sampler().clone();
-    let turning = sampler.clone();
-    beside.spawn_local(async move {
+    let sampling = sampler.clone();
+    background.spawn_local(async move {
         loop {
             sleep(Duration::from_secs(1)).await;
-            turning.next_second();
+            sampling.next_second();
         }
     });
     let worker = Rc::new(Worker { index: plan.index, snapshots, store, pools });
     let connected = move |peer: SocketAddr| ConnectionContext::new(worker.clone(), peer.ip());
     let served = tokio::select! {
         served = server::run(plan.listeners, plan.limits, plan.stage, connected) => served,
-        error = server::panicked(&mut beside) => Err(error),
+        error = server::panicked(&mut background) => Err(error),
     };
     sampler.next_second();
     finishing.finish().await;
     served
 }
 
-/// The control thread's work: everything but requests.
+/// What the control thread does: signals, reloads, the sweep and the drain.
 struct Control {
     source: ConfigSource,
     in_force: InForce,
     reloads: Reloads<Candidate>,
     stage: watch::Sender<Stage>,
-    /// How workers ended, and how many requests each cut off; closes when the last one has.
+    /// For each worker that has ended, how many requests it has cut off, or its error. It closes after the last worker.
     finished: mpsc::Receiver<io::Result<usize>>,
     signals: Signals,
 }
@@ -227,7 +226,7 @@ impl Control {
                 ended = self.reloads.ended() => self.take_over(ended),
                 _ = sweep.tick() => self.sweep(),
                 Some(ended) = self.finished.recv() => {
-                    let error = ended.err().unwrap_or_else(|| io::Error::other("nobody told it to"));
+                    let error = ended.err().unwrap_or_else(|| io::Error::other("it was not told to stop"));
                     tracing::error!(%error, "a worker ended");
                     return Err(StartError::Worker(error));
                 }
@@ -244,26 +243,26 @@ impl Control {
             return Ok(Stopped::Drained);
         }
         let _ = stage.send(Stage::Over);
-        // A worker that does not even answer to that is not waited for.
+        // A worker that hangs does not stop the process from ending.
         let mut requests = 0;
         let _ = timeout(OVER_LIMIT, all_ended(&mut finished, &mut requests)).await;
         if drained.is_some() {
-            tracing::warn!(requests, "stopped: drain_timeout is over, requests under way were cut off");
+            tracing::warn!(requests, "stopped: drain_timeout is over, requests in flight were cut off");
             return Ok(Stopped::Drained);
         }
-        tracing::warn!(requests, "stopped at once, as told a second time: requests under way were cut off");
+        tracing::warn!(requests, "stopped at once by a second signal: requests in flight were cut off");
         Ok(Stopped::AtOnce)
     }
 
     fn sweep(&self) {
-        // Failures of upstreams that no line of the log has told of.
+        // Failures of upstreams that are not logged yet.
         self.in_force.view.shared.upstreams().iter().for_each(|upstream| upstream.report(clock::now()));
         if let Store::Memory(memory) = &*self.in_force.view.store {
             memory.sweep(SWEEP_STEPS, clock::now());
         }
     }
 
-    /// Begins to load the configuration; nothing waits for it.
+    /// Begins to load the configuration in another thread.
     fn reload(&mut self) {
         let InForce { config, view, .. } = &self.in_force;
         let (source, running, shared) = (self.source.clone(), config.clone(), view.shared.clone());
@@ -273,7 +272,7 @@ impl Control {
         }
     }
 
-    /// Puts what was loaded in force, whole or not at all.
+    /// Applies the configuration that was loaded, or reports why there is none.
     fn take_over(&mut self, ended: Ended<Candidate>) {
         match ended.result {
             Ok(candidate) => self.in_force.apply(candidate),
@@ -285,7 +284,7 @@ impl Control {
     }
 }
 
-/// Stops to take requests, and waits for those under way; whether all of them were done in time.
+/// Stops to accept connections and waits for the requests in flight. Returns whether all of them have ended in time.
 async fn drain(
     server: &config::Server,
     stage: &watch::Sender<Stage>,
@@ -293,7 +292,7 @@ async fn drain(
 ) -> io::Result<bool> {
     let (delay, deadline) = (server.drain_delay, server.drain_timeout);
     if !delay.is_zero() {
-        // Whoever asks for readiness finds out before anything is refused.
+        // Load balancers notice that the gateway is not ready before connections are refused.
         tracing::info!(?delay, "not ready");
         sleep(delay).await;
     }
@@ -305,7 +304,7 @@ async fn drain(
     }
 }
 
-/// Waits for the last worker, and adds up what they cut off. Each finishes what it has, also if another fails.
+/// Waits for all workers and adds up how many requests they have cut off. If one fails, the others still finish theirs.
 async fn all_ended(finished: &mut mpsc::Receiver<io::Result<usize>>, cut_off: &mut usize) -> io::Result<()> {
     let mut all = Ok(());
     while let Some(ended) = finished.recv().await {
@@ -314,7 +313,7 @@ async fn all_ended(finished: &mut mpsc::Receiver<io::Result<usize>>, cut_off: &m
     all
 }
 
-/// Waits until the process is told to stop. It is too late for a reload.
+/// Waits until the process is told to stop. A reload is ignored, because it is too late for it.
 async fn told_to_stop(signals: &mut Signals) {
     while signals.next().await == Told::Reload {
         tracing::warn!("not reloaded: the gateway is about to stop");

@@ -1,7 +1,7 @@
-//! Where clients come in: listening sockets, connections with their time limits, and draining.
+//! The client's side: connections with their time limits, and draining.
 //!
-//! Each worker has a socket of its own for every address, and the kernel spreads connections over them.
-//! Requests are handed to a handler; what becomes of them is not known here.
+//! Each worker has its own socket for every address, and the kernel spreads connections over the workers. This module
+//! passes requests to a handler and does not know what the handler does with them.
 
 mod connection;
 mod connections;
@@ -39,61 +39,64 @@ use connections::Connections;
 
 use crate::reason::Reason;
 
-/// A pause after an accept that failed for want of file handles or memory, which the next one would too.
+/// The pause after a failed accept, since it mostly fails because file handles or memory are exhausted.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
 
-/// The least that the HTTP library may keep of what it reads, or has to write, at a time: its default. A head has to fit.
+/// The smallest size of the HTTP library's buffers: its default. A whole head has to fit.
 const LEAST_BUFFER: usize = 408 << 10;
 
-/// A request as it came. It is large: who handles it borrows it.
+/// A request as it came. It is large, so the handler borrows it.
 #[derive(Debug)]
 pub struct IncomingRequest {
     /// Everything but the body.
     pub head: Parts,
     /// The body. `None` if the request has none, and once it was taken.
     pub body: Option<Incoming>,
-    /// Whether a head on this connection could be read in two ways: then this one is not to be served.
+    /// Whether a head on this connection could be read in two ways. Then the request must not be served.
     pub is_ambiguous: bool,
 }
 
-/// What becomes of the requests of one connection.
+/// Answers the requests of one connection.
 pub trait Handler: 'static {
     /// The body of an answer.
     type Body: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + 'static;
 
-    /// Answers a request, which is under way until `guard` is dropped: when its body has gone out or cannot any more.
+    /// Answers a request. It is in flight until `guard` is dropped, which has to happen when the body of the response has
+    /// been sent, or cannot be sent any more.
     fn handle(&self, request: &mut IncomingRequest, guard: RequestGuard) -> impl Future<Output = Response<Self::Body>>;
 
-    /// What the client has sent never became a request. Returns the answer as it goes out, where nothing else has yet.
+    /// Records that the client has sent something that is not a request. Returns the bytes of the response, which are
+    /// sent if the connection has sent no other response to it.
     fn refused(&self, refusal: &HeadError) -> Vec<u8>;
 }
 
-/// Why something never became a request.
+/// Why the HTTP library could not read a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadError {
-    /// What it is answered.
+    /// The status of the response.
     pub status: StatusCode,
-    /// Why.
+    /// The reason for logs and metrics.
     pub reason: Reason,
-    /// How long it took, as far as the time limits of connections tell.
+    /// The time since the first byte came, as coarse as the time limits of connections.
     pub took: Duration,
 }
 
-/// How far the process has come.
+/// The stages in the life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Serving.
+    /// It serves requests.
     Running,
-    /// No new connections; requests under way are finished.
+    /// It accepts no connections, and finishes the requests in flight.
     Draining,
-    /// No waiting any more.
+    /// It waits for no request any more.
     Over,
 }
 
-/// Accepts connections and serves each with what `connected` makes of its peer's address, until told to drain, then
-/// until the last is gone or all is over. Returns how many requests were under way then.
+/// Accepts connections and serves each with the handler that `connected` makes for the address of its peer. At
+/// [`Stage::Draining`] it stops to accept connections, and returns when the last connection has ended or at
+/// [`Stage::Over`]. Returns how many requests were in flight then.
 ///
-/// Must run on a thread's local runtime.
+/// It has to run on a thread's local runtime.
 ///
 /// # Errors
 /// When a listener cannot be registered with the runtime, or one of the tasks that accept and watch connections panics.
@@ -108,10 +111,11 @@ where
     H: Handler,
 {
     let connections = Connections::new(limits.clone());
-    let (watching, heeding) = (connections.clone(), connections.clone());
-    let mut beside = JoinSet::new();
-    beside.spawn_local(async move { watching.watch().await });
-    beside.spawn_local(async move { heeding.heed().await });
+    let mut background = JoinSet::new();
+    let watched = connections.clone();
+    background.spawn_local(async move { watched.watch().await });
+    let asked = connections.clone();
+    background.spawn_local(async move { asked.make_room_for_others().await });
     let mut builder = http1::Builder::new();
     // One write per response: the head and a small body go out together. The connection's task and its state decide what
     // becomes of a client that sends no more.
@@ -124,11 +128,11 @@ where
     for listener in listeners {
         accepting.spawn_local(accept(TcpListener::from_std(listener)?, acceptor.clone(), stage.clone()));
     }
-    // A sender that is gone means the same as being told.
+    // If the sender is gone, nothing will ever end the worker, so it drains then as well.
     tokio::select! {
         _ = stage.wait_for(|stage| *stage >= Stage::Draining) => {}
         error = panicked(&mut accepting) => return Err(error),
-        error = panicked(&mut beside) => return Err(error),
+        error = panicked(&mut background) => return Err(error),
     }
     while accepting.join_next().await.is_some() {}
     tokio::select! {
@@ -137,7 +141,7 @@ where
     }
 }
 
-/// Ready when one of `tasks` panics, which a worker cannot do without.
+/// Ready when one of `tasks` panics. A worker needs all of them.
 pub async fn panicked(tasks: &mut JoinSet<()>) -> io::Error {
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
@@ -161,7 +165,8 @@ where
     C: Fn(SocketAddr) -> H + Clone + 'static,
     H: Handler,
 {
-    /// Has a new connection served. It is on the register before its task runs: a drain must know of it.
+    /// Serves a new connection in its own task. The connection is registered before its task runs, so that a drain waits
+    /// for it.
     fn open(&self, stream: TcpStream, peer: SocketAddr, place: ConnectionPermit) {
         let (index, state) = self.connections.enter();
         let registration = Registration::new(self.connections.clone(), index, place);
@@ -189,7 +194,7 @@ where
                     () = acceptor.connections.wait_for_place(&mut place) => false,
                     _ = &mut draining => true,
                 };
-                // Where it drains there may be no place for it.
+                // During a drain there may be no place for it.
                 if place.take() {
                     acceptor.open(stream, peer, place);
                 }
@@ -198,7 +203,7 @@ where
                 }
             }
             Err(error) => match error.kind() {
-                // The client went away before it was accepted.
+                // The client has closed the connection before it was accepted.
                 io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted => {}
                 _ => {
                     acceptor.connections.exhausted(&error);
@@ -207,8 +212,8 @@ where
             },
         }
     }
-    // Those that the kernel has taken in already would be reset when the socket closes. It is asked directly: the
-    // runtime may not know of them yet.
+    // The kernel may have accepted further connections, and would reset them when the socket is closed. It is asked
+    // directly, because the runtime may not know of them yet.
     let Ok(listener) = listener.into_std() else { return };
     while let Ok((stream, peer)) = listener.accept() {
         let Some(mut place) = ConnectionPermit::new(&acceptor.limits, peer.ip()) else { continue };

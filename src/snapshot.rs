@@ -1,4 +1,5 @@
-//! The whole, built from a configuration: an immutable snapshot that requests are served by, swapped on reload.
+//! The snapshot: everything that is built from one configuration to serve requests. It is immutable, and a reload
+//! replaces it as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,80 +22,80 @@ use crate::store::LimitChanges;
 use crate::telemetry::{RouteMetrics, UpstreamFailures};
 use crate::upstream::{Endpoint, Endpoints, Keeps, Lookups, Upstream};
 
-/// The name of the tally of requests that no route is for.
+/// The name under which requests without a route are counted.
 pub const NO_ROUTE: &str = "none";
 
-/// What requests are served by.
+/// See the head of this file.
 pub struct Snapshot {
-    /// Which paths are the same.
+    /// How paths are compared.
     pub paths: PathRules,
-    /// Finds a route.
+    /// Finds the route of a request.
     pub routes: Routes,
     /// The routes, by the index that `routes` finds.
     pub served: Vec<CompiledRoute>,
-    /// What the limits of the configuration grant.
+    /// The rates of all limits of the configuration.
     pub limits: Vec<Arc<RateTable>>,
-    /// The tally of requests without a route.
+    /// Counts the requests without a route.
     pub unrouted: Arc<RouteMetrics>,
-    /// How long connections to upstreams are kept.
+    /// How long idle connections to upstreams are kept.
     pub keeps: Arc<Keeps>,
-    /// Networks whose X-Forwarded-For is believed.
+    /// The networks of proxies whose X-Forwarded-For is used.
     pub trusted_proxies: Vec<IpNet>,
-    /// The longest that a client may go without sending more of a body.
+    /// The longest time for which a client may send nothing of an incomplete body.
     pub body_timeout: Duration,
-    /// Which requests get a line in the log.
+    /// Which requests are logged.
     pub access_log: AccessLog,
-    /// What happens without a decision.
+    /// What happens to a request if the store does not answer.
     pub on_error: OnError,
-    /// Requests under way, of limits on their number.
+    /// Counts the requests in flight for limits on their number.
     pub concurrency: Arc<ConcurrencyLimiter>,
-    /// Requests that are held.
+    /// The requests that are held.
     pub wait_queues: Arc<WaitQueues>,
 }
 
 /// One route, ready to serve.
 pub struct CompiledRoute {
-    /// What happened on it.
+    /// Counts its requests.
     pub metrics: Arc<RouteMetrics>,
-    /// What its requests may give once only, since its limits decide by it.
+    /// The sources of its keys and costs, which a request may have only once.
     pub single: Arc<SingleSources>,
-    /// What limits it.
+    /// Its limits.
     pub limits: Vec<RouteLimit>,
-    /// What its limits tell.
+    /// What its limits tell clients.
     pub rate_limit_headers: Arc<RateLimitHeaders>,
-    /// Whether the case of its paths makes no difference.
+    /// Whether its paths are compared without regard to case.
     pub ignore_case: bool,
-    /// What answers.
+    /// How its requests are answered.
     pub action: Action,
     /// The most bytes that a request's body may have.
     pub max_body_size: u64,
-    /// Where failures of its upstream are counted, if it has one.
+    /// Counts the failures of its upstream, if it has one.
     pub failures: Option<Arc<UpstreamFailures>>,
 }
 
-/// What answers a route's requests.
+/// How the requests of a route are answered.
 pub enum Action {
-    /// An upstream.
+    /// They are forwarded.
     Forward {
-        /// Which.
+        /// The upstream.
         upstream: Arc<Upstream>,
-        /// How many leading segments of the path are left out.
+        /// How many segments are removed from the beginning of the path.
         strip: usize,
-        /// Whether the upstream sees the client's Host.
+        /// Whether the upstream gets the client's Host header.
         preserve_host: bool,
     },
-    /// The gateway.
+    /// The gateway responds.
     Respond {
         /// The status.
         status: StatusCode,
         /// The body.
         body: Bytes,
-        /// What kind of text the body is.
+        /// The content type of the body.
         content_type: HeaderValue,
     },
 }
 
-/// What outlives a reload: counters never run backwards, connections stay in their pools.
+/// What outlives a reload: counters of metrics never decrease, and connections stay in their pools.
 pub struct SharedState {
     workers: usize,
     routes: Mutex<BTreeMap<String, Arc<RouteMetrics>>>,
@@ -126,13 +127,12 @@ impl SharedState {
         self.echo.get().copied()
     }
 
-    /// Notes where the built-in echo server listens. It is started once.
+    /// Records where the built-in echo server listens. It is started only once.
     pub fn set_echo(&self, address: SocketAddr) {
         let _ = self.echo.set(address);
     }
 
-    /// Forgets what this configuration, which has taken over, does not have: tallies of routes, limits and upstreams, and
-    /// servers.
+    /// Drops the counters of routes, limits and upstreams that the snapshot in force does not have, and the ids of servers.
     pub fn keep_only(&self, gateway: &Snapshot) {
         let limits = || gateway.served.iter().flat_map(|route| &route.limits);
         let routes = gateway.served.iter().map(|route| &route.metrics).chain([&gateway.unrouted]);
@@ -146,12 +146,12 @@ impl SharedState {
         self.endpoints.retain(|id| gateway.keeps.has(id));
     }
 
-    /// All routes.
+    /// The counters of all routes.
     pub fn routes(&self) -> Vec<Arc<RouteMetrics>> {
         self.routes.lock().values().cloned().collect()
     }
 
-    /// All limits of routes.
+    /// The counters of all limits of routes.
     pub fn limits(&self) -> Vec<Arc<LimitMetrics>> {
         self.limits.lock().values().cloned().collect()
     }
@@ -181,19 +181,19 @@ impl SharedState {
         let (host, port, authority) = match address {
             Address::Http { host, port, authority } => (host.clone(), *port, authority.clone()),
             Address::Echo => {
-                // Started before the snapshot is built; port 0 takes no connection.
+                // It was started before the snapshot is built. Port 0 accepts no connection.
                 let echo = self.echo().unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
                 (echo.ip().to_string(), echo.port(), echo.to_string())
             }
         };
-        // A URL's authority is always a header value.
+        // The authority of a URL is always a valid header value.
         let authority = HeaderValue::try_from(authority).unwrap_or(HeaderValue::from_static("upstream"));
         self.endpoints.get(host, port, authority)
     }
 }
 
 impl Snapshot {
-    /// Builds the snapshot. Opens nothing, so it cannot fail.
+    /// Builds the snapshot. It opens nothing, so it cannot fail.
     pub fn build(config: &Config, shared: &SharedState) -> Self {
         let upstreams: Vec<_> = config.upstreams.iter().map(|upstream| Arc::new(connect(upstream, shared))).collect();
         let rate_table: Vec<_> = config.limits.iter().map(|limit| Arc::new(RateTable::new(limit))).collect();
@@ -206,7 +206,7 @@ impl Snapshot {
             config::Action::Respond { .. } => None,
         };
         let served = |route: &config::Route| {
-            let guarded =
+            let limits_and_rates =
                 || route.limits.iter().filter_map(|index| config.limits.get(*index).zip(rate_table.get(*index)));
             let route_limit = |(limit, rate_table): (&config::Limit, &Arc<RateTable>)| RouteLimit {
                 rates: RateSelector::new(rate_table.clone(), limit, &route.path),
@@ -217,11 +217,12 @@ impl Snapshot {
                 missing: limit.missing,
                 metrics: shared.limit(&limit.name),
             };
-            let limits: Vec<_> = guarded().map(route_limit).collect();
-            let told = guarded().zip(&limits).map(|((limit, _), route_limit)| (limit, route_limit.rates.profiles()));
+            let limits: Vec<_> = limits_and_rates().map(route_limit).collect();
+            let told =
+                limits_and_rates().zip(&limits).map(|((limit, _), route_limit)| (limit, route_limit.rates.profiles()));
             CompiledRoute {
                 metrics: shared.route(&route::label(route)),
-                single: Arc::new(SingleSources::new(guarded().map(|(limit, _)| limit))),
+                single: Arc::new(SingleSources::new(limits_and_rates().map(|(limit, _)| limit))),
                 rate_limit_headers: Arc::new(RateLimitHeaders::new(told)),
                 limits,
                 ignore_case: route.ignore_case,
@@ -247,7 +248,7 @@ impl Snapshot {
     }
 }
 
-/// What changes about limits when `new` takes over from `old`.
+/// What changes about limits when `new` replaces `old`.
 pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
     let replaced = new.limits.iter().filter_map(|rate_table| {
         let before = old.limits.iter().find(|before| before.name() == rate_table.name())?;
@@ -309,7 +310,7 @@ mod tests {
         let (stays, first) = (id("stays", 80), id("goes", 1));
         for port in 2..1_000 {
             let gateway = build(port);
-            // A request of the snapshot before still uses its servers.
+            // A request of the earlier snapshot may still use its servers.
             assert_eq!(shared.endpoints.count(), 3);
             shared.keep_only(&gateway);
             assert_eq!(shared.endpoints.count(), 2);

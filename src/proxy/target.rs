@@ -1,4 +1,4 @@
-//! What a request asks for: a host and a path in one spelling, or why it is not served.
+//! Reads the host and the path that a request is for, in their normal forms, or refuses the request.
 
 use std::borrow::Cow;
 
@@ -8,27 +8,27 @@ use crate::config::PathRules;
 use crate::route::{host, path};
 use crate::server::IncomingRequest;
 
-/// What a request asks for.
+/// The host and the path that a request is for.
 pub(super) struct Target<'a> {
-    /// Lower case, without the port; empty if HTTP/1.0 named none.
+    /// In lower case and without the port. Empty if a request in HTTP/1.0 has no host.
     pub(super) host: Cow<'a, str>,
-    /// In the spelling of the routes.
+    /// In the normal form in which routes match it.
     pub(super) path: Cow<'a, str>,
 }
 
-/// Why a request is not served.
+/// Why a request is refused.
 pub(super) struct Unserved {
     pub(super) status: StatusCode,
     pub(super) detail: &'static str,
 }
 
-/// It cannot be read, or not in one way only.
+/// The request is not valid, or can be read in two ways.
 fn bad(detail: &'static str) -> Unserved {
     Unserved { status: StatusCode::BAD_REQUEST, detail }
 }
 
-/// Whether a method would be a standard one in capitals. Methods differ by case (RFC 9110, section 9.1), but servers take
-/// `post` for POST (WSGI, Rack): such a request would take another route than the one that it is for there.
+/// Whether a method would be a standard one in capitals. Methods differ by case (RFC 9110, section 9.1), but some servers
+/// read `post` as POST (WSGI, Rack). For the gateway such a request would take the route of another method.
 fn is_method_in_other_case(method: &str) -> bool {
     const STANDARD: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
     method.bytes().any(|byte| byte.is_ascii_lowercase())
@@ -56,11 +56,11 @@ pub(super) fn read(request: &IncomingRequest, paths: PathRules) -> Result<Target
     if *is_ambiguous {
         return Err(bad("The request can be read in two ways: lines end in CR LF, and a body has one framing."));
     }
-    // The HTTP library takes no coding for a request without a body.
+    // The HTTP library gives every request with a transfer coding a body.
     if body.is_some() && !is_plain(&head.headers) {
         return Err(bad("The request has a transfer coding other than chunked."));
     }
-    // A target in absolute form names the host as well (RFC 9112, section 3.2.2).
+    // A target in absolute form contains the host too (RFC 9112, section 3.2.2).
     let authority = match head.uri.authority() {
         Some(authority) if !named.is_empty() && !named.eq_ignore_ascii_case(authority.as_str()) => {
             return Err(bad("The target and the Host header name different hosts."));
@@ -73,22 +73,23 @@ pub(super) fn read(request: &IncomingRequest, paths: PathRules) -> Result<Target
     Ok(Target { host, path })
 }
 
-/// Whether the body has no other coding than chunks: forwarded in chunks of our own, it would lose any other.
+/// Whether the body has no other transfer coding than chunks. The gateway writes its own chunks, so any other coding would
+/// be lost.
 fn is_plain(headers: &HeaderMap) -> bool {
     let Some(coding) = headers.get(header::TRANSFER_ENCODING) else { return true };
     coding.as_bytes().eq_ignore_ascii_case(b"chunked") && !is_repeated(headers, &header::TRANSFER_ENCODING)
 }
 
-/// Whether a header is there more than once.
+/// Whether the request has a header more than once.
 fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.len() > headers.keys_len() && headers.get_all(name).iter().nth(1).is_some()
 }
 
-/// The target that goes on, in origin form, without its first `strip` segments.
+/// The target for the upstream, in origin form and without the first `strip` segments of the path.
 pub(super) fn onward(uri: &Uri, strip: usize, paths: PathRules) -> Cow<'_, str> {
     let path = path::onward(uri.path(), strip, paths);
     match (uri.path_and_query(), uri.query()) {
-        // Nearly always it goes on as it came.
+        // Nearly always it is forwarded as it came.
         (Some(whole), _) if path.len() == uri.path().len() && whole.as_str().starts_with(&*path) => {
             Cow::Borrowed(whole.as_str())
         }
@@ -97,7 +98,7 @@ pub(super) fn onward(uri: &Uri, strip: usize, paths: PathRules) -> Cow<'_, str> 
     }
 }
 
-/// Makes the Host header what a target in absolute form says (RFC 9112, section 3.2.2): it may have been empty.
+/// Sets the Host header to the host of a target in absolute form (RFC 9112, section 3.2.2), since it may have been empty.
 pub(super) fn name_host(uri: &Uri, headers: &mut HeaderMap) {
     let named = uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
     if let Some(Ok(host)) = named {

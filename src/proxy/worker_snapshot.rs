@@ -1,4 +1,5 @@
-//! The snapshot in force as one worker holds it: a request takes part in it without touching what other workers touch.
+//! The snapshot in force with each worker's own reference to it, so that requests write to no memory that other workers
+//! use.
 
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -11,7 +12,7 @@ use crate::config::AccessLog;
 use crate::snapshot::Snapshot;
 use crate::telemetry::{RouteMetrics, RouteRecorder, Sampler};
 
-/// Follows the swaps of a snapshot for one worker.
+/// The snapshot in force, for one worker.
 pub struct WorkerSnapshots {
     worker: usize,
     newest: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
@@ -28,7 +29,7 @@ pub struct WorkerSnapshot {
 }
 
 impl WorkerSnapshots {
-    /// Of the worker with this number.
+    /// For the worker with this index.
     pub fn new(shared: Arc<ArcSwap<Snapshot>>, worker: usize) -> Self {
         let sampler = Rc::default();
         let held = RefCell::new(Rc::new(WorkerSnapshot::new(shared.load_full(), worker, &sampler)));
@@ -46,7 +47,7 @@ impl WorkerSnapshots {
         held.clone()
     }
 
-    /// Which refusals of this worker are written to the access log, where it is sampled.
+    /// Chooses which refusals of this worker are logged, if the access log is sampled.
     pub fn sampler(&self) -> &Rc<Sampler> {
         &self.sampler
     }
@@ -63,7 +64,7 @@ impl WorkerSnapshot {
         Self { gateway, recorders, unrouted }
     }
 
-    /// Where the requests of this route are counted, or those of none.
+    /// Records the requests of this route, or those without a route.
     pub fn recorder(&self, route: Option<usize>) -> &Rc<RouteRecorder> {
         route.and_then(|index| self.recorders.get(index)).unwrap_or(&self.unrouted)
     }

@@ -1,4 +1,4 @@
-//! From a source of configuration to what is in force: it is loaded, checked and built, and then swapped in whole.
+//! Applies configurations: each is loaded, checked and built, and then replaces the one in force as a whole.
 
 use std::io;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::echo;
 use crate::overrides::Changes;
 use crate::snapshot::{self, SharedState, Snapshot};
 
-/// What is in force, and what a new configuration has to fit to.
+/// The configuration in force, and everything that a new one has to be applied to.
 pub(super) struct InForce {
     pub(super) config: Arc<Config>,
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) view: Arc<View>,
 }
 
-/// A configuration that is checked and built, and not in force yet.
+/// A configuration that is checked and built but not in force yet.
 pub(super) struct Candidate {
     config: Config,
     snapshot: Snapshot,
@@ -29,10 +29,10 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Loads the configuration and builds what is to run instead of `running`. Opens nothing that serves clients.
+    /// Loads the configuration that shall replace `running` and builds its snapshot. It opens nothing that serves clients.
     ///
     /// # Errors
-    /// Why it cannot take over: its problems, or a setting that is used only at the start.
+    /// Why it is refused: its problems, or a setting has changed that is used only at the start.
     pub(super) fn load(
         source: &ConfigSource,
         running: &Config,
@@ -53,7 +53,7 @@ impl Candidate {
 }
 
 impl InForce {
-    /// Puts a candidate in force. Requests under way finish with what they began with.
+    /// Puts a candidate in force. Requests in flight finish with the snapshot with which they have begun.
     pub(super) fn apply(&mut self, candidate: Candidate) {
         let Candidate { config, snapshot, overrides } = candidate;
         self.view.shared.keep_only(&snapshot);
@@ -68,7 +68,7 @@ impl InForce {
         tracing::info!("reloaded");
     }
 
-    /// Notes that a configuration was refused; what is in force stays.
+    /// Records that a configuration is refused. The one in force stays.
     pub(super) fn refuse(&self, why: &str) {
         self.view.refused.one();
         tracing::error!(problems = why, "reload refused");
@@ -82,7 +82,7 @@ pub(super) fn warn(config: &Config) {
     }
 }
 
-/// Starts the built-in echo server if an upstream wants it and it does not run yet.
+/// Starts the built-in echo server if an upstream needs it and it does not run yet.
 pub(super) fn start_echo(config: &Config, shared: &SharedState) -> io::Result<()> {
     let mut servers = config.upstreams.iter().flat_map(|upstream| &upstream.servers);
     if servers.any(|server| server.address == Address::Echo) && shared.echo().is_none() {
@@ -91,7 +91,7 @@ pub(super) fn start_echo(config: &Config, shared: &SharedState) -> io::Result<()
     Ok(())
 }
 
-/// The first setting that differs and is used only at the start.
+/// The first setting that differs although it is used only at the start.
 pub fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
     let (was, is) = (&old.server, &new.server);
     [

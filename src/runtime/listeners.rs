@@ -40,7 +40,7 @@ impl Listeners {
     }
 }
 
-/// Says where it listens; with port 0 there is no other way to know.
+/// Logs the address of a listener. With port 0 there is no other way to know it.
 fn announce(listener: &str, sockets: &[TcpListener]) -> io::Result<()> {
     if let Some(socket) = sockets.first() {
         tracing::info!(listener, address = %socket.local_addr()?, "listening");

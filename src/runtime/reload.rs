@@ -1,4 +1,4 @@
-//! Reloads: what the file says now is read and built beside everything else, and then takes over whole.
+//! Reloads: a new configuration is read and built in a thread of its own, one at a time and with a time limit.
 
 use std::future::pending;
 use std::time::Duration;
@@ -7,39 +7,39 @@ use crate::background::Background;
 use crate::config::Recounted;
 use crate::overrides::Changes;
 
-/// The longest that a reload may take. A million overrides are read and built within some seconds; what takes longer than
-/// this waits for a disk or a server that does not answer.
+/// The longest that a reload may take. A million overrides are read and built within some seconds, so a reload that takes
+/// longer than this waits for a disk or a server that does not answer.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
-/// Reloads, of which one is under way at most. Each comes to a `T`, or to the reason why it is refused.
+/// Reloads, of which at most one runs. Its result is a `T`, or the reason why it is refused.
 pub(super) struct Reloads<T> {
     limit: Duration,
-    /// The one that is under way.
+    /// The one that runs.
     current: Option<Background<Result<T, String>>>,
-    /// The last one that took too long: its thread may still hang.
+    /// The last one that took too long. Its thread may still hang.
     given_up: Option<Background<Result<T, String>>>,
-    /// Whether another was asked for meanwhile: the files may have changed since they were read.
+    /// Whether another was requested in the meantime. The files may have changed since they were read.
     is_due: bool,
 }
 
 /// How a reload ended.
 pub(super) struct Ended<T> {
     pub(super) result: Result<T, String>,
-    /// Whether another is to be begun.
+    /// Whether the caller has to begin another one.
     pub(super) is_due: bool,
 }
 
 impl<T: Send + 'static> Reloads<T> {
-    /// Reloads that take so much time at most.
+    /// Reloads that may take so much time.
     pub(super) fn new(limit: Duration) -> Self {
         Self { limit, current: None, given_up: None, is_due: false }
     }
 
-    /// Begins a reload, or has it follow the one that is under way. `load` is told by its argument whether its result is
-    /// still wanted.
+    /// Begins a reload, or remembers to begin one when the current one has ended. `load` can call its argument to learn
+    /// whether its result is still wanted.
     ///
     /// # Errors
-    /// Why it is refused on the spot.
+    /// Why it cannot begin.
     pub(super) fn begin(
         &mut self,
         load: impl FnOnce(&dyn Fn() -> bool) -> Result<T, String> + Send + 'static,
@@ -49,7 +49,7 @@ impl<T: Send + 'static> Reloads<T> {
             return Ok(());
         }
         if self.given_up.as_ref().is_some_and(Background::is_running) {
-            // It hangs, and so would this one: threads must not pile up.
+            // It hangs, and another one would hang too. The number of threads must not grow.
             return Err("the files are still being read for an earlier reload".to_owned());
         }
         let begun = Background::start("reload", self.limit, load).map_err(|error| error.to_string())?;
@@ -57,7 +57,7 @@ impl<T: Send + 'static> Reloads<T> {
         Ok(())
     }
 
-    /// The end of the reload that is under way; while there is none, it does not come.
+    /// Waits for the end of the current reload. If there is none, it waits for ever.
     pub(super) async fn ended(&mut self) -> Ended<T> {
         let result = match &mut self.current {
             Some(current) => current.result().await,
@@ -72,7 +72,7 @@ impl<T: Send + 'static> Reloads<T> {
     }
 }
 
-/// Says which limits count in another way now, what becomes of what they have counted, and how many of their `overrides`
+/// Logs which limits count in another way now, whether their counters are carried over, and how many of their `overrides`
 /// have changed.
 pub(super) fn tell(recounted: &[Recounted<'_>], overrides: &[(String, Changes)]) {
     for Recounted { limit, tier, changed, carried, anew } in recounted {
@@ -101,7 +101,7 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
     }
 
-    /// Begins a load that waits until what is returned is dropped. It comes to whether it is still wanted then.
+    /// Begins a load that waits until the sender is dropped. Its result is whether it is still wanted then.
     fn begin_held(reloads: &mut Reloads<bool>) -> Sender<()> {
         let (go, told): (_, Receiver<()>) = channel();
         let load = move |is_wanted: &dyn Fn() -> bool| {
@@ -113,17 +113,17 @@ mod tests {
     }
 
     #[test]
-    fn one_that_hangs_is_refused_and_no_thread_follows_it() {
+    fn a_reload_that_hangs_is_refused_and_no_other_thread_is_started() {
         run(async {
             let mut reloads = Reloads::new(Duration::from_millis(20));
             let go = begin_held(&mut reloads);
             let why = reloads.ended().await.result.unwrap_err();
             assert!(why.contains("within 20ms"), "{why}");
             for _ in 0..10 {
-                let why = reloads.begin(|_| unreachable!("a thread beside the one that hangs")).unwrap_err();
+                let why = reloads.begin(|_| unreachable!("a second thread")).unwrap_err();
                 assert!(why.contains("earlier reload"), "{why}");
             }
-            // The disk is back: what was read for nothing ends, and the next reload works.
+            // The disk works again: the thread ends, and the next reload succeeds.
             drop(go);
             let end = Instant::now() + Duration::from_secs(20);
             while reloads.begin(|_| Ok(true)).is_err() {
@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_asked_for_meanwhile_follows() {
+    fn a_reload_that_is_requested_during_another_follows_it() {
         run(async {
             let mut reloads = Reloads::new(Duration::from_secs(60));
             let go = begin_held(&mut reloads);
             for _ in 0..3 {
                 reloads.begin(|_| unreachable!("it is only remembered")).unwrap();
             }
-            // Whoever looks meanwhile loses nothing.
+            // If the wait for the end is cancelled, nothing is lost.
             assert!(tokio::time::timeout(Duration::from_millis(1), reloads.ended()).await.is_err());
             drop(go);
             let ended = reloads.ended().await;
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_is_not_wanted() {
+    fn a_reload_that_takes_too_long_is_not_wanted() {
         run(async {
             let mut reloads = Reloads::new(Duration::from_millis(1));
             let ((go, held), (tell, told)) = (channel::<()>(), channel());
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_panics_is_refused() {
+    fn a_reload_that_panics_is_refused() {
         run(async {
             let mut reloads = Reloads::<()>::new(Duration::from_secs(60));
             reloads.begin(|_| panic!("as this test wants it")).unwrap();

@@ -1,19 +1,19 @@
-//! Signals: what the process is told from outside.
+//! The signals that the process handles.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What a signal asks for.
+/// What a signal tells the process to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    /// SIGHUP: to read the configuration again.
+    /// Read the configuration again (SIGHUP).
     Reload,
-    /// SIGTERM or SIGINT: to stop.
+    /// Stop (SIGTERM or SIGINT).
     Stop,
 }
 
-/// The signals that are listened to; each would end the process otherwise. SIGPIPE is ignored by Rust's runtime.
+/// The signals that are handled. Without a handler each would end the process. Rust's runtime ignores SIGPIPE.
 pub(super) struct Signals {
     hangup: Signal,
     terminate: Signal,
@@ -23,7 +23,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Listens from now on. Must be called in a runtime.
+    /// Handles signals from now on. It has to be called in a runtime.
     pub(super) fn listen() -> io::Result<Self> {
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
@@ -34,8 +34,8 @@ impl Signals {
         })
     }
 
-    /// What is asked next. Other servers reopen their logs or upgrade themselves on SIGUSR1 and SIGUSR2, so somebody may
-    /// send them here; they are logged only.
+    /// Waits for the next signal. SIGUSR1 and SIGUSR2 are only logged: they make other servers reopen their logs or upgrade
+    /// themselves, so scripts may send them.
     pub(super) async fn next(&mut self) -> Told {
         loop {
             let ignored = tokio::select! {
@@ -45,7 +45,7 @@ impl Signals {
                 _ = self.user1.recv() => "SIGUSR1",
                 _ = self.user2.recv() => "SIGUSR2",
             };
-            tracing::info!(signal = ignored, "a signal that means nothing here is ignored");
+            tracing::info!(signal = ignored, "the signal is ignored: it has no meaning here");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A client's stream as the HTTP library uses it: it tells the state of its connection when bytes come and go, and when
-//! they could be read in two ways.
+//! A client's stream as the HTTP library uses it. It records in the state of the connection when bytes are received and
+//! sent, and whether they could be read in two ways.
 
 use std::io;
 use std::pin::Pin;
@@ -36,8 +36,8 @@ impl AsyncRead for ClientIo {
         if !received.is_empty() {
             this.framing.follow(received);
             this.state.received(&this.framing);
-            // Its request may be on its way to an upstream, which must not take what came for the whole of it. A request
-            // whose head is in what came is refused by its handler.
+            // The request may be on its way to an upstream already. The error breaks it off, so that the upstream does not
+            // take what has come for all of it. If the head was ambiguous, the handler refuses the request.
             if in_body && this.framing.is_ambiguous() {
                 return Poll::Ready(Err(io::Error::new(
                     io::ErrorKind::InvalidData,
@@ -53,7 +53,7 @@ impl AsyncWrite for ClientIo {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         if this.state.is_unasked() {
-            // An answer of the library's own to what is no request. The connection's task gives a better one.
+            // The library responds to something that is not a request. The connection's task has a better response.
             this.state.unanswered();
             return Poll::Ready(Ok(bytes.len()));
         }
@@ -63,14 +63,14 @@ impl AsyncWrite for ClientIo {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The library flushes when it has written all that there is. It may have read the next request before: where it
-        // has drained a body after the answer.
+        // The library flushes when it has written everything. It may have read the next request before that: it does so
+        // when it drains a request's body after the response.
         self.state.flushed();
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The connection's task closes it, and may have something to say before.
+        // The connection's task shuts the stream down, because it may have to send a response before that.
         Poll::Ready(Ok(()))
     }
 }

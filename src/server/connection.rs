@@ -1,4 +1,4 @@
-//! One connection from its first byte to its last: the HTTP library is driven, and ended where it would wait for ever.
+//! One connection from its first byte to its last. It drives the HTTP library, and ends it where it would wait for ever.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ pub(super) async fn serve<C, H>(
     }
     let connection = Connection { stream: ClientStream::new(stream), peer, state };
     while connection.rest().await.is_continue() {
-        // What a connection needs for requests is large. In a box it takes no memory while the connection rests.
+        // The state of the HTTP library is large. In a box it takes no memory while the connection rests.
         if Box::pin(connection.serve_requests(&acceptor)).await.is_break() {
             break;
         }
@@ -53,7 +53,7 @@ pub(super) async fn serve<C, H>(
     drop(registration);
 }
 
-/// What there is of a connection whether it rests or not.
+/// The parts of a connection that it keeps while it rests.
 struct Connection {
     stream: ClientStream,
     peer: SocketAddr,
@@ -61,20 +61,20 @@ struct Connection {
 }
 
 impl Connection {
-    /// Waits with nothing but the socket until something comes from the client, or the connection is to end.
+    /// Waits, with nothing but the socket, until the client sends something or the connection has to end.
     async fn rest(&self) -> ControlFlow<()> {
         self.state.rests();
         poll_fn(|cx| match self.state.poll_end(cx) {
             Some(End::Now(_)) => Poll::Ready(ControlFlow::Break(())),
             Some(End::AfterRequest) if !self.stream.has_more() => Poll::Ready(ControlFlow::Break(())),
             Some(End::AfterRequest) => Poll::Ready(ControlFlow::Continue(())),
-            // An error is found by whoever reads next.
+            // The next read finds an error, if there is one.
             None => self.stream.poll_readable(cx).map(ControlFlow::Continue),
         })
         .await
     }
 
-    /// Serves requests until the connection rests or is over.
+    /// Serves requests until the connection rests or ends.
     async fn serve_requests<C, H>(&self, acceptor: &Acceptor<C>) -> ControlFlow<()>
     where
         C: Fn(SocketAddr) -> H + Clone + 'static,
@@ -97,7 +97,7 @@ impl Connection {
         });
         let io = ClientIo::new(stream.clone(), state.clone());
         let mut connection = pin!(acceptor.builder.serve_connection(io, service));
-        // What it holds of a request is dropped after this.
+        // The library drops the requests that it holds only after this.
         match until_ended(connection.as_mut(), stream, state).await {
             ConnectionEnd::Rests => return ControlFlow::Continue(()),
             ConnectionEnd::Closed | ConnectionEnd::Cut(CloseReason::Idle | CloseReason::Gone) => {}
@@ -107,7 +107,7 @@ impl Connection {
             }
             ConnectionEnd::Cut(CloseReason::NotReading) => {
                 acceptor.limits.stalled();
-                tracing::debug!(%peer, "the client takes nothing of what is sent to it");
+                tracing::debug!(%peer, "the client does not read what is sent to it");
             }
             ConnectionEnd::Failed(error) => match refusal(&error) {
                 Some(why) => refuse(&*asked, stream, state, why, state.is_answered()),
@@ -118,19 +118,19 @@ impl Connection {
     }
 }
 
-/// How a connection ended.
+/// How the work on a connection ended.
 enum ConnectionEnd {
-    /// By itself.
+    /// The HTTP library has closed it.
     Closed,
-    /// With an error.
+    /// The HTTP library has returned an error.
     Failed(hyper::Error),
-    /// By us.
+    /// The gateway ends it.
     Cut(CloseReason),
-    /// It has not: nothing is under way, and nothing has come for a while.
+    /// The connection stays open and rests: no request is in flight, and none has come for a while.
     Rests,
 }
 
-/// Drives a connection until it is over, its client has gone, or its state says that it is to end or to rest.
+/// Drives a connection until it ends, its client has gone, or its state says that it has to end or to rest.
 async fn until_ended<S, B>(
     mut connection: Pin<&mut http1::Connection<TokioIo<ClientIo>, S>>,
     stream: &ClientStream,
@@ -160,10 +160,10 @@ where
                 return Poll::Ready(ConnectionEnd::Rests);
             }
             let polled = connection.as_mut().poll(cx);
-            if polled.is_pending() && state.is_under_way() && broken.as_mut().poll(cx).is_ready() {
+            if polled.is_pending() && state.is_in_flight() && broken.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(ConnectionEnd::Cut(CloseReason::Gone));
             }
-            // The last request may have begun just now, or be over already.
+            // The last request may have begun just now, or may have ended already.
             let waits = !state.is_busy() && last && stream.has_more();
             if polled.is_ready() || !last || told || waits {
                 return polled.map(|ended| ended.map_or_else(ConnectionEnd::Failed, |()| ConnectionEnd::Closed));
@@ -173,7 +173,7 @@ where
     .await
 }
 
-/// Returns when the client's connection has broken. If the client ends its side before that, the state is told.
+/// Returns when the connection has broken. If the client closes only its side before that, the state records it.
 async fn gone(stream: &ClientStream, state: &ConnectionState) {
     if !stream.closed().await {
         state.half_closed();
@@ -181,10 +181,10 @@ async fn gone(stream: &ClientStream, state: &ConnectionState) {
     }
 }
 
-/// What the HTTP library answers what is no request, if the error is one of these.
+/// The status and the reason if the error says that the client has sent something that is not a request.
 fn refusal(error: &hyper::Error) -> Option<(StatusCode, Reason)> {
     if error.is_parse_too_large() {
-        // The library does not tell apart whether it is the target or the fields, but says so.
+        // Only the text of the error says whether the target or the fields are too large.
         let target = error.to_string().starts_with("URI");
         let status = if target { StatusCode::URI_TOO_LONG } else { StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE };
         Some((status, Reason::MaxHeaderSize))
@@ -193,7 +193,7 @@ fn refusal(error: &hyper::Error) -> Option<(StatusCode, Reason)> {
     }
 }
 
-/// Has something accounted for that never became a request, and answers it unless that has been done.
+/// Records that the client has sent something that is not a request, and responds unless a response was sent.
 fn refuse<H: Handler>(
     handler: &H,
     stream: &ClientStream,
@@ -203,13 +203,13 @@ fn refuse<H: Handler>(
 ) {
     let answer = handler.refused(&HeadError { status, reason, took: state.age() });
     if !is_answered && !state.is_unsent() {
-        // What the system does not take at once, of so little, a client would not read either.
+        // The response is short. If the system does not take all of it at once, the client does not read.
         let _ = stream.try_write(&answer);
     }
 }
 
-/// A client that is still sending when we close has its connection reset, and may lose the answer with it. So what it
-/// sends is read and thrown away for a while, until it has seen that we send no more.
+/// If the client still sends when the socket is closed, the system resets the connection, and the client may lose the
+/// response. So what it sends is discarded for a while, until it has noticed that the gateway sends no more.
 async fn linger(stream: &mut ClientStream, is_in_body: bool) {
     const LONGEST: Duration = Duration::from_secs(2);
     if is_in_body || stream.has_more() {
@@ -221,7 +221,7 @@ async fn linger(stream: &mut ClientStream, is_in_body: bool) {
     }
 }
 
-/// Takes a connection off the register however its task ends, and gives its place back.
+/// Removes a connection from those of its worker and frees its place, however its task ends.
 pub(super) struct Registration {
     connections: Rc<Connections>,
     index: usize,
@@ -229,7 +229,7 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// The connection that the register has at this index.
+    /// For the connection with this index.
     pub(super) fn new(connections: Rc<Connections>, index: usize, place: ConnectionPermit) -> Self {
         Self { connections, index, _place: place }
     }

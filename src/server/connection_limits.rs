@@ -1,9 +1,10 @@
-//! What the connections of all workers keep to together: how many there may be, in all and from one address, and how
+//! The limits on the connections of all workers together: how many there may be, in total and from one address, and how
 //! long each may take.
 //!
-//! Each worker accepts for itself, and the kernel spreads connections over them unevenly. So they are counted over all
-//! workers: two locked instructions for a connection, none for a request. When all places are taken, a connection that
-//! was accepted waits for one; idle connections are told to leave, and its worker accepts no other meanwhile.
+//! Each worker accepts its own connections, and the kernel spreads them unevenly. So they are counted over all workers,
+//! which takes two locked instructions for a connection and none for a request. When all places are taken, a connection
+//! that was accepted waits for one. Idle connections are ended to free their places, and the worker accepts no other
+//! connection in the meantime.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,37 +25,37 @@ use crate::config::{MaxConnections, Server};
 #[derive(Debug)]
 pub struct ConnectionLimits {
     server: ArcSwap<Server>,
-    /// What `max_connections = "auto"` comes to.
+    /// The number for `max_connections = "auto"`.
     auto: usize,
     open: AtomicUsize,
-    /// How many of each address, if that is limited.
+    /// How many each address has, if that is limited.
     by_address: Mutex<HashMap<IpAddr, usize>>,
-    /// Accepted connections that have no place yet.
+    /// How many accepted connections wait for a place.
     waiting: AtomicUsize,
-    /// Places that are wanted, and that no connection has been told to make.
+    /// How many places are wanted for which no connection has been told to end yet.
     wanted: AtomicUsize,
-    /// Told when places are wanted.
+    /// Notified when places are wanted.
     asked: Notify,
-    /// Told when a place is free.
+    /// Notified when a place is free.
     freed: Notify,
-    /// Connections that were closed because their address had too many.
+    /// Connections that were closed because their address has too many.
     refused: Reported,
-    /// Connections that could not be accepted for want of file handles or memory.
+    /// Connections that could not be accepted because file handles or memory are exhausted.
     exhausted: Reported,
-    /// Idle connections that made room.
+    /// Idle connections that were ended to free their places.
     made_room: AtomicU64,
-    /// Connections whose client did not read.
+    /// Connections that were ended because the client did not read.
     stalled: AtomicU64,
 }
 
-/// Something that happens often at the same time: each is counted, and a line a second tells of them.
+/// An event that may happen often at the same time. Each is counted, and at most one line a second is logged.
 #[derive(Debug, Default)]
 struct Reported {
     count: AtomicU64,
     last: Mutex<Line>,
 }
 
-/// When the last line was written, and what had been counted then.
+/// When the last line was logged, and the count at that time.
 #[derive(Debug, Default)]
 struct Line {
     second: u64,
@@ -62,7 +63,7 @@ struct Line {
 }
 
 impl Reported {
-    /// Counts one more. How many there were since the last line, if one is due.
+    /// Counts one more. If a line has to be logged, returns how many there were since the last one.
     fn add(&self) -> Option<u64> {
         let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         let second = clock::now().seconds();
@@ -76,25 +77,25 @@ impl Reported {
     }
 }
 
-/// What has become of connections so far.
+/// How many connections there are and were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionCounts {
     /// How many are open.
     pub open: usize,
-    /// How many may be.
+    /// How many may be open.
     pub most: usize,
-    /// How many were closed because their address had too many.
+    /// How many were closed because their address has too many.
     pub refused: u64,
-    /// How many idle ones were closed to make room.
+    /// How many idle ones were closed to free their places.
     pub made_room: u64,
-    /// How many were ended because the client took nothing of what was sent to it.
+    /// How many were ended because the client did not read.
     pub stalled: u64,
-    /// How often none could be accepted for want of file handles or memory.
+    /// How often none could be accepted because file handles or memory are exhausted.
     pub exhausted: u64,
 }
 
 impl ConnectionLimits {
-    /// The limits of `[server]`; `auto` connections are as many as the system allows.
+    /// The limits of `[server]`, where `auto` is how many connections the system allows.
     pub fn new(server: Server, auto: usize) -> Self {
         Self {
             server: ArcSwap::from_pointee(server),
@@ -112,13 +113,13 @@ impl ConnectionLimits {
         }
     }
 
-    /// Takes over other limits. Connections that are open already stay.
+    /// Replaces the limits. Connections that are open stay open.
     pub fn reload(&self, server: Server) {
         self.server.store(Arc::new(server));
         self.freed.notify_waiters();
     }
 
-    /// What has become of connections so far.
+    /// How many connections there are and were.
     pub fn counts(&self) -> ConnectionCounts {
         ConnectionCounts {
             open: self.open.load(Ordering::Relaxed),
@@ -170,7 +171,8 @@ impl ConnectionLimits {
         self.freed.notified()
     }
 
-    /// Whether a connection is to make room. Who is told so has to, or give the task back.
+    /// Whether a connection has to end because its place is wanted. The caller then has to end one, or to call
+    /// [`ConnectionLimits::unclaim`].
     #[inline]
     pub(super) fn claim(&self) -> bool {
         if self.wanted.load(Ordering::Relaxed) == 0 {
@@ -184,31 +186,31 @@ impl ConnectionLimits {
         claimed
     }
 
-    /// Gives back what was claimed: there is nobody to make room.
+    /// Undoes a [`ConnectionLimits::claim`], because no connection is idle.
     pub(super) fn unclaim(&self) {
         self.made_room.fetch_sub(1, Ordering::Relaxed);
         self.wanted.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A connection is ended because its client does not read.
+    /// Counts a connection that is ended because its client does not read.
     pub(super) fn stalled(&self) {
         self.stalled.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection could not be accepted for want of file handles or memory.
+    /// Counts a connection that could not be accepted because file handles or memory are exhausted.
     pub(super) fn count_exhausted(&self, error: &io::Error) {
         if let Some(count) = self.exhausted.add() {
             tracing::error!(%error, count, "cannot accept connections");
         }
     }
 
-    /// One place fewer is wanted, unless it is being made already.
+    /// One place fewer is wanted, unless a connection was told to end for it.
     pub(super) fn withdraw(&self) {
         let _ = self.wanted.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |wanted| wanted.checked_sub(1));
     }
 }
 
-/// An accepted connection waits for its place.
+/// An accepted connection waits for a place until this is dropped.
 pub(super) struct Waiting<'a>(&'a ConnectionLimits);
 
 impl Drop for Waiting<'_> {
@@ -218,18 +220,18 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A connection's place among all; free again when it is dropped.
+/// The place of a connection, which is free again when this is dropped.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     limits: Arc<ConnectionLimits>,
-    /// The address that it counts for.
+    /// The address for which it is counted.
     address: Option<IpAddr>,
     /// Whether it is taken.
     taken: bool,
 }
 
 impl ConnectionPermit {
-    /// A place for a connection from `peer`, yet to be taken. `None` if its address has too many.
+    /// A place for a connection from `peer`, which is not taken yet. `None` if its address has too many.
     pub(super) fn new(limits: &Arc<ConnectionLimits>, peer: IpAddr) -> Option<Self> {
         let mut place = Self { limits: limits.clone(), address: None, taken: false };
         let server = limits.server();
@@ -252,7 +254,7 @@ impl ConnectionPermit {
         None
     }
 
-    /// Takes the place if there is one, or has it already.
+    /// Takes a place if one is free. Returns whether the connection has a place now.
     pub(super) fn take(&mut self) -> bool {
         let most = self.limits.most();
         let more = |open: usize| (open < most).then_some(open + 1);
@@ -281,7 +283,8 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// What a connection counts for: of IPv6 the network of 64 bits, since a client mostly has all of it.
+/// The address for which a connection is counted. For IPv6 it is the network of 64 bits, since a client mostly has all of
+/// it.
 fn counted(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
@@ -294,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_of_ipv6_has_a_network_and_one_of_ipv4_an_address() {
+    fn ipv6_is_counted_by_network_and_ipv4_by_address() {
         for (peer, key) in [
             ("192.0.2.1", "192.0.2.1"),
             ("::ffff:192.0.2.1", "192.0.2.1"),
@@ -306,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_a_second_tells_of_all() {
+    fn one_line_a_second_counts_all_events() {
         let reported = Reported::default();
         let told: u64 = (0..1000).filter_map(|_| reported.add()).sum();
         assert!((1..=1000).contains(&told));

@@ -1,4 +1,4 @@
-//! What one connection is doing, in a few words that its task and its requests write and the register reads.
+//! The state of one connection: its task and its requests change it, and the checks of its time limits read it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,50 +13,50 @@ use crate::reason::Reason;
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nothing has come yet.
+    /// No byte has come yet.
     Fresh,
     /// Part of a request head has come.
     Head,
-    /// So many requests are under way, at least one.
+    /// So many requests are in flight, at least one.
     Busy(u32),
     /// Between requests.
     Idle,
 }
 
-/// Whether a connection has what it needs for requests.
+/// Whether a connection has the buffers and the handler that requests need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
-    /// Requests can be read.
+    /// It has them.
     Awake,
-    /// No request has come for a while: what they need is to be dropped.
+    /// No request has come for a while, so it has to drop them.
     Tired,
-    /// There is nothing but the socket.
+    /// It has only its socket.
     Resting,
 }
 
-/// How a connection is to end.
+/// When a connection has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// After the request under way, or one that has come and is not read yet.
+    /// After the request in flight, or after one that has come and is not read yet.
     AfterRequest,
-    /// At once, for this.
+    /// At once, for this reason.
     Now(CloseReason),
 }
 
 /// Why a connection ends at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CloseReason {
-    /// A request head began to come, and did not end in time.
+    /// The head of a request was not complete in time.
     SlowHead,
-    /// Nothing was under way.
+    /// No request came for too long.
     Idle,
-    /// The client takes nothing of what is sent to it.
+    /// The client does not read what is sent to it.
     NotReading,
-    /// The client has gone away.
+    /// The client has closed the connection.
     Gone,
 }
 
-/// The state of one connection, shared by its task, its requests and the register.
+/// See the head of this file.
 #[derive(Debug)]
 pub(super) struct ConnectionState {
     phase: Cell<Phase>,
@@ -65,29 +65,29 @@ pub(super) struct ConnectionState {
     end: Cell<Option<End>>,
     readiness: Cell<Readiness>,
     ambiguous: Cell<bool>,
-    /// Whether more of a body is to come.
+    /// Whether the bytes that came last end in the middle of a body.
     in_body: Cell<bool>,
     /// Whether the bytes that came last end in the middle of a head.
     in_head: Cell<bool>,
-    /// Since when the client has yet to take what is to be sent.
+    /// Since when bytes wait to be sent, because the client does not read.
     unsent: Cell<Option<Coarse>>,
-    /// Whether an answer was handed to the library that is not all sent.
+    /// Whether the library has a response that is not sent completely.
     answering: Cell<bool>,
-    /// Whether any of an answer has gone out since the last request began to come, or was handed on.
+    /// Whether a part of a response was sent since the last request began to come, or was passed to the handler.
     answered: Cell<bool>,
-    /// When it was seen that the client sends no more, or when the request began that came before, or when the last of
-    /// its bytes were read.
+    /// Set if the client sends no more: the moment when that was noticed, or a later one at which a request began or bytes
+    /// were read that the client had sent before.
     closed_at: Cell<Option<Coarse>>,
     waker: RefCell<Option<Waker>>,
     worker: Rc<WorkerState>,
 }
 
-/// How long a client that sends no more waits for the beginning of its answer. It may have gone away altogether, which
-/// looks the same until something is sent to it.
+/// How long a client that sends no more waits for the beginning of its response. The client may have closed the
+/// connection completely, which cannot be distinguished until something is sent to it.
 const HALF_CLOSED: Duration = Duration::from_secs(1);
 
-/// How long a connection is idle before it drops what it needs for requests: some 10 KB, which are made anew within
-/// microseconds.
+/// How long a connection is idle before it drops its buffers and its handler. These are some 10 KB, and to create them
+/// again takes microseconds.
 const RESTS_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a connection may be in one state, in the time of its worker.
@@ -100,9 +100,9 @@ pub(super) struct TimeLimits {
 }
 
 impl TimeLimits {
-    /// What is configured, when it is looked at once a `tick`.
+    /// The configured limits, if they are checked once in every `tick`.
     pub(super) fn new(server: &Server, tick: Duration) -> Self {
-        // One tick more: the first one has partly passed when a state begins.
+        // One tick more, because a part of the first one is over when a phase begins.
         let coarse = |limit: Duration| u64::try_from((limit + tick).as_millis()).unwrap_or(u64::MAX);
         Self {
             header: coarse(server.header_timeout),
@@ -115,7 +115,7 @@ impl TimeLimits {
 }
 
 impl ConnectionState {
-    /// A connection of this worker, of which nothing has come yet.
+    /// A new connection of this worker.
     pub(super) fn new(worker: Rc<WorkerState>) -> Self {
         Self {
             phase: Cell::new(Phase::Fresh),
@@ -134,7 +134,7 @@ impl ConnectionState {
         }
     }
 
-    /// When it began what it is doing.
+    /// When the phase began.
     pub(super) fn since(&self) -> Coarse {
         self.since.get()
     }
@@ -145,7 +145,7 @@ impl ConnectionState {
     }
 
     /// Ends the connection if it has waited for its client for too long.
-    pub(super) fn look(&self, time_limits: &TimeLimits, now: Coarse) {
+    pub(super) fn check(&self, time_limits: &TimeLimits, now: Coarse) {
         let over = |since: Coarse, limit: Coarse| now - since >= limit;
         let unsent = self.unsent.get();
         let cause = match self.phase.get() {
@@ -161,7 +161,7 @@ impl ConnectionState {
                 return;
             }
             Phase::Busy(_) => {
-                // Once its answer has begun the client gets all of it, unless its connection turns out to be broken.
+                // Once a response has begun, the client gets all of it unless its connection is found to be broken.
                 let waits_since = self.closed_at.get().filter(|_| !self.answered.get());
                 if !waits_since.is_some_and(|since| over(since, time_limits.half_closed)) {
                     return;
@@ -173,33 +173,33 @@ impl ConnectionState {
         self.end(End::Now(cause));
     }
 
-    /// The connection has dropped what it needs for requests.
+    /// Records that the connection has only its socket.
     pub(super) fn rests(&self) {
         self.readiness.set(Readiness::Resting);
     }
 
-    /// The connection has what it needs for requests.
+    /// Records that the connection has what requests need.
     pub(super) fn wakes(&self) {
         self.readiness.set(Readiness::Awake);
     }
 
-    /// Whether the connection is to drop what it needs for requests.
+    /// Whether the connection has to drop what requests need.
     pub(super) fn is_to_rest(&self) -> bool {
         self.readiness.get() == Readiness::Tired && self.is_idle()
     }
 
-    /// Whether nothing is under way, nor has begun to come.
+    /// Whether no request is in flight or has begun to come.
     pub(super) fn is_idle(&self) -> bool {
         self.end.get().is_none() && matches!(self.phase.get(), Phase::Fresh | Phase::Idle) && !self.is_unsent()
     }
 
-    /// Bytes have come from the client, and `framing` has followed them.
+    /// Records that bytes have come from the client, which `framing` has followed.
     pub(super) fn received(&self, framing: &FramingCheck) {
         self.ambiguous.set(framing.is_ambiguous());
         self.in_body.set(framing.is_in_body());
         self.in_head.set(framing.is_in_head());
         if self.is_half_closed() {
-            // It was closed behind them.
+            // The client had sent these bytes before it closed its side.
             self.half_closed();
         }
         if matches!(self.phase.get(), Phase::Fresh | Phase::Idle) {
@@ -213,12 +213,12 @@ impl ConnectionState {
         self.in_body.get()
     }
 
-    /// Whether any of an answer has gone out since the last request began to come.
+    /// Whether a part of a response was sent since the last request began to come.
     pub(super) fn is_answered(&self) -> bool {
         self.answered.get()
     }
 
-    /// How long the connection has been doing what it does.
+    /// The time since the phase began.
     pub(super) fn age(&self) -> Duration {
         Duration::from_millis(self.worker.now() - self.since.get())
     }
@@ -228,17 +228,16 @@ impl ConnectionState {
         self.ambiguous.get()
     }
 
-    /// Bytes have gone to the client, or have to wait for it.
-    pub(super) fn sent(&self, all: bool) {
-        if !all {
-            // Whatever goes out ends the wait.
+    /// Records whether the system took some of the bytes that are to be sent. It takes none if the client does not read.
+    pub(super) fn sent(&self, took_some: bool) {
+        if !took_some {
             self.unsent.set(self.unsent.get().or(Some(self.worker.now())));
             return;
         }
         self.unsent.set(None);
-        // Otherwise it was an interim response.
+        // If no response was given to the library, these are the bytes of an interim response.
         self.answered.set(self.answered.get() || self.answering.get());
-        // The last of a response is on its way after its request is over: that is no time of the next one.
+        // The end of a response is sent after its request has ended. This time does not count for the next request.
         match self.phase.get() {
             Phase::Idle => self.enter(Phase::Idle),
             Phase::Head if self.answering.get() => self.enter(Phase::Head),
@@ -246,39 +245,39 @@ impl ConnectionState {
         }
     }
 
-    /// An answer goes to the library.
+    /// Records that a response is given to the library.
     pub(super) fn answers(&self) {
         self.answering.set(true);
     }
 
-    /// All that the library has written is out.
+    /// Records that everything that the library has written was sent.
     pub(super) fn flushed(&self) {
-        if !self.is_under_way() {
+        if !self.is_in_flight() {
             self.answering.set(false);
         }
     }
 
-    /// Whether nobody has handed the library anything to be sent.
+    /// Whether the library was given nothing to send.
     pub(super) fn is_unasked(&self) -> bool {
-        !self.is_under_way() && !self.answering.get()
+        !self.is_in_flight() && !self.answering.get()
     }
 
-    /// Nothing has gone out of the answer to what is no request.
+    /// Records that the library's own response, to something that is not a request, was not sent.
     pub(super) fn unanswered(&self) {
         self.answered.set(false);
     }
 
-    /// Whether the client has yet to take what is to be sent.
+    /// Whether bytes wait to be sent because the client does not read.
     pub(super) fn is_unsent(&self) -> bool {
         self.unsent.get().is_some()
     }
 
-    /// Whether a request has begun to come, is under way, or its response is not all sent.
+    /// Whether a request has begun to come or is in flight, or its response is not sent completely.
     pub(super) fn is_busy(&self) -> bool {
         self.is_unsent() || matches!(self.phase.get(), Phase::Head | Phase::Busy(_))
     }
 
-    /// How many requests are under way or have begun to come, or whose responses are not all sent.
+    /// How many requests have begun to come or are in flight, or have responses that are not sent completely.
     pub(super) fn requests(&self) -> usize {
         match self.phase.get() {
             Phase::Busy(requests) => usize::try_from(requests).unwrap_or(usize::MAX),
@@ -286,12 +285,12 @@ impl ConnectionState {
         }
     }
 
-    /// Whether a request is under way.
-    pub(super) fn is_under_way(&self) -> bool {
+    /// Whether a request is in flight.
+    pub(super) fn is_in_flight(&self) -> bool {
         matches!(self.phase.get(), Phase::Busy(_))
     }
 
-    /// The client sends no more; whether it still takes an answer is not known.
+    /// Records that the client sends no more. It may still read a response, or not.
     pub(super) fn half_closed(&self) {
         self.closed_at.set(Some(self.worker.now()));
     }
@@ -301,19 +300,20 @@ impl ConnectionState {
         self.closed_at.get().is_some()
     }
 
-    /// A request has begun; it is over when what is returned is dropped. Others may be under way.
+    /// Begins a request, which ends when the guard is dropped. Others may be in flight at the same time.
     pub(super) fn begin(self: &Rc<Self>) -> RequestGuard {
         let earlier = if let Phase::Busy(requests) = self.phase.get() { requests } else { 0 };
         self.enter(Phase::Busy(earlier + 1));
         self.answering.set(false);
         self.answered.set(false);
         if self.is_half_closed() {
-            // It came with an earlier one. Each has its time.
+            // The client had sent it together with an earlier one. Each of them has the whole time.
             self.half_closed();
         }
         RequestGuard(self.clone())
     }
 
+    /// Tells the task of the connection to end it.
     pub(super) fn end(&self, end: End) {
         self.end.set(Some(end));
         self.wake();
@@ -325,7 +325,7 @@ impl ConnectionState {
         }
     }
 
-    /// How the connection is to end, if it is; wakes the task when that changes.
+    /// When the connection has to end, if it has to. The task is woken when that changes.
     pub(super) fn poll_end(&self, cx: &Context<'_>) -> Option<End> {
         let mut waker = self.waker.borrow_mut();
         if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
@@ -335,12 +335,12 @@ impl ConnectionState {
     }
 }
 
-/// A request under way, until this is dropped.
+/// A request is in flight until this is dropped.
 #[derive(Debug)]
 pub struct RequestGuard(Rc<ConnectionState>);
 
 impl RequestGuard {
-    /// Why its connection was closed although it was under way, if that was not for the client's going away.
+    /// Why the gateway has closed the connection during the request; `None` if it has not, or if the client has gone.
     pub fn cut_off(&self) -> Option<Reason> {
         (self.0.end.get() == Some(End::Now(CloseReason::NotReading))).then_some(Reason::BodyTimeout)
     }
@@ -353,7 +353,7 @@ impl Drop for RequestGuard {
             state.phase.set(Phase::Busy(requests - 1));
             return;
         }
-        // A part of the next head may have come with it.
+        // A part of the next head may have come together with this request.
         let next = if state.in_head.get() { Phase::Head } else { Phase::Idle };
         state.enter(next);
         if next == Phase::Idle && state.worker.is_place_needed() {

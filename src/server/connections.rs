@@ -1,7 +1,7 @@
-//! The open connections of one worker: what each is doing, so that idle, slow and draining ones can be ended.
+//! The open connections of one worker and their states, so that idle, slow and draining connections can be ended.
 //!
-//! hyper could watch its own time limits, with a timer set anew for every request. Here a request only writes two
-//! words, and one timer for all connections looks at them a few times per limit.
+//! hyper has time limits too, but sets a timer for every request. Here a request only writes two words, and one timer
+//! for all connections checks them a few times per limit.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,25 +18,25 @@ use super::connection_limits::{ConnectionLimits, ConnectionPermit};
 use super::connection_state::{ConnectionState, End, TimeLimits};
 use super::worker_state::{Coarse, WorkerState};
 
-/// The register of one worker's connections.
+/// The connections of one worker.
 #[derive(Debug)]
 pub(super) struct Connections {
     states: RefCell<Slab<Rc<ConnectionState>>>,
     worker: Rc<WorkerState>,
-    /// Connections that were idle when all were last looked at, and since when; the longest idle are last. The state of
-    /// the worker tells whether there may be others.
+    /// The connections that were idle at the last search, and since when; those that are idle for longest come last. The
+    /// state of the worker tells whether there may be others.
     idle: RefCell<Vec<(Coarse, usize)>>,
     all_gone: Notify,
 }
 
-/// Limits are looked at this often, so one is overrun by an eighth of the shortest one at most.
-const LOOKS_PER_LIMIT: u32 = 8;
+/// How often connections are checked during the shortest limit. A limit is exceeded by at most an eighth of that.
+const CHECKS_PER_LIMIT: u32 = 8;
 const TICK_RANGE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-/// A connection that was told to leave may have got a request meanwhile. Then another is told, after so much time.
+/// A connection that was told to end may have got a request in the meantime. After this time another one is told.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Connections {
-    /// A register of connections that keep to these limits.
+    /// No connections yet; `limits` apply to those that come.
     pub(super) fn new(limits: Arc<ConnectionLimits>) -> Rc<Self> {
         Rc::new(Self {
             states: RefCell::default(),
@@ -46,7 +46,7 @@ impl Connections {
         })
     }
 
-    /// Enters a connection. When it ends, [`Connections::leave`] is to be called with its index.
+    /// Adds a connection and returns its index, with which [`Connections::leave`] has to be called when it ends.
     pub(super) fn enter(&self) -> (usize, Rc<ConnectionState>) {
         let state = Rc::new(ConnectionState::new(self.worker.clone()));
         self.worker.add_idle();
@@ -62,18 +62,18 @@ impl Connections {
         }
     }
 
-    /// Ends connections that overran their limits, for ever. A reload may change these.
+    /// Ends connections that have exceeded their time limits. It never returns. A reload may change the limits.
     pub(super) async fn watch(&self) {
         let begun = Instant::now();
         loop {
             let server = self.limits().server().clone();
             let shortest = server.header_timeout.min(server.idle_timeout).min(server.body_timeout);
-            let tick = (shortest / LOOKS_PER_LIMIT).clamp(TICK_RANGE.0, TICK_RANGE.1);
+            let tick = (shortest / CHECKS_PER_LIMIT).clamp(TICK_RANGE.0, TICK_RANGE.1);
             tokio::time::sleep(tick).await;
             self.worker.set_now(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
             let time_limits = TimeLimits::new(&server, tick);
             for (_, state) in &*self.states.borrow() {
-                state.look(&time_limits, self.worker.now());
+                state.check(&time_limits, self.worker.now());
             }
         }
     }
@@ -91,7 +91,7 @@ impl Connections {
         let _waiting = limits.wait();
         loop {
             let mut freed = pin!(limits.freed());
-            // From now on nothing that is freed is missed.
+            // From now on it is noticed when a place becomes free.
             freed.as_mut().enable();
             if permit.take() {
                 return;
@@ -103,23 +103,24 @@ impl Connections {
         }
     }
 
-    /// A connection could not be accepted for want of file handles or memory.
+    /// Records that a connection could not be accepted because file handles or memory are exhausted, and ends an idle
+    /// one.
     pub(super) fn exhausted(&self, error: &io::Error) {
         self.limits().count_exhausted(error);
         self.limits().want_one();
         self.ask();
-        // It is tried again soon, and a connection that becomes idle later need not end for it.
+        // The next attempt follows soon, so a connection that becomes idle later need not end for this one.
         self.limits().withdraw();
     }
 
-    /// Has idle connections make the room that is wanted: first those of this worker, then those of others.
+    /// Ends idle connections until enough places are free: first those of this worker, then those of others.
     fn ask(&self) {
         self.make_room();
         self.limits().ask_others();
     }
 
-    /// Makes room whenever another worker wants it, for ever.
-    pub(super) async fn heed(&self) {
+    /// Ends idle connections whenever another worker needs their places. It never returns.
+    pub(super) async fn make_room_for_others(&self) {
         loop {
             let mut asked = pin!(self.limits().asked());
             asked.as_mut().enable();
@@ -128,7 +129,7 @@ impl Connections {
         }
     }
 
-    /// Tells idle connections to leave while there is room wanted, the longest idle first.
+    /// Ends idle connections while places are needed, beginning with the one that is idle for longest.
     fn make_room(&self) {
         while self.limits().claim() {
             if !self.end_longest_idle() {
@@ -138,19 +139,19 @@ impl Connections {
         }
     }
 
-    /// Tells the connection to leave that has been idle for longest; whether there is one.
+    /// Ends the connection that is idle for longest. Returns whether there is an idle one.
     fn end_longest_idle(&self) -> bool {
         let states = self.states.borrow();
         let mut idle = self.idle.borrow_mut();
         loop {
             while let Some((since, place)) = idle.pop() {
-                // It may have done something since, or be another one altogether.
+                // It may have got a request since then, or its index may belong to another connection now.
                 if let Some(state) = states.get(place).filter(|state| state.is_idle() && state.since() == since) {
                     state.end(End::AfterRequest);
                     return true;
                 }
             }
-            // Looking at all of them is worth it only where there can be one.
+            // A search of all connections is worth its time only if some may be idle.
             if !self.worker.take_has_idle() {
                 return false;
             }
@@ -161,7 +162,7 @@ impl Connections {
         }
     }
 
-    /// Ends every connection: those without a request now, the others after it. Returns when all are gone.
+    /// Ends every connection, after the response if a request is in flight. Returns when all have ended.
     pub(super) async fn drain(&self) {
         for (_, state) in &*self.states.borrow() {
             state.end(End::AfterRequest);
@@ -175,7 +176,7 @@ impl Connections {
         }
     }
 
-    /// How many requests are under way on all of them.
+    /// How many requests are in flight on all connections.
     pub(super) fn requests(&self) -> usize {
         self.states.borrow().iter().map(|(_, state)| state.requests()).sum()
     }

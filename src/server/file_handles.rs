@@ -2,13 +2,13 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// For log, configuration files, connections to Memcached, and up to 32 to the admin listener.
+/// For the log, configuration files, connections to Memcached, and up to 32 connections to the admin listener.
 const OTHERS: u64 = 64;
-/// For each worker: its runtime's handles, and a connection that was accepted and waits for room.
+/// For each worker: the handles of its runtime, and a connection that was accepted and waits for a place.
 const EACH_WORKER: u64 = 8;
 
-/// Raises this process's limit of file handles as far as it may, and tells what it is then. The low limit that many
-/// systems begin with is there for programs that use `select`.
+/// Raises the limit of file handles of this process as far as the system allows, and returns it. The low default of many
+/// systems is for programs that use `select`.
 pub fn raise() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum
@@ -19,8 +19,8 @@ pub fn raise() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// How many clients `handles` are enough for, with so many workers that have so many listening sockets each: each client
-/// may need a connection to an upstream besides its own.
+/// How many connections of clients `handles` are enough for, if each worker has so many listening sockets. A client may
+/// need a connection to an upstream besides its own.
 pub fn connections(handles: u64, workers: usize, listeners: usize) -> usize {
     let (workers, listeners) = (workers as u64, listeners as u64);
     let others = OTHERS + workers * (EACH_WORKER + 2 * listeners);
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_client_has_two_handles_and_there_is_room_for_one() {
+    fn each_client_has_two_handles_and_one_client_is_always_allowed() {
         assert_eq!(connections(1024, 2, 1), (1024 - 64 - 20) / 2);
         assert_eq!(connections(1_048_576, 16, 2), (1_048_576 - 64 - 16 * 12) / 2);
         assert_eq!(connections(10, 2, 1), 1);

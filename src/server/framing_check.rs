@@ -1,19 +1,19 @@
-//! Follows the bytes of a connection from request to request, and notices heads that could be read in two ways. Pure.
+//! Follows the bytes of a connection from request to request, and notices what could be read in two ways. Pure.
 //!
-//! The HTTP library reads such heads in one way, silently: it takes a bare line feed for the end of a line, and of two
-//! framings the chunks. It is as generous with the lines between chunks. Whoever stands in front of us may read them in the other (RFC 9112, sections 2.2 and 11.2),
-//! and then sees other requests on the connection than we do.
+//! The HTTP library reads such bytes in one way without an error: a bare line feed ends a line, and if a head has both a
+//! length and chunks, the chunks count. It is also tolerant of the lines between chunks. A proxy in front of the gateway
+//! may read them in the other way (RFC 9112, sections 2.2 and 11.2), and then sees other requests on the connection.
 
 use memchr::memchr;
 
-/// Longer lines than this belong to heads that are refused for their size, or are made to lose us.
+/// The longest line, in bytes. Longer ones belong to heads that are refused for their size, or are attacks.
 const MAX_LINE: usize = 1024 * 1024;
 
-/// Where on the connection we are.
+/// See the head of this file.
 #[derive(Debug, Default)]
 pub(super) struct FramingCheck {
     state: State,
-    /// The beginning of a line that came without its end.
+    /// The beginning of a line whose end has not come yet.
     carried: Vec<u8>,
     head: Head,
     ambiguous: bool,
@@ -25,14 +25,14 @@ enum State {
     Head,
     Body(u64),
     ChunkSize,
-    /// With the line end that follows the data.
+    /// So many bytes of data are left, together with the line end after them.
     ChunkData(u64),
     Trailers,
-    /// Not HTTP any more; the library will say so, and if it does not, it reads otherwise than we do.
+    /// The bytes are not HTTP. If the library has no error for them, it reads them differently.
     Lost,
 }
 
-/// What the head that is being read has said so far.
+/// What is known of the current head.
 #[derive(Debug, Default)]
 struct Head {
     begun: bool,
@@ -41,17 +41,17 @@ struct Head {
 }
 
 impl FramingCheck {
-    /// Whether a head so far could be read in two ways. Stays so: what follows is not to be trusted either.
+    /// Whether something could be read in two ways. This never changes back, because what follows is not reliable either.
     pub(super) fn is_ambiguous(&self) -> bool {
         self.ambiguous || self.state == State::Lost
     }
 
-    /// Whether a body is coming, or its trailers.
+    /// Whether a body or its trailers are incomplete.
     pub(super) fn is_in_body(&self) -> bool {
         matches!(self.state, State::Body(_) | State::ChunkSize | State::ChunkData(_) | State::Trailers)
     }
 
-    /// Whether a head has begun to come, and not ended.
+    /// Whether a head has begun and is incomplete.
     pub(super) fn is_in_head(&self) -> bool {
         self.state == State::Head && (self.head.begun || !self.carried.is_empty())
     }
@@ -99,7 +99,7 @@ impl FramingCheck {
         }
     }
 
-    /// Takes in a line without its line feed.
+    /// Reads a line without its line feed.
     fn line(&mut self, line: &[u8]) {
         let text = line.strip_suffix(b"\r").unwrap_or_else(|| {
             self.ambiguous = true;
@@ -133,7 +133,7 @@ impl FramingCheck {
 
     fn head_end(&mut self) -> State {
         let head = std::mem::take(&mut self.head);
-        // An empty line before a request is none of its lines (RFC 9112, section 2.2).
+        // An empty line before a request does not belong to it (RFC 9112, section 2.2).
         if !head.begun {
             return State::Head;
         }
@@ -154,10 +154,10 @@ fn value<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     found.eq_ignore_ascii_case(name).then_some(value)
 }
 
-/// What follows the line that tells the size of a chunk: digits, and perhaps an extension (RFC 9112, section 7.1).
+/// The state after the line with the size of a chunk, which has digits and perhaps an extension (RFC 9112, section 7.1).
 ///
-/// The library also takes blanks after the size and anything in an extension. Others end a line at a bare carriage
-/// return, or take a size with a blank for none, and then find the next request elsewhere.
+/// The library accepts blanks after the size, and anything in an extension. Other servers end a line at a bare carriage
+/// return, or do not read a size that a blank follows, and then find the next request at another place.
 fn chunk(line: &[u8]) -> State {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (digits, extension) = line.split_at(digits);
@@ -196,7 +196,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_can_be_read_in_one_way_only_passes() {
+    fn unambiguous_requests_pass() {
         for text in PLAIN {
             for step in 1..text.len() {
                 let framing = follow(text.as_bytes(), step);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_read_in_two_ways_is_noticed_also_after_other_requests() {
+    fn ambiguous_heads_are_noticed_also_after_other_requests() {
         for text in [
             "GET / HTTP/1.1\nHost: a\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n",
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_is_a_size_and_perhaps_an_extension() {
+    fn a_chunk_has_a_size_and_perhaps_an_extension() {
         for (line, plain) in [
             ("4", true),
             ("0004", true),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_followed_is_not_trusted() {
+    fn lines_that_are_too_long_are_ambiguous() {
         let zeros = "0".repeat(MAX_LINE);
         let size = format!("POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n{zeros}1\r\na\r\n0\r\n\r\n");
         assert!(follow(size.as_bytes(), 1000).is_ambiguous());
@@ -262,7 +262,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics_and_pieces_do_not_matter(bytes in prop::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'0'), any::<u8>()], 0..200), step in 1..20usize) {
+        fn does_not_panic_or_depend_on_how_bytes_are_split(bytes in prop::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'0'), any::<u8>()], 0..200), step in 1..20usize) {
             let (whole, pieces) = (follow(&bytes, 1000), follow(&bytes, step));
             prop_assert_eq!((whole.state, whole.ambiguous), (pieces.state, pieces.ambiguous));
         }

@@ -53,7 +53,7 @@ impl Handler for Numbering {
     }
 }
 
-/// A body whose request is under way as long as it is there.
+/// A body whose request is in flight until the body is dropped.
 struct Guarded(Full<Bytes>, #[expect(dead_code, reason = "it is dropped with the body")] RequestGuard);
 
 impl Body for Guarded {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::connection_limits::ConnectionLimits;
 
-/// Milliseconds since the worker began to watch its connections, as of the last time it looked at them.
+/// Milliseconds since the worker began to check its connections, as of the last check.
 pub(super) type Coarse = u64;
 
 /// See the head of this file.
 #[derive(Debug)]
 pub(super) struct WorkerState {
     now: Cell<Coarse>,
-    /// Whether a connection may have become idle since [`WorkerState::take_has_idle`].
+    /// Whether a connection may have become idle since the last call of [`WorkerState::take_has_idle`].
     has_idle: Cell<bool>,
     limits: Arc<ConnectionLimits>,
 }
@@ -32,12 +32,12 @@ impl WorkerState {
         self.now.get()
     }
 
-    /// The worker looks at its connections at this time.
+    /// Sets the time.
     pub(super) fn set_now(&self, now: Coarse) {
         self.now.set(now);
     }
 
-    /// There is an idle connection.
+    /// Records that there is an idle connection.
     pub(super) fn add_idle(&self) {
         self.has_idle.set(true);
     }
@@ -47,7 +47,7 @@ impl WorkerState {
         self.has_idle.replace(false)
     }
 
-    /// A connection has become idle. Whether it has to end, because another one needs its place.
+    /// Records that a connection has become idle. Returns whether it has to end because another one needs its place.
     pub(super) fn is_place_needed(&self) -> bool {
         self.add_idle();
         self.limits.claim()
