@@ -1,6 +1,6 @@
 //! Counters in Memcached, shared by any number of gateways.
 //!
-//! All decisions of this process pass through one ledger, in order. Those that wait together share one exchange; a
+//! All decisions of this process pass through one coordinator, in order. Those that wait together share one exchange; a
 //! refusal is remembered until it might end; and while a server is away the counting goes on from what was known last.
 
 mod wire;
@@ -18,22 +18,20 @@ mod health;
 mod message;
 mod waiting;
 mod servers;
-mod desk;
+mod mailbox;
+mod sweep;
 mod ledger;
 mod link;
-mod book;
-mod removed;
-mod watch;
+mod driver;
+mod probe;
 
 use std::io;
-use std::mem;
 use std::sync::Arc;
 use std::thread;
 
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::oneshot;
-use tokio::task::{JoinHandle, spawn_local};
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::{Answer, Ask, LimitChanges, Reply, Reserved};
@@ -42,11 +40,10 @@ use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
 
-use book::{Closing, Work};
-use desk::Desks;
-use message::{Decision, Message, Settlement};
+use driver::Setup;
+use mailbox::Mailboxes;
+use message::{Decision, Message, Reload, Settlement};
 use refused::Refused;
-use removed::InUse;
 
 pub use health::{Health, Server};
 
@@ -55,38 +52,30 @@ const BRIEFLY: u64 = 20_000;
 
 /// The Memcached store.
 pub struct Memcached {
-    desks: Arc<Desks>,
+    mailboxes: Arc<Mailboxes>,
     health: Arc<Health>,
     refused: Arc<Refused>,
-    in_use: Arc<InUse>,
     /// Whether decisions are made without Memcached while it is away.
     is_local: bool,
-    hand: Mutex<Hand>,
-    /// Ends the watch when it goes.
-    _watch: std::sync::mpsc::Sender<()>,
+    /// The driver, until the only worker runs it.
+    setup: Mutex<Option<Setup>>,
+    /// The thread on which the driver runs if there are several workers.
+    thread: Option<thread::JoinHandle<()>>,
+    /// Closed when the driver has ended.
+    done: watch::Receiver<()>,
+    /// Ends the thread that asks servers for statistics.
+    _probing: std::sync::mpsc::Sender<()>,
 }
 
-/// Who talks to Memcached.
-enum Hand {
-    /// A thread of its own.
-    Thread(thread::JoinHandle<()>),
-    /// The only worker, when it takes this up.
-    Awaited(Box<Work>),
-    /// A task of the only worker.
-    Worker(JoinHandle<()>),
-    /// Nobody any more.
-    Nobody,
-}
-
-/// Does the work on a thread of its own.
-fn apart(work: Work) {
-    // Looking up names is all that blocks; a name that hangs is not to hold up the others.
-    let threads = 2 * work.config.servers.len();
+/// Runs the driver on this thread.
+fn run(setup: Setup) {
+    // Only name lookups block; a lookup that hangs must not delay those of other servers.
+    let threads = 2 * setup.config.servers.len();
     let mut builder = Builder::new_current_thread();
     match builder.enable_all().max_blocking_threads(threads).build_local(LocalOptions::default()) {
         Ok(runtime) => {
-            runtime.block_on(book::run(work));
-            // Without waiting for a name that is being looked up.
+            runtime.block_on(setup.run());
+            // This does not wait for name lookups.
             runtime.shutdown_background();
         }
         Err(error) => tracing::error!(%error, "nothing talks to memcached"),
@@ -121,29 +110,41 @@ impl Wish {
 
 impl Memcached {
     /// Prepares for so many `workers`, each of which runs [`Self::carry`]. A thread of its own talks to Memcached, apart
-    /// from those that serve requests; a single worker does it itself, since every change of threads would be between
-    /// those two.
+    /// from those that serve requests. A single worker does that itself: two threads would only take turns, and each
+    /// switch costs more than the work.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// If a thread cannot be started.
     pub fn start(config: &config::Memcached, workers: usize) -> io::Result<Self> {
-        let (desks, posts) = Desks::new(workers);
-        let desks = Arc::new(desks);
+        let mailboxes = Arc::new(Mailboxes::new(workers));
         let health = Arc::new(Health::new(&config.servers, workers));
         let refused = Arc::new(Refused::new(if config.strict { BRIEFLY } else { u64::MAX }));
-        let is_local = config.on_error == OnError::Local;
-        let in_use = Arc::new(InUse::default());
-        let (told, noted, known) = (health.clone(), refused.clone(), in_use.clone());
-        let closing = Closing(desks.clone());
-        let work = Work { config: config.clone(), closing, posts, health: told, refused: noted, in_use: known };
-        let hand = match workers {
-            1 => Hand::Awaited(Box::new(work)),
-            _ => Hand::Thread(thread::Builder::new().name("memcached".to_owned()).spawn(|| apart(work))?),
+        let (done, is_done) = watch::channel(());
+        let setup = Setup {
+            config: config.clone(),
+            workers,
+            mailboxes: mailboxes.clone(),
+            health: health.clone(),
+            refused: refused.clone(),
+            _done: done,
         };
-        let (watch, end) = std::sync::mpsc::channel();
-        let watched = health.clone();
-        thread::Builder::new().name("memcached-watch".to_owned()).spawn(move || watch::run(&watched, &end))?;
-        Ok(Self { _watch: watch, desks, health, refused, in_use, is_local, hand: Mutex::new(hand) })
+        let (setup, thread) = match workers {
+            1 => (Some(setup), None),
+            _ => (None, Some(thread::Builder::new().name("memcached".to_owned()).spawn(|| run(setup))?)),
+        };
+        let (probing, end) = std::sync::mpsc::channel();
+        let probed = health.clone();
+        thread::Builder::new().name("memcached-watch".to_owned()).spawn(move || probe::run(&probed, &end))?;
+        Ok(Self {
+            mailboxes,
+            health,
+            refused,
+            is_local: config.on_error == OnError::Local,
+            setup: Mutex::new(setup),
+            thread,
+            done: is_done,
+            _probing: probing,
+        })
     }
 
     /// Sends the decision off, unless a refusal still holds or Memcached is known to be away.
@@ -158,7 +159,7 @@ impl Memcached {
         let (reply, verdicts) = oneshot::channel();
         let asks = asks.iter().map(Wish::from).collect();
         let decision = Decision::new(asks, (now, Instant::now()), Some(reply), worker);
-        self.desks.put(Message::Decide(decision), worker);
+        self.mailboxes.send(Message::Decide(decision), worker);
         Answer::Later(verdicts)
     }
 
@@ -166,54 +167,41 @@ impl Memcached {
     /// forgotten, because each of them is by a limit from before the reload.
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
         self.refused.clear();
-        self.in_use.change(changes, now);
+        let reload = Reload { changes: changes.clone(), now, asked: Instant::now() };
+        self.mailboxes.send(Message::Reload(Box::new(reload)), usize::MAX);
     }
 
     /// Sends off what settles a reservation: what is given back, or what is charged in addition.
     pub fn settle(&self, ask: &Ask<'_>, reserved: Reserved, cost: u64, (now, worker): (Time, usize)) {
         let wish = Wish::from(ask);
-        // Whoever asks from now on is decided after this, and there may be room then.
+        // A request that asks from now on is decided after this, and there may be room then.
         self.refused.forget(wish.cell());
         let (before, reservation) = (reserved.cost(), reserved.reservation);
         let (given, more) = (before.saturating_sub(cost), cost.saturating_sub(before));
         let (asked, cell) = (Instant::now(), reserved.cell);
         let settlement = Settlement { wish, now, asked, reservation, cell, given, more };
-        self.desks.put(Message::Settle(Box::new(settlement)), worker);
+        self.mailboxes.send(Message::Settle(Box::new(settlement)), worker);
     }
 
-    /// Carries the decisions of a worker to where Memcached is talked to, and the answers back: a task of the worker, for
-    /// as long as it runs. It has to be in a local runtime.
+    /// Carries the messages of a worker to the driver, and its replies back, for as long as the worker runs. It has to be
+    /// in a local runtime. The only worker runs the driver as well.
     pub async fn carry(&self, worker: usize) {
-        self.take_up();
-        self.desks.carry(worker).await;
-    }
-
-    fn take_up(&self) {
-        let mut hand = self.hand.lock();
-        *hand = match mem::replace(&mut *hand, Hand::Nobody) {
-            Hand::Awaited(work) => Hand::Worker(spawn_local(book::run(*work))),
-            other => other,
-        };
-    }
-
-    /// Waits until Memcached knows all that was admitted, or as long as a request would, where a worker sees to that:
-    /// the last that it does.
-    pub async fn finish(&self) {
-        if let Some(task) = self.last_task() {
-            self.desks.close();
-            // It does not panic; if it did, it has said so.
-            let _ = task.await;
+        let setup = self.setup.lock().take();
+        match setup {
+            Some(setup) => _ = tokio::join!(self.mailboxes.carry(worker), setup.run()),
+            None => self.mailboxes.carry(worker).await,
         }
     }
 
-    fn last_task(&self) -> Option<JoinHandle<()>> {
-        let mut hand = self.hand.lock();
-        match mem::replace(&mut *hand, Hand::Nobody) {
-            Hand::Worker(task) => Some(task),
-            other => {
-                *hand = other;
-                None
-            }
+    /// Waits until Memcached has all that was admitted, or as long as a request would wait, if this worker is the only one
+    /// and runs the driver.
+    pub async fn finish(&self) {
+        if self.thread.is_none() {
+            self.mailboxes.close();
+            // If it was never run, it is not needed any more.
+            drop(self.setup.lock().take());
+            // It fails once the driver has ended, which is what is waited for.
+            _ = self.done.clone().changed().await;
         }
     }
 
@@ -228,13 +216,13 @@ impl Memcached {
     }
 }
 
-/// Waits until Memcached knows all that was admitted, or as long as a request would, where a thread sees to that.
+/// Waits until Memcached has all that was admitted, or as long as a request would wait, if the driver runs on a thread.
 impl Drop for Memcached {
     fn drop(&mut self) {
-        self.desks.close();
-        if let Hand::Thread(thread) = mem::replace(self.hand.get_mut(), Hand::Nobody) {
-            // It does not panic; if it did, it has said so.
-            let _ = thread.join();
+        self.mailboxes.close();
+        if let Some(thread) = self.thread.take() {
+            // It does not panic; if it did, that was logged.
+            _ = thread.join();
         }
     }
 }

@@ -5,8 +5,8 @@
 //! its limit. Those that wait for one cell share one read, and their increments travel as one.
 
 mod claimed;
+mod unanswered;
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -16,14 +16,15 @@ use super::cells::{Cells, Place};
 use super::claims::{Claimed, Standing};
 use super::health::Health;
 use super::known::{OVERTAKEN, Op, Stage};
-use super::message::{Decision, Message, Replies, Settlement};
+use super::message::{Decision, Decisions, Message, Settlement};
 use super::refused::Refused;
 use super::servers::{Due, Server, State};
+use super::sweep::Sweep;
 use super::waiting::Waiting;
 use super::wire::Answer;
 use crate::clock::Time;
 use crate::config::{self, OnError};
-use crate::limit::Limit;
+use crate::store::reloads::Reloads;
 
 /// What a limit of a decision says.
 struct Admit {
@@ -46,8 +47,11 @@ pub(super) struct Ledger {
     strict: bool,
     health: Arc<Health>,
     refused: Arc<Refused>,
+    reloads: Reloads,
+    /// What is to be dropped after a reload.
+    sweep: Option<Sweep>,
     /// For each worker, the replies that have not been taken yet.
-    replies: Vec<Replies>,
+    replies: Vec<Decisions>,
 }
 
 impl Ledger {
@@ -60,12 +64,14 @@ impl Ledger {
             strict: config.strict,
             health,
             refused,
-            replies: (0..workers).map(|_| Replies::new()).collect(),
+            reloads: Reloads::default(),
+            sweep: None,
+            replies: (0..workers).map(|_| Decisions::new()).collect(),
         }
     }
 
     /// What was decided since they were taken last, by worker.
-    pub(super) fn take_replies(&mut self) -> impl Iterator<Item = (usize, Replies)> {
+    pub(super) fn take_replies(&mut self) -> impl Iterator<Item = (usize, Decisions)> {
         self.replies.iter_mut().map(std::mem::take).enumerate().filter(|(_, replies)| !replies.is_empty())
     }
 
@@ -74,6 +80,11 @@ impl Ledger {
         match message {
             Message::Decide(decision) => self.decide(decision, deadline),
             Message::Settle(settlement) => self.settle_reserved(*settlement),
+            Message::Reload(reload) => {
+                self.reloads = self.reloads.next(&reload.changes, reload.now);
+                self.sweep = Some(Sweep::new(reload.asked));
+                self.on_timer(reload.asked, reload.now);
+            }
         }
     }
 
@@ -147,20 +158,25 @@ impl Ledger {
         self.queue(place, true);
     }
 
-    /// Forgets cells at these places whose limit is not in use any more and that nobody needs; returns how many such are
-    /// needed, or `None` if there are no such places.
-    pub(super) fn forget(&mut self, places: Range<usize>, in_use: impl Fn(&Limit) -> bool, now: Time) -> Option<usize> {
-        self.cells.forget(places, in_use, now)
+    /// Does what is due by now: ends waits that have lasted long enough, and goes on sweeping after a reload. Returns when
+    /// there will be more to do.
+    pub(super) fn on_timer(&mut self, now: Instant, time: Time) -> Option<Instant> {
+        self.expire(now);
+        if let Some(sweep) = self.sweep.take_if(|sweep| sweep.at <= now) {
+            self.sweep = sweep.step(&mut self.cells, &self.reloads, (now, time));
+        }
+        self.next_timer()
+    }
+
+    /// When [`Self::on_timer`] has something to do.
+    pub(super) fn next_timer(&mut self) -> Option<Instant> {
+        let sweep = self.sweep.as_ref().map(|sweep| sweep.at);
+        self.waiting.deadline().into_iter().chain(sweep).min()
     }
 
     /// Whether every server has yet to answer.
     pub(super) fn is_busy(&self) -> bool {
         self.servers.iter().all(Server::is_busy)
-    }
-
-    /// Whether nobody waits.
-    pub(super) fn is_idle(&mut self) -> bool {
-        self.waiting.deadline().is_none()
     }
 
     /// Whether every server that is to be had knows all that was admitted.
@@ -270,45 +286,6 @@ impl Ledger {
                 known.stage = Stage::Idle;
             }
             self.queue(cell, true);
-        }
-    }
-
-    /// Lets nobody wait for this cell any more.
-    fn abandon(&mut self, cell: Place) {
-        self.drop_claims(cell, true);
-        for number in std::mem::take(&mut self.cells.at(cell).waiting) {
-            self.give_up(number);
-        }
-    }
-
-    /// One of the cells of a decision is not to be had.
-    fn give_up(&mut self, number: u64) {
-        if self.on_error != OnError::Local {
-            self.waiting.take(number).into_iter().for_each(|decision| self.dismiss(decision));
-        } else if let Some(decision) = self.waiting.count_down(number) {
-            self.decide_from_memory(decision);
-        }
-    }
-
-    /// Ends the wait of those whose time is over; returns when the next one's is.
-    pub(super) fn expire(&mut self, now: Instant) -> Option<Instant> {
-        while let Some(decision) = self.waiting.take_overdue(now) {
-            match self.on_error {
-                OnError::Local => self.decide_from_memory(decision),
-                OnError::Allow | OnError::Reject => self.dismiss(decision),
-            }
-        }
-        self.waiting.deadline()
-    }
-
-    /// Decides from what is known, because Memcached does not answer.
-    fn decide_from_memory(&mut self, decision: Box<Decision>) {
-        self.health.local.one();
-        if decision.claimed.is_empty() {
-            self.judge(decision, false);
-        } else {
-            // What is not confirmed has been charged all the same.
-            self.conclude(decision);
         }
     }
 

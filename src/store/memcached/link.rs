@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::book::Book;
+use super::driver::Driver;
 use super::known::MOMENT;
 use super::servers::Due;
 use super::wire::{self, Garbage};
@@ -68,22 +68,22 @@ impl From<Garbage> for Failure {
     }
 }
 
-/// Keeps the connection to a server of the book, for ever.
-pub(super) async fn keep(book: &Book, server: usize) {
+/// Keeps the connection to a server, for ever.
+pub(super) async fn keep(driver: &Driver, server: usize) {
     let mut pause = Duration::ZERO;
     loop {
-        let (failure, was_good) = match connect(book, server).await {
+        let (failure, was_good) = match connect(driver, server).await {
             Ok(stream) => {
-                book.up(server);
+                driver.up(server);
                 let mut exchanges =
-                    Exchanges { book, server, under_way: VecDeque::new(), departure: None, good: false };
+                    Exchanges { driver, server, under_way: VecDeque::new(), departure: None, good: false };
                 let begun = Instant::now();
                 let Err(failure) = exchanges.run(stream).await;
                 (failure, exchanges.good || begun.elapsed() >= LASTING)
             }
             Err(failure) => (failure, false),
         };
-        book.down(server, &failure);
+        driver.down(server, &failure);
         if was_good {
             // Most likely it has been restarted.
             pause = Duration::ZERO;
@@ -94,14 +94,14 @@ pub(super) async fn keep(book: &Book, server: usize) {
 }
 
 /// Connects and sees that somebody answers. The name is looked up each time, since its address may have changed.
-async fn connect(book: &Book, server: usize) -> Result<TcpStream, Failure> {
-    let attempt = timeout(CONNECT, TcpStream::connect(book.address(server)));
+async fn connect(driver: &Driver, server: usize) -> Result<TcpStream, Failure> {
+    let attempt = timeout(CONNECT, TcpStream::connect(driver.address(server)));
     tokio::pin!(attempt);
-    let connected = match timeout(book.timeout, &mut attempt).await {
+    let connected = match timeout(driver.timeout, &mut attempt).await {
         Ok(connected) => connected,
         Err(_) => {
             // Those who have waited for it so far need not go on.
-            book.down(server, &Failure::Silent);
+            driver.down(server, &Failure::Silent);
             attempt.await
         }
     };
@@ -113,13 +113,13 @@ async fn connect(book: &Book, server: usize) -> Result<TcpStream, Failure> {
         stream.write_all(question).await?;
         stream.read_exact(&mut answer).await
     };
-    timeout(book.timeout, probe).await.map_err(|_| Failure::Silent)??;
+    timeout(driver.timeout, probe).await.map_err(|_| Failure::Silent)??;
     if answer == *expected { Ok(stream) } else { Err(Failure::Garbage) }
 }
 
 /// The exchanges on one connection.
 struct Exchanges<'a> {
-    book: &'a Book,
+    driver: &'a Driver,
     server: usize,
     /// How many answers each gets, and when it began.
     under_way: VecDeque<(usize, Instant)>,
@@ -141,7 +141,8 @@ impl Exchanges<'_> {
         let (mut leaving, mut silence) = (Deadline::now(), Deadline::now());
         loop {
             self.compose(&mut out);
-            let (leaves, waits) = (self.departure, self.under_way.front().map(|(_, begun)| *begun + self.book.timeout));
+            let (leaves, waits) =
+                (self.departure, self.under_way.front().map(|(_, begun)| *begun + self.driver.timeout));
             leaves.into_iter().for_each(|at| leaving.set_at(at));
             waits.into_iter().for_each(|at| silence.set_at(at));
             tokio::select! {
@@ -159,7 +160,7 @@ impl Exchanges<'_> {
                     }
                     self.take_answers(&mut input)?;
                 }
-                () = self.book.wakes(self.server) => {}
+                () = self.driver.wakes(self.server) => {}
                 () = poll_fn(|cx| leaving.poll(cx)), if leaves.is_some() => self.compose_one(&mut out),
                 () = poll_fn(|cx| silence.poll(cx)), if waits.is_some() => return Err(Failure::Silent),
             }
@@ -169,7 +170,7 @@ impl Exchanges<'_> {
     /// Writes all exchanges that are due.
     fn compose(&mut self, out: &mut Vec<u8>) {
         loop {
-            let due = self.book.ledger.borrow().due(self.server);
+            let due = self.driver.due(self.server);
             match due {
                 Due::Now => self.compose_one(out),
                 Due::Soon => {
@@ -183,9 +184,9 @@ impl Exchanges<'_> {
 
     fn compose_one(&mut self, out: &mut Vec<u8>) {
         self.departure = None;
-        let answers = self.book.compose(self.server, out);
+        let answers = self.driver.compose(self.server, out);
         if answers > 0 {
-            self.book.health.round_trips.one();
+            self.driver.health.round_trips.one();
             self.under_way.push_back((answers, Instant::now()));
         }
     }
@@ -201,8 +202,8 @@ impl Exchanges<'_> {
                 length += more;
             }
             self.under_way.pop_front();
-            self.book.health.latency.observe(micros(begun.elapsed()));
-            self.book.answered(self.server, &answers, begun).map_err(Failure::Failed)?;
+            self.driver.health.latency.observe(micros(begun.elapsed()));
+            self.driver.answered(self.server, &answers, begun).map_err(Failure::Failed)?;
             self.good = true;
             input.advance(length);
         }

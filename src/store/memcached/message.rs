@@ -1,4 +1,4 @@
-//! What workers send to the coordinator: requests to decide, and costs that are known now.
+//! What is sent to the coordinator: requests to decide, costs that are known now, and reloads.
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -9,7 +9,7 @@ use super::cells::Place;
 use super::claims::{Claimed, Standing};
 use crate::clock::Time;
 use crate::limit::Reservation;
-use crate::store::{Reply, Reserved, Verdicts};
+use crate::store::{LimitChanges, Reply, Reserved, Verdicts};
 
 /// Something for the coordinator.
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub(super) enum Message {
     Decide(Box<Decision>),
     /// A reservation ends. Nobody waits for that.
     Settle(Box<Settlement>),
+    /// Limits were changed.
+    Reload(Box<Reload>),
 }
 
 /// One request, from the moment when it is asked about until its verdicts are back. It is allocated once: worker and
@@ -44,7 +46,7 @@ pub(super) struct Decision {
 }
 
 /// Decisions on their way back to a worker.
-pub(super) type Replies = Vec<Box<Decision>>;
+pub(super) type Decisions = Vec<Box<Decision>>;
 
 /// The end of a reservation.
 #[derive(Debug)]
@@ -63,12 +65,21 @@ pub(super) struct Settlement {
     pub(super) more: u64,
 }
 
+/// A reload that has changed limits.
+#[derive(Debug)]
+pub(super) struct Reload {
+    pub(super) changes: LimitChanges,
+    pub(super) now: Time,
+    pub(super) asked: Instant,
+}
+
 impl Message {
     /// When it was sent.
     pub(super) fn asked(&self) -> Instant {
         match self {
             Self::Decide(decision) => decision.asked,
             Self::Settle(settlement) => settlement.asked,
+            Self::Reload(reload) => reload.asked,
         }
     }
 }

@@ -24,6 +24,20 @@ fn two_gateways(kind: usize, steps: &[Step]) -> (World, Fingerprint) {
 }
 
 #[test]
+fn a_request_that_stops_waiting_before_it_is_taken_in_is_not_charged() {
+    for kind in 0..KINDS {
+        let limit = limit(kind, 5);
+        let key = key_on(0, 1, &limit);
+        let mut world = World::new(1, 1, LOCAL, vec![vec![wish(&limit, key)]]);
+        world.run(&ask(0, 0, 1));
+        world.settle();
+        world.give_up(0);
+        world.settle();
+        assert_eq!(counted(&mut world, kind, key), 1, "{kind}");
+    }
+}
+
+#[test]
 fn a_state_is_given_back_to_once() {
     let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), ask(0, 0, 1)];
     steps.extend(exchange(0, 0, 1));

@@ -1,0 +1,267 @@
+//! The driver: the one owner of the coordinator. It passes messages to it, hands out its replies, keeps the connections
+//! going, and ends waits that have lasted long enough.
+//!
+//! All of it runs on one thread: one task for each connection, and one for the rest.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, sleep};
+
+use super::health::Health;
+use super::ledger::Ledger;
+use super::link::{self, Failure};
+use super::mailbox::Mailboxes;
+use super::refused::Refused;
+use super::servers::Due;
+use super::wire::Answer;
+use crate::deadline::Deadline;
+use crate::{clock, config};
+
+/// How often it is checked, before the process ends, whether everything is written.
+const LAST_CHECKS: Duration = Duration::from_millis(1);
+
+/// What the driver is made of. It may be sent to the thread on which the driver is to run.
+pub(super) struct Setup {
+    pub(super) config: config::Memcached,
+    pub(super) workers: usize,
+    pub(super) mailboxes: Arc<Mailboxes>,
+    pub(super) health: Arc<Health>,
+    pub(super) refused: Arc<Refused>,
+    /// Closed when the driver has ended, or will never begin.
+    pub(super) _done: watch::Sender<()>,
+}
+
+/// However the driver ends, and if it never begins, nobody waits for it in vain.
+impl Drop for Setup {
+    fn drop(&mut self) {
+        self.mailboxes.clear();
+    }
+}
+
+/// What the tasks share.
+pub(super) struct Driver {
+    coordinator: RefCell<Ledger>,
+    mailboxes: Arc<Mailboxes>,
+    pub(super) health: Arc<Health>,
+    /// The longest time that a request waits.
+    pub(super) timeout: Duration,
+    /// For each server, that an exchange may be due.
+    due: Vec<Notify>,
+}
+
+impl Setup {
+    /// Runs until the mailboxes are closed, and then until Memcached has all that was admitted or `timeout` has passed.
+    pub(super) async fn run(self) {
+        let Self { config, workers, mailboxes, health, refused, .. } = &self;
+        let driver = Rc::new(Driver {
+            coordinator: RefCell::new(Ledger::new(config, *workers, health.clone(), refused.clone())),
+            mailboxes: mailboxes.clone(),
+            health: health.clone(),
+            timeout: config.timeout,
+            due: config.servers.iter().map(|_| Notify::new()).collect(),
+        });
+        // They end when this ends.
+        let mut connections = JoinSet::new();
+        for server in 0..config.servers.len() {
+            let driver = driver.clone();
+            connections.spawn_local(async move { link::keep(&driver, server).await });
+        }
+        driver.run().await;
+        let end = Instant::now() + config.timeout;
+        while !driver.coordinator.borrow().is_settled() && Instant::now() < end {
+            sleep(LAST_CHECKS).await;
+            driver.on_timer();
+        }
+    }
+}
+
+impl Driver {
+    /// Passes messages on and does what is due at a certain time, until the mailboxes are closed.
+    async fn run(&self) {
+        let mut timer = Deadline::now();
+        let mut is_open = true;
+        while is_open {
+            let next = self.on_timer();
+            if next.is_some_and(|next| next <= Instant::now()) {
+                // The connections have their turn first.
+                yield_now().await;
+                continue;
+            }
+            next.into_iter().for_each(|next| timer.set_at(next));
+            tokio::select! {
+                open = self.mailboxes.woken() => is_open = open,
+                () = poll_fn(|cx| timer.poll(cx)), if next.is_some() => {}
+            }
+        }
+        self.on_timer();
+    }
+
+    /// Does what is due by now; returns when there will be more to do.
+    fn on_timer(&self) -> Option<Instant> {
+        self.apply(|coordinator| coordinator.on_timer(Instant::now(), clock::now()))
+    }
+
+    /// Changes the coordinator, passes messages to it, hands out its replies, and wakes the connections that have something
+    /// to send.
+    fn apply<T>(&self, change: impl FnOnce(&mut Ledger) -> T) -> T {
+        let coordinator = &mut *self.coordinator.borrow_mut();
+        let had_timer = coordinator.next_timer().is_some();
+        let result = change(coordinator);
+        self.pass_messages(coordinator);
+        for (worker, replies) in coordinator.take_replies() {
+            self.mailboxes.reply(worker, replies);
+        }
+        let due = self.due.iter().enumerate().filter(|(server, _)| coordinator.due(*server) != Due::Never);
+        due.for_each(|(_, due)| due.notify_one());
+        if !had_timer && coordinator.next_timer().is_some() {
+            // `run` waits for a message, and has to wait for the timer as well.
+            self.mailboxes.wake();
+        }
+        result
+    }
+
+    fn pass_messages(&self, coordinator: &mut Ledger) {
+        for message in self.mailboxes.take(coordinator.is_busy()) {
+            let deadline = message.asked() + self.timeout;
+            coordinator.submit(message, deadline);
+        }
+    }
+
+    /// When an exchange with a server is due.
+    pub(super) fn due(&self, server: usize) -> Due {
+        self.coordinator.borrow().due(server)
+    }
+
+    /// Waits until an exchange with this server may be due.
+    pub(super) async fn wakes(&self, server: usize) {
+        self.due[server].notified().await;
+    }
+
+    /// Writes the next exchange with a server; returns how many answers it gets.
+    pub(super) fn compose(&self, server: usize, out: &mut Vec<u8>) -> usize {
+        let mut coordinator = self.coordinator.borrow_mut();
+        let answers = coordinator.compose(server, out);
+        if coordinator.is_busy() {
+            self.mailboxes.set_busy();
+        }
+        answers
+    }
+
+    /// The address of a server, as it was configured.
+    pub(super) fn address(&self, server: usize) -> &str {
+        &self.health.servers[server].address
+    }
+
+    /// Passes on the answers to an exchange that was begun then. Fails with one of them if none is good.
+    pub(super) fn answered(&self, server: usize, answers: &[Answer<'_>], begun: Instant) -> Result<(), String> {
+        let good = self.apply(|coordinator| {
+            // A request that has asked meanwhile for a cell that was just read needs no other read.
+            self.pass_messages(coordinator);
+            coordinator.answered(server, answers, begun, clock::now())
+        });
+        let failed = answers.iter().find_map(|answer| match answer {
+            Answer::Failed(what) => Some((*what).to_owned()),
+            _ => None,
+        });
+        match failed {
+            Some(what) if !good => Err(what),
+            Some(what) => {
+                self.health.failed(server, &what);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The server answers.
+    pub(super) fn up(&self, server: usize) {
+        self.health.up(server);
+        self.apply(|coordinator| coordinator.up(server));
+    }
+
+    /// The server is away.
+    pub(super) fn down(&self, server: usize, failure: &Failure) {
+        self.health.down(server, failure);
+        self.apply(|coordinator| coordinator.down(server));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use tokio::runtime::{Builder, LocalOptions};
+    use tokio::sync::oneshot::error::TryRecvError;
+    use tokio::task::spawn_local;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::fingerprint::Fingerprint;
+    use crate::limit::Limit;
+    use crate::store::memcached::Memcached;
+    use crate::store::{Answer, Ask};
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    /// A store whose server is never reached.
+    fn store(workers: usize) -> Memcached {
+        let config = config::Memcached {
+            servers: vec!["127.0.0.1:1".to_owned()],
+            prefix: "gw".to_owned(),
+            timeout: Duration::from_millis(20),
+            on_error: config::OnError::Allow,
+            strict: false,
+        };
+        Memcached::start(&config, workers).unwrap()
+    }
+
+    fn ask(store: &Memcached) -> Answer {
+        let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
+        let key = Fingerprint::of(b"k");
+        let ask = Ask { limit: &limit, key, need: 1, cost: 1, settles: false, advisory: false, place: 0 };
+        store.decide(&[ask], clock::now(), 0)
+    }
+
+    #[tokio::test]
+    async fn the_end_does_not_wait_for_a_driver_that_was_never_run() {
+        let store = store(1);
+        let Answer::Later(mut reply) = ask(&store) else { panic!("it is decided already") };
+        timeout(LONG, store.finish()).await.unwrap();
+        assert_eq!(reply.try_recv(), Err(TryRecvError::Closed));
+        let Answer::Later(mut reply) = ask(&store) else { panic!("it is decided already") };
+        assert_eq!(reply.try_recv(), Err(TryRecvError::Closed));
+    }
+
+    #[test]
+    fn the_only_worker_runs_the_driver_until_it_finishes() {
+        let mut builder = Builder::new_current_thread();
+        let runtime = builder.enable_all().build_local(LocalOptions::default()).unwrap();
+        runtime.block_on(async {
+            let store = Rc::new(store(1));
+            let carrying = store.clone();
+            let carrying = spawn_local(async move { carrying.carry(0).await });
+            let Answer::Later(reply) = ask(&store) else { panic!("it is decided already") };
+            assert!(timeout(LONG, reply).await.unwrap().is_err(), "the server is away");
+            timeout(LONG, store.finish()).await.unwrap();
+            carrying.abort();
+        });
+    }
+
+    #[test]
+    fn a_thread_of_its_own_ends_with_the_store() {
+        let (ended, end) = mpsc::channel();
+        let store = store(2);
+        thread::spawn(move || {
+            drop(store);
+            ended.send(()).unwrap();
+        });
+        end.recv_timeout(LONG).unwrap();
+    }
+}

@@ -1,0 +1,50 @@
+//! Decisions that Memcached does not answer, because a server is away or too slow: they are made from what was known
+//! last, or dropped.
+
+use tokio::time::Instant;
+
+use super::Ledger;
+use crate::config::OnError;
+use crate::store::memcached::cells::Place;
+use crate::store::memcached::message::Decision;
+
+impl Ledger {
+    /// Lets nobody wait for this cell any more.
+    pub(super) fn abandon(&mut self, cell: Place) {
+        self.drop_claims(cell, true);
+        for number in std::mem::take(&mut self.cells.at(cell).waiting) {
+            self.give_up(number);
+        }
+    }
+
+    /// One of the cells of a decision is not to be had.
+    pub(super) fn give_up(&mut self, number: u64) {
+        if self.on_error != OnError::Local {
+            self.waiting.take(number).into_iter().for_each(|decision| self.dismiss(decision));
+        } else if let Some(decision) = self.waiting.count_down(number) {
+            self.decide_from_memory(decision);
+        }
+    }
+
+    /// Ends the waits that have lasted long enough; returns when the next one has.
+    pub(in crate::store::memcached) fn expire(&mut self, now: Instant) -> Option<Instant> {
+        while let Some(decision) = self.waiting.take_overdue(now) {
+            match self.on_error {
+                OnError::Local => self.decide_from_memory(decision),
+                OnError::Allow | OnError::Reject => self.dismiss(decision),
+            }
+        }
+        self.waiting.deadline()
+    }
+
+    /// Decides from what is known, because Memcached does not answer.
+    pub(super) fn decide_from_memory(&mut self, decision: Box<Decision>) {
+        self.health.local.one();
+        if decision.claimed.is_empty() {
+            self.judge(decision, false);
+        } else {
+            // What is not confirmed has been charged all the same.
+            self.conclude(decision);
+        }
+    }
+}
