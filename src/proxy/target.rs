@@ -49,7 +49,7 @@ pub(super) fn read(request: &IncomingRequest, paths: PathRules) -> Result<Target
         Some(_) if is_repeated(&head.headers, &header::HOST) => {
             return Err(bad("The request has more than one Host header."));
         }
-        Some(host) => std::str::from_utf8(host.as_bytes()).map_err(|_| bad("The Host header is not valid."))?,
+        Some(host) => host.to_str().map_err(|_| bad("The Host header is not valid."))?,
         None if head.version > Version::HTTP_10 => return Err(bad("The request has no Host header.")),
         None => "",
     };

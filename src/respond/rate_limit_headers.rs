@@ -56,9 +56,7 @@ pub struct RefusalCache(Option<Box<Refusal>>);
 struct Refusal {
     rate_limit_headers: Arc<RateLimitHeaders>,
     verdicts: SmallVec<[SentVerdict; 2]>,
-    status: StatusCode,
-    headers: HeaderMap,
-    body: Bytes,
+    response: LocalResponse,
 }
 
 /// Everything in a verdict that its response depends on.
@@ -113,7 +111,7 @@ impl RateLimitHeaders {
             cache.0 = self.refusal(outcomes, now).map(Box::new);
         }
         match &cache.0 {
-            Some(refusal) => with_headers(refusal.status, refusal.headers.clone(), refusal.body.clone()),
+            Some(refusal) => refusal.response.clone(),
             None => with_body(StatusCode::TOO_MANY_REQUESTS, PROBLEM, Bytes::new()),
         }
     }
@@ -136,7 +134,8 @@ impl RateLimitHeaders {
         }
         self.write(&mut headers, outcomes, now);
         let verdicts = outcomes.iter().map(|outcome| SentVerdict::new(outcome, now)).collect();
-        Some(Refusal { rate_limit_headers: self.clone(), verdicts, status: limit_headers.status, headers, body })
+        let response = with_headers(limit_headers.status, headers, body);
+        Some(Refusal { rate_limit_headers: self.clone(), verdicts, response })
     }
 
     /// The response of a limit that does not show clients that it exists.

@@ -118,7 +118,7 @@ impl ConnectionPools {
     /// Whether a connection may be used until the next look.
     fn is_kept(&self, connection: &UpstreamConnection, keep: Keep) -> bool {
         let next = self.next_look.get();
-        next - connection.rested_at <= keep.idle && next - connection.connected_at <= keep.age
+        next <= connection.rested_at + keep.idle && next <= connection.connected_at + keep.age
     }
 
     /// Closes connections that are kept no longer or that the server has closed, for ever. Asks before each look what is

@@ -25,7 +25,10 @@ pub(super) fn encode(
     authority: Option<&HeaderValue>,
     framing: Framing,
 ) {
-    push(out, &[request.method.as_str().as_bytes(), b" ", request.target.as_bytes(), b" HTTP/1.1\r\n"]);
+    out.extend_from_slice(request.method.as_str().as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(request.target.as_bytes());
+    out.extend_from_slice(b" HTTP/1.1\r\n");
     if let Some(host) = authority.or_else(|| request.headers.get(header::HOST)) {
         line(out, "host", host.as_bytes());
     }
@@ -39,11 +42,10 @@ pub(super) fn encode(
 }
 
 fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
-    push(out, &[name.as_bytes(), b": ", value, b"\r\n"]);
-}
-
-fn push(out: &mut Vec<u8>, parts: &[&[u8]]) {
-    parts.iter().for_each(|part| out.extend_from_slice(part));
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
 }
 
 #[cfg(test)]
