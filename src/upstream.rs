@@ -1,8 +1,8 @@
-//! Sending a request on to an upstream and bringing its answer back.
+//! Forwards a request to an upstream and returns the response.
 //!
 //! An upstream is a balancer over endpoints. A connection to an endpoint comes from the pool of the worker or from the
-//! connector, and a protocol carries the request over it. Which endpoint is asked, and whether the request is sent once
-//! more, is decided here alone.
+//! connector, and a protocol carries the request over it. Only this file decides which endpoint gets the request, and
+//! whether the request is sent a second time.
 
 mod endpoint;
 mod balancer;
@@ -42,7 +42,7 @@ pub struct Upstream {
     balancer: Balancer,
     connector: Connector,
     timeout: Duration,
-    /// `None` is for ever.
+    /// `None` if it is not limited.
     read_timeout: Option<Duration>,
     keep: Keep,
 }
@@ -50,14 +50,14 @@ pub struct Upstream {
 /// A request that got no response.
 #[derive(Debug)]
 pub struct Unanswered<'a> {
-    /// The endpoint that was asked; `None` if the upstream has none.
+    /// The endpoint to which it was sent; `None` if the upstream has none.
     pub endpoint: Option<&'a Endpoint>,
-    /// Why.
+    /// Why there is no response.
     pub error: UpstreamError,
 }
 
 impl Upstream {
-    /// The upstream as configured, with its endpoints and their weights. Their names are looked up among all `lookups`.
+    /// The upstream as configured, with its endpoints and their weights. `lookups` are those of the whole process.
     pub fn new(config: &config::Upstream, endpoints: Vec<(Endpoint, u32)>, lookups: Arc<Lookups>) -> Self {
         Self {
             balancer: Balancer::new(endpoints),
@@ -90,8 +90,8 @@ impl Upstream {
         self.send_to(endpoint, pools, request, body).await.map_err(unanswered)
     }
 
-    /// Sends the request to this endpoint. If a connection that was used before ends without a byte of an answer, and the
-    /// request can be sent twice without harm, it is sent once more, on a new connection.
+    /// Sends the request to this endpoint. If a connection from the pool ends before a byte of the response has come, and
+    /// the request may be sent twice, it is sent again on a new connection.
     async fn send_to(
         &self,
         endpoint: &Endpoint,
@@ -107,12 +107,12 @@ impl Upstream {
             read_timeout: self.read_timeout,
             pool: (pools, endpoint.id),
         };
-        // RFC 9110, section 9.2.2, says which methods may be sent twice. A body would be gone.
+        // RFC 9110, section 9.2.2, says which methods may be sent twice. A body can be sent only once.
         let is_replayable = request.method.is_idempotent() && body.is_none();
         if let Some(connection) = pools.take(endpoint.id, self.keep) {
             match exchange.send(connection, body.take()).await {
-                // The server may have closed the connection before the request came. If it is the request that makes the
-                // server close, only one more connection is lost.
+                // The server may have closed the connection before the request came. If the server closes it because of
+                // the request, the second attempt costs only one more connection.
                 Err(UpstreamError::Closed(_)) if is_replayable => {}
                 sent => return sent,
             }

@@ -1,20 +1,20 @@
-//! Whose turn it is: the endpoints of an upstream share its requests by their weights.
+//! Chooses an endpoint for each request: the endpoints of an upstream share the requests by their weights.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::endpoint::Endpoint;
 
-/// Endpoints in turns.
+/// See the head of this file.
 #[derive(Debug)]
 pub(super) struct Balancer {
     endpoints: Vec<Endpoint>,
-    /// Indices of endpoints, each as often as its weight says, spread evenly.
+    /// Indices of endpoints, each as often as its weight, and spread evenly.
     schedule: Vec<usize>,
     next: AtomicUsize,
 }
 
 impl Balancer {
-    /// Of these endpoints with their weights.
+    /// A balancer over these endpoints with their weights.
     pub(super) fn new(weighted: Vec<(Endpoint, u32)>) -> Self {
         let weights: Vec<u32> = weighted.iter().map(|(_, weight)| *weight).collect();
         let endpoints = weighted.into_iter().map(|(endpoint, _)| endpoint).collect();

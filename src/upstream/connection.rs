@@ -1,7 +1,7 @@
-//! One connection to an upstream server: bytes out, bytes in.
+//! One connection to an upstream server: it sends and receives bytes.
 //!
-//! Whoever uses it drives it from its own task. HTTP/1 towards upstreams is spoken here rather than by a general
-//! client, whose connection is a task of its own and costs two wake-ups and some copies per request.
+//! The task of the request drives it. A general HTTP client would have a task of its own for each connection, which
+//! costs two wake-ups and some copies per request.
 
 use std::future::Future;
 use std::io;
@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use super::stall::StallTimer;
 use crate::net::keep_alive;
 
-/// Room for a read: a head and a small body at first, more once a body proves large.
+/// How many bytes a read may return: enough for a head and a small body at first, and more if a body is large.
 const SMALL_READ: usize = 8 * 1024;
 const LARGE_READ: usize = 64 * 1024;
 
@@ -27,31 +27,31 @@ pub(super) struct UpstreamConnection {
     stream: TcpStream,
     /// The address of the server.
     pub(super) peer: SocketAddr,
-    /// Received and not taken yet.
+    /// Bytes that were received and not used yet.
     pub(super) received: BytesMut,
-    /// To be sent.
+    /// Bytes to be sent.
     pub(super) sending: Vec<u8>,
     sent: usize,
-    /// How long either side may take.
+    /// Limits how long either side may take.
     pub(super) stall: StallTimer,
-    /// When it was made, as its pool knows.
+    /// When it was made, by the clock of its pool.
     pub(super) connected_at: Instant,
-    /// When it was last given back, as its pool knows.
-    pub(super) rested_at: Instant,
+    /// When it was last put into its pool, by the clock of the pool.
+    pub(super) idle_since: Instant,
 }
 
 impl UpstreamConnection {
-    /// Connects to the first of these addresses that takes the connection. Its age counts from `now`.
+    /// Connects to the first of these addresses that accepts the connection. Its age counts from `now`.
     pub(super) async fn connect(addresses: &[SocketAddr], now: Instant) -> io::Result<Box<Self>> {
         let stream = TcpStream::connect(addresses).await?;
         stream.set_nodelay(true)?;
         keep_alive(&stream)?;
         let peer = stream.peer_addr()?;
         let (received, sending, stall) = (BytesMut::new(), Vec::new(), StallTimer::new());
-        Ok(Box::new(Self { stream, peer, received, sending, sent: 0, stall, connected_at: now, rested_at: now }))
+        Ok(Box::new(Self { stream, peer, received, sending, sent: 0, stall, connected_at: now, idle_since: now }))
     }
 
-    /// Sends all that waits to be sent.
+    /// Sends all bytes that wait to be sent.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.sending.len() {
             let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.sending[self.sent..]))?;
@@ -65,7 +65,7 @@ impl UpstreamConnection {
         Poll::Ready(Ok(()))
     }
 
-    /// How much waits to be sent.
+    /// How many bytes wait to be sent.
     pub(super) fn unsent(&self) -> usize {
         self.sending.len() - self.sent
     }
@@ -73,19 +73,19 @@ impl UpstreamConnection {
     /// Receives more; 0 if the other side has closed.
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>, large: bool) -> Poll<io::Result<usize>> {
         if self.received.is_empty() {
-            // Back to the beginning of the buffer.
+            // The next bytes are written to the beginning of the buffer.
             self.received.clear();
         }
-        // Room that was handed on as a body is free again once that is gone.
+        // If the parts of the buffer that were passed on as a body are dropped, their memory is used again.
         self.received.reserve(if large { LARGE_READ } else { SMALL_READ });
         pin!(self.stream.read_buf(&mut self.received)).poll(cx)
     }
 
-    /// Whether a resting connection is still open, with nothing on it. Asks what the last poll of the system
-    /// found and makes no system call while nothing has happened. Not by polling: a task that has polled much is
-    /// put off, and would take all the rest for quiet.
+    /// Whether an idle connection is still open and has received nothing. This uses what the runtime knows and makes no
+    /// system call if nothing has happened. It does not poll, because the runtime lets no task poll too often, and would
+    /// then report every connection as quiet.
     pub(super) fn is_quiet(&self) -> bool {
-        // Otherwise closed, or an answer that nobody asked for; or nothing after all.
+        // Any other result means that the connection is closed, or has received a response without a request.
         let quiet = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
         self.received.is_empty() && self.sending.is_empty() && self.stream.try_read(&mut [0; 1]).is_err_and(quiet)
     }

@@ -16,7 +16,7 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Looking up the name and connecting may take `timeout` together.
+    /// The lookup of the name and the connection may take `timeout` together.
     pub(super) fn new(timeout: Duration, lookups: Arc<Lookups>) -> Self {
         Self { timeout, lookups }
     }
@@ -24,7 +24,7 @@ impl Connector {
     /// A connection whose age counts from `now`.
     ///
     /// # Errors
-    /// When the name has no address, no address takes the connection, or the time is over.
+    /// When the name has no address, no address accepts the connection, or the time is over.
     pub(super) async fn connect(
         &self,
         endpoint: &Endpoint,

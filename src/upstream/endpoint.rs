@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 /// One server of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where its connections are pooled; the same for the same host and port.
+    /// The id under which its connections are pooled. It is the same for the same host and port.
     pub id: usize,
     /// A name or an address.
     pub host: String,

@@ -1,4 +1,4 @@
-//! Why a request got no response from its upstream: whose fault that is, and what the client is told.
+//! Why a request got no response from its upstream, and which status and text the client gets instead.
 
 use std::fmt;
 use std::io;
@@ -8,24 +8,24 @@ use http::StatusCode;
 
 use crate::reason::Reason;
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug)]
 pub enum UpstreamError {
-    /// No connection: refused, unreachable, no such name.
+    /// The connection was refused, the address is not reachable, or the name is unknown.
     Connect(io::Error),
-    /// No connection within this time.
+    /// There was no connection within this time.
     ConnectTimeout(Duration),
-    /// No head of a response within this time.
+    /// No head of a response came within this time.
     Timeout(Duration),
-    /// The connection ended before anything of a response came.
+    /// The connection ended before a byte of a response came.
     Closed(io::Error),
-    /// What came is this, and no response that can be passed on.
+    /// The upstream has sent this instead of a valid response.
     Bad(&'static str),
     /// The upstream has no endpoints.
     NoEndpoint,
     /// The client broke off while it sent its body.
     Client(hyper::Error),
-    /// For this time the client sent nothing more of its body.
+    /// The client sent nothing of an incomplete body for this time.
     BodyTimeout(Duration),
     /// The client's body is larger than it may be.
     TooLarge,
@@ -34,7 +34,7 @@ pub enum UpstreamError {
 }
 
 impl UpstreamError {
-    /// In a word.
+    /// The reason for logs and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Connect(_) | Self::NoEndpoint => Reason::Connect,
@@ -49,7 +49,7 @@ impl UpstreamError {
         }
     }
 
-    /// What the client is answered: 504 where the upstream was slow, 502 where it failed, 4xx where the client did.
+    /// The status for the client: 504 if the upstream was too slow, 502 if it failed, and 4xx if the client failed.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Connect(_) | Self::NoEndpoint | Self::Closed(_) | Self::Bad(_) => StatusCode::BAD_GATEWAY,
@@ -60,7 +60,7 @@ impl UpstreamError {
         }
     }
 
-    /// What the client is told. Names no address: that is the log's to know.
+    /// The text for the client. It contains no address, which only the log shows.
     pub fn detail(&self) -> &'static str {
         match self {
             Self::Connect(_) => "The upstream server cannot be reached.",

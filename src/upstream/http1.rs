@@ -1,7 +1,6 @@
 //! One exchange of HTTP/1.1 with an upstream: a request is sent, and the head of its response is awaited.
 //!
-//! The request drives the connection from its own task. A general client would drive it from another one, which costs two
-//! wake-ups and some copies for each request.
+//! The task of the request drives the connection, see [`UpstreamConnection`].
 
 mod chunked;
 mod request_body;
@@ -31,23 +30,24 @@ use response_head::{BadHead, Head};
 /// A request to one endpoint, which may be sent more than once.
 #[derive(Debug)]
 pub(super) struct Exchange<'a> {
-    /// What is sent.
+    /// The request.
     pub(super) request: &'a UpstreamRequest<'a>,
     /// Which of its headers Connection names.
     pub(super) named: &'a [&'a [u8]],
     /// The Host header, if it is not the client's.
     pub(super) authority: Option<&'a HeaderValue>,
-    /// The longest that the upstream may take for the head of its response. It counts from the last of the request that the
-    /// upstream took: a long body takes its time.
+    /// The longest time that the upstream may take for the head of its response. It begins when the upstream has accepted the
+    /// last bytes of the request, because a long body takes time.
     pub(super) timeout: Duration,
-    /// The longest that the upstream may go without sending more of the body.
+    /// The longest time for which the upstream may send nothing of an incomplete body.
     pub(super) read_timeout: Option<Duration>,
-    /// Where the connection goes after the body, and the endpoint's id there.
+    /// The pool to which the connection returns after the body, and the endpoint's id in it.
     pub(super) pool: (&'a Rc<ConnectionPools>, usize),
 }
 
 impl Exchange<'_> {
-    /// Sends the request on `connection` until the head of its response is there, which may be before all of it is sent.
+    /// Sends the request on `connection` and waits for the head of the response, which may come before all of the request is
+    /// sent.
     ///
     /// # Errors
     /// An [`UpstreamError`] if no head comes.
@@ -80,7 +80,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Brings the exchange on as far as it goes, and counts interim responses.
+/// Sends and receives as much as is possible now, and counts interim responses.
 fn advance(
     request: &UpstreamRequest<'_>,
     cx: &mut Context<'_>,
@@ -91,7 +91,7 @@ fn advance(
     match request_body.poll(cx, connection) {
         Poll::Ready(Err(RequestBodyError::Client(error))) => return Poll::Ready(Err(UpstreamError::Client(error))),
         Poll::Ready(Err(RequestBodyError::TooLarge)) => return Poll::Ready(Err(UpstreamError::TooLarge)),
-        // What an upstream that takes no more has to say may be on its way already; if not, reading will tell.
+        // An upstream that accepts no more may have sent a response already. If it has not, the read finds an error.
         Poll::Pending | Poll::Ready(Ok(()) | Err(RequestBodyError::Upstream)) => {}
     }
     loop {

@@ -1,7 +1,7 @@
-//! The upstream connections of one worker that rest between requests.
+//! The idle connections of one worker to upstreams.
 //!
-//! They are looked at now and then, and what their age is then holds until the next look: a request reads no clock for
-//! them. So a connection may be closed one look early, but is never used longer than it may be.
+//! They are checked at intervals, and their ages are known only as of the last check, so that no request reads the clock
+//! for them. So a connection may be closed one interval too early, but is never used for longer than is allowed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -12,21 +12,21 @@ use foldhash::fast::RandomState;
 
 use super::connection::UpstreamConnection;
 
-/// Connections are looked at this often, unless their limits are too short for that.
-const LONGEST_LOOK: Duration = Duration::from_secs(1);
-const SHORTEST_LOOK: Duration = Duration::from_millis(10);
-/// How many looks the shortest limit has.
-const LOOKS_PER_LIMIT: u32 = 8;
-/// How many may rest for one server although they were not needed lately. After a burst the others are closed, half of
-/// them with every look.
+/// The interval between two checks, and the shortest one if the limits of connections are short.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
+/// How many checks there are during the shortest limit.
+const CHECKS_PER_LIMIT: u32 = 8;
+/// How many connections to one server may be idle although they were not needed since the last check. After a burst, each
+/// check closes half of the others.
 const MOST_SPARE: usize = 512;
 
 /// How long connections are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
-    /// Without being used.
+    /// The longest time without a request.
     pub idle: Duration,
-    /// At all.
+    /// The longest time since it was made.
     pub age: Duration,
 }
 
@@ -35,12 +35,12 @@ pub struct Keep {
 pub struct Keeps {
     /// By the id of the server.
     servers: HashMap<usize, Keep, RandomState>,
-    look: Duration,
+    interval: Duration,
 }
 
 impl Keeps {
-    /// From the ids of servers and how long each upstream that has them keeps their connections. What one upstream would
-    /// not use, another one may.
+    /// From pairs of a server's id and how long an upstream keeps its connections. If several upstreams have a server, its
+    /// connections are kept for the longest of their times.
     pub fn new(used: impl IntoIterator<Item = (usize, Keep)>) -> Self {
         let (mut servers, mut shortest): (HashMap<_, Keep, _>, _) = (HashMap::default(), Duration::MAX);
         for (server, keep) in used {
@@ -48,7 +48,7 @@ impl Keeps {
             *known = Keep { idle: known.idle.max(keep.idle), age: known.age.max(keep.age) };
             shortest = shortest.min(keep.idle).min(keep.age);
         }
-        Self { servers, look: (shortest / LOOKS_PER_LIMIT).clamp(SHORTEST_LOOK, LONGEST_LOOK) }
+        Self { servers, interval: (shortest / CHECKS_PER_LIMIT).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL) }
     }
 
     /// Whether an upstream has the server with this id.
@@ -57,26 +57,26 @@ impl Keeps {
     }
 }
 
-/// Resting connections by the id of their server.
+/// See the head of this file.
 #[derive(Debug)]
 pub struct ConnectionPools {
-    resting: RefCell<HashMap<usize, Resting, RandomState>>,
-    looked_at: Cell<Instant>,
-    next_look: Cell<Instant>,
+    idle: RefCell<HashMap<usize, Idle, RandomState>>,
+    checked_at: Cell<Instant>,
+    next_check: Cell<Instant>,
 }
 
-/// The resting connections of one server.
+/// The idle connections of one server.
 #[derive(Debug, Default)]
-struct Resting {
-    /// The one used last on top.
+struct Idle {
+    /// The one that was used last is at the end.
     #[expect(clippy::vec_box, reason = "a connection moves with every request: better its address than its buffers")]
     connections: Vec<Box<UpstreamConnection>>,
-    /// The fewest that rested at once since the last look: so many were not needed.
+    /// The smallest number that was idle at any time since the last check: so many were not needed.
     fewest: usize,
 }
 
-impl Resting {
-    /// Closes half of those that were not needed since the last look, as far as there are more than may be spare.
+impl Idle {
+    /// Closes half of those that were not needed since the last check, but keeps [`MOST_SPARE`].
     fn close_spare(&mut self) {
         let count = self.connections.len();
         let spare = self.fewest.div_ceil(2).min(count.saturating_sub(MOST_SPARE));
@@ -88,57 +88,57 @@ impl Resting {
 impl Default for ConnectionPools {
     fn default() -> Self {
         let now = Instant::now();
-        Self { resting: RefCell::default(), looked_at: Cell::new(now), next_look: Cell::new(now + LONGEST_LOOK) }
+        Self { idle: RefCell::default(), checked_at: Cell::new(now), next_check: Cell::new(now + LONGEST_INTERVAL) }
     }
 }
 
 impl ConnectionPools {
     /// A connection to this server that is still open and may be used.
     pub(super) fn take(&self, server: usize, keep: Keep) -> Option<Box<UpstreamConnection>> {
-        let mut resting = self.resting.borrow_mut();
-        let Resting { connections, fewest } = resting.get_mut(&server)?;
+        let mut idle = self.idle.borrow_mut();
+        let Idle { connections, fewest } = idle.get_mut(&server)?;
         let found = std::iter::from_fn(|| connections.pop())
             .find(|connection| self.is_kept(connection, keep) && connection.is_quiet());
         *fewest = connections.len().min(*fewest);
         found
     }
 
-    /// Gives a connection back after a whole response.
+    /// Takes a connection back after a complete response.
     pub(super) fn put(&self, server: usize, mut connection: Box<UpstreamConnection>) {
-        connection.rested_at = self.now();
-        let mut resting = self.resting.borrow_mut();
-        resting.entry(server).or_default().connections.push(connection);
+        connection.idle_since = self.now();
+        let mut idle = self.idle.borrow_mut();
+        idle.entry(server).or_default().connections.push(connection);
     }
 
-    /// The moment of the last look: now, or shortly before.
+    /// The moment of the last check: now, or shortly before.
     pub(super) fn now(&self) -> Instant {
-        self.looked_at.get()
+        self.checked_at.get()
     }
 
-    /// Whether a connection may be used until the next look.
+    /// Whether a connection may be used until the next check.
     fn is_kept(&self, connection: &UpstreamConnection, keep: Keep) -> bool {
-        let next = self.next_look.get();
-        next <= connection.rested_at + keep.idle && next <= connection.connected_at + keep.age
+        let next = self.next_check.get();
+        next <= connection.idle_since + keep.idle && next <= connection.connected_at + keep.age
     }
 
-    /// Closes connections that are kept no longer or that the server has closed, for ever. Asks before each look what is
-    /// `in_force`.
+    /// Closes connections whose time is over or that the server has closed. It never returns, and calls `in_force` before
+    /// each check.
     pub async fn watch(&self, in_force: impl Fn() -> Arc<Keeps>) {
         loop {
             let keeps = in_force();
             let now = Instant::now();
-            self.looked_at.set(now);
-            self.next_look.set(now + keeps.look);
-            self.resting.borrow_mut().retain(|server, resting| {
+            self.checked_at.set(now);
+            self.next_check.set(now + keeps.interval);
+            self.idle.borrow_mut().retain(|server, idle| {
                 let keep = keeps.servers.get(server).copied();
-                resting.connections.retain(|connection| {
+                idle.connections.retain(|connection| {
                     keep.is_some_and(|keep| self.is_kept(connection, keep)) && connection.is_quiet()
                 });
-                resting.close_spare();
-                // Also of what they were kept in nothing stays, after a burst or with their server.
-                !resting.connections.is_empty()
+                idle.close_spare();
+                // The memory of an empty pool is freed too.
+                !idle.connections.is_empty()
             });
-            tokio::time::sleep(keeps.look).await;
+            tokio::time::sleep(keeps.interval).await;
         }
     }
 }
@@ -180,7 +180,7 @@ mod tests {
             drop(closed);
             setup.pools.put(0, connection);
         }
-        // Time for the system to tell.
+        // The system needs some time to notice it.
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(setup.pools.take(0, KEEP).is_none());
     }
@@ -195,8 +195,8 @@ mod tests {
             connection = pools.take(0, keep).expect("it was used just now");
         }
         pools.put(0, connection);
-        // A look that is due in two seconds: until then it would have rested for longer than it may.
-        pools.next_look.set(pools.now() + Duration::from_secs(2));
+        // The next check is in two seconds. Until then the connection would be idle for too long.
+        pools.next_check.set(pools.now() + Duration::from_secs(2));
         assert!(pools.take(0, Keep { idle: Duration::from_secs(1), age: LONG }).is_none());
         let (connection, _open) = setup.connect().await;
         pools.put(0, connection);
@@ -215,9 +215,9 @@ mod tests {
         }
         let keeps = Arc::new(Keeps::new([(7, KEEP)]));
         let watch = pools.watch(|| keeps.clone());
-        // It looks at once, and then waits.
+        // It checks at once, and then waits.
         assert!(tokio::time::timeout(Duration::from_millis(1), watch).await.is_err());
-        assert_eq!(pools.resting.borrow().keys().collect::<Vec<_>>(), [&7]);
+        assert_eq!(pools.idle.borrow().keys().collect::<Vec<_>>(), [&7]);
         assert!(pools.take(7, KEEP).is_some());
     }
 
@@ -231,29 +231,29 @@ mod tests {
             pools.put(0, connection);
             open.push(accepted);
         }
-        let look = || {
-            let mut resting = pools.resting.borrow_mut();
-            let resting = resting.get_mut(&0).unwrap();
-            resting.close_spare();
-            resting.connections.len()
+        let check = || {
+            let mut idle = pools.idle.borrow_mut();
+            let idle = idle.get_mut(&0).unwrap();
+            idle.close_spare();
+            idle.connections.len()
         };
-        // They came since the last look.
-        assert_eq!(look(), 600);
+        // They came since the last check.
+        assert_eq!(check(), 600);
         let used: Vec<_> = (0..580).map_while(|_| pools.take(0, KEEP)).collect();
         used.into_iter().for_each(|connection| pools.put(0, connection));
-        assert_eq!((look(), look()), (590, 512), "twenty were not needed, then none");
-        assert_eq!(look(), 512);
+        assert_eq!((check(), check()), (590, 512), "twenty were not needed, then none");
+        assert_eq!(check(), 512);
     }
 
     #[test]
-    fn looks_are_as_frequent_as_the_shortest_limit_needs() {
+    fn checks_are_as_frequent_as_the_shortest_limit_needs() {
         let keep = |idle, age| Keep { idle: Duration::from_millis(idle), age: Duration::from_millis(age) };
         let keeps = Keeps::new([(2, keep(60_000, 600_000)), (0, keep(800, 2_000)), (2, keep(90_000, 1_000))]);
         let of = |server| keeps.servers.get(&server).copied();
         assert_eq!([0, 1, 2].map(of), [Some(keep(800, 2_000)), None, Some(keep(90_000, 600_000))]);
         assert_eq!([0, 1, 2].map(|server| keeps.has(server)), [true, false, true]);
-        assert_eq!(keeps.look, Duration::from_millis(100));
-        assert_eq!(Keeps::new([(0, keep(1, 1))]).look, SHORTEST_LOOK);
-        assert_eq!(Keeps::new([]).look, LONGEST_LOOK);
+        assert_eq!(keeps.interval, Duration::from_millis(100));
+        assert_eq!(Keeps::new([(0, keep(1, 1))]).interval, SHORTEST_INTERVAL);
+        assert_eq!(Keeps::new([]).interval, LONGEST_INTERVAL);
     }
 }
