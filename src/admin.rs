@@ -28,6 +28,7 @@ use crate::respond::{self, LocalResponse};
 use crate::server::ConnectionLimits;
 use crate::snapshot::SharedState;
 use crate::store::Store;
+use crate::tls::ListenerTls;
 
 /// What the admin listener shows.
 pub struct View {
@@ -39,6 +40,8 @@ pub struct View {
     pub dropped_lines: DroppedLines,
     /// The connections of clients.
     pub connections: Arc<ConnectionLimits>,
+    /// What TLS listeners use, and the handshakes of clients.
+    pub tls: Arc<ListenerTls>,
     /// Whether new requests are accepted. They are not while the gateway drains.
     pub ready: AtomicBool,
     /// Reloads that succeeded.

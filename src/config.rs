@@ -9,6 +9,7 @@ mod values;
 mod file;
 mod check;
 mod source;
+mod tls;
 mod anew;
 mod spellings;
 #[cfg(test)]
@@ -31,6 +32,7 @@ use crate::overrides::Overrides;
 pub use anew::{Recounted, changed_overrides, dropped, recounted};
 pub use report::Problems;
 pub use source::ConfigSource;
+pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
 
 /// Reads the text of a file. Problems call the file `name`. Relative paths in it start at `folder`.
 pub fn parse(bytes: &[u8], name: &str, folder: &Path) -> Result<Config, Problems> {
@@ -73,8 +75,10 @@ pub const UNLIMITED: u64 = u64::MAX;
 /// `[server]`: the listeners for clients, their timeouts and sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Server {
-    /// Addresses to listen on, at least one; the system chooses a port for port 0.
-    pub listen: Vec<SocketAddr>,
+    /// Where clients connect, at least one.
+    pub listen: Vec<Listener>,
+    /// `[server.tls]`
+    pub tls: Option<Tls>,
     /// Worker threads; 0 is one per core.
     pub workers: usize,
     /// Networks whose X-Forwarded-For is believed.
@@ -99,6 +103,15 @@ pub struct Server {
     pub drain_timeout: Duration,
     /// Which spellings of a path are the same path.
     pub paths: PathRules,
+}
+
+/// Where clients connect, and what is spoken there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// The address; the system chooses a port for port 0.
+    pub address: SocketAddr,
+    /// Whether TLS is spoken. Only with `[server.tls]`.
+    pub tls: bool,
 }
 
 /// Which spellings of a path are the same path, and what counts as a slash.
@@ -383,6 +396,8 @@ pub enum Source {
     Method,
     /// `route`
     Route,
+    /// `client-cert`: the subject of the certificate that the client has shown, and that TLS has verified.
+    ClientCert,
     /// `global`: one counter for all requests.
     Global,
 }
@@ -390,7 +405,7 @@ pub enum Source {
 impl Source {
     /// Whether clients choose the value, and so can invent as many values as they like.
     pub fn is_chosen_by_clients(&self) -> bool {
-        !matches!(self, Self::ClientIp { .. } | Self::Route | Self::Global)
+        !matches!(self, Self::ClientIp { .. } | Self::ClientCert | Self::Route | Self::Global)
     }
 }
 
@@ -527,6 +542,7 @@ impl std::fmt::Display for Source {
             Self::Host => f.write_str("host"),
             Self::Method => f.write_str("method"),
             Self::Route => f.write_str("route"),
+            Self::ClientCert => f.write_str("client-cert"),
             Self::Global => f.write_str("global"),
         }
     }

@@ -4,8 +4,8 @@ use std::fmt::{self, Display, Write as _};
 use std::ops::RangeInclusive;
 
 use crate::config::{
-    self, Action, Address, Config, ConfigSource, Cost, EscapedSlashes, Key, Limit, MaxConnections, Missing, OnError,
-    OnLimit, PathMatching, PathPattern, PathRules, Recounted, Route, Store, UNLIMITED,
+    self, Action, Address, Config, ConfigSource, Cost, EscapedSlashes, Key, Limit, Listener, MaxConnections, Missing,
+    OnError, OnLimit, PathMatching, PathPattern, PathRules, Recounted, Route, Store, UNLIMITED,
 };
 use crate::limit::{Edge, Rate, Strategy};
 use crate::overrides::Allowance;
@@ -53,12 +53,18 @@ pub fn describe_reload(name: &ConfigSource, old: &Config, new: &Config) -> Strin
     text
 }
 
+/// Where clients connect, and that they need TLS there.
+fn listener(listener: &Listener) -> String {
+    let Listener { address, tls } = listener;
+    if *tls { format!("{address} (TLS)") } else { address.to_string() }
+}
+
 struct Description<'a>(&'a Config);
 
 impl Display for Description<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let config = self.0;
-        let listen: Vec<_> = config.server.listen.iter().map(ToString::to_string).collect();
+        let listen: Vec<_> = config.server.listen.iter().map(listener).collect();
         writeln!(f, "listens on {}", listen.join(", "))?;
         match &config.admin {
             Some(admin) => writeln!(f, "admin on {}", admin.listen)?,

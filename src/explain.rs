@@ -69,6 +69,7 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
         query: request.uri().query(),
         headers: request.headers(),
         client: client.address,
+        client_cert: None,
         route: &served.metrics.name,
     };
     if let Some(ambiguity) = served.single.ambiguity(&attributes) {

@@ -32,6 +32,8 @@ pub struct RequestAttributes<'a> {
     pub headers: &'a HeaderMap,
     /// The client's address.
     pub client: IpAddr,
+    /// The subject of the certificate that the client has shown.
+    pub client_cert: Option<&'a str>,
     /// The name of the route.
     pub route: &'a str,
 }
@@ -225,6 +227,7 @@ impl Reader {
             Source::Host => self.push(attributes.host.as_bytes(), bytes),
             Source::Method => self.push(attributes.method.as_str().as_bytes(), bytes),
             Source::Route => self.push(attributes.route.as_bytes(), bytes),
+            Source::ClientCert => self.push(attributes.client_cert?.as_bytes(), bytes),
             Source::Global => self.push(b"*", bytes),
         }
     }
@@ -285,7 +288,16 @@ mod tests {
 
     fn attributes<'a>(headers: &'a HeaderMap, client: &str, query: Option<&'a str>) -> RequestAttributes<'a> {
         let client = client.parse().unwrap();
-        RequestAttributes { method: &Method::GET, host: "h", path: "/v1/acme", query, headers, client, route: "r" }
+        RequestAttributes {
+            method: &Method::GET,
+            host: "h",
+            path: "/v1/acme",
+            query,
+            headers,
+            client,
+            client_cert: None,
+            route: "r",
+        }
     }
 
     fn key(name: &'static str) -> Source {

@@ -19,6 +19,9 @@ pub mod limit;
 pub mod overrides;
 pub mod known_keys;
 
+// How clients are shown who the gateway is.
+pub mod tls;
+
 // The configuration: as written, and as run.
 pub mod config;
 

@@ -1,5 +1,6 @@
 //! Sockets: where clients connect, the byte stream of a client, and what the system does for any connection.
 
+mod client_socket;
 mod client_stream;
 mod listen;
 

@@ -22,10 +22,11 @@ use crate::reason::Reason;
 use crate::respond::rate_limit_headers::RefusalCache;
 use crate::respond::{self, LocalResponse};
 use crate::route::path;
-use crate::server::{Handler, HeadError, IncomingRequest, RequestGuard};
+use crate::server::{ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
 use crate::snapshot::{Action, CompiledRoute};
 use crate::store::Store;
 use crate::telemetry::{AccessLogEntry, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
+use crate::tls::ClientCertificate;
 use crate::upstream::{ConnectionPools, ForwardedInfo, Unanswered, Upstream, UpstreamRequest};
 
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
@@ -48,21 +49,30 @@ pub struct ConnectionContext {
     peer: IpAddr,
     /// The peer's address as text, which upstreams are sent with every request.
     address: String,
+    tls: Option<Rc<TlsPeer>>,
     key_cache: RefCell<KeyCache>,
     refusal_cache: RefCell<RefusalCache>,
 }
 
 impl ConnectionContext {
-    /// A connection from this address.
-    pub fn new(worker: Rc<Worker>, peer: IpAddr) -> Self {
-        let peer = peer.to_canonical();
+    /// The connection of this client.
+    pub fn new(worker: Rc<Worker>, client: &ConnectedClient) -> Self {
+        let peer = client.address.ip().to_canonical();
         Self {
             worker,
             peer,
             address: peer.to_string(),
+            tls: client.tls.clone(),
             key_cache: RefCell::default(),
             refusal_cache: RefCell::default(),
         }
+    }
+}
+
+impl ConnectionContext {
+    /// The certificate that the client has shown.
+    fn certificate(&self) -> Option<&ClientCertificate> {
+        self.tls.as_ref()?.certificate.as_ref()
     }
 }
 
@@ -126,6 +136,7 @@ async fn serve(
         query: head.uri.query(),
         headers: &head.headers,
         client: client.address,
+        client_cert: connection.certificate().map(|certificate| certificate.subject.as_str()),
         route: &route.metrics.name,
     };
     if let Some(ambiguity) = route.single.ambiguity(&attributes) {
@@ -294,6 +305,8 @@ impl UpstreamCall<'_> {
                 peer: &self.connection.address,
                 client: Some(self.client.address).filter(|client| *client != self.connection.peer),
                 trusted: self.client.via_trusted,
+                is_tls: self.connection.tls.is_some(),
+                certificate: self.connection.certificate(),
             },
             counted: &self.route.single,
             body_timeout: self.gateway.body_timeout,

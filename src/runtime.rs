@@ -1,6 +1,7 @@
 //! The life of the process: open what is needed, run the workers, reload, drain with a deadline.
 
 mod apply;
+mod certificates;
 mod listeners;
 mod reload;
 mod signals;
@@ -19,22 +20,24 @@ use arc_swap::ArcSwap;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, spawn_local};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::admin::{self, View};
 use crate::clock;
-use crate::config::{self, Config, ConfigSource};
+use crate::config::{self, Config, ConfigSource, Tls};
 use crate::log::{DroppedLines, panic_text};
 use crate::metrics::Counter;
 use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
-use crate::server::{self, ConnectionLimits, Stage};
+use crate::server::{self, ConnectedClient, ConnectionLimits, Listener, Stage};
 use crate::snapshot::{SharedState, Snapshot};
 use crate::store::Store;
+use crate::tls::ListenerTls;
 use crate::upstream::ConnectionPools;
 
 pub use apply::needs_restart;
 
 use apply::{Candidate, InForce, start_echo, warn};
+use certificates::{CertificateWatch, LOOK_EVERY, warn_of_expiry};
 use listeners::Listeners;
 use reload::{Ended, Reloads};
 use signals::{Signals, Told};
@@ -103,6 +106,7 @@ pub fn run(source: ConfigSource, config: Config, dropped_lines: DroppedLines) ->
     };
     warn(&config);
     let limits = Arc::new(connection_limits(&config.server, workers));
+    let tls = Arc::new(ListenerTls::new(config.server.tls.as_ref().map(|tls| &tls.settings))?);
     let listeners = Listeners::open(&config, workers)?;
     let shared = Arc::new(SharedState::new(workers));
     start_echo(&config, &shared)?;
@@ -112,7 +116,7 @@ pub fn run(source: ConfigSource, config: Config, dropped_lines: DroppedLines) ->
 
     let (done, finished) = mpsc::channel(workers);
     for (index, listeners) in listeners.http.into_iter().enumerate() {
-        let plan = Plan { index, listeners, limits: limits.clone(), stage: staged.clone() };
+        let plan = Plan { index, listeners, tls: tls.clone(), limits: limits.clone(), stage: staged.clone() };
         let (gateway, store, done) = (gateway.clone(), store.clone(), done.clone());
         let runtime = local_runtime;
         thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
@@ -128,13 +132,16 @@ pub fn run(source: ConfigSource, config: Config, dropped_lines: DroppedLines) ->
         store,
         dropped_lines,
         connections: limits,
+        tls,
         ready: AtomicBool::new(true),
         reloaded: Counter::default(),
         refused: Counter::default(),
     });
     let in_force = InForce { config: Arc::new(config), snapshot: gateway, view };
     let reloads = Reloads::new(reload::LIMIT);
-    let control = Control { source, in_force, reloads, stage, finished, signals };
+    let certificates = CertificateWatch::new(in_force.config.server.tls.as_ref());
+    let tls_reloads = Reloads::new(reload::LIMIT);
+    let control = Control { source, in_force, reloads, certificates, tls_reloads, stage, finished, signals };
     runtime.block_on(control.run(listeners.admin))
 }
 
@@ -166,7 +173,8 @@ fn whole<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
 /// What one worker needs to start.
 struct Plan {
     index: usize,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Listener>,
+    tls: Arc<ListenerTls>,
     limits: Arc<ConnectionLimits>,
     stage: watch::Receiver<Stage>,
 }
@@ -190,9 +198,9 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, store: Arc<Store>) ->
         }
     });
     let worker = Rc::new(Worker { index: plan.index, snapshots, store, pools });
-    let connected = move |peer: SocketAddr| ConnectionContext::new(worker.clone(), peer.ip());
+    let connected = move |client: &ConnectedClient| ConnectionContext::new(worker.clone(), client);
     let served = tokio::select! {
-        served = server::run(plan.listeners, plan.limits, plan.stage, connected) => served,
+        served = server::run(plan.listeners, plan.tls, plan.limits, plan.stage, connected) => served,
         error = server::panicked(&mut background) => Err(error),
     };
     sampler.next_second();
@@ -205,6 +213,9 @@ struct Control {
     source: ConfigSource,
     in_force: InForce,
     reloads: Reloads<Candidate>,
+    certificates: CertificateWatch,
+    /// What the files of certificates have now.
+    tls_reloads: Reloads<Tls>,
     stage: watch::Sender<Stage>,
     /// For each worker that has ended, how many requests it has cut off, or its error. It closes after the last worker.
     finished: mpsc::Receiver<io::Result<usize>>,
@@ -217,6 +228,8 @@ impl Control {
             spawn_local(admin::serve(listener, self.in_force.view.clone()));
         }
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
+        // A configuration that is read warns of them already.
+        let mut expiry = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
         loop {
             tokio::select! {
                 told = self.signals.next() => match told {
@@ -224,6 +237,11 @@ impl Control {
                     Told::Stop => break,
                 },
                 ended = self.reloads.ended() => self.take_over(ended),
+                () = self.certificates.changed() => self.reload_certificates(),
+                ended = self.tls_reloads.ended() => self.take_over_certificates(ended),
+                _ = expiry.tick() => {
+                    self.in_force.config.server.tls.iter().for_each(|tls| warn_of_expiry(tls, clock::now()));
+                }
                 _ = sweep.tick() => self.sweep(),
                 Some(ended) = self.finished.recv() => {
                     let error = ended.err().unwrap_or_else(|| io::Error::other("it was not told to stop"));
@@ -275,11 +293,34 @@ impl Control {
     /// Applies the configuration that was loaded, or reports why there is none.
     fn take_over(&mut self, ended: Ended<Candidate>) {
         match ended.result {
-            Ok(candidate) => self.in_force.apply(candidate),
+            Ok(candidate) => {
+                self.in_force.apply(candidate);
+                self.certificates.set(self.in_force.config.server.tls.as_ref());
+            }
             Err(why) => self.in_force.refuse(&why),
         }
         if ended.is_due {
             self.reload();
+        }
+    }
+
+    /// Begins to read the files of the certificates in force again, and no other file: what else has changed in the
+    /// configuration waits until a reload is asked for.
+    fn reload_certificates(&mut self) {
+        let Some(tls) = self.in_force.config.server.tls.clone() else { return };
+        let begun = self.tls_reloads.begin(move |_| tls.read_again().map_err(|error| error.to_string()));
+        if let Err(why) = begun {
+            self.in_force.refuse(&why);
+        }
+    }
+
+    fn take_over_certificates(&mut self, ended: Ended<Tls>) {
+        match ended.result {
+            Ok(tls) => self.in_force.apply_certificates(tls),
+            Err(why) => self.in_force.refuse(&why),
+        }
+        if ended.is_due {
+            self.reload_certificates();
         }
     }
 }

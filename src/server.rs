@@ -25,6 +25,7 @@ use http::{Response, StatusCode};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use rustls::server::ServerConnection;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_local};
@@ -38,6 +39,7 @@ use connection_limits::ConnectionPermit;
 use connections::Connections;
 
 use crate::reason::Reason;
+use crate::tls::{ClientCertificate, ListenerTls};
 
 /// The pause after a failed accept, since it mostly fails because file handles or memory are exhausted.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
@@ -54,6 +56,38 @@ pub struct IncomingRequest {
     pub body: Option<Incoming>,
     /// Whether a head on this connection could be read in two ways. Then the request must not be served.
     pub is_ambiguous: bool,
+}
+
+/// Who has opened a connection.
+#[derive(Clone, Debug)]
+pub struct ConnectedClient {
+    /// The address of the other side.
+    pub address: SocketAddr,
+    /// What is known from TLS, if the connection speaks it.
+    pub tls: Option<Rc<TlsPeer>>,
+}
+
+/// What TLS says about a client.
+#[derive(Debug)]
+pub struct TlsPeer {
+    /// The certificate that it has shown, and that was verified.
+    pub certificate: Option<ClientCertificate>,
+}
+
+impl TlsPeer {
+    fn of(connection: &ServerConnection) -> Self {
+        let first = connection.peer_certificates().and_then(<[_]>::first);
+        Self { certificate: first.and_then(ClientCertificate::read) }
+    }
+}
+
+/// A listening socket, and what is spoken there.
+#[derive(Debug)]
+pub struct Listener {
+    /// The socket.
+    pub socket: std::net::TcpListener,
+    /// Whether TLS is spoken.
+    pub is_tls: bool,
 }
 
 /// Answers the requests of one connection.
@@ -101,13 +135,14 @@ pub enum Stage {
 /// # Errors
 /// When a listener cannot be registered with the runtime, or one of the tasks that accept and watch connections panics.
 pub async fn run<C, H>(
-    listeners: Vec<std::net::TcpListener>,
+    listeners: Vec<Listener>,
+    tls: Arc<ListenerTls>,
     limits: Arc<ConnectionLimits>,
     mut stage: watch::Receiver<Stage>,
     connected: C,
 ) -> io::Result<usize>
 where
-    C: Fn(SocketAddr) -> H + Clone + 'static,
+    C: Fn(&ConnectedClient) -> H + Clone + 'static,
     H: Handler,
 {
     let connections = Connections::new(limits.clone());
@@ -122,11 +157,12 @@ where
     let max_header_size = limits.server().max_header_size;
     builder.max_header_size(max_header_size).max_buf_size(max_header_size.max(LEAST_BUFFER));
     builder.writev(false).half_close(true);
-    let acceptor = Acceptor { builder: Rc::new(builder), connections: connections.clone(), limits, connected };
+    let acceptor = Acceptor { builder: Rc::new(builder), connections: connections.clone(), tls, limits, connected };
 
     let mut accepting = JoinSet::new();
     for listener in listeners {
-        accepting.spawn_local(accept(TcpListener::from_std(listener)?, acceptor.clone(), stage.clone()));
+        let socket = TcpListener::from_std(listener.socket)?;
+        accepting.spawn_local(accept(socket, listener.is_tls, acceptor.clone(), stage.clone()));
     }
     // If the sender is gone, nothing will ever end the worker, so it drains then as well.
     tokio::select! {
@@ -156,27 +192,34 @@ pub async fn panicked(tasks: &mut JoinSet<()>) -> io::Error {
 struct Acceptor<C> {
     builder: Rc<http1::Builder>,
     connections: Rc<Connections>,
+    tls: Arc<ListenerTls>,
     limits: Arc<ConnectionLimits>,
     connected: C,
 }
 
 impl<C, H> Acceptor<C>
 where
-    C: Fn(SocketAddr) -> H + Clone + 'static,
+    C: Fn(&ConnectedClient) -> H + Clone + 'static,
     H: Handler,
 {
     /// Serves a new connection in its own task. The connection is registered before its task runs, so that a drain waits
     /// for it.
-    fn open(&self, stream: TcpStream, peer: SocketAddr, place: ConnectionPermit) {
+    fn open(&self, stream: TcpStream, address: SocketAddr, is_tls: bool, place: ConnectionPermit) {
+        let tls = if is_tls { self.tls.current() } else { None };
+        if is_tls && tls.is_none() {
+            // What it asks for in TLS must not be answered without.
+            return;
+        }
+        let client = ConnectedClient { address, tls: None };
         let (index, state) = self.connections.enter();
         let registration = Registration::new(self.connections.clone(), index, place);
-        spawn_local(serve(stream, peer, self.clone(), (registration, state)));
+        spawn_local(serve(stream, client, self.clone(), tls, (registration, state)));
     }
 }
 
-async fn accept<C, H>(listener: TcpListener, acceptor: Acceptor<C>, mut stage: watch::Receiver<Stage>)
+async fn accept<C, H>(listener: TcpListener, is_tls: bool, acceptor: Acceptor<C>, mut stage: watch::Receiver<Stage>)
 where
-    C: Fn(SocketAddr) -> H + Clone + 'static,
+    C: Fn(&ConnectedClient) -> H + Clone + 'static,
     H: Handler,
 {
     let mut draining = pin!(async move { stage.wait_for(|stage| *stage >= Stage::Draining).await.is_ok() });
@@ -196,7 +239,7 @@ where
                 };
                 // During a drain there may be no place for it.
                 if place.take() {
-                    acceptor.open(stream, peer, place);
+                    acceptor.open(stream, peer, is_tls, place);
                 }
                 if drains {
                     break;
@@ -221,7 +264,7 @@ where
             continue;
         }
         match stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) {
-            Ok(stream) => acceptor.open(stream, peer, place),
+            Ok(stream) => acceptor.open(stream, peer, is_tls, place),
             Err(error) => tracing::error!(%error, "cannot serve a connection"),
         }
     }

@@ -4,6 +4,7 @@ use prometheus::TextEncoder;
 use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 
 use super::View;
+use crate::clock::Time;
 use crate::decide::{DecisionCounters, LimitMetrics};
 use crate::metrics::{BOUNDS, Counter, HistogramSnapshot};
 use crate::reason::Reason;
@@ -11,6 +12,7 @@ use crate::server::ConnectionCounts;
 use crate::store::Store;
 use crate::store::memcached::{Health, Server};
 use crate::telemetry::{CLASSES, Outcome, RouteMetrics};
+use crate::tls::ListenerTls;
 
 type Label<'a> = (&'a str, &'a str);
 type Failed = [Counter; Reason::ALL.len()];
@@ -81,6 +83,7 @@ pub fn text(view: &View) -> String {
         ),
     ];
     families.extend(connections(view.connections.counts()));
+    families.extend(tls(&view.tls));
     families.extend(store(&view.store));
     families.retain(|family| !family.get_metric().is_empty());
     // Fails only for families without a metric or with a bad name.
@@ -156,6 +159,28 @@ fn connections(counts: ConnectionCounts) -> [MetricFamily; 6] {
             "gateway_accept_failures_total",
             "How often no connection could be accepted for want of file handles or memory.",
             counts.exhausted,
+        ),
+    ]
+}
+
+fn tls(tls: &ListenerTls) -> [MetricFamily; 2] {
+    let (shaken, failed) = tls.handshakes();
+    let expiries = tls.expiries();
+    let expiry = |(file, not_after): &(String, Time)| {
+        gauge(usize::try_from(not_after.seconds()).unwrap_or(usize::MAX), &[("certificate", file)])
+    };
+    [
+        family(
+            "gateway_tls_handshakes_total",
+            "TLS handshakes with clients that have begun one, by result.",
+            MetricType::COUNTER,
+            [counter(shaken, &[("result", "ok")]), counter(failed, &[("result", "failed")])],
+        ),
+        family(
+            "gateway_tls_certificate_expiry_timestamp_seconds",
+            "When the first certificate of each chain expires, in seconds since 1970.",
+            MetricType::GAUGE,
+            expiries.iter().map(expiry),
         ),
     ]
 }

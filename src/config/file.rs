@@ -1,6 +1,9 @@
 //! The sections of the file and their defaults. Each default is written once, here or in a module below.
 
+mod named_file;
 mod content;
+mod listen;
+mod tls;
 mod store;
 mod upstreams;
 mod limits;
@@ -17,8 +20,8 @@ use toml::de::DeTable;
 use super::read::{Field, Name, Section, Source, Wrong, set};
 use super::report::quoted;
 use super::{
-    AccessLog, Admin, EscapedSlashes, Limit, Log, LogFormat, MaxConnections, PathMatching, PathRules, Server, Store,
-    UNLIMITED, Upstream, values,
+    AccessLog, Admin, EscapedSlashes, Limit, Listener, Log, LogFormat, MaxConnections, PathMatching, PathRules, Server,
+    Store, UNLIMITED, Upstream, values,
 };
 
 pub(super) use routes::{Answer, Draft as RouteDraft};
@@ -66,7 +69,8 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
 
 fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<usize>)>) -> Server {
     let mut server = Server {
-        listen: vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
+        listen: vec![Listener { address: SocketAddr::from(([127, 0, 0, 1], 8080)), tls: false }],
+        tls: None,
         workers: 0,
         trusted_proxies: Vec::new(),
         header_timeout: Duration::from_secs(10),
@@ -81,11 +85,10 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
         paths: PathRules::default(),
     };
     let Some(section) = section else { return server };
-    if let Some(field) = section.field("listen") {
-        let bound = sockets(&field);
-        server.listen = bound.iter().map(|(address, _)| *address).collect();
-        listeners.extend(bound);
-    }
+    let tls = section.field("tls");
+    let listen = section.field("listen");
+    server.listen = listen::read(listen.as_ref(), tls.as_ref(), listeners);
+    server.tls = tls.and_then(|field| field.section("[server.tls]")).and_then(tls::read);
     if let Some(workers) = section.field("workers").and_then(|field| field.integer(0..=1024)) {
         server.workers = usize::try_from(workers).unwrap_or_default();
     }
@@ -105,7 +108,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
     set(&mut server.drain_delay, values::wait(&section, "drain_delay", Duration::ZERO..=*values::WAIT.end()));
     set(&mut server.drain_timeout, values::wait(&section, "drain_timeout", Duration::ZERO..=*values::WAIT.end()));
     server.paths = path_rules(&section);
-    section.close(&["proxy_protocol", "tls"]);
+    section.close(&["proxy_protocol", "http2"]);
     server
 }
 
@@ -134,16 +137,6 @@ fn path_rules(section: &Section<'_>) -> PathRules {
         [("reject", EscapedSlashes::Reject), ("keep", EscapedSlashes::Keep), ("decode", EscapedSlashes::Decode)];
     set(&mut rules.escaped_slashes, section.choice("escaped_slashes", &slashes, &[]));
     rules
-}
-
-fn sockets(field: &Field<'_>) -> Vec<(SocketAddr, Range<usize>)> {
-    if !field.is_text() && !field.is_list() {
-        field.mistyped("an address or a list of addresses", "write the address and the port: \"127.0.0.1:8080\"");
-        return Vec::new();
-    }
-    let list = if field.is_list() { field.some("[\"127.0.0.1:8080\"]", 64) } else { Some(vec![field.clone()]) };
-    let read = |field: Field<'_>| field.parse(values::socket).map(|address| (address, field.span));
-    list.unwrap_or_default().into_iter().filter_map(read).collect()
 }
 
 fn log(section: Option<Section<'_>>) -> Log {

@@ -172,6 +172,11 @@ impl<'a> Field<'a> {
         self.source.report(self.span.clone(), message, help);
     }
 
+    /// Warns of this value.
+    pub(super) fn warn(&self, message: impl Into<String>, help: impl Into<String>) {
+        self.source.warn(self.span.clone(), message, help);
+    }
+
     /// Reports that the value has the wrong type; `help` is an example of the right one.
     pub(super) fn mistyped(&self, expected: &str, help: impl Into<String>) {
         let found = match self.value {

@@ -196,7 +196,8 @@ fn every_kind_of_limit_becomes_what_it_says() {
 fn defaults_are_put_in() {
     let config = read(SMALLEST);
     let server = Server {
-        listen: vec!["127.0.0.1:8080".parse().unwrap()],
+        listen: vec![Listener { address: "127.0.0.1:8080".parse().unwrap(), tls: false }],
+        tls: None,
         workers: 0,
         trusted_proxies: vec![],
         header_timeout: Duration::from_secs(10),
@@ -251,8 +252,7 @@ fn everything_is_read() {
     assert_eq!(limit.key.parts.len(), 2);
     let route = &config.routes[0];
     assert!(route.ignore_case && !config.routes[1].ignore_case);
-    assert_eq!(route.limits, [1, 0]);
-    assert_eq!(route.host, Host::Exact("api.example.com".to_owned()));
+    assert_eq!((&*route.limits, &route.host), (&[1, 0][..], &Host::Exact("api.example.com".to_owned())));
     assert_eq!(route.action, Action::Forward { upstream: 0, strip: 1, preserve_host: true });
     assert_eq!(config.routes[1].host, Host::Under("example.com".to_owned()));
     assert_eq!(config.routes[2].action, Action::Forward { upstream: 1, strip: 0, preserve_host: false });

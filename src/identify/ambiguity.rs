@@ -122,6 +122,7 @@ impl Rule {
             | Source::Host
             | Source::Method
             | Source::Route
+            | Source::ClientCert
             | Source::Global => return None,
         };
         Some(Self { source: source.clone(), folded, has_spellings })
@@ -352,6 +353,7 @@ mod tests {
             query,
             headers: &headers,
             client,
+            client_cert: None,
             route: "r",
         };
         let mut found = Found::default();

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use super::reload;
 use crate::admin::View;
 use crate::clock;
-use crate::config::{self, Address, Config, ConfigSource};
+use crate::config::{self, Address, Config, ConfigSource, Tls};
 use crate::echo;
 use crate::overrides::Changes;
 use crate::snapshot::{self, SharedState, Snapshot};
@@ -61,11 +61,32 @@ impl InForce {
         self.view.store.reload(&changes, clock::now());
         self.snapshot.store(Arc::new(snapshot));
         self.view.connections.reload(config.server.clone());
+        if let Err(error) = self.view.tls.apply(config.server.tls.as_ref().map(|tls| &tls.settings)) {
+            tracing::error!(%error, "new connections use the TLS settings of before");
+        }
         warn(&config);
         reload::tell(&config::recounted(&self.config, &config), &overrides);
         self.config = Arc::new(config);
         self.view.reloaded.one();
         tracing::info!("reloaded");
+    }
+
+    /// Uses what the files of certificates have now for new connections, if it differs.
+    pub(super) fn apply_certificates(&mut self, tls: Tls) {
+        let has_same_files =
+            |running: &&Tls| (&running.certificates, &running.client_ca) == (&tls.certificates, &tls.client_ca);
+        // The configuration may have been reloaded meanwhile.
+        let Some(running) = self.config.server.tls.as_ref().filter(has_same_files) else { return };
+        if *running == tls {
+            return;
+        }
+        if let Err(error) = self.view.tls.apply(Some(&tls.settings)) {
+            return self.refuse(&error.to_string());
+        }
+        Arc::make_mut(&mut self.config).server.tls = Some(tls);
+        self.view.connections.reload(self.config.server.clone());
+        self.view.reloaded.one();
+        tracing::info!("the certificates were read again");
     }
 
     /// Records that a configuration is refused. The one in force stays.

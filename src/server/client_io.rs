@@ -62,11 +62,21 @@ impl AsyncWrite for ClientIo {
         written
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        // With TLS, bytes that were taken may have to wait here.
+        let flushed = Pin::new(&mut this.stream).poll_flush(cx);
+        if flushed.is_pending() {
+            this.state.sent(false);
+            return Poll::Pending;
+        }
+        if this.state.is_unsent() {
+            this.state.sent(true);
+        }
         // The library flushes when it has written everything. It may have read the next request before that: it does so
         // when it drains a request's body after the response.
-        self.state.flushed();
-        Poll::Ready(Ok(()))
+        this.state.flushed();
+        flushed
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

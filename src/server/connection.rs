@@ -1,10 +1,11 @@
 //! One connection from its first byte to its last. It drives the HTTP library, and ends it where it would wait for ever.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
+use std::io;
 use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,40 +15,48 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::io::AsyncWriteExt;
+use rustls::server::ServerConfig;
 use tokio::net::TcpStream;
 
 use super::client_io::ClientIo;
 use super::connection_limits::ConnectionPermit;
 use super::connection_state::{CloseReason, ConnectionState, End};
 use super::connections::Connections;
-use super::{Acceptor, Handler, HeadError, IncomingRequest};
+use super::{Acceptor, ConnectedClient, Handler, HeadError, IncomingRequest, TlsPeer};
 use crate::net::ClientStream;
 use crate::reason::Reason;
 
 /// Serves one connection to its end.
 pub(super) async fn serve<C, H>(
     stream: TcpStream,
-    peer: SocketAddr,
+    client: ConnectedClient,
     acceptor: Acceptor<C>,
+    tls: Option<Arc<ServerConfig>>,
     (registration, state): (Registration, Rc<ConnectionState>),
 ) where
-    C: Fn(SocketAddr) -> H + Clone + 'static,
+    C: Fn(&ConnectedClient) -> H + Clone + 'static,
     H: Handler,
 {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
-    let connection = Connection { stream: ClientStream::new(stream), peer, state };
+    let mut connection = Connection { stream: ClientStream::new(stream), client, state };
+    if let Some(config) = tls
+        && connection.start_tls(config, &acceptor).await.is_break()
+    {
+        return;
+    }
     while connection.rest().await.is_continue() {
         // The state of the HTTP library is large. In a box it takes no memory while the connection rests.
         if Box::pin(connection.serve_requests(&acceptor)).await.is_break() {
             break;
         }
     }
-    let Connection { mut stream, state, .. } = connection;
+    let Connection { stream, state, .. } = connection;
     if !state.is_unsent() {
-        linger(&mut stream, state.is_in_body()).await;
+        linger(&stream, state.is_in_body()).await;
+        // With TLS, a client could not tell otherwise whether the last response is complete (RFC 8446, section 6.1).
+        stream.finish();
     }
     drop(stream);
     drop(registration);
@@ -56,11 +65,34 @@ pub(super) async fn serve<C, H>(
 /// The parts of a connection that it keeps while it rests.
 struct Connection {
     stream: ClientStream,
-    peer: SocketAddr,
+    client: ConnectedClient,
     state: Rc<ConnectionState>,
 }
 
 impl Connection {
+    /// Shakes hands with a client that begins to. A client that does not, or takes too long, is left.
+    async fn start_tls<C>(&mut self, config: Arc<ServerConfig>, acceptor: &Acceptor<C>) -> ControlFlow<()> {
+        self.rest().await?;
+        self.state.begins_handshake();
+        let Self { stream, client, state } = self;
+        let shaken = {
+            let mut handshake = pin!(stream.start_tls(config));
+            poll_fn(|cx| match state.poll_end(cx) {
+                Some(End::Now(_)) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+                _ => handshake.as_mut().poll(cx),
+            })
+            .await
+        };
+        acceptor.tls.count(&shaken);
+        if let Err(error) = shaken {
+            tracing::debug!(%error, peer = %client.address, "no TLS handshake");
+            return ControlFlow::Break(());
+        }
+        client.tls = stream.of_tls(TlsPeer::of).map(Rc::new);
+        state.ends_handshake();
+        ControlFlow::Continue(())
+    }
+
     /// Waits, with nothing but the socket, until the client sends something or the connection has to end.
     async fn rest(&self) -> ControlFlow<()> {
         self.state.rests();
@@ -77,12 +109,13 @@ impl Connection {
     /// Serves requests until the connection rests or ends.
     async fn serve_requests<C, H>(&self, acceptor: &Acceptor<C>) -> ControlFlow<()>
     where
-        C: Fn(SocketAddr) -> H + Clone + 'static,
+        C: Fn(&ConnectedClient) -> H + Clone + 'static,
         H: Handler,
     {
-        let Self { stream, peer, state } = self;
+        let Self { stream, client, state } = self;
         state.wakes();
-        let handler = Rc::new((acceptor.connected)(*peer));
+        let handler = Rc::new((acceptor.connected)(client));
+        let peer = client.address;
         let (asked, requests) = (handler.clone(), state.clone());
         let service = service_fn(move |request: Request<Incoming>| {
             let (head, body) = request.into_parts();
@@ -210,14 +243,11 @@ fn refuse<H: Handler>(
 
 /// If the client still sends when the socket is closed, the system resets the connection, and the client may lose the
 /// response. So what it sends is discarded for a while, until it has noticed that the gateway sends no more.
-async fn linger(stream: &mut ClientStream, is_in_body: bool) {
+async fn linger(stream: &ClientStream, is_in_body: bool) {
     const LONGEST: Duration = Duration::from_secs(2);
     if is_in_body || stream.has_more() {
-        let end = async {
-            let _ = stream.shutdown().await;
-            stream.discard().await;
-        };
-        let _ = tokio::time::timeout(LONGEST, end).await;
+        stream.finish();
+        let _ = tokio::time::timeout(LONGEST, stream.discard()).await;
     }
 }
 

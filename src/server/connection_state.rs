@@ -193,6 +193,16 @@ impl ConnectionState {
         self.end.get().is_none() && matches!(self.phase.get(), Phase::Fresh | Phase::Idle) && !self.is_unsent()
     }
 
+    /// Records that the client has begun a handshake, which has as much time as the head of a request.
+    pub(super) fn begins_handshake(&self) {
+        self.enter(Phase::Head);
+    }
+
+    /// Records that the handshake has ended. No request has come yet.
+    pub(super) fn ends_handshake(&self) {
+        self.enter(Phase::Fresh);
+    }
+
     /// Records that bytes have come from the client, which `framing` has followed.
     pub(super) fn received(&self, framing: &FramingCheck) {
         self.ambiguous.set(framing.is_ambiguous());

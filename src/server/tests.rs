@@ -92,6 +92,7 @@ impl Visit {
         spawn_local(async move {
             let server = Server {
                 listen: Vec::new(),
+                tls: None,
                 workers: 1,
                 trusted_proxies: Vec::new(),
                 header_timeout: Duration::from_secs(60),
@@ -106,7 +107,9 @@ impl Visit {
                 paths: crate::config::PathRules::default(),
             };
             let limits = Arc::new(ConnectionLimits::new(server, 100));
-            run(listeners, limits, staged, move |_| numbering.clone()).await.unwrap();
+            let listeners = listeners.into_iter().map(|socket| Listener { socket, is_tls: false }).collect();
+            let tls = Arc::new(ListenerTls::new(None).unwrap());
+            run(listeners, tls, limits, staged, move |_| numbering.clone()).await.unwrap();
         });
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();

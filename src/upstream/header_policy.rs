@@ -12,6 +12,7 @@ use http::HeaderName;
 pub(super) const FORWARDED_FOR: &str = "x-forwarded-for";
 pub(super) const FORWARDED_PROTO: &str = "x-forwarded-proto";
 pub(super) const FORWARDED_HOST: &str = "x-forwarded-host";
+pub(super) const FORWARDED_CLIENT_CERT: &str = "x-forwarded-client-cert";
 pub(super) const REAL_IP: &str = "x-real-ip";
 
 /// From whom a header that is not simply passed on goes to the upstream.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, Method};
 
 use crate::identify::ambiguity::SingleSources;
+use crate::tls::ClientCertificate;
 
 /// A request as it is to be sent.
 #[derive(Debug)]
@@ -38,4 +39,8 @@ pub struct ForwardedInfo<'a> {
     pub client: Option<IpAddr>,
     /// Whether what the peer says of the request's origin is believed.
     pub trusted: bool,
+    /// Whether the connection speaks TLS.
+    pub is_tls: bool,
+    /// The certificate that the peer has shown.
+    pub certificate: Option<&'a ClientCertificate>,
 }

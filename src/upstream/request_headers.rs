@@ -5,8 +5,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use smallvec::SmallVec;
 
 use super::error::UpstreamError;
-use super::header_policy::{FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, HeaderAction, REAL_IP, header_action};
+use super::header_policy::{
+    FORWARDED_CLIENT_CERT, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, HeaderAction, REAL_IP, header_action,
+};
 use super::request::ForwardedInfo;
+use crate::tls::ClientCertificate;
 
 /// The most names that Connection may have: as many as a request may have headers.
 pub(super) const MAX_NAMED: usize = 100;
@@ -40,6 +43,8 @@ pub(super) fn each(
                 forwarded_for |= passes;
                 continue;
             }
+            // The certificate that the peer has shown itself is sent instead.
+            FORWARDED_CLIENT_CERT if forwarded.certificate.is_some() => continue,
             FORWARDED_PROTO => proto |= passes,
             FORWARDED_HOST => host |= passes,
             "host" => client_host = Some(value).filter(|host| !host.is_empty()),
@@ -63,7 +68,11 @@ pub(super) fn each(
         Some(client) => send(REAL_IP, client.to_string().as_bytes()),
     }
     if !proto {
-        send(FORWARDED_PROTO, b"http");
+        send(FORWARDED_PROTO, if forwarded.is_tls { b"https" } else { b"http" });
+    }
+    if let Some(ClientCertificate { subject, sha256 }) = forwarded.certificate {
+        let subject = subject.replace('\\', "\\\\").replace('"', "\\\"");
+        send(FORWARDED_CLIENT_CERT, format!("Hash={sha256};Subject=\"{subject}\"").as_bytes());
     }
     if let Some(value) = client_host.filter(|_| !host) {
         send(FORWARDED_HOST, value.as_bytes());
@@ -111,7 +120,7 @@ mod tests {
             all.append(*name, HeaderValue::from_static(value));
         }
         let client = trusted.then(|| IpAddr::from([1, 1, 1, 1]));
-        let info = ForwardedInfo { peer: "192.0.2.1", client, trusted };
+        let info = ForwardedInfo { peer: "192.0.2.1", client, trusted, is_tls: false, certificate: None };
         let mut lines = Vec::new();
         let named = named_by_connection(&all).unwrap();
         each(&all, &named, &info, |name, value| lines.push(format!("{name}: {}", std::str::from_utf8(value).unwrap())));

@@ -66,6 +66,7 @@ mod stopping;
 mod spellings;
 mod stores;
 mod tidy;
+mod tls;
 mod trailers;
 mod turns;
 mod unread;

@@ -171,7 +171,9 @@ fn what_has_one_place_stays_there() {
         ("clap::", &["cli"]),
         ("socket2::", &["net"]),
         ("aho_corasick::", &["overrides"]),
-        ("sha2::", &["known_keys"]),
+        ("sha2::", &["known_keys", "tls"]),
+        ("x509_cert::", &["tls"]),
+        ("notify::", &["runtime"]),
     ] {
         let users: BTreeSet<_> = sources()
             .iter()

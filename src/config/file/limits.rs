@@ -5,7 +5,6 @@ mod rates;
 mod cost;
 mod action;
 mod exceptions;
-mod named_file;
 mod quotas;
 mod known_keys;
 

@@ -103,6 +103,12 @@ impl Gateway {
         gateway
     }
 
+    /// Where clients connect in TLS.
+    #[track_caller]
+    pub(crate) fn https(&self) -> SocketAddr {
+        self.listening("https")
+    }
+
     #[track_caller]
     fn listening(&self, listener: &str) -> SocketAddr {
         let line = self.wait_log(&format!("listening {listener}"), |line| {

@@ -7,17 +7,18 @@ use crate::config::report::{did_you_mean, quoted};
 use crate::config::{Key, Source, values};
 
 /// Sources without a name after a colon.
-const PLAIN: [(&str, Source); 7] = [
+const PLAIN: [(&str, Source); 8] = [
     ("client-ip", Source::ClientIp { v6: 64 }),
     ("bearer", Source::Bearer),
     ("path", Source::Path),
     ("host", Source::Host),
     ("method", Source::Method),
     ("route", Source::Route),
+    ("client-cert", Source::ClientCert),
     ("global", Source::Global),
 ];
 const SOURCES: &str = "sources are client-ip, header:NAME, cookie:NAME, query:NAME, bearer, path, path:NAME, host, \
-                       method, route and global";
+                       method, route, client-cert and global";
 
 /// Reads the key of a limit.
 pub(super) fn key(field: &Field<'_>) -> Option<Key> {
@@ -53,7 +54,6 @@ pub(super) fn source(word: &str) -> Result<Source, Wrong> {
     let Some((kind, name)) = word.split_once(':') else {
         return match word {
             "" => Err(Wrong::new("a source is missing", SOURCES)),
-            "client-cert" => Err(Wrong::later(word, SOURCES)),
             "header" | "cookie" | "query" => {
                 Err(Wrong::new(format!("`{word}` has no name"), format!("write which one: \"{word}:NAME\"")))
             }
@@ -93,8 +93,7 @@ mod tests {
 
     #[test]
     fn reads_every_source() {
-        let text =
-            "client-ip|client-ip:128|header:x-api-key|cookie:sid|query:q|bearer|path|path:id|host|method|route|global";
+        let text = "client-ip|client-ip:128|header:x-api-key|cookie:sid|query:q|bearer|path|path:id|host|method|route|client-cert|global";
         let sources = part(text).unwrap();
         assert_eq!(sources.iter().map(ToString::to_string).collect::<Vec<_>>().join("|"), text);
     }
@@ -115,7 +114,7 @@ mod tests {
             "path:",
             "path:a/b",
             "bearer:x",
-            "client-cert",
+            "client-cert:CN",
             "ip",
             "host|host",
         ] {

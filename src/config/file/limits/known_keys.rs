@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::sync::Arc;
 
-use super::named_file::{MOST_REPORTED, NamedFile};
+use crate::config::file::named_file::{MOST_REPORTED, NamedFile};
 use crate::config::read::{Section, Wrong};
 use crate::config::regular_file::RegularFile;
 use crate::config::{Key, Source};

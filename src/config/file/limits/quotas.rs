@@ -9,8 +9,8 @@ use csv::{Position, ReaderBuilder, StringRecord, Trim};
 use toml::de::DeTable;
 
 use super::exceptions::{Kinds, TWICE, entry};
-use super::named_file::{MOST_REPORTED, NamedFile};
 use super::rates::{Terms, same_period, split};
+use crate::config::file::named_file::{MOST_REPORTED, NamedFile};
 use crate::config::read::{Section, Source, Wrong};
 use crate::config::regular_file::{self, RegularFile};
 use crate::config::report::{self, place, quoted};

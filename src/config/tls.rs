@@ -1,0 +1,121 @@
+//! `[server.tls]` as it runs, and its files, which are read again when they change.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::regular_file;
+use crate::tls::{self, ClientAuth, Identity, PemError, TlsSettings};
+
+/// `[server.tls]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tls {
+    /// Where the certificates and keys are.
+    pub certificates: Vec<CertificateFiles>,
+    /// Where the authorities of clients are.
+    pub client_ca: Option<ClientCa>,
+    /// What is in the files.
+    pub settings: TlsSettings,
+}
+
+/// The files of one certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// The chain of certificates in PEM, the server's first.
+    pub cert: PathBuf,
+    /// The private key in PEM.
+    pub key: PathBuf,
+    /// An OCSP response in DER.
+    pub ocsp: Option<PathBuf>,
+}
+
+/// The file of the authorities whose certificates clients may show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCa {
+    /// Certificates in PEM.
+    pub path: PathBuf,
+    /// Whether a client without a certificate is refused.
+    pub is_required: bool,
+}
+
+/// A file that is not what it should be.
+#[derive(Debug)]
+pub struct FileError {
+    /// The path.
+    pub path: PathBuf,
+    /// Why.
+    pub why: FileProblem,
+}
+
+/// What is wrong with a file.
+#[derive(Debug)]
+pub enum FileProblem {
+    /// It cannot be read.
+    Unreadable(io::Error),
+    /// It has not the right content.
+    Content(PemError),
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.why {
+            FileProblem::Unreadable(error) => write!(f, "cannot read {}: {error}", self.path.display()),
+            FileProblem::Content(error) => write!(f, "{}: {error}", self.path.display()),
+        }
+    }
+}
+
+impl Tls {
+    /// All its files.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let certificates = self.certificates.iter().flat_map(CertificateFiles::all);
+        certificates.chain(self.client_ca.as_ref().map(|client_ca| client_ca.path.as_path()))
+    }
+
+    /// The same with what its files have now.
+    ///
+    /// # Errors
+    /// The first file that is not what it should be.
+    pub fn read_again(&self) -> Result<Self, FileError> {
+        let identities = self.certificates.iter().map(CertificateFiles::read).collect::<Result<_, _>>()?;
+        let client_auth = self.client_ca.as_ref().map(ClientCa::read).transpose()?;
+        let settings = TlsSettings { identities, client_auth, min_version: self.settings.min_version };
+        Ok(Self { settings, ..self.clone() })
+    }
+}
+
+impl CertificateFiles {
+    fn all(&self) -> impl Iterator<Item = &Path> {
+        [&self.cert, &self.key].into_iter().chain(&self.ocsp).map(PathBuf::as_path)
+    }
+
+    /// Reads the certificate and its key.
+    ///
+    /// # Errors
+    /// The file that is not what it should be: where they do not fit, the key.
+    pub(super) fn read(&self) -> Result<Identity, FileError> {
+        let chain = read(&self.cert, tls::certificates)?;
+        let key = read(&self.key, tls::private_key)?;
+        let ocsp = self.ocsp.as_deref().map(|path| read(path, |bytes| Ok(bytes.to_vec()))).transpose()?;
+        Identity::new(self.cert.display().to_string(), chain, key, ocsp).map_err(|error| {
+            let path = if matches!(error, PemError::Certificate(..)) { &self.cert } else { &self.key };
+            FileError { path: path.clone(), why: FileProblem::Content(error) }
+        })
+    }
+}
+
+impl ClientCa {
+    /// Reads the authorities.
+    ///
+    /// # Errors
+    /// When the file is not what it should be.
+    pub(super) fn read(&self) -> Result<ClientAuth, FileError> {
+        read(&self.path, |pem| ClientAuth::new(tls::certificates(pem)?, self.is_required))
+    }
+}
+
+fn read<T>(path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, PemError>) -> Result<T, FileError> {
+    let error = |why| FileError { path: path.to_owned(), why };
+    let bytes = regular_file::read(path).map_err(|why| error(FileProblem::Unreadable(why)))?;
+    parse(&bytes).map_err(|why| error(FileProblem::Content(why)))
+}

@@ -1,0 +1,178 @@
+//! The socket of a client. Its bytes are read and written, while the task of its connection watches whether the
+//! client is still there.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
+use tokio::net::TcpStream;
+
+/// The socket; clones are the same one.
+#[derive(Clone, Debug)]
+pub(super) struct ClientSocket(Rc<TcpStream>);
+
+impl ClientSocket {
+    /// The socket of a connection that was accepted.
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self(Rc::new(stream))
+    }
+
+    /// Returns when the client sends no more, or its connection has broken; whether it has broken.
+    ///
+    /// The runtime knows both from the events that it waits for anyhow, so this makes no system call, and bytes that lie in
+    /// front and that nobody reads do not hide it. Of what `PRIORITY` stands for, only the end of what the client sends can
+    /// happen: no stream is registered for urgent data.
+    pub(super) async fn closed(&self) -> bool {
+        let is_broken = |ready: io::Result<Ready>| ready.map_or(true, Ready::is_error);
+        is_broken(self.0.ready(Interest::PRIORITY | Interest::ERROR).await)
+    }
+
+    /// Returns when the connection has broken.
+    pub(super) async fn broken(&self) {
+        let _ = self.0.ready(Interest::ERROR).await;
+    }
+
+    /// Whether there may be something to read, also the end or an error.
+    pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.poll_read_ready(cx).map(|_| ())
+    }
+
+    /// Whether the client has sent bytes that nobody has read. Asks the system, which knows of them before the runtime tells.
+    pub(super) fn has_more(&self) -> bool {
+        self.socket().peek(&mut [MaybeUninit::uninit()]).is_ok_and(|bytes| bytes > 0)
+    }
+
+    /// Sends what the system takes at once.
+    ///
+    /// # Errors
+    /// When it takes nothing.
+    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    /// Reads and throws away what the client sends, to its end or an error.
+    pub(super) async fn discard(&self) {
+        let mut scrap = vec![0; 4096];
+        while self.0.readable().await.is_ok() {
+            match self.0.try_read(&mut scrap) {
+                Ok(0) => return,
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
+                _ => {}
+            }
+        }
+    }
+
+    /// The socket, for its settings.
+    fn socket(&self) -> SockRef<'_> {
+        SockRef::from(&*self.0)
+    }
+}
+
+impl AsyncRead for ClientSocket {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let room = buf.remaining();
+        loop {
+            let mut received = None;
+            let tried = self.0.try_io(Interest::READABLE, || {
+                let length = *received.insert(self.0.try_read_buf(buf)?);
+                // Less than there is room for was all. Then the next read is to wait rather than to ask for nothing.
+                if length > 0 && length < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            });
+            match (received, tried) {
+                (Some(_), _) => return Poll::Ready(Ok(())),
+                (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(self.0.poll_read_ready(cx))?;
+                }
+                (None, tried) => return Poll::Ready(tried),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for ClientSocket {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            match self.0.try_write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready!(self.0.poll_write_ready(cx))?,
+                written => return Poll::Ready(written),
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.socket().shutdown(std::net::Shutdown::Write))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn pair() -> (TcpStream, ClientSocket) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        (client.unwrap(), ClientSocket::new(accepted.unwrap().0))
+    }
+
+    /// What comes next, in a room of so many bytes.
+    async fn receive(stream: &mut ClientSocket, room: usize) -> Vec<u8> {
+        let mut bytes = vec![0; room];
+        let length = stream.read(&mut bytes).await.unwrap();
+        bytes.truncate(length);
+        bytes
+    }
+
+    #[tokio::test]
+    async fn receives_what_came_and_waits_for_more() {
+        let (mut client, mut server) = pair().await;
+        client.write_all(b"abcde").await.unwrap();
+        assert_eq!(receive(&mut server, 3).await, b"abc", "no more than there is room for");
+        assert_eq!(receive(&mut server, 3).await, b"de");
+        let (received, sent) = tokio::join!(receive(&mut server, 3), client.write_all(b"f"));
+        sent.unwrap();
+        assert_eq!(received, b"f");
+        drop(client);
+        assert_eq!(receive(&mut server, 3).await, b"", "the end");
+    }
+
+    #[tokio::test]
+    async fn sends_at_the_pace_of_the_other_side() {
+        let (mut client, mut server) = pair().await;
+        let all: Vec<u8> = (0..=u8::MAX).cycle().take(16 << 20).collect();
+        let mut received = vec![0; all.len()];
+        let (written, read) = tokio::join!(server.write_all(&all), client.read_exact(&mut received));
+        written.unwrap();
+        read.unwrap();
+        assert!(received == all);
+        drop(client);
+        let broken = async { while server.write_all(b"x").await.is_ok() {} };
+        tokio::time::timeout(Duration::from_secs(10), broken).await.expect("an error in the end");
+    }
+
+    #[tokio::test]
+    async fn the_end_is_seen_behind_bytes_that_nobody_reads() {
+        let (mut client, server) = pair().await;
+        client.write_all(b"G").await.unwrap();
+        client.shutdown().await.unwrap();
+        assert!(!server.closed().await, "it still takes what is sent");
+        assert!(server.has_more());
+        SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(client);
+        server.broken().await;
+        assert!(server.closed().await);
+    }
+}

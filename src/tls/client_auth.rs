@@ -1,0 +1,48 @@
+//! Certificates of clients: who may have issued them, and whether a client needs one.
+
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+
+use super::identity::PemError;
+use super::provider;
+
+/// What is asked of clients.
+#[derive(Clone, Debug)]
+pub struct ClientAuth {
+    authorities: Vec<CertificateDer<'static>>,
+    is_required: bool,
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+impl PartialEq for ClientAuth {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.authorities, self.is_required) == (&other.authorities, other.is_required)
+    }
+}
+
+impl ClientAuth {
+    /// Certificates have to be issued by one of `authorities`; a client without one is refused if it is required.
+    ///
+    /// # Errors
+    /// When an authority cannot be read.
+    pub fn new(authorities: Vec<CertificateDer<'static>>, is_required: bool) -> Result<Self, PemError> {
+        let mut roots = RootCertStore::empty();
+        for (index, authority) in authorities.iter().enumerate() {
+            let added = roots.add(authority.clone());
+            added.map_err(|error| PemError::Certificate(index + 1, error.to_string()))?;
+        }
+        let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider().clone());
+        let builder = if is_required { builder } else { builder.allow_unauthenticated() };
+        // It fails where there is no authority.
+        let verifier = builder.build().map_err(|_| PemError::Missing("certificate"))?;
+        Ok(Self { authorities, is_required, verifier })
+    }
+
+    pub(super) fn verifier(&self) -> Arc<dyn ClientCertVerifier> {
+        self.verifier.clone()
+    }
+}
