@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// The hexadecimal digits.
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
 /// The first half of a BLAKE3 hash. It is cryptographic, so that clients cannot find two keys that share a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(u128);
@@ -42,9 +45,8 @@ impl Fingerprint {
     /// Its 32 hexadecimal digits.
     pub fn digits(self) -> [u8; 32] {
         let mut digits = [0; 32];
-        for (eight, four) in digits.chunks_exact_mut(8).zip(self.0.to_be_bytes().chunks_exact(4)) {
-            let half = four.iter().fold(0, |half, byte| half << 8 | u32::from(*byte));
-            eight.copy_from_slice(&eight_digits(half));
+        for (two, byte) in digits.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
+            two.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
         }
         digits
     }
@@ -53,18 +55,6 @@ impl Fingerprint {
         let (half, _) = hash.as_bytes().split_at(16);
         Self(half.iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte)))
     }
-}
-
-/// The hexadecimal digits of 32 bits, all at once: they are written for every decision that asks Memcached.
-fn eight_digits(bits: u32) -> [u8; 8] {
-    // Spreads the bits so that each byte has four of them.
-    let bits = u64::from(bits);
-    let bits = (bits | bits << 16) & 0x0000_ffff_0000_ffff;
-    let bits = (bits | bits << 8) & 0x00ff_00ff_00ff_00ff;
-    let bits = (bits | bits << 4) & 0x0f0f_0f0f_0f0f_0f0f;
-    // A value of 10 or more carries into the upper half when 6 is added: its digit is a letter.
-    let letters = (bits + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
-    (bits + 0x3030_3030_3030_3030 + letters * u64::from(b'a' - b'9' - 1)).to_be_bytes()
 }
 
 /// 32 hexadecimal digits.

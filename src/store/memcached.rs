@@ -3,11 +3,11 @@
 //! All decisions of this process pass through one coordinator, in order. Those that wait together share one exchange; a
 //! refusal is remembered until it might end; and while a server is away the counting goes on from what was known last.
 
-mod wire;
-mod ready;
+mod replies;
+mod commands;
+mod counters;
 mod keys;
-mod debts;
-mod shares;
+mod targets;
 mod whole;
 mod known;
 mod claims;

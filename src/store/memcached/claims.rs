@@ -14,7 +14,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Wish;
-use super::debts::signed;
+use super::counters::{CounterId, signed};
 use super::known::{Known, Stage};
 use crate::clock::Time;
 use crate::limit::Limit;
@@ -84,7 +84,7 @@ impl Known {
     pub(super) fn has_plenty(&self, limit: &Limit, need: u64) -> bool {
         let margin = limit.capacity() / 8;
         self.whole.is_none()
-            && !self.debts.is_in_doubt()
+            && !self.counters.is_unacknowledged()
             && limit.admits(&self.cell, self.now, need.saturating_add(margin))
     }
 
@@ -154,11 +154,8 @@ impl Known {
 
     fn owe_back(&mut self, claim: &Claim) {
         let amount = signed(claim.cost);
-        for (place, bucket) in &claim.buckets {
-            self.debts.owe(*place, *bucket, -amount);
-            if let Some(shares) = &mut self.shares {
-                shares.add(*place, *bucket, -amount);
-            }
+        for (rate, bucket) in &claim.buckets {
+            self.counters.add(CounterId { rate: *rate, bucket: *bucket }, -amount);
         }
         if let Some(whole) = &mut self.whole {
             self.names.limit.took_back(&mut self.cell, claim.cost);

@@ -13,13 +13,14 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
 
+use super::commands::Commands;
 use super::health::Health;
 use super::ledger::Ledger;
 use super::link::{self, Failure};
 use super::mailbox::Mailboxes;
 use super::refused::Refused;
+use super::replies::Replies;
 use super::servers::Due;
-use super::wire::Answer;
 use crate::deadline::Deadline;
 use crate::{clock, config};
 
@@ -143,14 +144,14 @@ impl Driver {
         self.due[server].notified().await;
     }
 
-    /// Writes the next exchange with a server; returns how many answers it gets.
-    pub(super) fn compose(&self, server: usize, out: &mut Vec<u8>) -> usize {
+    /// Collects the commands of the next exchange with a server; returns whether there is anything to ask.
+    pub(super) fn compose(&self, server: usize, commands: &mut Commands) -> bool {
         let mut coordinator = self.coordinator.borrow_mut();
-        let answers = coordinator.compose(server, out);
+        let is_any = coordinator.compose(server, commands);
         if coordinator.is_busy() {
             self.mailboxes.set_busy();
         }
-        answers
+        is_any
     }
 
     /// The address of a server, as it was configured.
@@ -158,21 +159,17 @@ impl Driver {
         &self.health.servers[server].address
     }
 
-    /// Passes on the answers to an exchange that was begun then. Fails with one of them if none is good.
-    pub(super) fn answered(&self, server: usize, answers: &[Answer<'_>], begun: Instant) -> Result<(), String> {
+    /// Passes on the replies to an exchange that was begun then. Fails with what Memcached says if it has done nothing of it.
+    pub(super) fn answered(&self, server: usize, replies: Replies<'_>, begun: Instant) -> Result<(), String> {
         let good = self.apply(|coordinator| {
             // A request that has asked meanwhile for a cell that was just read needs no other read.
             self.pass_messages(coordinator);
-            coordinator.answered(server, answers, begun, clock::now())
+            coordinator.answered(server, replies, begun, clock::now())
         });
-        let failed = answers.iter().find_map(|answer| match answer {
-            Answer::Failed(what) => Some((*what).to_owned()),
-            _ => None,
-        });
-        match failed {
-            Some(what) if !good => Err(what),
+        match replies.failure() {
+            Some(what) if !good => Err(what.to_owned()),
             Some(what) => {
-                self.health.failed(server, &what);
+                self.health.failed(server, what);
                 Ok(())
             }
             None => Ok(()),

@@ -5,18 +5,19 @@
 //! and months are named by the second they begin: `#month.1764547200`. State that is kept as one value is at
 //! `#=` and what stands for its layout.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-use super::ready::{Command, Commands, Digits, Ready};
-use super::wire;
+use super::counters::CounterId;
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Limit, Rate, Strategy};
+
+/// The digits of a key, as they stand in the names of its counters.
+pub(super) type Digits = [u8; 32];
 
 /// Seconds that a counter outlives its use, so that clocks may differ a little.
 const GRACE: u64 = 5;
@@ -31,60 +32,36 @@ pub(super) struct Names {
     pub(super) limit: Arc<Limit>,
     /// What comes before the key.
     head: String,
-    rates: Box<[OfRate]>,
+    /// For each rate, what comes between the key and the bucket.
+    infixes: Box<[String]>,
     /// What follows the key in the name of the state that is kept as a whole.
     state: String,
 }
 
-/// How the counters of one rate are named, and the commands about them.
-#[derive(Debug)]
-struct OfRate {
-    /// What comes between the key and the bucket.
-    infix: String,
-    ready: RefCell<Ready>,
-}
-
 impl Names {
     fn new(prefix: &str, limit: &Arc<Limit>) -> Self {
-        let rate = |rate: &Rate| {
-            let period = rate.period();
-            let (infix, buckets) = match rate.strategy() {
-                Strategy::SlidingWindow { precision: 1, .. } => (format!("#{period}."), 2),
-                Strategy::SlidingWindow { precision, .. } => {
-                    (format!("#{period}x{precision}."), *precision as usize + 1)
-                }
-                _ => (format!("#{period}."), 1),
-            };
-            OfRate { infix, ready: RefCell::new(Ready::new(buckets)) }
+        let infix = |rate: &Rate| match rate.strategy() {
+            Strategy::SlidingWindow { precision, .. } if *precision > 1 => format!("#{}x{precision}.", rate.period()),
+            _ => format!("#{}.", rate.period()),
         };
         Self {
             limit: limit.clone(),
             head: format!("{prefix}:{}:", limit.name()),
-            rates: limit.rates().iter().map(rate).collect(),
+            infixes: limit.rates().iter().map(infix).collect(),
             state: format!("#={:016x}", limit.shape().high()),
         }
     }
 
-    /// Hands on the commands about one bucket's counters, of the rate at `place`.
-    pub(super) fn ready(&self, place: usize, bucket: u64, now: Time, then: impl FnOnce(&Commands)) {
-        let OfRate { infix, ready } = &self.rates[place];
-        then(ready.borrow_mut().of(bucket, || {
-            let name = |key: &mut usize, out: &mut Vec<u8>| {
-                out.extend_from_slice(self.head.as_bytes());
-                *key = out.len();
-                out.extend_from_slice(infix.as_bytes());
-                out.extend_from_slice(itoa::Buffer::new().format(bucket).as_bytes());
-            };
-            // A moment at which counters end is right for all that come later, too: it is the bucket that matters.
-            let lifetime = lifetime(self.limit.rates()[place].memory(), now);
-            Commands {
-                bucket,
-                count: Command::new(|key, out| wire::count(|out| name(key, out), out)),
-                look: Command::new(|key, out| wire::look(|out| name(key, out), out)),
-                add: Command::new(|key, out| wire::add(|out| name(key, out), lifetime, out)),
-                subtract: Command::new(|key, out| wire::subtract(|out| name(key, out), out)),
-            }
-        }));
+    /// Writes the name of a counter.
+    pub(super) fn counter(&self, key: &Digits, CounterId { rate, bucket }: CounterId, out: &mut Vec<u8>) {
+        self.base(key, out);
+        out.extend_from_slice(self.infixes[rate].as_bytes());
+        out.extend_from_slice(itoa::Buffer::new().format(bucket).as_bytes());
+    }
+
+    /// How long the counters of the rate with this index are kept from `now` on.
+    pub(super) fn lifetime(&self, rate: usize, now: Time) -> u32 {
+        lifetime(self.limit.rates()[rate].memory(), now)
     }
 
     /// Writes the name of the state of all rates that are kept as a whole.
@@ -170,11 +147,10 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// The name of a counter, as the command has it that reads it.
     fn counter(names: &Names, key: Fingerprint, place: usize, bucket: u64) -> Vec<u8> {
-        let mut command = Vec::new();
-        names.ready(place, bucket, NOW, |commands| commands.count.put(&key.digits(), &mut command));
-        command.strip_prefix(b"mg ").unwrap().strip_suffix(b" v\r\n").unwrap().to_vec()
+        let mut name = Vec::new();
+        names.counter(&key.digits(), CounterId { rate: place, bucket }, &mut name);
+        name
     }
 
     #[test]
@@ -202,12 +178,7 @@ mod tests {
     #[test]
     fn counters_outlive_their_window() {
         let names = names("gw", "l", &[rate("1/s"), rate("1/14d"), rate("1/31d"), rate("1/m burst 2")]);
-        let of_rate = |place| -> u32 {
-            let mut command = Vec::new();
-            names.ready(place, 1, NOW, |commands| commands.add.put(&Fingerprint::of(b"k").digits(), &mut command));
-            String::from_utf8(command).unwrap().rsplit_once(" N").unwrap().1.parse().unwrap()
-        };
-        let lifetimes: Vec<u32> = (0..3).map(of_rate).collect();
+        let lifetimes: Vec<u32> = (0..3).map(|rate| names.lifetime(rate, NOW)).collect();
         assert_eq!(lifetimes, [2 + 5, 28 * 86_400 + 5, 1_700_000_000 + 62 * 86_400 + 5]);
         assert_eq!(lifetime(120_000_000, NOW), 120 + 5);
         assert_eq!(lifetime(u64::MAX, NOW), (1 << 31) - 1);

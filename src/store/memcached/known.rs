@@ -11,11 +11,12 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::claims::Claims;
-use super::debts::{Debt, Debts, signed};
+use super::commands::{Commands, Echo, Initial};
+use super::counters::{CounterId, Counters, Learned, signed};
 use super::keys::Names;
-use super::shares::Shares;
-use super::whole::{Owed, Whole};
-use super::wire::{self, Answer};
+use super::replies::Written;
+use super::targets::{Answer, Targets};
+use super::whole::Whole;
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
@@ -43,9 +44,8 @@ pub(super) struct Known {
     /// When it was decided on last, by the clock of those who asked, and which of them asked last.
     pub(super) now: Time,
     asked: Option<Instant>,
-    pub(super) debts: Debts,
-    /// What this gateway has counted itself, if what is counted here is ever given back.
-    pub(super) shares: Option<Shares>,
+    /// What Memcached has yet to be told of its sums.
+    pub(super) counters: Counters,
     /// The state of the rates that are kept as a whole, if there are any.
     pub(super) whole: Option<Box<Whole>>,
     /// The jobs that wait for it to be read.
@@ -78,34 +78,29 @@ pub(super) enum Stage {
     Asked,
 }
 
-/// One command of an exchange.
-#[derive(Debug)]
-pub(super) enum Op {
-    /// Adds to a counter, or takes from it, and reads it.
-    Add(Debt),
-    /// Reads a counter: the place of its rate, and the bucket.
-    Count(usize, u64),
-    /// Sees whether a counter is there before it is added to, and whether it should be.
-    Look(bool),
-    /// Replaces the state: what was changed of it, and the bytes.
-    Swap(Owed, Vec<u8>),
-    /// Appends to the state: what is to be changed of it, and the bytes.
-    Append(Owed, Vec<u8>),
-    /// Reads the state.
-    Value,
-}
-
 /// What came of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filled {
-    /// How many commands failed.
-    pub(super) failed: usize,
+    pub(super) writes: Writes,
     /// How many counts that were known Memcached has lost.
     pub(super) lost: u64,
-    /// Whether another gateway has replaced the state first.
-    pub(super) outrun: bool,
+    /// Whether something has to be written again before anything is admitted: another gateway has replaced the state first,
+    /// or there was no count to add to.
+    pub(super) must_retry: bool,
     /// Whether what is known now is what a decision needs.
     pub(super) is_current: bool,
+}
+
+/// What came of the writes of an exchange.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Writes {
+    /// All are done, or another gateway was faster.
+    #[default]
+    Done,
+    /// Some could not be done.
+    Failed,
+    /// It is unknown whether some are done.
+    InDoubt,
 }
 
 impl Known {
@@ -113,7 +108,7 @@ impl Known {
         let limit = &names.limit;
         let whole = limit.is_whole().then(Box::default);
         let cell = Cell::new(limit.rates(), now);
-        let (debts, waiting, stage) = (Debts::default(), SmallVec::new(), Stage::Idle);
+        let (counters, waiting, stage) = (Counters::default(), SmallVec::new(), Stage::Idle);
         Self {
             number,
             names,
@@ -122,8 +117,7 @@ impl Known {
             cell,
             now,
             asked: None,
-            debts,
-            shares: None,
+            counters,
             whole,
             waiting,
             claims: Claims::new(),
@@ -190,16 +184,13 @@ impl Known {
     pub(super) fn charge(&mut self, limit: &Limit, now: Time, cost: u64) {
         limit.charge(&mut self.cell, now, cost);
         self.since_read = self.since_read.saturating_add(cost);
-        let Self { cell, debts, shares, whole, .. } = self;
-        for (place, bucket) in cell.newest(limit.rates()) {
-            if debts.of(place, bucket).is_none() {
-                debts.retain(|debt| debt.place != place || cell.count(limit.rates(), place, debt.bucket).is_some());
+        let Self { cell, counters, whole, .. } = self;
+        for (rate, bucket) in cell.newest(limit.rates()) {
+            let id = CounterId { rate, bucket };
+            if !counters.has(id) {
+                counters.retain(|id| id.rate != rate || cell.count(limit.rates(), rate, id.bucket).is_some());
             }
-            debts.owe(place, bucket, signed(cost));
-            if let Some(shares) = shares {
-                shares.retain(|of, bucket| of != place || cell.count(limit.rates(), place, bucket).is_some());
-                shares.add(place, bucket, signed(cost));
-            }
+            counters.add(id, signed(cost));
         }
         if let Some(whole) = whole {
             whole.owe(signed(cost), now);
@@ -213,7 +204,7 @@ impl Known {
 
     /// Whether Memcached is to be told something.
     pub(super) fn owes(&self) -> bool {
-        !self.debts.is_empty() || self.whole.as_ref().is_some_and(|whole| whole.owes())
+        self.counters.is_open() || self.whole.as_ref().is_some_and(|whole| whole.owes())
     }
 
     /// Whether it can be forgotten without anybody noticing.
@@ -221,54 +212,46 @@ impl Known {
         self.cell.is_spent(self.names.limit.rates(), now)
     }
 
-    /// Writes what is owed and asks for what a decision needs; adds a note of each command to `ops`.
-    pub(super) fn compose(&mut self, ops: &mut Vec<Op>, out: &mut Vec<u8>) {
-        let Self { names, key, cell, debts, whole, now, claims, .. } = self;
+    /// Writes what is owed and asks for what a decision needs. What `strict` has to confirm is counted by commands that tell
+    /// the count after them: of several gateways that take the last place at once, all others have to see who was first.
+    pub(super) fn compose(&mut self, targets: &mut Targets, commands: &mut Commands, strict: bool) {
+        let Self { names, key, cell, counters, whole, now, claims, .. } = self;
         let (rates, key) = (names.limit.rates(), key.digits());
         // Of what has left the window nothing is asked, so doubt about it would never end.
-        debts.retain(|debt| debt.doubt == 0 || cell.count(rates, debt.place, debt.bucket).is_some());
-        let is_owed = |place, bucket| debts.certain().any(|debt| debt.is_for(place, bucket));
-        // What is added to is read on the way. If the rest was read a moment ago, that will do.
-        let read = !std::mem::take(&mut self.fresh)
-            || whole.is_some()
-            || !claims.is_empty()
-            || !cell.newest(rates).all(|(place, bucket)| is_owed(place, bucket));
-        // What nothing is read with is looked at: if the server answers, but cannot write, that is no reason to leave it.
-        let is_alone =
-            read && whole.is_none() && cell.counts_mut(rates).all(|(place, bucket, _)| is_owed(place, bucket));
-        for debt in debts.certain() {
-            let Debt { place, bucket, amount, .. } = *debt;
-            let Some(count) = cell.count(rates, place, bucket) else { continue };
-            let is_known = count.saturating_add_signed(-amount) > 0;
-            names.ready(place, bucket, *now, |commands| {
-                if is_alone || is_known && !claims.is_empty() {
-                    commands.look.put(&key, out);
-                    ops.push(Op::Look(is_known));
-                }
-                match u64::try_from(amount) {
-                    Ok(amount) => {
-                        commands.add.put(&key, out);
-                        wire::amounts(amount, count.max(amount), out);
-                    }
-                    Err(_) => {
-                        commands.subtract.put(&key, out);
-                        wire::amount(amount.unsigned_abs(), out);
-                    }
-                }
-            });
-            ops.push(Op::Add(*debt));
-        }
-        if read {
-            for (place, bucket, _) in cell.counts_mut(rates) {
-                if !is_owed(place, bucket) {
-                    names.ready(place, bucket, *now, |commands| commands.count.put(&key, out));
-                    ops.push(Op::Count(place, bucket));
+        counters.retain(|id| cell.count(rates, id.rate, id.bucket).is_some());
+        let echo = if strict && !claims.is_empty() { Echo::Count } else { Echo::Quiet };
+        counters.send(|id, amount, is_lost| {
+            let name = |out: &mut Vec<u8>| names.counter(&key, id, out);
+            let count = cell.count(rates, id.rate, id.bucket).unwrap_or(0);
+            match u64::try_from(amount) {
+                Err(_) if !is_lost => commands.subtract(name, amount.unsigned_abs(), echo),
+                amount => {
+                    let amount = amount.unwrap_or(0);
+                    // What should be there is not created, so that it is noticed if it is lost.
+                    let is_new = is_lost || count <= amount;
+                    let lifetime = || names.lifetime(id.rate, *now);
+                    let initial = is_new.then(|| Initial { count: count.max(amount), lifetime: lifetime() });
+                    commands.add(name, amount, initial, echo);
                 }
             }
+            targets.write_counter(id);
+        });
+        let is_sent = |(rate, bucket)| counters.is_in_flight(CounterId { rate, bucket });
+        // If all was read a moment ago, what is added to will do.
+        let reads_all = !std::mem::take(&mut self.fresh)
+            || whole.is_some()
+            || strict && !claims.is_empty()
+            || !cell.newest(rates).all(is_sent);
+        for (rate, bucket, _) in cell.counts_mut(rates) {
+            let is_read = if is_sent((rate, bucket)) { echo == Echo::Quiet } else { reads_all };
+            if is_read {
+                let id = CounterId { rate, bucket };
+                commands.read(|out| names.counter(&key, id, out));
+                targets.read_counter(id);
+            }
         }
-        debts.sent();
         if let Some(whole) = whole {
-            whole.compose(cell, names, (&key, *now), ops, out);
+            whole.compose(cell, names, (&key, *now), (targets, commands));
         }
         claims.iter_mut().for_each(|claim| claim.sent = true);
         self.stage = Stage::Asked;
@@ -276,90 +259,74 @@ impl Known {
 
     /// Takes over what Memcached answered to what it was asked then. If counters `shrink`, because gateways give back what
     /// they cannot use, what was known does not count.
-    pub(super) fn fill(&mut self, ops: &[Op], answers: &[Answer<'_>], asked: Instant, shrink: bool) -> Filled {
+    pub(super) fn fill(&mut self, answer: &Answer<'_>, asked: Instant, shrink: bool) -> Filled {
         let mut filled = Filled::default();
-        for (op, answer) in ops.iter().zip(answers) {
-            let failed = matches!(answer, Answer::Failed(_));
-            filled.failed += usize::from(failed);
-            match op {
-                Op::Add(debt) if failed => self.debts.owe(debt.place, debt.bucket, debt.amount),
-                Op::Add(debt) => filled.lost += self.learn(debt.place, debt.bucket, answer.count(), shrink),
-                Op::Count(..) if failed => {}
-                Op::Count(place, bucket) => {
-                    filled.lost += self.learn(*place, *bucket, answer.count(), shrink);
-                }
-                Op::Look(is_known) => filled.lost += u64::from(*is_known && *answer == Answer::Missing),
-                Op::Swap(..) | Op::Append(..) | Op::Value => {}
+        for (id, written) in answer.written() {
+            self.counters.settle(id, written);
+            if let Written::Count(count) = written {
+                self.learn(id, Some(count), shrink);
             }
+            filled.note(written);
+        }
+        for (id, count) in answer.read().filter(|_| answer.is_read()) {
+            filled.lost += self.learn(id, count, shrink);
         }
         let Self { cell, names, whole, now, .. } = self;
-        filled.outrun = ops
-            .iter()
-            .zip(answers)
-            .any(|(op, answer)| matches!(op, Op::Swap(..) | Op::Append(..)) && *answer != Answer::Done);
         if let Some(whole) = whole {
-            let learned = whole.fill(cell, (&names.limit, *now), ops, answers);
+            let learned = whole.fill(cell, (&names.limit, *now), answer);
             filled.lost += learned.lost;
             if learned.is_foreign {
                 self.shared = Some(*now);
             }
+            answer.state_written().into_iter().for_each(|written| filled.note(written));
         }
-        let rates = names.limit.rates();
-        let was_read = |place, bucket| {
-            ops.iter().any(|op| match op {
-                Op::Add(debt) => debt.is_for(place, bucket),
-                Op::Count(at, of) => (*at, *of) == (place, bucket),
-                _ => false,
-            })
+        let was_written = |id| answer.written().any(|(of, _)| of == id);
+        let was_asked = |(rate, bucket)| {
+            let id = CounterId { rate, bucket };
+            was_written(id) || answer.read().any(|(of, _)| of == id)
         };
-        filled.is_current = cell.newest(rates).all(|(place, bucket)| was_read(place, bucket));
-        self.read = (filled.failed == 0 && filled.is_current && !filled.outrun).then_some(asked);
+        filled.is_current = cell.newest(names.limit.rates()).all(was_asked);
+        let is_good = answer.is_read() && filled.writes == Writes::Done && !filled.must_retry;
+        self.read = (is_good && filled.is_current).then_some(asked);
         if self.read.is_some() {
             self.since_read = 0;
         }
-        self.fresh = filled.failed == 0 && ops.iter().any(|op| matches!(op, Op::Count(..)));
+        self.fresh = answer.is_read() && answer.read().any(|(id, _)| !was_written(id));
         self.was_read |= self.fresh;
         filled
     }
 
     /// Learns what a counter says, `None` if there is none; returns 1 if there should be one.
-    fn learn(&mut self, place: usize, bucket: u64, said: Option<u64>, shrink: bool) -> u64 {
-        let Self { cell, debts, shares, names, now, shared, .. } = self;
-        let share = shares.as_ref().map_or(0, |shares| shares.of(place, bucket));
-        let mut lost = false;
-        cell.correct(names.limit.rates(), place, bucket, |count| {
-            // Others only add: less than what was there before and what is in doubt says that it has not arrived.
-            let before = |debt: Debt| count.saturating_add_signed(-debt.amount);
-            let arrived = |debt: Debt| said.is_some_and(|said| said >= before(debt).saturating_add_signed(debt.doubt));
-            let owed = debts.settle(place, bucket, arrived);
-            let confirmed = count.saturating_add_signed(-owed);
-            let there = match said {
-                // Not below what was counted here, though: then it was lost and begun anew as well.
-                Some(said) if shrink => said.max(share.saturating_add_signed(-owed)),
-                // Counters only grow: if one has shrunk, it was lost and begun anew.
-                Some(said) => said.max(confirmed),
-                None => confirmed,
-            };
-            lost = said.is_none() && confirmed > 0;
-            if said.is_some_and(|said| said > confirmed) {
-                *shared = Some(*now);
-            }
-            there.saturating_add_signed(owed)
+    fn learn(&mut self, id: CounterId, count: Option<u64>, shrink: bool) -> u64 {
+        let Self { cell, counters, names, now, shared, .. } = self;
+        let mut learned = Learned::default();
+        cell.correct(names.limit.rates(), id.rate, id.bucket, |known| {
+            learned = counters.learn(id, known, count, shrink);
+            learned.count
         });
-        if lost {
-            debts.owe(place, bucket, 0);
+        if learned.is_shared {
+            *shared = Some(*now);
         }
-        u64::from(lost)
+        u64::from(learned.is_lost)
     }
 
-    /// Takes back what was sent in an exchange that was not answered.
-    pub(super) fn doubt(&mut self, ops: Vec<Op>) {
-        for op in ops {
-            match (op, &mut self.whole) {
-                (Op::Add(debt), _) => self.debts.doubt(debt.place, debt.bucket, debt.amount),
-                (Op::Swap(owed, bytes) | Op::Append(owed, bytes), Some(whole)) => whole.doubt(owed, bytes),
-                _ => {}
-            }
+    /// What was sent may or may not have arrived: the exchange was not answered.
+    pub(super) fn doubt(&mut self) {
+        self.counters.doubt();
+        if let Some(whole) = &mut self.whole {
+            whole.doubt();
         }
+    }
+}
+
+impl Filled {
+    fn note(&mut self, written: Written) {
+        let writes = match written {
+            Written::Failed => Writes::Failed,
+            Written::Silent | Written::Unknown => Writes::InDoubt,
+            Written::Done | Written::Count(_) | Written::Missing | Written::Refused => Writes::Done,
+        };
+        self.writes = self.writes.max(writes);
+        self.must_retry |= matches!(written, Written::Missing | Written::Refused);
     }
 }

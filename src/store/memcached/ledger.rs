@@ -14,14 +14,16 @@ use tokio::time::Instant;
 
 use super::cells::{Cells, Place};
 use super::claims::{Claimed, Standing};
+use super::commands::Commands;
 use super::health::Health;
-use super::known::{OVERTAKEN, Op, Stage};
+use super::known::{OVERTAKEN, Stage, Writes};
 use super::message::{Decision, Decisions, Message, Settlement};
 use super::refused::Refused;
+use super::replies::Replies;
 use super::servers::{Due, Server, State};
 use super::sweep::Sweep;
+use super::targets::Answer;
 use super::waiting::Waiting;
-use super::wire::Answer;
 use crate::clock::Time;
 use crate::config::{self, OnError};
 use crate::store::reloads::Reloads;
@@ -105,7 +107,7 @@ impl Ledger {
             let (place, known) = self.cells.of(wish, decision.now, &self.health.forgotten);
             decision.places.push(place);
             if wish.settles {
-                known.shares.get_or_insert_default();
+                known.counters.may_shrink();
             }
             let now = known.advance_for(&wish.limit, decision.now, decision.asked);
             let has_plenty = known.has_plenty(&wish.limit, wish.need);
@@ -189,22 +191,20 @@ impl Ledger {
         self.servers[server].due()
     }
 
-    /// Writes the next exchange with this server; returns how many answers it gets, 0 if there is nothing to ask.
-    pub(super) fn compose(&mut self, server: usize, out: &mut Vec<u8>) -> usize {
-        self.servers[server].compose(server, &mut self.cells, out)
+    /// Collects the commands of the next exchange with this server; returns whether there is anything to ask.
+    pub(super) fn compose(&mut self, server: usize, commands: &mut Commands) -> bool {
+        self.servers[server].compose(server, &mut self.cells, commands, self.strict)
     }
 
-    /// Takes over the answers to the exchange with this server that was begun first, at `begun`. False if none of them
-    /// is good.
-    pub(super) fn answered(&mut self, server: usize, answers: &[Answer<'_>], begun: Instant, now: Time) -> bool {
+    /// Takes over the replies to the exchange with this server that was begun first, at `begun`. False if it has done
+    /// nothing of what it was asked.
+    pub(super) fn answered(&mut self, server: usize, replies: Replies<'_>, begun: Instant, now: Time) -> bool {
         let Some(exchange) = self.servers[server].answered() else { return true };
-        let (mut at, mut failed) = (0, 0);
-        for (cell, length) in &exchange.cells {
-            let (ops, answers) = (&exchange.ops[at..at + length], &answers[at..at + length]);
-            at += length;
-            failed += self.fill(*cell, (ops, answers), begun, now);
+        for (cell, part) in &exchange.cells {
+            let answer = Answer { targets: &exchange.targets, part, replies };
+            self.fill(*cell, &answer, begun, now);
         }
-        let is_good = failed == 0 || failed < at;
+        let is_good = !replies.is_failure();
         if !is_good {
             // It is as good as away, and what is owed waits until it is back.
             exchange.cells.iter().for_each(|(cell, _)| self.queue(*cell, true));
@@ -212,34 +212,36 @@ impl Ledger {
         is_good
     }
 
-    /// Takes over the answers on one cell and decides what waited for it; returns how many failed.
-    fn fill(&mut self, cell: Place, (ops, answers): (&[Op], &[Answer<'_>]), begun: Instant, now: Time) -> usize {
+    /// Takes over the answer about one cell and decides what waited for it.
+    fn fill(&mut self, cell: Place, answer: &Answer<'_>, begun: Instant, now: Time) {
         let known = self.cells.at(cell);
         // It may be late for claims. And as of the last decision, which may be long ago, what others have counted since would
         // look as if their clocks were ahead.
         if now > known.now && (known.whole.is_some() || self.strict && !known.claims.is_empty()) {
             known.advance(&known.names.limit.clone(), now);
         }
-        let filled = known.fill(ops, answers, begun, self.strict || known.shares.is_some());
+        let filled = known.fill(answer, begun, self.strict);
         self.health.lost.add(filled.lost);
         known.stage = Stage::Idle;
-        let is_confirmed = !filled.outrun && (filled.is_current || !self.strict);
-        let outcomes = if filled.failed > 0 { SmallVec::new() } else { known.settle_claims(is_confirmed) };
+        let has_failed = !answer.is_read() || filled.writes == Writes::Failed;
+        let is_good = answer.is_read() && filled.writes == Writes::Done;
+        let is_confirmed = !filled.must_retry && (filled.is_current || !self.strict);
+        let outcomes = if is_good { known.settle_claims(is_confirmed) } else { SmallVec::new() };
         // Who comes second in replacing a state tries again before it admits anything: with each admission that others do
         // not know of they would be further apart. A new bucket that has begun meanwhile is read first as well.
-        let is_decidable = filled.failed > 0 || !filled.outrun;
+        let is_decidable = has_failed || !filled.must_retry;
         let waiting = match filled.is_current && is_decidable {
             true => std::mem::take(&mut known.waiting),
             false => SmallVec::new(),
         };
-        if filled.failed > 0 {
-            self.drop_claims(cell, false);
+        if !is_good {
+            self.drop_claims(cell, filled.writes == Writes::InDoubt);
         }
         for outcome in outcomes {
             self.settle(cell, outcome);
         }
         for number in waiting {
-            if filled.failed > 0 {
+            if has_failed {
                 self.give_up(number);
             } else if let Some(mut decision) = self.waiting.count_down(number) {
                 // Who has waited for long is decided as of the answer: what others have counted since would look as if the
@@ -249,8 +251,7 @@ impl Ledger {
             }
         }
         // What could not be written is tried again when somebody asks for it, and not in a circle.
-        self.queue(cell, filled.failed == 0);
-        filled.failed
+        self.queue(cell, is_good);
     }
 
     /// Puts a cell in line again if something is wanted of it or, if it `may_owe`, owed by it.
@@ -269,11 +270,9 @@ impl Ledger {
     /// The server is away, and what was under way may or may not have arrived.
     pub(super) fn down(&mut self, server: usize) {
         for exchange in self.servers[server].fail() {
-            let mut ops = exchange.ops.into_iter();
-            for (cell, length) in exchange.cells {
-                let ops: Vec<Op> = ops.by_ref().take(length).collect();
+            for (cell, _) in exchange.cells {
                 let known = self.cells.at(cell);
-                known.doubt(ops);
+                known.doubt();
                 known.stage = Stage::Idle;
                 self.abandon(cell);
                 self.queue(cell, true);

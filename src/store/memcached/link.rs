@@ -13,10 +13,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::commands::{Commands, NOTHING};
 use super::driver::Driver;
 use super::known::MOMENT;
+use super::replies::{Garbage, Reader};
 use super::servers::Due;
-use super::wire::{self, Garbage};
 use crate::clock::micros;
 use crate::deadline::Deadline;
 
@@ -26,6 +27,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest that finding the address and connecting may take. Nobody waits for it.
 const CONNECT: Duration = Duration::from_secs(1);
+/// Bytes that can be read at once: the replies to an exchange that is full, in most cases.
+const INPUT: usize = 64 << 10;
 /// A connection that lasted for this long was no failure.
 const LASTING: Duration = Duration::from_secs(1);
 
@@ -75,8 +78,7 @@ pub(super) async fn keep(driver: &Driver, server: usize) {
         let (failure, was_good) = match connect(driver, server).await {
             Ok(stream) => {
                 driver.up(server);
-                let mut exchanges =
-                    Exchanges { driver, server, under_way: VecDeque::new(), departure: None, good: false };
+                let mut exchanges = Exchanges::new(driver, server);
                 let begun = Instant::now();
                 let Err(failure) = exchanges.run(stream).await;
                 (failure, exchanges.good || begun.elapsed() >= LASTING)
@@ -107,8 +109,8 @@ async fn connect(driver: &Driver, server: usize) -> Result<TcpStream, Failure> {
     };
     let mut stream = connected.map_err(|_| Failure::Silent)??;
     stream.set_nodelay(true)?;
-    let (question, expected) = wire::NOTHING;
-    let mut answer = [0; wire::NOTHING.1.len()];
+    let (question, expected) = NOTHING;
+    let mut answer = [0; NOTHING.1.len()];
     let probe = async {
         stream.write_all(question).await?;
         stream.read_exact(&mut answer).await
@@ -121,8 +123,10 @@ async fn connect(driver: &Driver, server: usize) -> Result<TcpStream, Failure> {
 struct Exchanges<'a> {
     driver: &'a Driver,
     server: usize,
-    /// How many answers each gets, and when it began.
-    under_way: VecDeque<(usize, Instant)>,
+    /// What reads the replies to each, and when it began.
+    under_way: VecDeque<(Reader, Instant)>,
+    /// The commands of the next one.
+    commands: Commands,
     /// When what is owed leaves, whether there is somebody to travel with or not.
     departure: Option<Instant>,
     /// Whether any of them came to something.
@@ -132,11 +136,16 @@ struct Exchanges<'a> {
 /// What never is.
 enum Never {}
 
-impl Exchanges<'_> {
+impl<'a> Exchanges<'a> {
+    fn new(driver: &'a Driver, server: usize) -> Self {
+        let (under_way, commands) = (VecDeque::new(), Commands::default());
+        Self { driver, server, under_way, commands, departure: None, good: false }
+    }
+
     /// Sends what is due and takes over what comes, until something fails.
     async fn run(&mut self, mut stream: TcpStream) -> Result<Never, Failure> {
         let (mut read, mut write) = stream.split();
-        let (mut out, mut input) = (Vec::new(), BytesMut::with_capacity(16 << 10));
+        let (mut out, mut input) = (Vec::new(), BytesMut::with_capacity(INPUT));
         let mut written = 0;
         let (mut leaving, mut silence) = (Deadline::now(), Deadline::now());
         loop {
@@ -184,26 +193,19 @@ impl Exchanges<'_> {
 
     fn compose_one(&mut self, out: &mut Vec<u8>) {
         self.departure = None;
-        let answers = self.driver.compose(self.server, out);
-        if answers > 0 {
+        if self.driver.compose(self.server, &mut self.commands) {
             self.driver.health.round_trips.one();
-            self.under_way.push_back((answers, Instant::now()));
+            self.under_way.push_back((self.commands.finish(out), Instant::now()));
         }
     }
 
-    /// Takes over the answers to every exchange that has been answered in full.
+    /// Takes over the replies to every exchange that has been answered in full.
     fn take_answers(&mut self, input: &mut BytesMut) -> Result<(), Failure> {
-        while let Some((count, begun)) = self.under_way.front().copied() {
-            let mut answers = Vec::with_capacity(count);
-            let mut length = 0;
-            while answers.len() < count {
-                let Some((answer, more)) = wire::answer(&input[length..])? else { return Ok(()) };
-                answers.push(answer);
-                length += more;
-            }
-            self.under_way.pop_front();
+        while let Some((reader, begun)) = self.under_way.front_mut() {
+            let Some(length) = reader.read(input)? else { return Ok(()) };
             self.driver.health.latency.observe(micros(begun.elapsed()));
-            self.driver.answered(self.server, &answers, begun).map_err(Failure::Failed)?;
+            self.driver.answered(self.server, reader.replies(input), *begun).map_err(Failure::Failed)?;
+            self.under_way.pop_front();
             self.good = true;
             input.advance(length);
         }

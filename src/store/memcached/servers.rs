@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use super::cells::{Cells, Place};
-use super::known::{Known, Op, Stage};
+use super::commands::Commands;
+use super::known::{Known, Stage};
+use super::targets::{Part, Targets};
 
 /// Cells that share an exchange at most: more would wait for each other rather than for Memcached.
 const BATCH: usize = 128;
@@ -14,8 +16,8 @@ pub(super) const WORTHWHILE: usize = 64;
 /// From this many on, what is owed need not wait for somebody to travel with.
 const HEAVY: usize = 4 * BATCH;
 
-/// Commands that a cell mostly takes: two for each of two rates, or as many reads and one increment more.
-const COMMANDS: usize = 4;
+/// What a cell mostly writes or reads: the counters of two rates.
+const COUNTERS: usize = 2;
 
 /// What is known of a server and asked of it.
 #[derive(Default)]
@@ -51,9 +53,9 @@ pub(super) enum Due {
 
 /// What was asked in one payload.
 pub(super) struct Exchange {
-    /// The cells in it, and how many commands each takes.
-    pub(super) cells: Vec<(Place, usize)>,
-    pub(super) ops: Vec<Op>,
+    /// The cells in it, and which commands are about each.
+    pub(super) cells: Vec<(Place, Part)>,
+    pub(super) targets: Targets,
 }
 
 impl Server {
@@ -119,10 +121,11 @@ impl Server {
         }
     }
 
-    /// Writes the next exchange of this `server`; returns how many answers it gets, 0 if there is nothing to ask.
-    pub(super) fn compose(&mut self, server: usize, cells: &mut Cells, out: &mut Vec<u8>) -> usize {
+    /// Collects the commands of the next exchange with this `server`; returns whether there is anything to ask.
+    pub(super) fn compose(&mut self, server: usize, cells: &mut Cells, commands: &mut Commands, strict: bool) -> bool {
         let most = self.wanted.len().min(BATCH) + self.owing.len().min(2 * BATCH);
-        let mut exchange = Exchange { cells: Vec::with_capacity(most), ops: Vec::with_capacity(COMMANDS * most) };
+        let mut exchange =
+            Exchange { cells: Vec::with_capacity(most), targets: Targets::with_capacity(COUNTERS * most) };
         for (queue, most) in [(&mut self.wanted, BATCH), (&mut self.owing, 2 * BATCH)] {
             while exchange.cells.len() < most
                 && let Some(cell) = queue.pop_front()
@@ -130,17 +133,16 @@ impl Server {
                 let known = cells.at(cell);
                 // It may have stood in both queues, or made room for another, even of another server.
                 if known.stage == Stage::Queued && known.server == server {
-                    let before = exchange.ops.len();
-                    known.compose(&mut exchange.ops, out);
-                    exchange.cells.push((cell, exchange.ops.len() - before));
+                    let part = exchange.targets.part(|targets| known.compose(targets, commands, strict));
+                    exchange.cells.push((cell, part));
                 }
             }
         }
-        let answers = exchange.ops.len();
-        if answers > 0 {
+        let is_any = !exchange.cells.is_empty();
+        if is_any {
             self.under_way.push_back(exchange);
         }
-        answers
+        is_any
     }
 
     /// The exchange that was begun first has been answered.

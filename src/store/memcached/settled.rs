@@ -4,7 +4,7 @@
 //! arrived, no more is than was added since: what never was there would be taken from others.
 
 use super::Wish;
-use super::debts::{Debt, signed};
+use super::counters::{CounterId, signed};
 use super::known::Known;
 use super::message::Settlement;
 use super::whole::Back;
@@ -28,16 +28,13 @@ impl Known {
     pub(super) fn settle(&mut self, settlement: Settlement) {
         let Settlement { wish, now, reservation, given, more, .. } = settlement;
         let limit = &*wish.limit;
-        let Self { cell, debts, shares, whole, .. } = self;
-        for (place, bucket) in reservation.buckets(limit.rates()) {
-            let is_certain = |debt: &Debt| debt.doubt == 0 || debt.amount.saturating_sub(debt.doubt) >= signed(given);
-            if given > 0
-                && debts.of(place, bucket).is_none_or(is_certain)
-                && cell.count(limit.rates(), place, bucket).is_some()
-            {
-                cell.correct(limit.rates(), place, bucket, |count| count.saturating_sub(given));
-                debts.owe(place, bucket, -signed(given));
-                shares.get_or_insert_default().add(place, bucket, -signed(given));
+        let Self { cell, counters, whole, .. } = self;
+        for (rate, bucket) in reservation.buckets(limit.rates()) {
+            let id = CounterId { rate, bucket };
+            if given > 0 && counters.can_give_back(id, given) && cell.count(limit.rates(), rate, bucket).is_some() {
+                cell.correct(limit.rates(), rate, bucket, |count| count.saturating_sub(given));
+                counters.may_shrink();
+                counters.add(id, -signed(given));
             }
         }
         if let Some(whole) = whole {

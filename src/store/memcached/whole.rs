@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use memchr::memmem;
 
-use super::debts::signed;
-use super::keys::{self, Names};
-use super::known::Op;
-use super::ready::Digits;
-use super::wire::{self, Answer};
+use super::commands::{Commands, Condition};
+use super::counters::signed;
+use super::keys::{self, Digits, Names};
+use super::replies::{Item, Written};
+use super::targets::{Answer, Targets};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, Rate, Reservation, Restored};
@@ -29,6 +29,8 @@ pub(super) struct Whole {
     certain: Option<Time>,
     /// What was changed since; `None` if Memcached knows all.
     owed: Option<Owed>,
+    /// What is part of the exchange that is under way.
+    sent: Option<Sent>,
     /// What was sent without an answer.
     doubt: Option<Doubt>,
     /// Whether another gateway was faster to replace the state.
@@ -42,8 +44,8 @@ pub(super) struct Whole {
 }
 
 /// What Memcached is to be told.
-#[derive(Clone, Debug)]
-pub(super) struct Owed {
+#[derive(Debug)]
+struct Owed {
     /// What was charged, less what was taken back of that.
     cost: i64,
     /// When the first and the last of it were charged.
@@ -51,6 +53,15 @@ pub(super) struct Owed {
     until: Time,
     /// What was given back of reservations that it knows of.
     given: Vec<Back>,
+}
+
+/// What Memcached is being told.
+#[derive(Debug)]
+struct Sent {
+    owed: Owed,
+    /// The state, or what is appended to it.
+    bytes: Vec<u8>,
+    is_appended: bool,
 }
 
 /// What may or may not have arrived.
@@ -201,13 +212,14 @@ impl Whole {
         self.owed = Some(sent);
     }
 
-    /// Owes again what was sent without an answer. What was given back of reservations stays charged if it has not arrived:
-    /// to give it back twice would take it from others.
-    pub(super) fn doubt(&mut self, mut sent: Owed, bytes: Vec<u8>) {
-        let Owed { cost, since, until, .. } = sent;
+    /// What was sent may or may not have arrived, so it is owed again. What was given back of reservations stays charged if
+    /// it has not arrived: to give it back twice would take it from others.
+    pub(super) fn doubt(&mut self) {
+        let Some(Sent { mut owed, bytes, .. }) = self.sent.take() else { return };
+        let Owed { cost, since, until, .. } = owed;
         self.doubt = Some(Doubt { cost, since, until, bytes });
-        sent.given.clear();
-        self.owe_again(sent);
+        owed.given.clear();
+        self.owe_again(owed);
     }
 
     /// Writes the state if that is owed, and reads it.
@@ -216,95 +228,102 @@ impl Whole {
         cell: &mut Cell,
         names: &Names,
         (key, now): (&Digits, Time),
-        ops: &mut Vec<Op>,
-        out: &mut Vec<u8>,
+        (targets, commands): (&mut Targets, &mut Commands),
     ) {
-        let version = match self.version {
+        let name = |out: &mut Vec<u8>| names.state(key, out);
+        let condition = match self.version {
             // What is in doubt has to be asked for first, and what may be there as well.
             _ if self.doubt.is_some() => None,
             Version::Unread | Version::Written => None,
-            Version::Missing => Some(None),
-            Version::Of(version) => Some(Some(version)),
+            Version::Missing => Some(Condition::Missing),
+            Version::Of(version) => Some(Condition::Version(version)),
         };
-        if let Some(version) = version
+        if let Some(condition) = condition
             && let Some(owed) = self.owed.take()
         {
-            let memory = cell.memory(names.limit.rates());
+            let rates = names.limit.rates();
+            let memory = cell.memory(rates);
             let lifetime = keys::lifetime(memory, now);
-            if self.outrun && version.is_some() && owed.is_appendable() && self.appended < MOST_APPENDED {
-                let more = owed.appendix(names.limit.rates(), now, self.ahead);
-                wire::append(|out| names.state(key, out), &more, out);
+            let is_there = condition != Condition::Missing;
+            let is_appended = self.outrun && is_there && owed.is_appendable() && self.appended < MOST_APPENDED;
+            let bytes = if is_appended {
+                let more = owed.appendix(rates, now, self.ahead);
+                commands.append(name, &more, lifetime);
                 self.kept = memory;
-                // To append does not let it live for longer.
-                wire::value_kept(|out| names.state(key, out), lifetime, out);
-                ops.extend([Op::Append(owed, more), Op::Value]);
-                return;
-            }
-            let value = cell.save(names.limit.rates(), self.ahead);
-            wire::swap(|out| names.state(key, out), &value, version, lifetime, out);
-            ops.push(Op::Swap(owed, value));
+                more
+            } else {
+                let value = cell.save(rates, self.ahead);
+                commands.store(name, &value, condition, lifetime);
+                value
+            };
+            targets.write_state();
+            self.sent = Some(Sent { owed, bytes, is_appended });
         }
-        wire::value(|out| names.state(key, out), out);
-        ops.push(Op::Value);
+        commands.read(name);
+        targets.read_state();
     }
 
     /// Takes over what Memcached answered.
-    pub(super) fn fill(
-        &mut self,
-        cell: &mut Cell,
-        (limit, now): (&Limit, Time),
-        ops: &[Op],
-        answers: &[Answer<'_>],
-    ) -> Learned {
-        let mut sent: Option<&[u8]> = None;
+    pub(super) fn fill(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time), answer: &Answer<'_>) -> Learned {
         let mut learned = Learned::default();
-        let mut was_read = false;
-        for (op, answer) in ops.iter().zip(answers) {
-            match (op, answer) {
-                (Op::Swap(_, value), Answer::Done) => {
-                    self.outrun = false;
-                    sent = Some(value);
+        let sent = self.settle(answer.state_written());
+        match answer.state() {
+            // What is there is not known.
+            _ if !answer.is_read() => {
+                if let Some(value) = sent {
+                    // It has been written, and which version that is has yet to be read.
+                    (self.version, self.value) = (Version::Written, stand_in(&value));
                 }
-                (Op::Append(..), Answer::Done) => {
-                    self.outrun = false;
-                    // To what, is not known.
-                    sent = Some(&[]);
+            }
+            None => learned.lost = self.miss(cell, limit.rates(), now),
+            Some(item) => {
+                learned.is_foreign = self.learn(cell, (limit, now), item, sent.as_deref());
+                // What others have appended at the same time may have to be kept for longer than was known here.
+                if sent.is_some_and(|sent| sent.is_empty()) && cell.memory(limit.rates()) > self.kept {
+                    self.owe(0, now);
                 }
-                (Op::Swap(owed, _) | Op::Append(owed, _), _) => {
-                    self.outrun |= !matches!(answer, Answer::Failed(_));
-                    self.owe_again(owed.clone());
-                }
-                (Op::Value, Answer::Missing) => {
-                    was_read = true;
-                    // Nothing can be taken from what is gone, nor from what others begin in its place.
-                    self.owed.iter_mut().for_each(|owed| owed.given.clear());
-                    // A state that nobody needs any more leaves Memcached by itself.
-                    if cell.is_whole_spent(limit.rates(), now) {
-                        // The next one begins by the clock here.
-                        self.ahead = 0;
-                        self.owed.take_if(|owed| owed.cost == 0);
-                    } else if self.version != Version::Unread {
-                        learned.lost = u64::from(self.version != Version::Missing);
-                        self.owe(0, now);
-                    }
-                    (self.version, self.doubt) = (Version::Missing, None);
-                }
-                (Op::Value, Answer::Value(value, Some(version))) => {
-                    was_read = true;
-                    learned.is_foreign = self.learn(cell, (limit, now), value, *version, sent);
-                    // What others have appended at the same time may have to be kept for longer than was known here.
-                    if sent.is_some_and(<[u8]>::is_empty) && cell.memory(limit.rates()) > self.kept {
-                        self.owe(0, now);
-                    }
-                }
-                _ => {}
             }
         }
-        if let Some(value) = sent.filter(|_| !was_read) {
-            // It has been written, and which version that is has yet to be read.
-            (self.version, self.value) = (Version::Written, stand_in(value));
-        }
         learned
+    }
+
+    /// What came of the write. Returns the value that is there if it is done; nothing if something was appended, since to
+    /// what is not known.
+    fn settle(&mut self, written: Option<Written>) -> Option<Vec<u8>> {
+        match written? {
+            Written::Done | Written::Count(_) => {
+                self.outrun = false;
+                self.sent.take().map(|sent| if sent.is_appended { Vec::new() } else { sent.bytes })
+            }
+            written @ (Written::Missing | Written::Refused | Written::Failed) => {
+                self.outrun |= written != Written::Failed;
+                let sent = self.sent.take()?;
+                self.owe_again(sent.owed);
+                None
+            }
+            Written::Silent | Written::Unknown => {
+                self.doubt();
+                None
+            }
+        }
+    }
+
+    /// There is no state; returns how many states that should be there Memcached has lost.
+    fn miss(&mut self, cell: &Cell, rates: &[Rate], now: Time) -> u64 {
+        // Nothing can be taken from what is gone, nor from what others begin in its place.
+        self.owed.iter_mut().for_each(|owed| owed.given.clear());
+        let before = std::mem::replace(&mut self.version, Version::Missing);
+        self.doubt = None;
+        // A state that nobody needs any more leaves Memcached by itself.
+        if cell.is_whole_spent(rates, now) {
+            // The next one begins by the clock here.
+            self.ahead = 0;
+            self.owed.take_if(|owed| owed.cost == 0);
+        } else if before != Version::Unread {
+            self.owe(0, now);
+            return u64::from(before != Version::Missing);
+        }
+        0
     }
 
     /// Learns the state that is there now; returns whether another gateway has left it.
@@ -312,8 +331,7 @@ impl Whole {
         &mut self,
         cell: &mut Cell,
         (limit, now): (&Limit, Time),
-        value: &[u8],
-        version: u64,
+        Item { value, version, .. }: Item<'_>,
         sent: Option<&[u8]>,
     ) -> bool {
         let before = std::mem::replace(&mut self.value, stand_in(value));

@@ -46,51 +46,62 @@ impl Model {
         self.failing = failing;
     }
 
-    /// Executes every command and returns the answers.
+    /// Executes every command and returns the replies.
     pub(super) fn execute(&mut self, mut commands: &[u8], now: Time) -> Vec<u8> {
         self.items.retain(|_, item| item.end > now.micros());
-        let mut answers = Vec::new();
+        let mut replies = Vec::new();
         while !commands.is_empty() {
             let line = cut_line(&mut commands);
             let words: Vec<&str> = std::str::from_utf8(line).unwrap().split(' ').collect();
+            if words == ["version"] {
+                replies.extend_from_slice(b"VERSION 1.6.18\r\n");
+                continue;
+            }
             let (name, flags) = (words[1], &words[2..]);
             let failing = self.failing & 1 == 1;
             self.failing >>= 1;
             match words[0] {
-                "mg" if !failing => self.get(name, flags, now, &mut answers),
-                "ma" if !failing => self.add(name, flags, now, &mut answers),
+                "gets" if !failing => self.get(&words[1..], &mut replies),
+                "ma" if !failing => self.add(name, flags, now, &mut replies),
                 "ms" => {
                     let value = cut_line_of(flags[0].parse().unwrap(), &mut commands);
                     if failing {
                         // Where there is no room for the new value, the old one goes.
                         self.items.remove(name);
                     } else {
-                        self.set(name, value, &flags[1..], now, &mut answers);
+                        self.set(name, value, &flags[1..], now, &mut replies);
                     }
                 }
-                "mg" | "ma" => {}
+                "touch" if !failing => {
+                    assert_eq!(flags[1..], ["noreply"]);
+                    self.items
+                        .get_mut(name)
+                        .into_iter()
+                        .for_each(|item| item.end = end(flags[0].parse().unwrap(), now));
+                }
+                "gets" | "ma" | "touch" => {}
                 other => panic!("{other} is no command"),
             }
             if failing {
-                answers.extend_from_slice(b"SERVER_ERROR out of memory storing object\r\n");
+                replies.extend_from_slice(b"SERVER_ERROR out of memory storing object\r\n");
             }
         }
-        answers
+        replies
     }
 
-    fn get(&mut self, name: &str, flags: &[&str], now: Time, answers: &mut Vec<u8>) {
-        match self.items.get_mut(name) {
-            Some(item) => {
-                let lifetime = flags.iter().find_map(|word| word.strip_prefix('T')?.parse().ok());
-                lifetime.into_iter().for_each(|lifetime| item.end = end(lifetime, now));
-                item.tell(flags, answers);
+    fn get(&self, names: &[&str], replies: &mut Vec<u8>) {
+        for name in names {
+            if let Some(Item { value, version, .. }) = self.items.get(*name) {
+                replies.extend_from_slice(format!("VALUE {name} 0 {} {version}\r\n", value.len()).as_bytes());
+                replies.extend_from_slice(value);
+                replies.extend_from_slice(b"\r\n");
             }
-            None => answers.extend_from_slice(b"EN\r\n"),
         }
+        replies.extend_from_slice(b"END\r\n");
     }
 
-    fn add(&mut self, name: &str, flags: &[&str], now: Time, answers: &mut Vec<u8>) {
-        let number = |flag: &str| flags.iter().find_map(|word| word.strip_prefix(flag)?.parse::<u64>().ok());
+    fn add(&mut self, name: &str, flags: &[&str], now: Time, replies: &mut Vec<u8>) {
+        let number = |flag| number(flags, flag);
         self.versions += 1;
         let version = self.versions;
         let amount = number("D").unwrap();
@@ -102,54 +113,64 @@ impl Model {
                 let length = if is_less { item.value.len() } else { 0 };
                 item.value = format!("{after:<length$}").into_bytes();
                 item.version = version;
-                item.tell(flags, answers);
+                if !flags.contains(&"q") {
+                    item.tell(flags, replies);
+                }
             }
-            (None, None) => answers.extend_from_slice(b"NF\r\n"),
+            (None, None) => tell("NF", flags, replies),
             (None, Some(lifetime)) => {
                 let value = number("J").unwrap().to_string().into_bytes();
                 let item = Item { value, version, end: end(lifetime, now) };
-                item.tell(flags, answers);
+                // Even if it is quiet, as Memcached did before 1.6.40.
+                item.tell(flags, replies);
                 self.items.insert(name.to_owned(), item);
             }
         }
     }
 
-    fn set(&mut self, name: &str, value: &[u8], flags: &[&str], now: Time, answers: &mut Vec<u8>) {
-        let number = |flag: &str| flags.iter().find_map(|word| word.strip_prefix(flag)?.parse::<u64>().ok());
+    fn set(&mut self, name: &str, value: &[u8], flags: &[&str], now: Time, replies: &mut Vec<u8>) {
+        assert!(flags.contains(&"q"));
         if flags.contains(&"MA") {
             self.versions += 1;
-            let appended = self.items.get_mut(name).map(|item| {
-                item.value.extend_from_slice(value);
-                item.version = self.versions;
-            });
-            return answers.extend_from_slice(if appended.is_some() { b"HD\r\n" } else { b"NS\r\n" });
+            let Some(item) = self.items.get_mut(name) else { return tell("NS", flags, replies) };
+            item.value.extend_from_slice(value);
+            item.version = self.versions;
+            return;
         }
         let there = self.items.get(name).map(|item| item.version);
-        let answer = match (number("C"), there) {
-            (Some(_), None) => "NF\r\n",
-            (Some(wanted), Some(there)) if wanted != there => "EX\r\n",
-            (None, Some(_)) if flags.contains(&"ME") => "NS\r\n",
+        match (number(flags, "C"), there) {
+            (Some(_), None) => tell("NF", flags, replies),
+            (Some(wanted), Some(there)) if wanted != there => tell("EX", flags, replies),
+            (None, Some(_)) if flags.contains(&"ME") => tell("NS", flags, replies),
             _ => {
                 self.versions += 1;
-                let end = end(number("T").unwrap(), now);
+                let end = end(number(flags, "T").unwrap(), now);
                 self.items.insert(name.to_owned(), Item { value: value.to_vec(), version: self.versions, end });
-                "HD\r\n"
             }
-        };
-        answers.extend_from_slice(answer.as_bytes());
+        }
     }
 }
 
 impl Item {
-    fn tell(&self, flags: &[&str], answers: &mut Vec<u8>) {
+    fn tell(&self, flags: &[&str], replies: &mut Vec<u8>) {
         if !flags.contains(&"v") {
-            return answers.extend_from_slice(b"HD\r\n");
+            return tell("HD", flags, replies);
         }
-        let version = if flags.contains(&"c") { format!(" c{}", self.version) } else { String::new() };
-        answers.extend_from_slice(format!("VA {}{version}\r\n", self.value.len()).as_bytes());
-        answers.extend_from_slice(&self.value);
-        answers.extend_from_slice(b"\r\n");
+        tell(&format!("VA {}", self.value.len()), flags, replies);
+        replies.extend_from_slice(&self.value);
+        replies.extend_from_slice(b"\r\n");
     }
+}
+
+/// Replies this, with the tag of the command.
+fn tell(what: &str, flags: &[&str], replies: &mut Vec<u8>) {
+    let tag = flags.iter().find(|word| word.starts_with('O')).unwrap();
+    replies.extend_from_slice(format!("{what} {tag}\r\n").as_bytes());
+}
+
+/// The number that follows this flag.
+fn number(flags: &[&str], flag: &str) -> Option<u64> {
+    flags.iter().find_map(|word| word.strip_prefix(flag)?.parse().ok())
 }
 
 fn end(lifetime: u64, now: Time) -> u64 {

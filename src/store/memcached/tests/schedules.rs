@@ -213,7 +213,7 @@ fn a_counter_that_cannot_be_written_keeps_no_server_away() {
     // Nothing of this exchange is done; of the next one only what reads.
     [Step::Fail(0, 0b11), Step::Execute(0, 0), Step::Answer(0, 0)].iter().for_each(|step| world.run(step));
     assert!(!world.is_up(0, 0));
-    [Step::Connect(0, 0), Step::Send(0, 0), Step::Fail(0, 0b10)].iter().for_each(|step| world.run(step));
+    [Step::Connect(0, 0), Step::Send(0, 0), Step::Fail(0, 0b01)].iter().for_each(|step| world.run(step));
     [Step::Execute(0, 0), Step::Answer(0, 0)].iter().for_each(|step| world.run(step));
     assert!(world.is_up(0, 0));
     assert_eq!(counted(&mut world, 6, key), 1, "it could not be written");

@@ -14,12 +14,14 @@ use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
 use crate::limit::Cell;
 use crate::store::memcached::cells::MOST;
+use crate::store::memcached::commands::Commands;
 use crate::store::memcached::known::MOMENT;
 use crate::store::memcached::ledger::Ledger;
 use crate::store::memcached::message::{Decision, Message, Settlement};
 use crate::store::memcached::refused::Refused;
+use crate::store::memcached::replies::Reader;
 use crate::store::memcached::servers::Due;
-use crate::store::memcached::{Health, Wish, wire};
+use crate::store::memcached::{Health, Wish};
 use crate::store::{Reply, Reserved, Verdicts};
 
 /// The longest that a decision waits.
@@ -95,7 +97,7 @@ struct Link {
 struct Exchange {
     begun: Instant,
     commands: Vec<u8>,
-    count: usize,
+    reader: Reader,
     answers: Option<Vec<u8>>,
 }
 
@@ -267,10 +269,10 @@ impl World {
         let Gateway { ledger, links, .. } = &mut self.gateways[gateway];
         if ledger.due(server) != Due::Never {
             assert!(links[server].is_up);
-            let mut commands = Vec::new();
-            let count = ledger.compose(server, &mut commands);
-            if count > 0 {
-                links[server].under_way.push_back(Exchange { begun, commands, count, answers: None });
+            let (mut collected, mut commands) = (Commands::default(), Vec::new());
+            if ledger.compose(server, &mut collected) {
+                let reader = collected.finish(&mut commands);
+                links[server].under_way.push_back(Exchange { begun, commands, reader, answers: None });
             }
         }
     }
@@ -285,19 +287,13 @@ impl World {
     fn answer(&mut self, gateway: usize, server: usize) {
         let now = self.clock(gateway);
         let Gateway { ledger, links, .. } = &mut self.gateways[gateway];
-        let Some(Exchange { answers: Some(bytes), begun, count, .. }) =
+        let Some(Exchange { answers: Some(bytes), begun, mut reader, .. }) =
             links[server].under_way.pop_front_if(|first| first.answers.is_some())
         else {
             return;
         };
-        let (mut answers, mut at) = (Vec::new(), 0);
-        while at < bytes.len() {
-            let (answer, length) = wire::answer(&bytes[at..]).unwrap().unwrap();
-            answers.push(answer);
-            at += length;
-        }
-        assert_eq!(answers.len(), count);
-        let good = ledger.answered(server, &answers, begun, now);
+        assert_eq!(reader.read(&bytes), Ok(Some(bytes.len())));
+        let good = ledger.answered(server, reader.replies(&bytes), begun, now);
         self.collect(gateway);
         if !good {
             self.cut(gateway, server, 0);
