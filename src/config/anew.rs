@@ -1,6 +1,6 @@
 //! Which counters survive a change of the configuration, and whose overrides change.
 
-use super::{Config, Limit, Store};
+use super::{Config, Limit};
 use crate::limit::{self, Rate};
 use crate::overrides::Changes;
 
@@ -22,7 +22,6 @@ pub struct Recounted<'a> {
 /// The limits of `new` that `old` counts in a different way. Counters are found by the name and key of their limit. Their
 /// format depends on everything in its rates except the quotas. A rate takes its counts over from the one of the same period.
 pub fn recounted<'a>(old: &Config, new: &'a Config) -> Vec<Recounted<'a>> {
-    let is_shared = matches!(new.store, Store::Memcached(_));
     let mut all = Vec::new();
     for limit in &new.limits {
         let Some(before) = old.limits.iter().find(|before| before.name == limit.name) else { continue };
@@ -34,14 +33,12 @@ pub fn recounted<'a>(old: &Config, new: &'a Config) -> Vec<Recounted<'a>> {
             })
         });
         for (tier, old, new) in [own].into_iter().chain(tiers) {
-            let (changed, goes_on): (_, fn(&Rate, &Rate, bool) -> bool) = match changed_rates(old, new) {
-                _ if before.key != limit.key => ("key", |_, _, _| false),
-                Some(changed) => (changed, is_carried),
+            let (changed, is_same_key) = match changed_rates(old, new) {
+                _ if before.key != limit.key => ("key", false),
+                Some(changed) => (changed, true),
                 None => continue,
             };
-            let is_carried = |rate: &&Rate| {
-                rate.predecessor(old).and_then(|place| old.get(place)).is_some_and(|old| goes_on(rate, old, is_shared))
-            };
+            let is_carried = |rate: &&Rate| is_same_key && rate.predecessor(old).is_some();
             let (carried, anew): (Vec<_>, Vec<_>) = new.iter().partition(is_carried);
             let [carried, anew] = [carried, anew].map(|rates| rates.iter().map(ToString::to_string).collect());
             all.push(Recounted { limit: &limit.name, tier, changed, carried, anew });
@@ -64,12 +61,6 @@ pub fn changed_overrides(old: &Config, new: &Config) -> Vec<(String, Changes)> {
 /// The limits of `old` that `new` does not have. Their counters are dropped.
 pub fn dropped<'a>(old: &'a Config, new: &Config) -> impl Iterator<Item = &'a Limit> {
     old.limits.iter().filter(|old| new.limits.iter().all(|new| new.name != old.name))
-}
-
-/// Whether a rate keeps the counts of `old`, which has the same period. In Memcached this holds only for sums, and only if
-/// their keys have the same names, because gateways with both configurations may share them.
-fn is_carried(rate: &Rate, old: &Rate, is_shared: bool) -> bool {
-    !is_shared || rate.uses_counters() && rate.is_kept_like(old)
 }
 
 fn changed_rates(old: &[Rate], new: &[Rate]) -> Option<&'static str> {

@@ -91,6 +91,7 @@ impl Cell {
     /// ahead of the clock of the reservation.
     pub fn append_give_back(rates: &[Rate], reservation: &Reservation, cost: u64, ahead: u64, bytes: &mut Vec<u8>) {
         let moment = reservation.moment(rates).map_or(0, |moment| moment.micros().saturating_add(ahead));
+        let cost = reservation.certain(rates, cost);
         [0, 0, 0, moment, cost].into_iter().for_each(|number| push(number, bytes));
     }
 

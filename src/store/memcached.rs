@@ -10,9 +10,11 @@ mod keys;
 mod targets;
 mod whole;
 mod known;
+mod carry_over;
 mod claims;
 mod settled;
 mod cells;
+mod reloaded;
 mod refused;
 mod health;
 mod message;
@@ -92,12 +94,14 @@ struct Wish {
     settles: bool,
     advisory: bool,
     place: usize,
+    /// The limit that was asked, if another one has replaced it and counts the key.
+    asked: Option<Arc<Limit>>,
 }
 
 impl From<&Ask<'_>> for Wish {
     fn from(ask: &Ask<'_>) -> Self {
         let Ask { limit, key, need, cost, settles, advisory, place } = *ask;
-        Self { limit: limit.clone(), key, need, cost, settles, advisory, place }
+        Self { limit: limit.clone(), key, need, cost, settles, advisory, place, asked: None }
     }
 }
 
@@ -173,7 +177,8 @@ impl Memcached {
 
     /// Sends off what settles a reservation: what is given back, or what is charged in addition.
     pub fn settle(&self, ask: &Ask<'_>, reserved: Reserved, cost: u64, (now, worker): (Time, usize)) {
-        let wish = Wish::from(ask);
+        let limit = reserved.by.as_ref().unwrap_or(ask.limit);
+        let wish = Wish::from(&Ask { limit, ..*ask });
         // A request that asks from now on is decided after this, and there may be room then.
         self.refused.forget(wish.cell());
         let (before, reservation) = (reserved.cost(), reserved.reservation);

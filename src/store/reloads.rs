@@ -12,7 +12,7 @@ use foldhash::fast::RandomState;
 
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
-use crate::limit::Limit;
+use crate::limit::{Limit, Verdict};
 use crate::store::LimitChanges;
 
 /// The most migrations that are remembered for one name. A key with an older cell begins again from zero.
@@ -27,13 +27,21 @@ pub(super) struct Migration {
     pub(super) at: Time,
     /// When it expires, because no count of the old limit matters any longer.
     until: Time,
+    /// The number of the reload because of which it is needed. That is later than `at` if it joins two others.
+    pub(super) reload: u32,
 }
 
 impl Migration {
     /// `None` if there are no counts to continue.
-    fn new(from: &Arc<Limit>, to: &Arc<Limit>, at: Time) -> Option<Self> {
+    fn new(from: &Arc<Limit>, to: &Arc<Limit>, at: Time, reload: u32) -> Option<Self> {
         let until = at.after(Duration::from_micros(to.migration_memory(from)));
-        (from.id() != to.id() && to.continues(from)).then(|| Self { from: from.clone(), to: to.clone(), at, until })
+        let is_needed = from.id() != to.id() && to.continues(from);
+        is_needed.then(|| Self { from: from.clone(), to: to.clone(), at, until, reload })
+    }
+
+    /// Whether counts of the old limit may still matter.
+    pub(super) fn is_open(&self, now: Time) -> bool {
+        self.until > now
     }
 
     fn ids(&self) -> (Fingerprint, Fingerprint) {
@@ -48,17 +56,20 @@ pub(super) struct Reloads {
     migrations: Vec<Migration>,
     /// The limits of the configuration; `None` before the first reload.
     in_use: Option<HashSet<Fingerprint, RandomState>>,
+    /// How many reloads there were; it may wrap.
+    count: u32,
 }
 
 impl Reloads {
     /// After another reload, at `now`.
     pub(super) fn next(&self, changes: &LimitChanges, now: Time) -> Self {
-        let new = changes.replaced.iter().filter_map(|(from, to)| Migration::new(from, to, now));
+        let count = self.count.wrapping_add(1);
+        let new = changes.replaced.iter().filter_map(|(from, to)| Migration::new(from, to, now, count));
         // A key that was not used since an earlier reload is migrated to the newest limit in one step.
-        let earlier = self.migrations.iter().filter(|earlier| earlier.until > now);
+        let earlier = self.migrations.iter().filter(|earlier| earlier.is_open(now));
         let joined = earlier.clone().flat_map(|earlier| {
             let further = changes.replaced.iter().filter(|(from, _)| from.id() == earlier.to.id());
-            further.filter_map(|(_, to)| Migration::new(&earlier.from, to, earlier.at))
+            further.filter_map(|(_, to)| Migration::new(&earlier.from, to, earlier.at, count))
         });
         let mut migrations: Vec<_> = new.chain(joined).chain(earlier.cloned()).collect();
         migrations.sort_by_key(|migration| Reverse(migration.at));
@@ -67,22 +78,28 @@ impl Reloads {
         migrations.retain(|migration| {
             let name = migration.to.name();
             let count = counts.entry(name.to_owned()).or_insert(0);
-            let stays =
-                migration.until > now && names.contains(name) && *count < MOST_PER_NAME && seen.insert(migration.ids());
+            let stays = migration.is_open(now)
+                && names.contains(name)
+                && *count < MOST_PER_NAME
+                && seen.insert(migration.ids());
             *count += usize::from(stays);
             stays
         });
-        Self { migrations, in_use: Some(changes.in_use.iter().map(|limit| limit.id()).collect()) }
+        Self { migrations, in_use: Some(changes.in_use.iter().map(|limit| limit.id()).collect()), count }
     }
 
     /// Without the migrations that have expired at `now`; `None` if none has.
     pub(super) fn expired(&self, now: Time) -> Option<Self> {
-        let is_valid = |migration: &Migration| migration.until > now;
-        if self.migrations.iter().all(is_valid) {
+        if self.migrations.iter().all(|migration| migration.is_open(now)) {
             return None;
         }
-        let migrations = self.migrations.iter().filter(|migration| is_valid(migration)).cloned().collect();
-        Some(Self { migrations, in_use: self.in_use.clone() })
+        let migrations = self.migrations.iter().filter(|migration| migration.is_open(now)).cloned().collect();
+        Some(Self { migrations, ..self.clone() })
+    }
+
+    /// How many reloads there were; it may wrap.
+    pub(super) fn count(&self) -> u32 {
+        self.count
     }
 
     /// When the last migration expires.
@@ -109,4 +126,11 @@ impl Reloads {
     pub(super) fn is_needed(&self, limit: &Limit) -> bool {
         self.is_in_use(limit) || self.after(limit).next().is_some()
     }
+}
+
+/// The verdict of the limit that was asked, from that of the limit that counts the key. Rates correspond by their
+/// periods.
+pub(super) fn translated(asked: &Limit, counted: &Limit, verdict: Verdict) -> Verdict {
+    let rate = counted.rates().get(verdict.rate).and_then(|rate| rate.predecessor(asked.rates()));
+    Verdict { rate: rate.unwrap_or(0), ..verdict }
 }

@@ -3,7 +3,10 @@
 
 use std::fs;
 use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc::channel;
+use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -81,20 +84,122 @@ fn told(gateway: &Gateway, message: &str) -> Option<(String, String)> {
     Some((line["changed"].as_str().unwrap().to_owned(), line["rates"].as_str().unwrap().to_owned()))
 }
 
+/// What a change does, with this `store` section.
+fn goes_on(store: &str, Change { old, new, changed, carried, anew, passed }: Change) {
+    let [old, new] = [old, new].map(|file| store.to_owned() + &file);
+    let gateway = Gateway::start(&old);
+    let mut client = gateway.client();
+    assert_eq!([(); 3].map(|()| client.get("/").status == 200), [true, true, false]);
+    gateway.reload("", &new);
+    gateway.wait_message("reloaded");
+    for (message, rates) in [(CARRIED, carried), (ANEW, anew)] {
+        let wanted = changed.filter(|_| !rates.is_empty()).map(|changed| (changed.to_owned(), rates.to_owned()));
+        assert_eq!(told(&gateway, message), wanted, "{message}: {old} to {new}");
+    }
+    let count = (0..2).filter(|_| client.get("/").status == 200).count();
+    assert_eq!(count, passed, "{old} to {new}");
+}
+
 #[test]
 fn counters_go_on_where_they_can_and_the_log_says_which_do() {
-    for Change { old, new, changed, carried, anew, passed } in changes() {
-        let gateway = Gateway::start(&old);
-        let mut client = gateway.client();
-        assert_eq!([(); 3].map(|()| client.get("/").status == 200), [true, true, false]);
-        gateway.reload("", &new);
-        gateway.wait_message("reloaded");
-        for (message, rates) in [(CARRIED, carried), (ANEW, anew)] {
-            let wanted = changed.filter(|_| !rates.is_empty()).map(|changed| (changed.to_owned(), rates.to_owned()));
-            assert_eq!(told(&gateway, message), wanted, "{message}: {old} to {new}");
+    changes().into_iter().for_each(|change| goes_on("", change));
+}
+
+#[test]
+fn with_memcached_counters_go_on_as_well() {
+    for change in changes() {
+        let memcached = Memcached::start();
+        goes_on(&memcached.store(), change);
+    }
+}
+
+/// Every way to count `rates`.
+fn ways(rates: &str) -> Vec<String> {
+    let ways = [
+        "precision = 4",
+        "strategy = \"fixed-window\"",
+        "strategy = \"moving-window\"",
+        "strategy = \"token-bucket\"",
+        "precision = 1",
+    ];
+    ways.iter().map(|way| limit("global", &format!("rates = [{rates:?}]\n{way}"))).collect()
+}
+
+/// Reloads this file, as the reload with this number, from 0 on.
+fn reload_and_wait(gateway: &Gateway, file: &str, number: usize) {
+    gateway.reload("", file);
+    until("it reloads", PATIENCE, || {
+        gateway.log().iter().filter(|line| line.contains("\"reloaded\"")).count() > number
+    });
+}
+
+/// However often a limit is changed while clients send all they can, no more pass than its quota.
+fn reloads_in_a_flood_admit_no_more(store: &str) {
+    const QUOTA: usize = 400;
+    let ways = ways(&format!("{QUOTA}/d"));
+    let file = |way: &str| store.to_owned() + way;
+    let gateway = Gateway::start(&file(&ways[0]));
+    let is_over = AtomicBool::new(false);
+    let passed = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = gateway.client();
+                while !is_over.load(Relaxed) {
+                    if client.get("/").status == 200 {
+                        passed.fetch_add(1, Relaxed);
+                        // It lasts for some reloads.
+                        thread::sleep(Duration::from_millis(5));
+                    }
+                }
+            });
         }
-        let count = (0..2).filter(|_| client.get("/").status == 200).count();
-        assert_eq!(count, passed, "{old} to {new}");
+        let mut number = 0;
+        while passed.load(Relaxed) < QUOTA || number < 2 * ways.len() {
+            reload_and_wait(&gateway, &file(&ways[(number + 1) % ways.len()]), number);
+            number += 1;
+        }
+        for _ in 0..ways.len() {
+            reload_and_wait(&gateway, &file(&ways[(number + 1) % ways.len()]), number);
+            number += 1;
+        }
+        is_over.store(true, Relaxed);
+    });
+    assert_eq!(passed.into_inner(), QUOTA);
+}
+
+#[test]
+fn clients_that_flood_a_gateway_gain_nothing_by_its_reloads() {
+    reloads_in_a_flood_admit_no_more("");
+}
+
+#[test]
+fn with_memcached_clients_that_flood_a_gateway_gain_nothing_by_its_reloads() {
+    reloads_in_a_flood_admit_no_more(&Memcached::start().store());
+}
+
+/// Two gateways share the counters, and one of them reloads later than the other. What both have admitted counts in the end.
+#[test]
+fn gateways_that_reload_one_after_the_other_go_on_with_what_both_have_counted() {
+    let ways = ways("6/d");
+    for (old, new) in ways.iter().zip(ways.iter().cycle().skip(1)) {
+        let memcached = Memcached::start();
+        let [old, new] = [old, new].map(|way| memcached.store() + way);
+        let gateways = [(); 2].map(|()| Gateway::start(&old));
+        let mut clients = gateways.each_ref().map(Gateway::client);
+        let mut passed =
+            |gateway: usize, times: usize| (0..times).filter(|_| clients[gateway].get("/").status == 200).count();
+        assert_eq!((passed(0, 2), passed(1, 2)), (2, 2), "{old}");
+        reload_and_wait(&gateways[0], &new, 0);
+        assert_eq!(passed(0, 1), 1, "{old} to {new}");
+        reload_and_wait(&gateways[1], &new, 0);
+        assert_eq!(passed(1, 3), 1, "{old} to {new}");
+        assert_eq!(passed(0, 3), 0, "{old} to {new}");
+        // And back, while Memcached still has the old counters.
+        reload_and_wait(&gateways[1], &old, 1);
+        assert_eq!(passed(1, 3), 0, "{new} back to {old}");
+        reload_and_wait(&gateways[0], &old, 1);
+        assert_eq!(passed(0, 3), 0, "{new} back to {old}");
     }
 }
 
@@ -200,29 +305,6 @@ fn counters_of_limits_that_are_gone_leave_memory() {
     assert_eq!(client.get_with("/", "A: 1\r\n").status, 200);
     until("they leave", PATIENCE, || gateway.metric("gateway_store_keys") == Some(1.0));
     assert_eq!(gateway.metric("gateway_store_evictions_total"), Some(0.0));
-}
-
-/// In Memcached a sum is found where nothing about its rate has changed; of everything else the log says that it is not.
-#[test]
-fn with_memcached_the_log_says_what_starts_anew() {
-    let two = "rates = [\"2/d\"]";
-    for (new, carried, anew, passed) in [
-        ("rates = [\"2/d\", \"9/h\"]".to_owned(), "2/d", "9/h", 0),
-        (format!("{two}\nstrategy = \"fixed-window\""), "", "2/d", 2),
-        (format!("{two}\nprecision = 4"), "", "2/d", 2),
-    ] {
-        let memcached = Memcached::start();
-        let gateway = Gateway::start(&(memcached.store() + &limit("client-ip", two)));
-        let mut client = gateway.client();
-        assert_eq!([(); 3].map(|()| client.get("/").status == 200), [true, true, false]);
-        gateway.reload("", &(memcached.store() + &limit("client-ip", &new)));
-        gateway.wait_message("reloaded");
-        for (message, rates) in [(CARRIED, carried), (ANEW, anew)] {
-            let told = told(&gateway, message).map(|(_, rates)| rates);
-            assert_eq!(told.unwrap_or_default(), rates, "{message}: {new}");
-        }
-        assert_eq!((0..2).filter(|_| client.get("/").status == 200).count(), passed, "{new}");
-    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
 use crate::metrics::Counter;
+use crate::store::reloads::Reloads;
 
 /// The most cells that are known: some 40 MB of them. Who is forgotten is asked for.
 pub(super) const MOST: usize = 1 << 17;
@@ -45,6 +46,10 @@ pub(super) struct Cells {
     forgotten: Option<u32>,
     names: AllNames,
     servers: Vec<String>,
+    /// What reloads have changed.
+    pub(super) reloads: Reloads,
+    /// Until this moment a limit may have been replaced whose counts still matter.
+    pub(super) migrating_until: Time,
 }
 
 impl Cells {
@@ -61,6 +66,8 @@ impl Cells {
             forgotten: None,
             names,
             servers: servers.to_vec(),
+            reloads: Reloads::default(),
+            migrating_until: Time::from_micros(0),
         }
     }
 
@@ -74,6 +81,11 @@ impl Cells {
         &mut self.cells[place as usize]
     }
 
+    /// The same, only to look at.
+    pub(super) fn peek(&self, place: Place) -> &Known {
+        &self.cells[place as usize]
+    }
+
     /// The cell that is asked for, and its place. `forgotten` counts those that had to make room and still owed something.
     pub(super) fn of(&mut self, wish: &Wish, now: Time, forgotten: &Counter) -> (Place, &mut Known) {
         let cell = wish.cell();
@@ -81,6 +93,7 @@ impl Cells {
             Some(place) => *place,
             None => self.add(cell, wish, now, forgotten),
         };
+        self.see_reload(place, &wish.limit, now);
         let known = &mut self.cells[place as usize];
         if !Arc::ptr_eq(&known.names.limit, &wish.limit) {
             known.names = self.names.of(&wish.limit);
@@ -95,7 +108,25 @@ impl Cells {
         if self.at(*place).id() != wish.cell() {
             *place = self.of(wish, now, forgotten).0;
         }
+        self.see_reload(*place, &wish.limit, now);
         self.at(*place)
+    }
+
+    /// The place of a cell, if it is known.
+    pub(super) fn find(&self, cell: Fingerprint) -> Option<Place> {
+        self.places.get(&cell).copied()
+    }
+
+    /// How the counters of a limit are named.
+    pub(super) fn names_of(&mut self, limit: &Arc<Limit>) -> Rc<Names> {
+        self.names.of(limit)
+    }
+
+    /// A number that no other cell has.
+    pub(super) fn unused_number(&mut self) -> u32 {
+        let number = self.next;
+        self.next = number.wrapping_add(1);
+        number
     }
 
     /// Whether a cell that is not there any more may have been forgotten before Memcached knew what it had been charged.
@@ -106,8 +137,7 @@ impl Cells {
     fn add(&mut self, cell: Fingerprint, wish: &Wish, now: Time, forgotten: &Counter) -> Place {
         let names = self.names.of(&wish.limit);
         let server = names.server(wish.key, &self.servers);
-        let known = Known::new(self.next, names, wish.key, server, now);
-        self.next = self.next.wrapping_add(1);
+        let known = Known::new(self.unused_number(), names, wish.key, server, now);
         let room = match self.free.pop() {
             None if self.cells.len() >= MOST => self.make_room(now, forgotten),
             free => free,
@@ -128,14 +158,14 @@ impl Cells {
         place
     }
 
-    /// Forgets cells at these places whose limit is not in use any more and that nobody needs; returns how many such are
+    /// Forgets cells at these places whose limit a reload has removed, and that nobody needs; returns how many such are
     /// needed, or `None` if there are no such places.
-    pub(super) fn forget(&mut self, places: Range<usize>, in_use: impl Fn(&Limit) -> bool, now: Time) -> Option<usize> {
-        let Self { places: known, cells, free, nobody, names, .. } = self;
+    pub(super) fn forget(&mut self, places: Range<usize>, now: Time) -> Option<usize> {
+        let Self { places: known, cells, free, nobody, names, reloads, .. } = self;
         let range = places.start..places.end.min(cells.len());
         let mut stay = 0;
         for (place, cell) in range.clone().zip(cells.get_mut(range)?.iter_mut()) {
-            if in_use(&cell.names.limit) || Rc::ptr_eq(&cell.names, nobody) {
+            if reloads.is_needed(&cell.names.limit) || Rc::ptr_eq(&cell.names, nobody) {
                 continue;
             }
             // Whoever is in line has yet to be told something.
@@ -180,6 +210,7 @@ fn is_newer(number: u32, other: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::LimitChanges;
 
     const NOW: Time = Time::from_micros(1_800_000_000_000_000);
 
@@ -196,10 +227,12 @@ mod tests {
             settles: false,
             advisory: false,
             place: 0,
+            asked: None,
         };
         let stays = limit("stays");
         let (kept, _) = cells.of(&wish(&stays, 0), NOW, &forgotten);
         let mut needed = Vec::new();
+        cells.reload(&LimitChanges { in_use: vec![stays.clone()], replaced: Vec::new() }, NOW);
         for number in 1..1000_u32 {
             let goes = limit(&format!("limit-{number}"));
             for client in 0..10 {
@@ -210,17 +243,17 @@ mod tests {
             let (place, known) = cells.of(&busy, NOW, &forgotten);
             known.stage = Stage::Asked;
             needed.push((place, known.id()));
-            let left = cells.forget(0..MOST, |limit| limit.id() == stays.id(), NOW).unwrap();
+            let left = cells.forget(0..MOST, NOW).unwrap();
             assert_eq!(left, 1);
             let (place, id) = needed.pop().unwrap();
             assert_eq!(cells.at(place).id(), id);
             cells.at(place).stage = Stage::Idle;
             assert!(cells.len() <= 12, "{} cells after {number} reloads", cells.len());
         }
-        assert_eq!(cells.forget(0..MOST, |limit| limit.id() == stays.id(), NOW), Some(0));
+        assert_eq!(cells.forget(0..MOST, NOW), Some(0));
         assert_eq!((cells.places.len(), cells.len() - cells.free.len()), (1, 1));
         assert_eq!(cells.of(&wish(&stays, 0), NOW, &forgotten).0, kept);
-        assert_eq!(cells.forget(MOST..2 * MOST, |_| false, NOW), None);
+        assert_eq!(cells.forget(MOST..2 * MOST, NOW), None);
         // Whoever knows the place of one that is gone finds that it is another's.
         let mut place = (kept + 1) % 2;
         let again = wish(&limit("limit-1"), 10);

@@ -84,6 +84,7 @@ impl Known {
     pub(super) fn has_plenty(&self, limit: &Limit, need: u64) -> bool {
         let margin = limit.capacity() / 8;
         self.whole.is_none()
+            && !self.is_behind()
             && !self.counters.is_unacknowledged()
             && limit.admits(&self.cell, self.now, need.saturating_add(margin))
     }

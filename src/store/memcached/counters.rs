@@ -40,6 +40,18 @@ struct Unsettled {
     sent: Sent,
     /// Whether the counter is to be written even if nothing is pending, because Memcached has lost it.
     restore: bool,
+    /// The version of a count in Memcached that is too low, and is to be replaced.
+    too_low: Option<u64>,
+}
+
+/// How an amount is added to a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Add,
+    /// Memcached has lost the counter, so it is created with its count.
+    Create,
+    /// The count of this version is too low, so it is replaced.
+    Replace(u64),
 }
 
 /// What has been sent of a counter.
@@ -123,15 +135,41 @@ impl Counters {
         })
     }
 
-    /// Sends what is pending and can be sent: `write(counter, amount, whether Memcached has lost it)` for each.
-    pub(super) fn send(&mut self, mut write: impl FnMut(CounterId, i64, bool)) {
+    /// Sends what is pending and can be sent: `write(counter, amount, how)` for each.
+    pub(super) fn send(&mut self, mut write: impl FnMut(CounterId, i64, Change)) {
         for counter in &mut self.unsettled {
             if counter.is_pending() && counter.sent == Sent::Nothing {
                 let amount = std::mem::take(&mut counter.pending);
                 counter.sent = Sent::InFlight(amount);
-                write(counter.id, amount, std::mem::take(&mut counter.restore));
+                let restored = if std::mem::take(&mut counter.restore) { Change::Create } else { Change::Add };
+                write(counter.id, amount, counter.too_low.take().map_or(restored, Change::Replace));
             }
         }
+    }
+
+    /// What counts here and Memcached has yet to be told, or is being told. Less than 0 if it is to be given back.
+    pub(super) fn owed(&self, id: CounterId) -> i64 {
+        self.of(id).map_or(0, |counter| counter.pending.saturating_add(counter.in_flight()))
+    }
+
+    /// Takes over what has not been sent yet of the counters of one rate.
+    pub(super) fn take_pending(&mut self, rate: usize) -> SmallVec<[(CounterId, i64); 2]> {
+        let counters = self.unsettled.iter_mut().filter(|counter| counter.id.rate == rate);
+        let pending = counters.map(|counter| (counter.id, std::mem::take(&mut counter.pending))).collect();
+        self.unsettled.retain(|counter| !counter.is_clean());
+        pending
+    }
+
+    /// The counter is missing, and is to be created.
+    pub(super) fn create(&mut self, id: CounterId) {
+        let at = self.entry(id);
+        self.unsettled[at].restore = true;
+    }
+
+    /// The count of this version is too low, and is to be replaced if it still is there.
+    pub(super) fn replace(&mut self, id: CounterId, version: u64) {
+        let at = self.entry(id);
+        self.unsettled[at].too_low = Some(version);
     }
 
     /// What came of what was sent, before it is learned what was read after it.
@@ -195,10 +233,9 @@ impl Counters {
             }
         }
         if is_lost {
-            let at = self.entry(id);
-            self.unsettled[at].restore = true;
+            self.create(id);
         } else if let Some(at) = at {
-            self.unsettled[at].restore = false;
+            (self.unsettled[at].restore, self.unsettled[at].too_low) = (false, None);
             self.tidy(at);
         }
         let is_shared = count.is_some_and(|count| count > confirmed);
@@ -228,7 +265,7 @@ impl Counters {
 
     fn entry(&mut self, id: CounterId) -> usize {
         self.position(id).unwrap_or_else(|| {
-            self.unsettled.push(Unsettled { id, pending: 0, sent: Sent::Nothing, restore: false });
+            self.unsettled.push(Unsettled { id, pending: 0, sent: Sent::Nothing, restore: false, too_low: None });
             self.unsettled.len() - 1
         })
     }
@@ -242,7 +279,7 @@ impl Counters {
 
 impl Unsettled {
     fn is_pending(&self) -> bool {
-        self.pending != 0 || self.restore
+        self.pending != 0 || self.restore || self.too_low.is_some()
     }
 
     fn in_flight(&self) -> i64 {
@@ -340,7 +377,7 @@ mod tests {
         let mut counters = Counters::default();
         let learned = learn(&mut counters, 5, None);
         assert_eq!(learned, Learned { count: 5, is_lost: true, is_shared: false });
-        counters.send(|_, amount, is_lost| assert_eq!((amount, is_lost), (0, true)));
+        counters.send(|_, amount, change| assert_eq!((amount, change), (0, Change::Create)));
         counters.settle(ID, Written::Done);
         assert!(!counters.is_open());
         assert_eq!(learn(&mut counters, 0, None), Learned { count: 0, is_lost: false, is_shared: false });
@@ -350,15 +387,15 @@ mod tests {
     fn what_was_added_to_nothing_is_written_again() {
         let mut counters = Counters::default();
         counters.add(ID, 2);
-        counters.send(|_, amount, is_lost| assert_eq!((amount, is_lost), (2, false)));
+        counters.send(|_, amount, change| assert_eq!((amount, change), (2, Change::Add)));
         counters.settle(ID, Written::Missing);
         let learned = learn(&mut counters, 7, None);
         assert_eq!(learned, Learned { count: 7, is_lost: true, is_shared: false });
-        counters.send(|_, amount, is_lost| assert_eq!((amount, is_lost), (2, true)));
+        counters.send(|_, amount, change| assert_eq!((amount, change), (2, Change::Create)));
         counters.settle(ID, Written::Missing);
         // Another gateway has begun it anew since.
         assert_eq!(learn(&mut counters, 7, Some(1)), Learned { count: 7, is_lost: false, is_shared: false });
-        counters.send(|_, amount, is_lost| assert_eq!((amount, is_lost), (2, false)));
+        counters.send(|_, amount, change| assert_eq!((amount, change), (2, Change::Add)));
     }
 
     #[test]
@@ -453,7 +490,7 @@ mod tests {
         /// An exchange that Memcached carries out or not, and answers or not.
         fn exchange(&mut self, (is_executed, is_answered): (bool, bool)) {
             let mut written = None;
-            self.counters.send(|_, amount, is_lost| written = Some((amount, is_lost)));
+            self.counters.send(|_, amount, change| written = Some((amount, change == Change::Create)));
             let mut outcome = Written::Done;
             if let Some((amount, is_lost)) = written.filter(|_| is_executed) {
                 let is_new = is_lost || self.known.saturating_add_signed(-amount) == 0;

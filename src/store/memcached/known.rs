@@ -10,9 +10,10 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::carry_over::CarryOver;
 use super::claims::Claims;
-use super::commands::{Commands, Echo, Initial};
-use super::counters::{CounterId, Counters, Learned, signed};
+use super::commands::{Commands, Condition, Echo, Initial};
+use super::counters::{Change, CounterId, Counters, Learned, signed};
 use super::keys::Names;
 use super::replies::Written;
 use super::targets::{Answer, Targets};
@@ -48,6 +49,10 @@ pub(super) struct Known {
     pub(super) counters: Counters,
     /// The state of the rates that are kept as a whole, if there are any.
     pub(super) whole: Option<Box<Whole>>,
+    /// What it has yet to continue from, if a reload has changed how its limit counts.
+    pub(super) carry_over: Option<Box<CarryOver>>,
+    /// The number of the last reload that it knows of.
+    pub(super) reload: u32,
     /// The jobs that wait for it to be read.
     pub(super) waiting: SmallVec<[u64; 2]>,
     /// What was charged and is to be confirmed, in the order in which it was charged.
@@ -119,6 +124,8 @@ impl Known {
             asked: None,
             counters,
             whole,
+            carry_over: None,
+            reload: 0,
             waiting,
             claims: Claims::new(),
             stage,
@@ -169,6 +176,11 @@ impl Known {
             && !(self.is_shared() && self.since_read >= self.names.limit.capacity() / BY_ONE_READ)
     }
 
+    /// Whatever has been read is not enough for a decision any more.
+    pub(super) fn must_be_read(&mut self) {
+        (self.fresh, self.was_read, self.read) = (false, false, None);
+    }
+
     /// Whether other gateways have charged it lately.
     fn is_shared(&self) -> bool {
         self.shared.is_some_and(|shared| self.now.micros().saturating_sub(shared.micros()) < SHARED)
@@ -204,7 +216,9 @@ impl Known {
 
     /// Whether Memcached is to be told something.
     pub(super) fn owes(&self) -> bool {
-        self.counters.is_open() || self.whole.as_ref().is_some_and(|whole| whole.owes())
+        self.counters.is_open()
+            || self.whole.as_ref().is_some_and(|whole| whole.owes())
+            || self.carry_over.as_ref().is_some_and(|carry_over| carry_over.is_read())
     }
 
     /// Whether it can be forgotten without anybody noticing.
@@ -215,21 +229,26 @@ impl Known {
     /// Writes what is owed and asks for what a decision needs. What `strict` has to confirm is counted by commands that tell
     /// the count after them: of several gateways that take the last place at once, all others have to see who was first.
     pub(super) fn compose(&mut self, targets: &mut Targets, commands: &mut Commands, strict: bool) {
-        let Self { names, key, cell, counters, whole, now, claims, .. } = self;
+        self.compose_carry_over(targets, commands);
+        let Self { names, key, cell, counters, whole, carry_over, now, claims, .. } = self;
         let (rates, key) = (names.limit.rates(), key.digits());
         // Of what has left the window nothing is asked, so doubt about it would never end.
         counters.retain(|id| cell.count(rates, id.rate, id.bucket).is_some());
         let echo = if strict && !claims.is_empty() { Echo::Count } else { Echo::Quiet };
-        counters.send(|id, amount, is_lost| {
+        counters.send(|id, amount, change| {
             let name = |out: &mut Vec<u8>| names.counter(&key, id, out);
             let count = cell.count(rates, id.rate, id.bucket).unwrap_or(0);
-            match u64::try_from(amount) {
-                Err(_) if !is_lost => commands.subtract(name, amount.unsigned_abs(), echo),
-                amount => {
+            let lifetime = || names.lifetime(id.rate, *now);
+            match (change, u64::try_from(amount)) {
+                (Change::Replace(version), _) => {
+                    let value = itoa::Buffer::new().format(count).as_bytes().to_owned();
+                    commands.store(name, &value, Condition::Version(version), lifetime());
+                }
+                (Change::Add, Err(_)) => commands.subtract(name, amount.unsigned_abs(), echo),
+                (_, amount) => {
                     let amount = amount.unwrap_or(0);
                     // What should be there is not created, so that it is noticed if it is lost.
-                    let is_new = is_lost || count <= amount;
-                    let lifetime = || names.lifetime(id.rate, *now);
+                    let is_new = change == Change::Create || count <= amount;
                     let initial = is_new.then(|| Initial { count: count.max(amount), lifetime: lifetime() });
                     commands.add(name, amount, initial, echo);
                 }
@@ -240,10 +259,11 @@ impl Known {
         // If all was read a moment ago, what is added to will do.
         let reads_all = !std::mem::take(&mut self.fresh)
             || whole.is_some()
+            || carry_over.is_some()
             || strict && !claims.is_empty()
             || !cell.newest(rates).all(is_sent);
         for (rate, bucket, _) in cell.counts_mut(rates) {
-            let is_read = if is_sent((rate, bucket)) { echo == Echo::Quiet } else { reads_all };
+            let is_read = if is_sent((rate, bucket)) { echo == Echo::Quiet || carry_over.is_some() } else { reads_all };
             if is_read {
                 let id = CounterId { rate, bucket };
                 commands.read(|out| names.counter(&key, id, out));
@@ -251,7 +271,7 @@ impl Known {
             }
         }
         if let Some(whole) = whole {
-            whole.compose(cell, names, (&key, *now), (targets, commands));
+            whole.compose(cell, names, (&key, *now), carry_over.is_none(), (targets, commands));
         }
         claims.iter_mut().for_each(|claim| claim.sent = true);
         self.stage = Stage::Asked;
@@ -271,21 +291,28 @@ impl Known {
         for (id, count) in answer.read().filter(|_| answer.is_read()) {
             filled.lost += self.learn(id, count, shrink);
         }
+        let mut is_foreign = false;
         let Self { cell, names, whole, now, .. } = self;
         if let Some(whole) = whole {
             let learned = whole.fill(cell, (&names.limit, *now), answer);
             filled.lost += learned.lost;
-            if learned.is_foreign {
+            is_foreign = learned.is_foreign;
+            if is_foreign {
                 self.shared = Some(*now);
             }
             answer.state_written().into_iter().for_each(|written| filled.note(written));
+        }
+        if self.carry_over.is_some() {
+            // What is missing is what it continues from.
+            filled.lost = 0;
+            self.carry_over(answer, is_foreign);
         }
         let was_written = |id| answer.written().any(|(of, _)| of == id);
         let was_asked = |(rate, bucket)| {
             let id = CounterId { rate, bucket };
             was_written(id) || answer.read().any(|(of, _)| of == id)
         };
-        filled.is_current = cell.newest(names.limit.rates()).all(was_asked);
+        filled.is_current = self.cell.newest(self.names.limit.rates()).all(was_asked) && !self.is_behind();
         let is_good = answer.is_read() && filled.writes == Writes::Done && !filled.must_retry;
         self.read = (is_good && filled.is_current).then_some(asked);
         if self.read.is_some() {

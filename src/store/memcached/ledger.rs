@@ -26,7 +26,7 @@ use super::targets::Answer;
 use super::waiting::Waiting;
 use crate::clock::Time;
 use crate::config::{self, OnError};
-use crate::store::reloads::Reloads;
+use crate::store::reloads::Migration;
 
 /// What a limit of a decision says.
 struct Admit {
@@ -49,7 +49,6 @@ pub(super) struct Ledger {
     strict: bool,
     health: Arc<Health>,
     refused: Arc<Refused>,
-    reloads: Reloads,
     /// What is to be dropped after a reload.
     sweep: Option<Sweep>,
     /// For each worker, the replies that have not been taken yet.
@@ -66,7 +65,6 @@ impl Ledger {
             strict: config.strict,
             health,
             refused,
-            reloads: Reloads::default(),
             sweep: None,
             replies: (0..workers).map(|_| Decisions::new()).collect(),
         }
@@ -83,7 +81,7 @@ impl Ledger {
             Message::Decide(decision) => self.decide(decision, deadline),
             Message::Settle(settlement) => self.settle_reserved(*settlement),
             Message::Reload(reload) => {
-                self.reloads = self.reloads.next(&reload.changes, reload.now);
+                self.cells.reload(&reload.changes, reload.now);
                 self.sweep = Some(Sweep::new(reload.asked));
                 self.on_timer(reload.asked, reload.now);
             }
@@ -103,7 +101,8 @@ impl Ledger {
         let mut admits = Admits::new();
         // Those that are to be had and have to be read.
         let mut unread: SmallVec<[Place; 2]> = SmallVec::new();
-        for wish in &decision.asks {
+        for wish in &mut decision.asks {
+            self.cells.follow(wish, decision.now);
             let (place, known) = self.cells.of(wish, decision.now, &self.health.forgotten);
             decision.places.push(place);
             if wish.settles {
@@ -146,8 +145,16 @@ impl Ledger {
     /// Takes back what a reservation was too much, or charges what it was too little. Nobody waits for that, nor does it wait
     /// for anything: those who ask next are decided after it.
     fn settle_reserved(&mut self, mut settlement: Settlement) {
-        let Settlement { wish, now, asked, cell, given, .. } = &mut settlement;
+        let Settlement { wish, now, asked, cell, given, reservation, .. } = &mut settlement;
+        let migration = self.cells.follow(wish, *now);
         let place = self.cells.of(wish, *now, &self.health.forgotten).0;
+        if let Some(Migration { from, to, at, .. }) = migration {
+            *reservation = to.migrate_reservation(&from, reservation, at);
+            if self.cells.at(place).number != *cell {
+                // It may not have been carried over, and would be taken from others.
+                *given = 0;
+            }
+        }
         if self.cells.at(place).number != *cell && self.cells.may_have_forgotten(*cell) {
             // It may never have been counted in Memcached, and would be taken from others.
             *given = 0;
@@ -165,7 +172,7 @@ impl Ledger {
     pub(super) fn on_timer(&mut self, now: Instant, time: Time) -> Option<Instant> {
         self.expire(now);
         if let Some(sweep) = self.sweep.take_if(|sweep| sweep.at <= now) {
-            self.sweep = sweep.step(&mut self.cells, &self.reloads, (now, time));
+            self.sweep = sweep.step(&mut self.cells, (now, time));
         }
         self.next_timer()
     }
@@ -306,9 +313,12 @@ impl Ledger {
     /// Decides on the cells as they are after everything before.
     fn judge(&mut self, mut decision: Box<Decision>, is_claimed: bool) {
         let mut admits = Admits::new();
-        for (wish, place) in decision.asks.iter().zip(&mut decision.places) {
-            let known = self.cells.again(place, wish, decision.now, &self.health.forgotten);
-            let now = known.advance_for(&wish.limit, decision.now, decision.asked);
+        let Decision { asks, places, now, asked, .. } = &mut *decision;
+        for (wish, place) in asks.iter_mut().zip(places) {
+            // A reload may have come while it waited.
+            self.cells.follow(wish, *now);
+            let known = self.cells.again(place, wish, *now, &self.health.forgotten);
+            let now = known.advance_for(&wish.limit, *now, *asked);
             let admitted = wish.limit.admits(&known.cell, now, wish.need);
             admits.push(Admit { now, admitted, is_claimed });
         }

@@ -325,8 +325,16 @@ mod tests {
         let limit = Arc::new(Limit::new("l", &["10/s burst 5".parse().unwrap()]));
         let mut cell = Cell::new(limit.rates(), NOW);
         let reservation = limit.reserve(&mut cell, NOW, 2);
-        let wish =
-            Wish { limit, key: Fingerprint::of(b"k"), need: 2, cost: 2, settles: true, advisory: false, place: 3 };
+        let wish = Wish {
+            limit,
+            key: Fingerprint::of(b"k"),
+            need: 2,
+            cost: 2,
+            settles: true,
+            advisory: false,
+            place: 3,
+            asked: None,
+        };
         let (mut decided, verdicts) = decision(SmallVec::<[Wish; 1]>::from_iter([wish]));
         decided.reserved.push(Reserved {
             place: 3,

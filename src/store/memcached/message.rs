@@ -9,6 +9,7 @@ use super::cells::Place;
 use super::claims::{Claimed, Standing};
 use crate::clock::Time;
 use crate::limit::Reservation;
+use crate::store::reloads::translated;
 use crate::store::{LimitChanges, Reply, Reserved, Verdicts};
 
 /// Something for the coordinator.
@@ -99,7 +100,14 @@ impl Decision {
     /// Sends the reply. If the receiver is gone, the request has stopped waiting and was let through, so it is right that
     /// it is counted. Nobody else will settle its reservations then: returns what settles them.
     pub(super) fn answer(self, (now, asked): (Time, Instant)) -> impl Iterator<Item = Message> {
-        let Self { asks, verdicts, reserved, reply, .. } = self;
+        let Self { asks, mut verdicts, mut reserved, reply, .. } = self;
+        for Wish { place, limit, asked, .. } in &asks {
+            let Some(asked) = asked else { continue };
+            let verdicts = verdicts.iter_mut().filter(|(of, _)| of == place);
+            verdicts.for_each(|(_, verdict)| *verdict = translated(asked, limit, *verdict));
+            let reserved = reserved.iter_mut().filter(|reserved| reserved.place == *place);
+            reserved.for_each(|reserved| reserved.by = Some(limit.clone()));
+        }
         let unsent = reply.and_then(|receiver| receiver.send(Reply { verdicts, reserved }).err());
         let reserved = unsent.map(|reply| reply.reserved).unwrap_or_default();
         reserved.into_iter().filter_map(move |Reserved { place, reservation, cell, .. }| {

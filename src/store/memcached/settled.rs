@@ -28,8 +28,11 @@ impl Known {
     pub(super) fn settle(&mut self, settlement: Settlement) {
         let Settlement { wish, now, reservation, given, more, .. } = settlement;
         let limit = &*wish.limit;
-        let Self { cell, counters, whole, .. } = self;
-        for (rate, bucket) in reservation.buckets(limit.rates()) {
+        let Self { cell, counters, whole, carry_over, .. } = self;
+        if let Some(carry_over) = carry_over {
+            carry_over.give_back(limit, now, &reservation, given);
+        }
+        for (rate, bucket, given) in reservation.buckets(limit.rates(), given) {
             let id = CounterId { rate, bucket };
             if given > 0 && counters.can_give_back(id, given) && cell.count(limit.rates(), rate, bucket).is_some() {
                 cell.correct(limit.rates(), rate, bucket, |count| count.saturating_sub(given));

@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::cells::Cells;
 use crate::clock::Time;
-use crate::store::reloads::Reloads;
 
 /// So many cells are looked at before others have their turn: some tens of microseconds.
 const STEP: usize = 1024;
@@ -27,24 +26,25 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// A sweep that begins at that moment.
+    /// A sweep that begins then.
     pub(super) fn new(at: Instant) -> Self {
         Self { next: 0, needed: 0, at }
     }
 
     /// Looks at some cells. Returns the sweep if it is to go on.
-    pub(super) fn step(mut self, cells: &mut Cells, reloads: &Reloads, (at, now): (Instant, Time)) -> Option<Self> {
-        match cells.forget(self.next..self.next + STEP, |limit| reloads.is_in_use(limit), now) {
+    pub(super) fn step(mut self, cells: &mut Cells, (at, now): (Instant, Time)) -> Option<Self> {
+        // Cells of replaced limits stay until their counts matter no more.
+        let left = cells.expire_migrations(now);
+        match cells.forget(self.next..self.next + STEP, now) {
             Some(needed) => {
                 self.next += STEP;
                 self.needed += needed;
                 self.at = at;
             }
-            None if self.needed > 0 => {
-                (self.next, self.needed) = (0, 0);
-                self.at = at + AGAIN;
+            None => {
+                let again = if self.needed > 0 { Some(AGAIN) } else { left };
+                self = Self::new(at + again?);
             }
-            None => return None,
         }
         Some(self)
     }
@@ -75,7 +75,16 @@ mod tests {
         let [stays, goes] = ["stays", "goes"].map(|name| Arc::new(Limit::new(name, &["9/d".parse().unwrap()])));
         let mut cell = |limit: &Arc<Limit>, key: usize| {
             let key = Fingerprint::of(&key.to_be_bytes());
-            let wish = Wish { limit: limit.clone(), key, need: 1, cost: 1, settles: false, advisory: false, place: 0 };
+            let wish = Wish {
+                limit: limit.clone(),
+                key,
+                need: 1,
+                cost: 1,
+                settles: false,
+                advisory: false,
+                place: 0,
+                asked: None,
+            };
             cells.of(&wish, now.1, &Counter::default()).0
         };
         let needed = cell(&goes, 0);
@@ -84,12 +93,11 @@ mod tests {
             cell(&goes, key);
         }
         cells.at(needed).stage = Stage::Asked;
-        let changes = LimitChanges { in_use: vec![stays.clone()], replaced: Vec::new() };
-        let reloads = Reloads::default().next(&changes, now.1);
+        cells.reload(&LimitChanges { in_use: vec![stays.clone()], replaced: Vec::new() }, now.1);
         let mut sweep = Sweep::new(now.0);
         let mut steps = 0;
         while sweep.at == now.0 {
-            sweep = sweep.step(&mut cells, &reloads, now).unwrap();
+            sweep = sweep.step(&mut cells, now).unwrap();
             steps += 1;
         }
         assert_eq!((steps, sweep.at), (4, now.0 + AGAIN), "one cell is still needed");
@@ -99,8 +107,28 @@ mod tests {
         let mut sweep = Some(sweep);
         while let Some(next) = sweep {
             assert_eq!(next.at, later.0);
-            sweep = next.step(&mut cells, &reloads, later);
+            sweep = next.step(&mut cells, later);
         }
         assert_eq!((of_limit(&mut cells, "goes"), of_limit(&mut cells, "stays")), (0, 1));
+    }
+
+    #[test]
+    fn cells_of_replaced_limits_go_when_their_counts_matter_no_more() {
+        let (instant, now) = (Instant::now(), Time::from_micros(1_800_000_000_000_000));
+        let mut cells = Cells::new("gw", &["a:1".to_owned()]);
+        let limit = |rate: &str| Arc::new(Limit::new("l", &[rate.parse().unwrap()]));
+        let [old, new] = ["9/m", "9/m burst 9"].map(limit);
+        let key = Fingerprint::of(b"k");
+        let wish =
+            Wish { limit: old.clone(), key, need: 1, cost: 1, settles: false, advisory: false, place: 0, asked: None };
+        cells.of(&wish, now, &Counter::default());
+        cells.reload(&LimitChanges { in_use: vec![new.clone()], replaced: vec![(old, new)] }, now);
+        let sweep = Sweep::new(instant).step(&mut cells, (instant, now)).unwrap();
+        let sweep = sweep.step(&mut cells, (instant, now)).unwrap();
+        assert_eq!((of_limit(&mut cells, "l"), sweep.at), (1, instant + Duration::from_secs(60)));
+        let (instant, now) = (sweep.at, now.after(Duration::from_secs(60)));
+        let sweep = sweep.step(&mut cells, (instant, now)).unwrap();
+        assert_eq!(of_limit(&mut cells, "l"), 0);
+        assert!(sweep.step(&mut cells, (instant, now)).is_none());
     }
 }

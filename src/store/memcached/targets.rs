@@ -11,6 +11,8 @@ enum Target {
     Counter(CounterId),
     /// The state of all rates that are kept as one value.
     State,
+    /// Something of a limit that was replaced.
+    Replaced,
 }
 
 /// What the commands of one exchange are about, in the order of the commands.
@@ -51,6 +53,11 @@ impl Targets {
         self.reads.push(Target::State);
     }
 
+    /// Something of a limit that was replaced is read.
+    pub(super) fn read_replaced(&mut self) {
+        self.reads.push(Target::Replaced);
+    }
+
     /// What `collect` adds.
     pub(super) fn part(&mut self, collect: impl FnOnce(&mut Self)) -> Part {
         let (writes, reads) = (self.writes.len(), self.reads.len());
@@ -77,16 +84,27 @@ impl<'a> Answer<'a> {
     pub(super) fn written(&self) -> impl Iterator<Item = (CounterId, Written)> {
         self.part.writes.clone().filter_map(|tag| match self.targets.writes[tag] {
             Target::Counter(id) => Some((id, self.replies.written(tag))),
-            Target::State => None,
+            Target::State | Target::Replaced => None,
         })
     }
 
     /// The counters that were read, and their counts: `None` if there is no such counter.
     pub(super) fn read(&self) -> impl Iterator<Item = (CounterId, Option<u64>)> {
+        self.items().map(|(id, item)| (id, item.map(|item| item.count())))
+    }
+
+    /// The counters that were read, and the items that they are.
+    pub(super) fn items(&self) -> impl Iterator<Item = (CounterId, Option<Item<'a>>)> {
         self.part.reads.clone().filter_map(|at| match self.targets.reads[at] {
-            Target::Counter(id) => Some((id, self.replies.item(at).map(|item| item.count()))),
-            Target::State => None,
+            Target::Counter(id) => Some((id, self.replies.item(at))),
+            Target::State | Target::Replaced => None,
         })
+    }
+
+    /// What was read of limits that were replaced, in the order in which it was asked for.
+    pub(super) fn replaced(&self) -> impl Iterator<Item = Option<Item<'a>>> {
+        let is_replaced = |at: &usize| self.targets.reads[*at] == Target::Replaced;
+        self.part.reads.clone().filter(is_replaced).map(|at| self.replies.item(at))
     }
 
     /// What came of the write of the state, if it was written.

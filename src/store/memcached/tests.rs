@@ -7,6 +7,7 @@ mod schedules;
 mod turns;
 mod settled;
 mod clocks;
+mod reloads;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::fingerprint::Fingerprint;
 use crate::limit::{Edge, Limit, Rate, Strategy as Counting};
 use crate::store::memory::Memory;
 use crate::store::{Ask, Verdicts};
-use steps::{Step, broken, lasting, lossy, passing, reliable, settling};
+use steps::{Step, broken, lasting, lossy, passing, reliable, reloading, settling};
 use world::{Decided, World};
 
 const LOCAL: (OnError, bool) = (OnError::Local, false);
@@ -62,7 +63,7 @@ fn is_whole(kind: usize) -> bool {
 }
 
 fn wish(limit: &Arc<Limit>, key: Fingerprint) -> Wish {
-    Wish { limit: limit.clone(), key, need: 1, cost: 1, settles: false, advisory: false, place: 0 }
+    Wish { limit: limit.clone(), key, need: 1, cost: 1, settles: false, advisory: false, place: 0, asked: None }
 }
 
 /// A key on the server with this number.

@@ -155,6 +155,12 @@ impl Whole {
         self.owed.is_some()
     }
 
+    /// What was charged and Memcached has yet to be told, and when the first of it was.
+    pub(super) fn charged(&self) -> Option<(u64, Time)> {
+        let owed = self.owed.as_ref()?;
+        u64::try_from(owed.cost).ok().filter(|cost| *cost > 0).map(|cost| (cost, owed.since))
+    }
+
     /// Sees whether the clock was set back. The state in Memcached stays in its own time, so that other gateways do not take
     /// what was counted for old; here it goes back with the clock, so that nobody waits for the old time to come again.
     pub(super) fn follow_clock(&mut self, cell: &mut Cell, now: Time) {
@@ -222,12 +228,13 @@ impl Whole {
         self.owe_again(owed);
     }
 
-    /// Writes the state if that is owed, and reads it.
+    /// Writes the state if that is owed, and reads it. What is not part of what is owed is lost if it is appended.
     pub(super) fn compose(
         &mut self,
         cell: &mut Cell,
         names: &Names,
         (key, now): (&Digits, Time),
+        may_append: bool,
         (targets, commands): (&mut Targets, &mut Commands),
     ) {
         let name = |out: &mut Vec<u8>| names.state(key, out);
@@ -245,7 +252,8 @@ impl Whole {
             let memory = cell.memory(rates);
             let lifetime = keys::lifetime(memory, now);
             let is_there = condition != Condition::Missing;
-            let is_appended = self.outrun && is_there && owed.is_appendable() && self.appended < MOST_APPENDED;
+            let is_appended =
+                may_append && self.outrun && is_there && owed.is_appendable() && self.appended < MOST_APPENDED;
             let bytes = if is_appended {
                 let more = owed.appendix(rates, now, self.ahead);
                 commands.append(name, &more, lifetime);

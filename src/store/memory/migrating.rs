@@ -12,7 +12,7 @@ use super::shard::Entry;
 use super::{Locked, Memory};
 use crate::clock::Time;
 use crate::limit::{Limit, Verdict};
-use crate::store::reloads::{Migration, Reloads};
+use crate::store::reloads::{Migration, Reloads, translated};
 use crate::store::{Ask, Asks, LimitChanges, Reply, Reserved};
 
 impl Memory {
@@ -120,11 +120,4 @@ impl Memory {
             return;
         }
     }
-}
-
-/// The verdict of the limit that was asked, from that of the limit that counts the key. Rates correspond by their
-/// periods.
-fn translated(asked: &Limit, counted: &Limit, verdict: Verdict) -> Verdict {
-    let rate = counted.rates().get(verdict.rate).and_then(|rate| rate.predecessor(asked.rates()));
-    Verdict { rate: rate.unwrap_or(0), ..verdict }
 }

@@ -15,6 +15,8 @@ pub(super) enum Step {
     Settle(usize, u64),
     /// Charges what a reservation turns out to cost in addition.
     Charge { gateway: usize, what: usize, cost: u64 },
+    /// Reloads a gateway, which has this way to count then.
+    Reload(usize, usize),
     /// Writes an exchange if one is due.
     Send(usize, usize),
     /// Executes the first exchange that has not been executed yet.
@@ -87,4 +89,10 @@ pub(super) fn passing(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
 /// The same while moments pass.
 pub(super) fn lasting(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
     prop_oneof![9 => steps, 1 => (0..4 * TIMEOUT).prop_map(Step::Tick)].boxed()
+}
+
+/// The same while gateways reload.
+pub(super) fn reloading(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
+    prop_oneof![15 => steps, 1 => (0..3_usize, 0..9_usize).prop_map(|(gateway, way)| Step::Reload(gateway, way))]
+        .boxed()
 }

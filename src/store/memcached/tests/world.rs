@@ -12,7 +12,7 @@ use super::steps::Step;
 use crate::clock::Time;
 use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
-use crate::limit::Cell;
+use crate::limit::{Cell, Limit};
 use crate::store::memcached::cells::MOST;
 use crate::store::memcached::commands::Commands;
 use crate::store::memcached::known::MOMENT;
@@ -66,6 +66,8 @@ pub(super) struct World {
     pub(super) gateways: Vec<Gateway>,
     /// What is asked for.
     whats: Vec<Vec<Wish>>,
+    /// The limits that a gateway may have instead of that which is asked, if reloads change it.
+    pub(super) ways: Vec<Arc<Limit>>,
     pub(super) now: Time,
     begun: (Instant, Time),
     /// The longest that a decision waits, in microseconds.
@@ -85,6 +87,8 @@ pub(super) struct Gateway {
     links: Vec<Link>,
     /// By how many microseconds its clock is behind.
     pub(super) behind: u64,
+    /// Which of the ways it has.
+    pub(super) way: usize,
     waiting: Vec<(oneshot::Receiver<Reply>, Vec<Wish>, Time)>,
 }
 
@@ -118,6 +122,7 @@ impl World {
             models: (0..servers).map(|_| Model::default()).collect(),
             gateways: Vec::new(),
             whats,
+            ways: Vec::new(),
             now,
             begun: (Instant::now(), now),
             patience: TIMEOUT,
@@ -142,7 +147,7 @@ impl World {
         let health = Arc::new(Health::new(&config.servers, 1));
         let ledger = Ledger::new(&config, 1, health, Arc::new(Refused::new(u64::MAX)));
         let links = self.models.iter().map(|_| Link::default()).collect();
-        self.gateways.push(Gateway { ledger, links, behind: 0, waiting: Vec::new() });
+        self.gateways.push(Gateway { ledger, links, behind: 0, way: 0, waiting: Vec::new() });
     }
 
     /// What the limit allows that is asked for.
@@ -151,12 +156,12 @@ impl World {
     }
 
     /// What the clock of a gateway says.
-    fn clock(&self, gateway: usize) -> Time {
+    pub(super) fn clock(&self, gateway: usize) -> Time {
         Time::from_micros(self.now.micros() - self.gateways[gateway].behind)
     }
 
     /// When that is for those who wait.
-    fn instant(&self) -> Instant {
+    pub(super) fn instant(&self) -> Instant {
         self.begun.0 + Duration::from_micros(self.now.micros() - self.begun.1.micros())
     }
 
@@ -164,17 +169,16 @@ impl World {
         let (gateways, servers) = (self.gateways.len(), self.models.len());
         match *step {
             Step::Ask { gateway, what, cost } => {
-                let wishes = &self.whats[what % self.whats.len()];
-                let priced = |wish: &Wish| Wish { need: cost, cost, ..wish.clone() };
-                let wishes = wishes.iter().map(priced).collect();
-                self.ask(gateway % gateways, wishes);
+                let wishes = self.wishes(gateway % gateways, what);
+                let priced = |wish| Wish { need: cost, cost, ..wish };
+                self.ask(gateway % gateways, wishes.map(priced).collect());
             }
             Step::Reserve { gateway, what, cost } => {
-                let wishes = &self.whats[what % self.whats.len()];
-                let priced = |wish: &Wish| Wish { need: cost, cost, settles: true, ..wish.clone() };
-                let wishes = wishes.iter().map(priced).collect();
-                self.ask(gateway % gateways, wishes);
+                let wishes = self.wishes(gateway % gateways, what);
+                let priced = |wish| Wish { need: cost, cost, settles: true, ..wish };
+                self.ask(gateway % gateways, wishes.map(priced).collect());
             }
+            Step::Reload(gateway, way) => self.reload(gateway % gateways, way % self.ways.len()),
             Step::Settle(which, kept) => self.settle_one(which, kept),
             Step::Charge { gateway, what, cost } => {
                 let wish = self.whats[what % self.whats.len()][0].clone();
@@ -205,6 +209,13 @@ impl World {
         }
     }
 
+    /// What a gateway is asked for.
+    fn wishes(&self, gateway: usize, what: usize) -> impl Iterator<Item = Wish> + use<> {
+        let limit = self.ways.get(self.gateways[gateway].way).cloned();
+        let wishes = self.whats[what % self.whats.len()].clone();
+        wishes.into_iter().map(move |wish| Wish { limit: limit.clone().unwrap_or(wish.limit), ..wish })
+    }
+
     fn pass(&mut self, micros: u64) {
         self.now = self.now.after(Duration::from_micros(micros));
         let instant = self.instant();
@@ -220,12 +231,13 @@ impl World {
         let mut open: Vec<_> = self.decided.iter_mut().filter(|decided| !decided.reserved.is_empty()).collect();
         let Some(which) = which.checked_rem(open.len()) else { return };
         let Decided { gateway, wishes, reserved, given, .. } = &mut *open[which];
-        for Reserved { reservation, place, cell, .. } in reserved.drain(..) {
+        for Reserved { reservation, place, cell, by, .. } in reserved.drain(..) {
             *given = reservation.cost() - reservation.cost() * kept / 4;
-            let wish = wishes.iter().find(|wish| wish.place == place).unwrap();
+            let wish = wishes.iter().find(|wish| wish.place == place).unwrap().clone();
+            let wish = Wish { limit: by.unwrap_or_else(|| wish.limit.clone()), ..wish };
             let gateway = &mut self.gateways[*gateway];
             let now = Time::from_micros(self.now.micros() - gateway.behind);
-            let settlement = Settlement { wish: wish.clone(), now, asked, reservation, cell, given: *given, more: 0 };
+            let settlement = Settlement { wish, now, asked, reservation, cell, given: *given, more: 0 };
             gateway.ledger.submit(Message::Settle(Box::new(settlement)), asked);
         }
     }
@@ -370,7 +382,8 @@ impl World {
         for gateway in &mut self.gateways {
             assert!(gateway.waiting.is_empty(), "some wait for ever");
             assert!(gateway.ledger.is_settled(), "something is owed for ever");
-            assert_eq!(gateway.ledger.next_timer(), None, "a decision is left");
+            // After a reload there may be something to sweep later.
+            assert!(gateway.ledger.next_timer().is_none() || !self.ways.is_empty(), "a decision is left");
         }
     }
 }

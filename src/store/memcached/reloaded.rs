@@ -1,0 +1,90 @@
+//! Cells after a reload: which cell counts a key now, and which replaced limits it continues.
+//!
+//! A reload may replace the limit of a request that is under way, or of one that is held and asks again. If the key has
+//! been counted by the new limit since, that limit decides.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Wish;
+use super::carry_over::{CarryOver, Source};
+use super::cells::{Cells, Place};
+use crate::clock::Time;
+use crate::limit::Limit;
+use crate::store::LimitChanges;
+use crate::store::reloads::Migration;
+
+impl Cells {
+    /// Applies a reload that takes effect at `now`.
+    pub(super) fn reload(&mut self, changes: &LimitChanges, now: Time) {
+        self.reloads = self.reloads.next(changes, now);
+        self.migrating_until = self.reloads.until();
+    }
+
+    /// Forgets migrations that have expired. Returns how long it takes until the last one does, if there is one.
+    pub(super) fn expire_migrations(&mut self, now: Time) -> Option<Duration> {
+        if let Some(rest) = self.reloads.expired(now) {
+            self.reloads = rest;
+        }
+        let left = self.reloads.until().micros().saturating_sub(now.micros());
+        (left > 0).then(|| Duration::from_micros(left))
+    }
+
+    /// Asks the limit that counts the key now, if a reload has replaced the one that is asked and the key has been counted by
+    /// another one since. Returns the migration then.
+    pub(super) fn follow(&self, wish: &mut Wish, now: Time) -> Option<Migration> {
+        if now >= self.migrating_until || self.reloads.is_in_use(&wish.limit) {
+            return None;
+        }
+        // Of several cells, the one that was used after the latest reload has continued from the others, and that of the
+        // limit that is in use will do so when it is used.
+        let reload = |limit: &Limit| {
+            let known = self.peek(self.find(wish.key.with(limit.shape()))?);
+            Some((self.reloads.is_in_use(limit), known.reload))
+        };
+        let migrations = self.reloads.after(&wish.limit).map(|migration| (reload(&migration.to), migration));
+        let (latest, migration) = migrations.max_by_key(|(reload, _)| *reload)?;
+        if latest <= reload(&wish.limit) {
+            return None;
+        }
+        let (migration, to) = (migration.clone(), migration.to.clone());
+        let replaced = mem::replace(&mut wish.limit, to);
+        wish.asked.get_or_insert(replaced);
+        Some(migration)
+    }
+
+    /// Sees whether a cell is used for the first time after a reload. If its limit has replaced another one since it was used
+    /// last, it continues from that.
+    pub(super) fn see_reload(&mut self, place: Place, limit: &Arc<Limit>, now: Time) {
+        let count = self.reloads.count();
+        if self.at(place).reload == count || !self.reloads.is_in_use(limit) {
+            return;
+        }
+        let before = mem::replace(&mut self.at(place).reload, count);
+        let is_new = |migration: &&Migration| migration.is_open(now) && migration.reload > before;
+        let migrations: Vec<Migration> = self.reloads.before(limit).filter(is_new).cloned().collect();
+        if migrations.is_empty() {
+            return;
+        }
+        let key = self.at(place).key;
+        let (mut sources, mut pending, mut number) = (Vec::new(), Vec::new(), None);
+        for Migration { from, at, .. } in migrations {
+            let old = self.find(key.with(from.shape()));
+            let known = old.map(|old| {
+                let old = self.at(old);
+                number = number.or(Some(old.number));
+                let (cell, more) = old.hand_over(limit);
+                pending.extend(more);
+                cell
+            });
+            sources.push(Source { names: self.names_of(&from), at, known });
+        }
+        let unused = self.unused_number();
+        let known = self.at(place);
+        known.number = number.unwrap_or(known.number);
+        known.advance(limit, now.max(known.now));
+        let carry_over = CarryOver::new(sources, limit, unused, known.now);
+        known.begin_carry_over(carry_over, pending);
+    }
+}
