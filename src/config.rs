@@ -79,6 +79,8 @@ pub struct Server {
     pub listen: Vec<Listener>,
     /// `[server.tls]`
     pub tls: Option<Tls>,
+    /// `[server.http2]`
+    pub http2: Http2,
     /// Worker threads; 0 is one per core.
     pub workers: usize,
     /// Networks whose X-Forwarded-For is believed.
@@ -112,6 +114,15 @@ pub struct Listener {
     pub address: SocketAddr,
     /// Whether TLS is spoken. Only with `[server.tls]`.
     pub tls: bool,
+}
+
+/// `[server.http2]`: what a client may do on one connection of HTTP/2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Http2 {
+    /// How many requests may be in flight, at least 1.
+    pub max_streams: u32,
+    /// The largest head of a request in bytes, as RFC 9113, section 6.5.2, counts them.
+    pub max_header_list: u32,
 }
 
 /// Which spellings of a path are the same path, and what counts as a slash.

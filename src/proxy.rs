@@ -305,6 +305,7 @@ impl UpstreamCall<'_> {
                 peer: &self.connection.address,
                 client: Some(self.client.address).filter(|client| *client != self.connection.peer),
                 trusted: self.client.via_trusted,
+                version: head.version,
                 is_tls: self.connection.tls.is_some(),
                 certificate: self.connection.certificate(),
             },

@@ -9,8 +9,12 @@ mod framing_check;
 mod file_handles;
 mod connection_limits;
 mod worker_state;
+mod time_limits;
 mod connection_state;
 mod client_io;
+mod http1;
+mod http2;
+mod streams;
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,7 +28,6 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use http_body::Body;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use rustls::server::ServerConnection;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -93,7 +96,7 @@ pub struct Listener {
 /// Answers the requests of one connection.
 pub trait Handler: 'static {
     /// The body of an answer.
-    type Body: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + 'static;
+    type Body: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin + 'static;
 
     /// Answers a request. It is in flight until `guard` is dropped, which has to happen when the body of the response has
     /// been sent, or cannot be sent any more.
@@ -151,13 +154,13 @@ where
     background.spawn_local(async move { watched.watch().await });
     let asked = connections.clone();
     background.spawn_local(async move { asked.make_room_for_others().await });
-    let mut builder = http1::Builder::new();
+    let mut builder = hyper::server::conn::http1::Builder::new();
     // One write per response: the head and a small body go out together. The connection's task and its state decide what
     // becomes of a client that sends no more.
     let max_header_size = limits.server().max_header_size;
     builder.max_header_size(max_header_size).max_buf_size(max_header_size.max(LEAST_BUFFER));
     builder.writev(false).half_close(true);
-    let acceptor = Acceptor { builder: Rc::new(builder), connections: connections.clone(), tls, limits, connected };
+    let acceptor = Acceptor { http1: Rc::new(builder), connections: connections.clone(), tls, limits, connected };
 
     let mut accepting = JoinSet::new();
     for listener in listeners {
@@ -190,7 +193,7 @@ pub async fn panicked(tasks: &mut JoinSet<()>) -> io::Error {
 /// What every connection of a worker needs.
 #[derive(Clone)]
 struct Acceptor<C> {
-    builder: Rc<http1::Builder>,
+    http1: Rc<hyper::server::conn::http1::Builder>,
     connections: Rc<Connections>,
     tls: Arc<ListenerTls>,
     limits: Arc<ConnectionLimits>,

@@ -14,7 +14,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 pub use client_auth::ClientAuth;
 pub use client_certificate::ClientCertificate;
 pub use identity::{Identity, PemError, certificates, private_key};
-pub use listener_tls::{ListenerTls, MinVersion, TlsSettings};
+pub use listener_tls::{ALPN_HTTP2, ListenerTls, MinVersion, TlsSettings};
 
 /// What computes the ciphers, signatures and key exchanges of every connection.
 pub fn provider() -> &'static Arc<CryptoProvider> {

@@ -20,8 +20,8 @@ use toml::de::DeTable;
 use super::read::{Field, Name, Section, Source, Wrong, set};
 use super::report::quoted;
 use super::{
-    AccessLog, Admin, EscapedSlashes, Limit, Listener, Log, LogFormat, MaxConnections, PathMatching, PathRules, Server,
-    Store, UNLIMITED, Upstream, values,
+    AccessLog, Admin, EscapedSlashes, Http2, Limit, Listener, Log, LogFormat, MaxConnections, PathMatching, PathRules,
+    Server, Store, UNLIMITED, Upstream, values,
 };
 
 pub(super) use routes::{Answer, Draft as RouteDraft};
@@ -71,6 +71,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
     let mut server = Server {
         listen: vec![Listener { address: SocketAddr::from(([127, 0, 0, 1], 8080)), tls: false }],
         tls: None,
+        http2: Http2 { max_streams: 250, max_header_list: 64 << 10 },
         workers: 0,
         trusted_proxies: Vec::new(),
         header_timeout: Duration::from_secs(10),
@@ -108,8 +109,20 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
     set(&mut server.drain_delay, values::wait(&section, "drain_delay", Duration::ZERO..=*values::WAIT.end()));
     set(&mut server.drain_timeout, values::wait(&section, "drain_timeout", Duration::ZERO..=*values::WAIT.end()));
     server.paths = path_rules(&section);
-    section.close(&["proxy_protocol", "http2"]);
+    if let Some(http2) = section.field("http2").and_then(|field| field.section("[server.http2]")) {
+        server.http2 = read_http2(http2, server.http2);
+    }
+    section.close(&["proxy_protocol"]);
     server
+}
+
+fn read_http2(section: Section<'_>, mut http2: Http2) -> Http2 {
+    let streams = section.field("max_streams").and_then(|field| field.integer(1..=65_535));
+    set(&mut http2.max_streams, streams.and_then(|most| u32::try_from(most).ok()));
+    let size = values::bytes(&section, "max_header_list", (8 << 10)..=(1 << 20), "8KiB to 1MiB");
+    set(&mut http2.max_header_list, size.and_then(|size| u32::try_from(size).ok()));
+    section.close(&[]);
+    http2
 }
 
 /// More than any machine can have.

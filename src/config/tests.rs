@@ -36,7 +36,6 @@ escaped_slashes = "keep"
 level = "debug"
 format = "json"
 access = false
-
 [admin]
 listen = "127.0.0.1:9901"
 
@@ -198,6 +197,7 @@ fn defaults_are_put_in() {
     let server = Server {
         listen: vec![Listener { address: "127.0.0.1:8080".parse().unwrap(), tls: false }],
         tls: None,
+        http2: Http2 { max_streams: 250, max_header_list: 64 << 10 },
         workers: 0,
         trusted_proxies: vec![],
         header_timeout: Duration::from_secs(10),

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use rustix::net::RecvFlags;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
@@ -44,6 +45,25 @@ impl ClientSocket {
     /// Whether the client has sent bytes that nobody has read. Asks the system, which knows of them before the runtime tells.
     pub(super) fn has_more(&self) -> bool {
         self.socket().peek(&mut [MaybeUninit::uninit()]).is_ok_and(|bytes| bytes > 0)
+    }
+
+    /// Whether the first bytes of the client are these. Returns as soon as that is known; the bytes can still be read.
+    pub(super) async fn begins_with(&self, expected: &[u8]) -> bool {
+        let mut bytes = vec![0; expected.len()];
+        while let Ok(ready) = self.0.ready(Interest::READABLE).await {
+            let begins = self.0.try_io(Interest::READABLE, || {
+                let (length, _) = rustix::net::recv(&*self.0, &mut bytes[..], RecvFlags::PEEK)?;
+                let is_undecided = length < expected.len() && expected.starts_with(&bytes[..length]);
+                // More has to come. That there is something is not news any more.
+                if is_undecided { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(bytes == expected) }
+            });
+            match begins {
+                Ok(begins) => return begins,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !ready.is_read_closed() => {}
+                Err(_) => return false,
+            }
+        }
+        false
     }
 
     /// Sends what the system takes at once.
@@ -161,6 +181,34 @@ mod tests {
         drop(client);
         let broken = async { while server.write_all(b"x").await.is_ok() {} };
         tokio::time::timeout(Duration::from_secs(10), broken).await.expect("an error in the end");
+    }
+
+    #[tokio::test]
+    async fn the_first_bytes_are_known_as_soon_as_they_decide() {
+        for (pieces, expected) in [
+            (&["PRI *"][..], true),
+            (&["P", "R", "I ", "*"], true),
+            (&["PRI * and more"], true),
+            (&["POST"], false),
+            (&["P", "OST"], false),
+            (&["G"], false),
+        ] {
+            let (mut client, server) = pair().await;
+            let send = async {
+                for piece in pieces {
+                    client.write_all(piece.as_bytes()).await.unwrap();
+                    tokio::task::yield_now().await;
+                }
+            };
+            let (begins, ()) = tokio::join!(server.begins_with(b"PRI *"), send);
+            assert_eq!(begins, expected, "{pieces:?}");
+            let mut server = server;
+            assert_eq!(receive(&mut server, 1).await, &pieces[0].as_bytes()[..1], "nothing was taken away");
+        }
+        let (mut client, server) = pair().await;
+        client.write_all(b"PRI").await.unwrap();
+        client.shutdown().await.unwrap();
+        assert!(!server.begins_with(b"PRI *").await, "no more will come");
     }
 
     #[tokio::test]

@@ -60,6 +60,11 @@ impl ClientStream {
         if self.has_decrypted() { Poll::Ready(()) } else { self.socket.poll_readable(cx) }
     }
 
+    /// Whether the first bytes of the client, before any TLS, are these. They can still be read.
+    pub async fn begins_with(&self, expected: &[u8]) -> bool {
+        self.socket.begins_with(expected).await
+    }
+
     /// Whether the client has sent bytes that nobody has read.
     pub fn has_more(&self) -> bool {
         self.has_decrypted() || self.socket.has_more()

@@ -6,8 +6,9 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use super::framing_check::FramingCheck;
+use super::streams::Streams;
+use super::time_limits::TimeLimits;
 use super::worker_state::{Coarse, WorkerState};
-use crate::config::Server;
 use crate::reason::Reason;
 
 /// What a connection is doing.
@@ -78,40 +79,10 @@ pub(super) struct ConnectionState {
     /// Set if the client sends no more: the moment when that was noticed, or a later one at which a request began or bytes
     /// were read that the client had sent before.
     closed_at: Cell<Option<Coarse>>,
+    /// The streams of HTTP/2.
+    streams: RefCell<Option<Streams>>,
     waker: RefCell<Option<Waker>>,
     worker: Rc<WorkerState>,
-}
-
-/// How long a client that sends no more waits for the beginning of its response. The client may have closed the
-/// connection completely, which cannot be distinguished until something is sent to it.
-const HALF_CLOSED: Duration = Duration::from_secs(1);
-
-/// How long a connection is idle before it drops its buffers and its handler. These are some 10 KB, and to create them
-/// again takes microseconds.
-const RESTS_AFTER: Duration = Duration::from_secs(1);
-
-/// How long a connection may be in one state, in the time of its worker.
-pub(super) struct TimeLimits {
-    header: Coarse,
-    idle: Coarse,
-    body: Coarse,
-    half_closed: Coarse,
-    rest: Coarse,
-}
-
-impl TimeLimits {
-    /// The configured limits, if they are checked once in every `tick`.
-    pub(super) fn new(server: &Server, tick: Duration) -> Self {
-        // One tick more, because a part of the first one is over when a phase begins.
-        let coarse = |limit: Duration| u64::try_from((limit + tick).as_millis()).unwrap_or(u64::MAX);
-        Self {
-            header: coarse(server.header_timeout),
-            idle: coarse(server.idle_timeout),
-            body: coarse(server.body_timeout),
-            half_closed: coarse(HALF_CLOSED),
-            rest: coarse(RESTS_AFTER),
-        }
-    }
 }
 
 impl ConnectionState {
@@ -129,6 +100,7 @@ impl ConnectionState {
             answering: Cell::new(false),
             answered: Cell::new(false),
             closed_at: Cell::new(None),
+            streams: RefCell::new(None),
             waker: RefCell::new(None),
             worker,
         }
@@ -146,6 +118,9 @@ impl ConnectionState {
 
     /// Ends the connection if it has waited for its client for too long.
     pub(super) fn check(&self, time_limits: &TimeLimits, now: Coarse) {
+        if let Some(streams) = &*self.streams.borrow() {
+            streams.reset_stalled(now, time_limits.body);
+        }
         let over = |since: Coarse, limit: Coarse| now - since >= limit;
         let unsent = self.unsent.get();
         let cause = match self.phase.get() {
@@ -191,6 +166,27 @@ impl ConnectionState {
     /// Whether no request is in flight or has begun to come.
     pub(super) fn is_idle(&self) -> bool {
         self.end.get().is_none() && matches!(self.phase.get(), Phase::Fresh | Phase::Idle) && !self.is_unsent()
+    }
+
+    /// Whether no request has come on the connection.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.phase.get() == Phase::Fresh
+    }
+
+    /// Watches these streams from now on.
+    pub(super) fn set_streams(&self, streams: Streams) {
+        *self.streams.borrow_mut() = Some(streams);
+    }
+
+    /// The state of its worker.
+    pub(super) fn worker(&self) -> &Rc<WorkerState> {
+        &self.worker
+    }
+
+    /// Records whether bytes have to wait for the client, where a connection has many requests at once.
+    pub(super) fn set_unsent(&self, waits: bool) {
+        let since = || self.unsent.get().unwrap_or_else(|| self.worker.now());
+        self.unsent.set(waits.then(since));
     }
 
     /// Records that the client has begun a handshake, which has as much time as the head of a request.

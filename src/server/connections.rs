@@ -15,7 +15,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::connection_limits::{ConnectionLimits, ConnectionPermit};
-use super::connection_state::{ConnectionState, End, TimeLimits};
+use super::connection_state::{ConnectionState, End};
+use super::time_limits::TimeLimits;
 use super::worker_state::{Coarse, WorkerState};
 
 /// The connections of one worker.

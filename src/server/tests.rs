@@ -93,6 +93,7 @@ impl Visit {
             let server = Server {
                 listen: Vec::new(),
                 tls: None,
+                http2: crate::config::Http2 { max_streams: 250, max_header_list: 64 << 10 },
                 workers: 1,
                 trusted_proxies: Vec::new(),
                 header_timeout: Duration::from_secs(60),

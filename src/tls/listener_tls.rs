@@ -16,6 +16,9 @@ use super::identity::Identity;
 use super::provider;
 use crate::clock::Time;
 
+/// How a client asks for HTTP/2 (RFC 9113, section 3.2).
+pub const ALPN_HTTP2: &[u8] = b"h2";
+
 /// `[server.tls]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct TlsSettings {
@@ -137,6 +140,6 @@ fn server_config(settings: &TlsSettings, tickets: Arc<dyn ProducesTickets>) -> i
     config.ticketer = tickets;
     // Whoever has no ticket begins anew: nothing is kept of sessions.
     config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![ALPN_HTTP2.to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }

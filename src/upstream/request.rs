@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, Version};
 
 use crate::identify::ambiguity::SingleSources;
 use crate::tls::ClientCertificate;
@@ -39,6 +39,8 @@ pub struct ForwardedInfo<'a> {
     pub client: Option<IpAddr>,
     /// Whether what the peer says of the request's origin is believed.
     pub trusted: bool,
+    /// The version of HTTP that the request came in.
+    pub version: Version,
     /// Whether the connection speaks TLS.
     pub is_tls: bool,
     /// The certificate that the peer has shown.

@@ -1,7 +1,7 @@
 //! The headers that a request goes on with, in any protocol: those of the client that pass, where the request comes from,
 //! and Via (RFC 9110, section 7.6.3). The Host header is not among them, since each protocol says it in its own way.
 
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use smallvec::SmallVec;
 
 use super::error::UpstreamError;
@@ -80,7 +80,7 @@ pub(super) fn each(
     if te && wants_trailers(headers) {
         send("te", b"trailers");
     }
-    send("via", b"1.1 gateway");
+    send("via", if forwarded.version == Version::HTTP_2 { b"2.0 gateway" } else { b"1.1 gateway" });
 }
 
 /// The headers that Connection names.
@@ -120,7 +120,14 @@ mod tests {
             all.append(*name, HeaderValue::from_static(value));
         }
         let client = trusted.then(|| IpAddr::from([1, 1, 1, 1]));
-        let info = ForwardedInfo { peer: "192.0.2.1", client, trusted, is_tls: false, certificate: None };
+        let info = ForwardedInfo {
+            peer: "192.0.2.1",
+            client,
+            trusted,
+            version: Version::HTTP_11,
+            is_tls: false,
+            certificate: None,
+        };
         let mut lines = Vec::new();
         let named = named_by_connection(&all).unwrap();
         each(&all, &named, &info, |name, value| lines.push(format!("{name}: {}", std::str::from_utf8(value).unwrap())));

@@ -33,8 +33,8 @@ fn what_is_no_http_is_accounted_for() {
         b"garbage\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nX-Folded: a\r\n b\r\n\r\n",
-        // HTTP/2 with prior knowledge.
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+        // It is not quite how HTTP/2 begins.
+        b"PRI * HTTP/2.0\r\nHost: a\r\n\r\n",
     ];
     for request in requests {
         let gateway = Gateway::start(FIXED);

@@ -32,6 +32,7 @@ mod gone;
 mod half_close;
 mod harness;
 mod headers;
+mod http2;
 mod key_parts;
 mod keys;
 mod life;

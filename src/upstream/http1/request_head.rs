@@ -79,6 +79,7 @@ mod tests {
                     peer: "::1",
                     client: None,
                     trusted: false,
+                    version: http::Version::HTTP_11,
                     is_tls: false,
                     certificate: None,
                 },

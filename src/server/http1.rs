@@ -1,0 +1,154 @@
+//! HTTP/1.1 with a client. It drives the HTTP library, and ends it where it would wait for ever.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Poll;
+
+use http::{Request, StatusCode};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+
+use super::client_io::ClientIo;
+use super::connection_limits::ConnectionLimits;
+use super::connection_state::{CloseReason, ConnectionState, End};
+use super::{Handler, HeadError, IncomingRequest};
+use crate::net::ClientStream;
+use crate::reason::Reason;
+
+/// Serves requests until the connection rests or ends.
+pub(super) async fn serve<H: Handler>(
+    builder: &http1::Builder,
+    limits: &ConnectionLimits,
+    (handler, peer): (Rc<H>, SocketAddr),
+    stream: &ClientStream,
+    state: &Rc<ConnectionState>,
+) -> ControlFlow<()> {
+    let (asked, requests) = (handler.clone(), state.clone());
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (head, body) = request.into_parts();
+        let body = (!body.is_end_stream()).then_some(body);
+        let mut incoming = IncomingRequest { head, body, is_ambiguous: requests.is_ambiguous() };
+        let (handler, state, guard) = (handler.clone(), requests.clone(), requests.begin());
+        async move {
+            let response = handler.handle(&mut incoming, guard).await;
+            state.answers();
+            Ok::<_, std::convert::Infallible>(response)
+        }
+    });
+    let io = ClientIo::new(stream.clone(), state.clone());
+    let mut connection = pin!(builder.serve_connection(io, service));
+    // The library drops the requests that it holds only after this.
+    match until_ended(connection.as_mut(), stream, state).await {
+        ConnectionEnd::Rests => return ControlFlow::Continue(()),
+        ConnectionEnd::Closed | ConnectionEnd::Cut(CloseReason::Idle | CloseReason::Gone) => {}
+        ConnectionEnd::Cut(CloseReason::SlowHead) => {
+            let why = (StatusCode::REQUEST_TIMEOUT, Reason::HeaderTimeout);
+            refuse(&*asked, stream, state, why, false);
+        }
+        ConnectionEnd::Cut(CloseReason::NotReading) => {
+            limits.stalled();
+            tracing::debug!(%peer, "the client does not read what is sent to it");
+        }
+        ConnectionEnd::Failed(error) => match refusal(&error) {
+            Some(why) => refuse(&*asked, stream, state, why, state.is_answered()),
+            None => tracing::debug!(%error, %peer, "connection failed"),
+        },
+    }
+    ControlFlow::Break(())
+}
+
+/// How the work on a connection ended.
+enum ConnectionEnd {
+    /// The HTTP library has closed it.
+    Closed,
+    /// The HTTP library has returned an error.
+    Failed(hyper::Error),
+    /// The gateway ends it.
+    Cut(CloseReason),
+    /// The connection stays open and rests: no request is in flight, and none has come for a while.
+    Rests,
+}
+
+/// Drives a connection until it ends, its client has gone, or its state says that it has to end or to rest.
+async fn until_ended<S, B>(
+    mut connection: Pin<&mut http1::Connection<TokioIo<ClientIo>, S>>,
+    stream: &ClientStream,
+    state: &ConnectionState,
+) -> ConnectionEnd
+where
+    S: hyper::service::HttpService<Incoming, ResBody = B>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: Body + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut told = false;
+    let mut broken = pin!(gone(stream, state));
+    poll_fn(|cx| {
+        loop {
+            let last = match state.poll_end(cx) {
+                Some(End::Now(cause)) => return Poll::Ready(ConnectionEnd::Cut(cause)),
+                Some(End::AfterRequest) => !told,
+                None => false,
+            };
+            if last && state.is_busy() {
+                told = true;
+                connection.as_mut().graceful_shutdown();
+            } else if last && !stream.has_more() {
+                return Poll::Ready(ConnectionEnd::Closed);
+            } else if state.is_to_rest() {
+                return Poll::Ready(ConnectionEnd::Rests);
+            }
+            let polled = connection.as_mut().poll(cx);
+            if polled.is_pending() && state.is_in_flight() && broken.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(ConnectionEnd::Cut(CloseReason::Gone));
+            }
+            // The last request may have begun just now, or may have ended already.
+            let waits = !state.is_busy() && last && stream.has_more();
+            if polled.is_ready() || !last || told || waits {
+                return polled.map(|ended| ended.map_or_else(ConnectionEnd::Failed, |()| ConnectionEnd::Closed));
+            }
+        }
+    })
+    .await
+}
+
+/// Returns when the connection has broken. If the client closes only its side before that, the state records it.
+async fn gone(stream: &ClientStream, state: &ConnectionState) {
+    if !stream.closed().await {
+        state.half_closed();
+        stream.broken().await;
+    }
+}
+
+/// The status and the reason if the error says that the client has sent something that is not a request.
+fn refusal(error: &hyper::Error) -> Option<(StatusCode, Reason)> {
+    if error.is_parse_too_large() {
+        // Only the text of the error says whether the target or the fields are too large.
+        let target = error.to_string().starts_with("URI");
+        let status = if target { StatusCode::URI_TOO_LONG } else { StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE };
+        Some((status, Reason::MaxHeaderSize))
+    } else {
+        error.is_parse().then_some((StatusCode::BAD_REQUEST, Reason::BadHead))
+    }
+}
+
+/// Records that the client has sent something that is not a request, and responds unless a response was sent.
+fn refuse<H: Handler>(
+    handler: &H,
+    stream: &ClientStream,
+    state: &ConnectionState,
+    (status, reason): (StatusCode, Reason),
+    is_answered: bool,
+) {
+    let answer = handler.refused(&HeadError { status, reason, took: state.age() });
+    if !is_answered && !state.is_unsent() {
+        // The response is short. If the system does not take all of it at once, the client does not read.
+        let _ = stream.try_write(&answer);
+    }
+}

@@ -1,0 +1,173 @@
+//! HTTP/2 with a client (RFC 9113): many requests on one connection, each of which is limited, counted and bounded in time
+//! by itself.
+//!
+//! The HTTP library bounds what a client can make it keep. It does not end a stream whose client grants no more window;
+//! [`streams`](super::streams) does.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use http::{HeaderMap, HeaderValue, Request, header};
+use http_body::Body;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::sleep;
+
+use super::connection_limits::ConnectionLimits;
+use super::connection_state::{CloseReason, ConnectionState, End};
+use super::streams::{StreamBody, Streams};
+use super::{Handler, IncomingRequest};
+use crate::config::Http2;
+use crate::net::ClientStream;
+
+/// How many bytes of a response wait in the library for the client, for each stream.
+const SEND_BUFFER: usize = 64 << 10;
+/// How many bytes a client may send ahead, on a stream and on the connection: enough for a gigabit at 5 ms.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+/// How long a client has to close a connection that is idle once it has been asked to.
+const CLOSES_WITHIN: Duration = Duration::from_secs(1);
+
+/// Serves requests until the connection ends.
+pub(super) async fn serve<H: Handler>(
+    limits: &ConnectionLimits,
+    (handler, peer): (Rc<H>, SocketAddr),
+    stream: &ClientStream,
+    state: &Rc<ConnectionState>,
+) {
+    let streams = Streams::default();
+    state.set_streams(streams.clone());
+    let begun = streams.clone();
+    let requests = state.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (mut head, body) = request.into_parts();
+        join_cookies(&mut head.headers);
+        let body = (!body.is_end_stream()).then_some(body);
+        let mut incoming = IncomingRequest { head, body, is_ambiguous: false };
+        let (handler, guard) = (handler.clone(), requests.begin());
+        let progress = begun.begin(requests.worker());
+        async move {
+            let response = handler.handle(&mut incoming, guard).await;
+            Ok::<_, Infallible>(response.map(|body| StreamBody::new(body, progress)))
+        }
+    });
+    let Http2 { max_streams, max_header_list } = limits.server().http2;
+    let mut builder = http2::Builder::new(streams);
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(max_streams)
+        .max_header_list_size(max_header_list)
+        .max_send_buf_size(SEND_BUFFER)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW);
+    let io = TokioIo::new(MultiplexedIo { stream: stream.clone(), state: state.clone() });
+    let mut connection = pin!(builder.serve_connection(io, service));
+    let mut is_told = false;
+    let mut closing = pin!(sleep(CLOSES_WITHIN));
+    let ended = poll_fn(|cx| {
+        match state.poll_end(cx) {
+            Some(End::Now(reason)) => return Poll::Ready(Err(reason)),
+            Some(End::AfterRequest) => {
+                if !is_told {
+                    is_told = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                if state.is_in_flight() {
+                    closing.as_mut().reset(tokio::time::Instant::now() + CLOSES_WITHIN);
+                } else if closing.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(Err(CloseReason::Idle));
+                }
+            }
+            None => {}
+        }
+        connection.as_mut().poll(cx).map(Ok)
+    });
+    match ended.await {
+        Ok(Ok(())) | Err(CloseReason::Idle | CloseReason::Gone | CloseReason::SlowHead) => {}
+        Ok(Err(error)) => tracing::debug!(%error, %peer, "connection failed"),
+        Err(CloseReason::NotReading) => {
+            limits.stalled();
+            tracing::debug!(%peer, "the client does not read what is sent to it");
+        }
+    }
+}
+
+/// A client's stream as the library uses it. It records when bytes have to wait for the client. What comes from the client
+/// is not recorded: a ping is no use of a connection.
+struct MultiplexedIo {
+    stream: ClientStream,
+    state: Rc<ConnectionState>,
+}
+
+impl AsyncRead for MultiplexedIo {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for MultiplexedIo {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let Self { stream, state } = self.get_mut();
+        let written = Pin::new(stream).poll_write(cx, bytes);
+        state.set_unsent(written.is_pending());
+        written
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, state } = self.get_mut();
+        let flushed = Pin::new(stream).poll_flush(cx);
+        state.set_unsent(flushed.is_pending());
+        flushed
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, .. } = self.get_mut();
+        ready!(Pin::new(&mut *stream).poll_flush(cx))?;
+        Pin::new(stream).poll_shutdown(cx)
+    }
+}
+
+/// Makes one line of the cookies of a request, which a client may send in several (RFC 9113, section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut lines = headers.get_all(header::COOKIE).iter();
+    let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return };
+    let mut joined = BytesMut::from(first.as_bytes());
+    for line in [second].into_iter().chain(lines) {
+        joined.extend_from_slice(b"; ");
+        joined.extend_from_slice(line.as_bytes());
+    }
+    // Each of them is a value, and so are all of them.
+    if let Ok(joined) = HeaderValue::from_maybe_shared(joined.freeze()) {
+        headers.insert(header::COOKIE, joined);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_become_one_line() {
+        for (lines, expected) in
+            [(&[][..], None), (&["a=1"], Some("a=1")), (&["a=1", "b=2; c=3", ""], Some("a=1; b=2; c=3; "))]
+        {
+            let mut headers = HeaderMap::new();
+            lines.iter().for_each(|line| {
+                headers.append(header::COOKIE, HeaderValue::from_static(line));
+            });
+            join_cookies(&mut headers);
+            let joined: Vec<_> = headers.get_all(header::COOKIE).iter().map(|line| line.to_str().unwrap()).collect();
+            assert_eq!(joined, Vec::from_iter(expected));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The streams of a connection whose responses wait for the client. A client may stop to grant window to a stream for as
+//! long as it likes; after `body_timeout` the stream is reset, and the other streams of the connection go on.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::rt::Executor;
+use tokio::task::spawn_local;
+
+use super::worker_state::{Coarse, WorkerState};
+
+/// All streams of a connection, and where they run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Streams {
+    all: Rc<RefCell<Vec<Weak<Progress>>>>,
+    /// The stream whose task is about to be spawned.
+    newest: Rc<RefCell<Option<Rc<Progress>>>>,
+}
+
+/// Whether the response of one stream waits for the client.
+#[derive(Debug)]
+pub(super) struct Progress {
+    worker: Rc<WorkerState>,
+    /// Since when the library has asked for no more of the body, although there may be more.
+    waits_since: Cell<Option<Coarse>>,
+    is_reset: Cell<bool>,
+    /// Of the stream's task.
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Streams {
+    /// A stream begins.
+    pub(super) fn begin(&self, worker: &Rc<WorkerState>) -> Rc<Progress> {
+        let progress = Rc::new(Progress {
+            worker: worker.clone(),
+            waits_since: Cell::new(None),
+            is_reset: Cell::new(false),
+            waker: RefCell::default(),
+        });
+        let mut all = self.all.borrow_mut();
+        if all.len() == all.capacity() {
+            all.retain(|progress| progress.strong_count() > 0);
+        }
+        all.push(Rc::downgrade(&progress));
+        *self.newest.borrow_mut() = Some(progress.clone());
+        progress
+    }
+
+    /// Resets the streams that have waited for their client for as long as `limit`.
+    pub(super) fn reset_stalled(&self, now: Coarse, limit: Coarse) {
+        self.all.borrow_mut().retain(|progress| {
+            let Some(progress) = progress.upgrade() else { return false };
+            if progress.waits_since.get().is_some_and(|since| now - since >= limit) {
+                progress.is_reset.set(true);
+                progress.waker.borrow().iter().for_each(Waker::wake_by_ref);
+            }
+            true
+        });
+    }
+}
+
+/// Runs the tasks of the library: one for each stream, which is spawned right after the stream has begun.
+impl<F> Executor<F> for Streams
+where
+    F: Future<Output = ()> + 'static,
+{
+    fn execute(&self, task: F) {
+        let Some(progress) = self.newest.borrow_mut().take() else {
+            spawn_local(task);
+            return;
+        };
+        spawn_local(async move {
+            let mut task = pin!(task);
+            poll_fn(|cx| {
+                if progress.is_reset.get() {
+                    // The library resets the stream when its task is dropped.
+                    return Poll::Ready(());
+                }
+                let polled = task.as_mut().poll(cx);
+                let mut waker = progress.waker.borrow_mut();
+                if polled.is_pending() && !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                    *waker = Some(cx.waker().clone());
+                }
+                polled
+            })
+            .await;
+        });
+    }
+}
+
+/// The body of a response, which records when the library asks for more of it.
+pub(super) struct StreamBody<B> {
+    body: B,
+    progress: Rc<Progress>,
+}
+
+impl<B> StreamBody<B> {
+    pub(super) fn new(body: B, progress: Rc<Progress>) -> Self {
+        // It asks when the client has granted window.
+        progress.waits_since.set(Some(progress.worker.now()));
+        Self { body, progress }
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for StreamBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let Self { body, progress } = self.get_mut();
+        let polled = Pin::new(body).poll_frame(cx);
+        progress.waits_since.set(polled.is_ready().then(|| progress.worker.now()));
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

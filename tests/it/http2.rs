@@ -1,0 +1,349 @@
+//! HTTP/2 with clients: every request on a connection is limited, answered and bounded in time by itself.
+
+use std::future::Future;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{Reason, RecvStream};
+use http::{HeaderMap, HeaderValue, Request};
+use rustix::process::Signal;
+
+use crate::harness::{Authority, Client, Gateway, Headers, Upstream, curl, limited, reply, until};
+
+/// What a connection begins with, and no settings.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+fn run<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), future).await.expect("in time") })
+}
+
+/// Opens a connection with prior knowledge, whose streams may get so many bytes without asking.
+async fn connect(address: SocketAddr, window: u32) -> SendRequest<bytes::Bytes> {
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let (client, connection) = h2::client::Builder::new()
+        .initial_window_size(window)
+        .initial_connection_window_size(1 << 24)
+        .handshake(stream)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    client.ready().await.unwrap()
+}
+
+fn get(path: &str) -> Request<()> {
+    Request::get(format!("http://test.example{path}")).body(()).unwrap()
+}
+
+/// Sends a request without a body.
+fn send(client: &mut SendRequest<bytes::Bytes>, request: Request<()>) -> ResponseFuture {
+    client.send_request(request, true).unwrap().0
+}
+
+/// The rest of a body, as fast as it comes, and its trailers.
+async fn read(mut body: RecvStream) -> Result<(Vec<u8>, Option<HeaderMap>), h2::Error> {
+    let mut whole = Vec::new();
+    while let Some(piece) = body.data().await {
+        let piece = piece?;
+        body.flow_control().release_capacity(piece.len())?;
+        whole.extend_from_slice(&piece);
+    }
+    Ok((whole, body.trailers().await?))
+}
+
+fn names(headers: &Headers) -> Vec<&str> {
+    headers.0.iter().map(|(name, _)| name.as_str()).collect()
+}
+
+#[test]
+fn it_is_agreed_on_in_tls_and_known_beforehand_without() {
+    let authority = Authority::new();
+    let site = authority.issue("site", "site", &["site.test"]);
+    let up = Upstream::start(|_| reply(200, "hello"));
+    let listen = "listen = [{ address = \"127.0.0.1:0\", tls = false }, { address = \"127.0.0.1:0\" }]";
+    let server = format!("{listen}\n[server.tls]\ncertificates = [{}]\n", site.toml());
+    let gateway = Gateway::with_server(&server, &up.everything());
+    let (plain, https) = (gateway.http.port(), gateway.https().port());
+    let ca = authority.ca();
+    let version = |more: &[&str], url: &str| {
+        let output = curl(["--write-out", " %{http_version}"].iter().chain(more).copied().chain([url]));
+        String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+    };
+    let connect = format!("site.test:{https}:127.0.0.1:{https}");
+    let tls = ["--cacert", ca.to_str().unwrap(), "--connect-to", &connect];
+    let url = format!("https://site.test:{https}/");
+    assert_eq!(version(&tls, &url), "hello 2");
+    assert_eq!(version(&[&tls[..], &["--http1.1"]].concat(), &url), "hello 1.1");
+    let url = format!("http://127.0.0.1:{plain}/");
+    assert_eq!(version(&["--http2-prior-knowledge"], &url), "hello 2");
+    assert_eq!(version(&[], &url), "hello 1.1");
+    // An upgrade within HTTP/1.1 is not offered, and the request is answered as if it had not asked.
+    assert_eq!(version(&["--http2"], &url), "hello 1.1");
+    let vias: Vec<_> = up.received().iter().map(|request| request.headers.joined("via")).collect();
+    assert_eq!(vias, ["2.0 gateway", "1.1 gateway", "2.0 gateway", "1.1 gateway", "1.1 gateway"]);
+}
+
+#[test]
+fn a_hundred_streams_at_once_get_what_is_allowed() {
+    let gateway = Gateway::start(&limited("client-ip", "20/10s", ""));
+    let url = format!("http://{}/", gateway.http);
+    let output = Command::new("h2load").args(["-n", "100", "-c", "1", "-m", "100", &url]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("status codes: 20 2xx, 0 3xx, 80 4xx, 0 5xx"), "{text}");
+}
+
+#[test]
+fn a_request_goes_on_as_one_of_http_1() {
+    let up = Upstream::start(|_| reply(200, "hello"));
+    let gateway = Gateway::start(&up.everything());
+    run(async {
+        let mut client = connect(gateway.http, 65_535).await;
+        let mut request = get("/a?b=c");
+        for crumb in ["a=1", "b=2; c=3", "d=4"] {
+            request.headers_mut().append("cookie", HeaderValue::from_static(crumb));
+        }
+        request.headers_mut().insert("te", HeaderValue::from_static("trailers"));
+        request.headers_mut().insert("x-one", HeaderValue::from_static("1"));
+        let response = send(&mut client, request).await.unwrap();
+        assert_eq!((response.status().as_u16(), &response.headers()["content-length"]), (200, &HeaderValue::from(5)));
+        assert!(!response.headers().contains_key("connection"));
+        assert_eq!(read(response.into_body()).await.unwrap().0, b"hello");
+    });
+    let request = up.received().remove(0);
+    assert_eq!((&*request.method, &*request.target), ("GET", "/a?b=c"));
+    assert_eq!(request.headers.joined("cookie"), "a=1; b=2; c=3; d=4");
+    assert_eq!(request.headers.joined("x-forwarded-host"), "test.example");
+    assert_eq!((request.headers.joined("te"), request.headers.joined("x-one")), ("trailers".into(), "1".into()));
+    assert!(!names(&request.headers).iter().any(|name| name.starts_with(':')), "{:?}", request.headers);
+}
+
+#[test]
+fn the_authority_is_the_host() {
+    let routes = "[[routes]]\nhost = \"a.test\"\npath = \"/*\"\nrespond = { status = 201 }\n";
+    let gateway = Gateway::start(&format!("{routes}[[routes]]\npath = \"/*\"\nrespond = {{ status = 200 }}\n"));
+    let statuses = run(async {
+        let mut client = connect(gateway.http, 65_535).await;
+        let mut statuses = Vec::new();
+        for (authority, host) in
+            [("a.test", None), ("b.test", None), ("a.test:80", Some("a.test:80")), ("a.test", Some("b.test"))]
+        {
+            let mut request = Request::get(format!("http://{authority}/")).body(()).unwrap();
+            if let Some(host) = host {
+                request.headers_mut().insert("host", HeaderValue::from_static(host));
+            }
+            statuses.push(send(&mut client, request).await.unwrap().status().as_u16());
+        }
+        statuses
+    });
+    assert_eq!(statuses, [201, 200, 201, 400]);
+}
+
+#[test]
+fn bodies_and_trailers_pass_both_ways() {
+    const LENGTH: usize = 3_000_000;
+    let up = Upstream::start(|request| {
+        let mut answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum\r\n\r\n".to_vec();
+        for piece in request.body.chunks(70_000) {
+            answer.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
+            answer.extend_from_slice(piece);
+            answer.extend_from_slice(b"\r\n");
+        }
+        answer.extend_from_slice(b"0\r\nx-sum: 7\r\n\r\n");
+        answer
+    });
+    let gateway = Gateway::start(&up.everything());
+    let sent: Vec<u8> = (0..LENGTH).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    let (body, trailers) = run(async {
+        let mut client = connect(gateway.http, 65_535).await;
+        let request = Request::post("http://test.example/").header("trailer", "x-check").body(()).unwrap();
+        let (response, mut stream) = client.send_request(request, false).unwrap();
+        stream.send_data(sent.clone().into(), false).unwrap();
+        stream.send_trailers(HeaderMap::from_iter([("x-check".parse().unwrap(), "9".parse().unwrap())])).unwrap();
+        read(response.await.unwrap().into_body()).await.unwrap()
+    });
+    assert!(body == sent);
+    assert_eq!(trailers.unwrap()["x-sum"], "7");
+    let request = up.received().remove(0);
+    assert!(request.body == sent);
+    assert_eq!(request.headers.joined("transfer-encoding"), "chunked");
+}
+
+/// An upstream that holds back what it answers on `/held` until what is returned is dropped.
+fn holding() -> (Upstream, Sender<()>) {
+    let (go, held): (_, Receiver<()>) = channel();
+    let held = Arc::new(Mutex::new(held));
+    let up = Upstream::start(move |request| {
+        if request.target == "/held" {
+            let _ = held.lock().unwrap().recv();
+        }
+        reply(200, "hello")
+    });
+    (up, go)
+}
+
+#[test]
+fn a_stream_that_waits_holds_up_no_other() {
+    let (up, go) = holding();
+    let gateway = Gateway::start(&up.everything());
+    run(async {
+        let mut client = connect(gateway.http, 65_535).await;
+        let held = send(&mut client, get("/held"));
+        for _ in 0..10 {
+            assert_eq!(send(&mut client, get("/")).await.unwrap().status(), 200);
+        }
+        drop(go);
+        assert_eq!(held.await.unwrap().status(), 200);
+    });
+}
+
+#[test]
+fn a_stream_that_is_not_read_is_reset_and_the_others_go_on() {
+    let large = "x".repeat(1 << 20);
+    let up = Upstream::start(move |request| reply(200, if request.target == "/large" { &large } else { "hello" }));
+    let limit = "[limits.l]\nkey = \"client-ip\"\nmax_in_flight = 2\n";
+    let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\nlimits = [\"l\"]\n";
+    let gateway = Gateway::with_server("body_timeout = \"1s\"", &format!("{limit}{}{route}", up.section()));
+    run(async {
+        // Not one byte of a body may come before window is granted, on any stream.
+        let mut client = connect(gateway.http, 0).await;
+        let mut bodies = Vec::new();
+        for path in ["/large", "/large"] {
+            let response = send(&mut client, get(path)).await.unwrap();
+            assert_eq!(response.status(), 200);
+            bodies.push(response.into_body());
+        }
+        assert_eq!(send(&mut client, get("/")).await.unwrap().status(), 429, "both are in flight");
+        let stalled = bodies.remove(0).data().await.unwrap().unwrap_err();
+        assert_eq!(stalled.reason(), Some(Reason::CANCEL), "{stalled}");
+        assert!(bodies.remove(0).data().await.unwrap().is_err());
+        let response = send(&mut client, get("/")).await.unwrap();
+        assert_eq!(response.status(), 200, "the connection goes on, and their places are free");
+    });
+}
+
+#[test]
+fn a_stream_that_is_read_slowly_is_not_reset() {
+    let up = Upstream::start(|_| reply(200, &"x".repeat(40)));
+    let gateway = Gateway::with_server("body_timeout = \"1s\"", &up.everything());
+    run(async {
+        let mut client = connect(gateway.http, 10).await;
+        let mut body = send(&mut client, get("/")).await.unwrap().into_body();
+        let mut length = 0;
+        while let Some(piece) = body.data().await {
+            length += piece.unwrap().len();
+            // Less than `body_timeout` for each piece, and more in all.
+            tokio::time::sleep(Duration::from_millis(600)).await;
+            body.flow_control().release_capacity(10).unwrap();
+        }
+        assert_eq!(length, 40);
+    });
+}
+
+#[test]
+fn a_request_that_is_cancelled_is_cancelled_at_the_upstream() {
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
+    let up = Upstream::raw(move |mut wire, _| {
+        wire.head().unwrap();
+        // Nothing is answered; the next thing is that the gateway closes the connection.
+        let _ = tell.lock().unwrap().send(wire.rest().1);
+    });
+    let gateway = Gateway::start(&up.everything());
+    let open = |is_reset: bool| {
+        run(async {
+            let mut client = connect(gateway.http, 65_535).await;
+            let response = send(&mut client, get("/"));
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            if is_reset {
+                drop(response);
+                // The connection stays while the reset goes out.
+                tokio::time::sleep(Duration::from_millis(300)).await;
+            }
+        });
+        assert!(told.recv_timeout(Duration::from_secs(10)).unwrap(), "the upstream's connection is closed");
+    };
+    open(true);
+    // The client goes away altogether.
+    open(false);
+    until("nothing is open", Duration::from_secs(10), || gateway.metric("gateway_connections") == Some(0.0));
+}
+
+#[test]
+fn a_drain_finishes_what_is_under_way_and_takes_nothing_new() {
+    let (up, go) = holding();
+    let mut gateway = Gateway::start(&up.everything());
+    run(async {
+        let mut idle = connect(gateway.http, 65_535).await;
+        assert_eq!(send(&mut idle, get("/")).await.unwrap().status(), 200);
+        let mut client = connect(gateway.http, 65_535).await;
+        let held = send(&mut client, get("/held"));
+        let client = client.ready().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        gateway.signal(Signal::TERM);
+        let end = Instant::now() + Duration::from_secs(10);
+        // A connection that is told to go away takes no request any more.
+        while client.clone().ready().await.is_ok() {
+            assert!(Instant::now() < end, "it is not told");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        drop(go);
+        assert_eq!(held.await.unwrap().status(), 200);
+    });
+    let begun = Instant::now();
+    assert_eq!(gateway.wait_exit().code(), Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn pings_are_no_use_of_a_connection() {
+    let gateway = Gateway::with_server("idle_timeout = \"1s\"", &limited("client-ip", "1000/s", ""));
+    let mut stream = TcpStream::connect(gateway.http).unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    stream.write_all(PREFACE).unwrap();
+    // GET http / of the authority a, in the static table and literally (RFC 7541, appendix A).
+    stream.write_all(b"\0\0\x06\x01\x05\0\0\0\x01\x82\x86\x84\x41\x01a").unwrap();
+    let begun = Instant::now();
+    let mut bytes = vec![0; 4096];
+    loop {
+        assert!(begun.elapsed() < Duration::from_secs(10), "it stays open");
+        if stream.write_all(b"\0\0\x08\x06\0\0\0\0\0gateway!").is_err() {
+            break;
+        }
+        match stream.read(&mut bytes) {
+            Ok(0) => break,
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
+            _ => {}
+        }
+    }
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_beginning_that_does_not_go_on_is_bounded_in_time() {
+    let gateway = Gateway::with_server("header_timeout = \"1s\"", &limited("client-ip", "1000/s", ""));
+    for beginning in [&PREFACE[..3], &PREFACE[..20], &PREFACE[..24], PREFACE] {
+        let mut client = gateway.client();
+        client.send(beginning);
+        let begun = Instant::now();
+        client.closed();
+        assert!(begun.elapsed() < Duration::from_secs(6), "{beginning:?}");
+    }
+    // A preface in pieces is one all the same, and other beginnings are HTTP/1.1.
+    let mut client = gateway.client();
+    for piece in PREFACE.chunks(5) {
+        client.send(piece);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(client.closed().starts_with(b"\0\0"), "settings");
+    let mut client = gateway.client();
+    client.send("P");
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(client.call("UT / HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
+    let mut client = Client::connect(gateway.http);
+    assert_eq!(client.call("PRI / HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
+}
