@@ -45,7 +45,7 @@ pub fn describe_reload(name: &ConfigSource, old: &Config, new: &Config) -> Strin
         }
     }
     for limit in &dropped {
-        let _ = writeln!(text, "  drops what {} has counted (the limit is gone)", limit.name);
+        let _ = writeln!(text, "  drops what {} has counted (the limit is removed)", limit.name);
     }
     if recounted.is_empty() && dropped.is_empty() {
         let _ = writeln!(text, "  keeps all counters");
@@ -110,8 +110,8 @@ impl Display for Description<'_> {
                 Store::Memory { .. } => "a name, a key or a period",
                 Store::Memcached(_) => "more than quotas",
             };
-            writeln!(f, "  their counters outlive a reload, unless it changes {changes}: `--against` another file")?;
-            writeln!(f, "  says which do")?;
+            writeln!(f, "  a reload keeps their counters unless it changes {changes}; to compare two files, use")?;
+            writeln!(f, "  `gateway check NEW --against OLD`")?;
         }
         config.limits.iter().try_for_each(|limit| self::limit(f, limit))?;
         writeln!(f, "\nupstreams")?;

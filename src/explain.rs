@@ -1,5 +1,5 @@
-//! Describes what would happen to a request, for `gateway explain`: its route and why the others do not match, the key and
-//! rates of each limit, and the response with empty counters. It does not read the store.
+//! Describes what would happen to a request, for `gateway explain`: its route and why the others do not match, the key
+//! and rates of each limit, and the response with empty counters. It does not read the store.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;

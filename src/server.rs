@@ -98,8 +98,8 @@ pub trait Handler: 'static {
     /// The body of an answer.
     type Body: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin + 'static;
 
-    /// Answers a request. It is in flight until `guard` is dropped, which has to happen when the body of the response has
-    /// been sent, or cannot be sent any more.
+    /// Answers a request. It is in flight until `guard` is dropped, which has to happen when the body of the response
+    /// has been sent, or cannot be sent any more.
     fn handle(&self, request: &mut IncomingRequest, guard: RequestGuard) -> impl Future<Output = Response<Self::Body>>;
 
     /// Records that the client has sent something that is not a request. Returns the bytes of the response, which are

@@ -29,7 +29,8 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Loads the configuration that shall replace `running` and builds its snapshot. It opens nothing that serves clients.
+    /// Loads the configuration that shall replace `running` and builds its snapshot. It opens nothing that serves
+    /// clients.
     ///
     /// # Errors
     /// Why it is refused: its problems, or a setting has changed that is used only at the start.

@@ -36,8 +36,8 @@ impl AsyncRead for ClientIo {
         if !received.is_empty() {
             this.framing.follow(received);
             this.state.received(&this.framing);
-            // The request may be on its way to an upstream already. The error breaks it off, so that the upstream does not
-            // take what has come for all of it. If the head was ambiguous, the handler refuses the request.
+            // The request may be on its way to an upstream already. The error breaks it off, so that the upstream does
+            // not take what has come for all of it. If the head was ambiguous, the handler refuses the request.
             if in_body && this.framing.is_ambiguous() {
                 return Poll::Ready(Err(io::Error::new(
                     io::ErrorKind::InvalidData,

@@ -76,8 +76,8 @@ pub(super) struct ConnectionState {
     answering: Cell<bool>,
     /// Whether a part of a response was sent since the last request began to come, or was passed to the handler.
     answered: Cell<bool>,
-    /// Set if the client sends no more: the moment when that was noticed, or a later one at which a request began or bytes
-    /// were read that the client had sent before.
+    /// Set if the client sends no more: the moment when that was noticed, or a later one at which a request began or
+    /// bytes were read that the client had sent before.
     closed_at: Cell<Option<Coarse>>,
     /// The streams of HTTP/2.
     streams: RefCell<Option<Streams>>,
@@ -234,7 +234,8 @@ impl ConnectionState {
         self.ambiguous.get()
     }
 
-    /// Records whether the system took some of the bytes that are to be sent. It takes none if the client does not read.
+    /// Records whether the system took some of the bytes that are to be sent. It takes none if the client does not
+    /// read.
     pub(super) fn sent(&self, took_some: bool) {
         if !took_some {
             self.unsent.set(self.unsent.get().or(Some(self.worker.now())));

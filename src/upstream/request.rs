@@ -18,7 +18,8 @@ pub struct UpstreamRequest<'a> {
     pub target: &'a str,
     /// The client's headers.
     pub headers: &'a HeaderMap,
-    /// Whether the upstream gets the client's Host header, which then must not be empty. Else it gets its own authority.
+    /// Whether the upstream gets the client's Host header, which then must not be empty. Else it gets its own
+    /// authority.
     pub preserve_host: bool,
     /// Where the request came from.
     pub forwarded: ForwardedInfo<'a>,

@@ -1,5 +1,6 @@
-//! The headers that a request goes on with, in any protocol: those of the client that pass, where the request comes from,
-//! and Via (RFC 9110, section 7.6.3). The Host header is not among them, since each protocol says it in its own way.
+//! The headers that a request goes on with, in any protocol: those of the client that pass, where the request comes
+//! from, and Via (RFC 9110, section 7.6.3). The Host header is not among them, since each protocol says it in its own
+//! way.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use smallvec::SmallVec;

@@ -1,4 +1,4 @@
-//! What the access log says of limits: which one refused a request, and for how long a request was held.
+//! What the access log contains about limits: the limit that refused a request, and how long a request was held.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ fn route(path: &str, limits: &str) -> String {
     format!("[[routes]]\npath = \"{path}\"\nlimits = [{limits}]\nrespond = {{ status = 200 }}\n")
 }
 
-/// The lines of the access log, by path, once there are so many.
+/// The lines of the access log by path, as soon as there are so many.
 fn lines(gateway: &Gateway, count: usize) -> BTreeMap<String, Vec<Value>> {
     let requests = || {
         let lines = gateway.log().into_iter().filter_map(|line| serde_json::from_str::<Value>(&line).ok());
@@ -64,14 +64,14 @@ fn the_limit_that_refuses_is_named() {
         let gateway = Gateway::start(&format!("{store}{LIMITS}{}", routes.concat()));
         let mut client = gateway.client();
         let mut get = |path: &str, fields: &str| client.get_with(path, fields).status;
-        // The third one is told again, and so is the fourth, which is not even read.
+        // The third and the fourth refusal repeat an earlier one.
         assert_eq!([(); 4].map(|()| get("/few", "")), [200, 429, 429, 429], "{store}");
         assert_eq!([get("/silent", ""), get("/silent", "")], [200; 2], "{store}");
         assert_eq!(get("/costly", "X-Cost: 2\r\n"), 413, "{store}");
         assert_eq!([get("/keyed", ""), get("/keyed", "X-Key: thief\r\n")], [400, 403], "{store}");
         let lines = lines(&gateway, 9);
         let limits = |path: &str| lines[path].iter().map(|line| line["limit"].as_str()).collect::<Vec<_>>();
-        // Of two that refuse it is the one that does so for longer.
+        // If two limits refuse a request, the log names the one that refuses it for longer.
         assert_eq!(limits("/few"), [None, Some("fewer"), Some("fewer"), Some("fewer")], "{store}");
         assert_eq!(limits("/silent"), [None, Some("silent")], "{store}");
         assert_eq!(limits("/costly"), [Some("costly")], "{store}");
@@ -81,7 +81,7 @@ fn the_limit_that_refuses_is_named() {
 }
 
 #[test]
-fn how_long_a_request_was_held_is_said() {
+fn the_time_for_which_a_request_was_held_is_logged() {
     both_stores(|store| {
         let gateway = Gateway::start(&format!("{store}{LIMITS}{}", route("/slow", "\"slow\"")));
         let mut client = gateway.client();

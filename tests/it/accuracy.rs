@@ -1,5 +1,5 @@
-//! How accurate a rate is that two gateways share: for a while, at an even pace, with more than it allows. By its name this
-//! file comes first: it takes long and needs little, so others run beside it.
+//! How exactly two gateways share a rate, with clients that send at an even pace and more than it allows. This test
+//! takes long and needs little processor time; its name makes it the first one, so that others run at the same time.
 
 use std::collections::BTreeMap;
 use std::thread::{self, sleep};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::harness::{Client, Memcached, align};
 use crate::shared::{PATIENT, SECOND, gateways, limited, watched};
 
-/// Requests at an even pace, for `span` from `start` on: in which second after it each was admitted.
+/// Sends requests at an even pace for `span` from `start` on. Returns in which second each was admitted.
 fn paced(mut client: Client, start: Instant, (first, pause): (Duration, Duration), span: Duration) -> Vec<u64> {
     let mut admitted = Vec::new();
     let mut next = first;
@@ -49,7 +49,7 @@ fn two_gateways_share_a_rate() {
     let counts = &counts["l"];
     println!("counted {counts:?}, seen {seen:?}");
     assert_eq!(counts.values().sum::<u64>(), admitted.len() as u64);
-    // What was asked in the last moment may have been answered, or counted, after the end.
+    // Requests of the last moment may have been answered or counted after the end.
     let whole = usize::try_from(SECONDS).unwrap();
     for counts in [counts.values(), seen.values()] {
         let steady: Vec<_> = counts.copied().take(whole).collect();

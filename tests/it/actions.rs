@@ -1,4 +1,4 @@
-//! What happens over a limit, other than a rejection: nothing but a word, a silent answer, or waiting.
+//! What happens to requests over a limit besides a rejection: they are only reported, answered silently, or held.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ fn decisions(gateway: &Gateway, limit: &str, decision: &str) -> u64 {
 }
 
 #[test]
-fn a_shadow_limit_says_what_it_would_do_and_does_not() {
+fn a_shadow_limit_reports_what_it_would_refuse() {
     both_stores(|store| {
         let (upstream, count) = counting();
         let limits = limit("real", "\"5/d\"", "") + &limit("trial", "\"2/d\"", "on_limit = \"shadow\"");
@@ -45,7 +45,7 @@ fn a_shadow_limit_says_what_it_would_do_and_does_not() {
             assert_eq!(answer.headers.must("ratelimit-policy"), "\"real\";q=5;w=86400");
         }
         assert_eq!(count.load(Ordering::SeqCst), 5, "{store}");
-        // Of those that the real limit refused, the trial would have refused all as well.
+        // The shadow limit would have refused all requests that the real limit has refused.
         let trial = ["admitted", "shadowed", "rejected"].map(|kind| decisions(&gateway, "trial", kind));
         assert_eq!(trial, [2, 6, 0], "{store}");
         assert_eq!(["admitted", "rejected"].map(|kind| decisions(&gateway, "real", kind)), [5, 3], "{store}");
@@ -53,7 +53,7 @@ fn a_shadow_limit_says_what_it_would_do_and_does_not() {
 }
 
 #[test]
-fn a_silent_limit_answers_as_if_all_were_well() {
+fn a_silent_limit_answers_without_a_hint() {
     both_stores(|store| {
         let (upstream, count) = counting();
         let limits = limit("quiet", "\"2/d\"", "on_limit = \"silent\"")
@@ -76,7 +76,7 @@ fn a_silent_limit_answers_as_if_all_were_well() {
     });
 }
 
-/// Asks at once with one connection each, in this order, and tells who was answered when and how.
+/// Sends requests at the same time on one connection each, in this order. Returns when and how each was answered.
 fn ask_in_order(clients: Vec<Client>, gap: Duration) -> Vec<(u16, Duration)> {
     let begun = Instant::now();
     let threads: Vec<_> = clients
@@ -101,15 +101,15 @@ fn delaying(store: &str, rate: &str, rest: &str) -> (Gateway, Upstream) {
 }
 
 #[test]
-fn held_requests_go_out_at_the_rate_in_order_of_arrival() {
+fn held_requests_are_forwarded_at_the_rate_in_order_of_arrival() {
     let _alone = alone();
     both_stores(|store| {
         let (gateway, _upstream) = delaying(store, "10/s burst 2", "max_delay = \"5s\"");
         let clients = (0..8).map(|_| gateway.client()).collect();
         let answers = ask_in_order(clients, Duration::from_millis(5));
         assert!(answers.iter().all(|(status, _)| *status == 200), "{answers:?}, {store}");
-        // Two are not held and may wait together for the store's first connection. The other six go out one every tenth of
-        // a second.
+        // Two are not held and may wait together for the first connection of the store. The other six are forwarded at
+        // intervals of a tenth of a second.
         assert!(answers[0].1.max(answers[1].1) < answers[2].1, "one was held: {answers:?}, {store}");
         assert!(answers[1..].windows(2).all(|pair| pair[0].1 < pair[1].1), "out of order: {answers:?}, {store}");
         let last = answers[7].1;
@@ -120,7 +120,7 @@ fn held_requests_go_out_at_the_rate_in_order_of_arrival() {
 }
 
 #[test]
-fn what_would_be_held_too_long_is_rejected_at_once() {
+fn a_request_that_would_be_held_too_long_is_rejected_at_once() {
     both_stores(|store| {
         let (gateway, _upstream) = delaying(store, "1/m burst 1", "max_delay = \"2s\"");
         let mut client = gateway.client();
@@ -135,21 +135,24 @@ fn what_would_be_held_too_long_is_rejected_at_once() {
 }
 
 #[test]
-fn only_so_many_of_a_key_are_held() {
+fn no_more_than_max_delayed_requests_of_a_key_are_held() {
     let _alone = alone();
     both_stores(|store| {
         let (gateway, _upstream) = delaying(store, "2/s burst 1", "max_delay = \"5s\"\nmax_delayed = 2");
         let answers = ask_in_order((0..6).map(|_| gateway.client()).collect(), Duration::from_millis(10));
         let statuses: Vec<_> = answers.iter().map(|(status, _)| *status).collect();
         assert_eq!(statuses, [200, 200, 200, 429, 429, 429], "{store}");
-        assert!(answers[5].1 < Duration::from_millis(500), "who finds no room is told at once: {answers:?}");
-        // Another key has a line of its own.
+        assert!(
+            answers[5].1 < Duration::from_millis(500),
+            "a request that finds no room is refused at once: {answers:?}"
+        );
+        // Another key has its own queue.
         assert_eq!(gateway.client().get_with("/", "X-Key: other\r\n").status, 200);
     });
 }
 
 #[test]
-fn who_goes_away_leaves_the_line_at_once() {
+fn a_client_that_goes_away_leaves_the_queue_at_once() {
     let _alone = alone();
     both_stores(|store| {
         let (gateway, upstream) = delaying(store, "1/s burst 1", "max_delay = \"10s\"\nmax_delayed = 5");
@@ -161,7 +164,8 @@ fn who_goes_away_leaves_the_line_at_once() {
         let mut leaving: Vec<_> = (0..5).map(|_| gateway.client()).collect();
         leaving.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n"));
         until("all are held", Duration::from_secs(1), || held() == "5");
-        // One that only closes its side is given a second for the answer to begin; a reset leaves no doubt.
+        // For a client that closes only its side, the gateway waits a second for the response to begin. A reset is
+        // certain.
         let reset = |client: &Client| SockRef::from(client.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
         leaving.iter().for_each(reset);
         drop(leaving);
@@ -174,7 +178,7 @@ fn who_goes_away_leaves_the_line_at_once() {
 }
 
 #[test]
-fn held_requests_are_let_go_when_memcached_goes_away() {
+fn held_requests_end_when_memcached_goes_away() {
     let _alone = alone();
     let mut memcached = Memcached::start();
     let (gateway, _upstream) =
@@ -187,7 +191,7 @@ fn held_requests_are_let_go_when_memcached_goes_away() {
 }
 
 #[test]
-fn a_rejecting_limit_goes_before_a_delaying_one() {
+fn a_rejecting_limit_comes_before_a_delaying_one() {
     let upstream = Upstream::start(|_| reply(200, "in"));
     let limits = limit("slow", "\"1/s\"", "on_limit = \"delay\"\nmax_delay = \"5s\"") + &limit("hard", "\"1/d\"", "");
     let routes = upstream.everything() + "limits = [\"slow\", \"hard\"]\n";
@@ -196,11 +200,11 @@ fn a_rejecting_limit_goes_before_a_delaying_one() {
     assert_eq!(client.get("/").status, 200);
     let begun = Instant::now();
     assert_eq!(client.get("/").status, 429);
-    assert!(begun.elapsed() < Duration::from_millis(900), "nobody waits for a refusal");
+    assert!(begun.elapsed() < Duration::from_millis(900), "a refusal comes at once");
 }
 
 #[test]
-fn a_rejection_is_by_the_limit_that_rejects() {
+fn a_rejection_names_the_limit_that_rejects() {
     let limits = limit("real", "\"2/10s\"", "")
         + &limit("trial", "\"1/d\"", "on_limit = \"shadow\"\nstatus = 503")
         + &limit("quiet", "\"1/31d\"", "on_limit = \"silent\"\nbody = \"nothing\"");
@@ -210,7 +214,7 @@ fn a_rejection_is_by_the_limit_that_rejects() {
     let routes = route("a", "\"trial\", \"real\"") + &route("b", "\"quiet\", \"real\"");
     let gateway = Gateway::start(&(limits + &routes));
     let mut client = gateway.client();
-    // Two pass, of which the trial would have refused one.
+    // Two pass, and the shadow limit would have refused one of them.
     assert_eq!([client.get("/a").status, client.get("/a").status], [200, 200]);
     for path in ["/a", "/b"] {
         let refused = client.get(path);
@@ -220,7 +224,7 @@ fn a_rejection_is_by_the_limit_that_rejects() {
         assert!(refused.text().contains("\"real\\\""), "{}", refused.text());
     }
     assert_eq!(client.get_with("/b", "X-Key: other\r\n").status, 200);
-    // Now the silent one alone refuses, and then both do.
+    // Now only the silent limit refuses, and then both do.
     let silenced = client.get_with("/b", "X-Key: other\r\n");
     assert_eq!((silenced.status, silenced.text()), (200, "nothing"));
     assert_eq!(client.get_with("/a", "X-Key: other\r\n").status, 200);

@@ -1,4 +1,4 @@
-//! The admin listener's connections: whoever probes is heard, however many others there are.
+//! The connections of the admin listener: a probe always gets a response, however many other connections there are.
 
 use std::fs::read_dir;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::harness::{Client, Gateway, until};
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
 #[test]
-fn silent_ones_make_room() {
+fn silent_connections_are_closed_for_new_ones() {
     let gateway = Gateway::start(FIXED);
     let handles = || read_dir(format!("/proc/{}/fd", gateway.pid().as_raw_nonzero())).unwrap().count();
     // Workers have theirs once they serve.

@@ -1,5 +1,5 @@
-//! What a limit decides by is given once and in one spelling, or the request is refused: else a client would have us count
-//! one value and the upstream go by another.
+//! A request has the source of a key only once and in one spelling, or it is refused. Otherwise the gateway could count
+//! one value while the upstream uses another.
 
 use std::fs;
 
@@ -23,8 +23,8 @@ const SOURCES: [(&str, &str); 4] = [
     ("bearer", "bearer | client-ip"),
 ];
 
-/// Requests that are r1 here and the real key there, or the other way round: path and query, then fields. A `#` is another
-/// number in every request.
+/// Requests that are r1 here and the real key there, or the other way round: path and query, then fields. A `#` is
+/// another number in every request.
 const TWICE: [(&str, &str); 16] = [
     ("/header", "X-Api-Key: r#\r\nX-Api-Key: REAL\r\n"),
     ("/header", "X-Api-Key: r#\r\nx_api_key: REAL\r\n"),
@@ -67,7 +67,7 @@ fn a_key_given_twice_is_refused_and_named() {
             }
         }
         assert_eq!(up.received().len(), 0, "{store}");
-        // Nothing was charged, and whoever gives a key once is counted as ever.
+        // Nothing was charged, and requests with one key are counted as before.
         for (target, fields) in [
             ("/header", "X-Api-Key: REAL\r\n"),
             ("/query?k%65y=REAL", ""),
@@ -136,7 +136,7 @@ fn tiers_and_costs_are_given_once_too() {
 }
 
 #[test]
-fn what_no_limit_reads_may_come_as_often_as_it_likes() {
+fn sources_that_no_limit_reads_may_be_repeated() {
     let up = Upstream::start(|_| reply(200, ""));
     let other = "[[routes]]\npath = \"/free\"\nupstream = \"up\"\n\
                  [[routes]]\npath = \"/address\"\nlimits = [\"address\"]\nupstream = \"up\"\n\

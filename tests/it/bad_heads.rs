@@ -1,4 +1,4 @@
-//! What never becomes a request: each is answered, and is in the access log and the metrics with its reason.
+//! Bytes that are not a request: each case is answered, and recorded in the access log and the metrics with its reason.
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +8,13 @@ use crate::harness::{Client, Gateway, alone};
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
-/// The line of the request that was refused for this.
+/// The log line of the request that was refused for this reason.
 #[track_caller]
 fn line(gateway: &Gateway, reason: &str) -> Value {
     gateway.wait_log(reason, |line| line["message"] == "request" && line["reason"] == reason)
 }
 
-/// Fails unless it is counted once and logged as refused with this status.
+/// Fails unless it is counted once, and logged as refused with this status.
 #[track_caller]
 fn accounted(gateway: &Gateway, status: u16, reason: &str) {
     let line = line(gateway, reason);
@@ -28,7 +28,7 @@ fn accounted(gateway: &Gateway, status: u16, reason: &str) {
 }
 
 #[test]
-fn what_is_no_http_is_accounted_for() {
+fn bytes_that_are_not_http_are_recorded() {
     let requests: [&[u8]; 4] = [
         b"garbage\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
@@ -47,7 +47,7 @@ fn what_is_no_http_is_accounted_for() {
 }
 
 #[test]
-fn after_a_request_too() {
+fn they_are_recorded_after_a_request_too() {
     let gateway = Gateway::start(FIXED);
     let mut client = gateway.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\ngarbage\r\n\r\n");
@@ -58,7 +58,7 @@ fn after_a_request_too() {
 }
 
 #[test]
-fn a_head_that_is_too_large_is_accounted_for() {
+fn a_head_that_is_too_large_is_recorded() {
     let gateway = Gateway::with_server("max_header_size = \"16KiB\"", FIXED);
     let mut client = gateway.client();
     client.send(format!("GET / HTTP/1.1\r\nHost: a\r\nX-Long: {}\r\n\r\n", "x".repeat(17_000)));
@@ -68,7 +68,7 @@ fn a_head_that_is_too_large_is_accounted_for() {
 }
 
 #[test]
-fn a_target_that_is_too_long_is_accounted_for() {
+fn a_target_that_is_too_long_is_recorded() {
     let gateway = Gateway::with_server("max_header_size = \"256KiB\"", FIXED);
     let mut client = gateway.client();
     client.send(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(70_000)));
@@ -78,7 +78,7 @@ fn a_target_that_is_too_long_is_accounted_for() {
 }
 
 #[test]
-fn more_fields_than_are_read_are_accounted_for() {
+fn a_head_with_too_many_fields_is_recorded() {
     let gateway = Gateway::start(FIXED);
     let mut client = gateway.client();
     client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X-Field: 1\r\n".repeat(100)));
@@ -88,7 +88,7 @@ fn more_fields_than_are_read_are_accounted_for() {
 }
 
 #[test]
-fn a_head_that_does_not_come_in_time_is_answered_and_accounted_for() {
+fn a_head_that_does_not_come_in_time_is_answered_and_recorded() {
     let _alone = alone();
     let gateway = Gateway::with_server("header_timeout = \"500ms\"", FIXED);
     let mut client = gateway.client();
@@ -113,13 +113,13 @@ fn a_reload_shortens_the_wait_for_heads_that_have_begun() {
 }
 
 #[test]
-fn a_head_that_drips_is_answered() {
+fn a_head_that_comes_byte_by_byte_is_answered_when_its_time_is_over() {
     let _alone = alone();
     let gateway = Gateway::with_server("header_timeout = \"500ms\"", FIXED);
     let mut client = gateway.client();
     let begun = Instant::now();
     for byte in "GET / HTTP/1.1\r\nHost: a\r\nX-Slow: and so on, and so on".bytes().cycle() {
-        // Once it is answered this may fail.
+        // This may fail after the response.
         if client.wire.write(&[byte]).is_err() || begun.elapsed() > Duration::from_secs(1) {
             break;
         }
@@ -130,7 +130,7 @@ fn a_head_that_drips_is_answered() {
 }
 
 #[test]
-fn who_never_sends_anything_is_told_nothing() {
+fn a_client_that_sends_nothing_gets_no_response() {
     let _alone = alone();
     let gateway = Gateway::with_server("header_timeout = \"300ms\"", FIXED);
     let mut client = gateway.client();
@@ -140,12 +140,12 @@ fn who_never_sends_anything_is_told_nothing() {
 }
 
 #[test]
-fn the_answer_reaches_a_client_that_is_still_sending() {
+fn the_response_reaches_a_client_that_is_still_sending() {
     let gateway = Gateway::with_server("max_header_size = \"16KiB\"", FIXED);
     for _ in 0..5 {
         let mut client = Client::connect(gateway.http);
         client.send("GET / HTTP/1.1\r\nHost: a\r\nX-Long: ");
-        // What nobody reads would have the connection reset, and the answer be lost.
+        // If the gateway did not read this, the connection would be reset and the response lost.
         for _ in 0..64 {
             let _ = client.wire.write(&[b'x'; 16 << 10]);
         }

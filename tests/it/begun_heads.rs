@@ -1,4 +1,4 @@
-//! Heads that begin to come behind a whole request: they have the time that every head has.
+//! Heads that begin to come together with a complete request: they have the same time limit as every head.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 const TIMES: &str = "header_timeout = \"500ms\"\nidle_timeout = \"1h\"\n";
 
 #[test]
-fn a_head_that_begins_behind_a_request_has_to_come_in_time() {
+fn a_head_that_begins_after_a_request_has_to_come_in_time() {
     let _alone = alone();
     let gateway = Gateway::with_server(TIMES, FIXED);
     for begun in ["G", BEGUN] {
@@ -28,7 +28,7 @@ fn a_head_that_begins_behind_a_request_has_to_come_in_time() {
 }
 
 #[test]
-fn bytes_that_drip_in_do_not_prolong_it() {
+fn single_bytes_do_not_prolong_its_time() {
     let _alone = alone();
     let gateway = Gateway::with_server(TIMES, FIXED);
     let mut client = gateway.client();
@@ -41,7 +41,7 @@ fn bytes_that_drip_in_do_not_prolong_it() {
 }
 
 #[test]
-fn the_time_of_a_head_begins_when_the_answer_before_it_is_out() {
+fn the_time_of_a_head_begins_after_the_previous_response() {
     let _alone = alone();
     let up = Upstream::start(|_| {
         sleep(Duration::from_millis(1500));
@@ -56,7 +56,7 @@ fn the_time_of_a_head_begins_when_the_answer_before_it_is_out() {
 }
 
 #[test]
-fn lines_without_a_request_are_none() {
+fn empty_lines_are_not_a_request() {
     let _alone = alone();
     let gateway = Gateway::with_server(TIMES, FIXED);
     let mut client = gateway.client();

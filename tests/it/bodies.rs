@@ -1,4 +1,4 @@
-//! Bodies of every size and framing, streamed both ways and never collected.
+//! Bodies of every size and framing. They are streamed in both directions and never stored as a whole.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ const MIB: usize = 1 << 20;
 /// How much more memory the gateway may use for a body of any size.
 const ROOM: u64 = 64 << 20;
 
-/// Writes a body of the pattern in pieces of all sizes; with chunks if it is told so.
+/// Writes a body of the pattern in pieces of all sizes, in chunks or not.
 fn write_body(mut to: impl Write, length: usize, chunked: bool) -> std::io::Result<()> {
     let (mut pattern, mut left, mut round) = (Pattern::new(), length, 0);
     while left > 0 {
@@ -34,7 +34,7 @@ fn framing_field(length: usize, chunked: bool) -> String {
     if chunked { "Transfer-Encoding: chunked".to_owned() } else { format!("Content-Length: {length}") }
 }
 
-/// Checks the body as it comes, then answers one of the same length in the framing that the path names.
+/// Checks the body as it comes, then responds with one of the same length in the framing that the path names.
 fn mirror() -> Upstream {
     Upstream::raw(|mut wire, _| {
         while let Ok(Some((line, headers))) = wire.head() {
@@ -98,7 +98,7 @@ fn a_body_of_1_gib_takes_no_memory() {
     round_trip(&gateway, MIB, false, false);
     let before = gateway.memory("VmRSS");
     round_trip(&gateway, 1024 * MIB, false, false);
-    // The peak, so that nothing between two looks is missed.
+    // The peak, because memory may be larger between two measurements.
     let grown = gateway.memory("VmHWM").saturating_sub(before);
     assert!(grown < ROOM, "{} MiB more", grown >> 20);
 }
@@ -200,7 +200,7 @@ fn trailers_pass_both_ways() {
 }
 
 #[test]
-fn trailers_say_nothing_that_headers_must_not() {
+fn trailers_cannot_contain_forbidden_headers() {
     let up = Upstream::start(|_| reply(200, "ok"));
     let gateway = Gateway::start(&up.everything());
     let trailers = "X-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1\r\nHost: b\r\nContent-Length: 9\r\n\
@@ -215,7 +215,7 @@ fn trailers_say_nothing_that_headers_must_not() {
 }
 
 #[test]
-fn expect_is_answered_when_the_body_is_wanted() {
+fn expect_is_answered_when_the_body_is_needed() {
     let up = Upstream::start(|request| reply(200, std::str::from_utf8(&request.body).unwrap()));
     let limit = "[limits.l]\nkey = \"global\"\nrates = [\"1/d\"]\n";
     let gateway = Gateway::start(&format!("{limit}{}limits = [\"l\"]\n", up.everything()));
@@ -228,7 +228,7 @@ fn expect_is_answered_when_the_body_is_wanted() {
     let response = client.response(false);
     assert_eq!((response.status, response.text()), (200, "hello"));
 
-    // Over the limit nobody has to send a body in vain.
+    // A client over the limit does not have to send its body.
     let mut client = gateway.client();
     client.send(head);
     assert_eq!(client.response(false).status, 429);
@@ -236,7 +236,7 @@ fn expect_is_answered_when_the_body_is_wanted() {
 }
 
 #[test]
-fn an_early_answer_does_not_wait_for_the_body() {
+fn an_early_response_does_not_wait_for_the_body() {
     let up = Upstream::raw(|mut wire: Wire, _| {
         let _ = wire.head();
         let _ = wire.write(&reply(413, "too long"));

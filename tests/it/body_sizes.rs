@@ -1,4 +1,4 @@
-//! Bodies that are larger than they may be: refused where that is known, cut off where it turns out.
+//! Bodies that are larger than `max_body_size`: they are refused if their length is known, and cut off otherwise.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ fn expect_reason(gateway: &Gateway, status: u16, outcome: &str) {
 }
 
 #[test]
-fn a_length_that_is_too_large_is_413_before_anybody_is_asked_or_charged() {
+fn a_length_that_is_too_large_is_413_and_charged_nowhere() {
     let up = up();
     let limit = "[limits.l]\nkey = \"global\"\nrates = [\"1/d\"]\n";
     let gateway =
@@ -60,7 +60,7 @@ fn bodies_up_to_the_limit_pass_in_either_framing() {
     assert_eq!(client.call(chunked("/", &[4000, 1, 96])).status, 413);
 }
 
-/// Tells how much of a body came, and whether it was whole.
+/// Reports how much of a body has come, and whether it was complete.
 fn counting(early: &'static str) -> (Upstream, Receiver<(usize, bool)>) {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
@@ -77,11 +77,11 @@ fn counting(early: &'static str) -> (Upstream, Receiver<(usize, bool)>) {
 }
 
 #[test]
-fn a_body_that_turns_out_too_large_is_cut_off() {
+fn a_body_that_becomes_too_large_is_cut_off() {
     let (up, bodies) = counting("");
     let gateway = Gateway::with_server("max_body_size = \"10B\"", &up.everything());
     let mut client = gateway.client();
-    // What comes behind it is part of what was refused.
+    // The bytes after it are part of the refused request.
     client.send(chunked("/", &[10, 1]) + "GET /behind HTTP/1.1\r\nHost: a\r\n\r\n");
     client.response(false).expect_problem(413);
     assert!(client.closed().is_empty());
@@ -92,7 +92,7 @@ fn a_body_that_turns_out_too_large_is_cut_off() {
 }
 
 #[test]
-fn a_body_that_turns_out_too_large_after_the_response_has_begun_ends_it() {
+fn a_body_that_becomes_too_large_after_the_response_has_begun_ends_it() {
     let (up, bodies) = counting("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nearly\r\n");
     let gateway = Gateway::with_server("max_body_size = \"10B\"", &up.everything());
     let mut client = gateway.client();
@@ -136,7 +136,7 @@ fn a_route_has_a_limit_of_its_own_also_after_a_reload() {
 }
 
 #[test]
-fn check_says_which_bodies_are_taken() {
+fn check_shows_the_largest_body() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("gateway.toml");
     let routes = "[[routes]]\npath = \"/a\"\nrespond = { status = 200 }\nmax_body_size = \"1KiB\"\n\
@@ -149,12 +149,13 @@ fn check_says_which_bodies_are_taken() {
 }
 
 #[test]
-fn who_goes_on_sending_still_gets_the_answer() {
+fn a_client_that_goes_on_sending_gets_the_response() {
     let up = up();
     let gateway = Arc::new(Gateway::with_server("max_body_size = \"10B\"", &up.everything()));
     for _ in 0..5 {
         let mut client = gateway.client();
-        // More than the sockets on the way hold; it reads nothing before all is sent, as simple clients do.
+        // More than the buffers of the sockets hold. The client reads nothing before everything is sent, as simple
+        // clients do.
         let sent = client.wire.write(post("/", 16 << 20).as_bytes());
         let response = client.try_response(false).unwrap_or_else(|error| panic!("{error}, after {sent:?}"));
         response.expect_problem(413);

@@ -1,4 +1,4 @@
-//! What is waited for towards upstreams has an end, and that end has a name: in the log and in the metrics.
+//! Every wait for an upstream has a time limit, and the log and the metrics name its reason.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
@@ -12,15 +12,15 @@ use crate::harness::{Gateway, Upstream, Wire, alone, closed_port, reply, until};
 const BOUND: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_millis(500);
 
-/// An upstream with these keys, a route to it, and one place among the requests under way.
+/// An upstream with these keys, a route to it, and a limit of one request in flight.
 fn one_at_a_time(up: &Upstream, keys: &str) -> String {
     let limit = "[limits.one]\nkey = \"global\"\nmax_in_flight = 1\n";
     let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\nlimits = [\"one\"]\n";
     format!("{}{keys}\n{limit}{route}", up.section())
 }
 
-/// The first connection is handed to `first`, whose end is told when the gateway closes it. Requests on the others are
-/// answered.
+/// Passes the first connection to `first`, and reports when the gateway has closed it. Requests on other connections
+/// are answered.
 fn first_then_well(first: impl Fn(&mut Wire) + Send + Sync + 'static) -> (Upstream, Receiver<()>) {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
@@ -53,7 +53,8 @@ fn expect_end(gateway: &Gateway, outcome: &str, reason: &str) {
     until(&sample, BOUND, || gateway.admin("/metrics").text().lines().any(|line| line == sample));
 }
 
-/// Sends this and reads until the gateway ends it, which must be in time, without a clean end, and for all to be free.
+/// Sends this and reads until the gateway closes the connection. This must happen in time and without a complete
+/// response, and everything must be free afterwards.
 #[track_caller]
 fn expect_cut(gateway: &Gateway, upstream_ends: &Receiver<()>, request: &str, outcome: &str, reason: &str) {
     let mut client = gateway.client();
@@ -70,7 +71,7 @@ fn expect_cut(gateway: &Gateway, upstream_ends: &Receiver<()>, request: &str, ou
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
 #[test]
-fn an_upstream_that_stops_in_the_middle_of_a_body_is_given_up() {
+fn an_upstream_that_stops_in_the_middle_of_a_body_is_disconnected() {
     let _alone = alone();
     for begun in [
         "Content-Length: 10\r\n\r\nhalf",
@@ -91,7 +92,7 @@ fn an_upstream_that_stops_in_the_middle_of_a_body_is_given_up() {
 }
 
 #[test]
-fn bytes_that_make_no_piece_of_a_body_do_not_keep_it_alive() {
+fn bytes_that_are_not_part_of_a_body_do_not_prolong_its_time() {
     let _alone = alone();
     let (up, ends) = first_then_well(|wire| {
         let _ = wire.head();
@@ -119,11 +120,11 @@ fn a_body_may_take_longer_than_the_time_between_two_pieces() {
     assert_eq!(gateway.client().get("/").text(), "xxxxxxxx");
 }
 
-/// More than the sockets on the way hold.
+/// More bytes than the buffers of the sockets hold.
 const LENGTH: usize = 64 << 20;
 
 #[test]
-fn the_time_that_a_client_takes_to_read_is_not_the_upstreams() {
+fn the_time_that_a_client_takes_to_read_does_not_count_for_the_upstream() {
     let _alone = alone();
     let up = Upstream::raw(|mut wire, _| {
         let _ = wire.head();
@@ -140,9 +141,9 @@ fn the_time_that_a_client_takes_to_read_is_not_the_upstreams() {
 const UPLOAD: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nthe beginning";
 
 #[test]
-fn an_upload_that_stops_after_the_response_has_begun_is_given_up() {
+fn an_upload_that_stops_after_the_response_has_begun_is_ended() {
     let _alone = alone();
-    // The second one goes on sending: that is no reason to wait for the client for ever.
+    // The second upstream goes on sending, but the gateway must not wait for the client for ever.
     for goes_on in [false, true] {
         let (up, ends) = first_then_well(move |wire| {
             let _ = wire.head();
@@ -173,7 +174,7 @@ fn an_upload_that_stops_before_the_response_is_408_and_frees_the_upstream() {
 }
 
 #[test]
-fn an_upstream_that_takes_no_more_of_a_body_is_given_up() {
+fn an_upstream_that_stops_reading_a_body_is_disconnected() {
     let _alone = alone();
     let (tell, told) = channel();
     let (tell, told) = (Mutex::new(tell), Mutex::new(told));
@@ -201,7 +202,7 @@ fn an_upstream_that_takes_no_more_of_a_body_is_given_up() {
 }
 
 #[test]
-fn a_flood_of_failures_is_a_line_a_second() {
+fn many_failures_are_one_line_a_second() {
     const REQUESTS: u64 = 200;
     let (_held, address) = closed_port();
     let away = format!("[upstreams.away]\nservers = [\"http://{address}\"]\n");

@@ -1,4 +1,4 @@
-//! Chunks of a request's body that others read otherwise than we do: never forwarded as the end of a request.
+//! Chunks of a request's body that other servers read differently: they are never forwarded as the end of a request.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use crate::harness::{Framing, Gateway, Upstream, reply};
 
 const HEAD: &str = "POST /v1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-/// Lines of chunks that the HTTP library takes, each with what it looks like to whom.
+/// Lines of chunks that the HTTP library accepts, and how other servers read each of them.
 const GENEROUS: [&str; 9] = [
     "5 \r\nhello\r\n0\r\n\r\n",
     "5\t\r\nhello\r\n0\r\n\r\n",
@@ -22,7 +22,7 @@ const GENEROUS: [&str; 9] = [
 ];
 
 #[test]
-fn what_comes_with_its_head_is_refused_before_anybody_sees_it() {
+fn a_bad_chunk_that_comes_with_its_head_is_not_forwarded() {
     let up = Upstream::start(|_| reply(200, "forwarded"));
     let gateway = Gateway::start(&up.everything());
     for chunks in GENEROUS {
@@ -34,7 +34,7 @@ fn what_comes_with_its_head_is_refused_before_anybody_sees_it() {
     assert_eq!(up.connections(), 0, "{:?}", up.received());
 }
 
-/// An upstream that tells when a head has come, and then whether a whole body and nothing after it.
+/// An upstream that reports when a head has come, and then whether a complete body has come and nothing after it.
 fn telling() -> (Upstream, Receiver<Option<bool>>) {
     let (tell, told) = channel();
     let tell = Arc::new(Mutex::new(tell));
@@ -53,7 +53,7 @@ fn telling() -> (Upstream, Receiver<Option<bool>>) {
 }
 
 #[test]
-fn what_comes_when_its_head_is_forwarded_cuts_the_request_off() {
+fn a_bad_chunk_that_comes_later_breaks_the_request_off() {
     let (up, told) = telling();
     let gateway = Gateway::start(&up.everything());
     let bound = Duration::from_secs(10);
@@ -71,7 +71,7 @@ fn what_comes_when_its_head_is_forwarded_cuts_the_request_off() {
 }
 
 #[test]
-fn what_is_allowed_passes() {
+fn valid_chunks_pass() {
     let (up, told) = telling();
     let gateway = Gateway::start(&up.everything());
     let mut client = gateway.client();

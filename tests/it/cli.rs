@@ -53,14 +53,14 @@ fn help_and_version() {
 }
 
 #[test]
-fn an_unknown_flag_is_an_error_of_usage() {
+fn an_unknown_flag_is_a_usage_error() {
     let output = run(&["--colour"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(texts(&output).1.contains("--colour"));
 }
 
 #[test]
-fn check_says_what_was_understood() {
+fn check_describes_the_configuration() {
     let output = check(GOOD);
     let (out, err) = texts(&output);
     assert_eq!((output.status.code(), err.as_str()), (Some(0), ""));

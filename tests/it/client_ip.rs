@@ -1,4 +1,4 @@
-//! Whose address counts: the peer's, or what trusted proxies say.
+//! The address that is counted: that of the peer, or the one that trusted proxies report.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -15,7 +15,7 @@ fn ask(client: &mut Client, lines: &[&str]) -> u16 {
     client.get_with("/", fields.concat()).status
 }
 
-/// Fails unless each of these is counted as the same client.
+/// Fails unless all of these are counted as the same client.
 #[track_caller]
 fn one_client(client: &mut Client, spellings: &[&[&str]]) {
     for (at, lines) in spellings.iter().enumerate() {
@@ -25,7 +25,7 @@ fn one_client(client: &mut Client, spellings: &[&[&str]]) {
 }
 
 #[test]
-fn strangers_are_not_believed() {
+fn x_forwarded_for_of_clients_is_ignored() {
     let gateway = Gateway::start(&limited("client-ip"));
     one_client(&mut gateway.client(), &[&["192.0.2.1"], &["192.0.2.2"], &[]]);
 }
@@ -38,7 +38,7 @@ fn peers_are_counted_apart_and_ports_are_not() {
 }
 
 #[test]
-fn only_the_trusted_peers_are_believed() {
+fn x_forwarded_for_of_trusted_proxies_is_used() {
     let gateway = Gateway::with_server("trusted_proxies = [\"127.0.0.2/32\"]", &limited("client-ip"));
     let from = |last| Client::connect_from(IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)), gateway.http);
     one_client(&mut from(1), &[&["192.0.2.1"], &["192.0.2.2"]]);
@@ -48,7 +48,7 @@ fn only_the_trusted_peers_are_believed() {
 }
 
 #[test]
-fn the_rightmost_stranger_is_the_client() {
+fn the_rightmost_untrusted_address_is_the_client() {
     let gateway = Gateway::with_server(TRUSTING, &limited("client-ip"));
     let spellings: &[&[&str]] = &[
         &["192.0.2.1"],
@@ -68,16 +68,16 @@ fn several_lines_are_one_list() {
 }
 
 #[test]
-fn what_stands_left_of_garbage_is_not_believed() {
+fn entries_left_of_an_invalid_one_are_ignored() {
     let gateway = Gateway::with_server(TRUSTING, &limited("client-ip"));
     let mut client = gateway.client();
     one_client(&mut client, &[&["192.0.2.1"], &["garbage, 192.0.2.1"], &["999.1.1.1, 192.0.2.1"]]);
-    // Otherwise anybody could choose an address by making the one right of it unreadable.
+    // Otherwise a client could choose its address by making the one right of it invalid.
     one_client(&mut client, &[&["198.51.100.1, garbage"], &["198.51.100.2, garbage"], &["198.51.100.3, <>"]]);
 }
 
 #[test]
-fn all_trusted_or_empty_is_still_somebody() {
+fn a_list_of_only_trusted_addresses_has_a_client_too() {
     let gateway = Gateway::with_server(TRUSTING, &limited("client-ip"));
     let mut client = gateway.client();
     assert_eq!(ask(&mut client, &["10.0.0.1"]), 200);

@@ -1,4 +1,4 @@
-//! Clocks that are set while somebody counts by them, and clocks that differ.
+//! Clocks that are set during a test, and clocks that differ.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,21 +11,21 @@ use crate::harness::{Gateway, Memcached, limited, unix, until};
 use crate::stores::{Bench, SECOND, limit};
 
 const MINUTE: u64 = 60 * SECOND;
-/// A window passes in so many steps.
+/// The number of steps into which a window is divided.
 const STEPS: u64 = 12;
 
-/// What the wall clock shows too much, in minutes, at each step.
+/// By how many minutes the wall clock is fast at each step.
 type Setting = (&'static str, fn(u64) -> i64);
 
-/// It is set back in the middle, or is wrong for a while.
+/// The clock is set back in the middle, or is wrong for a while.
 const SETTINGS: [Setting; 3] = [
     ("set back", |step| -i64::from(step >= STEPS / 2)),
     ("set forward and back", |step| i64::from((4..8).contains(&step))),
     ("set back and forward", |step| -i64::from((4..8).contains(&step))),
 ];
 
-/// Ways to count, and how many times the quota they may admit in the time of one window if the clock is set once: the
-/// quota, and a second helping. A bucket refills meanwhile.
+/// Strategies, and how many times the quota they may admit during one window if the clock is set once: the quota twice,
+/// and a token bucket also refills.
 fn strategies() -> Vec<(&'static str, Strategy, usize)> {
     vec![
         ("sliding", Strategy::default(), 2),
@@ -37,7 +37,7 @@ fn strategies() -> Vec<(&'static str, Strategy, usize)> {
 }
 
 #[test]
-fn a_clock_that_is_set_gives_a_second_helping_at_most() {
+fn a_clock_that_is_set_admits_at_most_the_quota_once_more() {
     let server = Memcached::start();
     for (store, mut bench) in [
         ("memory", Bench::memory()),
@@ -51,14 +51,14 @@ fn a_clock_that_is_set_gives_a_second_helping_at_most() {
                     let rate = text.parse::<Rate>().unwrap().with_strategy(strategy.clone()).unwrap();
                     let (limit, key) = (limit(&name, &[rate]), bench.key());
                     let at = |step: u64| {
-                        // In one bucket: what slides from one into the next is another story.
+                        // All in one bucket: other tests cover the change from one bucket to the next.
                         let right = 10 * MINUTE + step * window / STEPS + window / 24;
                         right.checked_add_signed(minutes(step) * 60_000_000).unwrap()
                     };
                     let admitted: Vec<_> = (0..STEPS).map(|step| bench.burst(&limit, key, 20, at(step))).collect();
                     let sum: usize = admitted.iter().sum();
                     assert!((10..=10 * most).contains(&sum), "{store}, {name}: {admitted:?}");
-                    // Nobody waits for the time that the clock has shown before.
+                    // No request waits for a time that the clock has shown before.
                     let later = bench.burst(&limit, key, 20, at(STEPS - 1) + 2 * window);
                     assert_eq!(later, 10, "{store}, {name}, later");
                 }
@@ -67,7 +67,7 @@ fn a_clock_that_is_set_gives_a_second_helping_at_most() {
     }
 }
 
-/// A server whose clock is so many seconds ahead, and which knows nothing.
+/// An empty server whose clock is so many seconds fast.
 fn server_ahead(seconds: i64) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -89,7 +89,7 @@ fn answer(mut stream: TcpStream, seconds: i64) {
             None => return,
             Some(0x80) => {
                 let mut head = [0; 24];
-                // Neither of the two questions has more than a head.
+                // Both requests consist of a head only.
                 reader.read_exact(&mut head).unwrap();
                 binary(head[1], seconds)
             }
@@ -140,7 +140,7 @@ fn a_server_whose_clock_differs_is_reported() {
     };
     until("it is seen", Duration::from_secs(15), || skew(&listed[0]) > 0.0 && skew(&listed[1]) < 0.0);
     let skews: Vec<_> = listed.iter().map(|server| skew(server).to_string()).collect();
-    // What a server shows may be up to two seconds old: behind by less than that is not behind.
+    // The time of a server may be up to two seconds old, so a smaller difference is not reported.
     assert_eq!(skews, ["60", "-58", "0"]);
     for server in &listed[..2] {
         let line = gateway.wait_log("the clock", |line| line["server"] == **server && line["seconds"] != 0);

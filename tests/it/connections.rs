@@ -1,4 +1,4 @@
-//! How many connections there may be, in all and from one address, and what happens when there are as many.
+//! The limits on connections, in total and from one address, and what happens when they are reached.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::harness::{Client, Gateway, Upstream, alone, limited, until};
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
-/// The shortest time limit sets the ticks in which idle time is measured: 10 ms here.
+/// The shortest time limit sets the interval at which idle time is measured: 10 ms here.
 const TICKS: &str = "body_timeout = \"80ms\"";
 const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -27,7 +27,7 @@ fn held_back() -> (Upstream, Sender<()>) {
     (up, release)
 }
 
-/// Whether something comes on the connection within so much time; the end counts.
+/// Whether a byte or the end comes on the connection within this time.
 fn hears(client: &Client, within: Duration) -> bool {
     let stream = client.wire.stream();
     stream.set_read_timeout(Some(within)).unwrap();
@@ -41,7 +41,7 @@ fn from(gateway: &Gateway, last: u8) -> Client {
 }
 
 #[test]
-fn the_longest_idle_makes_room() {
+fn the_longest_idle_connection_is_closed_for_a_new_one() {
     let _alone = alone();
     let server = format!("workers = 1\nmax_connections = 3\n{TICKS}");
     let gateway = Gateway::with_server(&server, FIXED);
@@ -51,7 +51,7 @@ fn the_longest_idle_makes_room() {
         sleep(Duration::from_millis(50));
         client
     });
-    // The first one has done something since.
+    // The first one has sent a request in the meantime.
     assert_eq!(clients[0].get("/").status, 200);
     assert_eq!(gateway.client().get("/").status, 200);
     assert!(clients[1].closed().is_empty());
@@ -61,7 +61,7 @@ fn the_longest_idle_makes_room() {
 }
 
 #[test]
-fn connections_that_say_nothing_make_room_too() {
+fn connections_without_a_request_are_closed_for_new_ones_too() {
     let gateway = Gateway::with_server("max_connections = 4", FIXED);
     let mut silent: Vec<_> = (0..50).map(|_| gateway.client()).collect();
     assert_eq!(gateway.client().get("/").status, 200);
@@ -71,7 +71,7 @@ fn connections_that_say_nothing_make_room_too() {
 }
 
 #[test]
-fn with_nobody_idle_new_ones_wait() {
+fn without_idle_connections_new_ones_wait() {
     let _alone = alone();
     let (up, release) = held_back();
     let gateway = Gateway::with_server("max_connections = 2", &up.everything());
@@ -96,7 +96,7 @@ fn with_nobody_idle_new_ones_wait() {
 }
 
 #[test]
-fn the_bound_is_one_for_all_workers() {
+fn max_connections_is_shared_by_all_workers() {
     let gateway = Gateway::with_server("workers = 4\nmax_connections = 6", FIXED);
     let mut clients = Vec::new();
     for number in 0..60 {
@@ -106,13 +106,13 @@ fn the_bound_is_one_for_all_workers() {
         assert!(gateway.metric("gateway_connections").unwrap() <= 6.0, "after {number}");
     }
     assert_eq!(gateway.metric("gateway_connections_evicted_total"), Some(54.0));
-    // All of those that are left are served, and no more.
+    // All that are left are served, and no others.
     let open = clients.iter().filter(|client| !hears(client, Duration::from_millis(20))).count();
     assert_eq!(open, 6);
 }
 
 #[test]
-fn a_reload_makes_room() {
+fn a_reload_raises_max_connections() {
     let _alone = alone();
     let (up, release) = held_back();
     let gateway = Gateway::with_server("max_connections = 1", &up.everything());
@@ -132,7 +132,7 @@ fn a_reload_makes_room() {
 }
 
 #[test]
-fn who_waits_for_room_does_not_keep_the_process() {
+fn a_waiting_connection_does_not_delay_the_stop() {
     let (up, _never) = held_back();
     let mut gateway = Gateway::with_server("max_connections = 1\ndrain_timeout = \"200ms\"", &up.everything());
     let mut busy = gateway.client();
@@ -147,7 +147,7 @@ fn who_waits_for_room_does_not_keep_the_process() {
 }
 
 #[test]
-fn an_address_has_so_many() {
+fn connections_per_address_are_limited() {
     let server = "workers = 2\nmax_connections_per_ip = 2";
     let gateway = Gateway::with_server(server, FIXED);
     let mut allowed = [(); 2].map(|()| from(&gateway, 2));
@@ -171,12 +171,12 @@ fn an_address_has_so_many() {
 }
 
 #[test]
-fn a_trusted_proxy_has_as_many_as_it_likes() {
+fn connections_of_a_trusted_proxy_are_not_limited() {
     let server = "max_connections_per_ip = 1\ntrusted_proxies = [\"127.0.0.9\"]";
     let gateway = Gateway::with_server(server, FIXED);
     let mut trusted = [(); 10].map(|()| from(&gateway, 9));
     assert!(trusted.iter_mut().all(|client| client.get("/").status == 200));
-    // Nor is one counted that was trusted when it came.
+    // A connection that was trusted when it came is not counted either.
     gateway.reload("max_connections_per_ip = 1", FIXED);
     gateway.wait_message("reloaded");
     let mut first = from(&gateway, 9);
@@ -187,7 +187,7 @@ fn a_trusted_proxy_has_as_many_as_it_likes() {
 }
 
 #[test]
-fn automatically_there_are_as_many_as_there_are_file_handles_for() {
+fn auto_allows_as_many_as_there_are_file_handles_for() {
     let gateway = Gateway::with_handles(100, "", FIXED);
     let most = gateway.metric("gateway_connections_max").unwrap();
     assert!((5.0..40.0).contains(&most), "{most} for 100 handles");
@@ -201,7 +201,7 @@ fn automatically_there_are_as_many_as_there_are_file_handles_for() {
 }
 
 #[test]
-fn without_file_handles_it_says_so_once_a_second_and_waits() {
+fn exhausted_file_handles_are_logged_once_a_second() {
     let _alone = alone();
     let (up, release) = held_back();
     let rest = limited("global", "1000/d", "max_in_flight = 100") + &up.section();
@@ -218,7 +218,7 @@ fn without_file_handles_it_says_so_once_a_second_and_waits() {
     assert!(lines <= 5, "{lines} lines in {:?}", begun.elapsed());
     let used = cpu(&gateway).saturating_sub(before);
     assert!(used < Duration::from_millis(700), "{used:?} of processor time to wait");
-    // Whoever leaves makes room.
+    // A connection that ends frees its place.
     clients.drain(..90);
     for _ in 0..200 {
         release.send(()).unwrap();
@@ -242,7 +242,7 @@ fn cpu(gateway: &Gateway) -> Duration {
 }
 
 #[test]
-fn the_system_asks_silent_clients_whether_they_are_there() {
+fn keep_alive_probes_are_sent_to_silent_clients() {
     let gateway = Gateway::start(FIXED);
     let mut client = gateway.client();
     assert_eq!(client.get("/").status, 200);

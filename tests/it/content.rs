@@ -1,4 +1,4 @@
-//! The content type of bodies that the configuration writes out.
+//! The content type of bodies from the configuration.
 
 use crate::harness::Gateway;
 
@@ -18,7 +18,7 @@ fn kinds(body: &str, more: &str) -> [String; 2] {
 }
 
 #[test]
-fn json_is_recognised_and_all_else_is_text() {
+fn json_is_recognised_and_everything_else_is_text() {
     for body in ["{\"error\": \"slow down\"}", "[]"] {
         assert_eq!(kinds(body, ""), ["application/json"; 2], "{body}");
     }
@@ -35,7 +35,7 @@ fn it_can_be_set() {
 }
 
 #[test]
-fn a_silent_answer_has_it_too() {
+fn a_silent_response_has_it_too() {
     let gateway = Gateway::start(
         "[limits.l]\nkey = \"global\"\nrates = [\"1/d\"]\non_limit = \"silent\"\nbody = '[]'\n
         [[routes]]\npath = \"/\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n",

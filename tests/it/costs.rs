@@ -1,4 +1,4 @@
-//! What requests cost: a number, what a header of the request or the response says, or nothing unless they fail.
+//! The cost of requests: a number, a header of the request or the response, or nothing unless the request fails.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn remaining(response: &Response) -> u64 {
     state.split("r=").nth(1).unwrap().split(';').next().unwrap().parse().unwrap()
 }
 
-/// An upstream that answers `/NUMBER` with a cost of that number, and everything else without.
+/// An upstream that answers `/NUMBER` with a cost of that number, and other paths without a cost.
 fn costly() -> Upstream {
     Upstream::start(|request| {
         let cost = request.target.trim_start_matches('/');
@@ -26,7 +26,7 @@ fn costly() -> Upstream {
 }
 
 #[test]
-fn a_number_is_what_every_request_costs() {
+fn a_number_is_the_cost_of_every_request() {
     both_stores(|store| {
         let upstream = costly();
         let gateway = Gateway::start(&format!("{store}{}{}", limit("cost = 4"), everything(&upstream)));
@@ -38,7 +38,7 @@ fn a_number_is_what_every_request_costs() {
 }
 
 #[test]
-fn a_header_of_the_request_says_what_it_costs() {
+fn a_request_header_states_the_cost() {
     both_stores(|store| {
         let upstream = costly();
         let cost = "cost = { request_header = \"x-cost\" }";
@@ -65,7 +65,7 @@ fn a_header_of_the_request_says_what_it_costs() {
 }
 
 #[test]
-fn a_header_of_the_response_says_what_it_cost() {
+fn a_response_header_states_the_cost() {
     both_stores(|store| {
         let upstream = costly();
         let cost = "cost = { response_header = \"x-cost\" }";
@@ -87,7 +87,7 @@ fn a_header_of_the_response_says_what_it_cost() {
 }
 
 #[test]
-fn who_goes_away_before_the_response_pays_for_one() {
+fn a_client_that_goes_away_before_the_response_is_charged_one() {
     both_stores(|store| {
         let upstream = Upstream::raw(|mut wire, _| while wire.head().is_ok_and(|head| head.is_some()) {});
         let cost = "cost = { response_header = \"x-cost\" }";
@@ -97,7 +97,7 @@ fn who_goes_away_before_the_response_pays_for_one() {
             client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
             upstream.wait_connections(gone);
         }
-        // Whoever sends no more might still take its answer, and is waited for.
+        // A client that sends no more may still read the response, so the gateway waits for it.
         let abandoned = || gateway.log().iter().filter(|line| line.contains("\"abandoned\"")).count();
         until("they count as gone", Duration::from_secs(10), || abandoned() == 3);
         let routes = "[[routes]]\npath = \"/look\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";

@@ -1,4 +1,4 @@
-//! The cases of docs/details.md that no other test is about.
+//! The cases of docs/details.md that no other test covers.
 
 use crate::harness::{Gateway, Response, Upstream, closed_port, limited, reply, run};
 
@@ -9,7 +9,7 @@ fn remaining(response: &Response) -> &str {
 }
 
 #[test]
-fn an_empty_value_is_no_key() {
+fn an_empty_value_counts_as_a_missing_key() {
     let key = ["header:x-key", "query:k", "cookie:k", "bearer"];
     for key in key {
         let gateway = Gateway::start(&limited(&format!("{key} | client-ip"), "10/d", ""));

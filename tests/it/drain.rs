@@ -1,4 +1,4 @@
-//! The end of the process: what is under way finishes, nothing new begins, and a deadline holds.
+//! The end of the process: requests in flight are finished, no new ones are accepted, and there is a deadline.
 
 use std::net::TcpStream;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Client, Gateway, Memcached, Upstream, alone, limited, reply, until};
 
-/// An upstream that answers only when it is told, once for every message.
+/// An upstream that sends one response for every message of the test.
 fn held_back() -> (Upstream, Sender<()>) {
     let (release, released) = channel::<()>();
     let released = Mutex::new(released);
@@ -31,7 +31,7 @@ fn under_way(gateway: &Gateway, up: &Upstream) -> Client {
 }
 
 #[test]
-fn sigterm_lets_requests_finish_and_takes_no_new_ones() {
+fn sigterm_finishes_requests_and_accepts_no_new_ones() {
     let (up, release) = held_back();
     let fixed = "[[routes]]\npath = \"/fixed\"\nrespond = { status = 200 }\n";
     let mut gateway = Gateway::start(&format!("{}{fixed}", up.everything()));
@@ -72,8 +72,8 @@ fn without_requests_it_stops_at_once() {
 }
 
 #[test]
-fn a_signal_right_after_the_start_is_heard() {
-    // Whoever reads "listening" may signal: a process that is not ready for it would die of it.
+fn a_signal_right_after_the_start_is_handled() {
+    // A process may be signalled as soon as it has logged "listening". If it had no handler yet, it would be killed.
     for _ in 0..10 {
         let mut gateway = Gateway::start("[[routes]]\npath = \"/\"\nrespond = { status = 200 }\n");
         gateway.signal(Signal::HUP);
@@ -83,7 +83,7 @@ fn a_signal_right_after_the_start_is_heard() {
 }
 
 #[test]
-fn sigint_lets_requests_finish_too() {
+fn sigint_finishes_requests_too() {
     let (up, release) = held_back();
     let mut gateway = Gateway::start(&up.everything());
     let mut busy = under_way(&gateway, &up);
@@ -95,7 +95,7 @@ fn sigint_lets_requests_finish_too() {
 }
 
 #[test]
-fn a_drain_has_a_deadline() {
+fn a_drain_ends_at_drain_timeout() {
     let _alone = alone();
     let (up, _never) = held_back();
     let mut gateway = Gateway::with_server("drain_timeout = \"700ms\"", &up.everything());
@@ -110,7 +110,7 @@ fn a_drain_has_a_deadline() {
 }
 
 #[test]
-fn a_body_on_its_way_finishes_too() {
+fn a_body_that_is_being_sent_is_finished_too() {
     let (release, released) = channel::<()>();
     let released = Mutex::new(released);
     let up = Upstream::raw(move |mut wire, _| {
@@ -133,8 +133,8 @@ fn a_body_on_its_way_finishes_too() {
 }
 
 #[test]
-fn what_is_sent_and_not_taken_yet_finishes_too() {
-    // More than the buffers of the system hold; for the gateway the request is over at once.
+fn a_response_that_the_client_has_not_read_is_finished_too() {
+    // More than the buffers of the system hold, although the gateway has finished the request.
     let body = "x".repeat(16 << 20);
     let route = format!("[[routes]]\npath = \"/\"\nrespond = {{ status = 200, body = \"{body}\" }}\n");
     let mut gateway = Gateway::start(&route);
@@ -149,7 +149,7 @@ fn what_is_sent_and_not_taken_yet_finishes_too() {
 }
 
 #[test]
-fn connections_that_nobody_has_accepted_yet_are_served() {
+fn connections_that_are_not_accepted_yet_are_served() {
     let mut gateway = Gateway::start("[[routes]]\npath = \"/\"\nrespond = { status = 200 }\n");
     gateway.signal(Signal::STOP);
     let mut asking: Vec<_> = (0..150).map(|_| gateway.client()).collect();
@@ -182,7 +182,7 @@ fn the_log_is_complete_when_it_ends() {
 }
 
 #[test]
-fn what_was_admitted_is_counted_when_it_ends() {
+fn all_admissions_are_written_before_the_end() {
     for workers in [1, 2] {
         let memcached = Memcached::start();
         let rest = memcached.store_with("timeout = \"1s\"") + &limited("global", "1000/d", "");

@@ -1,4 +1,4 @@
-//! Who gets something else than a limit's own rates: overrides, tiers, the exempt and the blocked.
+//! Keys that get something else than a limit's own rates: overrides, tiers, exemptions and blocks.
 
 use std::fs;
 use std::net::IpAddr;
@@ -59,7 +59,7 @@ fn admitted(client: &mut Client, path: &str, fields: &str) -> usize {
 }
 
 #[test]
-fn keys_get_what_the_first_override_that_fits_says() {
+fn keys_get_the_first_override_that_matches() {
     both_stores(|store| {
         let gateway = Gateway::start(&format!("{store}{LIMITS}{ROUTES}"));
         let mut client = gateway.client();
@@ -71,12 +71,12 @@ fn keys_get_what_the_first_override_that_fits_says() {
             ("X-Key: big\r\n", 2),
             ("X-Key: monitor\r\n", 8),
             ("X-Key: thief\r\n", 0),
-            // An address is an address, whatever a header says.
+            // No header changes the address.
             ("X-Key: 127.0.0.3\r\n", 2),
             ("X-Key: s\r\nX-Plan: silver\r\n", 4),
             ("X-Key: g\r\nX-Plan: gold\r\n", 6),
             ("X-Key: u\r\nX-Plan: unknown\r\n", 2),
-            // What a key is granted goes before its tier.
+            // An override for the key comes before its tier.
             ("X-Key: big-1\r\nX-Plan: gold\r\n", 5),
         ];
         for (fields, expected) in cases {
@@ -89,7 +89,7 @@ fn keys_get_what_the_first_override_that_fits_says() {
 }
 
 #[test]
-fn headers_tell_the_rates_that_hold() {
+fn headers_state_the_rates_that_apply() {
     let gateway = Gateway::start(&format!("{LIMITS}{ROUTES}"));
     let mut client = gateway.client();
     let policy =
@@ -103,7 +103,7 @@ fn headers_tell_the_rates_that_hold() {
 }
 
 #[test]
-fn addresses_get_what_their_network_gets() {
+fn addresses_get_the_override_of_their_network() {
     both_stores(|store| {
         let gateway = Gateway::start(&format!("{store}{LIMITS}{ROUTES}"));
         let from = |ip: &str| Client::connect_from(ip.parse::<IpAddr>().unwrap(), gateway.http);
@@ -156,7 +156,7 @@ fn overrides_come_from_a_file_that_a_reload_reads_again() {
 }
 
 #[test]
-fn whatever_headers_hold_nobody_gets_what_another_was_granted() {
+fn no_header_gives_a_client_the_override_of_another() {
     let gateway = Gateway::with_server("max_header_size = \"256KiB\"", &format!("{LIMITS}{ROUTES}"));
     let mut client = gateway.client();
     let long = "a".repeat(64 << 10);
@@ -175,6 +175,6 @@ fn whatever_headers_hold_nobody_gets_what_another_was_granted() {
         let admitted = (0..8).filter(|_| client.get_with("/key", line).status == 200).count();
         assert_eq!(admitted, expected, "{}", String::from_utf8_lossy(&line[..line.len().min(40)]));
     }
-    // The one whose name they all bear has not been touched.
+    // The client with that address has not been charged.
     assert_eq!(admitted(&mut client, "/key", "X-Key: partner-7\r\n"), 5);
 }

@@ -1,4 +1,4 @@
-//! `gateway explain`: what would happen to a request, said without asking anybody.
+//! `gateway explain`: it shows what would happen to a request, without the store and the upstream.
 
 use std::fs;
 
@@ -44,7 +44,7 @@ upstream = "api"
 "#;
 
 #[test]
-fn it_names_the_route_the_limits_and_the_answer() {
+fn it_shows_the_route_the_limits_and_the_response() {
     let asked = ["-H", "X-Api-Key: secret-7", "http://API.example.com/v1/acme/users?q=1"];
     let (code, text) = explain(CONFIG, &asked);
     assert_eq!(code, Some(0), "{text}");
@@ -66,7 +66,7 @@ fn it_names_the_route_the_limits_and_the_answer() {
 }
 
 #[test]
-fn keys_are_shown_to_who_asks_for_them() {
+fn keys_are_shown_only_on_request() {
     let (_, text) = explain(CONFIG, &["--show-keys", "-H", "x-api-key: secret-7", "http://api.example.com/v1/acme/x"]);
     assert!(text.contains("\"secret-7\" from header:x-api-key"), "{text}");
     let (_, text) = explain(CONFIG, &["--show-keys", "--from", "2001:db8::1", "http://api.example.com/v1/acme/x"]);
@@ -74,7 +74,7 @@ fn keys_are_shown_to_who_asks_for_them() {
 }
 
 #[test]
-fn what_takes_no_route_is_explained_too() {
+fn a_request_without_a_route_is_explained_too() {
     let routes = CONFIG.replace("path = \"/*\"", "path = \"/other\"");
     let (code, text) = explain(&routes, &["-H", "Host: other.example.com", "/v1/acme/users"]);
     assert_eq!(code, Some(0));
@@ -82,7 +82,7 @@ fn what_takes_no_route_is_explained_too() {
 }
 
 #[test]
-fn bad_questions_are_errors() {
+fn invalid_arguments_are_errors() {
     for bad in [&["http://h/a/../b"][..], &["-H", "nothing", "/"], &["-X", "a b", "/"], &["-H", "a b: c", "/"], &[]] {
         let (code, text) = explain(CONFIG, bad);
         assert_eq!(code, Some(2), "{text}");

@@ -1,4 +1,4 @@
-//! Upstreams that are away, late, confused or cut off, and clients that go away.
+//! Upstreams that are away, late or send invalid responses, and clients that go away.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -98,7 +98,7 @@ fn an_upstream_that_answers_garbage_is_502() {
 }
 
 #[test]
-fn both_framings_in_a_response_are_never_both_passed_on() {
+fn a_response_with_both_framings_is_not_forwarded_with_both() {
     let up = Upstream::start(|_| {
         b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n".to_vec()
     });
@@ -146,7 +146,7 @@ fn a_body_that_is_cut_off_is_not_ended_cleanly() {
 }
 
 #[test]
-fn a_client_that_goes_away_in_the_middle_is_not_taken_for_done() {
+fn a_client_that_goes_away_in_the_middle_is_recorded_as_abandoned() {
     for framing in ["Content-Length: 1000", "Transfer-Encoding: chunked"] {
         let (tell, told) = channel();
         let tell = Mutex::new(tell);
@@ -175,7 +175,7 @@ fn a_client_that_goes_away_frees_the_upstream() {
     let flag = Arc::clone(&gone);
     let up = Upstream::raw(move |mut wire, _| {
         let _ = wire.head();
-        // No answer: only the end of the connection ends this.
+        // The upstream does not answer, and waits for the end of the connection.
         let (_, closed) = wire.rest();
         *flag.lock().unwrap() = closed;
     });

@@ -1,5 +1,5 @@
-//! What may befall Memcached, kind by kind: nobody waits for it, nobody gets more than his quota, and when it is over
-//! all goes on as before.
+//! Every kind of fault of Memcached: no request waits for it too long, no client gets more than its quota, and
+//! everything works as before when the fault is over.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! How many requests of a key are under way, and that their places come back whatever happens.
+//! The number of requests of a key in flight, and that every place becomes free again.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::harness::{Client, Gateway, Upstream, reply, until};
 
-/// Lets requests through when it is opened.
+/// The upstream answers when it is opened.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -46,7 +46,7 @@ fn begin(gateway: &Gateway) -> Client {
     client
 }
 
-/// Waits until both places are free again, each taken and given back.
+/// Waits until both places are free again.
 #[track_caller]
 fn both_are_free(gateway: &Gateway) {
     until("both places are free", Duration::from_secs(5), || {
@@ -57,7 +57,7 @@ fn both_are_free(gateway: &Gateway) {
 }
 
 #[test]
-fn so_many_are_under_way_and_no_more() {
+fn no_more_requests_than_allowed_are_in_flight() {
     let (gate, upstream) = gated();
     let gateway = Gateway::start(&config(&upstream, ""));
     let mut under_way = [begin(&gateway), begin(&gateway)];
@@ -66,7 +66,7 @@ fn so_many_are_under_way_and_no_more() {
     refused.expect_problem(429);
     assert_eq!(refused.headers.must("ratelimit-policy"), "\"l\";q=2;qu=\"concurrent-requests\"");
     assert_eq!(refused.headers.must("ratelimit"), "\"l\";r=0");
-    assert!(refused.headers.get("retry-after").is_none(), "nobody knows when: {refused:?}");
+    assert!(refused.headers.get("retry-after").is_none(), "the end of a request cannot be predicted: {refused:?}");
     assert_eq!(gateway.client().get_with("/free", "X-Key: other\r\n").status, 200, "another key");
     gate.open();
     under_way.iter_mut().for_each(|client| assert_eq!(client.response(false).status, 200));
@@ -74,7 +74,7 @@ fn so_many_are_under_way_and_no_more() {
 }
 
 #[test]
-fn places_come_back_from_who_goes_away() {
+fn the_place_of_a_client_that_goes_away_is_free_again() {
     let (gate, upstream) = gated();
     let gateway = Gateway::start(&config(&upstream, ""));
     let under_way = [begin(&gateway), begin(&gateway)];
@@ -86,7 +86,7 @@ fn places_come_back_from_who_goes_away() {
 }
 
 #[test]
-fn a_response_is_under_way_until_its_last_byte() {
+fn a_request_is_in_flight_until_the_last_byte_of_its_response() {
     let (finish, finished) = channel::<()>();
     let finished = Mutex::new(finished);
     let upstream = Upstream::raw(move |mut wire, _| {
@@ -110,7 +110,7 @@ fn a_response_is_under_way_until_its_last_byte() {
 }
 
 #[test]
-fn places_come_back_from_upstreams_that_fail() {
+fn the_place_is_free_again_if_the_upstream_fails() {
     let upstream = Upstream::raw(|mut wire, _| {
         while let Ok(Some((line, _))) = wire.head() {
             match line.split(' ').nth(1) {
@@ -134,7 +134,7 @@ fn places_come_back_from_upstreams_that_fail() {
 }
 
 #[test]
-fn rates_and_places_hold_together() {
+fn rates_and_max_in_flight_apply_together() {
     let upstream = Upstream::start(|_| reply(200, "in"));
     let gateway = Gateway::start(&config(&upstream, "rates = [\"3/d\"]"));
     let mut client = gateway.client();
@@ -146,7 +146,7 @@ fn rates_and_places_hold_together() {
 }
 
 #[test]
-fn reload_keeps_who_is_under_way() {
+fn a_reload_keeps_the_number_of_requests_in_flight() {
     let (gate, upstream) = gated();
     let gateway = Gateway::start(&config(&upstream, ""));
     let under_way = [begin(&gateway), begin(&gateway)];

@@ -1,4 +1,4 @@
-//! A client that sends the same request over and over is told what everybody else is told, and counted like everybody else.
+//! A client that repeats the same request gets the same responses as others, and every request is counted.
 
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use rustix::process::Signal;
 
 use crate::harness::{Client, Gateway, Response, align, alone, both_stores, limited, unix};
 
-/// In no log, so that nothing but the answer itself is to be done for a request.
+/// Without a log, so that a request needs nothing but its response.
 fn quiet(rest: &str) -> Gateway {
     Gateway::with_log("access = false", rest)
 }
 
-/// Leaves a minute of the day, in which nothing that a day allows comes back.
+/// Waits until a minute of the day is left, in which a quota per day is not renewed.
 fn align_day() {
     align(Duration::from_secs(86_400), Duration::from_secs(60));
 }
@@ -21,12 +21,12 @@ fn number(response: &Response, header: &str) -> u64 {
     response.headers.must(header).parse().unwrap()
 }
 
-/// The seconds that the field `RateLimit` tells.
+/// The seconds in the field `RateLimit`.
 fn seconds(response: &Response) -> u64 {
     response.headers.must("ratelimit").rsplit(";t=").next().unwrap().parse().unwrap()
 }
 
-/// The statuses of so many requests of these bytes.
+/// The statuses of the responses to these bytes, sent so many times.
 fn statuses(client: &mut Client, request: &str, count: usize) -> Vec<u16> {
     (0..count).map(|_| client.call(request).status).collect()
 }
@@ -36,7 +36,7 @@ fn get(fields: &str) -> String {
 }
 
 #[test]
-fn each_is_told_the_same_and_counted() {
+fn each_refusal_is_the_same_and_is_counted() {
     align_day();
     both_stores(|store| {
         for (name, start) in [("logged", Gateway::start as fn(&str) -> Gateway), ("quiet", quiet)] {
@@ -69,7 +69,7 @@ fn each_is_told_the_same_and_counted() {
                 assert_eq!(gateway.metric(metric), Some(count), "{metric}, {name}, {store}");
             }
             if let Some(remembered) = gateway.metric("gateway_store_remembered_total") {
-                // The first refusal is Memcached's, or the first two.
+                // Memcached decides about the first refusal, or the first two.
                 assert!((495.0..497.0).contains(&remembered), "{remembered}");
             }
         }
@@ -77,13 +77,13 @@ fn each_is_told_the_same_and_counted() {
 }
 
 #[test]
-fn each_has_a_line_in_the_log() {
+fn each_refusal_has_a_line_in_the_log() {
     align_day();
     let gateway = Gateway::start(&limited("global", "1/d", "body = \"no\""));
     let mut client = gateway.client();
     statuses(&mut client, "GET / HTTP/1.1\r\nHost: a\r\n\r\n", 20);
     statuses(&mut client, "HEAD /h HTTP/1.1\r\nHost: a\r\n\r\n", 20);
-    // Lines are in order: with the last one all are there.
+    // Lines are in order, so with the last one all are there.
     statuses(&mut client, "GET /last HTTP/1.1\r\nHost: a\r\n\r\n", 1);
     gateway.wait_log("the last", |line| line["path"] == "/last");
     let lines = gateway.log();
@@ -97,7 +97,7 @@ fn each_has_a_line_in_the_log() {
 }
 
 #[test]
-fn the_date_and_the_wait_go_on() {
+fn the_date_and_the_wait_change_with_time() {
     let _alone = alone();
     let gateway = quiet(&limited("global", "1/m burst 1", "strategy = \"token-bucket\""));
     let mut client = gateway.client();
@@ -110,19 +110,19 @@ fn the_date_and_the_wait_go_on() {
         let response = client.get("/");
         let (wait, date) = (number(&response, "retry-after"), response.headers.must("date").to_owned());
         let second: u64 = date[23..25].parse().unwrap();
-        // Read a moment before or after it was written.
+        // It may be read a moment before or after it was written.
         let seconds = [before, unix()].map(|time| time.as_secs() % 60);
         assert!(seconds.contains(&second), "{date}, between {seconds:?}");
         if seen.last() != Some(&(wait, second)) {
             seen.push((wait, second));
         }
     }
-    // The two change at different times of a second.
+    // The date and the wait change at different times of a second.
     assert!((6..=8).contains(&seen.len()), "{seen:?}");
 }
 
 #[test]
-fn room_is_found_as_soon_as_by_whoever_asks_differently() {
+fn a_repeated_request_is_admitted_as_soon_as_a_different_one() {
     let _alone = alone();
     both_stores(|store| {
         let gateway = quiet(&format!("{store}{}", limited("header:k", "5/s", "")));
@@ -139,7 +139,7 @@ fn room_is_found_as_soon_as_by_whoever_asks_differently() {
 }
 
 #[test]
-fn others_on_the_same_connection_are_not_meant() {
+fn other_requests_on_the_same_connection_are_not_affected() {
     align_day();
     both_stores(|store| {
         let gateway = quiet(&format!("{store}{}", limited("header:k", "2/d", "")));
@@ -149,7 +149,7 @@ fn others_on_the_same_connection_are_not_meant() {
         assert_eq!(statuses(&mut client, &two, 1), [200], "{store}");
         assert_eq!(statuses(&mut client, &one, 3), [429; 3], "{store}");
         assert_eq!(statuses(&mut client, &two, 4), [200, 429, 429, 429], "{store}");
-        // The beginning of one and the end of another, in one piece or in two.
+        // The beginning of one request and the end of another, in one piece or in two.
         client.send(format!("{one}{two}{one}"));
         let all = (0..3).map(|_| client.response(false).status).collect::<Vec<_>>();
         assert_eq!(all, [429; 3]);
@@ -165,7 +165,7 @@ fn others_on_the_same_connection_are_not_meant() {
 }
 
 #[test]
-fn any_kind_of_request_may_come_again() {
+fn any_kind_of_request_may_be_repeated() {
     align_day();
     let limits =
         "[limits.a]\nkey = \"global\"\nrates = [\"1/d\", \"1/m\"]\n[limits.b]\nkey = \"global\"\nrates = [\"9/d\"]\n";
@@ -206,7 +206,7 @@ fn a_raised_limit_holds_at_once() {
 }
 
 #[test]
-fn a_new_route_takes_over_at_once() {
+fn a_new_route_applies_at_once() {
     align_day();
     let limit = "[limits.l]\nkey = \"global\"\nrates = [\"2/d\"]\n";
     let route = |path: &str, limits: &str| {
@@ -215,7 +215,7 @@ fn a_new_route_takes_over_at_once() {
     let gateway = quiet(&format!("{limit}{}", route("/*", "\"l\"")));
     let mut client = gateway.client();
     assert_eq!(statuses(&mut client, &get(""), 6), [200, 200, 429, 429, 429, 429]);
-    // What was limited before still is, but that is another path now.
+    // The old limit still applies, but to another path.
     gateway.reload("", &format!("{limit}{}{}", route("/a", "\"l\""), route("/*", "")));
     gateway.wait_message("reloaded");
     assert_eq!(statuses(&mut client, &get(""), 3), [200; 3]);
@@ -223,14 +223,14 @@ fn a_new_route_takes_over_at_once() {
 }
 
 #[test]
-fn a_flood_does_not_hold_up_the_end() {
+fn a_flood_does_not_delay_the_stop() {
     let _alone = alone();
     let mut gateway = quiet(&limited("global", "1/d", ""));
     let clients: Vec<_> = (0..8).map(|_| gateway.client()).collect();
     scope(|scope| {
         for mut client in clients {
             scope.spawn(move || {
-                // Every answer is whole, until there is none any more.
+                // Every response is complete until the connection ends.
                 loop {
                     if client.wire.write(get("").as_bytes()).is_err() {
                         break;

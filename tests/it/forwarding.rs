@@ -1,4 +1,4 @@
-//! A request through the gateway and its response back: connections, versions, headers, heads without bodies.
+//! A request to the upstream and its response: connections, versions, headers, and responses without bodies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use crate::harness::{Gateway, Upstream, reply};
 
 const ECHO: &str = "[upstreams.up]\nservers = [\"builtin:echo\"]\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n";
 
-/// The headers that the upstream saw for a request with these fields.
+/// The headers that the upstream gets for a request with these fields.
 fn seen(gateway: &Gateway, fields: &str) -> Value {
     gateway.client().get_with("/x", fields).json()["headers"].clone()
 }
@@ -29,7 +29,7 @@ fn connections_are_kept_on_both_sides() {
         let path = format!("/{at}");
         assert_eq!(clients[at % 2].get(&path).text(), path);
     }
-    // One for each worker at most, as no two requests are under way at once.
+    // At most one for each worker, since there are never two requests in flight.
     assert!((1..=2).contains(&up.connections()), "{} connections", up.connections());
 }
 
@@ -46,13 +46,13 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
-fn http_1_0_closes_unless_it_is_asked_to_stay() {
+fn http_1_0_closes_the_connection_without_keep_alive() {
     let up =
         Upstream::start(|_| b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n".to_vec());
     let gateway = Gateway::start(&up.everything());
     let mut client = gateway.client();
     let response = client.call("GET / HTTP/1.0\r\n\r\n");
-    // Chunks are unknown to HTTP/1.0: the end of the connection is the end of the body.
+    // HTTP/1.0 has no chunks, so the end of the connection is the end of the body.
     assert_eq!((response.headers.get("transfer-encoding"), response.text()), (None, "hello"));
     assert!(client.closed().is_empty());
 
@@ -69,7 +69,7 @@ fn http_1_0_closes_unless_it_is_asked_to_stay() {
 }
 
 #[test]
-fn a_request_without_a_host_is_sent_on_with_one() {
+fn a_request_without_a_host_is_forwarded_with_one() {
     let up = Upstream::start(|_| reply(200, ""));
     let gateway = Gateway::start(&format!("{}preserve_host = true\n", up.everything()));
     assert_eq!(gateway.client().call("GET / HTTP/1.0\r\n\r\n").status, 200);
@@ -104,7 +104,7 @@ fn an_upstream_that_closes_does_not_close_the_client() {
 }
 
 #[test]
-fn heads_without_bodies_pass_and_the_connection_lives_on() {
+fn responses_without_bodies_pass_and_the_connection_stays_open() {
     let up = Upstream::start(|request| match request.target.as_str() {
         "/204" => b"HTTP/1.1 204 No Content\r\nX-Mark: yes\r\n\r\n".to_vec(),
         "/304" => b"HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\nContent-Length: 5\r\n\r\n".to_vec(),
@@ -141,7 +141,7 @@ fn a_target_in_absolute_form_is_sent_as_a_path() {
 }
 
 #[test]
-fn a_length_that_is_said_twice_goes_on_once() {
+fn a_repeated_length_is_forwarded_once() {
     let up = Upstream::start(|request| {
         let body = if request.method == "HEAD" { "" } else { "ok" };
         format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{body}").into_bytes()
@@ -156,7 +156,7 @@ fn a_length_that_is_said_twice_goes_on_once() {
 }
 
 #[test]
-fn what_belongs_to_one_connection_is_not_forwarded() {
+fn headers_of_the_clients_connection_are_not_forwarded() {
     let gateway = Gateway::start(ECHO);
     let fields = "Connection: keep-alive, X-Hop\r\nConnection: x-other-hop\r\nX-Hop: 1\r\nX-Other-Hop: 1\r\nKeep-Alive: timeout=5\r\n\
         Proxy-Connection: keep-alive\r\nTE: gzip\r\nTrailer: x-sum\r\nX-End: 1\r\n";
@@ -170,8 +170,8 @@ fn what_belongs_to_one_connection_is_not_forwarded() {
 }
 
 #[test]
-fn connection_cannot_name_away_what_the_gateway_relies_on() {
-    // Otherwise a client could make the upstream see no Host, no address, or a body without its end.
+fn connection_cannot_remove_headers_that_the_gateway_relies_on() {
+    // Otherwise a client could remove the Host header, its address, or the framing of the body.
     let gateway = Gateway::start(ECHO);
     let request = "POST / HTTP/1.1\r\nHost: a\r\nConnection: host, x-forwarded-for, via, content-length\r\nContent-Length: 3\r\n\r\nabc";
     let response = gateway.client().call(request);
@@ -185,7 +185,7 @@ fn connection_cannot_name_away_what_the_gateway_relies_on() {
 }
 
 #[test]
-fn what_belongs_to_the_upstreams_connection_stays_there() {
+fn headers_of_the_upstreams_connection_are_not_forwarded() {
     let up = Upstream::start(|_| {
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\n\
             Proxy-Connection: keep-alive\r\nX-End: 1\r\nX-End: 2\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\n\r\nok"
@@ -201,7 +201,7 @@ fn what_belongs_to_the_upstreams_connection_stays_there() {
 }
 
 #[test]
-fn the_gateway_says_who_asked() {
+fn the_upstream_gets_the_clients_address() {
     let gateway = Gateway::start(ECHO);
     let forged = "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: forged.test\r\n";
     for fields in ["", forged] {
@@ -214,7 +214,7 @@ fn the_gateway_says_who_asked() {
 }
 
 #[test]
-fn a_trusted_proxy_is_passed_on() {
+fn the_upstream_gets_the_address_from_a_trusted_proxy() {
     let gateway = Gateway::with_server("trusted_proxies = [\"127.0.0.0/8\"]", ECHO);
     let fields = "X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: outside.test\r\nVia: 1.1 front\r\n";
     let headers = seen(&gateway, fields);
@@ -226,7 +226,7 @@ fn a_trusted_proxy_is_passed_on() {
 }
 
 #[test]
-fn fields_pass_byte_by_byte() {
+fn header_fields_pass_unchanged() {
     let up =
         Upstream::start(|_| b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Odd: \xff \xe9\r\nX-Empty:\r\n\r\n".to_vec());
     let gateway = Gateway::start(&up.everything());
@@ -246,7 +246,7 @@ fn fields_pass_byte_by_byte() {
 
 #[test]
 fn an_idle_connection_that_the_upstream_closed_costs_no_request() {
-    // It says nothing of closing, and closes after every answer.
+    // It closes the connection after every response without announcing it.
     let up = Upstream::raw(|mut wire, _| {
         if let Ok(Some(_)) = wire.head() {
             let _ = wire.write(&reply(200, "ok"));
@@ -301,7 +301,7 @@ fn a_post_is_never_sent_twice() {
 }
 
 #[test]
-fn servers_are_asked_by_their_weight() {
+fn servers_get_requests_by_their_weight() {
     let light = Upstream::start(|_| reply(200, "light"));
     let heavy = Upstream::start(|_| reply(200, "heavy"));
     let (light, heavy) = (light.address(), heavy.address());

@@ -1,4 +1,4 @@
-//! Clients that go away while bytes lie behind their request that nobody reads yet: these must not hide it.
+//! Clients that go away while there are unread bytes after their request. The bytes must not hide that.
 
 use std::net::Shutdown;
 use std::ops::Range;
@@ -13,12 +13,12 @@ use crate::harness::{Client, Framing, Gateway, Upstream, alone, reply, until};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// When a client that has closed its side counts as gone, with room for a busy machine.
+/// The longest time until a client that has closed its side counts as gone, on a busy machine.
 const CLOSED: Range<Duration> = Duration::from_millis(950)..Duration::from_secs(5);
-/// When one whose connection was reset does.
+/// The longest time until a client that has reset its connection counts as gone.
 const RESET: Range<Duration> = Duration::ZERO..Duration::from_secs(1);
 
-/// An upstream that never answers, and tells when a connection has ended on which it was asked something.
+/// An upstream that never answers, and reports when a connection with a request has ended.
 fn silent() -> (Upstream, Receiver<Instant>) {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
@@ -30,14 +30,14 @@ fn silent() -> (Upstream, Receiver<Instant>) {
     (up, told)
 }
 
-/// A client whose request waits for the upstream, and who then sends this too.
+/// A client whose request waits for the upstream, and which then sends these bytes too.
 fn waiting(gateway: &Gateway, up: &Upstream, request: &str, behind: &str) -> Client {
     let before = up.connections();
     let mut client = gateway.client();
     client.send(request);
     up.wait_connections(before + 1);
     client.send(behind);
-    // The gateway learns of these bytes and of what comes next in two steps.
+    // The gateway has to receive these bytes separately from what follows.
     sleep(Duration::from_millis(50));
     client
 }
@@ -47,7 +47,7 @@ fn reset(client: Client) {
     drop(client);
 }
 
-/// Has clients with such bytes behind their request go away, and checks when their upstream is free.
+/// Clients send such bytes after their request and go away. Checks when the upstream is free.
 #[track_caller]
 fn leaves(go: fn(Client), within: &Range<Duration>) {
     let (up, ended) = silent();
@@ -56,19 +56,19 @@ fn leaves(go: fn(Client), within: &Range<Duration>) {
         let client = waiting(&gateway, &up, ASK, behind);
         let gone = Instant::now();
         go(client);
-        let end = ended.recv_timeout(Duration::from_secs(10)).expect("the upstream is held for nobody");
+        let end = ended.recv_timeout(Duration::from_secs(10)).expect("the upstream is not released");
         assert!(within.contains(&(end - gone)), "{:?} with {} bytes behind the request", end - gone, behind.len());
     }
 }
 
 #[test]
-fn a_client_that_closes_is_noticed_behind_bytes_that_nobody_reads() {
+fn a_client_that_closes_is_noticed_behind_unread_bytes() {
     let _alone = alone();
     leaves(drop, &CLOSED);
 }
 
 #[test]
-fn a_client_that_resets_is_noticed_at_once_behind_bytes_that_nobody_reads() {
+fn a_client_that_resets_is_noticed_at_once_behind_unread_bytes() {
     let _alone = alone();
     leaves(reset, &RESET);
 }
@@ -85,7 +85,7 @@ fn a_reset_after_the_end_is_noticed_at_once() {
 }
 
 #[test]
-fn its_places_are_free_again() {
+fn its_place_in_flight_is_free_again() {
     let _alone = alone();
     let (up, _) = silent();
     let limit = "[limits.l]\nkey = \"global\"\nmax_in_flight = 1\n";
@@ -102,7 +102,7 @@ fn its_places_are_free_again() {
 }
 
 #[test]
-fn a_body_that_waits_to_be_read_does_not_hide_it_either() {
+fn an_unread_body_does_not_hide_it_either() {
     let _alone = alone();
     let limit = "[limits.l]\nkey = \"global\"\nrates = [\"1/m\"]\non_limit = \"delay\"\nmax_delay = \"5m\"\n";
     let (up, _) = silent();
@@ -119,7 +119,7 @@ fn a_body_that_waits_to_be_read_does_not_hide_it_either() {
 }
 
 #[test]
-fn to_be_told_to_continue_is_not_the_beginning_of_an_answer() {
+fn an_interim_response_is_not_the_beginning_of_a_response() {
     let _alone = alone();
     let (up, ended) = silent();
     let gateway = Gateway::start(&up.everything());
@@ -130,12 +130,12 @@ fn to_be_told_to_continue_is_not_the_beginning_of_an_answer() {
     up.wait_connections(1);
     let gone = Instant::now();
     drop(client);
-    let end = ended.recv_timeout(Duration::from_secs(10)).expect("the upstream is held for nobody");
+    let end = ended.recv_timeout(Duration::from_secs(10)).expect("the upstream is not released");
     assert!(CLOSED.contains(&(end - gone)), "{:?}", end - gone);
 }
 
 #[test]
-fn a_body_that_its_upstream_takes_slowly_is_taken_to_its_end() {
+fn a_body_that_the_upstream_reads_slowly_is_sent_completely() {
     const LENGTH: usize = 8 << 20;
     let _alone = alone();
     let taken = Arc::new(Mutex::new(0));
@@ -161,7 +161,7 @@ fn a_body_that_its_upstream_takes_slowly_is_taken_to_its_end() {
 }
 
 #[test]
-fn requests_that_wait_behind_the_first_are_answered_to_a_client_that_stays() {
+fn pipelined_requests_are_answered_to_a_client_that_stays() {
     let up = Upstream::start(|request| {
         sleep(Duration::from_millis(100));
         reply(200, &request.target)

@@ -1,4 +1,4 @@
-//! Clients that send no more once their request is out, as `printf ... | nc` does: they look as if they had gone away.
+//! Clients that close only their side after a request, as `printf ... | nc` does. It looks as if they had gone away.
 
 use std::net::Shutdown;
 use std::sync::mpsc::channel;
@@ -19,7 +19,7 @@ fn half_closed(gateway: &Gateway, requests: &str) -> Client {
     client
 }
 
-/// An upstream that sends these pieces, each after such a pause, and tells when its connection has ended.
+/// An upstream that sends these pieces with such a pause before each, and reports when its connection has ended.
 fn slow(pieces: &'static [(u64, &'static str)]) -> (Upstream, Arc<Mutex<Option<Instant>>>) {
     let ended = Arc::new(Mutex::new(None));
     let end = Arc::clone(&ended);
@@ -38,7 +38,7 @@ fn slow(pieces: &'static [(u64, &'static str)]) -> (Upstream, Arc<Mutex<Option<I
 }
 
 #[test]
-fn it_gets_an_answer_that_begins_within_a_second() {
+fn it_gets_a_response_that_begins_within_a_second() {
     let _alone = alone();
     let (up, _) = slow(&[(500, "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nanswer")]);
     let gateway = Gateway::start(&up.everything());
@@ -48,7 +48,7 @@ fn it_gets_an_answer_that_begins_within_a_second() {
 }
 
 #[test]
-fn it_gets_all_of_an_answer_that_has_begun() {
+fn it_gets_all_of_a_response_that_has_begun() {
     let _alone = alone();
     let (up, _) = slow(&[(0, "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nans"), (3000, "wer")]);
     let gateway = Gateway::start(&up.everything());
@@ -57,7 +57,7 @@ fn it_gets_all_of_an_answer_that_has_begun() {
 }
 
 #[test]
-fn it_gets_the_answers_of_all_its_requests() {
+fn it_gets_the_responses_to_all_its_requests() {
     let up = Upstream::start(|request| reply(200, &request.target));
     let gateway = Gateway::start(&up.everything());
     let requests = ["/1", "/2", "/3"].map(|path| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -69,7 +69,7 @@ fn it_gets_the_answers_of_all_its_requests() {
 }
 
 #[test]
-fn it_gets_what_the_gateway_answers_itself() {
+fn it_gets_the_responses_of_the_gateway_itself() {
     let route = "[[routes]]\npath = \"/*\"\nrespond = { status = 200, body = \"here\" }\n";
     let gateway = Gateway::start(route);
     for _ in 0..20 {
@@ -78,7 +78,7 @@ fn it_gets_what_the_gateway_answers_itself() {
 }
 
 #[test]
-fn without_an_answer_within_a_second_it_counts_as_gone() {
+fn without_a_response_within_a_second_it_counts_as_gone() {
     let _alone = alone();
     let (up, ended) = slow(&[]);
     let gateway = Gateway::start(&up.everything());
@@ -93,7 +93,7 @@ fn without_an_answer_within_a_second_it_counts_as_gone() {
 }
 
 #[test]
-fn a_client_that_is_gone_in_the_middle_of_its_answer_frees_the_upstream() {
+fn a_client_that_leaves_in_the_middle_of_its_response_frees_the_upstream() {
     let (go_on, gone) = channel::<()>();
     let gone = Mutex::new(gone);
     let (tell, told) = channel();
@@ -109,11 +109,11 @@ fn a_client_that_is_gone_in_the_middle_of_its_answer_frees_the_upstream() {
     let mut client = gateway.client();
     client.send(ASK);
     client.try_head().unwrap();
-    // Nothing is sent to it any more, so only a reset tells.
+    // Nothing is sent to the client any more, so only a reset shows that it has gone.
     client.wire.stream().shutdown(Shutdown::Write).unwrap();
     sleep(Duration::from_millis(50));
     SockRef::from(client.wire.stream()).set_linger(Some(Duration::ZERO)).unwrap();
     drop(client);
     go_on.send(()).unwrap();
-    told.recv_timeout(Duration::from_secs(10)).expect("the upstream is held for nobody");
+    told.recv_timeout(Duration::from_secs(10)).expect("the upstream is not released");
 }

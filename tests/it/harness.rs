@@ -1,4 +1,4 @@
-//! What the tests stand on: gateways, clients, upstreams and Memcached, each on a port of its own.
+//! What the tests use: gateways, clients, upstreams and Memcached, each on its own port.
 
 mod client;
 mod clock;

@@ -1,4 +1,4 @@
-//! How a limit shows in a response: the draft's headers, GitHub's, the rejection itself.
+//! What a limit sends in responses: the headers of the draft and of GitHub, and the rejection itself.
 
 use std::io::Write as _;
 
@@ -38,7 +38,7 @@ type Policy = (i64, i64);
 /// The quota of its policy, what remains, and the time.
 type State = (i64, i64, i64);
 
-/// What the headers of the draft say.
+/// The values of the headers of the draft.
 #[track_caller]
 fn draft(response: &Response) -> (Vec<Policy>, Vec<State>) {
     let policies = members(response, "ratelimit-policy");
@@ -99,7 +99,7 @@ fn every_rate_has_a_policy() {
 }
 
 #[test]
-fn several_limits_show_together() {
+fn several_limits_share_the_headers() {
     let limits =
         "[limits.a]\nkey = \"global\"\nrates = [\"5/d\"]\n[limits.b]\nkey = \"client-ip\"\nrates = [\"7/h\"]\n";
     let route = "[[routes]]\npath = \"/\"\nlimits = [\"a\", \"b\"]\nrespond = { status = 200 }\n";
@@ -137,7 +137,7 @@ fn both_styles_or_none() {
             assert_eq!(response.status, status);
             let has = |start: &str| names(&response).iter().any(|name| name.starts_with(start));
             assert_eq!((has("ratelimit"), has("x-ratelimit")), (draft, github), "{style}");
-            // When to come back is said in any case.
+            // Retry-After is always sent.
             assert_eq!(has("retry-after"), status == 429, "{style}");
         }
     }
@@ -171,7 +171,7 @@ fn a_rejection_of_head_has_no_body() {
     client.get("/");
     let rejected = client.call("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!((rejected.status, rejected.body.len()), (429, 0));
-    // A body would be read as the beginning of this response.
+    // If there were a body, it would be read as the beginning of this response.
     assert_eq!(client.get("/").status, 429);
 }
 
@@ -188,7 +188,7 @@ fn the_headers_are_on_forwarded_responses_too() {
     assert!(members(&response, "ratelimit").iter().any(|(name, _)| name == "l"));
 }
 
-/// Parses lists with a structured fields library that is not ours: a line in, its members with their parameters out.
+/// Parses lists with another library for structured fields: it reads lines and prints their members with parameters.
 const PARSE: &str = "
 import json, sys
 import http_sfv
@@ -198,7 +198,7 @@ for line in sys.stdin.buffer.read().splitlines():
     print(json.dumps([[type(item.value).__name__, item.value, dict(item.params)] for item in fields]))
 ";
 
-/// What `http_sfv` makes of these lines.
+/// What `http_sfv` reads in these lines.
 fn parsed_elsewhere(lines: &[String]) -> Vec<serde_json::Value> {
     let library = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/http-sfv");
     let mut python = std::process::Command::new("python3")
@@ -216,7 +216,7 @@ fn parsed_elsewhere(lines: &[String]) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn a_parser_that_is_not_ours_reads_every_header() {
+fn an_independent_parser_reads_every_header() {
     let limits = r#"
 [limits."a.b_C-1"]
 key = "client-ip"
@@ -253,7 +253,7 @@ respond = { status = 200 }
         ["str", "flights", {"q": 7, "qu": "concurrent-requests"}],
     ]);
     assert_eq!(parsed[0], policies);
-    // Six more may be under way, seven more this month.
+    // Six more may be in flight, and seven more may come this month.
     assert_eq!(parsed[1], serde_json::json!([["str", "flights", {"r": 6}]]));
     assert_eq!(parsed[2], serde_json::json!([["str", "trial", {}]]));
 }

@@ -1,4 +1,4 @@
-//! Keys of several parts, of which a request has some.
+//! Keys of several parts, and requests that have only some of them.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ fn three(client: &mut Client, fields: &str) -> [u16; 3] {
 }
 
 #[test]
-fn clients_without_one_part_are_told_apart_by_the_others() {
+fn clients_without_one_part_are_distinguished_by_the_others() {
     both_stores(|store| {
         let gateway = Gateway::start(&(store.to_owned() + &limited("[\"header:a\", \"client-ip\"]", "")));
         let (mut one, mut two) = (from(&gateway, "127.0.0.2"), from(&gateway, "127.0.0.3"));
@@ -40,7 +40,7 @@ fn which_part_is_missing_matters() {
 }
 
 #[test]
-fn a_key_is_missing_where_every_part_is() {
+fn a_key_is_missing_if_every_part_is_missing() {
     for (missing, expected) in [("shared", [200, 200, 429]), ("skip", [200; 3]), ("reject", [400; 3])] {
         let gateway = Gateway::start(&limited("[\"header:a\", \"header:b\"]", &format!("missing = {missing:?}")));
         let mut client = gateway.client();
@@ -59,7 +59,7 @@ fn overrides_are_for_the_first_part_alone() {
 }
 
 #[test]
-fn explain_names_the_part_that_is_not_there() {
+fn explain_names_the_missing_part() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("gateway.toml");
     fs::write(&file, limited("[\"header:a | cookie:b\", \"method\"]", "")).unwrap();

@@ -1,4 +1,4 @@
-//! What is counted: every source of a key, requests without one, and values that try to collide.
+//! Every source of a key, requests without a key, and values that try to collide.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn apart(key: &str, path: &str, one: &[u8], other: &[u8]) {
     for request in [one, other] {
         assert_eq!(statuses(&mut client, request, 3), [200, 200, 429], "{}", String::from_utf8_lossy(request));
     }
-    // And neither has given the other a new start.
+    // And neither has reset the count of the other.
     assert_eq!(client.call(one).status, 429);
 }
 
@@ -104,7 +104,7 @@ fn the_host() {
 }
 
 #[test]
-fn everybody_together() {
+fn all_clients_together() {
     let ask = |value| request("GET", "/", &format!("X-Api-Key: {value}\r\n"));
     together("\"global\"", "/", &ask("one"), &ask("two"));
 }
@@ -121,7 +121,7 @@ fn routes_share_a_limit_unless_they_are_its_key() {
 }
 
 #[test]
-fn several_parts_at_once_and_where_they_meet() {
+fn several_parts_are_not_confused_at_their_boundary() {
     let ask = |a: &str, b: &str| request("GET", "/", &format!("X-A: {a}\r\nX-B: {b}\r\n"));
     let key = "[\"header:x-a\", \"header:x-b\"]";
     apart(key, "/", &ask("one", "x"), &ask("one", "y"));
@@ -141,7 +141,7 @@ fn limits_with_different_names_count_apart() {
 }
 
 #[test]
-fn without_the_key_requests_share_or_skip_or_are_rejected() {
+fn requests_without_the_key_share_a_counter_or_skip_or_are_rejected() {
     let config = ["shared", "skip", "reject"].map(|missing| {
         limited(missing, &format!("/{missing}"), "\"header:x-api-key\"", &format!("missing = \"{missing}\""))
     });
@@ -162,7 +162,7 @@ fn shared_is_the_default_without_a_key() {
     assert_eq!(statuses(&mut gateway.client(), &request("GET", "/", ""), 3), [200, 200, 429]);
 }
 
-/// Values that a key made of text, or cut short, would confuse.
+/// Values that would be confused if keys were joined texts or were truncated.
 fn odd_values() -> Vec<Vec<u8>> {
     let long = |last: u8| [vec![b'k'; 8191], vec![last]].concat();
     let mut values: Vec<Vec<u8>> =
@@ -206,7 +206,7 @@ fn odd_values_count_apart_in_memory() {
 fn odd_values_count_apart_in_memcached() {
     let memcached = Memcached::start();
     odd_values_count_apart(&memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\""));
-    // What is admitted is written a moment later.
+    // Admissions are written a moment later.
     let all = odd_values().len() as u64;
     until("all are counted in memcached", Duration::from_secs(5), || memcached.stat("curr_items") >= all);
 }

@@ -1,4 +1,4 @@
-//! Keys that exist, listed in a file: whoever makes one up counts as having none.
+//! Keys that are listed in a file: a client that invents a key counts as one without a key.
 
 use std::fs;
 use std::path::Path;
@@ -15,13 +15,13 @@ fn config(key: &str, file: &Path, more: &str) -> String {
     limited(key, "2/d", &format!("known_keys = {:?}\n{more}", file.to_str().unwrap()))
 }
 
-/// How many of six are admitted, each with these fields; `#` is another number in each.
+/// How many of six requests with these fields are admitted; `#` is another number in each.
 fn admitted(client: &mut Client, fields: &str) -> usize {
     (0..6).filter(|number| client.get_with("/", fields.replace('#', &number.to_string())).status == 200).count()
 }
 
 #[test]
-fn keys_that_are_made_up_share_the_counter_of_their_address() {
+fn invented_keys_share_the_counter_of_their_address() {
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys.txt");
     fs::write(&keys, format!("# partners\nreal-1\r\n\nsha256:{DIGEST}\n")).unwrap();
@@ -97,7 +97,7 @@ fn a_key_that_is_not_known_gets_no_override_of_its_own() {
 }
 
 #[test]
-fn a_reload_reads_them_again_or_keeps_the_last_good_ones() {
+fn a_reload_reads_them_again_or_keeps_the_last_valid_ones() {
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("keys.txt");
     fs::write(&keys, "first\n").unwrap();
@@ -164,7 +164,7 @@ fn a_million_of_them_are_read_in_time() {
 const SHIPPED: &str = include_str!("../../gateway.toml");
 
 #[test]
-fn the_shipped_file_limits_whoever_makes_keys_up() {
+fn the_shipped_file_limits_clients_that_invent_keys() {
     let rest = SHIPPED.split_once("[store]").unwrap().1;
     let gateway = Gateway::start(&format!("[store]{}", rest.replace("\"10/s\", ", "").replace("3000/10m", "10/d")));
     let mut client = gateway.client();
@@ -187,13 +187,13 @@ fn what_is_commented_out_in_the_shipped_file_is_valid() {
     assert!(output.status.success() && said.contains("1 known key(s)"), "{output:?}");
 }
 
-/// What clients can leave out or make up.
+/// What clients can omit or invent.
 fn is_chosen(source: &str) -> bool {
     ["header:", "cookie:", "query:", "bearer"].iter().any(|kind| source.contains(kind))
 }
 
 #[test]
-fn no_example_is_avoided_by_leaving_a_header_out_or_making_one_up() {
+fn no_example_is_evaded_by_omitting_or_inventing_a_header() {
     let pages = [include_str!("../../docs/limits.md"), include_str!("../../README.md"), SHIPPED];
     let blocks = pages.iter().flat_map(|page| page.split("\n\n")).filter(|block| block.contains("[limits."));
     let mut examples = 0;

@@ -1,4 +1,4 @@
-//! Heads as large as they may be, and what they must not cost.
+//! Heads of the largest allowed size, and what they must not cost.
 
 use crate::harness::{Gateway, Upstream, reply};
 
@@ -19,7 +19,7 @@ fn the_largest_head_that_can_be_configured_passes() {
 }
 
 #[test]
-fn connection_names_a_hundred_headers_at_most() {
+fn connection_of_a_client_names_at_most_a_hundred_headers() {
     let up = Upstream::start(|request| reply(200, request.headers.get("x-7").unwrap_or("none")));
     let gateway = Gateway::start(&up.everything());
     let mut client = gateway.client();
@@ -40,7 +40,7 @@ fn connection_names_a_hundred_headers_at_most() {
 }
 
 #[test]
-fn connection_of_an_upstream_names_as_many() {
+fn connection_of_an_upstream_names_at_most_a_hundred_headers() {
     let names = |count: usize| vec!["x-other"; count].join(",");
     let up = Upstream::start(move |request| {
         let count = request.target[1..].parse().unwrap();

@@ -1,4 +1,4 @@
-//! The process from its start to its end: which addresses it takes, what it says while it leaves, and what ends it.
+//! The process from its start to its end: the addresses on which it listens, what it reports, and what ends it.
 
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use crate::harness::{Client, Gateway, Upstream, alone, reply, run_with_handles};
 
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
 
-/// A port that is free for both families a moment ago; `None` without IPv6.
+/// A port that was free for both families a moment ago; `None` if the system has no IPv6.
 fn free_port() -> Option<u16> {
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).ok()?;
     Some(listener.local_addr().unwrap().port())
 }
 
 #[test]
-fn both_wildcards_of_a_port_can_be_listened_on() {
+fn the_gateway_can_listen_on_both_wildcards_of_a_port() {
     let Some(port) = free_port() else { return };
     let listen = format!("listen = [\"0.0.0.0:{port}\", \"[::]:{port}\"]");
     let _gateway = Gateway::with_server(&listen, FIXED);
@@ -26,7 +26,7 @@ fn both_wildcards_of_a_port_can_be_listened_on() {
 }
 
 #[test]
-fn the_wildcard_of_ipv6_alone_takes_ipv4_too() {
+fn the_wildcard_of_ipv6_alone_accepts_ipv4_too() {
     let Some(port) = free_port() else { return };
     let _gateway = Gateway::with_server(&format!("listen = \"[::]:{port}\""), FIXED);
     for address in [SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))] {
@@ -35,7 +35,7 @@ fn the_wildcard_of_ipv6_alone_takes_ipv4_too() {
 }
 
 #[test]
-fn while_it_says_that_it_is_not_ready_it_goes_on_serving() {
+fn requests_are_served_while_it_reports_not_ready() {
     let _alone = alone();
     let up = Upstream::start(|_| reply(200, ""));
     let mut gateway = Gateway::with_server("drain_delay = \"1500ms\"", &up.everything());

@@ -1,4 +1,4 @@
-//! Counting: exact under load, all or nothing over several limits, and with a Retry-After that keeps its word.
+//! Limits are exact under load, several limits admit a request together or not at all, and Retry-After is exact.
 
 use std::sync::Barrier;
 use std::thread::{self, sleep};

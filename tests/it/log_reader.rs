@@ -1,4 +1,4 @@
-//! Nobody has to read the log: requests never wait for it, what there is no room for is counted, and the end is the end.
+//! A log that is not read: requests do not wait for it, lines without room are counted, and the process can end.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::harness::{Client, until};
 
-/// A gateway whose log is read only where a test does it.
+/// A gateway whose log is read only when the test does it.
 struct Unread {
     child: Child,
     stderr: BufReader<ChildStderr>,
@@ -42,7 +42,7 @@ impl Unread {
         self.find("listening")["address"].as_str().unwrap().parse().unwrap()
     }
 
-    /// Reads on to the next line with this message.
+    /// Reads until the next line with this message.
     fn find(&mut self, message: &str) -> Value {
         loop {
             let mut line = String::new();
@@ -83,11 +83,11 @@ fn long_path() -> String {
 }
 
 #[test]
-fn requests_never_wait_for_whoever_reads_the_log() {
+fn requests_do_not_wait_for_a_reader_of_the_log() {
     let mut gateway = Unread::start("");
     let mut clients = [(); 4].map(|()| Client::connect(gateway.http));
     let path = long_path();
-    // A pipe holds four lines, the gateway some hundreds.
+    // A pipe has room for four lines, and the gateway for some hundreds.
     for _ in 0..250 {
         for client in &mut clients {
             assert_eq!(client.get(&path).status, 200);
@@ -96,7 +96,7 @@ fn requests_never_wait_for_whoever_reads_the_log() {
     let dropped = gateway.dropped();
     assert!((500..1000).contains(&dropped), "{dropped} lines were dropped");
 
-    // Who reads on is told, after what there was room for, and then finds every line again.
+    // A reader that goes on finds the stored lines, then the number of dropped ones, and then every line again.
     let told = gateway.find("log lines were dropped: standard error was not read fast enough");
     assert_eq!((&told["lines"], &told["level"]), (&dropped.into(), &"WARN".into()));
     assert_eq!(clients[0].get("/afterwards").status, 200);
@@ -105,7 +105,7 @@ fn requests_never_wait_for_whoever_reads_the_log() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_does_not_delay_the_end() {
+fn a_log_without_a_reader_does_not_delay_the_stop() {
     let mut gateway = Unread::start("");
     let mut client = Client::connect(gateway.http);
     let path = long_path();
@@ -117,12 +117,13 @@ fn a_log_that_nobody_reads_does_not_delay_the_end() {
 }
 
 #[test]
-fn a_log_whose_reader_has_gone_is_counted_too() {
+fn lines_are_counted_as_dropped_if_the_reader_has_gone() {
     let mut gateway = Unread::start("");
     // The other end of the pipe.
     gateway.stderr = BufReader::new(Command::new("true").stderr(Stdio::piped()).spawn().unwrap().stderr.unwrap());
     let mut client = Client::connect(gateway.http);
-    // A process that another test starts may have the other end too, for a moment: then a line gets lost uncounted.
+    // A process that another test starts may inherit the other end for a moment. Then a line is lost without being
+    // counted.
     until("they are counted", Duration::from_secs(10), || {
         assert_eq!(client.get("/").status, 200);
         gateway.dropped() >= 20

@@ -1,4 +1,4 @@
-//! Keys of any length: what they cost, and what is kept of them.
+//! Keys of any length: how much memory connections keep for them, and how patterns match them.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn a_connection_keeps_nothing_of_a_long_key() {
 }
 
 #[test]
-fn no_length_leads_around_a_pattern() {
+fn no_length_of_a_key_evades_a_pattern() {
     let overrides =
         "[[limits.l.overrides]]\nkeys = [\"evil*\", \"*bot*\", \"*/*(+http*)*\", \"*.exe\"]\nblock = true\n";
     let gateway = Gateway::start(&limited("header:x-key", "1000/d", overrides));

@@ -1,4 +1,4 @@
-//! Names of upstreams whose lookup hangs: requests fail in time, and lookups do not pile up.
+//! Lookups of upstreams that hang: requests fail in time, and the number of lookups does not grow.
 
 use std::fs;
 use std::process::Command;
@@ -11,7 +11,8 @@ use crate::harness::{Gateway, Upstream, alone, reply};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// A gateway whose upstream has a name, and the file that names are looked up in: whoever reads it waits for a writer.
+/// A gateway whose upstream has a name, and the file that is read for lookups. It is a pipe, so a reader waits for a
+/// writer.
 fn hanging(up: &Upstream) -> Option<(Gateway, TempDir)> {
     let folder = tempfile::tempdir().unwrap();
     let hosts = folder.path().join("hosts");
@@ -27,7 +28,7 @@ fn threads(gateway: &Gateway) -> usize {
 }
 
 #[test]
-fn requests_wait_for_one_lookup_and_only_so_long() {
+fn requests_share_one_lookup_and_wait_for_a_limited_time() {
     let _alone = alone();
     let up = Upstream::start(|_| reply(200, "found"));
     let Some((gateway, _folder)) = hanging(&up) else {
@@ -39,14 +40,14 @@ fn requests_wait_for_one_lookup_and_only_so_long() {
     clients.iter_mut().for_each(|client| client.send(ASK));
     for client in &mut clients {
         client.response(false).expect_problem(504);
-        // Workers may have started since.
+        // Workers may have started in the meantime.
         assert!(threads(&gateway) < before + 10, "{} more threads for one name", threads(&gateway) - before);
     }
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }
 
 #[test]
-fn a_lookup_that_hangs_does_not_delay_the_end() {
+fn a_lookup_that_hangs_does_not_delay_the_stop() {
     let up = Upstream::start(|_| reply(200, ""));
     let Some((mut gateway, _folder)) = hanging(&up) else {
         return eprintln!("skipped: no namespaces for users here");

@@ -1,14 +1,14 @@
-//! Requests that could be read in two ways, or in none: refused, not repaired, and never forwarded.
+//! Requests that can be read in two ways or in none: they are refused, and neither repaired nor forwarded.
 
 use std::time::{Duration, Instant};
 
 use crate::harness::{Client, Gateway, Upstream, alone, reply};
 
-/// Fails unless each is answered with this status and the connection closed, and no upstream hears of it.
+/// Fails unless each is answered with this status, the connection is closed, and no upstream gets a request.
 #[track_caller]
 fn refused(status: u16, requests: &[&[u8]]) {
     let up = Upstream::start(|_| reply(200, "forwarded"));
-    // Some look unfinished: those end by this.
+    // Some look incomplete. This ends them.
     let gateway = Gateway::with_server("header_timeout = \"2s\"", &up.everything());
     let mut wrong = Vec::new();
     for request in requests {
@@ -41,7 +41,7 @@ fn two_framings() {
 }
 
 #[test]
-fn what_is_refused_is_refused_however_it_arrives() {
+fn refusals_do_not_depend_on_how_the_bytes_arrive() {
     let up = Upstream::start(|_| reply(200, "forwarded"));
     let gateway = Gateway::start(&up.everything());
     let bad: [&[u8]; 3] = [
@@ -49,7 +49,7 @@ fn what_is_refused_is_refused_however_it_arrives() {
         b"GET /bad HTTP/1.1\r\nHost: a\nX-Smuggled: 1\r\n\r\n",
         b"GET /bad HTTP/1.1\r\nHost: a\r\nX-Folded: a\r\n b\r\n\r\n",
     ];
-    // What goes before looks bad only to who takes a body for a head.
+    // The bytes before look invalid only to a server that reads the body as a head.
     let good: [&[u8]; 4] = [
         b"GET /good HTTP/1.1\r\nHost: a\r\n\r\n",
         b"POST /good HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\na\nb\r\n\r\n\n c",
@@ -61,14 +61,14 @@ fn what_is_refused_is_refused_however_it_arrives() {
         for size in [1, 7, all.len()] {
             let mut client = gateway.client();
             for piece in all.chunks(size) {
-                // The connection may be closed before all is sent.
+                // The connection may be closed before everything is sent.
                 let _ = client.wire.write(piece);
             }
             let text = String::from_utf8_lossy(&client.closed()).into_owned();
             let statuses = text.match_indices("HTTP/1.1 ").map(|(at, _)| &text[at + 9..at + 12]);
-            // Problem documents speak of HTTP, too.
+            // Problem documents contain "HTTP" too.
             let answers: Vec<_> = statuses.filter(|status| status.parse::<u16>().is_ok()).collect();
-            // What comes in one piece with it may be refused with it.
+            // Requests that come in one piece with it may be refused too.
             let expected = [&["200", "400"][..], &["400"]];
             assert!(
                 expected.contains(&&answers[..]),
@@ -108,7 +108,7 @@ fn two_lengths() {
 }
 
 #[test]
-fn lengths_that_are_no_number() {
+fn lengths_that_are_not_numbers() {
     let lengths = ["+5", "-5", "0x5", "5x", "", "5 5", "18446744073709551616", "99999999999999999999999"];
     let requests = lengths
         .map(|length| format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\nhello").into_bytes());
@@ -125,12 +125,12 @@ fn codings_that_do_not_end_in_chunked() {
 }
 
 #[test]
-fn codings_that_nobody_undoes() {
+fn codings_that_the_gateway_does_not_decode() {
     let up = Upstream::start(|_| reply(200, "forwarded"));
     let gateway = Gateway::start(&up.everything());
     let request = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
     let response = gateway.client().call(request);
-    // Forwarded in plain chunks, the upstream would take the compressed bytes for the body.
+    // If they were forwarded in plain chunks, the upstream would read the compressed bytes as the body.
     assert!([400, 501].contains(&response.status), "{response:?}");
 }
 
@@ -140,18 +140,18 @@ fn chunks_in_http_1_0() {
 }
 
 #[test]
-fn no_host_or_two() {
+fn a_missing_or_repeated_host() {
     refused(400, &[b"GET / HTTP/1.1\r\n\r\n"]);
     refused(400, &[b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n"]);
 }
 
 #[test]
-fn two_names_for_the_host() {
+fn two_different_hosts() {
     refused(400, &[b"GET http://a/ HTTP/1.1\r\nHost: b\r\n\r\n", b"GET http://a:1/ HTTP/1.1\r\nHost: a:2\r\n\r\n"]);
 }
 
 #[test]
-fn hosts_that_are_none() {
+fn invalid_hosts() {
     let hosts = ["a b", "a/b", "user@a", "a:port", "[::1", "a?b", "a#b", "a\\b", "\u{e9}.test", "<a>"];
     let requests = hosts.map(|host| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes());
     refused(400, &requests.each_ref().map(Vec::as_slice));
@@ -179,14 +179,14 @@ fn garbage() {
 }
 
 #[test]
-fn targets_that_are_no_path_are_not_forwarded() {
+fn targets_that_are_not_paths_are_not_forwarded() {
     let up = Upstream::start(|_| reply(200, "forwarded"));
     let gateway = Gateway::start(&up.everything());
     for start in
         ["GET nothing", "GET a:80", "OPTIONS *", "CONNECT a:80", "GET /#fragment", "GET http://", "GET ftp:///x"]
     {
         let response = gateway.client().call(format!("{start} HTTP/1.1\r\nHost: a\r\n\r\n"));
-        // A fragment belongs to the client: it may also be cut off.
+        // A fragment is only for the client, so it may also be cut off.
         assert!((400..=501).contains(&response.status) || start.contains('#'), "{start}: {response:?}");
     }
     assert!(up.received().iter().all(|request| request.target == "/"), "{:?}", up.received());
@@ -267,12 +267,12 @@ fn a_head_that_does_not_come_ends_the_connection() {
 }
 
 #[test]
-fn a_head_that_drips_ends_the_connection() {
+fn a_head_that_comes_byte_by_byte_ends_the_connection() {
     let _alone = alone();
     let up = Upstream::start(|_| reply(200, ""));
     let gateway = Gateway::with_server("header_timeout = \"500ms\"", &up.everything());
     let mut client = gateway.client();
-    // A request before must not give the next one more time.
+    // A request before it must not give it more time.
     assert_eq!(client.get("/").status, 200);
     client.send("GET / HTTP/1.1\r\nHost: a\r\nX-Slow: ");
     let start = Instant::now();
@@ -295,14 +295,14 @@ fn an_idle_connection_is_closed_in_time() {
     assert_eq!(client.get("/").status, 200);
     let open = open_for(&mut client);
     assert!((Duration::from_millis(500)..Duration::from_secs(4)).contains(&open), "{open:?}");
-    // Nor does one stay that never asks.
+    // A connection without any request is closed too.
     let mut silent = gateway.client();
     let open = open_for(&mut silent);
     assert!(open < Duration::from_secs(4), "{open:?} without a byte");
 }
 
 #[test]
-fn a_response_that_is_taken_slowly_is_not_idle_time() {
+fn a_response_that_is_read_slowly_is_not_idle_time() {
     let _alone = alone();
     let body = "x".repeat(16 << 20);
     let route = format!("[[routes]]\npath = \"/\"\nrespond = {{ status = 200, body = \"{body}\" }}\n");
@@ -316,7 +316,7 @@ fn a_response_that_is_taken_slowly_is_not_idle_time() {
         std::thread::sleep(Duration::from_nanos(150 * piece.len() as u64));
     });
     taking.unwrap_or_else(|error| panic!("{error} after {taken} bytes"));
-    // Nor is it taken for ever.
+    // The body is not read for ever either.
     client.send(ask);
     std::thread::sleep(Duration::from_secs(2));
     assert!(client.try_response(false).is_err());

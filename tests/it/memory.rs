@@ -1,14 +1,14 @@
-//! Memory is bounded, whatever clients send, and the metrics say how much of it is taken.
+//! Memory is bounded whatever clients send, and the metrics show how much is used.
 
 use std::thread;
 
 use crate::harness::{Gateway, limited};
 
 #[test]
-fn large_windows_of_many_keys_make_room_for_one_another() {
+fn many_keys_with_large_windows_stay_within_max_memory() {
     const ROOM: u32 = 8 << 20;
     let store = "[store]\nmax_memory = \"8MiB\"\n";
-    // Each remembers every request: many keys with few take what is allowed.
+    // Each cell stores every request, so many keys with few requests use all the memory that is allowed.
     let limit = limited("header:a", "10000/d", "strategy = \"moving-window\"");
     let gateway = Gateway::with_log("access = false", &format!("{store}{limit}"));
     let before = gateway.memory("VmRSS");

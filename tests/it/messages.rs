@@ -1,4 +1,4 @@
-//! What the command line understands, and says when it does not.
+//! The arguments of the command line, and its messages if they are wrong.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ fn said(arguments: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn the_file_is_named_in_short_too() {
+fn the_file_has_a_short_flag_too() {
     let (_folder, path) = file(FIXED);
     let path = path.to_str().unwrap();
     for arguments in [&["check", path][..], &["check", "-c", path], &["-c", path, "check"]] {
@@ -76,7 +76,7 @@ block = true
 }
 
 #[test]
-fn the_url_of_a_question_needs_no_scheme() {
+fn the_url_for_explain_needs_no_scheme() {
     let (_folder, path) = file(FIXED);
     let path = path.to_str().unwrap();
     for url in [

@@ -1,8 +1,8 @@
-//! Which route takes a method: HEAD those of GET, none of the path's is 405, and `"*"` stands for any.
+//! The route for a method: HEAD takes those of GET, a method that no route of the path has is 405, and `"*"` is any.
 
 use crate::harness::{Client, Gateway, Response};
 
-/// Routes that answer with their number.
+/// Routes that respond with their number.
 fn answering(routes: &[&str]) -> String {
     let route =
         |(at, lines): (usize, &&str)| format!("[[routes]]\n{lines}\nrespond = {{ status = 200, body = \"{at}\" }}\n");
@@ -13,7 +13,7 @@ fn ask(client: &mut Client, method: &str, path: &str, fields: &str) -> Response 
     client.call(format!("{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n{fields}\r\n"))
 }
 
-/// The number of the route that took a request.
+/// The number of the route that a request has taken.
 #[track_caller]
 fn taken(client: &mut Client, method: &str, path: &str, fields: &str) -> String {
     let response = ask(client, method, path, fields);
@@ -70,7 +70,7 @@ fn a_method_that_no_route_of_the_path_takes_is_405() {
     }
     let elsewhere = client.call("DELETE /a HTTP/1.1\r\nHost: b.test\r\n\r\n");
     assert_eq!(elsewhere.headers.must("allow"), "GET, HEAD, PATCH, PUT");
-    // Another value of the header would help, but not another method; and here there is nothing at all.
+    // Another value of the header would match, but no other method would; and no route has the other path.
     for (method, path) in [("DELETE", "/x/y"), ("GET", "/")] {
         let response = ask(&mut client, method, path, "");
         response.expect_problem(404);
@@ -107,7 +107,7 @@ fn a_star_is_any_method_and_any_value() {
 }
 
 #[test]
-fn a_final_star_takes_the_path_before_it_too() {
+fn a_final_star_matches_the_path_before_it_too() {
     let gateway =
         Gateway::start(&answering(&["path = \"/v1/*\"", "path = \"/v2/*\"", "path = \"/v2\"", "path = \"/*\""]));
     let mut client = gateway.client();
@@ -126,7 +126,7 @@ fn a_final_star_takes_the_path_before_it_too() {
 }
 
 #[test]
-fn no_method_is_sent_in_another_case() {
+fn a_method_in_another_case_is_refused() {
     let gateway = Gateway::start(&answering(&["path = \"/a\"\nmethods = [\"POST\"]", "path = \"/*\""]));
     for method in ["post", "Post", "pOST", "get", "Head", "connect"] {
         assert_eq!(ask(&mut gateway.client(), method, "/a", "").status, 400, "{method}");

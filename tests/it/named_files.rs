@@ -1,5 +1,5 @@
-//! Files that the command line and the configuration name may be anything that a path can lead to: a pipe that nobody
-//! writes to, a device without an end. Nothing waits for them.
+//! Files of the command line and the configuration may be anything: a pipe that no process writes to, or a device
+//! without an end. The gateway does not wait for them.
 
 use std::fs;
 use std::path::Path;
@@ -11,12 +11,12 @@ use rustix::process::Signal;
 
 use crate::harness::{Gateway, limited};
 
-/// A named pipe that nobody writes to.
+/// A named pipe without a writer.
 fn pipe(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
 
-/// What `gateway check` says of this file; it has to say it soon.
+/// The output of `gateway check` for this file, which has to come soon.
 fn check(path: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
     command.arg("check").arg("--config").arg(path);
@@ -41,7 +41,7 @@ fn refused(path: &Path, why: &str) {
 }
 
 #[test]
-fn check_waits_for_no_pipe() {
+fn check_does_not_wait_for_a_pipe() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("gateway.toml");
     pipe(&config);
@@ -55,12 +55,12 @@ fn check_waits_for_no_pipe() {
 }
 
 #[test]
-fn check_reads_no_device() {
+fn check_does_not_read_a_device() {
     refused(Path::new("/dev/zero"), "it is a device, not a file");
 }
 
 #[test]
-fn a_reload_that_meets_a_pipe_is_refused_and_the_next_one_is_not() {
+fn a_reload_that_finds_a_pipe_is_refused_and_the_next_one_works() {
     let folder = tempfile::tempdir().unwrap();
     let quotas = folder.path().join("quotas.csv");
     fs::write(&quotas, "key,rates\nfirst,exempt\n").unwrap();

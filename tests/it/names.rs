@@ -1,4 +1,4 @@
-//! Memcached by its name: where it moves, the gateway follows.
+//! Memcached with a name: when its address changes, the gateway connects to the new one.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! What the log and the metrics say of refused requests: enough to see what happens, not so much that it hurts.
+//! What the log and the metrics show of refused requests: enough to see what happens, and not so much that it costs.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ fn lines(gateway: &Gateway) -> Vec<Value> {
     gateway.log().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// How many requests of this client and outcome have a line, and how many are only counted.
+/// How many requests of this client and outcome are logged, and how many are only counted.
 fn logged(gateway: &Gateway, client: &str, outcome: &str) -> (u64, u64) {
     let lines = lines(gateway);
     let of = |line: &&Value| line["client"] == client;
@@ -27,7 +27,7 @@ fn a_flood_of_refusals_writes_a_few_lines_a_second() {
     let (mut flooding, mut other) = (connect([127, 0, 0, 1]), connect([127, 0, 0, 2]));
     let begun = std::time::Instant::now();
     for number in 0..FLOOD + 10 {
-        // Alike and not alike, so that both ways of a refusal are taken.
+        // Equal and different requests, so that both cached and new refusals are sent.
         let path = if number % 2 == 0 { "/".to_owned() } else { format!("/{number}") };
         let path = if number % 100 < 50 { "/" } else { &path };
         flooding.get(path);
@@ -35,7 +35,7 @@ fn a_flood_of_refusals_writes_a_few_lines_a_second() {
     let seconds = begun.elapsed().as_secs() + 2;
     assert_eq!((0..11).map(|_| other.get("/").status).filter(|status| *status == 200).count(), 10);
 
-    // Everything is written or counted, and little of it is written.
+    // Every refusal is logged or counted, and few are logged.
     let all = || {
         let (written, counted) = logged(&gateway, "127.0.0.1", "limited");
         written + counted
@@ -43,13 +43,13 @@ fn a_flood_of_refusals_writes_a_few_lines_a_second() {
     until("the rest is counted", Duration::from_secs(10), || all() == FLOOD);
     let (written, _) = logged(&gateway, "127.0.0.1", "limited");
     assert!((5..=5 * seconds).contains(&written), "{written} lines in {seconds} s");
-    // Whoever is not refused, or not often, has all his lines.
+    // If a client is rarely or never refused, all its requests are logged.
     assert_eq!(logged(&gateway, "127.0.0.1", "responded").0, 10);
     assert_eq!((logged(&gateway, "127.0.0.2", "responded").0, logged(&gateway, "127.0.0.2", "limited")), (10, (1, 0)));
 }
 
 #[test]
-fn requests_for_no_route_and_bad_ones_are_refusals_too() {
+fn requests_without_a_route_and_invalid_ones_are_refusals_too() {
     let gateway = Gateway::with_log("access = \"sampled\"", "[[routes]]\npath = \"/\"\nrespond = { status = 200 }\n");
     let mut client = gateway.client();
     (0..100).for_each(|_| assert_eq!(client.get("/nowhere").status, 404));
@@ -60,7 +60,7 @@ fn requests_for_no_route_and_bad_ones_are_refusals_too() {
 }
 
 #[test]
-fn a_reload_has_every_refusal_logged_again() {
+fn a_reload_can_turn_on_the_log_of_every_refusal() {
     let route = "[[routes]]\npath = \"/\"\nrespond = { status = 200 }\n";
     let gateway = Gateway::with_log("access = \"sampled\"", route);
     let mut client = gateway.client();
@@ -71,11 +71,11 @@ fn a_reload_has_every_refusal_logged_again() {
 }
 
 #[test]
-fn how_long_refusals_take_is_measured_by_how_requests_end() {
+fn the_latency_of_refusals_is_measured_for_each_outcome() {
     for more in ["", "access = false"] {
         let gateway = Gateway::with_log(more, &limited("client-ip", "10/d", ""));
         let mut client = gateway.client();
-        // The same again and again, and others.
+        // Repeated requests, and different ones.
         (0..400).for_each(|_| drop(client.get("/")));
         (0..100).for_each(|number| drop(client.get(&format!("/{number}"))));
         let text = gateway.admin("/metrics");
@@ -86,7 +86,7 @@ fn how_long_refusals_take_is_measured_by_how_requests_end() {
             line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
         };
         assert_eq!([of("count", "limited"), of("count", "responded")].map(|count| count.to_string()), ["490", "10"]);
-        // A refusal takes some microseconds, and that is said.
+        // A refusal takes some microseconds, and that is what is measured.
         let mean = of("sum", "limited") / of("count", "limited");
         assert!(mean > 1e-6, "{mean} s");
     }

@@ -1,8 +1,8 @@
-//! Where a request comes from and goes to, as the upstream is told: only the gateway and proxies that are trusted say it.
+//! What the upstream is told about the client and the target: only the gateway and trusted proxies decide that.
 
 use crate::harness::{Gateway, Headers, Upstream, reply};
 
-/// What libraries and servers look for a client's address or for the "real" target in.
+/// Headers from which libraries and servers read a client's address or the "real" target.
 const TOLD: &[&str] = &[
     "x-real-ip",
     "true-client-ip",
@@ -27,13 +27,13 @@ fn forged(value: &str) -> String {
     TOLD.iter().flat_map(|name| [name, ": ", value, "\r\n"]).collect()
 }
 
-/// The names of the fields with this value in them.
+/// The names of the fields that contain this value.
 fn saying(headers: &Headers, value: &str) -> Vec<String> {
     let says = |found: &[u8]| String::from_utf8_lossy(found).contains(value);
     headers.0.iter().filter(|(_, found)| says(found)).map(|(name, _)| name.clone()).collect()
 }
 
-/// What the upstream sees of a GET with these fields.
+/// What the upstream gets for a GET with these fields.
 fn seen(server: &str, fields: &str) -> Headers {
     let up = Upstream::start(|_| reply(200, ""));
     let gateway = Gateway::with_server(server, &up.everything());
@@ -44,7 +44,7 @@ fn seen(server: &str, fields: &str) -> Headers {
 const TRUSTING: &str = "trusted_proxies = [\"127.0.0.0/8\"]";
 
 #[test]
-fn strangers_do_not_say_who_they_are() {
+fn clients_cannot_set_their_address() {
     let headers = seen("", &forged("6.6.6.6"));
     for (name, value) in [("x-real-ip", "127.0.0.1"), ("x-forwarded-for", "127.0.0.1"), ("x-forwarded-proto", "http")] {
         assert_eq!(headers.joined(name), value, "{headers:?}");
@@ -54,12 +54,12 @@ fn strangers_do_not_say_who_they_are() {
 }
 
 #[test]
-fn another_spelling_of_what_strangers_must_not_say_is_dropped_too() {
+fn other_spellings_of_such_headers_are_dropped_too() {
     let spelled = |sign: &str| forged("6.6.6.6").replace('-', sign) + &format!("Content{sign}Length: 6.6.6.6\r\n");
     for sign in ["_", ".", "~"] {
         let headers = seen("", &spelled(sign));
         assert_eq!(saying(&headers, "6.6.6.6"), [""; 0], "{sign}");
-        // What the gateway writes is not contradicted by anybody.
+        // No header contradicts what the gateway writes.
         let headers = seen(TRUSTING, &spelled(sign));
         for name in ["x-real-ip", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "content-length"] {
             assert_eq!(headers.get(&name.replace('-', sign)), None, "{headers:?}");
@@ -70,7 +70,7 @@ fn another_spelling_of_what_strangers_must_not_say_is_dropped_too() {
 }
 
 #[test]
-fn connection_takes_nothing_away_that_the_gateway_says() {
+fn connection_removes_nothing_that_the_gateway_sends() {
     let fields = "Connection: X-Real-IP, x-forwarded-for, x-forwarded-proto, x-forwarded-host, host, via\r\n";
     let headers = seen("", fields);
     for name in ["x-real-ip", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "host", "via"] {
@@ -79,7 +79,7 @@ fn connection_takes_nothing_away_that_the_gateway_says() {
 }
 
 #[test]
-fn trusted_proxies_say_who_the_client_is_and_the_gateway_sums_it_up() {
+fn trusted_proxies_set_the_address_and_the_gateway_adds_their_own() {
     let fields = forged("192.0.2.7").replace("x-forwarded-for: 192.0.2.7", "x-forwarded-for: 6.6.6.6, 192.0.2.7");
     let headers = seen(TRUSTING, &fields);
     for name in TOLD {
@@ -89,13 +89,13 @@ fn trusted_proxies_say_who_the_client_is_and_the_gateway_sums_it_up() {
         };
         assert_eq!(headers.joined(name), expected, "{name}: {headers:?}");
     }
-    // The proxy itself asks, and what it took over from its client is not believed.
+    // The proxy itself is the client, and headers that it has forwarded from its own client are not used.
     let headers = seen(TRUSTING, "X-Real-IP: 6.6.6.6\r\n");
     assert_eq!(headers.joined("x-real-ip"), "127.0.0.1", "{headers:?}");
 }
 
 #[test]
-fn trailers_do_not_say_it_either() {
+fn trailers_cannot_set_it_either() {
     let up = Upstream::start(|_| reply(200, ""));
     let gateway = Gateway::with_server(TRUSTING, &up.everything());
     let trailers = forged("6.6.6.6") + &forged("6.6.6.6").replace('-', "_");
@@ -107,7 +107,7 @@ fn trailers_do_not_say_it_either() {
 }
 
 #[test]
-fn an_absolute_target_names_the_host_that_is_sent_on() {
+fn the_upstream_gets_the_host_of_an_absolute_target() {
     let up = Upstream::start(|_| reply(200, ""));
     let gateway = Gateway::start(&(up.everything() + "preserve_host = true\n"));
     let mut client = gateway.client();
@@ -117,7 +117,7 @@ fn an_absolute_target_names_the_host_that_is_sent_on() {
         ("GET http://api.example/x HTTP/1.1\r\nHost: API.example\r\n", "api.example", Some("api.example")),
         ("GET http://api.example:81/x HTTP/1.1\r\nHost: api.example:81\r\n", "api.example:81", Some("api.example:81")),
         ("GET /x HTTP/1.1\r\nHost: b.example\r\n", "b.example", Some("b.example")),
-        // Nobody has named one.
+        // The request has no host.
         ("GET /x HTTP/1.1\r\nHost:\r\n", own.as_str(), None),
     ] {
         assert_eq!(client.call(format!("{request}\r\n")).status, 200, "{request}");
@@ -134,7 +134,7 @@ fn connect_is_not_implemented() {
         let mut client = gateway.client();
         let response = client.call(format!("{start}\r\n"));
         response.expect_problem(501);
-        // Whatever follows is meant for the other end of a tunnel that is not there.
+        // The following bytes are for the other end of a tunnel that does not exist.
         assert_eq!(response.headers.must("connection"), "close");
         assert_eq!(client.closed(), b"");
     }

@@ -1,4 +1,4 @@
-//! Memcached that is away, dies, or answers nothing: requests go on, in time, and the log stays quiet.
+//! Memcached that is away, ends, or does not answer: requests are served in time, and the log has few lines about it.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

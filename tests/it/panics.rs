@@ -1,7 +1,7 @@
-//! Panics: each is a line of the log, and nobody waits who panics while nobody reads the log.
+//! Panics: each is logged in one line, and a thread that panics does not wait for a reader of the log.
 //!
-//! Nothing that comes from outside makes a gateway panic. So these tests run themselves once more, as a process that opens
-//! the log like a gateway, and panics.
+//! No input makes a gateway panic. So these tests start themselves a second time, as a process that opens the log like
+//! a gateway and panics.
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,7 @@ use serde_json::Value;
 const PANICS: &str = "GATEWAY_TEST_PANICS";
 const DONE: &str = "all have panicked";
 
-/// The other process: so many threads panic, one after the other.
+/// Runs in the other process: so many threads panic, one after the other.
 #[test]
 #[ignore = "the other tests run it"]
 fn panicking() {
@@ -31,7 +31,7 @@ fn panicking() {
     drop(logging);
 }
 
-/// Ends the process with the test.
+/// Kills the process when the test ends.
 struct Panicking(Child);
 
 impl Panicking {
@@ -51,7 +51,7 @@ impl Drop for Panicking {
 }
 
 #[test]
-fn a_panic_is_a_line_of_the_log() {
+fn a_panic_is_logged_in_one_line() {
     let mut process = Panicking::start(2);
     let lines: Vec<_> = BufReader::new(process.0.stderr.take().unwrap()).lines().map(Result::unwrap).collect();
     assert_eq!(lines.len(), 2, "{lines:?}");
@@ -65,7 +65,7 @@ fn a_panic_is_a_line_of_the_log() {
 }
 
 #[test]
-fn a_panic_does_not_wait_for_whoever_reads_the_log() {
+fn a_panic_does_not_wait_for_a_reader_of_the_log() {
     // A pipe holds some hundreds of lines.
     let mut process = Panicking::start(2000);
     let (tell, told) = channel();

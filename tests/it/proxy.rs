@@ -1,4 +1,4 @@
-//! The proxy that breaks connections to Memcached does break them, and mends them again.
+//! The proxy that breaks connections to Memcached does break them, and restores them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! What clients are told of a limit: its true rate, what is left, and why a request is refused.
+//! What a refusal tells the client: the real rate, what is left, and why the request is refused.
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
@@ -16,7 +16,7 @@ fn parameter(response: &Response, header: &str, name: &str) -> u64 {
 }
 
 #[test]
-fn who_obeys_what_is_announced_sends_at_the_rate() {
+fn a_client_that_obeys_retry_after_sends_at_the_rate() {
     let bucket = "strategy = \"token-bucket\"";
     both_stores(|store| {
         let gateway = Gateway::start(&format!("{store}{}", limited("client-ip", "20/s burst 1", bucket)));
@@ -39,7 +39,7 @@ fn who_obeys_what_is_announced_sends_at_the_rate() {
 }
 
 #[test]
-fn a_bucket_of_another_size_than_its_rate_is_told_beside_it() {
+fn the_size_of_a_bucket_is_stated_if_it_differs_from_the_rate() {
     let policy = |rate: &str| {
         let gateway = Gateway::start(&limited("client-ip", rate, "strategy = \"token-bucket\"\nheaders = \"both\""));
         let response = gateway.client().get("/");
@@ -51,12 +51,12 @@ fn a_bucket_of_another_size_than_its_rate_is_told_beside_it() {
 }
 
 #[test]
-fn a_refusal_says_what_is_left_and_what_the_request_costs() {
+fn a_refusal_states_what_is_left_and_what_the_request_costs() {
     both_stores(|store| {
         let gateway = Gateway::start(&format!("{store}{}", limited("client-ip", "10/d", "cost = 4")));
         let mut client = gateway.client();
         assert_eq!([client.get("/").status, client.get("/").status], [200; 2]);
-        // The second one is told again, and so is the third, which is not even read.
+        // The second and the third refusal repeat the first one.
         for _ in 0..4 {
             let response = client.get("/");
             response.expect_problem(429);
@@ -69,7 +69,7 @@ fn a_refusal_says_what_is_left_and_what_the_request_costs() {
 }
 
 #[test]
-fn what_a_refusal_says_follows_the_cost_of_each_request() {
+fn a_refusal_states_the_cost_of_its_own_request() {
     let cost = "cost = { request_header = \"x-cost\" }";
     let gateway = Gateway::start(&limited("client-ip", "10/d", cost));
     let mut client = gateway.client();
@@ -97,7 +97,7 @@ fn a_cost_that_is_too_large_is_shown_as_it_was_sent() {
 }
 
 #[test]
-fn too_many_at_once_is_refused_in_other_words_and_without_a_time() {
+fn a_refusal_for_max_in_flight_has_its_own_text_and_no_time() {
     let (release, released) = channel::<()>();
     let (arrive, arrived) = channel();
     let released = Mutex::new(released);

@@ -1,4 +1,4 @@
-//! SIGHUP: a new file takes over without a connection or a count being lost; a broken one changes nothing.
+//! SIGHUP: a valid file is applied without the loss of a connection or a count, and an invalid one changes nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -27,7 +27,7 @@ fn new_limits_hold_at_once_and_counts_stay() {
     assert_eq!(statuses(&mut client, "/", 4), [200, 200, 200, 429]);
     gateway.reload("", &config("5/d"));
     gateway.wait_message("reloaded");
-    // The same connection, and three of the five are spent.
+    // The same connection, and three of the five requests are charged.
     assert_eq!(statuses(&mut client, "/", 4), [200, 200, 429, 429]);
 }
 
@@ -82,7 +82,7 @@ fn no_request_fails_while_it_reloads() {
 }
 
 #[test]
-fn a_broken_file_leaves_the_old_one_running() {
+fn an_invalid_file_leaves_the_old_configuration_in_force() {
     let config = limit("\"3/d\"") + &fixed("/", "old", "\"l\"");
     let broken = [
         "this is no toml",
@@ -99,7 +99,7 @@ fn a_broken_file_leaves_the_old_one_running() {
         assert_eq!(line["level"], "ERROR");
         assert!(line["problems"].to_string().contains("gateway.toml"), "it does not say where: {line}");
         assert_eq!(statuses(&mut client, "/", 3), [200, 200, 429], "{file}");
-        // And the next good one is taken.
+        // The next valid one is applied.
         gateway.reload("", &(limit("\"4/d\"") + &fixed("/", "new", "\"l\"")));
         gateway.wait_message("reloaded");
         let response = client.get("/");

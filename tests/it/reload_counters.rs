@@ -1,5 +1,5 @@
-//! What a reload does to counters and metrics: they live on where they can, the log says where they cannot, and nothing
-//! stays of what is gone.
+//! Counters and metrics after a reload: they are kept if possible, the log says which are not, and those of removed
+//! limits and routes are dropped.
 
 use std::fs;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ use crate::harness::{Client, Gateway, Memcached, Upstream, limited, reply, run, 
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A limit `l` with this key and these further settings, used by a route.
+/// A configuration with a limit `l` with this key and these further settings, and a route that uses it.
 fn limit(key: &str, more: &str) -> String {
     format!(
         "[limits.l]\nkey = {key:?}\n{more}\n\
@@ -27,12 +27,12 @@ fn limit(key: &str, more: &str) -> String {
 struct Change {
     old: String,
     new: String,
-    /// In words; `None` where counters stay as they are.
+    /// The change in words; `None` if counters stay as they are.
     changed: Option<&'static str>,
-    /// The rates whose counts are carried over, and those that start anew.
+    /// The rates whose counts are carried over, and those that start at 0.
     carried: &'static str,
     anew: &'static str,
-    /// How many of two requests pass afterwards, where two have passed before.
+    /// How many of two requests pass after the reload, if two have passed before it.
     passed: usize,
 }
 
@@ -101,7 +101,7 @@ fn goes_on(store: &str, Change { old, new, changed, carried, anew, passed }: Cha
 }
 
 #[test]
-fn counters_go_on_where_they_can_and_the_log_says_which_do() {
+fn counters_are_kept_if_possible_and_the_log_says_which() {
     changes().into_iter().for_each(|change| goes_on("", change));
 }
 
@@ -225,7 +225,7 @@ fn a_key_that_is_seen_after_several_reloads_has_its_count() {
 }
 
 #[test]
-fn tiers_and_overrides_go_on_as_well() {
+fn counters_of_tiers_and_overrides_are_kept_too() {
     let config = |way: &str| {
         limit(
             "client-ip",
@@ -286,7 +286,7 @@ fn what_was_reserved_before_is_given_back_after() {
 }
 
 #[test]
-fn counters_of_limits_that_are_gone_leave_memory() {
+fn counters_of_removed_limits_are_freed() {
     let store = "[store]\nmax_keys = 1000\n";
     let config = |name: &str| {
         store.to_owned()
@@ -329,7 +329,7 @@ fn check_says_it_before_the_reload() {
     }
     let route = "[[routes]]\npath = \"/\"\nrespond = { status = 200 }\n";
     let (code, said) = check(&limit("client-ip", "rates = [\"2/d\"]"), route);
-    assert!(code == Some(0) && said.contains("  drops what l has counted (the limit is gone)"), "{said}");
+    assert!(code == Some(0) && said.contains("  drops what l has counted (the limit is removed)"), "{said}");
     let (code, said) = check(route, &format!("[server]\nworkers = 3\n{route}"));
     assert!(code == Some(0) && said.contains("is refused: server.workers changes, which needs a restart"), "{said}");
     let (code, said) = check("broken", route);
@@ -337,7 +337,7 @@ fn check_says_it_before_the_reload() {
 }
 
 #[test]
-fn metrics_of_what_a_reload_removed_go_away() {
+fn metrics_of_removed_routes_and_limits_are_removed() {
     let config = |name: &str| {
         let limit = format!("[limits.{name}]\nkey = \"client-ip\"\nrates = [\"9/d\"]\n");
         let upstream = format!("[upstreams.{name}]\nservers = [\"http://127.0.0.1:1\"]\n");
@@ -359,6 +359,6 @@ fn metrics_of_what_a_reload_removed_go_away() {
     for outcome in ["responded", "unrouted"] {
         let count =
             text().lines().filter(|line| line.starts_with("gateway_requests_total") && line.contains(outcome)).count();
-        assert_eq!(count, 1, "what stays goes on counting: {}", text());
+        assert_eq!(count, 1, "what is kept goes on counting: {}", text());
     }
 }

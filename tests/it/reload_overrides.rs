@@ -1,4 +1,4 @@
-//! What the log says of overrides that a reload has changed: how many, never which.
+//! What the log says about overrides that a reload has changed: their number, but not which.
 
 use std::fs;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn a_line_says_how_many_overrides_have_changed() {
     assert_eq!([&line["added"], &line["removed"], &line["changed"]], [2, 1, 2], "{line}");
     gateway.wait_message("reloaded");
 
-    // What has not changed is not told, nor what the keys are.
+    // Limits without a change are not logged, and keys never are.
     gateway.reload("", &config(path, &exempt.replace("exempt", "block")));
     until("it has reloaded", Duration::from_secs(10), || gateway.metric("gateway_config_reloads_total") == Some(2.0));
     let lines = gateway.log();

@@ -1,4 +1,4 @@
-//! While a reload is under way everything else goes on, however much there is to read.
+//! During a reload everything else goes on, however large the files are.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::harness::{Gateway, limited};
 
 #[test]
-fn hundreds_of_thousands_of_overrides_delay_nobody() {
+fn a_reload_of_many_overrides_delays_no_request() {
     let folder = tempfile::tempdir().unwrap();
     let quotas = folder.path().join("quotas.csv");
     fs::write(&quotas, "key,rates\nnobody,exempt\n").unwrap();
@@ -27,13 +27,13 @@ fn hundreds_of_thousands_of_overrides_delay_nobody() {
         assert_eq!(gateway.admin("/healthz").status, 200);
         answered += 1;
     }
-    // Where the one thread does both, it answers one or two.
+    // If one thread did both, it would answer one or two.
     assert!(answered > 20, "only {answered} answers while it reloaded");
     let mut client = gateway.client();
     let mut ask = || client.get_with("/", "A: client-299999\r\n").status;
     assert_eq!([(); 5].map(|()| ask()), [200, 200, 200, 200, 429], "the last line says 4/d");
 
-    // In the middle of the next one it stops at once.
+    // It stops at once in the middle of the next reload.
     gateway.signal(Signal::HUP);
     gateway.signal(Signal::TERM);
     assert_eq!(gateway.wait_exit().code(), Some(0));

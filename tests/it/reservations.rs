@@ -1,4 +1,5 @@
-//! Requests whose cost only the response tells: until then they count, so side by side no more pass than may.
+//! Requests whose cost is known only from the response: they count until then, so requests at the same time cannot
+//! exceed the limit.
 
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +12,7 @@ use crate::harness::{Client, Gateway, Memcached, Response, Upstream, alone, both
 const PATIENCE: Duration = Duration::from_secs(10);
 const FAILURES: &str = "count = { status = [\"401\"] }";
 
-/// Upstreams behind it answer when it is open.
+/// Upstreams that use it answer when it is open.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -29,7 +30,7 @@ impl Gate {
     }
 }
 
-/// An upstream that lets nobody in who has no password, 200 otherwise, once the gate is open.
+/// An upstream that answers when the gate is open: 200 if the request has a password, and an error otherwise.
 fn logins(gate: &Gate) -> Upstream {
     let gate = gate.clone();
     Upstream::start(move |request| {
@@ -44,7 +45,7 @@ fn opened() -> Gate {
     gate
 }
 
-/// Five failures a day by this strategy, on everything.
+/// A limit of five failures a day with this strategy, for all requests.
 fn five(strategy: &str, more: &str) -> String {
     let rate = if strategy == "calendar" { "5/day" } else { "5/d" };
     let strategy = if strategy == "calendar" { String::new() } else { format!("strategy = \"{strategy}\"\n") };
@@ -82,7 +83,7 @@ fn everywhere(test: impl Fn(&str, &str)) {
     assert!(memcached.stat("total_items") > 0, "memcached was never asked");
 }
 
-/// So many at once: those that are refused come back at once, the others when the gate opens.
+/// Sends so many requests at the same time: refused ones are answered at once, the others when the gate opens.
 fn at_once(gateway: &Gateway, count: usize, gate: &Gate, refused: usize) -> Vec<u16> {
     let back = Arc::new(AtomicUsize::new(0));
     let clients: Vec<_> = (0..count)
@@ -136,7 +137,7 @@ fn thirty_successes_leave_nothing_counted() {
 }
 
 #[test]
-fn counters_in_memcached_are_as_if_successes_had_never_been() {
+fn successful_requests_leave_no_trace_in_memcached() {
     let memcached = Memcached::start();
     let upstream = logins(&opened());
     let store = memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\"");
@@ -148,7 +149,7 @@ fn counters_in_memcached_are_as_if_successes_had_never_been() {
 }
 
 #[test]
-fn whoever_hangs_up_before_the_answer_has_tried() {
+fn a_client_that_leaves_before_the_response_is_charged() {
     everywhere(|store, strategy| {
         let upstream = Upstream::raw(|mut wire, _| while wire.head().is_ok_and(|head| head.is_some()) {});
         let gateway = Gateway::start(&format!("{store}{}{}", five(strategy, ""), on_everything(&upstream)));
@@ -165,7 +166,7 @@ fn whoever_hangs_up_before_the_answer_has_tried() {
 }
 
 #[test]
-fn an_upstream_that_fails_is_answered_and_counted_by_our_own_status() {
+fn a_failed_upstream_is_counted_by_the_status_of_the_gateway() {
     everywhere(|store, strategy| {
         let (_held, address) = closed_port();
         let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\nlimits = [\"l\"]\n";
@@ -187,7 +188,7 @@ fn an_upstream_that_fails_is_answered_and_counted_by_our_own_status() {
 }
 
 #[test]
-fn what_another_limit_refuses_reserves_nothing() {
+fn a_request_that_another_limit_refuses_reserves_nothing() {
     everywhere(|store, strategy| {
         let upstream = logins(&opened());
         let other =
@@ -203,7 +204,7 @@ fn what_another_limit_refuses_reserves_nothing() {
 }
 
 #[test]
-fn a_shadow_limit_reserves_without_stopping_anybody() {
+fn a_shadow_limit_reserves_but_refuses_no_request() {
     everywhere(|store, strategy| {
         let gate = Gate::default();
         let upstream = logins(&gate);
@@ -223,7 +224,7 @@ fn a_shadow_limit_reserves_without_stopping_anybody() {
 }
 
 #[test]
-fn who_is_held_goes_on_when_something_is_given_back() {
+fn a_held_request_passes_when_a_reservation_is_given_back() {
     let _alone = alone();
     everywhere(|store, strategy| {
         let gate = Gate::default();
@@ -244,7 +245,7 @@ fn who_is_held_goes_on_when_something_is_given_back() {
 }
 
 #[test]
-fn reserve_says_what_a_request_takes_until_its_cost_is_known() {
+fn reserve_is_charged_until_the_cost_is_known() {
     everywhere(|store, strategy| {
         let gate = Gate::default();
         let behind = gate.clone();
@@ -274,7 +275,7 @@ fn reserve_says_what_a_request_takes_until_its_cost_is_known() {
 }
 
 #[test]
-fn what_one_gateway_gives_back_another_may_use() {
+fn another_gateway_can_use_what_one_gives_back() {
     for strict in [false, true] {
         let memcached = Memcached::start();
         let store = memcached.store_with(&format!("on_error = \"reject\"\ntimeout = \"5s\"\nstrict = {strict}"));
@@ -293,18 +294,18 @@ fn what_one_gateway_gives_back_another_may_use() {
                 .collect();
             until("five are there", PATIENCE, || upstream.received().len() == 5);
             let mut client = gateways[1].client();
-            // It is answered without the upstream, and costs nothing.
+            // The gateway answers it without the upstream, and it costs nothing.
             until("the other one knows", PATIENCE, || client.get("/look").status == 429);
             gate.open();
             assert!(clients.into_iter().all(|client| client.join().unwrap() == 200));
-            // Of a token bucket a little may have drained meanwhile, and a part of a token is none.
+            // A token bucket may have drained a little in the meantime, and only whole tokens count.
             let least = if strategy == "token-bucket" { 4 } else { 5 };
             until("there is room again", PATIENCE, || remaining(&client.get("/look")) >= least);
         }
     }
 }
 
-/// How many decisions came to this, of all limits together.
+/// How many decisions of all limits had this result.
 fn decisions(gateway: &Gateway, decision: &str) -> u64 {
     let metrics = gateway.admin("/metrics");
     let lines = metrics.text().lines().filter(|line| line.starts_with("gateway_limit_decisions_total"));
@@ -313,7 +314,7 @@ fn decisions(gateway: &Gateway, decision: &str) -> u64 {
 }
 
 #[test]
-fn what_the_store_cannot_decide_is_charged_nowhere_and_admitted_by_nobody() {
+fn a_request_that_the_store_cannot_decide_is_neither_charged_nor_admitted() {
     for strict in [false, true] {
         let mut servers = [Memcached::start(), Memcached::start()];
         let addresses = servers.each_ref().map(|server| server.address.to_string());
@@ -331,7 +332,7 @@ fn what_the_store_cannot_decide_is_charged_nowhere_and_admitted_by_nobody() {
         let mut client = gateway.client();
         until("both are there", PATIENCE, || client.get_with("/", "X-Key: warm\r\n").status == 200);
         servers[1].kill();
-        // Of these keys, some have a counter on the server that is away.
+        // Some of these keys have a counter on the server that is away.
         let ask = |client: &mut Client, key: usize| client.get_with("/", format!("X-Key: {key}\r\n"));
         until("it is known to be away", PATIENCE, || (0..40).any(|key| ask(&mut client, key).status == 503));
         let counted = || servers[0].counted();
@@ -343,14 +344,14 @@ fn what_the_store_cannot_decide_is_charged_nowhere_and_admitted_by_nobody() {
         assert_eq!(decisions(&gateway, "admitted") - admitted, 3 * passed, "strict: {strict}");
         assert_eq!(decisions(&gateway, "unknown") - unknown, 2 * (40 - passed), "strict: {strict}");
         until("what passed is counted", PATIENCE, || counted() >= before + 2 * passed);
-        // Whatever else was charged would be on its way now.
+        // Anything else that was charged would be written now.
         assert_eq!(ask(&mut client, 99).status, ask(&mut client, 99).status);
         assert!(counted() <= before + 2 * passed + 4, "strict: {strict}");
     }
 }
 
 #[test]
-fn who_breaks_off_the_own_body_has_tried() {
+fn a_client_that_breaks_off_its_body_is_charged() {
     both_stores(|store| {
         let upstream = logins(&opened());
         let gateway = Gateway::start(&format!("{store}{}{}", five("sliding-window", ""), on_everything(&upstream)));

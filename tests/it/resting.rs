@@ -1,4 +1,4 @@
-//! Connections on which nothing happens: what they take, and that they serve again.
+//! Idle connections: they take little memory, and serve requests again.
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +8,13 @@ use crate::harness::{Client, Gateway, limited, until};
 
 const CONNECTIONS: u64 = 400;
 
-/// The library's state and buffers are some 10 KB in use, and three times that in a build for tests.
+/// The state and the buffers of the library take some 10 KB, and three times as much in a build for tests.
 const MOST_BYTES_AT_REST: u64 = 4 * 1024;
 
 #[test]
 fn an_idle_connection_takes_little_memory_and_serves_again() {
     let mut gateway = Gateway::with_server("workers = 1", &limited("client-ip", "1000000/d", ""));
-    // The first request makes what all connections share.
+    // The first request creates what all connections share.
     assert_eq!(gateway.client().get("/").status, 200);
     let before = gateway.memory("VmRSS");
     let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| gateway.client()).collect();
@@ -28,7 +28,7 @@ fn an_idle_connection_takes_little_memory_and_serves_again() {
         ask(&mut clients);
         until("all rest", Duration::from_secs(15), || taken() < MOST_BYTES_AT_REST);
     }
-    // Connections that have rested are served like others when the gateway is told to stop.
+    // When the gateway is told to stop, connections that have rested are served like others.
     let (told, rest) = clients.split_at_mut(1);
     told[0].send("GET /a HTTP/1.1\r\nHost: a\r\n");
     until("its head has begun to come", Duration::from_secs(5), || gateway.admin("/healthz").status == 200);

@@ -1,10 +1,10 @@
-//! Which route answers: the most specific, whatever the order of the file and the spelling of the request.
+//! The route of a request: the most specific one, whatever the order of the file and the spelling of the request.
 
 use serde_json::json;
 
 use crate::harness::{Client, Gateway, Upstream, reply};
 
-/// Conditions of routes; each answers with its own text.
+/// The conditions of routes, each of which responds with its own text.
 const ROUTES: &[&str] = &[
     "path = \"/*\"",
     "path = \"/v1/*\"",
@@ -22,7 +22,7 @@ const ROUTES: &[&str] = &[
     "path = \"/flags\"\nheaders = { \"x-beta\" = \"1\", \"x-gamma\" = \"2\" }",
 ];
 
-/// Method, host, path, more fields, and the number of the route that is for it.
+/// A method, a host, a path, further fields, and the number of the route that matches them.
 const CASES: &[(&str, &str, &str, &str, usize)] = &[
     ("GET", "a.test", "/", "", 0),
     ("GET", "a.test", "/other/thing", "", 0),
@@ -51,7 +51,7 @@ const CASES: &[(&str, &str, &str, &str, usize)] = &[
     ("GET", "a.test", "/flags", "X-Beta: 1\r\n", 12),
     ("GET", "a.test", "/flags", "X-Beta: 1\r\nX-Gamma: 2\r\n", 13),
     ("GET", "a.test", "/flags", "X-Beta: 1\r\nX-Gamma: 3\r\n", 12),
-    // Spellings of the same path find the same route: there is no way around it.
+    // Spellings of the same path find the same route, so clients cannot evade it.
     ("GET", "a.test", "/v1/l%6Fgin", "", 3),
     ("GET", "a.test", "/v1/l%6fgin", "", 3),
     ("POST", "a.test", "/%76%31/%6cogin", "", 4),
@@ -68,7 +68,7 @@ fn config(order: impl Iterator<Item = usize>) -> String {
 #[test]
 fn the_most_specific_route_wins_in_any_order() {
     let count = ROUTES.len();
-    // As written, backwards, and every fifth, which for this many meets all.
+    // In the written order, in reverse, and every fifth one, which visits all of them.
     let orders: [Box<dyn Iterator<Item = usize>>; 3] =
         [Box::new(0..count), Box::new((0..count).rev()), Box::new((0..count).map(|at| at * 5 % count))];
     for order in orders {
@@ -101,7 +101,7 @@ fn an_absolute_target_names_the_host() {
     let mut client = gateway.client();
     let same = client.call("GET http://a.test/x HTTP/1.1\r\nHost: a.test\r\n\r\n");
     assert_eq!((same.status, same.text()), (200, "a"));
-    // RFC 9112, 3.2.2: the target counts, not the Host header. Refusing what disagrees is fair too.
+    // RFC 9112, 3.2.2: the target counts, not the Host header. A request in which they differ may be refused.
     let other = client.call("GET http://a.test/x HTTP/1.1\r\nHost: b.test\r\n\r\n");
     assert!(other.status == 400 || other.text() == "a", "{other:?}");
 }
@@ -128,7 +128,7 @@ fn broken_escapes_are_refused() {
 }
 
 #[test]
-fn every_spelling_of_a_path_meets_its_limit() {
+fn every_spelling_of_a_path_is_limited() {
     let limit = "[limits.l]\nkey = \"global\"\nrates = [\"1/d\"]\n";
     let routes = "[[routes]]\npath = \"/v1/login\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n
         [[routes]]\npath = \"/*\"\nrespond = { status = 204 }\n";
@@ -149,7 +149,7 @@ fn echoed_uri(client: &mut Client, path: &str) -> String {
 }
 
 #[test]
-fn the_echo_upstream_answers_what_it_saw() {
+fn the_echo_upstream_answers_with_the_request() {
     let gateway = Gateway::start(&format!("{ECHO}[[routes]]\npath = \"/*\"\nupstream = \"up\"\n"));
     let request = "POST /a%20b/c?x=1&y=%26 HTTP/1.1\r\nHost: a\r\nX-One: 1\r\nX-One: 2\r\nContent-Length: 3\r\n\r\nabc";
     let response = gateway.client().call(request);
@@ -181,7 +181,7 @@ fn a_prefix_is_stripped() {
 }
 
 #[test]
-fn the_host_is_the_upstreams_or_the_clients() {
+fn the_upstream_gets_its_own_host_or_the_clients() {
     let up = Upstream::start(|_| reply(200, ""));
     let routes = "[[routes]]\npath = \"/own\"\nupstream = \"up\"\n
         [[routes]]\npath = \"/kept\"\nupstream = \"up\"\npreserve_host = true\n";
@@ -194,14 +194,14 @@ fn the_host_is_the_upstreams_or_the_clients() {
 }
 
 #[test]
-fn a_route_answers_by_itself() {
+fn a_route_can_have_a_fixed_response() {
     let gateway = Gateway::start("[[routes]]\npath = \"/*\"\nrespond = { status = 418, body = \"h\u{e9}llo\\n\" }\n");
     let mut client = gateway.client();
     let response = client.get("/x");
     assert_eq!((response.status, response.text()), (418, "h\u{e9}llo\n"));
     let head = client.call("HEAD /x HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!((head.status, head.headers.must("content-length"), head.body.len()), (418, "7", 0));
-    // A body that nobody wants is not taken for a request.
+    // A body that no handler reads is not read as a request.
     client.send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 28\r\n\r\nGET /x HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.response(false).status, 418);
     client.send("GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");

@@ -1,5 +1,5 @@
-//! Several Memcacheds: they are asked at the same time, one that is frozen holds up nobody else, and a new one takes
-//! over only its share.
+//! Several Memcached servers: they are asked at the same time, a frozen one delays only its own keys, and a new one
+//! takes over only its share.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

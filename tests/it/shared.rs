@@ -1,4 +1,4 @@
-//! One Memcached and several gateways: all together admit what the limit allows, and ask no more than they must.
+//! One Memcached and several gateways: together they admit what the limit allows, with as few commands as possible.
 
 use std::collections::BTreeMap;
 use std::thread::{self, sleep};
@@ -95,7 +95,8 @@ fn strictly_four_gateways_admit_no_more_than_one_might() {
     assert!(weighted.values().all(|count| *count <= QUOTA), "{weighted:?}");
     // Of ten buckets. With a whole edge, whatever a bucket takes, the next one may only take the rest: five pairs, each
     // with the quota. With a weighted one the first takes all at once, and each that follows takes as much while the
-    // share of the one before fades, which is gone at its end: all but the last tenth of a second's, which is not asked for.
+    // share of the one before fades, which is gone at its end: all but the last tenth of a second's, which is not asked
+    // for.
     let most = [5 * QUOTA, 10 * QUOTA];
     let enough = admitted.iter().zip(most).all(|(admitted, most)| admitted * 100 >= most * 97);
     assert!(enough, "{admitted:?} admitted of {most:?}: {counts:?}");

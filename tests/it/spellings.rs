@@ -1,8 +1,8 @@
-//! Spellings that servers take for the same path: each meets the limit of the route, or is refused.
+//! Spellings that some servers read as the same path: each is limited like the path, or refused.
 
 use crate::harness::{Gateway, Upstream, reply, run};
 
-/// What becomes of a spelling of `/v1/login`.
+/// How the gateway treats a spelling of `/v1/login`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// It takes the route of `/v1/login`.
@@ -14,8 +14,8 @@ enum Fate {
 }
 use Fate::{Other, Refused, Same};
 
-/// A spelling, who takes it for `/v1/login`, and what becomes of it by default, with `path_matching = "exact"`, with
-/// `escaped_slashes = "keep"` and with `escaped_slashes = "decode"`.
+/// A spelling, the servers that read it as `/v1/login`, and how the gateway treats it by default, with `path_matching =
+/// "exact"`, with `escaped_slashes = "keep"` and with `escaped_slashes = "decode"`.
 const SPELLINGS: &[(&str, &str, [Fate; 4])] = &[
     ("/v1/login", "everybody", [Same, Same, Same, Same]),
     ("/v1/login/", "Express, Rails, Spring before 6", [Same, Other, Same, Same]),
@@ -66,7 +66,7 @@ const SPELLINGS: &[(&str, &str, [Fate; 4])] = &[
 const SETTINGS: [&str; 4] =
     ["", "path_matching = \"exact\"", "escaped_slashes = \"keep\"", "escaped_slashes = \"decode\""];
 
-/// `/v1/login` lets one request a day through, all else is free; both go to the upstream.
+/// `/v1/login` has a limit of one request a day, and other paths have none. All requests are forwarded.
 fn routes(up: &Upstream, more: &str) -> String {
     let limit = "[limits.l]\nkey = \"global\"\nrates = [\"1/d\"]\n";
     let route = format!("[[routes]]\npath = \"/v1/login\"\nupstream = \"up\"\nlimits = [\"l\"]\n{more}\n");
@@ -74,7 +74,7 @@ fn routes(up: &Upstream, more: &str) -> String {
 }
 
 #[test]
-fn every_spelling_meets_the_limit_or_is_refused() {
+fn every_spelling_is_limited_or_refused() {
     let up = Upstream::start(|_| reply(200, ""));
     let mut wrong = Vec::new();
     for (at, server) in SETTINGS.iter().enumerate() {
@@ -100,14 +100,14 @@ fn every_spelling_meets_the_limit_or_is_refused() {
 }
 
 #[test]
-fn what_is_sent_on_is_what_was_matched() {
+fn the_upstream_gets_the_path_that_was_matched() {
     let up = Upstream::start(|request| reply(200, &request.target));
     let strip = "[[routes]]\npath = \"/s/*\"\nupstream = \"up\"\nstrip_prefix = \"/s\"\n";
     for (server, cases) in [
         (
             "",
             &[
-                // As the client wrote it: the upstream's own rules hold.
+                // It is forwarded as the client wrote it, and the upstream applies its own rules.
                 ("/a/b/", "/a/b/"),
                 ("/a;x=1/b;y", "/a;x=1/b;y"),
                 ("/a//b?c//d", "/a//b?c//d"),
@@ -157,7 +157,7 @@ fn the_case_of_a_path_can_be_ignored() {
 }
 
 #[test]
-fn routes_that_ignore_case_stand_beside_those_that_do_not() {
+fn routes_may_differ_in_whether_they_ignore_case() {
     let route = |path: &str, more: &str, body: usize| {
         format!("[[routes]]\npath = \"{path}\"\n{more}\nrespond = {{ status = 200, body = \"{body}\" }}\n")
     };
@@ -187,7 +187,7 @@ fn routes_that_ignore_case_stand_beside_those_that_do_not() {
     }
 }
 
-/// Requests that are let through, of one for each path, where each key may send one.
+/// How many requests are admitted if one is sent for each path, and each key may send one.
 fn admitted(server: &str, route: &str, key: &str, paths: &[&str]) -> usize {
     let limit = format!("[limits.l]\nkey = \"{key}\"\nrates = [\"1/d\"]\n");
     let route = format!("[[routes]]\n{route}\nlimits = [\"l\"]\nrespond = {{ status = 200 }}\n");
@@ -207,7 +207,7 @@ fn spellings_of_a_path_share_their_counters() {
     }
     let slashes = ["/t/a%2Fb", "/t/a%2fb", "/t/a"];
     assert_eq!(admitted("escaped_slashes = \"keep\"", "path = \"/t/{tenant}\"", "path:tenant", &slashes), 2);
-    // Exact, they are other paths, to the upstream too.
+    // With exact matching they are other paths, as they are for the upstream.
     let exact = ["/t/acme", "/t/acme/", "/t/acme;x", "/t/%61cme"];
     assert_eq!(admitted("path_matching = \"exact\"", "path = \"/t/*\"", "path", &exact), 3);
 }

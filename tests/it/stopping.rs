@@ -1,5 +1,5 @@
-//! Who stops the gateway has the last word: a second signal waits for nobody, and the log says what was cut off. Signals
-//! that mean nothing end nothing.
+//! Signals: a second one to stop ends the process at once, the log says how many requests were cut off, and signals
+//! without a meaning are ignored.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Client, Gateway, Upstream};
 
-/// An upstream that takes requests and does not answer for as long as what comes with it lives.
+/// An upstream that accepts requests and does not answer until the returned value is dropped.
 fn silent() -> (Upstream, Sender<()>) {
     let (release, released) = channel::<()>();
     let released = Mutex::new(released);
@@ -20,7 +20,7 @@ fn silent() -> (Upstream, Sender<()>) {
     (up, release)
 }
 
-/// Clients with a request under way each.
+/// Clients that have one request in flight each.
 fn under_way(gateway: &Gateway, up: &Upstream, count: usize) -> Vec<Client> {
     let mut clients: Vec<_> = (0..count).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -36,7 +36,7 @@ fn a_second_signal_stops_at_once() {
         let mut clients = under_way(&gateway, &up, 3);
         gateway.signal(first);
         gateway.wait_message("draining");
-        // Only to stop is still asked for in earnest.
+        // From now on only signals to stop have an effect.
         gateway.signal(Signal::HUP);
         gateway.wait_message("not reloaded: the gateway is about to stop");
         let asked = Instant::now();
@@ -73,13 +73,13 @@ fn the_log_says_how_many_requests_a_drain_cut_off() {
         line["message"].as_str().is_some_and(|message| message.contains("drain_timeout is over"))
     });
     assert_eq!((&line["requests"], &line["level"]), (&3.into(), &"WARN".into()));
-    // Each of them has its line as well.
+    // Each of these requests has a line in the log too.
     let abandoned = gateway.log().iter().filter(|line| line.contains("\"abandoned\"")).count();
     assert_eq!(abandoned, 3);
 }
 
 #[test]
-fn signals_that_mean_nothing_end_nothing() {
+fn other_signals_are_ignored() {
     let (up, _never) = silent();
     let mut gateway = Gateway::start(&up.everything());
     for (signal, name) in [(Signal::USR1, "SIGUSR1"), (Signal::USR2, "SIGUSR2")] {

@@ -1,5 +1,5 @@
-//! One suite for every store and every strategy: the same schedules, the same promises. Time is injected; the clock of
-//! Memcached only drops what nobody asks for any more.
+//! The same tests for every store and every strategy. Time is injected; the clock of Memcached only drops counters that
+//! no gateway reads any more.
 
 use std::sync::Arc;
 use std::thread;

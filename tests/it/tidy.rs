@@ -180,7 +180,7 @@ fn what_has_one_place_stays_there() {
             .filter(|(path, text)| !is_test(path) && code(text).contains(name))
             .map(|(path, _)| module(path))
             .collect();
-        assert!(!users.is_empty(), "nobody uses {name}");
+        assert!(!users.is_empty(), "no module uses {name}");
         assert!(users.iter().all(|user| places.contains(&user.as_str())), "{name} is used in {users:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! Trailers of requests: servers that take them for headers must not read there what the gateway has not counted.
+//! Trailers of requests: some servers read them as headers, so they must contain nothing that the gateway has not
+//! counted.
 
 use crate::harness::{Gateway, Upstream, reply};
 
@@ -6,7 +7,7 @@ const LIMIT: &str = "[limits.l]\nkey = [\"header:x-api-key\", \"client-ip\"]\nra
                      cost = { request_header = \"x-cost\" }\ntier = \"header:x-plan\"\n\
                      [limits.l.tiers.high]\nrates = [\"1000/h\"]\n";
 
-/// What the upstream gets of these trailers.
+/// The trailers that the upstream gets if a client sends these.
 fn passed(limits: &str, fields: &str, trailers: &str) -> Vec<String> {
     let up = Upstream::start(|_| reply(200, "ok"));
     let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\n";
@@ -21,7 +22,7 @@ fn passed(limits: &str, fields: &str, trailers: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_a_limit_decides_by_is_no_trailer() {
+fn a_source_of_a_key_is_not_forwarded_as_a_trailer() {
     let trailers =
         "X-Api-Key: other\r\nx_api_key: other\r\nX.Api.Key: other\r\nX-Cost: 0\r\nX-Plan: high\r\nX-Sum: 7\r\n";
     assert_eq!(passed(LIMIT, "", trailers), ["x-sum"]);
@@ -30,7 +31,7 @@ fn what_a_limit_decides_by_is_no_trailer() {
 }
 
 #[test]
-fn what_has_to_be_known_before_the_content_is_no_trailer() {
+fn a_header_that_is_needed_before_the_content_is_not_forwarded_as_a_trailer() {
     let trailers = "Authorization: Bearer x\r\nCookie: a=b\r\nProxy-Authorization: x\r\nIf-Match: x\r\nRange: bytes=0-\r\n\
                     Content-Type: text/html\r\nContent_Type: text/html\r\nContent-Encoding: gzip\r\nCache-Control: x\r\n\
                     Trailer: x\r\nVia: 1.1 other\r\nExpect: 100-continue\r\nTE: gzip\r\nX-Forwarded-For: 1.1.1.1\r\n\
@@ -39,6 +40,6 @@ fn what_has_to_be_known_before_the_content_is_no_trailer() {
 }
 
 #[test]
-fn what_connection_names_stays_on_it_as_a_trailer_too() {
+fn a_header_that_connection_names_is_not_forwarded_as_a_trailer() {
     assert_eq!(passed("", "Connection: X-Hop\r\n", "X-Hop: 1\r\nX-Sum: 7\r\n"), ["x-sum"]);
 }

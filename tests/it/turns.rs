@@ -1,4 +1,4 @@
-//! Several gateways that a client asks in turns, one request after another, as through a balancer that goes round.
+//! Several gateways to which the requests of a client are sent in turns, as a load balancer does.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};

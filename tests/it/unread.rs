@@ -1,4 +1,4 @@
-//! Clients that do not take what is sent to them: nothing waits for them for ever.
+//! Clients that do not read what is sent to them: nothing waits for them for ever.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use crate::harness::{Gateway, Upstream, alone, until};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// An upstream that sends without end, and tells when it cannot any more.
+/// An upstream that sends without end, and reports when it cannot send any more.
 fn endless() -> (Upstream, Arc<Mutex<Option<Instant>>>) {
     let ended = Arc::new(Mutex::new(None));
     let end = Arc::clone(&ended);
@@ -24,7 +24,7 @@ fn endless() -> (Upstream, Arc<Mutex<Option<Instant>>>) {
 }
 
 #[test]
-fn who_does_not_read_frees_the_upstream_and_its_place() {
+fn a_client_that_does_not_read_frees_the_upstream_and_its_place() {
     let _alone = alone();
     let (up, ended) = endless();
     let limit = "[limits.l]\nkey = \"global\"\nmax_in_flight = 1\n";
@@ -48,7 +48,7 @@ fn who_does_not_read_frees_the_upstream_and_its_place() {
 }
 
 #[test]
-fn who_reads_slowly_gets_everything() {
+fn a_client_that_reads_slowly_gets_everything() {
     let _alone = alone();
     let body = "x".repeat(8 << 20);
     let route = format!("[[routes]]\npath = \"/\"\nrespond = {{ status = 200, body = \"{body}\" }}\n");
@@ -70,7 +70,7 @@ fn who_reads_slowly_gets_everything() {
 }
 
 #[test]
-fn who_asks_on_and_on_and_takes_no_answer_is_left() {
+fn a_client_that_sends_requests_but_reads_no_response_is_disconnected() {
     let _alone = alone();
     let body = "x".repeat(64 << 10);
     let route = format!("[[routes]]\npath = \"/\"\nrespond = {{ status = 200, body = \"{body}\" }}\n");
@@ -79,7 +79,7 @@ fn who_asks_on_and_on_and_takes_no_answer_is_left() {
     client.wire.stream().set_write_timeout(Some(Duration::from_millis(100))).unwrap();
     let before = gateway.memory("VmRSS");
     let begun = Instant::now();
-    // Until the gateway reads no more, and then until it has ended the connection.
+    // Until the gateway reads no more, and then until it has closed the connection.
     let mut over = false;
     while !over && begun.elapsed() < Duration::from_secs(10) {
         over = match client.wire.write(ASK.repeat(100).as_bytes()) {
@@ -107,5 +107,5 @@ fn a_client_that_stops_in_the_middle_of_a_body_frees_the_upstream() {
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nbegin");
     client.response(false).expect_problem(408);
     assert!(client.closed().is_empty());
-    told.recv_timeout(Duration::from_secs(10)).expect("the upstream is held for nobody");
+    told.recv_timeout(Duration::from_secs(10)).expect("the upstream is not released");
 }

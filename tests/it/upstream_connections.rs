@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 use crate::harness::{Client, Gateway, Upstream, alone, reply, until};
 
 const BOUND: Duration = Duration::from_secs(10);
-/// How many connections rest.
+/// How many connections are idle.
 const RESTING: usize = 10;
 
 fn everything(up: &Upstream, keys: &str) -> String {
     format!("{}{keys}\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n", up.section())
 }
 
-/// An upstream that answers until it is told to close whenever a request comes, after it has sent `last`.
+/// An upstream that answers, until it is told to send only `last` and to close the connection at each request.
 struct Closing {
     up: Upstream,
     closes: Arc<AtomicBool>,
-    /// Requests that came since.
+    /// The requests that have come since then.
     deliveries: Arc<AtomicUsize>,
 }
 
@@ -28,7 +28,7 @@ impl Closing {
     fn start(last: &'static str) -> Self {
         let (closes, deliveries) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (told, count) = (closes.clone(), deliveries.clone());
-        // All are under way at once, so that each has a connection.
+        // All are in flight at the same time, so that each has a connection.
         let together = Barrier::new(RESTING);
         let up = Upstream::raw(move |mut wire, _| {
             while let Ok(Some(_)) = wire.head() {
@@ -44,7 +44,7 @@ impl Closing {
         Self { up, closes, deliveries }
     }
 
-    /// A gateway with resting connections to it, from now on closed by every request.
+    /// A gateway with idle connections to it. From now on every request closes one.
     fn gateway(&self) -> Gateway {
         let gateway = Gateway::with_server("workers = 1", &everything(&self.up, ""));
         let mut clients: Vec<Client> = (0..RESTING).map(|_| gateway.client()).collect();
@@ -55,14 +55,14 @@ impl Closing {
         gateway
     }
 
-    /// How often the next request comes.
+    /// How many times the next request comes.
     fn deliveries(&self) -> usize {
         self.deliveries.swap(0, Ordering::SeqCst)
     }
 }
 
 #[test]
-fn a_request_that_makes_the_upstream_close_is_sent_twice_at_most() {
+fn a_request_that_makes_the_upstream_close_is_sent_at_most_twice() {
     let up = Closing::start("");
     let gateway = up.gateway();
     let mut client = gateway.client();
@@ -103,7 +103,7 @@ fn interim_responses_without_end_are_502() {
     gateway.client().get("/").expect_problem(502);
 }
 
-/// Tells for how long each connection was open, once it is closed.
+/// Reports how long each connection was open when it is closed.
 fn timed() -> (Upstream, Arc<Mutex<Vec<Duration>>>) {
     let ended = Arc::new(Mutex::new(Vec::new()));
     let record = ended.clone();
@@ -129,7 +129,7 @@ fn an_unused_connection_is_kept_for_max_idle() {
     }
     assert_eq!(up.connections(), 1, "it was never unused for so long");
     until("it is closed", BOUND, || ended.lock().unwrap().len() == 1);
-    // From the last request on.
+    // The time counts from the last request.
     let kept = ended.lock().unwrap()[0].saturating_sub(Duration::from_millis(5 * 250));
     assert!(kept > Duration::from_millis(500) && kept < Duration::from_millis(1300), "{kept:?}");
     assert_eq!(client.get("/").text(), "well");
@@ -165,11 +165,12 @@ fn connections_to_a_server_that_a_reload_removes_are_closed() {
 }
 
 #[test]
-fn the_system_asks_whether_a_quiet_upstream_is_still_there() {
+fn keep_alive_probes_are_sent_to_quiet_upstreams() {
     let (up, _) = timed();
     let gateway = Gateway::start(&everything(&up, ""));
     assert_eq!(gateway.client().get("/").text(), "well");
-    // The gateway's end of the connection. Of its timer: 2 is keep-alive, and when it fires is in hundredths of a second.
+    // The gateway's end of the connection. Of its timer: 2 is keep-alive, and when it fires is in hundredths of a
+    // second.
     let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
     let remote = format!("0100007F:{:04X}", up.address().port());
     let fields = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());

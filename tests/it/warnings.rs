@@ -1,4 +1,4 @@
-//! What is warned about a file that holds: printed by `check`, logged at the start and at each reload.
+//! Warnings about a valid file: `check` prints them, and they are logged at the start and at each reload.
 
 use crate::harness::{Gateway, run};
 

@@ -1,4 +1,4 @@
-//! What operators see: health, metrics and the log; and what nobody may see there, the clients' keys.
+//! What operators see: health, metrics and the log. The keys of clients are in none of them.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use crate::harness::{Gateway, Upstream, closed_port, reply, until};
 
 const SECRET: &str = "secret-of-a-client";
 
-/// A gateway that has answered with every outcome there is.
+/// A gateway with a request of every outcome.
 fn busy() -> Gateway {
     let up = Upstream::start(|_| reply(200, "body"));
     let (_held, away) = closed_port();
@@ -26,7 +26,7 @@ fn busy() -> Gateway {
     gateway
 }
 
-/// The metrics, once they show that all requests are accounted for.
+/// The metrics, as soon as they contain all requests.
 fn metrics(gateway: &Gateway) -> String {
     let mut text = String::new();
     until("six requests are in the metrics", Duration::from_secs(10), || {
@@ -47,7 +47,7 @@ fn health() {
     assert_eq!(gateway.admin("/healthz").status, 200);
     assert_eq!(gateway.admin("/readyz").status, 200);
     assert_eq!(gateway.admin("/other").status, 404);
-    // The clients' listener knows nothing of these.
+    // The listener for clients does not serve these paths.
     assert_eq!(gateway.client().get("/metrics").status, 418);
 }
 
@@ -131,7 +131,7 @@ fn every_request_has_one_line() {
 }
 
 #[test]
-fn a_head_is_accounted_for_like_a_get() {
+fn a_head_request_is_recorded_like_a_get() {
     let limit = "[limits.l]\nkey = \"global\"\nrates = [\"1/d\"]\n";
     let route = "[[routes]]\npath = \"/fixed\"\nlimits = [\"l\"]\nrespond = { status = 200, body = \"hello\" }\n";
     let gateway = Gateway::start(&format!("{limit}{route}"));
@@ -145,7 +145,7 @@ fn a_head_is_accounted_for_like_a_get() {
 
 #[test]
 fn a_query_is_not_in_the_log() {
-    // Keys travel in queries too.
+    // Keys may be in queries too.
     let gateway = Gateway::start("[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n");
     gateway.client().get(&format!("/x?api_key={SECRET}"));
     let line = gateway.wait_message("request");

@@ -16,8 +16,8 @@ pub(super) enum Framing {
     Chunked,
 }
 
-/// Writes the head of a request without the headers that are `named` by Connection, with `authority` as its Host header,
-/// or else the client's.
+/// Writes the head of a request without the headers that are `named` by Connection, with `authority` as its Host
+/// header, or else the client's.
 pub(super) fn encode(
     out: &mut Vec<u8>,
     request: &UpstreamRequest<'_>,

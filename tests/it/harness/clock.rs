@@ -11,7 +11,7 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks until it is so; panics when it is not within `bound`.
+/// Waits until the condition is true; panics if it is not within `bound`.
 #[track_caller]
 pub(crate) fn until(what: &str, bound: Duration, mut so: impl FnMut() -> bool) {
     let start = Instant::now();

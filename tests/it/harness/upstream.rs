@@ -106,7 +106,7 @@ pub(crate) fn reply(status: u16, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status} Word\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-/// A port that refuses connections, and that nobody else gets while the socket lives.
+/// A port that refuses connections, and that no other process gets while the socket is open.
 pub(crate) fn closed_port() -> (Socket, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
