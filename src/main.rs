@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-// The allocator of the C library keeps what many connections have given back, since what stays lies in between.
+// The allocator of the C library cannot return the freed memory of many connections, since live blocks lie in between.
 #[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

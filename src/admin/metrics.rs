@@ -152,12 +152,12 @@ fn connections(counts: ConnectionCounts) -> [MetricFamily; 6] {
         ),
         counted(
             "gateway_connections_stalled_total",
-            "Connections that were ended because the client took nothing of what was sent to it for body_timeout.",
+            "Connections that were ended because the client read nothing for body_timeout.",
             counts.stalled,
         ),
         counted(
             "gateway_accept_failures_total",
-            "How often no connection could be accepted for want of file handles or memory.",
+            "How often no connection could be accepted because file handles or memory were exhausted.",
             counts.exhausted,
         ),
     ]
@@ -215,7 +215,7 @@ fn store(store: &Store) -> Vec<MetricFamily> {
             ),
             family(
                 "gateway_store_evictions_total",
-                "Keys still in use that made room for others: max_keys or max_memory is too small.",
+                "Keys still in use that were evicted for others: max_keys or max_memory is too small.",
                 MetricType::COUNTER,
                 [counter(memory.evicted(), &[])],
             ),

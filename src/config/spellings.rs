@@ -98,7 +98,8 @@ fn spellings(route: &RouteDraft<'_>, path: &PathPattern, rules: PathRules) -> Ve
     spellings
 }
 
-/// The route that matches a path instead of `route`, and its pattern: the most specific one for the same host and method.
+/// The route that matches a path instead of `route`, and its pattern: the most specific one for the same host and
+/// method.
 fn taker<'r, 'a>(
     routes: &'r [RouteDraft<'a>],
     route: &RouteDraft<'_>,
@@ -174,7 +175,7 @@ mod tests {
         let (login, rest) = ("path = \"/v1/login\"\n", "path = \"/*\"\nupstream = \"api\"\nlimits = [\"all\"]");
         for (written, instead) in [
             (login, "path = \"/v1/login\"\nignore_case = true\n"),
-            // Whoever writes this has thought of it.
+            // An explicit setting is intended.
             (login, "path = \"/v1/login\"\nignore_case = false\n"),
             (login, "path = \"/1/{x}\"\n"),
             (rest, "path = \"/*\"\nupstream = \"api\"\nlimits = [\"logins\", \"all\"]"),

@@ -7,17 +7,17 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::KEEP_ALIVE;
 
-/// How many connections the kernel may hold for us until they are accepted.
+/// How many connections may wait in the kernel until they are accepted.
 const BACKLOG: i32 = 4096;
 
-/// Binds `sockets` sockets to `address`. Port 0 picks one port for all of them. With `v6_only` a socket for the IPv6
-/// wildcard leaves IPv4 to others; otherwise it takes both, whatever the system's default is.
+/// Binds `sockets` sockets to `address`. With port 0 the system chooses one port for all of them. With `v6_only` a
+/// socket for the IPv6 wildcard accepts only IPv6; otherwise it accepts both, whatever the default of the system is.
 ///
 /// # Errors
-/// When the address is not this machine's, not allowed, or in use, also by another gateway.
+/// When the address does not belong to this machine, is not allowed, or is in use, also by another gateway.
 pub fn bind(address: SocketAddr, sockets: usize, v6_only: bool) -> io::Result<Vec<std::net::TcpListener>> {
     if address.port() != 0 {
-        // With SO_REUSEPORT a second gateway would quietly share the port: a plain socket finds out.
+        // With SO_REUSEPORT a second gateway would share the port without an error. A plain socket detects that.
         socket(address, v6_only, false)?;
     }
     let first = socket(address, v6_only, true)?;
@@ -29,9 +29,9 @@ pub fn bind(address: SocketAddr, sockets: usize, v6_only: bool) -> io::Result<Ve
     Ok(bound)
 }
 
-/// Whether a socket for `address` has to leave IPv4 alone, because one of `all` is an IPv4 address with its port.
+/// Whether a socket for `address` must not accept IPv4, because one of `all` is an IPv4 address with the same port.
 pub fn is_v6_only(address: SocketAddr, all: &[SocketAddr]) -> bool {
-    // Each socket for port 0 gets a port of its own.
+    // Each socket for port 0 gets its own port.
     address.is_ipv6() && address.port() != 0 && all.iter().any(|one| one.is_ipv4() && one.port() == address.port())
 }
 
@@ -42,7 +42,7 @@ fn socket(address: SocketAddr, v6_only: bool, shared: bool) -> io::Result<std::n
     }
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(shared)?;
-    // Connections take after their listener.
+    // Connections inherit this from their listener.
     socket.set_tcp_keepalive(&KEEP_ALIVE)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wildcard_of_ipv6_takes_ipv4_unless_that_is_listed() {
+    fn an_ipv6_wildcard_accepts_ipv4_unless_that_is_listed() {
         for (address, all, v6_only) in [
             ("[::]:80", &["[::]:80"][..], false),
             ("[::]:80", &["[::]:80", "0.0.0.0:81"], false),

@@ -1,10 +1,10 @@
 //! Patterns with `*` for any text. They are compared byte by byte, because clients may send keys that are not UTF-8.
 //!
-//! A client chooses its key and may make it long, so all patterns are searched in one pass over the key. The texts before
-//! the first star and after the last star are compared directly. The texts between two stars, the pieces, are found by one
-//! automaton for all patterns (Aho and Corasick, Communications of the ACM 18, 1975). When a piece is found, each pattern
-//! that waits for it continues with its next piece. It is enough to use the first occurrence of each piece, because that
-//! leaves the longest part of the key for the pieces after it.
+//! A client chooses its key and may make it long, so all patterns are searched in one pass over the key. The texts
+//! before the first star and after the last star are compared directly. The texts between two stars, the pieces, are
+//! found by one automaton for all patterns (Aho and Corasick, Communications of the ACM 18, 1975). When a piece is
+//! found, each pattern that waits for it continues with its next piece. It is enough to use the first occurrence of
+//! each piece, because that leaves the longest part of the key for the pieces after it.
 
 use aho_corasick::{AhoCorasick, BuildError};
 
@@ -74,8 +74,8 @@ impl Wildcards {
         self.patterns.len()
     }
 
-    /// The first pattern before `end` that matches the key. Calls `step` for each step of the search: for each pattern, for
-    /// each piece at each byte of the key where it ends, and for each pattern that waits for that piece.
+    /// The first pattern before `end` that matches the key. Calls `step` for each step of the search: for each pattern,
+    /// for each piece at each byte of the key where it ends, and for each pattern that waits for that piece.
     pub(super) fn find(&self, key: &[u8], end: Option<Grant>, mut step: impl FnMut()) -> Option<Grant> {
         let mut first = None;
         let mut searches = Vec::new();
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn a_long_key_is_passed_over_once_however_many_patterns_there_are() {
         let key = "a".repeat(64 << 10);
-        // What makes whoever looks for one pattern after the other, or starts again at each byte, look longest.
+        // The worst case for a search of one pattern after the other, or with a new start at each byte.
         let stubborn: Vec<_> = (0..1000).map(|number| format!("*{}{number}*", "a".repeat(100))).collect();
         let many_stars: Vec<_> = (0..1000).map(|number| format!("a{}*b{number}*a", "*a".repeat(50))).collect();
         for patterns in [stubborn, many_stars] {

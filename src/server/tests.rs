@@ -1,4 +1,4 @@
-//! Connections as a client sees them, with a handler that says which answers are its own.
+//! Connections from the side of a client, with a handler that numbers its responses.
 
 mod walk;
 
@@ -25,14 +25,14 @@ const HEAD: &[u8] = b"HEAD /h HTTP/1.1\r\nHost: h\r\n\r\n";
 const CHUNKED: &[u8] = b"POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
 const B: &[u8] = b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
 
-/// Answers with the number of its answer.
+/// A handler that responds with the number of the response.
 #[derive(Clone, Debug, Default)]
 struct Numbering(Rc<Numbers>);
 
 #[derive(Debug, Default)]
 struct Numbers {
     handled: Cell<usize>,
-    /// How long a body is at least.
+    /// The shortest length of a body.
     padding: Cell<usize>,
 }
 
@@ -73,21 +73,21 @@ impl Body for Guarded {
     }
 }
 
-/// Somebody who is connected to a server in this thread.
-struct Visit {
+/// A client that is connected to a server in this thread.
+struct TestClient {
     stream: TcpStream,
     numbers: Rc<Numbers>,
     stage: watch::Sender<Stage>,
 }
 
-impl Visit {
+impl TestClient {
     async fn new() -> Self {
         let numbering = Numbering::default();
         let numbers = numbering.0.clone();
         let (stage, staged) = watch::channel(Stage::Running);
         let listeners = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 1, false).unwrap();
         let address = listeners[0].local_addr().unwrap();
-        // Connections take after their listener: what is sent soon has to wait.
+        // Connections inherit this from their listener: a small buffer, so that what is sent soon has to wait.
         SockRef::from(&listeners[0]).set_send_buffer_size(1).unwrap();
         spawn_local(async move {
             let server = Server {
@@ -126,7 +126,7 @@ impl Visit {
         String::from_utf8(head).unwrap()
     }
 
-    /// The number of the next answer.
+    /// The number of the next response.
     async fn answer(&mut self) -> usize {
         let head = self.head().await;
         self.body(&head).await
@@ -139,7 +139,7 @@ impl Visit {
         String::from_utf8(body).unwrap().parse().unwrap()
     }
 
-    /// Sends a request whose answer nobody takes yet. Whether the server has handled it.
+    /// Sends a request without reading its response. Returns whether the server has handled it.
     async fn leave(&mut self, request: &[u8]) -> bool {
         let before = self.numbers.handled.get();
         self.stream.write_all(request).await.unwrap();
@@ -166,52 +166,52 @@ impl Visit {
     }
 }
 
-/// Lets somebody visit.
-fn host(test: impl AsyncFnOnce(Visit)) {
+/// Runs a test with a client.
+fn with_client(test: impl AsyncFnOnce(TestClient)) {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
-    runtime.block_on(async { test(Visit::new().await).await });
+    runtime.block_on(async { test(TestClient::new().await).await });
 }
 
 #[test]
-fn answers_wait_for_a_client_that_does_not_take_them() {
+fn responses_wait_for_a_client_that_does_not_read_them() {
     for drains in [false, true] {
-        host(async |mut visit| {
-            visit.numbers.padding.set(3000);
+        with_client(async |mut client| {
+            client.numbers.padding.set(3000);
             let mut sent = 0;
-            // Until the server cannot send, and does not even read the last one.
-            while visit.leave(A).await {
+            // Until the server cannot send any more, and does not even read the last request.
+            while client.leave(A).await {
                 sent += 1;
                 assert!(sent < 100_000, "the system takes everything");
             }
             if drains {
-                visit.stage.send(Stage::Draining).unwrap();
+                client.stage.send(Stage::Draining).unwrap();
             }
             for number in 1..=sent {
-                assert_eq!(visit.answer().await, number, "of {sent}");
+                assert_eq!(client.answer().await, number, "of {sent}");
             }
             if !drains {
-                assert_eq!(visit.answer().await, sent + 1);
-                visit.stream.shutdown().await.unwrap();
+                assert_eq!(client.answer().await, sent + 1);
+                client.stream.shutdown().await.unwrap();
             }
-            assert_eq!(visit.stream.read(&mut [0]).await.unwrap(), 0);
+            assert_eq!(client.stream.read(&mut [0]).await.unwrap(), 0);
         });
     }
 }
 
 #[test]
-fn a_request_that_has_come_before_the_drain_is_answered() {
-    host(async |mut visit| {
-        assert_eq!(visit.ask_all(&[A, A]).await, [1, 2]);
-        visit.stream.write_all(A).await.unwrap();
-        visit.stage.send(Stage::Draining).unwrap();
-        assert_eq!(visit.answer().await, 3);
-        assert_eq!(visit.stream.read(&mut [0]).await.unwrap(), 0);
+fn a_request_that_came_before_the_drain_is_answered() {
+    with_client(async |mut client| {
+        assert_eq!(client.ask_all(&[A, A]).await, [1, 2]);
+        client.stream.write_all(A).await.unwrap();
+        client.stage.send(Stage::Draining).unwrap();
+        assert_eq!(client.answer().await, 3);
+        assert_eq!(client.stream.read(&mut [0]).await.unwrap(), 0);
     });
 }
 
 #[test]
-fn a_task_that_panics_is_not_passed_over() {
-    host(async |_| {
+fn a_panic_of_a_task_is_noticed() {
+    with_client(async |_| {
         let mut tasks = JoinSet::new();
         tasks.spawn_local(async {});
         tasks.spawn_local(async { panic!("a bug") });

@@ -26,7 +26,7 @@ impl Balancer {
         &self.endpoints
     }
 
-    /// The endpoint whose turn it is; `None` if there are none.
+    /// The endpoint for the next request; `None` if there are none.
     pub(super) fn choose(&self) -> Option<&Endpoint> {
         let turns = self.schedule.len();
         let turn = if turns > 1 { self.next.fetch_add(1, Ordering::Relaxed) % turns } else { 0 };
@@ -34,7 +34,7 @@ impl Balancer {
     }
 }
 
-/// Spreads turns evenly (smooth weighted round-robin): each turn goes to the one that is owed most.
+/// Spreads indices evenly (smooth weighted round-robin): the next one is that whose share is furthest behind.
 fn schedule(weights: &[u32]) -> Vec<usize> {
     let total: i64 = weights.iter().map(|weight| i64::from(*weight)).sum();
     let mut owed = vec![0i64; weights.len()];

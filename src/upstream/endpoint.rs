@@ -36,12 +36,12 @@ pub struct Endpoints(Mutex<Ids>);
 #[derive(Debug, Default)]
 struct Ids {
     known: BTreeMap<(String, u16), usize>,
-    /// No id is given out twice: requests of an earlier snapshot may still use those of endpoints that are gone.
+    /// No id is used twice, because requests of an earlier snapshot may still use the ids of removed endpoints.
     last: usize,
 }
 
 impl Endpoints {
-    /// The endpoint at this host and port, under the same id for as long as some configuration has it.
+    /// The endpoint at this host and port. It has the same id for as long as it is in the configuration.
     pub fn get(&self, host: String, port: u16, authority: HeaderValue) -> Endpoint {
         let Ids { known, last } = &mut *self.0.lock();
         let id = *known.entry((host.clone(), port)).or_insert_with(|| {
@@ -51,7 +51,7 @@ impl Endpoints {
         Endpoint { id, host, port, authority }
     }
 
-    /// Forgets the endpoints whose ids are not `wanted` any more.
+    /// Drops the endpoints whose ids are not `wanted` any more.
     pub fn retain(&self, wanted: impl Fn(usize) -> bool) {
         self.0.lock().known.retain(|_, id| wanted(*id));
     }

@@ -1,4 +1,4 @@
-//! A request as it is to be sent, whatever the protocol.
+//! A request to an upstream, for any protocol.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use http::{HeaderMap, Method, Version};
 use crate::identify::ambiguity::SingleSources;
 use crate::tls::ClientCertificate;
 
-/// A request as it is to be sent.
+/// A request to an upstream.
 #[derive(Debug)]
 pub struct UpstreamRequest<'a> {
     /// The method.
@@ -21,24 +21,24 @@ pub struct UpstreamRequest<'a> {
     /// Whether the upstream gets the client's Host header, which then must not be empty. Else it gets its own
     /// authority.
     pub preserve_host: bool,
-    /// Where the request came from.
+    /// What the upstream is told about the client.
     pub forwarded: ForwardedInfo<'a>,
-    /// What limits decide by, which no trailer may give once more.
+    /// The sources of keys and costs, which must not be in trailers too.
     pub counted: &'a Arc<SingleSources>,
-    /// The longest that the client may go without sending more of its body.
+    /// The longest time for which the client may send nothing of an incomplete body.
     pub body_timeout: Duration,
     /// The most bytes that its body may have.
     pub max_body_size: u64,
 }
 
-/// Where a request came from, for the upstream to know.
+/// What the upstream is told about the client.
 #[derive(Clone, Copy, Debug)]
 pub struct ForwardedInfo<'a> {
-    /// The address of who opened the connection, as text.
+    /// The address of the peer of the connection, as text.
     pub peer: &'a str,
-    /// The client's address where it is not the peer's: the peer is a proxy that is trusted.
+    /// The client's address if the peer is a trusted proxy, so that they differ.
     pub client: Option<IpAddr>,
-    /// Whether what the peer says of the request's origin is believed.
+    /// Whether the peer is a trusted proxy, whose headers about the client are used.
     pub trusted: bool,
     /// The version of HTTP that the request came in.
     pub version: Version,

@@ -1,6 +1,5 @@
-//! The headers that a request goes on with, in any protocol: those of the client that pass, where the request comes
-//! from, and Via (RFC 9110, section 7.6.3). The Host header is not among them, since each protocol says it in its own
-//! way.
+//! The headers that the upstream gets, in any protocol: those of the client that pass, those about the client, and Via
+//! (RFC 9110, section 7.6.3). The Host header is not among them, since each protocol has its own form for it.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use smallvec::SmallVec;
@@ -12,7 +11,7 @@ use super::header_policy::{
 use super::request::ForwardedInfo;
 use crate::tls::ClientCertificate;
 
-/// The most names that Connection may have: as many as a request may have headers.
+/// The most names that Connection may contain: as many as a request may have headers.
 pub(super) const MAX_NAMED: usize = 100;
 
 /// The headers that belong to the client's connection because Connection names them (RFC 9110, section 7.6.1), in any
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_a_connection_stays_on_it() {
+    fn headers_of_the_connection_are_left_out() {
         let sent = [
             ("host", "a"),
             ("connection", "close, X-Private, host"),
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_do_not_say_where_they_come_from_and_proxies_do() {
+    fn only_trusted_proxies_set_the_address_of_the_client() {
         let sent = [
             ("host", "a"),
             ("x-forwarded-for", "1.1.1.1"),
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_may_name_as_many_as_there_can_be() {
+    fn connection_names_at_most_as_many_headers_as_a_request_may_have() {
         let named = |lines: &[usize]| {
             let mut headers = HeaderMap::new();
             for names in lines {

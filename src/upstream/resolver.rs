@@ -1,7 +1,8 @@
-//! Looking up the addresses of servers by their names: one lookup of a name at a time, however many want it.
+//! Looks up the addresses of servers by their names, with at most one lookup of a name at a time.
 //!
-//! The system's resolver holds its thread for as long as a name server does not answer, and nothing can end that. So each
-//! lookup has a thread of its own. Whoever wants the same name meanwhile waits for that lookup, as long as it likes.
+//! The system's resolver blocks its thread for as long as a name server does not answer, and cannot be stopped. So each
+//! lookup has its own thread. A request that needs the same name at the same time waits for that lookup, as long as its
+//! own time limit allows.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,18 +13,18 @@ use std::thread;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// The lookups under way, of all workers.
+/// The lookups of all workers that are not finished.
 #[derive(Debug, Default)]
 pub struct Lookups {
-    /// By the name. One whose sender is gone is over.
-    under_way: Mutex<HashMap<String, watch::Receiver<Option<Found>>>>,
+    /// By the name. A lookup is finished when its sender is gone.
+    unfinished: Mutex<HashMap<String, watch::Receiver<Option<Found>>>>,
 }
 
-/// The addresses of a name, or why there are none: several wait for it, and an error cannot be cloned.
+/// The addresses of a name, or why there are none. Several requests get a copy, and an `io::Error` cannot be cloned.
 type Found = Result<Arc<[SocketAddr]>, (io::ErrorKind, String)>;
 
 impl Lookups {
-    /// The addresses of a host, of which there is at least one.
+    /// The addresses of a host, at least one.
     pub(super) async fn find(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, port)]);
@@ -35,26 +36,26 @@ impl Lookups {
         Ok(addresses.iter().map(|address| with_port(*address, port)).collect())
     }
 
-    /// The lookup of this name that is under way, or a new one.
+    /// The current lookup of this name, or a new one.
     fn join(&self, host: &str) -> io::Result<watch::Receiver<Option<Found>>> {
-        let mut under_way = self.under_way.lock();
-        under_way.retain(|_, result| result.has_changed().is_ok());
-        if let Some(result) = under_way.get(host) {
+        let mut unfinished = self.unfinished.lock();
+        unfinished.retain(|_, result| result.has_changed().is_ok());
+        if let Some(result) = unfinished.get(host) {
             return Ok(result.clone());
         }
         let (sender, result) = watch::channel(None);
         let name = host.to_owned();
         thread::Builder::new().name("lookup".to_owned()).spawn(move || {
-            // Nobody may want it any more.
+            // All requests that needed it may have ended.
             let _ = sender.send(Some(look_up(&name)));
         })?;
-        under_way.insert(host.to_owned(), result.clone());
+        unfinished.insert(host.to_owned(), result.clone());
         Ok(result)
     }
 }
 
 fn look_up(host: &str) -> Found {
-    // The port is not the name's.
+    // The lookup needs a port, which is replaced later.
     let found = (host, 0).to_socket_addrs().map(Iterator::collect::<Arc<[_]>>);
     match found {
         Ok(addresses) if addresses.is_empty() => Err((io::ErrorKind::NotFound, "the name has no address".to_owned())),
@@ -86,10 +87,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_wait_for_one_lookup_and_for_a_new_one_when_it_is_over() {
+    async fn requests_share_a_lookup_until_it_is_finished() {
         let lookups = Lookups::default();
         let (sender, held) = watch::channel(None);
-        lookups.under_way.lock().insert("a".to_owned(), held);
+        lookups.unfinished.lock().insert("a".to_owned(), held);
         let address = SocketAddr::from(([192, 0, 2, 1], 0));
         let all = async {
             let waiting = [lookups.find("a", 1), lookups.find("a", 2), lookups.find("a", 3)];
@@ -102,6 +103,6 @@ mod tests {
         let (found, ()) = tokio::join!(all, async { sender.send(Some(Ok([address].into()))).unwrap() });
         assert_eq!(found, [1, 2, 3].map(|port| with_port(address, port)));
         drop(sender);
-        assert!(lookups.find("a", 1).await.is_err(), "looked up anew, and not found");
+        assert!(lookups.find("a", 1).await.is_err(), "a new lookup finds nothing");
     }
 }

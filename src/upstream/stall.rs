@@ -1,59 +1,59 @@
-//! How long an exchange may stand still: the client has its limit, the upstream another one.
+//! How long an exchange may make no progress. The client and the upstream have different limits.
 //!
-//! The client is waited for while more of its body is to come and all that came of it is sent; otherwise the upstream
-//! is. A limit begins with the wait. So what comes at once costs no look at the clock.
+//! The exchange waits for the client while its body is incomplete and everything that has come of it is sent. Otherwise
+//! it waits for the upstream. A limit begins with the wait, so an exchange that never waits does not read the clock.
 
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use crate::deadline::Deadline;
 
-/// Where an exchange stands that cannot go on. It has moved when this has changed.
+/// The position of an exchange that waits. If it has changed, the exchange has made progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
-    /// Whether the client is waited for.
+    /// Whether it waits for the client.
     pub(super) for_client: bool,
     /// Bytes of the request's body that came from the client.
     pub(super) taken: u64,
-    /// Bytes that the upstream has yet to take.
+    /// Bytes that wait to be sent to the upstream.
     pub(super) unsent: usize,
 }
 
-/// Which side has let its limit pass, and what that limit was.
+/// The side that has exceeded its limit, and the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stalled {
     Client(Duration),
     Upstream(Duration),
 }
 
-/// Measures how long an exchange stands still.
+/// Measures how long an exchange makes no progress.
 #[derive(Debug)]
 pub(super) struct StallTimer {
     deadline: Deadline,
     client: Duration,
-    /// `None` is for ever.
+    /// `None` if it is not limited.
     upstream: Option<Duration>,
-    /// Where the wait began that is under way.
+    /// The position at which the current wait began.
     waiting: Option<Position>,
 }
 
 impl StallTimer {
-    /// It has to be made in a runtime with timers.
+    /// It has to be created in a runtime with timers.
     pub(super) fn new() -> Self {
         Self { deadline: Deadline::now(), client: Duration::ZERO, upstream: None, waiting: None }
     }
 
-    /// Begins a part of an exchange with limits of its own.
+    /// Begins a part of an exchange with its own limits.
     pub(super) fn begin(&mut self, client: Duration, upstream: Option<Duration>) {
         (self.client, self.upstream, self.waiting) = (client, upstream, None);
     }
 
-    /// The upstream has sent something: the next wait for it is a new one. A wait for the client goes on.
+    /// Records that the upstream has sent something: the next wait for it is a new one. A wait for the client goes on.
     pub(super) fn upstream_sent(&mut self) {
         self.waiting = self.waiting.filter(|position| position.for_client);
     }
 
-    /// Ready once the exchange has stood at this position for as long as it may.
+    /// Ready when the exchange has waited at this position until the limit.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, position: Position) -> Poll<Stalled> {
         let limit = if position.for_client { Some(self.client) } else { self.upstream };
         let Some(limit) = limit else { return Poll::Pending };
@@ -99,11 +99,11 @@ mod tests {
         assert_eq!(stalls(&mut timer, at(false, 0, 5)).await, Stalled::Upstream(SHORT));
         timer.begin(SHORT, None);
         tokio::time::sleep(2 * SHORT).await;
-        assert!(is_pending(&mut timer, at(false, 0, 0)).await, "for ever");
+        assert!(is_pending(&mut timer, at(false, 0, 0)).await, "there is no limit");
     }
 
     #[tokio::test]
-    async fn whatever_moves_begins_the_wait_anew() {
+    async fn any_progress_begins_a_new_wait() {
         let mut timer = StallTimer::new();
         timer.begin(SHORT, Some(SHORT));
         let begun = Instant::now();
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(stalls(&mut timer, at(true, 7, 0)).await, Stalled::Client(SHORT));
         assert!(begun.elapsed() >= 3 * SHORT);
         timer.upstream_sent();
-        assert!(!is_pending(&mut timer, at(true, 7, 0)).await, "the client has not moved");
+        assert!(!is_pending(&mut timer, at(true, 7, 0)).await, "the client has made no progress");
         assert_eq!(stalls(&mut timer, at(false, 7, 1)).await, Stalled::Upstream(SHORT));
         timer.upstream_sent();
         assert!(is_pending(&mut timer, at(false, 7, 1)).await, "the same position, and a new wait");

@@ -1,4 +1,5 @@
-//! Requests whose cost is known only later: what they give back leaves a cell as if that had never been counted.
+//! Requests whose cost is known only later: after they give something back, a cell is as if that had never been
+//! counted.
 
 use proptest::prelude::*;
 use proptest::strategy::Strategy;
@@ -15,7 +16,7 @@ const BEGIN: u64 = 1_000 * DAY - 5 * SECOND;
 enum Event {
     /// A request of this cost comes and is charged if it is admitted.
     Charge(u64),
-    /// One comes whose cost is known later; until then this much is reserved.
+    /// A request comes whose cost is known later; until then this much is reserved.
     Reserve(u64),
     /// Of the open reservations this one is settled: that many parts of four are kept.
     Settle(usize, u64),
@@ -226,7 +227,7 @@ proptest! {
         }
     }
 
-    /// A gateway that was told another's state follows nothing: it gives back less rather than more.
+    /// A gateway that has read another's state follows no reservations: it gives back less rather than more.
     #[test]
     fn what_is_not_followed_creates_nothing(rates in limits(), schedule in schedule()) {
         let mut compared = Compared::new(&rates);
@@ -248,7 +249,7 @@ proptest! {
         }
     }
 
-    /// What is appended to a saved state gives back as much as whoever replaces the state would.
+    /// What is appended to a saved state gives back as much as the gateway that replaces the state would.
     #[test]
     fn what_is_appended_gives_back_the_same(rates in limits(), schedule in schedule(), later in 0..2 * SECOND) {
         let mut run = Run::new(&built(&rates));
@@ -305,7 +306,11 @@ fn what_is_kept_of_reservations_that_nobody_settles_is_bounded() {
     let end = at(DAY + 20_000_000);
     let before = limit.judge(&cell, end, 1, true).remaining;
     limit.give_back(&mut cell, end, &first.unwrap(), 1);
-    assert_eq!(limit.judge(&cell, end, 1, true).remaining, before, "who is not followed any more gives nothing back");
+    assert_eq!(
+        limit.judge(&cell, end, 1, true).remaining,
+        before,
+        "a reservation that is not followed any more gives nothing back"
+    );
 }
 
 #[test]

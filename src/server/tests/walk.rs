@@ -1,4 +1,4 @@
-//! Connections that are used at random: in pieces, several requests at once, by a client that takes its answers late.
+//! Connections that are used at random: requests come in pieces or together, and the client reads responses late.
 
 use proptest::prelude::*;
 
@@ -8,13 +8,13 @@ use super::*;
 #[derive(Clone, Debug)]
 struct Step {
     request: &'static [u8],
-    /// It is sent in two pieces, of which this is the first one's length.
+    /// It is sent in two pieces, and this is the length of the first.
     cut: Option<usize>,
     /// It is sent together with the next one.
     joins: bool,
-    /// All answers so far are taken.
+    /// The client reads all responses so far.
     takes: bool,
-    /// The answers are this long from now on.
+    /// The shortest length of responses from now on.
     padding: usize,
 }
 
@@ -28,24 +28,24 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         .prop_map(|runs| runs.into_iter().flat_map(|(step, times)| vec![step; times]).collect())
 }
 
-/// Sends requests as the steps say; each is answered in its turn.
-async fn walk(mut visit: Visit, steps: Vec<Step>) {
+/// Sends requests according to the steps. They have to be answered in order.
+async fn walk(mut client: TestClient, steps: Vec<Step>) {
     let (mut together, mut due, mut last) = (Vec::new(), Vec::new(), 0);
     let count = steps.len();
     for (at, step) in steps.into_iter().enumerate() {
         let Step { request, cut, joins, takes, padding } = step;
-        visit.numbers.padding.set(padding);
+        client.numbers.padding.set(padding);
         together.extend_from_slice(request);
         due.push(request);
         if joins && at + 1 < count {
             continue;
         }
         let (first, second) = together.split_at(cut.unwrap_or(0).min(together.len() - 1));
-        visit.stream.write_all(first).await.unwrap();
+        client.stream.write_all(first).await.unwrap();
         for _ in 0..20 {
             yield_now().await;
         }
-        visit.stream.write_all(second).await.unwrap();
+        client.stream.write_all(second).await.unwrap();
         together.clear();
         for _ in 0..20 {
             yield_now().await;
@@ -54,25 +54,25 @@ async fn walk(mut visit: Visit, steps: Vec<Step>) {
             continue;
         }
         for request in due.drain(..) {
-            let head = visit.head().await;
+            let head = client.head().await;
             let path = std::str::from_utf8(request).unwrap().split(' ').nth(1).unwrap();
             assert!(head.starts_with("HTTP/1.1 200") && head.contains(&format!("for: {path}\r\n")), "{head}");
             if request != HEAD {
-                let number = visit.body(&head).await;
+                let number = client.body(&head).await;
                 assert!(number > last, "{number} after {last}");
                 last = number;
             }
         }
     }
-    visit.stream.shutdown().await.unwrap();
-    assert_eq!(visit.stream.read(&mut [0]).await.unwrap(), 0);
+    client.stream.shutdown().await.unwrap();
+    assert_eq!(client.stream.read(&mut [0]).await.unwrap(), 0);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_request_is_answered_in_its_turn(steps in steps()) {
-        host(async |visit| walk(visit, steps).await);
+    fn every_request_is_answered_in_order(steps in steps()) {
+        with_client(async |client| walk(client, steps).await);
     }
 }

@@ -1,11 +1,11 @@
-//! The chunked coding of RFC 9112, section 7.1: reading it from an upstream, writing it to one. Pure.
+//! Reads and writes the chunked coding (RFC 9112, section 7.1). Pure.
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The longest line that tells the size of a chunk, extensions included.
+/// The longest line with the size of a chunk, including extensions.
 const MAX_SIZE_LINE: usize = 4096;
-/// The most that trailers may take.
+/// The most bytes of trailers.
 const MAX_TRAILERS: usize = 16 * 1024;
 const MAX_TRAILER_FIELDS: usize = 64;
 
@@ -44,7 +44,7 @@ impl Decoder {
         matches!(self.0, State::Done)
     }
 
-    /// Takes the next piece off `bytes`.
+    /// Removes the next piece from `bytes`.
     pub(super) fn decode(&mut self, bytes: &mut BytesMut) -> Result<Piece, NotChunked> {
         loop {
             match &mut self.0 {
@@ -91,7 +91,7 @@ impl Decoder {
 fn size(line: &[u8]) -> Result<u64, NotChunked> {
     let line = line.strip_suffix(b"\r").ok_or(NotChunked)?;
     let digits = line.split(|byte| *byte == b';').next().unwrap_or(line).trim_ascii_end();
-    // 15 digits are far beyond any body, and cannot overflow.
+    // 15 digits are more than any body needs, and cannot overflow.
     if digits.is_empty() || digits.len() > 15 || line.len() > MAX_SIZE_LINE {
         return Err(NotChunked);
     }
@@ -101,7 +101,7 @@ fn size(line: &[u8]) -> Result<u64, NotChunked> {
     })
 }
 
-/// The trailers and how long they are, once they are all there.
+/// The trailers and their length, if they are complete.
 fn trailers(bytes: &[u8]) -> Result<Option<(usize, HeaderMap)>, NotChunked> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_TRAILER_FIELDS];
     match httparse::parse_headers(bytes, &mut fields) {
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// All that a decoder makes of these bytes, given in pieces of this size.
+    /// What a decoder reads from these bytes if they come in pieces of this size.
     fn decode(bytes: &[u8], step: usize) -> Result<(Vec<u8>, HeaderMap, usize), NotChunked> {
         let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::new());
         let (mut data, mut trailers, mut steps) = (Vec::new(), HeaderMap::new(), bytes.chunks(step));

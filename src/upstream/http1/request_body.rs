@@ -19,23 +19,24 @@ use crate::upstream::stall::Position;
 /// A body that is being sent.
 #[derive(Debug)]
 pub(super) struct RequestBody {
-    /// `None` once all of it is in the connection's buffer.
+    /// `None` when all of it is in the buffer of the connection.
     body: Option<Incoming>,
     framing: Framing,
     trailers: Trailers,
     /// Bytes of it that came from the client, and the most that may come.
     taken: u64,
     most: u64,
-    /// Whether there is nothing more to do: all is sent, or the upstream takes no more.
+    /// Whether there is nothing more to do: everything is sent, or the upstream accepts no more.
     over: bool,
 }
 
-/// Which trailers go on with a body.
+/// Decides which trailers are forwarded.
 #[derive(Debug, Default)]
 struct Trailers {
-    /// What limits decide by: some upstreams take trailers for headers, and would go by another key than was counted.
+    /// The sources of keys and costs: some upstreams read trailers as headers, and would use another key than was
+    /// counted.
     counted: Option<Arc<SingleSources>>,
-    /// What Connection keeps on this connection, which may be trailers, too (RFC 9110, section 7.6.1).
+    /// The headers that Connection names, which may be trailers too (RFC 9110, section 7.6.1).
     named: Vec<HeaderName>,
 }
 
@@ -54,20 +55,20 @@ impl Trailers {
 /// Why a body cannot be sent.
 #[derive(Debug)]
 pub(super) enum RequestBodyError {
-    /// The client broke off.
+    /// The client has broken off.
     Client(hyper::Error),
-    /// More came than may come.
+    /// It is larger than it may be.
     TooLarge,
-    /// The upstream takes no more; it may have answered all the same.
+    /// The upstream accepts no more. It may have sent a response.
     Upstream,
 }
 
 impl RequestBody {
-    /// The body of a request, framed as its size allows; `None` if the request has no body. Connection names the headers
-    /// in `named`.
+    /// The body of a request, framed as its size allows; `None` if the request has no body. Connection names the
+    /// headers in `named`.
     pub(super) fn new(body: Option<Incoming>, request: &UpstreamRequest<'_>, named: &[&[u8]]) -> Self {
         let framing = match body.as_ref().map_or(Some(0), |body| body.size_hint().exact()) {
-            // Some requests say that they have no body, others need not (RFC 9110, section 8.6).
+            // Some requests state that they have no body, others need not (RFC 9110, section 8.6).
             Some(0) if !request.headers.contains_key(CONTENT_LENGTH) => Framing::None,
             Some(length) => Framing::Length(length),
             None => Framing::Chunked,
@@ -85,13 +86,13 @@ impl RequestBody {
         self.over
     }
 
-    /// Where an exchange stands that cannot go on.
+    /// The position of the exchange while it waits.
     pub(super) fn position(&self, connection: &UpstreamConnection) -> Position {
         let unsent = connection.unsent();
         Position { for_client: !self.over && unsent == 0, taken: self.taken, unsent }
     }
 
-    /// Sends on what the client sends, at the pace at which the upstream takes it, until it is over.
+    /// Forwards what the client sends, as fast as the upstream accepts it, until it is complete.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -149,7 +150,7 @@ impl RequestBody {
                     continue;
                 }
             }
-            // A length that is used up is the end: the client's connection may wait for nobody to ask for more.
+            // If the length is reached, this is the end. Another poll could wait for ever.
             if !chunked && body.is_end_stream() {
                 self.body = None;
             }

@@ -8,7 +8,7 @@ use crate::upstream::request_headers;
 /// How the upstream learns where the body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// There is no body, and nothing needs to say so.
+    /// There is no body, and no header has to say so.
     None,
     /// So many bytes.
     Length(u64),

@@ -1,4 +1,4 @@
-//! The body of a response on its way from the upstream to the client. It gives its connection back at the end.
+//! The body of a response from the upstream. At its end it returns its connection to the pool.
 
 use std::fmt;
 use std::io;
@@ -25,20 +25,20 @@ pub enum BodyError {
     Io(io::Error),
     /// The upstream closed its connection before the end.
     Truncated,
-    /// The upstream's chunks are none.
+    /// The upstream's chunks are not valid.
     NotChunked,
-    /// For this time the upstream sent nothing more.
+    /// The upstream sent nothing for this time.
     ReadTimeout(Duration),
-    /// The client broke off its own body.
+    /// The client has broken off its own body.
     Client(hyper::Error),
-    /// For this time the client sent nothing more of its body.
+    /// The client sent nothing of an incomplete body for this time.
     BodyTimeout(Duration),
-    /// The client sent more than it may.
+    /// The client's body is larger than it may be.
     TooLarge,
 }
 
 impl BodyError {
-    /// In a word.
+    /// The reason for logs and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Io(_) | Self::Truncated => Reason::Truncated,
@@ -79,7 +79,7 @@ enum Rest {
 /// See the head of this file.
 #[derive(Debug)]
 pub struct UpstreamBody {
-    /// `None` once it is given back.
+    /// `None` when it is returned to the pool.
     connection: Option<Box<UpstreamConnection>>,
     rest: Rest,
     /// The request's body, while it is still being sent.
@@ -104,7 +104,7 @@ impl UpstreamBody {
         Self { connection: Some(connection), rest, request_body: None, keep_alive, pools: pools.clone(), server }
     }
 
-    /// Goes on sending the request's body while the response's comes.
+    /// Goes on sending the body of the request while the response comes.
     pub(super) fn uploading(mut self, request_body: RequestBody) -> Self {
         self.request_body = Some(Box::new(request_body));
         self
@@ -115,7 +115,7 @@ impl UpstreamBody {
         self.connection.as_ref().map_or(String::new(), |connection| connection.peer.to_string())
     }
 
-    /// The next piece of what has been received; `More` if that is used up.
+    /// The next piece of the received bytes; `More` if there is none.
     fn next(&mut self) -> Result<Piece, BodyError> {
         let Some(connection) = &mut self.connection else { return Ok(Piece::End) };
         let received = &mut connection.received;
@@ -132,7 +132,7 @@ impl UpstreamBody {
         }
     }
 
-    /// Goes on sending the request's body, which the client must not let stand still whatever the upstream sends.
+    /// Goes on sending the body of the request. The client's time limit holds whatever the upstream sends.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
         let (Some(request_body), Some(connection)) = (&mut self.request_body, &mut self.connection) else {
             return Ok(());
@@ -142,13 +142,13 @@ impl UpstreamBody {
                 let position = request_body.position(connection);
                 return match connection.stall.poll(cx, position) {
                     Poll::Ready(Stalled::Client(limit)) => Err(BodyError::BodyTimeout(limit)),
-                    // What the upstream sends tells whether it has stopped.
+                    // Whether the upstream has stopped is measured by what it sends.
                     Poll::Ready(Stalled::Upstream(_)) | Poll::Pending => Ok(()),
                 };
             }
             Poll::Ready(Err(RequestBodyError::Client(error))) => return Err(BodyError::Client(error)),
             Poll::Ready(Err(RequestBodyError::TooLarge)) => return Err(BodyError::TooLarge),
-            // It has answered without waiting for the rest, and may.
+            // It has sent a response without waiting for the rest, which is allowed.
             Poll::Ready(Err(RequestBodyError::Upstream)) => self.keep_alive = false,
             Poll::Ready(Ok(())) => {}
         }
@@ -156,7 +156,7 @@ impl UpstreamBody {
         Ok(())
     }
 
-    /// The next piece, or an error once either side has kept the other waiting for too long.
+    /// The next piece, or an error if one side has exceeded its time limit.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Piece, BodyError>> {
         self.poll_upload(cx)?;
         let polled = self.poll_piece(cx);
@@ -226,7 +226,7 @@ impl Body for UpstreamBody {
 
 impl Drop for UpstreamBody {
     fn drop(&mut self) {
-        // A connection with half a request or half a response on it is of no use to the next.
+        // A connection with an incomplete request or response cannot be used again.
         if let Some(connection) = self.connection.take()
             && self.keep_alive
             && self.request_body.is_none()

@@ -1,4 +1,4 @@
-//! The head of an upstream's response: parsed, and where the body ends. Pure.
+//! Parses the head of an upstream's response, and finds out where the body ends. Pure.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -19,11 +19,11 @@ const MAX_INTERIM: u32 = 100;
 /// How the end of a response's body is known (RFC 9112, section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyEnd {
-    /// After so many bytes, which may be none.
+    /// After so many bytes, which may be 0.
     Length(u64),
-    /// The chunks say.
+    /// After the last chunk.
     Chunked,
-    /// The upstream closes the connection.
+    /// When the upstream closes the connection.
     Close,
 }
 
@@ -32,7 +32,7 @@ pub(super) enum BodyEnd {
 pub(super) struct Head {
     pub(super) response: Response<()>,
     pub(super) end: BodyEnd,
-    /// Whether the connection can take another request afterwards.
+    /// Whether the connection can be used for another request afterwards.
     pub(super) keep_alive: bool,
 }
 
@@ -43,13 +43,13 @@ pub(super) enum BadHead {
     NotHttp,
     /// It is larger than 64 KiB, has more than 128 fields, or names more than 100 in Connection.
     TooLarge,
-    /// What it says of the body's length can be read in two ways.
+    /// The length of the body can be read in two ways.
     Length,
     /// The connection ended in the middle of it.
     CutOff,
-    /// It does not come after all the interim responses.
+    /// There are too many interim responses before it.
     Interim,
-    /// It switches to a protocol that nobody asked for.
+    /// It switches to another protocol, which the gateway has not requested.
     Upgrade,
 }
 
@@ -67,9 +67,9 @@ impl BadHead {
     }
 }
 
-/// Takes a response's head off `bytes`; `None` if it is not all there. Its headers' values share the buffer with
-/// the body. Interim responses (RFC 9110, section 15.2) are counted and left out: the gateway has already told the client
-/// to continue.
+/// Removes the head of a response from `bytes`; `None` if it is incomplete. The values of its headers share the buffer
+/// with the body. Interim responses (RFC 9110, section 15.2) are counted and left out, because the gateway has already
+/// told the client to continue.
 pub(super) fn parse(bytes: &mut BytesMut, method: &Method, interim: &mut u32) -> Result<Option<Head>, BadHead> {
     loop {
         let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
@@ -110,9 +110,9 @@ pub(super) fn parse(bytes: &mut BytesMut, method: &Method, interim: &mut u32) ->
     }
 }
 
-/// What the headers say of the message itself, and the connection it came on.
+/// What the headers say about the body and the connection.
 #[derive(Default)]
-#[expect(clippy::struct_excessive_bools, reason = "four things that a head says or does not say")]
+#[expect(clippy::struct_excessive_bools, reason = "four independent properties of a head")]
 struct Frame<'a> {
     length: Option<&'a [u8]>,
     lengths_differ: bool,
@@ -120,12 +120,12 @@ struct Frame<'a> {
     chunked: bool,
     close: bool,
     keep_alive: bool,
-    /// Headers that Connection keeps on the connection.
+    /// The headers that Connection names.
     named: SmallVec<[&'a [u8]; 2]>,
 }
 
 impl<'a> Frame<'a> {
-    /// Reads the fields of the head in `bytes` and picks those that go on to the client.
+    /// Reads the fields of the head in `bytes` and selects those that the client gets.
     fn read(fields: &[httparse::Header<'a>], bytes: &[u8], passing: &mut Passing) -> Result<Self, BadHead> {
         let mut frame = Self::default();
         for field in fields {
@@ -146,7 +146,7 @@ impl<'a> Frame<'a> {
         Ok(frame)
     }
 
-    /// Notes what a header says; whether it goes on to the client, if Connection does not name it.
+    /// Reads one header. Returns whether the client gets it, unless Connection names it.
     fn note(&mut self, name: &HeaderName, value: &'a [u8]) -> bool {
         match *name {
             CONTENT_LENGTH => {
@@ -163,7 +163,7 @@ impl<'a> Frame<'a> {
                     match option {
                         _ if option.eq_ignore_ascii_case(b"close") => self.close = true,
                         _ if option.eq_ignore_ascii_case(b"keep-alive") => self.keep_alive = true,
-                        // It frames the body: nobody's to take away.
+                        // It frames the body, so it cannot be removed.
                         _ if option.eq_ignore_ascii_case(b"content-length") => {}
                         _ => self.named.push(option),
                     }
@@ -185,15 +185,15 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Names of headers, and where in the head their values are.
+/// The names of headers, and the places of their values in the head.
 type Passing = SmallVec<[(HeaderName, Range<usize>); 16]>;
 
 fn fill(headers: &mut HeaderMap, passing: &mut Passing, head: &Bytes) -> Result<(), BadHead> {
-    // Room for the headers of the limits as well.
+    // The headers of the limits are added later.
     headers.reserve(passing.len() + 4);
     for (name, place) in passing.drain(..) {
         let value = HeaderValue::from_maybe_shared(head.slice(place)).map_err(|_| BadHead::NotHttp)?;
-        // A length that is repeated goes on once (RFC 9110, section 8.6).
+        // A repeated length is forwarded once (RFC 9110, section 8.6).
         if name == CONTENT_LENGTH {
             headers.insert(name, value);
         } else {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_the_connection_stays_on_it() {
+    fn headers_of_the_connection_are_left_out() {
         let text = "HTTP/1.1 200 OK\r\nconnection: x-hop, content-length\r\nx-hop: 1\r\nkeep-alive: 5\r\nupgrade: x\r\n\
                     content-length: 2\r\nset-cookie: a\r\nset-cookie: b\r\n\r\nok";
         let mut bytes = BytesMut::from(text);
