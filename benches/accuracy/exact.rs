@@ -1,4 +1,4 @@
-//! The exact log of what was admitted: the measure of all the others.
+//! The exact log of admitted requests, to which all strategies are compared.
 
 use std::collections::VecDeque;
 

@@ -22,20 +22,20 @@ use exact::Exact;
 /// See the head of this file.
 #[derive(Parser)]
 struct Arguments {
-    /// A rate to hold the logs against; may be given several times.
+    /// A rate to which the logs are compared; can be repeated.
     #[arg(long, default_values = ["10/s", "60/m"])]
     rate: Vec<Rate>,
     /// Count all requests of a log under one key, instead of one for each client address.
     #[arg(long)]
     one_key: bool,
-    /// What cargo adds.
+    /// An argument that cargo adds.
     #[arg(long, hide = true)]
     bench: bool,
     /// Access logs in the common or the combined format.
     logs: Vec<PathBuf>,
 }
 
-/// The ways to count that are compared.
+/// The strategies that are compared.
 fn strategies() -> Vec<(&'static str, Strategy)> {
     let sliding = |precision, edge| Strategy::SlidingWindow { precision, edge };
     vec![
@@ -51,7 +51,7 @@ fn strategies() -> Vec<(&'static str, Strategy)> {
     ]
 }
 
-/// A rate counted in one of these ways; `None` if it cannot be.
+/// A rate with one of these strategies; `None` if they do not fit.
 fn counted(rate: &Rate, strategy: &Strategy) -> Option<Rate> {
     let strategy = match strategy {
         Strategy::TokenBucket { .. } => Strategy::TokenBucket { burst: rate.quota() },
@@ -60,21 +60,21 @@ fn counted(rate: &Rate, strategy: &Strategy) -> Option<Rate> {
     rate.clone().with_strategy(strategy).ok()
 }
 
-/// A limit that is asked as a store asks it, beside the exact log of what it admitted.
+/// A limit that is used as a store uses it, and the exact log of what it has admitted.
 struct Watched {
     limit: Limit,
     cell: Cell,
     exact: Exact,
 }
 
-/// What one limit did to some requests.
+/// The decisions of one limit about some requests.
 #[derive(Default)]
 struct Seen {
     requests: u64,
     admitted: u64,
     wrongly_admitted: u64,
     wrongly_refused: u64,
-    /// The most that any exact window saw.
+    /// The largest number of requests in any exact window.
     most: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a client gets who knows how it is counted, and what a key costs.
+//! What a client can get that knows how it is counted, and what a key costs.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use super::{Seen, Watched, counted, strategies};
 const SECOND: u64 = 1_000_000;
 const WINDOW: u64 = 60 * SECOND;
 
-/// A client that knows the clock: it sends one request, waits for an edge, sends all that is let through, and goes on
-/// asking, at most so often a second.
+/// A client that knows the clock: it sends one request, waits for an edge, sends requests until one is refused, and goes
+/// on with at most so many a second.
 fn most(rate: &Rate, pace: u64) -> u64 {
     let mut most = 0;
     // The last moment of a bucket of 1, 4, 10 and 60, the middle, and the beginning.
@@ -35,7 +35,7 @@ fn most(rate: &Rate, pace: u64) -> u64 {
     most
 }
 
-/// The worst that any exact window of a minute sees.
+/// The largest number of requests in any exact window of a minute.
 pub(crate) fn edges() {
     let rate: Rate = "600/m".parse().unwrap();
     println!("## The most in any window of a minute, as a multiple of the quota of {rate}\n");
@@ -48,7 +48,7 @@ pub(crate) fn edges() {
     }
 }
 
-/// The bytes that this process holds, from the system.
+/// The resident bytes of this process.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap();
     status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
@@ -57,7 +57,7 @@ fn resident() -> u64 {
 /// What a key costs in memory and in Memcached, with one rate of 100 a minute that is used up.
 pub(crate) fn costs() {
     let keys = 50_000_u64;
-    // Kept to the end: what one gives back, the next would seem to have for nothing.
+    // They are kept until the end. Otherwise one could use the memory that another has freed, and would seem to need none.
     let mut stores = Vec::new();
     println!("\n## What a key costs: 100/m, used up\n");
     println!("| | bytes in memory | counters in Memcached | values in Memcached, bytes |");
@@ -66,7 +66,7 @@ pub(crate) fn costs() {
         let rate = counted(&"100/m".parse().unwrap(), &strategy).unwrap();
         let limit = Arc::new(Limit::new("l", &[rate]));
         let memory = Memory::new(200_000, usize::MAX);
-        // In our days: how long a moment is written depends on it.
+        // A current time, because the length of an encoded time depends on it.
         let now = 30_000_000 * WINDOW;
         let before = resident();
         for key in 0..keys {

@@ -1,11 +1,11 @@
 //! Which of a client's headers the upstream gets.
 //!
-//! Most pass. Those that belong to one connection stay on it (RFC 9110, section 7.6.1). Those that say where a request
-//! comes from, or which target it "really" has, are believed by upstreams: they pass from proxies that are trusted only.
+//! Most headers pass. Those that belong to one connection are dropped (RFC 9110, section 7.6.1). Upstreams trust headers
+//! about the client and about the "real" target, so these pass only from trusted proxies.
 //!
-//! CGI (RFC 3875, section 4.1.18), and WSGI, Rack and PHP after it, read a header as a variable in whose name `-`
-//! becomes `_`, some servers every character that is no letter or digit. To them `X_Real_IP` is X-Real-IP, so a header
-//! is known here in all these spellings.
+//! CGI (RFC 3875, section 4.1.18), and WSGI, Rack and PHP like it, turn a header into a variable in whose name `-` is
+//! `_`; some servers replace every character other than letters and digits. They read `X_Real_IP` as X-Real-IP, so a
+//! header is recognized here in all these spellings.
 
 use http::HeaderName;
 
@@ -15,20 +15,19 @@ pub(super) const FORWARDED_HOST: &str = "x-forwarded-host";
 pub(super) const FORWARDED_CLIENT_CERT: &str = "x-forwarded-client-cert";
 pub(super) const REAL_IP: &str = "x-real-ip";
 
-/// From whom a header that is not simply passed on goes to the upstream.
+/// From which peers a listed header passes to the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum From {
-    /// From nobody: it belongs to the connection, or the gateway writes it. "Expect" has been met by the time a body is
-    /// sent.
+    /// From no peer: it belongs to the connection, or the gateway writes it. The gateway itself answers "Expect".
     Nobody,
-    /// From trusted proxies, and then the gateway completes it. Another spelling of it could contradict what the gateway
-    /// writes, so nobody's passes.
+    /// From trusted proxies, and the gateway completes it. Another spelling could contradict what the gateway writes, so it
+    /// never passes.
     TrustedAsWritten,
     /// From trusted proxies.
     Trusted,
 }
 
-/// Every header that is not simply passed on, the most frequent first.
+/// Every header that does not always pass, the most frequent first.
 const LISTED: &[(&str, From)] = &[
     ("host", From::Nobody),
     ("connection", From::Nobody),
@@ -43,11 +42,11 @@ const LISTED: &[(&str, From)] = &[
     (FORWARDED_FOR, From::TrustedAsWritten),
     (FORWARDED_PROTO, From::TrustedAsWritten),
     (FORWARDED_HOST, From::TrustedAsWritten),
-    // RFC 7239, and its forerunners.
+    // RFC 7239, and what was used before it.
     ("forwarded", From::Trusted),
     ("forwarded-for", From::Trusted),
     ("x-forwarded", From::Trusted),
-    // Where proxies and delivery networks write the client's address, and libraries look for it.
+    // Proxies and delivery networks write the client's address into these, and libraries read it there.
     ("client-ip", From::Trusted),
     ("x-client-ip", From::Trusted),
     ("x-cluster-client-ip", From::Trusted),
@@ -61,17 +60,17 @@ const LISTED: &[(&str, From)] = &[
     ("x-azure-clientip", From::Trusted),
     ("x-envoy-external-address", From::Trusted),
     ("x-original-forwarded-for", From::Trusted),
-    // IIS, Symfony and others route by these instead of the target: the upstream would serve another path than the one
-    // whose limits were asked.
+    // IIS, Symfony and others route by these instead of the target, so the upstream would serve another path than the one
+    // that was limited.
     ("x-original-url", From::Trusted),
     ("x-rewrite-url", From::Trusted),
 ];
 
-/// X-Forwarded-Port, -Endpoint, -Prefix, -Ssl, -User and what else there may be.
+/// X-Forwarded-Port, -Endpoint, -Prefix, -Ssl, -User and all others that begin like them.
 const FORWARDED_ANYTHING: &str = "x-forwarded-";
 
-/// For each length of a name, up to [`LONGEST`] and all longer ones, the letters that a listed name of that length
-/// begins with, as bits. Few of the headers that requests carry need more than this one look.
+/// For each length of a name up to [`LONGEST`], which also stands for all longer ones, the first letters of the listed
+/// names of that length, as bits. Most headers of requests need only this one lookup.
 static FIRSTS: [u32; LONGEST + 1] = firsts();
 const LONGEST: usize = 31;
 
@@ -90,18 +89,18 @@ const fn firsts() -> [u32; LONGEST + 1] {
     firsts
 }
 
-/// What becomes of a client's header.
+/// What the gateway does with a client's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeaderAction {
-    /// It goes on, unless Connection names it.
+    /// It is forwarded, unless Connection names it.
     Pass,
-    /// It is listed, and goes on all the same, since a proxy that is trusted says it.
+    /// It is listed, but is forwarded because a trusted proxy has sent it.
     PassListed,
-    /// It does not go on.
+    /// It is not forwarded.
     Drop,
 }
 
-/// What becomes of a header of this name from a peer that is `trusted` or is not.
+/// The action for a header with this name from a peer that is `trusted` or is not.
 pub(super) fn header_action(name: &HeaderName, trusted: bool) -> HeaderAction {
     let name = name.as_str();
     match listed(name) {
@@ -112,8 +111,9 @@ pub(super) fn header_action(name: &HeaderName, trusted: bool) -> HeaderAction {
     }
 }
 
-/// What else never is a trailer, since it has to be known before the content: authentication, request modifiers and
-/// conditions, and what the content is (RFC 9110, section 6.5.1). The gateway writes Via itself.
+/// Headers that are never forwarded as trailers, because they have to be known before the content: authentication,
+/// modifiers and conditions of the request, and the description of the content (RFC 9110, section 6.5.1). The gateway
+/// writes Via itself.
 const BEFORE_CONTENT: &[&str] = &[
     "authorization",
     "proxy-authorization",
@@ -136,15 +136,15 @@ const BEFORE_CONTENT: &[&str] = &[
     "via",
 ];
 
-/// Whether a client's trailer may go on. Some upstreams take trailers for headers: nothing is said there that a header
-/// must not say, or must say in time.
+/// Whether a client's trailer may be forwarded. Some upstreams read trailers as headers, so a header that is dropped, or is
+/// needed before the content, is dropped as a trailer too.
 pub(super) fn may_trail(name: &HeaderName) -> bool {
     let name = name.as_str();
     let is_before_content = BEFORE_CONTENT.iter().any(|other| other.len() == name.len() && reads_as(name, other));
     listed(name).is_none() && !is_before_content
 }
 
-/// The listed header that upstreams may take this one for.
+/// The listed header that upstreams may read this one as.
 fn listed(name: &str) -> Option<(&'static str, From)> {
     let first = u32::from(name.as_bytes().first()?.wrapping_sub(b'a'));
     if FIRSTS[name.len().min(LONGEST)].checked_shr(first)? & 1 == 0 {
@@ -155,7 +155,8 @@ fn listed(name: &str) -> Option<(&'static str, From)> {
     exact.copied().or_else(|| beginning().map(|_| (FORWARDED_ANYTHING, From::Trusted)))
 }
 
-/// Whether a name of the same length is the listed one once what is no letter or digit becomes `-`.
+/// Whether a name of the same length is the listed one after every character other than letters and digits is replaced by
+/// `-`.
 fn reads_as(name: &str, listed: &str) -> bool {
     let mut pairs = name.bytes().zip(listed.bytes());
     pairs.all(|(found, wanted)| found == wanted || (wanted == b'-' && !found.is_ascii_alphanumeric()))
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_who_somebody_is_passes_from_trusted_proxies_only() {
+    fn headers_about_the_client_pass_only_from_trusted_proxies() {
         for name in [
             "Forwarded",
             "X-Forwarded",
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_gateway_writes_passes_from_nobody() {
+    fn headers_that_the_gateway_writes_never_pass() {
         for name in ["X-Real-IP", "Host", "Content-Length", "Transfer-Encoding", "Connection", "Keep-Alive", "TE"] {
             for name in [name.to_owned(), name.replace('-', "_")] {
                 assert_eq!((of(&name, false), of(&name, true)), (HeaderAction::Drop, HeaderAction::Drop), "{name}");
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_say_otherwise_passes() {
+    fn other_headers_pass() {
         for name in [
             "accept",
             "authorization",
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_are_what_may_come_after_the_content() {
+    fn headers_that_are_needed_before_the_content_are_no_trailers() {
         let may = |name: &str| may_trail(&name.parse().unwrap());
         for name in ["Authorization", "Cookie", "If-None-Match", "Content-Type", "Trailer", "Via", "Host", "X-Real-IP"]
         {
@@ -257,7 +258,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_first_look_misses_nothing(at in 0..LISTED.len(), signs in "[-_.!#$%&'*+^`|~]{8}", more in "[a-z_-]{0,40}") {
+        fn the_lookup_by_length_and_letter_misses_no_header(at in 0..LISTED.len(), signs in "[-_.!#$%&'*+^`|~]{8}", more in "[a-z_-]{0,40}") {
             let mut signs = signs.chars().cycle();
             let mut spelled = |name: &str| -> String {
                 name.chars().map(|c| if c == '-' { signs.next().unwrap() } else { c }).collect()
