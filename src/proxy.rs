@@ -238,7 +238,7 @@ pub fn refuse(
             respond::problem(StatusCode::FORBIDDEN, &why)
         }
         Decision::NoKey(place) => {
-            let why = format!("The request lacks what the limit \"{}\" counts by.", name(place));
+            let why = format!("The request has no key for the limit \"{}\".", name(place));
             respond::problem(StatusCode::BAD_REQUEST, &why)
         }
         Decision::Admitted | Decision::Unknown => {

@@ -42,7 +42,7 @@ pub fn problem(status: StatusCode, detail: &str) -> LocalResponse {
 /// `allowed` are the methods of the routes for its host, path and headers.
 pub fn unrouted(allowed: &BTreeSet<&str>) -> LocalResponse {
     if allowed.is_empty() {
-        return problem(StatusCode::NOT_FOUND, "No route is for this host, path and method.");
+        return problem(StatusCode::NOT_FOUND, "No route matches this host, path and method.");
     }
     let list = allowed.iter().copied().collect::<Vec<_>>().join(", ");
     let why = format!("The routes for this host and path take {list}.");
@@ -62,7 +62,7 @@ pub fn closing(mut response: LocalResponse) -> LocalResponse {
 /// request to answer. The connection is closed afterwards.
 pub fn bad_head(status: StatusCode, reason: Reason, now: Time) -> Vec<u8> {
     let detail = match reason {
-        Reason::HeaderTimeout => "The head of the request did not come in time.",
+        Reason::HeaderTimeout => "The head of the request did not arrive in time.",
         Reason::MaxHeaderSize => "The head of the request is too large.",
         _ => "This is not an HTTP/1.1 request.",
     };

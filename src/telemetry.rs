@@ -284,7 +284,7 @@ impl RequestRecord {
             Some(upstream) if reason.is_upstreams() => {
                 upstream.record(self.recorder.worker, reason, server, error, clock::now());
             }
-            _ => tracing::debug!(route = self.recorder.route.name, reason = reason.name(), %error, "request broke off"),
+            _ => tracing::debug!(route = self.recorder.route.name, reason = reason.name(), %error, "request failed"),
         }
     }
 

@@ -43,8 +43,10 @@ pub enum Ambiguity<'a> {
 impl fmt::Display for Ambiguity<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Repeated(source) => write!(f, "The request gives {source} more than once."),
-            Self::Misspelled(source) => write!(f, "The request spells {source} so that servers do not agree on it."),
+            Self::Repeated(source) => write!(f, "The request has {source} more than once."),
+            Self::Misspelled(source) => {
+                write!(f, "The request has {source} in a spelling that servers read differently.")
+            }
         }
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn read(request: &IncomingRequest, paths: PathRules) -> Result<Target
         return Err(Unserved { status: StatusCode::NOT_IMPLEMENTED, detail });
     }
     if is_method_in_other_case(head.method.as_str()) {
-        return Err(bad("The method is one of HTTP's, in the wrong case."));
+        return Err(bad("The method is a standard method in the wrong case."));
     }
     let named = match head.headers.get(header::HOST) {
         Some(_) if is_repeated(&head.headers, &header::HOST) => {

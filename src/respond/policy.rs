@@ -82,7 +82,7 @@ impl Policies {
                 limit.name(),
                 if most == 1 { "request" } else { "requests" }
             ),
-            used_up: format!("and {most} {} under way", is_or_are(most)),
+            used_up: format!("and {most} {} in flight", is_or_are(most)),
         }));
         let mut list = ListSerializer::new();
         let mut policies = terms.into_iter().map(|terms| {

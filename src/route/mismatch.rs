@@ -26,7 +26,7 @@ impl fmt::Display for Mismatch {
             Self::Host => f.write_str("is for another host"),
             Self::Path => f.write_str("is for other paths"),
             Self::Method => f.write_str("is for other methods"),
-            Self::Header(name) => write!(f, "wants another value of {name}"),
+            Self::Header(name) => write!(f, "needs another value of {name}"),
         }
     }
 }

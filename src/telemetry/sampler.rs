@@ -62,7 +62,7 @@ impl Sampler {
     pub fn next_second(&self) {
         for (client, refusals) in self.left_out() {
             let client = client.map_or("others".to_owned(), |client| client.to_string());
-            tracing::info!(client, refusals, "refused requests that have no line of their own");
+            tracing::info!(client, refusals, "further refusals, which are not logged one by one");
         }
     }
 

@@ -70,7 +70,7 @@ impl UpstreamError {
             Self::Closed(_) => "The upstream server closed the connection before it answered.",
             Self::Bad(_) => "The upstream server's answer is not a valid HTTP response.",
             Self::Client(_) => "The body of the request is not valid.",
-            Self::BodyTimeout(_) => "The body of the request did not come on in time.",
+            Self::BodyTimeout(_) => "The body of the request did not arrive in time.",
             Self::TooLarge => "The body of the request is too large.",
             Self::TooManyNamed => "The Connection header names more than 100 headers.",
         }
@@ -87,7 +87,7 @@ impl fmt::Display for UpstreamError {
             Self::Bad(bad) => write!(f, "sent {bad}"),
             Self::NoEndpoint => f.write_str("there are no servers"),
             Self::Client(error) => write!(f, "the client broke off: {error}"),
-            Self::BodyTimeout(limit) => write!(f, "the request's body did not come on for {limit:?}"),
+            Self::BodyTimeout(limit) => write!(f, "nothing of the request's body came for {limit:?}"),
             Self::TooLarge => f.write_str("the request's body is too large"),
             Self::TooManyNamed => f.write_str("the request names more than 100 headers in Connection"),
         }

@@ -172,7 +172,7 @@ fn explain_says_so() {
         String::from_utf8(output.stdout).unwrap()
     };
     let text = explain(&["-H", "x-api-key: a", "-H", "X_Api_Key: b", "http://h/header"]);
-    assert!(text.contains("answered 400") && text.contains("gives header:x-api-key more than once"), "{text}");
+    assert!(text.contains("answered 400") && text.contains("has header:x-api-key more than once"), "{text}");
     assert!(!text.contains("empty counters"), "{text}");
     let text = explain(&["http://h/query?k%65y=1;a=1"]);
     assert!(text.contains("answered 400") && text.contains("spells query:key"), "{text}");

@@ -104,7 +104,7 @@ fn a_request_is_in_flight_until_the_last_byte_of_its_response() {
     let mut first = begin(&gateway);
     assert_eq!(first.try_head().unwrap().0.status, 200);
     let half = gateway.client().get("/free");
-    assert!(half.headers.must("ratelimit").contains("r=0"), "one and this one are under way: {half:?}");
+    assert!(half.headers.must("ratelimit").contains("r=0"), "one and this one are in flight: {half:?}");
     finish.send(()).unwrap();
     both_are_free(&gateway);
 }

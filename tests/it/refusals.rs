@@ -113,7 +113,7 @@ fn a_refusal_for_max_in_flight_has_its_own_text_and_no_time() {
     arrived.recv_timeout(Duration::from_secs(10)).unwrap();
     let refused = gateway.client().get("/");
     refused.expect_problem(429);
-    assert!(refused.text().contains("allows 1 request at the same time, and 1 is under way"), "{refused:?}");
+    assert!(refused.text().contains("allows 1 request at the same time, and 1 is in flight"), "{refused:?}");
     assert_eq!(refused.headers.get("retry-after"), None);
     drop(release);
     assert_eq!(slow.response(false).status, 200);

@@ -273,7 +273,7 @@ fn what_was_reserved_before_is_given_back_after() {
         let gateway = Gateway::start(&config(old));
         let mut slow = gateway.client();
         slow.send("GET /slow HTTP/1.1\r\nHost: test.example\r\n\r\n");
-        until("it is under way", PATIENCE, || upstream.received().len() == 1);
+        until("it is in flight", PATIENCE, || upstream.received().len() == 1);
         let mut client = gateway.client();
         assert_eq!(client.get("/").status, 401);
         gateway.reload("", &config(new));

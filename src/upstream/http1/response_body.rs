@@ -57,9 +57,9 @@ impl fmt::Display for BodyError {
             Self::Io(error) => write!(f, "{error}"),
             Self::Truncated => f.write_str("the upstream closed the connection before the end of the body"),
             Self::NotChunked => f.write_str("the upstream's chunked coding is not valid"),
-            Self::ReadTimeout(limit) => write!(f, "the response's body did not come on for {limit:?}"),
+            Self::ReadTimeout(limit) => write!(f, "nothing of the response's body came for {limit:?}"),
             Self::Client(error) => write!(f, "the client broke off: {error}"),
-            Self::BodyTimeout(limit) => write!(f, "the request's body did not come on for {limit:?}"),
+            Self::BodyTimeout(limit) => write!(f, "nothing of the request's body came for {limit:?}"),
             Self::TooLarge => f.write_str("the request's body is too large"),
         }
     }
