@@ -61,12 +61,12 @@ pub struct IncomingRequest {
     pub is_ambiguous: bool,
 }
 
-/// Who has opened a connection.
+/// The client of a connection.
 #[derive(Clone, Debug)]
 pub struct ConnectedClient {
     /// The address of the other side.
     pub address: SocketAddr,
-    /// What is known from TLS, if the connection speaks it.
+    /// What TLS says about it, if the connection uses TLS.
     pub tls: Option<Rc<TlsPeer>>,
 }
 
@@ -84,12 +84,12 @@ impl TlsPeer {
     }
 }
 
-/// A listening socket, and what is spoken there.
+/// A listening socket and its protocol.
 #[derive(Debug)]
 pub struct Listener {
     /// The socket.
     pub socket: std::net::TcpListener,
-    /// Whether TLS is spoken.
+    /// Whether its connections use TLS.
     pub is_tls: bool,
 }
 
@@ -210,7 +210,7 @@ where
     fn open(&self, stream: TcpStream, address: SocketAddr, is_tls: bool, place: ConnectionPermit) {
         let tls = if is_tls { self.tls.current() } else { None };
         if is_tls && tls.is_none() {
-            // What it asks for in TLS must not be answered without.
+            // A request for a TLS listener must not be answered without TLS.
             return;
         }
         let client = ConnectedClient { address, tls: None };

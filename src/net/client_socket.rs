@@ -1,5 +1,5 @@
-//! The socket of a client. Its bytes are read and written, while the task of its connection watches whether the
-//! client is still there.
+//! The socket of a client. Its bytes are read and written, while the task of the connection watches whether the client
+//! still exists.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
 
-/// The socket; clones are the same one.
+/// The socket. Clones refer to the same one.
 #[derive(Clone, Debug)]
 pub(super) struct ClientSocket(Rc<TcpStream>);
 
@@ -22,27 +22,28 @@ impl ClientSocket {
         Self(Rc::new(stream))
     }
 
-    /// Returns when the client sends no more, or its connection has broken; whether it has broken.
+    /// Waits until the client sends no more or the connection has broken. Returns whether it has broken.
     ///
-    /// The runtime knows both from the events that it waits for anyhow, so this makes no system call, and bytes that lie in
-    /// front and that nobody reads do not hide it. Of what `PRIORITY` stands for, only the end of what the client sends can
-    /// happen: no stream is registered for urgent data.
+    /// The runtime learns both from the events that it waits for anyhow, so this makes no system call, and unread bytes
+    /// do not hide it. `PRIORITY` also stands for urgent data, but no stream is registered for that, so it means the end
+    /// of what the client sends.
     pub(super) async fn closed(&self) -> bool {
         let is_broken = |ready: io::Result<Ready>| ready.map_or(true, Ready::is_error);
         is_broken(self.0.ready(Interest::PRIORITY | Interest::ERROR).await)
     }
 
-    /// Returns when the connection has broken.
+    /// Waits until the connection has broken.
     pub(super) async fn broken(&self) {
         let _ = self.0.ready(Interest::ERROR).await;
     }
 
-    /// Whether there may be something to read, also the end or an error.
+    /// Ready when there may be something to read, which includes the end and an error.
     pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_read_ready(cx).map(|_| ())
     }
 
-    /// Whether the client has sent bytes that nobody has read. Asks the system, which knows of them before the runtime tells.
+    /// Whether the client has sent bytes that are not read yet. This asks the system, which knows about them earlier
+    /// than the runtime.
     pub(super) fn has_more(&self) -> bool {
         self.socket().peek(&mut [MaybeUninit::uninit()]).is_ok_and(|bytes| bytes > 0)
     }
@@ -69,12 +70,12 @@ impl ClientSocket {
     /// Sends what the system takes at once.
     ///
     /// # Errors
-    /// When it takes nothing.
+    /// When it accepts none.
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         self.0.try_write(bytes)
     }
 
-    /// Reads and throws away what the client sends, to its end or an error.
+    /// Reads and discards what the client sends, until its end or an error.
     pub(super) async fn discard(&self) {
         let mut scrap = vec![0; 4096];
         while self.0.readable().await.is_ok() {
@@ -86,7 +87,6 @@ impl ClientSocket {
         }
     }
 
-    /// The socket, for its settings.
     fn socket(&self) -> SockRef<'_> {
         SockRef::from(&*self.0)
     }
@@ -94,13 +94,14 @@ impl ClientSocket {
 
 impl AsyncRead for ClientSocket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let room = buf.remaining();
+        let capacity = buf.remaining();
         loop {
             let mut received = None;
             let tried = self.0.try_io(Interest::READABLE, || {
                 let length = *received.insert(self.0.try_read_buf(buf)?);
-                // Less than there is room for was all. Then the next read is to wait rather than to ask for nothing.
-                if length > 0 && length < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+                // Fewer bytes than the buffer can hold were all. Then the next read waits for an event instead of
+                // making a system call that finds nothing.
+                if length > 0 && length < capacity { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
             });
             match (received, tried) {
                 (Some(_), _) => return Poll::Ready(Ok(())),
@@ -148,19 +149,19 @@ mod tests {
         (client.unwrap(), ClientSocket::new(accepted.unwrap().0))
     }
 
-    /// What comes next, in a room of so many bytes.
-    async fn receive(stream: &mut ClientSocket, room: usize) -> Vec<u8> {
-        let mut bytes = vec![0; room];
+    /// The next bytes, read with a buffer of this size.
+    async fn receive(stream: &mut ClientSocket, size: usize) -> Vec<u8> {
+        let mut bytes = vec![0; size];
         let length = stream.read(&mut bytes).await.unwrap();
         bytes.truncate(length);
         bytes
     }
 
     #[tokio::test]
-    async fn receives_what_came_and_waits_for_more() {
+    async fn receives_bytes_and_waits_for_more() {
         let (mut client, mut server) = pair().await;
         client.write_all(b"abcde").await.unwrap();
-        assert_eq!(receive(&mut server, 3).await, b"abc", "no more than there is room for");
+        assert_eq!(receive(&mut server, 3).await, b"abc", "no more than the buffer holds");
         assert_eq!(receive(&mut server, 3).await, b"de");
         let (received, sent) = tokio::join!(receive(&mut server, 3), client.write_all(b"f"));
         sent.unwrap();
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sends_at_the_pace_of_the_other_side() {
+    async fn sends_at_the_pace_of_the_reader() {
         let (mut client, mut server) = pair().await;
         let all: Vec<u8> = (0..=u8::MAX).cycle().take(16 << 20).collect();
         let mut received = vec![0; all.len()];
@@ -216,7 +217,7 @@ mod tests {
         let (mut client, server) = pair().await;
         client.write_all(b"G").await.unwrap();
         client.shutdown().await.unwrap();
-        assert!(!server.closed().await, "it still takes what is sent");
+        assert!(!server.closed().await, "it still reads what is sent");
         assert!(server.has_more());
         SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
         drop(client);

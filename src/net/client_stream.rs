@@ -1,5 +1,5 @@
 //! The byte stream of a client: its socket, or TLS on top of that. The HTTP library reads and writes it, while the task
-//! of its connection watches whether the client is still there.
+//! of the connection watches whether the client still exists.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,7 +16,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::client_socket::ClientSocket;
 
-/// The stream; clones are the same one.
+/// The stream. Clones refer to the same one.
 #[derive(Clone, Debug)]
 pub struct ClientStream {
     socket: ClientSocket,
@@ -29,33 +29,33 @@ impl ClientStream {
         Self { socket: ClientSocket::new(stream), tls: None }
     }
 
-    /// Puts TLS on top of the stream, once both sides have shaken hands.
+    /// Performs the TLS handshake. Afterwards the stream is encrypted.
     ///
     /// # Errors
-    /// When the client does not speak TLS, or none that is accepted; it has been told why.
+    /// When the client does not speak TLS, or no accepted version of it. The client has been sent the reason.
     pub async fn start_tls(&mut self, config: Arc<ServerConfig>) -> io::Result<()> {
-        // What a handshake needs is large, and gone after it.
+        // The state of a handshake is large, and is dropped after it.
         let tls = Box::pin(TlsAcceptor::from(config).accept(self.socket.clone())).await?;
         self.tls = Some(Rc::new(RefCell::new(tls)));
         Ok(())
     }
 
-    /// What `read` takes from the state of the TLS connection, if there is one.
+    /// What `read` returns for the state of the TLS connection, if there is one.
     pub fn of_tls<T>(&self, read: impl FnOnce(&ServerConnection) -> T) -> Option<T> {
         self.tls.as_ref().map(|tls| read(tls.borrow().get_ref().1))
     }
 
-    /// Returns when the client sends no more, or its connection has broken; whether it has broken.
+    /// Waits until the client sends no more or the connection has broken. Returns whether it has broken.
     pub async fn closed(&self) -> bool {
         self.socket.closed().await
     }
 
-    /// Returns when the connection has broken.
+    /// Waits until the connection has broken.
     pub async fn broken(&self) {
         self.socket.broken().await;
     }
 
-    /// Whether there may be something to read, also the end or an error.
+    /// Ready when there may be something to read, which includes the end and an error.
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.has_decrypted() { Poll::Ready(()) } else { self.socket.poll_readable(cx) }
     }
@@ -70,18 +70,18 @@ impl ClientStream {
         self.has_decrypted() || self.socket.has_more()
     }
 
-    /// Whether TLS has decrypted bytes that nobody has read.
+    /// Whether TLS has decrypted bytes that are not read yet.
     fn has_decrypted(&self) -> bool {
         let Some(tls) = &self.tls else { return false };
         let mut tls = tls.borrow_mut();
-        // An error is found by whoever reads next.
+        // The next read finds an error, if there is one.
         tls.get_mut().1.process_new_packets().map_or(true, |state| state.plaintext_bytes_to_read() > 0)
     }
 
-    /// Sends what the system takes at once.
+    /// Sends as many bytes as the system accepts at once.
     ///
     /// # Errors
-    /// When it takes nothing.
+    /// When it accepts none.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         let Some(tls) = &self.tls else { return self.socket.try_write(bytes) };
         let cx = &mut Context::from_waker(Waker::noop());
@@ -92,14 +92,14 @@ impl ClientStream {
         }
     }
 
-    /// Tells the client that nothing more will be sent, as far as the system takes that at once.
+    /// Tells the client that nothing more will be sent, if the system accepts that at once.
     pub fn finish(&self) {
         let cx = &mut Context::from_waker(Waker::noop());
         // The client may have gone.
         let _ = Pin::new(&mut self.clone()).poll_shutdown(cx);
     }
 
-    /// Reads and throws away what the client sends, to its end or an error.
+    /// Reads and discards what the client sends, until its end or an error.
     pub async fn discard(&self) {
         self.socket.discard().await;
     }

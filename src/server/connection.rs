@@ -66,7 +66,8 @@ struct Connection {
 }
 
 impl Connection {
-    /// Shakes hands with a client that begins to. A client that does not, or takes too long, is left.
+    /// Waits for the client to begin a TLS handshake and completes it. Ends the connection if the handshake fails or takes
+    /// too long.
     async fn start_tls<C>(&mut self, config: Arc<ServerConfig>, acceptor: &Acceptor<C>) -> ControlFlow<()> {
         self.rest().await?;
         self.state.begins_handshake();
