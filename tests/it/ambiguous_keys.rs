@@ -175,7 +175,7 @@ fn explain_says_so() {
     assert!(text.contains("answered 400") && text.contains("has header:x-api-key more than once"), "{text}");
     assert!(!text.contains("empty counters"), "{text}");
     let text = explain(&["http://h/query?k%65y=1;a=1"]);
-    assert!(text.contains("answered 400") && text.contains("spells query:key"), "{text}");
+    assert!(text.contains("answered 400") && text.contains("has query:key in a spelling"), "{text}");
     let text = explain(&["-H", "x-api-key: a", "http://h/header"]);
     assert!(text.contains("empty counters: forwarded"), "{text}");
 }
