@@ -79,7 +79,30 @@ fn what_is_carried_over_takes_no_exchange_of_its_own() {
         [ONE, Step::Send(0, 0), Step::Execute(0, 0), Step::Answer(0, 0)].iter().for_each(|step| world.run(step));
         assert_eq!(world.decided.len(), before + 1, "{:?} to {:?}", ways[0].rates(), ways[1].rates());
         assert!(!world.decided[before].admitted());
+        // Though nothing was admitted since, others learn of it from Memcached.
+        world.settle();
+        world.join(STRICT);
+        world.gateways[1].way = 1;
+        assert_eq!(pass(&mut world, 1, 1), 0, "{:?} to {:?}", ways[0].rates(), ways[1].rates());
     }
+}
+
+#[test]
+fn what_memcached_has_yet_to_be_told_is_told_once() {
+    // Both count the day in the same counter.
+    let ways = [limit(6, 9), limit(7, 9)];
+    let mut world = world(1, LOCAL, &ways);
+    assert_eq!(pass(&mut world, 0, 3), 3);
+    world.run(&Step::Charge { gateway: 0, what: 0, cost: 2 });
+    world.run(&Step::Reload(0, 1));
+    assert_eq!(pass(&mut world, 0, 1), 1);
+    for way in [0, 1] {
+        world.join(LOCAL);
+        world.gateways[1 + way].way = way;
+    }
+    assert_eq!(pass(&mut world, 1, 1), 1);
+    assert_eq!((pass(&mut world, 0, 1), pass(&mut world, 2, 2)), (1, 1));
+    assert_eq!([0, 1, 2].map(|gateway| pass(&mut world, gateway, 1)), [0; 3]);
 }
 
 #[test]
