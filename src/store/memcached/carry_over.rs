@@ -215,10 +215,15 @@ impl Known {
     /// Carries over what was read with this answer, from which all else has been learned. Notes what Memcached has yet to be
     /// told, and ends when it knows all. If `is_foreign`, another gateway has written the state that is kept as a whole.
     pub(super) fn carry_over(&mut self, answer: &Answer<'_>, is_foreign: bool) {
-        let Self { carry_over, names, number, now, .. } = self;
-        let Some(carry_over) = carry_over.as_mut().filter(|carry_over| carry_over.is_asked && answer.is_read()) else {
+        let Self { carry_over: Some(carry_over), names, number, now, .. } = self else { return };
+        if !answer.is_read() {
             return;
-        };
+        }
+        if !carry_over.is_asked {
+            // It began after the exchange, and what was learned may be less than what is known from replaced limits.
+            self.raise(true);
+            return;
+        }
         if !carry_over.is_read() {
             let mut others =
                 answer.items().filter(|(id, item)| item.is_some() && carry_over.renames(id.rate, &names.limit));
