@@ -23,7 +23,7 @@ mod servers;
 mod mailbox;
 mod sweep;
 mod ledger;
-mod link;
+mod connection;
 mod driver;
 mod probe;
 

@@ -11,21 +11,29 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, yield_now};
-use tokio::time::{Instant, sleep};
+use tokio::time::{self, Instant, sleep};
 
 use super::commands::Commands;
+use super::connection::{Connection, Failure};
 use super::health::Health;
+use super::known::MOMENT;
 use super::ledger::Ledger;
-use super::link::{self, Failure};
 use super::mailbox::Mailboxes;
 use super::refused::Refused;
 use super::replies::Replies;
 use super::servers::Due;
+use crate::clock::micros;
 use crate::deadline::Deadline;
 use crate::{clock, config};
 
 /// How often it is checked, before the process ends, whether everything is written.
 const LAST_CHECKS: Duration = Duration::from_millis(1);
+/// The pause after the second failure in a row to connect; it doubles with every further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// A connection that lasted for this long was no failure.
+const LASTING: Duration = Duration::from_secs(1);
 
 /// What the driver is made of. It may be sent to the thread on which the driver is to run.
 pub(super) struct Setup {
@@ -46,12 +54,12 @@ impl Drop for Setup {
 }
 
 /// What the tasks share.
-pub(super) struct Driver {
+struct Driver {
     coordinator: RefCell<Ledger>,
     mailboxes: Arc<Mailboxes>,
-    pub(super) health: Arc<Health>,
+    health: Arc<Health>,
     /// The longest time that a request waits.
-    pub(super) timeout: Duration,
+    timeout: Duration,
     /// For each server, that an exchange may be due.
     due: Vec<Notify>,
 }
@@ -71,7 +79,7 @@ impl Setup {
         let mut connections = JoinSet::new();
         for server in 0..config.servers.len() {
             let driver = driver.clone();
-            connections.spawn_local(async move { link::keep(&driver, server).await });
+            connections.spawn_local(async move { driver.serve(server).await });
         }
         driver.run().await;
         let end = Instant::now() + config.timeout;
@@ -134,58 +142,120 @@ impl Driver {
         }
     }
 
-    /// When an exchange with a server is due.
-    pub(super) fn due(&self, server: usize) -> Due {
-        self.coordinator.borrow().due(server)
+    /// Keeps a server connected, for ever. Requests never find out for themselves that it is away: it is known here.
+    async fn serve(&self, server: usize) {
+        let mut pause = Duration::ZERO;
+        loop {
+            let (failure, was_good) = match self.connect(server).await {
+                Ok(connection) => {
+                    self.health.up(server);
+                    self.apply(|coordinator| coordinator.up(server));
+                    let begun = Instant::now();
+                    let (failure, was_good) = self.exchange(server, connection).await;
+                    (failure, was_good || begun.elapsed() >= LASTING)
+                }
+                Err(failure) => (failure, false),
+            };
+            self.down(server, &failure);
+            if was_good {
+                // Most likely it has been restarted.
+                pause = Duration::ZERO;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        }
     }
 
-    /// Waits until an exchange with this server may be due.
-    pub(super) async fn wakes(&self, server: usize) {
-        self.due[server].notified().await;
+    async fn connect(&self, server: usize) -> Result<Connection, Failure> {
+        let connecting = Connection::open(&self.health.servers[server].address, self.timeout);
+        tokio::pin!(connecting);
+        match time::timeout(self.timeout, &mut connecting).await {
+            Ok(connected) => connected,
+            Err(_) => {
+                // Requests that have waited for it so far need not go on.
+                self.down(server, &Failure::Silent);
+                connecting.await
+            }
+        }
     }
 
-    /// Collects the commands of the next exchange with a server; returns whether there is anything to ask.
-    pub(super) fn compose(&self, server: usize, commands: &mut Commands) -> bool {
+    /// The server is away.
+    fn down(&self, server: usize, failure: &Failure) {
+        self.health.down(server, failure);
+        self.apply(|coordinator| coordinator.down(server));
+    }
+
+    /// Begins exchanges when they are due and passes on the replies, until something fails. Returns what has failed, and
+    /// whether any exchange has succeeded before.
+    async fn exchange(&self, server: usize, mut connection: Connection) -> (Failure, bool) {
+        let (mut commands, mut was_good) = (Commands::default(), false);
+        // When pending charges are sent, whether a request waits for an exchange or not.
+        let (mut departure, mut timer) = (None, Deadline::now());
+        loop {
+            loop {
+                match self.coordinator.borrow().due(server) {
+                    Due::Now => {}
+                    Due::Soon if departure.is_some_and(|at| at <= Instant::now()) => {}
+                    Due::Soon => {
+                        timer.set_at(*departure.get_or_insert_with(|| Instant::now() + MOMENT));
+                        break;
+                    }
+                    Due::Never => {
+                        departure = None;
+                        break;
+                    }
+                }
+                departure = None;
+                self.begin(server, &mut connection, &mut commands);
+            }
+            let transferred = tokio::select! {
+                biased;
+                transferred = connection.transfer() => transferred,
+                () = self.due[server].notified() => continue,
+                () = poll_fn(|cx| timer.poll(cx)), if departure.is_some() => continue,
+            };
+            let passed = transferred.and_then(|()| {
+                connection.take_replies(|replies, begun| {
+                    self.answered(server, replies, begun)?;
+                    was_good = true;
+                    Ok(())
+                })
+            });
+            if let Err(failure) = passed {
+                return (failure, was_good);
+            }
+        }
+    }
+
+    /// Begins the next exchange with a server.
+    fn begin(&self, server: usize, connection: &mut Connection, commands: &mut Commands) {
         let mut coordinator = self.coordinator.borrow_mut();
-        let is_any = coordinator.compose(server, commands);
+        if coordinator.compose(server, commands) {
+            connection.begin(commands);
+            self.health.round_trips.one();
+        }
         if coordinator.is_busy() {
             self.mailboxes.set_busy();
         }
-        is_any
     }
 
-    /// The address of a server, as it was configured.
-    pub(super) fn address(&self, server: usize) -> &str {
-        &self.health.servers[server].address
-    }
-
-    /// Passes on the replies to an exchange that was begun then. Fails with what Memcached says if it has done nothing of it.
-    pub(super) fn answered(&self, server: usize, replies: Replies<'_>, begun: Instant) -> Result<(), String> {
+    /// Passes on the replies to an exchange that was begun then.
+    ///
+    /// # Errors
+    /// If the server has done nothing of what it was asked.
+    fn answered(&self, server: usize, replies: Replies<'_>, begun: Instant) -> Result<(), Failure> {
+        self.health.latency.observe(micros(begun.elapsed()));
         let good = self.apply(|coordinator| {
             // A request that has asked meanwhile for a cell that was just read needs no other read.
             self.pass_messages(coordinator);
             coordinator.answered(server, replies, begun, clock::now())
         });
         match replies.failure() {
-            Some(what) if !good => Err(what.to_owned()),
-            Some(what) => {
-                self.health.failed(server, what);
-                Ok(())
-            }
-            None => Ok(()),
+            Some(what) if !good => return Err(Failure::Failed(what.to_owned())),
+            Some(what) => self.health.failed(server, what),
+            None => {}
         }
-    }
-
-    /// The server answers.
-    pub(super) fn up(&self, server: usize) {
-        self.health.up(server);
-        self.apply(|coordinator| coordinator.up(server));
-    }
-
-    /// The server is away.
-    pub(super) fn down(&self, server: usize, failure: &Failure) {
-        self.health.down(server, failure);
-        self.apply(|coordinator| coordinator.down(server));
+        Ok(())
     }
 }
 
