@@ -13,15 +13,15 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{self, Instant, sleep};
 
+use super::batch::Due;
 use super::commands::Commands;
 use super::connection::{Connection, Failure};
+use super::coordinator::Coordinator;
 use super::health::Health;
 use super::known::MOMENT;
-use super::ledger::Ledger;
 use super::mailbox::Mailboxes;
 use super::refused::Refused;
 use super::replies::Replies;
-use super::servers::Due;
 use crate::clock::micros;
 use crate::deadline::Deadline;
 use crate::{clock, config};
@@ -55,7 +55,7 @@ impl Drop for Setup {
 
 /// What the tasks share.
 struct Driver {
-    coordinator: RefCell<Ledger>,
+    coordinator: RefCell<Coordinator>,
     mailboxes: Arc<Mailboxes>,
     health: Arc<Health>,
     /// The longest time that a request waits.
@@ -69,7 +69,7 @@ impl Setup {
     pub(super) async fn run(self) {
         let Self { config, workers, mailboxes, health, refused, .. } = &self;
         let driver = Rc::new(Driver {
-            coordinator: RefCell::new(Ledger::new(config, *workers, health.clone(), refused.clone())),
+            coordinator: RefCell::new(Coordinator::new(config, *workers, health.clone(), refused.clone())),
             mailboxes: mailboxes.clone(),
             health: health.clone(),
             timeout: config.timeout,
@@ -118,7 +118,7 @@ impl Driver {
 
     /// Changes the coordinator, passes messages to it, hands out its replies, and wakes the connections that have something
     /// to send.
-    fn apply<T>(&self, change: impl FnOnce(&mut Ledger) -> T) -> T {
+    fn apply<T>(&self, change: impl FnOnce(&mut Coordinator) -> T) -> T {
         let coordinator = &mut *self.coordinator.borrow_mut();
         let had_timer = coordinator.next_timer().is_some();
         let result = change(coordinator);
@@ -135,7 +135,7 @@ impl Driver {
         result
     }
 
-    fn pass_messages(&self, coordinator: &mut Ledger) {
+    fn pass_messages(&self, coordinator: &mut Coordinator) {
         for message in self.mailboxes.take(coordinator.is_busy()) {
             let deadline = message.asked() + self.timeout;
             coordinator.submit(message, deadline);
@@ -230,7 +230,7 @@ impl Driver {
     /// Begins the next exchange with a server.
     fn begin(&self, server: usize, connection: &mut Connection, commands: &mut Commands) {
         let mut coordinator = self.coordinator.borrow_mut();
-        if coordinator.compose(server, commands) {
+        if coordinator.write(server, commands) {
             connection.begin(commands);
             self.health.round_trips.one();
         }

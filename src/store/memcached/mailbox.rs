@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::batch::WORTHWHILE;
 use super::message::{Decisions, Message};
-use super::servers::WORTHWHILE;
 use crate::clock;
 
 /// The mailboxes of all workers.

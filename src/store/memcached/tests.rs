@@ -1,4 +1,4 @@
-//! The ledger against a model of Memcached, under random schedules of requests, exchanges and failures.
+//! The coordinator against a model of Memcached, under random schedules of requests, exchanges and failures.
 
 mod model;
 mod steps;

@@ -1,4 +1,4 @@
-//! A Memcached in memory: it executes the commands that the ledger writes, and loses what it is told to lose.
+//! A Memcached in memory: it executes the commands that the coordinator writes, and loses what it is told to lose.
 
 use std::collections::BTreeMap;
 

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use super::world::World;
 use super::*;
+use crate::store::memcached::batch::Due;
 use crate::store::memcached::known::MOMENT;
-use crate::store::memcached::servers::Due;
 
 const QUOTA: u64 = 200;
 /// Microseconds that a request and its answer take between client and gateway.
@@ -55,7 +55,7 @@ impl Network {
         let now = self.now();
         for (gateway, lane) in self.lanes.iter_mut().enumerate() {
             loop {
-                match self.world.gateways[gateway].ledger.due(0) {
+                match self.world.gateways[gateway].coordinator.due(0) {
                     Due::Never => break,
                     Due::Soon if now < *lane.departure.get_or_insert(now + micros(MOMENT)) => break,
                     Due::Now | Due::Soon => {

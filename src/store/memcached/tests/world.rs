@@ -13,14 +13,14 @@ use crate::clock::Time;
 use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
+use crate::store::memcached::batch::Due;
 use crate::store::memcached::cells::MOST;
 use crate::store::memcached::commands::Commands;
+use crate::store::memcached::coordinator::Coordinator;
 use crate::store::memcached::known::MOMENT;
-use crate::store::memcached::ledger::Ledger;
 use crate::store::memcached::message::{Decision, Message, Settlement};
 use crate::store::memcached::refused::Refused;
 use crate::store::memcached::replies::Reader;
-use crate::store::memcached::servers::Due;
 use crate::store::memcached::{Health, Wish};
 use crate::store::{Reply, Reserved, Verdicts};
 
@@ -83,8 +83,8 @@ pub(super) struct World {
 
 /// A gateway.
 pub(super) struct Gateway {
-    pub(super) ledger: Ledger,
-    links: Vec<Link>,
+    pub(super) coordinator: Coordinator,
+    connections: Vec<Connection>,
     /// By how many microseconds its clock is behind.
     pub(super) behind: u64,
     /// Which of the ways it has.
@@ -93,7 +93,7 @@ pub(super) struct Gateway {
 }
 
 #[derive(Default)]
-struct Link {
+struct Connection {
     is_up: bool,
     under_way: VecDeque<Exchange>,
 }
@@ -145,9 +145,9 @@ impl World {
             strict,
         };
         let health = Arc::new(Health::new(&config.servers, 1));
-        let ledger = Ledger::new(&config, 1, health, Arc::new(Refused::new(u64::MAX)));
-        let links = self.models.iter().map(|_| Link::default()).collect();
-        self.gateways.push(Gateway { ledger, links, behind: 0, way: 0, waiting: Vec::new() });
+        let coordinator = Coordinator::new(&config, 1, health, Arc::new(Refused::new(u64::MAX)));
+        let connections = self.models.iter().map(|_| Connection::default()).collect();
+        self.gateways.push(Gateway { coordinator, connections, behind: 0, way: 0, waiting: Vec::new() });
     }
 
     /// What the limit allows that is asked for.
@@ -187,7 +187,7 @@ impl World {
                 let reservation = wish.limit.place_of(&cell, now, 0);
                 let asked = self.instant();
                 let settlement = Settlement { wish, now, asked, reservation, cell: 0, given: 0, more: cost };
-                self.gateways[gateway % gateways].ledger.submit(Message::Settle(Box::new(settlement)), asked);
+                self.gateways[gateway % gateways].coordinator.submit(Message::Settle(Box::new(settlement)), asked);
             }
             Step::Send(gateway, server) => self.send(gateway % gateways, server % servers),
             Step::Execute(gateway, server) => self.execute(gateway % gateways, server % servers),
@@ -220,7 +220,7 @@ impl World {
         self.now = self.now.after(Duration::from_micros(micros));
         let instant = self.instant();
         for gateway in 0..self.gateways.len() {
-            self.gateways[gateway].ledger.expire(instant);
+            self.gateways[gateway].coordinator.expire(instant);
             self.collect(gateway);
         }
     }
@@ -238,7 +238,7 @@ impl World {
             let gateway = &mut self.gateways[*gateway];
             let now = Time::from_micros(self.now.micros() - gateway.behind);
             let settlement = Settlement { wish, now, asked, reservation, cell, given: *given, more: 0 };
-            gateway.ledger.submit(Message::Settle(Box::new(settlement)), asked);
+            gateway.coordinator.submit(Message::Settle(Box::new(settlement)), asked);
         }
     }
 
@@ -249,9 +249,9 @@ impl World {
         let asked = self.instant();
         let deadline = asked + Duration::from_micros(self.patience);
         let now = self.clock(gateway);
-        let Gateway { ledger, waiting, .. } = &mut self.gateways[gateway];
+        let Gateway { coordinator, waiting, .. } = &mut self.gateways[gateway];
         let decision = Decision::new(wishes.iter().cloned().collect(), (now, asked), Some(reply), 0);
-        ledger.submit(Message::Decide(decision), deadline);
+        coordinator.submit(Message::Decide(decision), deadline);
         waiting.push((receiver, wishes, self.now));
         self.collect(gateway);
     }
@@ -261,7 +261,7 @@ impl World {
         let (asked, wishes) = (self.instant(), self.whats[0].iter().cloned().collect());
         let (reply, _) = oneshot::channel();
         let decision = Decision::new(wishes, (self.clock(gateway), asked), Some(reply), 0);
-        self.gateways[gateway].ledger.submit(Message::Decide(decision), asked);
+        self.gateways[gateway].coordinator.submit(Message::Decide(decision), asked);
     }
 
     /// Lets a gateway whose servers are away look at so many other keys that it forgets those that it knew.
@@ -272,25 +272,25 @@ impl World {
             let asked = self.instant();
             let decision = Decision::new([look].into_iter().collect(), (self.now, asked), None, 0);
             let deadline = asked + Duration::from_micros(TIMEOUT);
-            self.gateways[gateway].ledger.submit(Message::Decide(decision), deadline);
+            self.gateways[gateway].coordinator.submit(Message::Decide(decision), deadline);
         }
     }
 
     fn send(&mut self, gateway: usize, server: usize) {
         let begun = self.instant();
-        let Gateway { ledger, links, .. } = &mut self.gateways[gateway];
-        if ledger.due(server) != Due::Never {
-            assert!(links[server].is_up);
+        let Gateway { coordinator, connections, .. } = &mut self.gateways[gateway];
+        if coordinator.due(server) != Due::Never {
+            assert!(connections[server].is_up);
             let (mut collected, mut commands) = (Commands::default(), Vec::new());
-            if ledger.compose(server, &mut collected) {
+            if coordinator.write(server, &mut collected) {
                 let reader = collected.finish(&mut commands);
-                links[server].under_way.push_back(Exchange { begun, commands, reader, answers: None });
+                connections[server].under_way.push_back(Exchange { begun, commands, reader, answers: None });
             }
         }
     }
 
     fn execute(&mut self, gateway: usize, server: usize) {
-        let under_way = &mut self.gateways[gateway].links[server].under_way;
+        let under_way = &mut self.gateways[gateway].connections[server].under_way;
         if let Some(next) = under_way.iter_mut().find(|exchange| exchange.answers.is_none()) {
             next.answers = Some(self.models[server].execute(&next.commands, self.now));
         }
@@ -298,14 +298,14 @@ impl World {
 
     fn answer(&mut self, gateway: usize, server: usize) {
         let now = self.clock(gateway);
-        let Gateway { ledger, links, .. } = &mut self.gateways[gateway];
+        let Gateway { coordinator, connections, .. } = &mut self.gateways[gateway];
         let Some(Exchange { answers: Some(bytes), begun, mut reader, .. }) =
-            links[server].under_way.pop_front_if(|first| first.answers.is_some())
+            connections[server].under_way.pop_front_if(|first| first.answers.is_some())
         else {
             return;
         };
         assert_eq!(reader.read(&bytes), Ok(Some(bytes.len())));
-        let good = ledger.answered(server, reader.replies(&bytes), begun, now);
+        let good = coordinator.answered(server, reader.replies(&bytes), begun, now);
         self.collect(gateway);
         if !good {
             self.cut(gateway, server, 0);
@@ -314,8 +314,8 @@ impl World {
 
     fn cut(&mut self, gateway: usize, server: usize, executed: usize) {
         (0..executed).for_each(|_| self.execute(gateway, server));
-        let Gateway { ledger, links, .. } = &mut self.gateways[gateway];
-        for exchange in links[server].under_way.drain(..) {
+        let Gateway { coordinator, connections, .. } = &mut self.gateways[gateway];
+        for exchange in connections[server].under_way.drain(..) {
             self.unanswered += 1;
             if exchange.answers.is_some() {
                 self.doubtful += 1;
@@ -323,8 +323,8 @@ impl World {
                 self.vanished += changes(&exchange.commands);
             }
         }
-        links[server].is_up = false;
-        ledger.down(server);
+        connections[server].is_up = false;
+        coordinator.down(server);
         self.collect(gateway);
         if self.models.len() == 1 {
             assert!(self.gateways[gateway].waiting.is_empty(), "some wait for a server that is away");
@@ -332,20 +332,20 @@ impl World {
     }
 
     pub(super) fn is_up(&self, gateway: usize, server: usize) -> bool {
-        self.gateways[gateway].links[server].is_up
+        self.gateways[gateway].connections[server].is_up
     }
 
     pub(super) fn connect(&mut self, gateway: usize, server: usize) {
-        let Gateway { ledger, links, .. } = &mut self.gateways[gateway];
-        if !std::mem::replace(&mut links[server].is_up, true) {
-            ledger.up(server);
+        let Gateway { coordinator, connections, .. } = &mut self.gateways[gateway];
+        if !std::mem::replace(&mut connections[server].is_up, true) {
+            coordinator.up(server);
         }
     }
 
     /// Hands out what was decided, in that order, and sees who was dropped.
     fn collect(&mut self, gateway: usize) {
-        let Gateway { ledger, waiting, .. } = &mut self.gateways[gateway];
-        let replies: Vec<_> = ledger.take_replies().flat_map(|(_, replies)| replies).collect();
+        let Gateway { coordinator, waiting, .. } = &mut self.gateways[gateway];
+        let replies: Vec<_> = coordinator.take_replies().flat_map(|(_, replies)| replies).collect();
         for decision in replies {
             let now = (decision.now, decision.asked);
             assert_eq!(decision.answer(now).count(), 0, "somebody waits for it");
@@ -369,10 +369,10 @@ impl World {
     /// Lets everybody connect, and everything arrive. Nobody waits then, and nothing is owed.
     pub(super) fn settle(&mut self) {
         self.models.iter_mut().for_each(|model| model.fail(0));
-        let links: Vec<(usize, usize)> =
+        let connections: Vec<(usize, usize)> =
             (0..self.gateways.len()).flat_map(|gateway| (0..self.models.len()).map(move |at| (gateway, at))).collect();
         for _ in 0..ENOUGH {
-            for (gateway, server) in links.iter().copied() {
+            for (gateway, server) in connections.iter().copied() {
                 self.connect(gateway, server);
                 self.send(gateway, server);
                 self.execute(gateway, server);
@@ -381,9 +381,9 @@ impl World {
         }
         for gateway in &mut self.gateways {
             assert!(gateway.waiting.is_empty(), "some wait for ever");
-            assert!(gateway.ledger.is_settled(), "something is owed for ever");
+            assert!(gateway.coordinator.is_settled(), "something is owed for ever");
             // After a reload there may be something to sweep later.
-            assert!(gateway.ledger.next_timer().is_none() || !self.ways.is_empty(), "a decision is left");
+            assert!(gateway.coordinator.next_timer().is_none() || !self.ways.is_empty(), "a decision is left");
         }
     }
 }

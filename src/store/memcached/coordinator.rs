@@ -1,10 +1,12 @@
-//! Every decision that is under way, in one book: who waits for which cell, what is asked of which server, what is owed.
+//! The coordinator: it makes all decisions of the process, one after the other. So each sees every admission before it,
+//! and a burst for one key gets exactly its limit. Decisions that wait for the same cell share one read, and their charges
+//! become one increment.
 //!
-//! Pure: it is told what was asked, what was answered and what failed, and writes what is to be sent. All decisions of
-//! the process pass through one ledger, so each sees every admission before it, and a burst for one key gets exactly
-//! its limit. Those that wait for one cell share one read, and their increments travel as one.
+//! It is pure, without connections and without a clock. Its inputs are what was asked (`submit`), what was answered
+//! (`answered`), which servers answer (`up`, `down`) and that time has passed (`on_timer`). Its outputs are the commands of
+//! the next exchange with a server (`write`) and what was decided (`take_replies`).
 
-mod claimed;
+mod confirming;
 mod unanswered;
 
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::batch::{Due, ServerQueue, ServerState};
 use super::cells::{Cells, Place};
 use super::claims::{Claimed, Standing};
 use super::commands::Commands;
@@ -20,7 +23,6 @@ use super::known::{OVERTAKEN, Stage, Writes};
 use super::message::{Decision, Decisions, Message, Settlement};
 use super::refused::Refused;
 use super::replies::Replies;
-use super::servers::{Due, Server, State};
 use super::sweep::Sweep;
 use super::targets::Answer;
 use super::waiting::Waiting;
@@ -28,23 +30,23 @@ use crate::clock::Time;
 use crate::config::{self, OnError};
 use crate::store::reloads::Migration;
 
-/// What a limit of a decision says.
+/// What one limit of a decision says.
 struct Admit {
-    /// As of when it is decided.
+    /// The moment as of which it is decided.
     now: Time,
     admitted: bool,
-    /// Whether what is charged has to be confirmed.
-    is_claimed: bool,
+    /// Whether the charge is provisional: Memcached has yet to confirm it.
+    is_provisional: bool,
 }
 
-/// For each limit of a decision, what it says.
+/// What each limit of a decision says.
 type Admits = SmallVec<[Admit; 2]>;
 
-/// The book.
-pub(super) struct Ledger {
+/// All that is known of cells, decisions and servers.
+pub(super) struct Coordinator {
     cells: Cells,
     waiting: Waiting,
-    servers: Vec<Server>,
+    servers: Vec<ServerQueue>,
     on_error: OnError,
     strict: bool,
     health: Arc<Health>,
@@ -55,12 +57,12 @@ pub(super) struct Ledger {
     replies: Vec<Decisions>,
 }
 
-impl Ledger {
+impl Coordinator {
     pub(super) fn new(config: &config::Memcached, workers: usize, health: Arc<Health>, refused: Arc<Refused>) -> Self {
         Self {
             cells: Cells::new(&config.prefix, &config.servers),
             waiting: Waiting::default(),
-            servers: config.servers.iter().map(|_| Server::default()).collect(),
+            servers: config.servers.iter().map(|_| ServerQueue::default()).collect(),
             on_error: config.on_error,
             strict: config.strict,
             health,
@@ -75,7 +77,7 @@ impl Ledger {
         self.replies.iter_mut().map(std::mem::take).enumerate().filter(|(_, replies)| !replies.is_empty())
     }
 
-    /// Takes on a message; a decision is made by `deadline`.
+    /// Accepts a message. A decision is made by `deadline`.
     pub(super) fn submit(&mut self, message: Message, deadline: Instant) {
         match message {
             Message::Decide(decision) => self.decide(decision, deadline),
@@ -88,18 +90,18 @@ impl Ledger {
         }
     }
 
-    /// Decides on the spot if all servers are away, or if all that is asked for was just read and has plenty of room; else
-    /// when they have answered, or at the deadline. Where there was plenty of room it is charged at once, and they are
-    /// asked whether that stands: one exchange does for what takes two otherwise.
+    /// Decides at once if all servers are away, or if all counters were just read and have plenty of room. Otherwise it
+    /// decides when the servers have answered, or at the deadline. If there was plenty of room, the decision is charged at
+    /// once, and the exchange that confirms this is the only one; to read first and write later would take two.
     fn decide(&mut self, mut decision: Box<Decision>, deadline: Instant) {
         if decision.is_given_up() {
             return;
         }
-        // If no decision is made here when a server fails, what it was asked to count would be counted for nobody.
-        let mut is_claimable = self.strict || self.on_error == OnError::Local;
+        // If a request is not decided here when a server fails, a charge that is sent before that would be for nothing.
+        let mut may_be_provisional = self.strict || self.on_error == OnError::Local;
         let mut reachable = 0;
         let mut admits = Admits::new();
-        // Those that are to be had and have to be read.
+        // The cells that have to be read, and whose servers are not away.
         let mut unread: SmallVec<[Place; 2]> = SmallVec::new();
         for wish in &mut decision.asks {
             self.cells.follow(wish, decision.now);
@@ -111,10 +113,10 @@ impl Ledger {
             let now = known.advance_for(&wish.limit, decision.now, decision.asked);
             let has_plenty = known.has_plenty(&wish.limit, wish.need);
             let is_read = has_plenty && !self.strict && known.was_just_read(decision.asked);
-            let may_claim = has_plenty && wish.cost > 0 && (self.strict || known.may_claim());
-            is_claimable = is_claimable && (is_read || may_claim);
-            admits.push(Admit { now, admitted: true, is_claimed: !is_read });
-            if self.servers[known.server].state != State::Away {
+            let may_reserve = has_plenty && wish.cost > 0 && (self.strict || known.may_claim());
+            may_be_provisional = may_be_provisional && (is_read || may_reserve);
+            admits.push(Admit { now, admitted: true, is_provisional: !is_read });
+            if self.servers[known.server].state != ServerState::Away {
                 reachable += 1;
                 if !is_read {
                     unread.push(place);
@@ -127,10 +129,10 @@ impl Ledger {
         }
         let number = self.waiting.next();
         self.waiting.push(decision, unread.len(), deadline);
-        if all && is_claimable {
+        if all && may_be_provisional {
             self.waiting.take(number).into_iter().for_each(|decision| self.carry_out(decision, &admits));
         } else if !all && self.on_error != OnError::Local {
-            // Who is dropped is told.
+            // This drops the sender of the reply, which tells whoever waits.
             self.waiting.take(number);
         } else if unread.is_empty() {
             self.give_up(number);
@@ -142,8 +144,8 @@ impl Ledger {
         }
     }
 
-    /// Takes back what a reservation was too much, or charges what it was too little. Nobody waits for that, nor does it wait
-    /// for anything: those who ask next are decided after it.
+    /// Gives back what was reserved too much, or charges what was reserved too little. Nobody waits for that, and it waits for
+    /// nothing: the next request is decided after it.
     fn settle_reserved(&mut self, mut settlement: Settlement) {
         let Settlement { wish, now, asked, cell, given, reservation, .. } = &mut settlement;
         let migration = self.cells.follow(wish, *now);
@@ -156,7 +158,7 @@ impl Ledger {
             }
         }
         if self.cells.at(place).number != *cell && self.cells.may_have_forgotten(*cell) {
-            // It may never have been counted in Memcached, and would be taken from others.
+            // The charge may never have been written to Memcached, and then others would lose what is given back.
             *given = 0;
         }
         // There may be room again.
@@ -185,12 +187,12 @@ impl Ledger {
 
     /// Whether every server has yet to answer.
     pub(super) fn is_busy(&self) -> bool {
-        self.servers.iter().all(Server::is_busy)
+        self.servers.iter().all(ServerQueue::is_busy)
     }
 
-    /// Whether every server that is to be had knows all that was admitted.
+    /// Whether every server has all that was admitted, or is away.
     pub(super) fn is_settled(&self) -> bool {
-        self.servers.iter().all(Server::is_settled)
+        self.servers.iter().all(ServerQueue::is_settled)
     }
 
     /// When an exchange with this server is due.
@@ -198,12 +200,12 @@ impl Ledger {
         self.servers[server].due()
     }
 
-    /// Collects the commands of the next exchange with this server; returns whether there is anything to ask.
-    pub(super) fn compose(&mut self, server: usize, commands: &mut Commands) -> bool {
-        self.servers[server].compose(server, &mut self.cells, commands, self.strict)
+    /// Collects the commands of the next exchange with this server. Returns whether there are any.
+    pub(super) fn write(&mut self, server: usize, commands: &mut Commands) -> bool {
+        self.servers[server].write(server, &mut self.cells, commands, self.strict)
     }
 
-    /// Takes over the replies to the exchange with this server that was begun first, at `begun`. False if it has done
+    /// Takes the replies to the exchange with this server that was begun first, at `begun`. False if the server has done
     /// nothing of what it was asked.
     pub(super) fn answered(&mut self, server: usize, replies: Replies<'_>, begun: Instant, now: Time) -> bool {
         let Some(exchange) = self.servers[server].answered() else { return true };
@@ -213,17 +215,17 @@ impl Ledger {
         }
         let is_good = !replies.is_failure();
         if !is_good {
-            // It is as good as away, and what is owed waits until it is back.
+            // The server counts as away, and what is pending waits until it is back.
             exchange.cells.iter().for_each(|(cell, _)| self.queue(*cell, true));
         }
         is_good
     }
 
-    /// Takes over the answer about one cell and decides what waited for it.
+    /// Takes the answer about one cell and makes the decisions that waited for it.
     fn fill(&mut self, cell: Place, answer: &Answer<'_>, begun: Instant, now: Time) {
         let known = self.cells.at(cell);
-        // It may be late for claims. And as of the last decision, which may be long ago, what others have counted since would
-        // look as if their clocks were ahead.
+        // A provisional charge may have waited for long. And the last decision may be long ago: as of then, what others have
+        // counted since would look as if their clocks were ahead.
         if now > known.now && (known.whole.is_some() || self.strict && !known.claims.is_empty()) {
             known.advance(&known.names.limit.clone(), now);
         }
@@ -234,8 +236,9 @@ impl Ledger {
         let is_good = answer.is_read() && filled.writes == Writes::Done;
         let is_confirmed = !filled.must_retry && (filled.is_current || !self.strict);
         let outcomes = if is_good { known.settle_claims(is_confirmed) } else { SmallVec::new() };
-        // Who comes second in replacing a state tries again before it admits anything: with each admission that others do
-        // not know of they would be further apart. A new bucket that has begun meanwhile is read first as well.
+        // If another gateway was faster to replace the state, this one tries again before it admits anything: with each
+        // admission that others do not know of, the gateways would be further apart. A new bucket that has begun meanwhile is
+        // read first as well.
         let is_decidable = has_failed || !filled.must_retry;
         let waiting = match filled.is_current && is_decidable {
             true => std::mem::take(&mut known.waiting),
@@ -251,30 +254,31 @@ impl Ledger {
             if has_failed {
                 self.give_up(number);
             } else if let Some(mut decision) = self.waiting.count_down(number) {
-                // Who has waited for long is decided as of the answer: what others have counted since would look as if the
-                // clock had been set back.
+                // A request that has waited for long is decided as of the answer: what others have counted since would look as
+                // if the clock had been set back.
                 decision.now = if decision.now.after(OVERTAKEN) < now { now } else { decision.now };
                 self.decide_by_read(decision);
             }
         }
-        // What could not be written is tried again when somebody asks for it, and not in a circle.
+        // What could not be written is tried again with the next request for the cell, and not at once again and again.
         self.queue(cell, is_good);
     }
 
-    /// Puts a cell in line again if something is wanted of it or, if it `may_owe`, owed by it.
-    fn queue(&mut self, cell: Place, may_owe: bool) {
+    /// Queues a cell if an exchange with it is wanted or, unless writing it has just failed (`may_write`), if it has
+    /// something pending.
+    fn queue(&mut self, cell: Place, may_write: bool) {
         let known = self.cells.at(cell);
         let server = &mut self.servers[known.server];
-        server.queue(cell, known, may_owe);
+        server.queue(cell, known, may_write);
         server.tidy(&mut self.cells);
     }
 
     /// The server answers.
     pub(super) fn up(&mut self, server: usize) {
-        self.servers[server].state = State::Up;
+        self.servers[server].state = ServerState::Up;
     }
 
-    /// The server is away, and what was under way may or may not have arrived.
+    /// The server is away. What was in flight may have arrived or not.
     pub(super) fn down(&mut self, server: usize) {
         for exchange in self.servers[server].fail() {
             for (cell, _) in exchange.cells {
@@ -295,23 +299,23 @@ impl Ledger {
         }
     }
 
-    /// Decides by what has just been read.
+    /// Decides from what was just read.
     fn decide_by_read(&mut self, decision: Box<Decision>) {
         if self.strict && self.on_error != OnError::Local && decision.places.iter().any(|place| self.is_away(*place)) {
-            // Who has answered meanwhile is away again, and will not confirm anything.
+            // A server that has answered is away again, and will not confirm the charge.
             return self.dismiss(decision);
         }
         self.judge(decision, self.strict);
     }
 
-    /// Whether the server of this cell is not to be had.
+    /// Whether the server of this cell is away.
     fn is_away(&mut self, cell: Place) -> bool {
         let server = self.cells.at(cell).server;
-        self.servers[server].state == State::Away
+        self.servers[server].state == ServerState::Away
     }
 
-    /// Decides on the cells as they are after everything before.
-    fn judge(&mut self, mut decision: Box<Decision>, is_claimed: bool) {
+    /// Decides from the cells as all decisions before it have left them.
+    fn judge(&mut self, mut decision: Box<Decision>, is_provisional: bool) {
         let mut admits = Admits::new();
         let Decision { asks, places, now, asked, .. } = &mut *decision;
         for (wish, place) in asks.iter_mut().zip(places) {
@@ -320,41 +324,41 @@ impl Ledger {
             let known = self.cells.again(place, wish, *now, &self.health.forgotten);
             let now = known.advance_for(&wish.limit, *now, *asked);
             let admitted = wish.limit.admits(&known.cell, now, wish.need);
-            admits.push(Admit { now, admitted, is_claimed });
+            admits.push(Admit { now, admitted, is_provisional });
         }
         self.carry_out(decision, &admits);
     }
 
-    /// Charges a decision if all its limits admit it, and answers, or waits until what has to be confirmed is.
+    /// Charges a decision if all its limits admit it. Replies, or lets it wait until provisional charges are confirmed.
     fn carry_out(&mut self, mut decision: Box<Decision>, admits: &Admits) {
         let all = decision.asks.iter().zip(admits).all(|(wish, admit)| admit.admitted || wish.advisory);
-        let is_claimed = admits.iter().any(|admit| admit.is_claimed);
+        let is_provisional = admits.iter().any(|admit| admit.is_provisional);
         let mut claimed = Claimed::new();
         let mut open = 0;
         let Decision { asks, places, verdicts, reserved, number, .. } = &mut *decision;
         for (ask, (wish, place)) in asks.iter().zip(&*places).enumerate() {
             let known = self.cells.at(*place);
-            let Admit { now, admitted, is_claimed: is_open } = admits[ask];
+            let Admit { now, admitted, is_provisional: is_open } = admits[ask];
             let charged = all && admitted && wish.cost > 0;
             if charged && wish.settles {
-                reserved.push(known.reserve(wish, now, !is_claimed));
+                reserved.push(known.reserve(wish, now, !is_provisional));
             } else if charged {
                 known.charge(&wish.limit, now, wish.cost);
             }
-            if is_claimed && charged && self.servers[known.server].state != State::Away {
+            if is_provisional && charged && self.servers[known.server].state != ServerState::Away {
                 let claim = Box::new(known.claim(*number, ask, wish));
                 claimed.push(if is_open {
                     known.claims.push(claim);
                     open += 1;
                     Standing::Open
                 } else {
-                    // It is given back if another is lost.
+                    // It is given back if another one is rejected.
                     Standing::Stands(claim)
                 });
-            } else if is_claimed {
+            } else if is_provisional {
                 claimed.push(Standing::Unclaimed(admitted));
             }
-            if !is_claimed {
+            if !is_provisional {
                 verdicts.push((wish.place, wish.limit.judge(&known.cell, now, wish.need, admitted)));
             }
             if charged {
@@ -364,14 +368,14 @@ impl Ledger {
         decision.claimed = claimed;
         if open > 0 {
             self.waiting.put_back(decision, open);
-        } else if is_claimed {
+        } else if is_provisional {
             self.conclude(decision);
         } else {
             self.reply(decision);
         }
     }
 
-    /// Sends a decision back to who waits for it.
+    /// Sends a decision back to the worker that waits for it.
     fn reply(&mut self, decision: Box<Decision>) {
         self.refused.note(&decision.asks, &decision.verdicts, decision.now);
         match self.replies.get_mut(decision.worker) {

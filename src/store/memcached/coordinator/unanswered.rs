@@ -3,13 +3,13 @@
 
 use tokio::time::Instant;
 
-use super::Ledger;
+use super::Coordinator;
 use crate::config::OnError;
 use crate::store::memcached::cells::Place;
 use crate::store::memcached::message::Decision;
 
-impl Ledger {
-    /// Lets nobody wait for this cell any more.
+impl Coordinator {
+    /// No decision waits for this cell any longer.
     pub(super) fn abandon(&mut self, cell: Place) {
         self.drop_claims(cell, true);
         for number in std::mem::take(&mut self.cells.at(cell).waiting) {
@@ -17,7 +17,7 @@ impl Ledger {
         }
     }
 
-    /// One of the cells of a decision is not to be had.
+    /// The server of one cell of a decision does not answer.
     pub(super) fn give_up(&mut self, number: u64) {
         if self.on_error != OnError::Local {
             self.waiting.take(number).into_iter().for_each(|decision| self.dismiss(decision));
@@ -43,7 +43,7 @@ impl Ledger {
         if decision.claimed.is_empty() {
             self.judge(decision, false);
         } else {
-            // What is not confirmed has been charged all the same.
+            // It was charged, and that stays so without a confirmation.
             self.conclude(decision);
         }
     }

@@ -1,19 +1,19 @@
-//! Decisions that were charged first, and what becomes of them: a claim is confirmed, is lost, or cannot be had an answer to.
+//! Decisions with provisional charges: each charge is confirmed, or is rejected and given back, or gets no answer.
 
-use super::Ledger;
+use super::Coordinator;
 use crate::config::OnError;
 use crate::store::memcached::Wish;
 use crate::store::memcached::cells::Place;
 use crate::store::memcached::claims::{Outcome, Standing};
 use crate::store::memcached::message::Decision;
 
-impl Ledger {
-    /// One of the claims of a decision is confirmed or lost.
+impl Coordinator {
+    /// One provisional charge of a decision is confirmed or rejected.
     pub(super) fn settle(&mut self, cell: Place, Outcome { claim, stands }: Outcome) {
         let number = claim.number;
         match self.waiting.get_mut(number).and_then(|decision| decision.standing(claim.ask)) {
             Some(standing) => *standing = if stands { Standing::Stands(claim) } else { Standing::Lost },
-            // Who waited for it has been refused.
+            // The request was refused meanwhile.
             None if stands => self.cells.at(cell).give_back(&claim),
             None => {}
         }
@@ -22,7 +22,8 @@ impl Ledger {
         }
     }
 
-    /// Decides a decision whose claims are settled, as far as they will be: if one is lost, all are given back.
+    /// Completes a decision whose provisional charges have all been confirmed or rejected, or will get no answer. If one was
+    /// rejected, all are given back.
     pub(super) fn conclude(&mut self, mut decision: Box<Decision>) {
         let claimed = std::mem::take(&mut decision.claimed);
         let lost = |(wish, standing): (&Wish, &Standing)| !wish.advisory && matches!(standing, Standing::Lost);
@@ -31,7 +32,7 @@ impl Ledger {
             let admitted = !matches!(standing, Standing::Lost | Standing::Unclaimed(false));
             let place = decision.asks[ask].place;
             if refused || !admitted {
-                // It is given back here, or has been.
+                // The charge is given back here, or has been.
                 decision.reserved.retain(|reserved| reserved.place != place);
             }
             self.close(&decision, ask, standing, refused);
@@ -45,14 +46,14 @@ impl Ledger {
         self.reply(decision);
     }
 
-    /// Drops a decision: who is dropped is told. What it was charged is given back if that means it is refused.
+    /// Drops a decision, which tells whoever waits for it. Its charges are given back if that means that it is refused.
     pub(super) fn dismiss(&mut self, mut decision: Box<Decision>) {
         for (ask, standing) in std::mem::take(&mut decision.claimed).into_iter().enumerate() {
             self.close(&decision, ask, standing, self.on_error == OnError::Reject);
         }
     }
 
-    /// Ends what is open about a claim of a decision that is decided: it is kept, or given back.
+    /// Keeps or gives back a charge of a decision that is complete.
     fn close(&mut self, decision: &Decision, ask: usize, standing: Standing, is_given_back: bool) {
         let place = decision.places[ask];
         let known = self.cells.at(place);
@@ -61,19 +62,20 @@ impl Ledger {
         }
         match standing {
             Standing::Stands(claim) if is_given_back => known.give_back(&claim),
-            // What is under way is given back when it is answered, since nobody waits for it any more.
+            // A charge that is in flight is given back when it is answered, because no decision waits for it then.
             Standing::Open if !is_given_back => known.withdraw(decision.number, ask),
             _ => return,
         }
         self.queue(place, true);
     }
 
-    /// Lets nobody wait for a claim on this cell any more. What was sent is in doubt unless it was answered.
+    /// No decision waits for provisional charges of this cell any longer. Those that were sent are in doubt, unless their
+    /// exchange was answered.
     pub(super) fn drop_claims(&mut self, cell: Place, is_in_doubt: bool) {
         for claim in std::mem::take(&mut self.cells.at(cell).claims) {
             let number = claim.number;
             match self.waiting.get_mut(number).and_then(|decision| decision.standing(claim.ask)) {
-                // What is in doubt stays charged: to give back what never arrived would let others pass for nothing.
+                // What is in doubt stays charged. To give back what never arrived would admit too many requests.
                 Some(standing) if claim.sent && is_in_doubt => *standing = Standing::Unclaimed(true),
                 Some(standing) => *standing = Standing::Stands(claim),
                 None if claim.sent && is_in_doubt => {}
