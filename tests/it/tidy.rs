@@ -7,9 +7,6 @@ use std::path::{Path, PathBuf};
 /// Lines of code in a file, without its tests.
 const LONGEST_FILE: usize = 400;
 
-/// Folders in which files may import each other in a circle.
-const WITH_CIRCLES: [&str; 1] = ["store/memcached"];
-
 fn sources() -> Vec<(PathBuf, String)> {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     let mut files = Vec::new();
@@ -132,7 +129,7 @@ fn files_of_one_folder_import_each_other_one_way() {
             circles.insert(folder.as_str(), imports);
         }
     }
-    assert_eq!(circles.keys().copied().collect::<Vec<_>>(), WITH_CIRCLES, "{circles:#?}");
+    assert!(circles.is_empty(), "{circles:#?}");
 }
 
 #[test]

@@ -100,12 +100,12 @@ impl ServerQueue {
     /// something pending.
     pub(super) fn queue(&mut self, cell: Place, known: &mut Known, may_write: bool) {
         // A cell that was only pending is wanted from the first charge on that has to be confirmed.
-        let is_first = known.stage == Stage::Queued && known.waiting.is_empty() && known.claims.len() == 1;
+        let is_first = known.stage == Stage::Queued && known.waiting.is_empty() && known.provisional.len() == 1;
         if known.stage != Stage::Idle && !is_first {
             return;
         }
         let is_urgent = || may_write && known.owes() && self.state == ServerState::Up && known.is_urgent();
-        if !known.waiting.is_empty() || !known.claims.is_empty() || is_urgent() {
+        if !known.waiting.is_empty() || !known.provisional.is_empty() || is_urgent() {
             self.wanted.push_back(cell);
         } else if may_write && known.owes() {
             self.pending.push_back(cell);

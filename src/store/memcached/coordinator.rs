@@ -16,11 +16,11 @@ use tokio::time::Instant;
 
 use super::batch::{Due, ServerQueue, ServerState};
 use super::cells::{Cells, Place};
-use super::claims::{Claimed, Standing};
 use super::commands::Commands;
 use super::health::Health;
 use super::known::{OVERTAKEN, Stage, Writes};
 use super::message::{Decision, Decisions, Message, Settlement};
+use super::provisional::{Standing, Standings};
 use super::refused::Refused;
 use super::replies::Replies;
 use super::sweep::Sweep;
@@ -113,7 +113,7 @@ impl Coordinator {
             let now = known.advance_for(&wish.limit, decision.now, decision.asked);
             let has_plenty = known.has_plenty(&wish.limit, wish.need);
             let is_read = has_plenty && !self.strict && known.was_just_read(decision.asked);
-            let may_reserve = has_plenty && wish.cost > 0 && (self.strict || known.may_claim());
+            let may_reserve = has_plenty && wish.cost > 0 && (self.strict || known.may_reserve());
             may_be_provisional = may_be_provisional && (is_read || may_reserve);
             admits.push(Admit { now, admitted: true, is_provisional: !is_read });
             if self.servers[known.server].state != ServerState::Away {
@@ -226,7 +226,7 @@ impl Coordinator {
         let known = self.cells.at(cell);
         // A provisional charge may have waited for long. And the last decision may be long ago: as of then, what others have
         // counted since would look as if their clocks were ahead.
-        if now > known.now && (known.whole.is_some() || self.strict && !known.claims.is_empty()) {
+        if now > known.now && (known.whole.is_some() || self.strict && !known.provisional.is_empty()) {
             known.advance(&known.names.limit.clone(), now);
         }
         let filled = known.fill(answer, begun, self.strict);
@@ -235,7 +235,7 @@ impl Coordinator {
         let has_failed = !answer.is_read() || filled.writes == Writes::Failed;
         let is_good = answer.is_read() && filled.writes == Writes::Done;
         let is_confirmed = !filled.must_retry && (filled.is_current || !self.strict);
-        let outcomes = if is_good { known.settle_claims(is_confirmed) } else { SmallVec::new() };
+        let outcomes = if is_good { known.confirm(is_confirmed) } else { SmallVec::new() };
         // If another gateway was faster to replace the state, this one tries again before it admits anything: with each
         // admission that others do not know of, the gateways would be further apart. A new bucket that has begun meanwhile is
         // read first as well.
@@ -245,7 +245,7 @@ impl Coordinator {
             false => SmallVec::new(),
         };
         if !is_good {
-            self.drop_claims(cell, filled.writes == Writes::InDoubt);
+            self.drop_provisional(cell, filled.writes == Writes::InDoubt);
         }
         for outcome in outcomes {
             self.settle(cell, outcome);
@@ -333,7 +333,7 @@ impl Coordinator {
     fn carry_out(&mut self, mut decision: Box<Decision>, admits: &Admits) {
         let all = decision.asks.iter().zip(admits).all(|(wish, admit)| admit.admitted || wish.advisory);
         let is_provisional = admits.iter().any(|admit| admit.is_provisional);
-        let mut claimed = Claimed::new();
+        let mut standings = Standings::new();
         let mut open = 0;
         let Decision { asks, places, verdicts, reserved, number, .. } = &mut *decision;
         for (ask, (wish, place)) in asks.iter().zip(&*places).enumerate() {
@@ -346,17 +346,17 @@ impl Coordinator {
                 known.charge(&wish.limit, now, wish.cost);
             }
             if is_provisional && charged && self.servers[known.server].state != ServerState::Away {
-                let claim = Box::new(known.claim(*number, ask, wish));
-                claimed.push(if is_open {
-                    known.claims.push(claim);
+                let charge = Box::new(known.provisional(*number, ask, wish));
+                standings.push(if is_open {
+                    known.provisional.push(charge);
                     open += 1;
                     Standing::Open
                 } else {
                     // It is given back if another one is rejected.
-                    Standing::Stands(claim)
+                    Standing::Confirmed(charge)
                 });
             } else if is_provisional {
-                claimed.push(Standing::Unclaimed(admitted));
+                standings.push(Standing::Final(admitted));
             }
             if !is_provisional {
                 verdicts.push((wish.place, wish.limit.judge(&known.cell, now, wish.need, admitted)));
@@ -365,7 +365,7 @@ impl Coordinator {
                 self.queue(*place, true);
             }
         }
-        decision.claimed = claimed;
+        decision.standings = standings;
         if open > 0 {
             self.waiting.put_back(decision, open);
         } else if is_provisional {

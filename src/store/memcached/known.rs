@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::carry_over::CarryOver;
-use super::claims::Claims;
 use super::commands::{Commands, Condition, Echo, Initial};
 use super::counters::{Change, CounterId, Counters, Learned, signed};
 use super::keys::Names;
+use super::provisional::Provisionals;
 use super::replies::Written;
 use super::targets::{Answer, Targets};
 use super::whole::Whole;
@@ -56,7 +56,7 @@ pub(super) struct Known {
     /// The jobs that wait for it to be read.
     pub(super) waiting: SmallVec<[u64; 2]>,
     /// What was charged and is to be confirmed, in the order in which it was charged.
-    pub(super) claims: Claims,
+    pub(super) provisional: Provisionals,
     pub(super) stage: Stage,
     /// Whether it was used since it was last looked at.
     pub(super) used: bool,
@@ -127,7 +127,7 @@ impl Known {
             carry_over: None,
             reload: 0,
             waiting,
-            claims: Claims::new(),
+            provisional: Provisionals::new(),
             stage,
             used: true,
             fresh: false,
@@ -211,7 +211,7 @@ impl Known {
 
     /// Whether somebody waits for it or for what it was charged, or it is part of an exchange.
     pub(super) fn is_needed(&self) -> bool {
-        self.stage == Stage::Asked || !self.waiting.is_empty() || !self.claims.is_empty()
+        self.stage == Stage::Asked || !self.waiting.is_empty() || !self.provisional.is_empty()
     }
 
     /// Whether Memcached is to be told something.
@@ -230,11 +230,11 @@ impl Known {
     /// the count after them: of several gateways that take the last place at once, all others have to see who was first.
     pub(super) fn compose(&mut self, targets: &mut Targets, commands: &mut Commands, strict: bool) {
         self.compose_carry_over(targets, commands);
-        let Self { names, key, cell, counters, whole, carry_over, now, claims, .. } = self;
+        let Self { names, key, cell, counters, whole, carry_over, now, provisional, .. } = self;
         let (rates, key) = (names.limit.rates(), key.digits());
         // Of what has left the window nothing is asked, so doubt about it would never end.
         counters.retain(|id| cell.count(rates, id.rate, id.bucket).is_some());
-        let echo = if strict && !claims.is_empty() { Echo::Count } else { Echo::Quiet };
+        let echo = if strict && !provisional.is_empty() { Echo::Count } else { Echo::Quiet };
         counters.send(|id, amount, change| {
             let name = |out: &mut Vec<u8>| names.counter(&key, id, out);
             let count = cell.count(rates, id.rate, id.bucket).unwrap_or(0);
@@ -260,7 +260,7 @@ impl Known {
         let reads_all = !std::mem::take(&mut self.fresh)
             || whole.is_some()
             || carry_over.is_some()
-            || strict && !claims.is_empty()
+            || strict && !provisional.is_empty()
             || !cell.newest(rates).all(is_sent);
         for (rate, bucket, _) in cell.counts_mut(rates) {
             let is_read = if is_sent((rate, bucket)) { echo == Echo::Quiet || carry_over.is_some() } else { reads_all };
@@ -273,7 +273,7 @@ impl Known {
         if let Some(whole) = whole {
             whole.compose(cell, names, (&key, *now), carry_over.is_none(), (targets, commands));
         }
-        claims.iter_mut().for_each(|claim| claim.sent = true);
+        provisional.iter_mut().for_each(|charge| charge.sent = true);
         self.stage = Stage::Asked;
     }
 

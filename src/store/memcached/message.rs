@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::Wish;
 use super::cells::Place;
-use super::claims::{Claimed, Standing};
+use super::provisional::{Standing, Standings};
 use crate::clock::Time;
 use crate::limit::Reservation;
 use crate::store::reloads::translated;
@@ -40,8 +40,8 @@ pub(super) struct Decision {
     pub(super) verdicts: Verdicts,
     /// What was charged for asks that settle.
     pub(super) reserved: Vec<Reserved>,
-    /// What has been charged for it and is to be confirmed.
-    pub(super) claimed: Claimed,
+    /// How its charges stand, once it is charged and waits for a confirmation.
+    pub(super) standings: Standings,
     /// Its number among all.
     pub(super) number: u64,
 }
@@ -93,8 +93,8 @@ impl Decision {
         reply: Option<oneshot::Sender<Reply>>,
         worker: usize,
     ) -> Box<Self> {
-        let (places, verdicts, reserved, claimed) = (SmallVec::new(), Verdicts::new(), Vec::new(), Claimed::new());
-        Box::new(Self { asks, now, asked, reply, worker, places, verdicts, reserved, claimed, number: 0 })
+        let (places, verdicts, reserved, standings) = (SmallVec::new(), Verdicts::new(), Vec::new(), Standings::new());
+        Box::new(Self { asks, now, asked, reply, worker, places, verdicts, reserved, standings, number: 0 })
     }
 
     /// Sends the reply. If the receiver is gone, the request has stopped waiting and was let through, so it is right that
@@ -116,9 +116,9 @@ impl Decision {
         })
     }
 
-    /// How its claim for this ask stands, if it is claimed.
+    /// How its charge for this ask stands, if it waits for a confirmation.
     pub(super) fn standing(&mut self, ask: usize) -> Option<&mut Standing> {
-        self.claimed.get_mut(ask)
+        self.standings.get_mut(ask)
     }
 
     /// Whether nobody waits for it any more.

@@ -4,17 +4,17 @@ use super::Coordinator;
 use crate::config::OnError;
 use crate::store::memcached::Wish;
 use crate::store::memcached::cells::Place;
-use crate::store::memcached::claims::{Outcome, Standing};
 use crate::store::memcached::message::Decision;
+use crate::store::memcached::provisional::{Outcome, Standing};
 
 impl Coordinator {
     /// One provisional charge of a decision is confirmed or rejected.
-    pub(super) fn settle(&mut self, cell: Place, Outcome { claim, stands }: Outcome) {
-        let number = claim.number;
-        match self.waiting.get_mut(number).and_then(|decision| decision.standing(claim.ask)) {
-            Some(standing) => *standing = if stands { Standing::Stands(claim) } else { Standing::Lost },
+    pub(super) fn settle(&mut self, cell: Place, Outcome { charge, is_confirmed }: Outcome) {
+        let number = charge.number;
+        match self.waiting.get_mut(number).and_then(|decision| decision.standing(charge.ask)) {
+            Some(standing) => *standing = if is_confirmed { Standing::Confirmed(charge) } else { Standing::Rejected },
             // The request was refused meanwhile.
-            None if stands => self.cells.at(cell).give_back(&claim),
+            None if is_confirmed => self.cells.at(cell).give_back(&charge),
             None => {}
         }
         if let Some(decision) = self.waiting.count_down(number) {
@@ -25,11 +25,12 @@ impl Coordinator {
     /// Completes a decision whose provisional charges have all been confirmed or rejected, or will get no answer. If one was
     /// rejected, all are given back.
     pub(super) fn conclude(&mut self, mut decision: Box<Decision>) {
-        let claimed = std::mem::take(&mut decision.claimed);
-        let lost = |(wish, standing): (&Wish, &Standing)| !wish.advisory && matches!(standing, Standing::Lost);
-        let refused = decision.asks.iter().zip(&claimed).any(lost);
-        for (ask, standing) in claimed.into_iter().enumerate() {
-            let admitted = !matches!(standing, Standing::Lost | Standing::Unclaimed(false));
+        let standings = std::mem::take(&mut decision.standings);
+        let is_rejected =
+            |(wish, standing): (&Wish, &Standing)| !wish.advisory && matches!(standing, Standing::Rejected);
+        let refused = decision.asks.iter().zip(&standings).any(is_rejected);
+        for (ask, standing) in standings.into_iter().enumerate() {
+            let admitted = !matches!(standing, Standing::Rejected | Standing::Final(false));
             let place = decision.asks[ask].place;
             if refused || !admitted {
                 // The charge is given back here, or has been.
@@ -48,7 +49,7 @@ impl Coordinator {
 
     /// Drops a decision, which tells whoever waits for it. Its charges are given back if that means that it is refused.
     pub(super) fn dismiss(&mut self, mut decision: Box<Decision>) {
-        for (ask, standing) in std::mem::take(&mut decision.claimed).into_iter().enumerate() {
+        for (ask, standing) in std::mem::take(&mut decision.standings).into_iter().enumerate() {
             self.close(&decision, ask, standing, self.on_error == OnError::Reject);
         }
     }
@@ -61,7 +62,7 @@ impl Coordinator {
             return;
         }
         match standing {
-            Standing::Stands(claim) if is_given_back => known.give_back(&claim),
+            Standing::Confirmed(charge) if is_given_back => known.give_back(&charge),
             // A charge that is in flight is given back when it is answered, because no decision waits for it then.
             Standing::Open if !is_given_back => known.withdraw(decision.number, ask),
             _ => return,
@@ -71,15 +72,15 @@ impl Coordinator {
 
     /// No decision waits for provisional charges of this cell any longer. Those that were sent are in doubt, unless their
     /// exchange was answered.
-    pub(super) fn drop_claims(&mut self, cell: Place, is_in_doubt: bool) {
-        for claim in std::mem::take(&mut self.cells.at(cell).claims) {
-            let number = claim.number;
-            match self.waiting.get_mut(number).and_then(|decision| decision.standing(claim.ask)) {
+    pub(super) fn drop_provisional(&mut self, cell: Place, is_in_doubt: bool) {
+        for charge in std::mem::take(&mut self.cells.at(cell).provisional) {
+            let number = charge.number;
+            match self.waiting.get_mut(number).and_then(|decision| decision.standing(charge.ask)) {
                 // What is in doubt stays charged. To give back what never arrived would admit too many requests.
-                Some(standing) if claim.sent && is_in_doubt => *standing = Standing::Unclaimed(true),
-                Some(standing) => *standing = Standing::Stands(claim),
-                None if claim.sent && is_in_doubt => {}
-                None => self.cells.at(cell).give_back(&claim),
+                Some(standing) if charge.sent && is_in_doubt => *standing = Standing::Final(true),
+                Some(standing) => *standing = Standing::Confirmed(charge),
+                None if charge.sent && is_in_doubt => {}
+                None => self.cells.at(cell).give_back(&charge),
             }
             self.give_up(number);
         }

@@ -11,7 +11,7 @@ use crate::store::memcached::message::Decision;
 impl Coordinator {
     /// No decision waits for this cell any longer.
     pub(super) fn abandon(&mut self, cell: Place) {
-        self.drop_claims(cell, true);
+        self.drop_provisional(cell, true);
         for number in std::mem::take(&mut self.cells.at(cell).waiting) {
             self.give_up(number);
         }
@@ -40,7 +40,7 @@ impl Coordinator {
     /// Decides from what is known, because Memcached does not answer.
     pub(super) fn decide_from_memory(&mut self, decision: Box<Decision>) {
         self.health.local.one();
-        if decision.claimed.is_empty() {
+        if decision.standings.is_empty() {
             self.judge(decision, false);
         } else {
             // It was charged, and that stays so without a confirmation.
