@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::clock::Time;
+use crate::store::memcached::replies::{Replies, Written};
 
 /// Longer lifetimes are moments.
 const LONGEST_RELATIVE: u64 = 30 * 86_400;
@@ -166,6 +167,13 @@ impl Item {
 fn tell(what: &str, flags: &[&str], replies: &mut Vec<u8>) {
     let tag = flags.iter().find(|word| word.starts_with('O')).unwrap();
     replies.extend_from_slice(format!("{what} {tag}\r\n").as_bytes());
+}
+
+/// Whether these replies leave it open what some write has done: one of them may have failed.
+pub(super) fn is_in_doubt(commands: &[u8], replies: Replies<'_>) -> bool {
+    let is_write = |line: &&[u8]| line.starts_with(b"ma ") || line.starts_with(b"ms ");
+    let writes = commands.split(|byte| *byte == b'\n').filter(is_write).count();
+    (0..writes).any(|tag| replies.written(tag) == Written::Unknown)
 }
 
 /// The number that follows this flag.

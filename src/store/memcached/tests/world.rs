@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::Instant;
 
-use super::model::Model;
+use super::model::{Model, is_in_doubt};
 use super::steps::Step;
 use crate::clock::Time;
 use crate::config::{self, OnError};
@@ -299,13 +299,16 @@ impl World {
     fn answer(&mut self, gateway: usize, server: usize) {
         let now = self.clock(gateway);
         let Gateway { coordinator, connections, .. } = &mut self.gateways[gateway];
-        let Some(Exchange { answers: Some(bytes), begun, mut reader, .. }) =
+        let Some(Exchange { answers: Some(bytes), begun, mut reader, commands }) =
             connections[server].under_way.pop_front_if(|first| first.answers.is_some())
         else {
             return;
         };
         assert_eq!(reader.read(&bytes), Ok(Some(bytes.len())));
-        let good = coordinator.answered(server, reader.replies(&bytes), begun, now);
+        let replies = reader.replies(&bytes);
+        // If a command failed, it may be as unknown what a write has done as without an answer.
+        self.unanswered += u64::from(is_in_doubt(&commands, replies));
+        let good = coordinator.answered(server, replies, begun, now);
         self.collect(gateway);
         if !good {
             self.cut(gateway, server, 0);
