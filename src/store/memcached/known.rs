@@ -280,6 +280,8 @@ impl Known {
     /// Takes over what Memcached answered to what it was asked then. If counters `shrink`, because gateways give back what
     /// they cannot use, what was known does not count.
     pub(super) fn fill(&mut self, answer: &Answer<'_>, asked: Instant, shrink: bool) -> Filled {
+        // A count of which not all was carried over yet is no less than what is known.
+        let shrink = shrink && self.carry_over.is_none();
         let mut filled = Filled::default();
         for (id, written) in answer.written() {
             self.counters.settle(id, written);
