@@ -259,8 +259,7 @@ fn drained(world: &World, begun: Time, quota: u64) -> u64 {
 }
 
 proptest! {
-    /// Whatever fails and however often it reloads, a gateway on its own admits no more than the quota. This does not hold for
-    /// `strict` yet, if several reloads follow each other within one window.
+    /// Whatever fails and however often it reloads, a gateway on its own admits no more than the quota.
     #[test]
     fn a_gateway_that_reloads_admits_no_more(
         steps in schedule(reloading(lasting(lossy())), 150),
