@@ -78,6 +78,10 @@ pub struct KeyUsage {
     pub rates: Vec<RateUsage>,
 }
 
+/// The store cannot be asked, because it is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Away;
+
 /// What a reload changes about limits. Here a limit is one set of rates: its own, that of a tier, or that of an
 /// override.
 #[derive(Clone, Debug, Default)]
@@ -160,6 +164,33 @@ impl Store {
         match self {
             Self::Memory(memory) => Answer::Now(memory.decide(asks, now)),
             Self::Memcached(memcached) => memcached.decide(asks, now, worker),
+        }
+    }
+
+    /// What has been counted for a key, as of `now`. Nothing is charged.
+    ///
+    /// # Errors
+    /// If Memcached does not answer. Counts that this gateway knows from before are not shown, because they may be old.
+    pub async fn peek(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<KeyUsage, Away> {
+        match self {
+            Self::Memory(memory) => Ok(memory.peek(limit, key, now)),
+            Self::Memcached(memcached) => memcached.peek(limit, key, now).await,
+        }
+    }
+
+    /// Forgets what has been counted for a key, so that it begins anew: here, and at all gateways that share the store.
+    /// What was reserved before is not taken from what is counted afterwards.
+    ///
+    /// # Errors
+    /// If Memcached does not answer. If it was away before, nothing is reset; if the connection broke meanwhile, that is
+    /// unknown.
+    pub async fn reset(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<(), Away> {
+        match self {
+            Self::Memory(memory) => {
+                memory.reset(limit, key);
+                Ok(())
+            }
+            Self::Memcached(memcached) => memcached.reset(limit, key, now).await,
         }
     }
 

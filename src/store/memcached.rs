@@ -8,6 +8,7 @@ mod commands;
 mod counters;
 mod keys;
 mod targets;
+mod reset;
 mod whole;
 mod provisional;
 mod carry_over;
@@ -38,7 +39,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::{Answer, Ask, LimitChanges, Reply, Reserved};
+use super::{Answer, Ask, Away, KeyUsage, LimitChanges, Reply, Reserved};
 use crate::clock::Time;
 use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
@@ -46,7 +47,7 @@ use crate::limit::Limit;
 
 use driver::Setup;
 use mailbox::Mailboxes;
-use message::{Decision, Message, Reload, Settlement};
+use message::{Decision, Inspection, Message, Reload, Settlement, Task};
 use refused::Refused;
 
 pub use health::{Health, Server};
@@ -155,11 +156,12 @@ impl Memcached {
 
     /// Sends the decision off, unless a refusal still holds or Memcached is known to be away.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
-        if let Some(verdicts) = self.refused.find(asks, now) {
+        let is_lost = self.is_lost();
+        if let Some(verdicts) = self.refused.find(asks, now, is_lost) {
             self.health.remembered.of(worker).one();
             return Answer::Now(Reply { verdicts, reserved: Vec::new() });
         }
-        if self.is_lost() {
+        if is_lost {
             return Answer::Away;
         }
         let (reply, verdicts) = oneshot::channel();
@@ -188,6 +190,34 @@ impl Memcached {
         let (asked, cell) = (Instant::now(), reserved.cell);
         let settlement = Settlement { wish, now, asked, reservation, cell, given, more };
         self.mailboxes.send(Message::Settle(Box::new(settlement)), worker);
+    }
+
+    /// What is counted for a key, as all gateways have told Memcached so far.
+    ///
+    /// # Errors
+    /// If Memcached does not answer.
+    pub async fn peek(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<KeyUsage, Away> {
+        let (reply, usage) = oneshot::channel();
+        self.inspect(limit, key, now, Task::Peek(reply));
+        usage.await.map_err(|_| Away)
+    }
+
+    /// Lets a key begin anew, at all gateways.
+    ///
+    /// # Errors
+    /// If Memcached does not answer. If it was away before, nothing is reset; if the connection broke meanwhile, that is
+    /// unknown.
+    pub async fn reset(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<(), Away> {
+        let (reply, done) = oneshot::channel();
+        self.inspect(limit, key, now, Task::Reset(reply));
+        done.await.map_err(|_| Away)
+    }
+
+    fn inspect(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time, task: Task) {
+        let wish = Wish::from(&Ask { limit, key, need: 0, cost: 0, settles: false, advisory: false, place: 0 });
+        let inspection = Inspection { wish, now, asked: Instant::now(), task };
+        // It comes from none of the workers.
+        self.mailboxes.send(Message::Inspect(Box::new(inspection)), usize::MAX);
     }
 
     /// Carries the messages of a worker to the driver, and its replies back, for as long as the worker runs. It has to be

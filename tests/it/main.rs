@@ -33,6 +33,7 @@ mod half_close;
 mod harness;
 mod headers;
 mod http2;
+mod inspection;
 mod key_parts;
 mod keys;
 mod life;

@@ -1,6 +1,7 @@
 //! The same tests for every store and every strategy. Time is injected; the clock of Memcached only drops counters that
 //! no gateway reads any more.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -9,14 +10,14 @@ use gateway::clock::Time;
 use gateway::config::{self, OnError};
 use gateway::fingerprint::Fingerprint;
 use gateway::limit::{Edge, Limit, Rate, Strategy, Verdict};
-use gateway::store::{Answer, Ask, Reply, Reserved, Store};
+use gateway::store::{Answer, Ask, Away, KeyUsage, Reply, Reserved, Store};
 
 use crate::harness::{Memcached, unix, until};
 
 pub(crate) const SECOND: u64 = 1_000_000;
 
 /// A way to count, and a rate of 10 a minute (or day) counted that way.
-fn strategies() -> Vec<(&'static str, Rate)> {
+pub(crate) fn strategies() -> Vec<(&'static str, Rate)> {
     let sliding = |precision, edge| Strategy::SlidingWindow { precision, edge };
     let minute = |strategy| "10/m".parse::<Rate>().unwrap().with_strategy(strategy).unwrap();
     vec![
@@ -43,11 +44,15 @@ impl Bench {
     }
 
     pub(crate) fn memcached(server: &Memcached, strict: bool) -> Self {
+        Self::memcached_with(server, strict, OnError::Reject)
+    }
+
+    pub(crate) fn memcached_with(server: &Memcached, strict: bool, on_error: OnError) -> Self {
         Self::new(&config::Store::Memcached(config::Memcached {
             servers: vec![server.address.to_string()],
             prefix: if strict { "strict" } else { "test" }.to_owned(),
             timeout: Duration::from_secs(5),
-            on_error: OnError::Reject,
+            on_error,
             strict,
         }))
     }
@@ -77,13 +82,34 @@ impl Bench {
         }
     }
 
+    /// What is counted for a key.
+    pub(crate) fn peek(&self, limit: &Arc<Limit>, key: Fingerprint, at: u64) -> Result<KeyUsage, Away> {
+        block_on(self.store.peek(limit, key, Time::from_micros(self.start + at)))
+    }
+
+    /// How much of the first rate is used.
+    pub(crate) fn used(&self, limit: &Arc<Limit>, key: Fingerprint, at: u64) -> u64 {
+        self.peek(limit, key, at).unwrap().rates[0].used
+    }
+
+    pub(crate) fn reset(&self, limit: &Arc<Limit>, key: Fingerprint, at: u64) -> Result<(), Away> {
+        block_on(self.store.reset(limit, key, Time::from_micros(self.start + at)))
+    }
+
     /// Reserves so much, if that is admitted.
-    fn reserve(&self, limit: &Arc<Limit>, key: Fingerprint, cost: u64, at: u64) -> Option<Reserved> {
+    pub(crate) fn reserve(&self, limit: &Arc<Limit>, key: Fingerprint, cost: u64, at: u64) -> Option<Reserved> {
         self.reply(&[Ask { settles: true, ..ask(limit, key, cost) }], at).reserved.pop()
     }
 
     /// Settles what was reserved at this cost: what is told then of a request that was told that nothing remains.
-    fn settle(&self, limit: &Arc<Limit>, key: Fingerprint, reserved: Reserved, cost: u64, at: u64) -> Verdict {
+    pub(crate) fn settle(
+        &self,
+        limit: &Arc<Limit>,
+        key: Fingerprint,
+        reserved: Reserved,
+        cost: u64,
+        at: u64,
+    ) -> Verdict {
         let mut told = Verdict { admitted: true, rate: 0, remaining: 0, wait: None };
         let when = (Time::from_micros(self.start + at), 0);
         self.store.settle(&ask(limit, key, reserved.cost()), reserved, cost, Some(&mut told), when);
@@ -100,6 +126,10 @@ impl Bench {
     }
 }
 
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
 fn ask(limit: &Arc<Limit>, key: Fingerprint, cost: u64) -> Ask<'_> {
     Ask { limit, key, need: cost, cost, settles: false, advisory: false, place: 0 }
 }
@@ -109,7 +139,7 @@ pub(crate) fn limit(name: &str, rates: &[Rate]) -> Arc<Limit> {
 }
 
 /// Runs the test for both stores and all strategies.
-fn everywhere(test: impl Fn(&mut Bench, &str, &Rate)) {
+pub(crate) fn everywhere(test: impl Fn(&mut Bench, &str, &Rate)) {
     let server = Memcached::start();
     for (which, mut bench) in [
         ("memory", Bench::memory()),
@@ -365,7 +395,7 @@ fn strict_gateways_admit_together_what_one_would() {
 }
 
 /// The same way to count, with room for more.
-fn raised(rate: &Rate, quota: u64) -> Rate {
+pub(crate) fn raised(rate: &Rate, quota: u64) -> Rate {
     let strategy = match rate.strategy() {
         Strategy::TokenBucket { .. } => Strategy::TokenBucket { burst: quota },
         other => other.clone(),

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 /// Lines of code in a file, without its tests.
 const LONGEST_FILE: usize = 400;
 
+/// Files that may be longer, because one state machine is in one place.
+const STATE_MACHINES: [(&str, usize); 1] = [("src/store/memcached/known.rs", 450)];
+
 fn sources() -> Vec<(PathBuf, String)> {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     let mut files = Vec::new();
@@ -149,7 +152,8 @@ fn files_are_small_and_say_what_they_are_for() {
     let mut wrong = Vec::new();
     for (path, text) in sources() {
         let lines = code(&text).lines().count();
-        if lines > LONGEST_FILE {
+        let longer = STATE_MACHINES.iter().find(|(file, _)| path.ends_with(file));
+        if lines > longer.map_or(LONGEST_FILE, |(_, longest)| *longest) {
             wrong.push(format!("{}: {lines} lines", path.display()));
         }
         if !text.starts_with("//! ") {

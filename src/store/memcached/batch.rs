@@ -89,7 +89,7 @@ impl ServerQueue {
         if self.state == ServerState::Away {
             return;
         }
-        if known.stage != Stage::Asked && known.waiting.is_empty() {
+        if known.stage != Stage::InFlight && known.waiting.is_empty() {
             known.stage = Stage::Queued;
             self.wanted.push_back(cell);
         }
@@ -105,7 +105,7 @@ impl ServerQueue {
             return;
         }
         let is_urgent = || may_write && known.owes() && self.state == ServerState::Up && known.is_urgent();
-        if !known.waiting.is_empty() || !known.provisional.is_empty() || is_urgent() {
+        if !known.waiting.is_empty() || !known.provisional.is_empty() || known.inspections > 0 || is_urgent() {
             self.wanted.push_back(cell);
         } else if may_write && known.owes() {
             self.pending.push_back(cell);
@@ -164,6 +164,14 @@ impl ServerQueue {
     /// Returns the cells for which requests wait in vain.
     pub(super) fn give_up(&mut self) -> VecDeque<Place> {
         std::mem::take(&mut self.wanted)
+    }
+}
+
+#[cfg(test)]
+impl ServerQueue {
+    /// The cells that are part of an exchange.
+    pub(super) fn in_flight(&self) -> impl Iterator<Item = Place> {
+        self.in_flight.iter().flat_map(|exchange| exchange.cells.iter().map(|(place, _)| *place))
     }
 }
 

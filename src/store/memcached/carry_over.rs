@@ -38,6 +38,8 @@ pub(super) struct Source {
 pub(super) struct CarryOver {
     /// The replaced limits whose counters have not been read yet.
     sources: Vec<Source>,
+    /// When the last of them was replaced.
+    at: Time,
     /// Whether the exchange that is under way reads them.
     pub(super) is_asked: bool,
     /// What the cell counts at least.
@@ -72,7 +74,9 @@ impl CarryOver {
     /// Begins with what is known here, as of `now`. The `unused` number is for the cell if what was reserved before cannot be
     /// given back to it.
     pub(super) fn new(sources: Vec<Source>, limit: &Limit, unused: u32, now: Time) -> Self {
-        let mut carry_over = Self { sources: Vec::new(), is_asked: false, least: None, is_state_due: false, unused };
+        let at = sources.iter().map(|source| source.at).max().unwrap_or(now);
+        let mut carry_over =
+            Self { sources: Vec::new(), at, is_asked: false, least: None, is_state_due: false, unused };
         for source in &sources {
             if let Some(cell) = &source.known {
                 carry_over.continue_from((&source.names.limit, cell.clone(), source.at), limit, now);
@@ -99,6 +103,11 @@ impl CarryOver {
             least.advance(limit.rates(), now);
             limit.give_back(least, now, reservation, cost);
         }
+    }
+
+    /// When the last of the limits was replaced, in seconds since 1970.
+    pub(super) fn began(&self) -> u32 {
+        u32::try_from(self.at.seconds()).unwrap_or(u32::MAX)
     }
 
     /// Whether nothing is left to be read.

@@ -86,7 +86,7 @@ impl Cells {
         &self.cells[place as usize]
     }
 
-    /// The cell that is asked for, and its place. `forgotten` counts those that had to make room and still owed something.
+    /// The cell that is asked for, and its place. `forgotten` counts those that had to make room while something of them was pending.
     pub(super) fn of(&mut self, wish: &Wish, now: Time, forgotten: &Counter) -> (Place, &mut Known) {
         let cell = wish.cell();
         let place = match self.places.get(&cell) {
@@ -132,6 +132,20 @@ impl Cells {
     /// Whether a cell that is not there any more may have been forgotten before Memcached knew what it had been charged.
     pub(super) fn may_have_forgotten(&self, number: u32) -> bool {
         self.forgotten.is_some_and(|forgotten| !is_newer(number, forgotten))
+    }
+
+    /// Gives a cell that was reset a new number: what was reserved before must not be given back to what is counted since.
+    pub(super) fn renumber(&mut self, place: Place) {
+        let known = &mut self.cells[place as usize];
+        let before = std::mem::replace(&mut known.number, self.next);
+        self.next = self.next.wrapping_add(1);
+        self.note_forgotten(before);
+    }
+
+    /// Notes that what was charged to the cell with this number is perhaps not counted in Memcached.
+    fn note_forgotten(&mut self, number: u32) {
+        let newest = self.forgotten.filter(|other| is_newer(*other, number));
+        self.forgotten = Some(newest.unwrap_or(number));
     }
 
     fn add(&mut self, cell: Fingerprint, wish: &Wish, now: Time, forgotten: &Counter) -> Place {
@@ -192,9 +206,10 @@ impl Cells {
             }
             if known.owes() && !known.is_spent(now) {
                 forgotten.one();
-                let newest = self.forgotten.filter(|other| is_newer(*other, known.number));
-                self.forgotten = Some(newest.unwrap_or(known.number));
+                let number = known.number;
+                self.note_forgotten(number);
             }
+            let known = &self.cells[place];
             self.places.remove(&known.id());
             return Some(place);
         }
@@ -205,6 +220,14 @@ impl Cells {
 /// Whether a cell was made after another one. Numbers begin anew, but long after what they stand for is gone.
 fn is_newer(number: u32, other: u32) -> bool {
     number != other && number.wrapping_sub(other) < 1 << 31
+}
+
+#[cfg(test)]
+impl Cells {
+    /// All cells and their places.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Place, &Known)> {
+        (0..).zip(&self.cells)
+    }
 }
 
 #[cfg(test)]
@@ -241,7 +264,7 @@ mod tests {
             // One is being asked about, and its place must stay.
             let busy = wish(&goes, number * 10);
             let (place, known) = cells.of(&busy, NOW, &forgotten);
-            known.stage = Stage::Asked;
+            known.stage = Stage::InFlight;
             needed.push((place, known.id()));
             let left = cells.forget(0..MOST, NOW).unwrap();
             assert_eq!(left, 1);

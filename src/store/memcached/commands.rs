@@ -43,6 +43,8 @@ pub(super) enum Condition {
     Missing,
     /// The item of that name has this version.
     Version(u64),
+    /// None: whatever is there is replaced.
+    Always,
 }
 
 /// The commands of one exchange while they are collected. Each is given a function that writes the name of its item.
@@ -99,14 +101,24 @@ impl Commands {
         }
     }
 
-    /// Stores a value for `lifetime` seconds, or until that moment.
-    pub(super) fn store(&mut self, name: impl FnOnce(&mut Vec<u8>), value: &[u8], condition: Condition, lifetime: u32) {
+    /// Stores a value and its `flags` for `lifetime` seconds, or until that moment.
+    pub(super) fn store(
+        &mut self,
+        name: impl FnOnce(&mut Vec<u8>),
+        value: &[u8],
+        condition: Condition,
+        (lifetime, flags): (u32, u32),
+    ) {
         self.begin(b"ms ", name);
         self.number(b" ", value.len() as u64);
         self.number(b" T", lifetime.into());
         match condition {
             Condition::Missing => self.writes.extend_from_slice(b" ME"),
             Condition::Version(version) => self.number(b" C", version),
+            Condition::Always => {}
+        }
+        if flags > 0 {
+            self.number(b" F", flags.into());
         }
         self.end(b" q", Written::Silent);
         self.block(value);
@@ -203,9 +215,13 @@ mod tests {
         assert_eq!(added(initial, Echo::Count), "ma gw:l:k#s.7 N60 J12 D3 v O0\r\n");
         assert_eq!(added(None, Echo::Quiet), "ma gw:l:k#s.7 D3 q O0\r\n");
         assert_eq!(write(&|commands| commands.subtract(name(), 3, Echo::Quiet)), "ma gw:l:k#s.7 MD D3 q O0\r\n");
-        let stored = |condition| write(&|commands| commands.store(name(), b"\x01\r\n", condition, 60));
+        let stored = |condition| write(&|commands| commands.store(name(), b"\x01\r\n", condition, (60, 0)));
         assert_eq!(stored(Condition::Version(9)), "ms gw:l:k#s.7 3 T60 C9 q O0\r\n\x01\r\n\r\n");
         assert_eq!(stored(Condition::Missing), "ms gw:l:k#s.7 3 T60 ME q O0\r\n\x01\r\n\r\n");
+        assert_eq!(
+            write(&|commands| commands.store(name(), b"0", Condition::Always, (60, 77))),
+            "ms gw:l:k#s.7 1 T60 F77 q O0\r\n0\r\n"
+        );
         assert_eq!(
             write(&|commands| commands.append(name(), b"xy", 60)),
             "ms gw:l:k#s.7 2 MA q O0\r\nxy\r\ntouch gw:l:k#s.7 60 noreply\r\n"

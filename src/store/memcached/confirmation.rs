@@ -23,13 +23,13 @@ impl Known {
     pub(super) fn provisional(&self, number: u64, ask: usize, wish: &Wish) -> Provisional {
         let (limit, cost) = (wish.limit.clone(), wish.cost);
         let buckets = self.cell.newest(limit.rates()).collect();
-        Provisional { number, ask, cost, limit, at: self.now, buckets, sent: false }
+        Provisional { number, ask, cost, cell: self.number, limit, at: self.now, buckets, sent: false }
     }
 
     /// Whether a charge may be provisional without `strict`. A gateway that sees it before it is given back takes it for an
     /// admission for as long as it counts. So it is the cost of one request at a time, and only of a cell that was read.
     pub(super) fn may_reserve(&self) -> bool {
-        self.was_read && self.stage != Stage::Asked && self.waiting.is_empty() && self.provisional.is_empty()
+        self.was_read && self.stage != Stage::InFlight && self.waiting.is_empty() && self.provisional.is_empty()
     }
 
     /// Whether there is so much room that what others have charged in the last moment hardly matters, and that a provisional
@@ -83,10 +83,12 @@ impl Known {
         self.provisional.retain(|charge| (charge.number, charge.ask) != (number, ask));
     }
 
-    /// Gives back a charge that was not rejected.
+    /// Gives back a charge that was not rejected, unless the key was reset since.
     pub(super) fn give_back(&mut self, charge: &Provisional) {
-        self.take_back(charge);
-        self.owe_back(charge);
+        if charge.cell == self.number {
+            self.take_back(charge);
+            self.owe_back(charge);
+        }
     }
 
     fn take_back(&mut self, charge: &Provisional) {

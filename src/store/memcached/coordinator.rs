@@ -6,7 +6,9 @@
 //! (`answered`), which servers answer (`up`, `down`) and that time has passed (`on_timer`). Its outputs are the commands of
 //! the next exchange with a server (`write`) and what was decided (`take_replies`).
 
+mod admission;
 mod confirming;
+mod inspection;
 mod unanswered;
 
 use std::sync::Arc;
@@ -30,17 +32,8 @@ use crate::clock::Time;
 use crate::config::{self, OnError};
 use crate::store::reloads::Migration;
 
-/// What one limit of a decision says.
-struct Admit {
-    /// The moment as of which it is decided.
-    now: Time,
-    admitted: bool,
-    /// Whether the charge is provisional: Memcached has yet to confirm it.
-    is_provisional: bool,
-}
-
-/// What each limit of a decision says.
-type Admits = SmallVec<[Admit; 2]>;
+use admission::{Admit, Admits};
+use inspection::Inspections;
 
 /// All that is known of cells, decisions and servers.
 pub(super) struct Coordinator {
@@ -55,6 +48,7 @@ pub(super) struct Coordinator {
     sweep: Option<Sweep>,
     /// For each worker, the replies that have not been taken yet.
     replies: Vec<Decisions>,
+    inspections: Inspections,
 }
 
 impl Coordinator {
@@ -69,6 +63,7 @@ impl Coordinator {
             refused,
             sweep: None,
             replies: (0..workers).map(|_| Decisions::new()).collect(),
+            inspections: Inspections::default(),
         }
     }
 
@@ -87,6 +82,7 @@ impl Coordinator {
                 self.sweep = Some(Sweep::new(reload.asked));
                 self.on_timer(reload.asked, reload.now);
             }
+            Message::Inspect(inspection) => self.inspect(*inspection),
         }
     }
 
@@ -202,7 +198,8 @@ impl Coordinator {
 
     /// Collects the commands of the next exchange with this server. Returns whether there are any.
     pub(super) fn write(&mut self, server: usize, commands: &mut Commands) -> bool {
-        self.servers[server].write(server, &mut self.cells, commands, self.strict)
+        let Self { servers, cells, inspections, strict, .. } = self;
+        inspections.composed(cells, |cells| servers[server].write(server, cells, commands, *strict))
     }
 
     /// Takes the replies to the exchange with this server that was begun first, at `begun`. False if the server has done
@@ -232,6 +229,11 @@ impl Coordinator {
         let filled = known.fill(answer, begun, self.strict);
         self.health.lost.add(filled.lost);
         known.stage = Stage::Idle;
+        if filled.heeded.is_reset {
+            self.refused.forget(known.id());
+            self.cells.renumber(cell);
+        }
+        let known = self.cells.at(cell);
         let has_failed = !answer.is_read() || filled.writes == Writes::Failed;
         let is_good = answer.is_read() && filled.writes == Writes::Done;
         let is_confirmed = !filled.must_retry && (filled.is_current || !self.strict);
@@ -259,6 +261,9 @@ impl Coordinator {
                 decision.now = if decision.now.after(OVERTAKEN) < now { now } else { decision.now };
                 self.decide_by_read(decision);
             }
+        }
+        if self.cells.at(cell).inspections > 0 {
+            self.answer_inspections(cell, answer.is_read(), &filled);
         }
         // What could not be written is tried again with the next request for the cell, and not at once again and again.
         self.queue(cell, is_good);
@@ -385,5 +390,17 @@ impl Coordinator {
                 decision.answer((now, asked)).for_each(|message| self.submit(message, asked));
             }
         }
+    }
+}
+
+#[cfg(test)]
+impl Coordinator {
+    /// Checks what holds of all cells at any time.
+    pub(super) fn check(&self) {
+        let mut sent: Vec<Place> = self.servers.iter().flat_map(ServerQueue::in_flight).collect();
+        sent.sort_unstable();
+        let in_flight = self.cells.all().filter(|(_, known)| known.stage == Stage::InFlight);
+        assert_eq!(in_flight.map(|(place, _)| place).collect::<Vec<_>>(), sent, "a cell is in one exchange at a time");
+        self.cells.all().for_each(|(_, known)| known.check());
     }
 }

@@ -194,6 +194,16 @@ impl Counters {
         self.tidy(at);
     }
 
+    /// All that was sent is done.
+    pub(super) fn acknowledge(&mut self) {
+        for counter in &mut self.unsettled {
+            if let Sent::InFlight(_) = counter.sent {
+                counter.sent = Sent::Nothing;
+            }
+        }
+        self.unsettled.retain(|counter| !counter.is_clean());
+    }
+
     /// What was sent may or may not have arrived.
     pub(super) fn doubt(&mut self) {
         for counter in &mut self.unsettled {
@@ -240,6 +250,23 @@ impl Counters {
         }
         let is_shared = count.is_some_and(|count| count > confirmed);
         Learned { count: there.saturating_add_signed(owed), is_lost, is_shared }
+    }
+
+    /// Forgets all but what Memcached has yet to be told, because the key was reset. What is to be given back was charged
+    /// before that.
+    pub(super) fn forget_confirmed(&mut self) {
+        for counter in &mut self.unsettled {
+            counter.pending = counter.pending.max(0);
+            (counter.restore, counter.too_low) = (false, None);
+        }
+        self.unsettled.retain(|counter| !counter.is_clean());
+        if let Some(mut own) = self.own.take() {
+            own.clear();
+            own.extend(
+                self.unsettled.iter().map(|Unsettled { id, .. }| (*id, 0u64.saturating_add_signed(self.owed(*id)))),
+            );
+            self.own = Some(own);
+        }
     }
 
     /// Forgets counters that matter to nobody any more.
@@ -299,6 +326,20 @@ impl Unsettled {
 
     fn is_clean(&self) -> bool {
         !self.is_pending() && self.sent == Sent::Nothing
+    }
+}
+
+#[cfg(test)]
+impl Counters {
+    /// Whether something is part of the exchange that is under way.
+    pub(super) fn has_sent(&self) -> bool {
+        self.unsettled.iter().any(|counter| matches!(counter.sent, Sent::InFlight(_)))
+    }
+
+    /// What Memcached has yet to confirm of each counter, if it is more than 0.
+    pub(super) fn open(&self) -> impl Iterator<Item = (CounterId, u64)> {
+        let open = |counter: &Unsettled| counter.pending + counter.in_flight() + counter.unacknowledged();
+        self.unsettled.iter().map(move |counter| (counter.id, u64::try_from(open(counter)).unwrap_or(0)))
     }
 }
 

@@ -1,8 +1,36 @@
-//! One cell as this process knows it: what Memcached said last, and what was admitted since.
+//! The state machine of a cell: what Memcached has of a key and a limit as far as this process knows, and what it has yet to
+//! be told.
 //!
-//! A cell is part of one exchange at a time, so its increments and reads reach Memcached in order. Every increment
-//! carries as its initial value all that is known: whatever has been lost, by eviction or by a restart, is there again
-//! with the next request.
+//! # Progress
+//! A cell is part of at most one exchange at a time, so its increments and reads reach Memcached in order. What is charged
+//! while it is in flight is noted, and sent with the next exchange.
+//!
+//! ```text
+//!            a read is wanted, or a charge is pending              the exchange is written
+//!   +------+ ---------------------------------------> +--------+ -------------------------> +----------+
+//!   | Idle |                                          | Queued |                            | InFlight |
+//!   +------+ <------------- the server is away ------ +--------+ <------------------------- +----------+
+//!      ^                                                           answered, more is wanted      |
+//!      +------------------------------------ answered, or the server is away --------------------+
+//! ```
+//!
+//! # What is written
+//! Each sum is clean, pending, in flight or unacknowledged: see `counters.rs`. So is the value in which the states of all
+//! other rates are kept, and besides it is of a known version or of none: see `whole.rs`.
+//!
+//! What this process knows to be in Memcached is never created by an increment. So if it is missing, because it was evicted
+//! or Memcached was restarted, the increment tells that, and the next one restores all that is known.
+//!
+//! # What a decision does with a cell
+//! ```text
+//!   never read, or too long ago       waits until the next exchange is answered, and is decided then
+//!   just read, and plenty of room     is decided at once; the charge is pending
+//!   read before, and plenty of room   is charged provisionally; the exchange that writes it also reads, and confirms or rejects
+//!   its server is away                is decided from what is known, or not at all, as `on_error` says
+//! ```
+//! With `strict`, whatever is admitted is charged provisionally (`provisional.rs`).
+
+mod reset;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,25 +43,27 @@ use super::commands::{Commands, Condition, Echo, Initial};
 use super::counters::{Change, CounterId, Counters, Learned, signed};
 use super::keys::Names;
 use super::provisional::Provisionals;
-use super::replies::Written;
+use super::replies::{Item, Written};
+use super::reset::{Heeded, Resets};
 use super::targets::{Answer, Targets};
 use super::whole::Whole;
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 
-/// For so long one gateway may know what another does not: what is owed may wait for a request that it can travel with,
-/// and as long as there is plenty of room, what was read answers those who ask next.
+/// How long one gateway may know what another does not. What is pending may wait so long for an exchange that can carry it,
+/// and as long as there is plenty of room, what was read is good enough for further decisions.
 pub(super) const MOMENT: Duration = Duration::from_millis(1);
-/// For so many microseconds after another gateway has charged a key, it is taken to go on.
+/// How many microseconds after another gateway has charged a key it is assumed to charge it again.
 const SHARED: u64 = 1_000_000;
-/// As long as a key is shared, one part in so many of its quota may be admitted by one read. While a read and an exchange
-/// are under way that is twice as much for each gateway, and for seven others less than what has to be left for it.
+/// As long as other gateways charge a key, one read is good enough for one part in so many of its quota. While a read and an
+/// exchange are in flight, each gateway may admit twice as much. For seven gateways that is less than the room that has to be
+/// left (see `has_plenty`).
 const BY_ONE_READ: u64 = 128;
-/// A job that was asked longer than this before another, and comes after it, is decided as of the other.
+/// A decision that was asked for longer ago than this before another one, and comes after it, is made as of the other one.
 pub(super) const OVERTAKEN: Duration = Duration::from_millis(500);
 
-/// A cell and who waits for it.
+/// A cell, and the decisions that wait for it.
 #[derive(Debug)]
 pub(super) struct Known {
     /// Its number among all that were ever known; they begin anew after 2^32.
@@ -42,10 +72,10 @@ pub(super) struct Known {
     pub(super) key: Fingerprint,
     pub(super) server: usize,
     pub(super) cell: Cell,
-    /// When it was decided on last, by the clock of those who asked, and which of them asked last.
+    /// As of when the last decision was made by it, and when the last of all was asked for.
     pub(super) now: Time,
     asked: Option<Instant>,
-    /// What Memcached has yet to be told of its sums.
+    /// What Memcached has yet to confirm of its sums.
     pub(super) counters: Counters,
     /// The state of the rates that are kept as a whole, if there are any.
     pub(super) whole: Option<Box<Whole>>,
@@ -53,7 +83,7 @@ pub(super) struct Known {
     pub(super) carry_over: Option<Box<CarryOver>>,
     /// The number of the last reload that it knows of.
     pub(super) reload: u32,
-    /// The jobs that wait for it to be read.
+    /// The numbers of the decisions that wait for it to be read.
     pub(super) waiting: SmallVec<[u64; 2]>,
     /// What was charged and is to be confirmed, in the order in which it was charged.
     pub(super) provisional: Provisionals,
@@ -70,17 +100,20 @@ pub(super) struct Known {
     since_read: u64,
     /// When it was last seen that another gateway has charged it.
     shared: Option<Time>,
+    /// How many operators wait for it to be read or reset.
+    pub(super) inspections: usize,
+    pub(super) resets: Resets,
 }
 
-/// Where a cell is on its way to Memcached.
+/// Whether a cell is part of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nothing is wanted of Memcached.
+    /// Nothing is to be read or written, or the last write has failed: then it is tried again when a request asks.
     Idle,
-    /// It is to be part of one of the next exchanges.
+    /// It will be part of one of the next exchanges.
     Queued,
-    /// It is part of an exchange that is under way.
-    Asked,
+    /// It is part of an exchange that was sent and has not been answered yet.
+    InFlight,
 }
 
 /// What came of an exchange.
@@ -94,6 +127,8 @@ pub(super) struct Filled {
     pub(super) must_retry: bool,
     /// Whether what is known now is what a decision needs.
     pub(super) is_current: bool,
+    /// What is known of resets of the key.
+    pub(super) heeded: Heeded,
 }
 
 /// What came of the writes of an exchange.
@@ -135,6 +170,8 @@ impl Known {
             read: None,
             since_read: 0,
             shared: None,
+            inspections: 0,
+            resets: Resets::default(),
         }
     }
 
@@ -186,13 +223,13 @@ impl Known {
         self.shared.is_some_and(|shared| self.now.micros().saturating_sub(shared.micros()) < SHARED)
     }
 
-    /// Whether what is owed is to leave at once: other gateways charge it as well, and they either have little room left,
+    /// Whether what is pending is to be sent at once: other gateways charge it as well, and they either have little room left,
     /// or replace the same value.
     pub(super) fn is_urgent(&self) -> bool {
         self.is_shared() && (self.whole.is_some() || !self.has_plenty(&self.names.limit, 1))
     }
 
-    /// Counts `cost`, and owes it to Memcached. It has been advanced to `now`.
+    /// Charges `cost`, which is pending then. The cell has been advanced to `now`.
     pub(super) fn charge(&mut self, limit: &Limit, now: Time, cost: u64) {
         limit.charge(&mut self.cell, now, cost);
         self.since_read = self.since_read.saturating_add(cost);
@@ -211,7 +248,15 @@ impl Known {
 
     /// Whether somebody waits for it or for what it was charged, or it is part of an exchange.
     pub(super) fn is_needed(&self) -> bool {
-        self.stage == Stage::Asked || !self.waiting.is_empty() || !self.provisional.is_empty()
+        self.stage == Stage::InFlight
+            || !self.waiting.is_empty()
+            || !self.provisional.is_empty()
+            || self.inspections > 0
+    }
+
+    /// Has the next exchange read all of it.
+    pub(super) fn read_in_full(&mut self) {
+        self.fresh = false;
     }
 
     /// Whether Memcached is to be told something.
@@ -226,13 +271,17 @@ impl Known {
         self.cell.is_spent(self.names.limit.rates(), now)
     }
 
-    /// Writes what is owed and asks for what a decision needs. What `strict` has to confirm is counted by commands that tell
+    /// Writes what is pending and reads what a decision needs. What `strict` has to confirm is counted by commands that tell
     /// the count after them: of several gateways that take the last place at once, all others have to see who was first.
     pub(super) fn compose(&mut self, targets: &mut Targets, commands: &mut Commands, strict: bool) {
+        self.stage = Stage::InFlight;
+        if let Some(number) = self.resets.send() {
+            return self.compose_reset(number, targets, commands);
+        }
         self.compose_carry_over(targets, commands);
-        let Self { names, key, cell, counters, whole, carry_over, now, provisional, .. } = self;
+        let Self { names, key, cell, counters, whole, carry_over, now, provisional, inspections, resets, .. } = self;
         let (rates, key) = (names.limit.rates(), key.digits());
-        // Of what has left the window nothing is asked, so doubt about it would never end.
+        // What has left the window is not read, so it would stay unacknowledged for ever.
         counters.retain(|id| cell.count(rates, id.rate, id.bucket).is_some());
         let echo = if strict && !provisional.is_empty() { Echo::Count } else { Echo::Quiet };
         counters.send(|id, amount, change| {
@@ -242,7 +291,7 @@ impl Known {
             match (change, u64::try_from(amount)) {
                 (Change::Replace(version), _) => {
                     let value = itoa::Buffer::new().format(count).as_bytes().to_owned();
-                    commands.store(name, &value, Condition::Version(version), lifetime());
+                    commands.store(name, &value, Condition::Version(version), (lifetime(), resets.seen));
                 }
                 (Change::Add, Err(_)) => commands.subtract(name, amount.unsigned_abs(), echo),
                 (_, amount) => {
@@ -262,8 +311,10 @@ impl Known {
             || carry_over.is_some()
             || strict && !provisional.is_empty()
             || !cell.newest(rates).all(is_sent);
+        let needs_items = carry_over.is_some() || *inspections > 0;
         for (rate, bucket, _) in cell.counts_mut(rates) {
-            let is_read = if is_sent((rate, bucket)) { echo == Echo::Quiet || carry_over.is_some() } else { reads_all };
+            let is_sent = is_sent((rate, bucket));
+            let is_read = if is_sent { echo == Echo::Quiet || needs_items } else { reads_all };
             if is_read {
                 let id = CounterId { rate, bucket };
                 commands.read(|out| names.counter(&key, id, out));
@@ -271,10 +322,9 @@ impl Known {
             }
         }
         if let Some(whole) = whole {
-            whole.compose(cell, names, (&key, *now), carry_over.is_none(), (targets, commands));
+            whole.compose(cell, names, (&key, *now, *resets), carry_over.is_none(), (targets, commands));
         }
         provisional.iter_mut().for_each(|charge| charge.sent = true);
-        self.stage = Stage::Asked;
     }
 
     /// Takes over what Memcached answered to what it was asked then. If counters `shrink`, because gateways give back what
@@ -282,7 +332,8 @@ impl Known {
     pub(super) fn fill(&mut self, answer: &Answer<'_>, asked: Instant, shrink: bool) -> Filled {
         // A count of which not all was carried over yet is no less than what is known.
         let shrink = shrink && self.carry_over.is_none();
-        let mut filled = Filled::default();
+        // What is known from before a reset must not be what the replies are understood by.
+        let mut filled = Filled { heeded: self.heed_resets(answer), ..Filled::default() };
         for (id, written) in answer.written() {
             self.counters.settle(id, written);
             if let Written::Count(count) = written {
@@ -290,8 +341,8 @@ impl Known {
             }
             filled.note(written);
         }
-        for (id, count) in answer.read().filter(|_| answer.is_read()) {
-            filled.lost += self.learn(id, count, shrink);
+        for (id, item) in answer.items().filter(|_| answer.is_read()) {
+            filled.lost += self.learn_item(id, item, shrink);
         }
         let mut is_foreign = false;
         let Self { cell, names, whole, now, .. } = self;
@@ -314,15 +365,31 @@ impl Known {
             let id = CounterId { rate, bucket };
             was_written(id) || answer.read().any(|(of, _)| of == id)
         };
-        filled.is_current = self.cell.newest(self.names.limit.rates()).all(was_asked) && !self.is_behind();
+        let rates = self.names.limit.rates();
+        filled.is_current = self.cell.newest(rates).all(was_asked) && !self.is_behind();
+        if filled.heeded.is_reset {
+            // What the older ones were before the reset says nothing.
+            filled.is_current &= self.cell.counts_mut(rates).all(|(rate, bucket, _)| was_asked((rate, bucket)));
+        }
         let is_good = answer.is_read() && filled.writes == Writes::Done && !filled.must_retry;
         self.read = (is_good && filled.is_current).then_some(asked);
         if self.read.is_some() {
             self.since_read = 0;
         }
-        self.fresh = answer.is_read() && answer.read().any(|(id, _)| !was_written(id));
+        let is_complete = filled.is_current || !filled.heeded.is_reset;
+        self.fresh = answer.is_read() && answer.read().any(|(id, _)| !was_written(id)) && is_complete;
         self.was_read |= self.fresh;
         filled
+    }
+
+    /// Learns what a counter says that was read, `None` if there is none; returns 1 if there should be one.
+    fn learn_item(&mut self, id: CounterId, item: Option<Item<'_>>, shrink: bool) -> u64 {
+        let count = item.map(|item| item.count());
+        if let Some(item) = item.filter(|item| self.resets.is_certain(item)) {
+            let most = item.count().saturating_add_signed(self.counters.owed(id));
+            self.cell.correct(self.names.limit.rates(), id.rate, id.bucket, |known| known.min(most));
+        }
+        self.learn(id, count, shrink)
     }
 
     /// Learns what a counter says, `None` if there is none; returns 1 if there should be one.
@@ -357,5 +424,24 @@ impl Filled {
         };
         self.writes = self.writes.max(writes);
         self.must_retry |= matches!(written, Written::Missing | Written::Refused);
+    }
+}
+
+#[cfg(test)]
+impl Known {
+    /// Checks what holds of every cell at any time.
+    pub(super) fn check(&self) {
+        let Self { stage, waiting, provisional, counters, whole, cell, names, .. } = self;
+        let has_sent = counters.has_sent() || whole.as_ref().is_some_and(|whole| whole.has_sent());
+        assert!(*stage == Stage::InFlight || !has_sent, "what was sent is in no exchange: {self:?}");
+        assert!(
+            *stage == Stage::InFlight || provisional.iter().all(|charge| !charge.sent),
+            "it is in no exchange: {self:?}"
+        );
+        assert!(*stage != Stage::Idle || waiting.is_empty() && provisional.is_empty(), "it is in no queue: {self:?}");
+        for (id, open) in counters.open() {
+            let count = cell.count(names.limit.rates(), id.rate, id.bucket);
+            assert!(count.is_none_or(|count| count >= open), "{id:?} does not count {open}: {self:?}");
+        }
     }
 }

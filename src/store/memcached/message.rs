@@ -1,4 +1,5 @@
-//! What is sent to the coordinator: requests to decide, costs that are known now, and reloads.
+//! What is sent to the coordinator: requests to decide, costs that are known now, reloads, and what operators ask about
+//! keys.
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -10,7 +11,7 @@ use super::provisional::{Standing, Standings};
 use crate::clock::Time;
 use crate::limit::Reservation;
 use crate::store::reloads::translated;
-use crate::store::{LimitChanges, Reply, Reserved, Verdicts};
+use crate::store::{KeyUsage, LimitChanges, Reply, Reserved, Verdicts};
 
 /// Something for the coordinator.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(super) enum Message {
     Settle(Box<Settlement>),
     /// Limits were changed.
     Reload(Box<Reload>),
+    /// A key is looked at or reset.
+    Inspect(Box<Inspection>),
 }
 
 /// One request, from the moment when it is asked about until its verdicts are back. It is allocated once: worker and
@@ -74,6 +77,25 @@ pub(super) struct Reload {
     pub(super) asked: Instant,
 }
 
+/// What an operator asks about one key.
+#[derive(Debug)]
+pub(super) struct Inspection {
+    /// Which limit and key it is about. It needs and costs nothing.
+    pub(super) wish: Wish,
+    pub(super) now: Time,
+    pub(super) asked: Instant,
+    pub(super) task: Task,
+}
+
+/// What is to be done for an operator. If the sender is dropped, Memcached is away.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// To say what is counted for the key.
+    Peek(oneshot::Sender<KeyUsage>),
+    /// To forget that.
+    Reset(oneshot::Sender<()>),
+}
+
 impl Message {
     /// When it was sent.
     pub(super) fn asked(&self) -> Instant {
@@ -81,6 +103,7 @@ impl Message {
             Self::Decide(decision) => decision.asked,
             Self::Settle(settlement) => settlement.asked,
             Self::Reload(reload) => reload.asked,
+            Self::Inspect(inspection) => inspection.asked,
         }
     }
 }

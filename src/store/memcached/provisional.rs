@@ -14,6 +14,8 @@ pub(super) struct Provisional {
     pub(super) number: u64,
     pub(super) ask: usize,
     pub(super) cost: u64,
+    /// The number of the cell. A key that is reset gets another one.
+    pub(super) cell: u32,
     /// The limit that has admitted it: limits of the same shape share a cell, but not a quota.
     pub(super) limit: Arc<Limit>,
     /// The moment of the charge. It has to fit as of then, because later some of what it was counted with may have left the

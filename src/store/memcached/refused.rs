@@ -2,8 +2,8 @@
 //! refused requests costs it nothing.
 //!
 //! Whatever others do meanwhile, a count only falls with time, or when somebody gives something back: where that is done, a
-//! refusal is remembered briefly. A limit that was changed is another limit, so a raised
-//! quota holds at once.
+//! refusal is remembered briefly. A limit that was changed is another limit, so a raised quota holds at once. But a key may
+//! be reset by another gateway, so Memcached is asked about it now and then all the same.
 
 use std::sync::Arc;
 
@@ -22,6 +22,10 @@ use crate::store::{Ask, Verdicts};
 const SHARDS: u64 = 64;
 /// The most keys remembered: who is forgotten is asked for.
 const KEYS: usize = 1 << 16;
+
+/// Microseconds after which a refusal is not relied on any more while Memcached can be asked, because another gateway may
+/// have reset the key. So a flood of refused requests costs one read for each key and such a span.
+pub(super) const RECHECK: u64 = 5_000_000;
 
 /// A clock that went back by less was read by another thread a moment earlier.
 const JITTER: u64 = 1_000_000;
@@ -79,21 +83,23 @@ impl Refused {
         self.shards.iter().for_each(|shard| shard.lock().clear());
     }
 
-    /// The verdicts on a request that is refused by what is remembered.
-    pub(super) fn find(&self, asks: &[Ask<'_>], now: Time) -> Option<Verdicts> {
+    /// The verdicts on a request that is refused by what is remembered. If Memcached `is_lost`, it cannot be asked.
+    pub(super) fn find(&self, asks: &[Ask<'_>], now: Time, is_lost: bool) -> Option<Verdicts> {
         // Once each: what is there at a first look may be gone at a second.
-        let known: SmallVec<[Option<Verdict>; 2]> = asks.iter().map(|ask| self.of(ask, now)).collect();
+        let known: SmallVec<[Option<Verdict>; 2]> = asks.iter().map(|ask| self.of(ask, now, is_lost)).collect();
         asks.iter().zip(&known).find(|(ask, known)| !ask.advisory && known.is_some())?;
         // Of the other limits nothing is known, nor is it told; the least is claimed of them.
         let open = Verdict { admitted: true, rate: 0, remaining: 0, wait: None };
         Some(asks.iter().zip(known).map(|(ask, known)| (ask.place, known.unwrap_or(open))).collect())
     }
 
-    fn of(&self, ask: &Ask<'_>, now: Time) -> Option<Verdict> {
+    fn of(&self, ask: &Ask<'_>, now: Time, is_lost: bool) -> Option<Verdict> {
         let cell = ask.key.with(ask.limit.shape());
         let mut shard = self.shard(cell).lock();
         let no = shard.get(&cell)?;
-        if now.micros() + JITTER < no.since.micros() || now.micros() >= no.stale || !Arc::ptr_eq(&no.limit, ask.limit) {
+        let is_due = !is_lost && now.micros() >= no.since.micros().saturating_add(RECHECK);
+        let is_set_back = now.micros() + JITTER < no.since.micros();
+        if is_set_back || is_due || now.micros() >= no.stale || !Arc::ptr_eq(&no.limit, ask.limit) {
             shard.remove(&cell);
             return None;
         }
@@ -127,7 +133,7 @@ mod tests {
         let refused = Refused::new(u64::MAX);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 2, wait: Some(500) };
         refused.note(&[Wish::from(&ask(&limit, 3))], &Verdicts::from_iter([(3, verdict)]), NOW);
-        let found = |need, now| refused.find(&[ask(&limit, need)], now).map(|verdicts| verdicts[0].1);
+        let found = |need, now| refused.find(&[ask(&limit, need)], now, false).map(|verdicts| verdicts[0].1);
         assert_eq!(found(3, at(200)), Some(Verdict { wait: Some(300), ..verdict }));
         assert_eq!(found(3, at(499)).unwrap().wait, Some(1));
         assert_eq!(found(4, at(499)), None, "for how long, is not known");
@@ -137,13 +143,25 @@ mod tests {
     }
 
     #[test]
+    fn a_no_is_looked_at_again_unless_nobody_can_be_asked() {
+        let limit = Arc::new(Limit::new("l", &["10/d".parse().unwrap()]));
+        let refused = Refused::new(u64::MAX);
+        let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(3 * RECHECK) };
+        refused.note(&[Wish::from(&ask(&limit, 1))], &Verdicts::from_iter([(3, verdict)]), NOW);
+        let is_known = |now, is_lost| refused.find(&[ask(&limit, 1)], now, is_lost).is_some();
+        assert!(is_known(at(RECHECK - 1), false));
+        assert!(is_known(at(2 * RECHECK), true));
+        assert!(!is_known(at(RECHECK), false), "the key may have been reset");
+    }
+
+    #[test]
     fn what_may_be_given_back_is_no_refusal_for_long() {
         let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
         let refused = Refused::new(u64::MAX);
         let reserving = Ask { settles: true, ..ask(&limit, 1) };
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(500_000) };
         let note = || refused.note(&[Wish::from(&reserving)], &Verdicts::from_iter([(3, verdict)]), NOW);
-        let is_known = |now| refused.find(&[reserving], now).is_some();
+        let is_known = |now| refused.find(&[reserving], now, false).is_some();
         note();
         assert!(is_known(at(BRIEFLY - 1)) && !is_known(at(BRIEFLY)));
         note();
@@ -159,18 +177,18 @@ mod tests {
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(500) };
         let note = || refused.note(&[Wish::from(&ask(&low, 1))], &Verdicts::from_iter([(3, verdict)]), NOW);
         note();
-        assert!(refused.find(&[ask(&limit(raised), 1)], at(1)).is_none());
+        assert!(refused.find(&[ask(&limit(raised), 1)], at(1), false).is_none());
         note();
-        assert!(refused.find(&[ask(&low, 1)], Time::from_micros(NOW.micros() - 2 * JITTER)).is_none());
+        assert!(refused.find(&[ask(&low, 1)], Time::from_micros(NOW.micros() - 2 * JITTER), false).is_none());
         note();
         refused.clear();
-        assert!(refused.find(&[ask(&low, 1)], at(1)).is_none(), "a reload was there");
+        assert!(refused.find(&[ask(&low, 1)], at(1), false).is_none(), "a reload was there");
         note();
         let other = Ask { key: Fingerprint::of(b"other"), place: 4, ..ask(&low, 1) };
-        assert!(refused.find(&[other], at(1)).is_none());
+        assert!(refused.find(&[other], at(1), false).is_none());
         let advisory = Ask { advisory: true, ..ask(&low, 1) };
-        assert!(refused.find(&[other, advisory], at(1)).is_none(), "what only reports refuses nothing");
-        let both = refused.find(&[other, ask(&low, 1)], at(1)).unwrap();
+        assert!(refused.find(&[other, advisory], at(1), false).is_none(), "what only reports refuses nothing");
+        let both = refused.find(&[other, ask(&low, 1)], at(1), false).unwrap();
         assert_eq!((both[0].0, both[0].1.admitted, both[1].0, both[1].1.admitted), (4, true, 3, false));
     }
 }

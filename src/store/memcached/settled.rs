@@ -12,7 +12,7 @@ use crate::clock::Time;
 use crate::store::Reserved;
 
 impl Known {
-    /// Charges what is settled later, and follows it if that is `final`: if it is not given back because others were first.
+    /// Charges what is settled later. If the charge is final and not provisional, the reservation follows it from now on.
     pub(super) fn reserve(&mut self, wish: &Wish, now: Time, is_final: bool) -> Reserved {
         let Wish { limit, need, cost, place, .. } = wish;
         let refunded = limit.judge(&self.cell, now, *need, true);

@@ -92,7 +92,7 @@ mod tests {
         for key in 1..=2 * STEP {
             cell(&goes, key);
         }
-        cells.at(needed).stage = Stage::Asked;
+        cells.at(needed).stage = Stage::InFlight;
         cells.reload(&LimitChanges { in_use: vec![stays.clone()], replaced: Vec::new() }, now.1);
         let mut sweep = Sweep::new(now.0);
         let mut steps = 0;

@@ -13,6 +13,8 @@ enum Target {
     State,
     /// Something of a limit that was replaced.
     Replaced,
+    /// A counter or the state, which is reset.
+    Reset,
 }
 
 /// What the commands of one exchange are about, in the order of the commands.
@@ -46,6 +48,11 @@ impl Targets {
     /// The state is written: the last that is of a cell.
     pub(super) fn write_state(&mut self) {
         self.writes.push(Target::State);
+    }
+
+    /// A counter or the state is reset.
+    pub(super) fn write_reset(&mut self) {
+        self.writes.push(Target::Reset);
     }
 
     /// The state is read: the last that is of a cell.
@@ -84,7 +91,7 @@ impl<'a> Answer<'a> {
     pub(super) fn written(&self) -> impl Iterator<Item = (CounterId, Written)> {
         self.part.writes.clone().filter_map(|tag| match self.targets.writes[tag] {
             Target::Counter(id) => Some((id, self.replies.written(tag))),
-            Target::State | Target::Replaced => None,
+            Target::State | Target::Replaced | Target::Reset => None,
         })
     }
 
@@ -97,7 +104,7 @@ impl<'a> Answer<'a> {
     pub(super) fn items(&self) -> impl Iterator<Item = (CounterId, Option<Item<'a>>)> {
         self.part.reads.clone().filter_map(|at| match self.targets.reads[at] {
             Target::Counter(id) => Some((id, self.replies.item(at))),
-            Target::State | Target::Replaced => None,
+            Target::State | Target::Replaced | Target::Reset => None,
         })
     }
 

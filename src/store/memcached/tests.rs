@@ -2,18 +2,21 @@
 
 mod model;
 mod steps;
+mod decided;
 mod world;
 mod schedules;
 mod turns;
 mod settled;
 mod clocks;
 mod reloads;
+mod inspection;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
+use tokio::sync::oneshot::error::TryRecvError;
 
 use super::Wish;
 use super::keys::AllNames;
@@ -22,8 +25,9 @@ use crate::fingerprint::Fingerprint;
 use crate::limit::{Edge, Limit, Rate, Strategy as Counting};
 use crate::store::memory::Memory;
 use crate::store::{Ask, Verdicts};
-use steps::{Step, broken, lasting, lossy, passing, reliable, reloading, settling};
-use world::{Decided, World};
+use decided::Decided;
+use steps::{Step, broken, inspected, lasting, lossy, passing, reliable, reloading, settling};
+use world::World;
 
 const LOCAL: (OnError, bool) = (OnError::Local, false);
 const STRICT: (OnError, bool) = (OnError::Reject, true);

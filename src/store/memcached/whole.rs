@@ -1,7 +1,18 @@
-//! The state of the rates that are kept as one value: it is replaced if it still is the one that was read. If another
-//! gateway was faster, what is owed is charged again to the state that it left, and appended to that: others could be
-//! faster again and again, but nobody can be too late to append. Whoever replaces the state next charges what was
-//! appended to it.
+//! How the state of all rates that are kept as one value stands to that in Memcached.
+//!
+//! The value is replaced if it still is the version that was read. If another gateway was faster, what is pending is charged
+//! again to the state that it left, and appended to that: others could be faster again and again, but to append is never too
+//! late. The gateway that replaces the state next charges what was appended to it.
+//!
+//! ```text
+//!   Unread --- read: none ----> Missing --------+           +--> Written ------- read --> Of(version)
+//!      +------ read: a value -> Of(version) ----+-- sent ---+--> outrun: pending again, and appended to what is read next
+//!                                                           +--> in doubt ------ read --> Of(version), or pending again
+//! ```
+//! A cell that is outrun admits nobody: its decisions go on waiting until its next exchange is answered.
+
+mod reset;
+mod version;
 
 use std::time::Duration;
 
@@ -11,10 +22,12 @@ use super::commands::{Commands, Condition};
 use super::counters::signed;
 use super::keys::{self, Digits, Names};
 use super::replies::{Item, Written};
+use super::reset::Resets;
 use super::targets::{Answer, Targets};
 use crate::clock::Time;
-use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, Rate, Reservation, Restored};
+
+use version::{Version, stand_in};
 
 /// The most that is appended to a state before it has to be replaced: else it would grow with every charge.
 const MOST_APPENDED: usize = 32;
@@ -33,7 +46,7 @@ pub(super) struct Whole {
     sent: Option<Sent>,
     /// What was sent without an answer.
     doubt: Option<Doubt>,
-    /// Whether another gateway was faster to replace the state.
+    /// Whether another gateway has replaced the state first.
     outrun: bool,
     /// How often something has been appended to the state since it was replaced.
     appended: usize,
@@ -82,20 +95,6 @@ pub(super) struct Back {
     pub(super) given: u64,
 }
 
-/// What was read last.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Version {
-    /// Nothing.
-    #[default]
-    Unread,
-    /// That there is none.
-    Missing,
-    /// Nothing since a state was written.
-    Written,
-    /// A state, and this stands for it.
-    Of(u64),
-}
-
 /// What was learned from an exchange.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Learned {
@@ -103,11 +102,6 @@ pub(super) struct Learned {
     pub(super) lost: u64,
     /// Whether another gateway has replaced the state.
     pub(super) is_foreign: bool,
-}
-
-/// Stands for a value: whoever has written it, the same value says the same.
-fn stand_in(value: &[u8]) -> u64 {
-    Fingerprint::of(value).high()
 }
 
 impl Doubt {
@@ -176,7 +170,7 @@ impl Whole {
         }
     }
 
-    /// Owes `cost` more, less to take something back; with 0 only that it be written.
+    /// Adds `cost` to what is pending, less than 0 to take something back. With 0 the state is only written.
     pub(super) fn owe(&mut self, cost: i64, now: Time) {
         let owed = self.owed.get_or_insert_with(|| Owed::nothing(now));
         if owed.cost == 0 {
@@ -187,7 +181,7 @@ impl Whole {
         owed.cost = owed.cost.saturating_add(cost);
     }
 
-    /// Owes it to take `cost` back, which would have stayed for so many microseconds.
+    /// Has `cost` taken back, which would have stayed for so many microseconds.
     pub(super) fn owe_back(&mut self, cost: i64, now: Time, memory: u64) {
         self.owe(-cost, now);
         self.certain = Some(now.after(Duration::from_micros(memory)));
@@ -208,7 +202,7 @@ impl Whole {
         }
     }
 
-    /// Owes again what another gateway was faster than, or what could not be done.
+    /// Makes pending again what could not be done, or what another gateway was faster than.
     fn owe_again(&mut self, mut sent: Owed) {
         if let Some(owed) = self.owed.take() {
             sent.cost = sent.cost.saturating_add(owed.cost);
@@ -218,7 +212,7 @@ impl Whole {
         self.owed = Some(sent);
     }
 
-    /// What was sent may or may not have arrived, so it is owed again. What was given back of reservations stays charged if
+    /// What was sent may or may not have arrived, so it is pending again. What was given back of reservations stays charged if
     /// it has not arrived: to give it back twice would take it from others.
     pub(super) fn doubt(&mut self) {
         let Some(Sent { mut owed, bytes, .. }) = self.sent.take() else { return };
@@ -233,13 +227,13 @@ impl Whole {
         &mut self,
         cell: &mut Cell,
         names: &Names,
-        (key, now): (&Digits, Time),
+        (key, now, resets): (&Digits, Time, Resets),
         may_append: bool,
         (targets, commands): (&mut Targets, &mut Commands),
     ) {
         let name = |out: &mut Vec<u8>| names.state(key, out);
         let condition = match self.version {
-            // What is in doubt has to be asked for first, and what may be there as well.
+            // What is unacknowledged has to be read first, and so has what may be there.
             _ if self.doubt.is_some() => None,
             Version::Unread | Version::Written => None,
             Version::Missing => Some(Condition::Missing),
@@ -261,7 +255,8 @@ impl Whole {
                 more
             } else {
                 let value = cell.save(rates, self.ahead);
-                commands.store(name, &value, condition, lifetime);
+                // Who has not read it since the key was reset is to learn of that.
+                commands.store(name, &value, condition, (lifetime, resets.seen));
                 value
             };
             targets.write_state();
@@ -335,13 +330,8 @@ impl Whole {
     }
 
     /// Learns the state that is there now; returns whether another gateway has left it.
-    fn learn(
-        &mut self,
-        cell: &mut Cell,
-        (limit, now): (&Limit, Time),
-        Item { value, version, .. }: Item<'_>,
-        sent: Option<&[u8]>,
-    ) -> bool {
+    fn learn(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time), item: Item<'_>, sent: Option<&[u8]>) -> bool {
+        let Item { value, version, .. } = item;
         let before = std::mem::replace(&mut self.value, stand_in(value));
         self.version = Version::Of(version);
         let doubt = self.doubt.take();
@@ -350,7 +340,7 @@ impl Whole {
         }
         if let Some(Doubt { cost, bytes, .. }) = doubt {
             // It has arrived, and others may have appended to it; or it gave something back, which is not to be done twice.
-            // What was charged since is still owed.
+            // What was charged since is still pending.
             if memmem::find(value, &bytes).is_some() || cost < 0 {
                 self.owed.iter_mut().for_each(|owed| owed.cost = owed.cost.saturating_sub(cost));
                 self.owed.take_if(|owed| owed.is_nothing());
@@ -391,5 +381,13 @@ impl Whole {
         }
         *cell = theirs;
         true
+    }
+}
+
+#[cfg(test)]
+impl Whole {
+    /// Whether something is part of the exchange that is under way.
+    pub(super) fn has_sent(&self) -> bool {
+        self.sent.is_some()
     }
 }

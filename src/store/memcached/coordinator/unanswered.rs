@@ -12,6 +12,7 @@ impl Coordinator {
     /// No decision waits for this cell any longer.
     pub(super) fn abandon(&mut self, cell: Place) {
         self.drop_provisional(cell, true);
+        self.drop_inspections(cell);
         for number in std::mem::take(&mut self.cells.at(cell).waiting) {
             self.give_up(number);
         }

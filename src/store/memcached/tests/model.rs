@@ -20,6 +20,7 @@ pub(super) struct Model {
 #[derive(Debug)]
 struct Item {
     value: Vec<u8>,
+    flags: u32,
     version: u64,
     /// In microseconds since 1970.
     end: u64,
@@ -40,6 +41,11 @@ impl Model {
     /// The bytes of its largest value.
     pub(super) fn largest(&self) -> usize {
         self.items.values().map(|item| item.value.len()).max().unwrap_or(0)
+    }
+
+    /// The names of all items.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.items.keys().cloned().collect()
     }
 
     /// Lets some of the next commands fail.
@@ -92,8 +98,8 @@ impl Model {
 
     fn get(&self, names: &[&str], replies: &mut Vec<u8>) {
         for name in names {
-            if let Some(Item { value, version, .. }) = self.items.get(*name) {
-                replies.extend_from_slice(format!("VALUE {name} 0 {} {version}\r\n", value.len()).as_bytes());
+            if let Some(Item { value, flags, version, .. }) = self.items.get(*name) {
+                replies.extend_from_slice(format!("VALUE {name} {flags} {} {version}\r\n", value.len()).as_bytes());
                 replies.extend_from_slice(value);
                 replies.extend_from_slice(b"\r\n");
             }
@@ -121,7 +127,7 @@ impl Model {
             (None, None) => tell("NF", flags, replies),
             (None, Some(lifetime)) => {
                 let value = number("J").unwrap().to_string().into_bytes();
-                let item = Item { value, version, end: end(lifetime, now) };
+                let item = Item { value, flags: 0, version, end: end(lifetime, now) };
                 // Even if it is quiet, as Memcached did before 1.6.40.
                 item.tell(flags, replies);
                 self.items.insert(name.to_owned(), item);
@@ -146,7 +152,9 @@ impl Model {
             _ => {
                 self.versions += 1;
                 let end = end(number(flags, "T").unwrap(), now);
-                self.items.insert(name.to_owned(), Item { value: value.to_vec(), version: self.versions, end });
+                let stored = u32::try_from(number(flags, "F").unwrap_or(0)).unwrap();
+                let item = Item { value: value.to_vec(), flags: stored, version: self.versions, end };
+                self.items.insert(name.to_owned(), item);
             }
         }
     }

@@ -8,15 +8,30 @@ use super::world::TIMEOUT;
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     /// Asks for this cost.
-    Ask { gateway: usize, what: usize, cost: u64 },
+    Ask {
+        gateway: usize,
+        what: usize,
+        cost: u64,
+    },
     /// Reserves this cost.
-    Reserve { gateway: usize, what: usize, cost: u64 },
+    Reserve {
+        gateway: usize,
+        what: usize,
+        cost: u64,
+    },
     /// Settles one of those that were reserved and admitted: so many parts of four are kept.
     Settle(usize, u64),
     /// Charges what a reservation turns out to cost in addition.
-    Charge { gateway: usize, what: usize, cost: u64 },
+    Charge {
+        gateway: usize,
+        what: usize,
+        cost: u64,
+    },
     /// Reloads a gateway, which has this way to count then.
     Reload(usize, usize),
+    /// Looks at the key of the first that is asked for, or resets it.
+    Peek(usize, usize),
+    Reset(usize, usize),
     /// Writes an exchange if one is due.
     Send(usize, usize),
     /// Executes the first exchange that has not been executed yet.
@@ -78,6 +93,14 @@ pub(super) fn settling(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
     let kept = prop_oneof![3 => Just(0_u64), 1 => Just(4), 1 => 1..4_u64];
     let settle = (0..6_usize, kept).prop_map(|(which, kept)| Step::Settle(which, kept));
     prop_oneof![5 => steps, 2 => reserve, 2 => settle].boxed()
+}
+
+/// The same with operators who look at keys and reset them.
+pub(super) fn inspected(steps: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
+    let one = || (0..3_usize, 0..3_usize);
+    let peek = one().prop_map(|(gateway, what)| Step::Peek(gateway, what));
+    let reset = one().prop_map(|(gateway, what)| Step::Reset(gateway, what));
+    prop_oneof![12 => steps, 1 => peek, 1 => reset].boxed()
 }
 
 /// The same while time passes.

@@ -7,12 +7,15 @@ use std::time::Duration;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::Instant;
 
+use super::decided::Decided;
+use super::inspection::Inspected;
 use super::model::{Model, is_in_doubt};
 use super::steps::Step;
 use crate::clock::Time;
 use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
+use crate::store::Reply;
 use crate::store::memcached::batch::Due;
 use crate::store::memcached::cells::MOST;
 use crate::store::memcached::commands::Commands;
@@ -22,50 +25,18 @@ use crate::store::memcached::message::{Decision, Message, Settlement};
 use crate::store::memcached::refused::Refused;
 use crate::store::memcached::replies::Reader;
 use crate::store::memcached::{Health, Wish};
-use crate::store::{Reply, Reserved, Verdicts};
 
 /// The longest that a decision waits.
 pub(super) const TIMEOUT: u64 = 50_000;
 /// Rounds of exchanges in which all that is owed has long arrived.
 const ENOUGH: usize = 200;
 
-/// What was decided.
-#[derive(Debug)]
-pub(super) struct Decided {
-    pub(super) gateway: usize,
-    pub(super) wishes: Vec<Wish>,
-    /// When it was asked for, and when it was decided.
-    pub(super) asked: Time,
-    pub(super) decided: Time,
-    /// What is yet to be settled, and what was given back.
-    pub(super) reserved: Vec<Reserved>,
-    pub(super) given: u64,
-    /// `None` if whoever waited was dropped.
-    pub(super) verdicts: Option<Verdicts>,
-}
-
-impl Decided {
-    /// What it would have been charged, each time.
-    pub(super) fn cost(&self) -> u64 {
-        self.wishes.iter().map(|wish| wish.cost).max().unwrap_or(0)
-    }
-
-    /// How many microseconds it was told to wait.
-    pub(super) fn wait(&self) -> Option<u64> {
-        self.verdicts.iter().flatten().filter_map(|(_, verdict)| verdict.wait).max()
-    }
-
-    pub(super) fn admitted(&self) -> bool {
-        self.verdicts.as_ref().is_some_and(|verdicts| verdicts.iter().all(|(_, verdict)| verdict.admitted))
-    }
-}
-
 /// Everything there is.
 pub(super) struct World {
     pub(super) models: Vec<Model>,
     pub(super) gateways: Vec<Gateway>,
     /// What is asked for.
-    whats: Vec<Vec<Wish>>,
+    pub(super) whats: Vec<Vec<Wish>>,
     /// The limits that a gateway may have instead of that which is asked, if reloads change it.
     pub(super) ways: Vec<Arc<Limit>>,
     pub(super) now: Time,
@@ -76,6 +47,7 @@ pub(super) struct World {
     pub(super) decided: Vec<Decided>,
     /// Changes of sums that were sent and not executed.
     pub(super) vanished: u64,
+    pub(super) inspected: Vec<Inspected>,
     /// Exchanges that were not answered, and of those the ones that were executed.
     pub(super) unanswered: u64,
     pub(super) doubtful: u64,
@@ -128,6 +100,7 @@ impl World {
             patience: TIMEOUT,
             decided: Vec::new(),
             vanished: 0,
+            inspected: Vec::new(),
             unanswered: 0,
             doubtful: 0,
         };
@@ -189,6 +162,7 @@ impl World {
                 let settlement = Settlement { wish, now, asked, reservation, cell: 0, given: 0, more: cost };
                 self.gateways[gateway % gateways].coordinator.submit(Message::Settle(Box::new(settlement)), asked);
             }
+            Step::Peek(..) | Step::Reset(..) => self.inspect(step),
             Step::Send(gateway, server) => self.send(gateway % gateways, server % servers),
             Step::Execute(gateway, server) => self.execute(gateway % gateways, server % servers),
             Step::Answer(gateway, server) => self.answer(gateway % gateways, server % servers),
@@ -207,6 +181,7 @@ impl World {
                 self.pass(micros.saturating_sub(TIMEOUT));
             }
         }
+        self.gateways.iter().for_each(|gateway| gateway.coordinator.check());
     }
 
     /// What a gateway is asked for.
@@ -258,8 +233,7 @@ impl World {
 
     /// Asks a gateway, but stops waiting before the gateway takes the question in.
     pub(super) fn give_up(&mut self, gateway: usize) {
-        let (asked, wishes) = (self.instant(), self.whats[0].iter().cloned().collect());
-        let (reply, _) = oneshot::channel();
+        let (asked, wishes, (reply, _)) = (self.instant(), self.whats[0].iter().cloned().collect(), oneshot::channel());
         let decision = Decision::new(wishes, (self.clock(gateway), asked), Some(reply), 0);
         self.gateways[gateway].coordinator.submit(Message::Decide(decision), asked);
     }
@@ -382,6 +356,7 @@ impl World {
                 self.answer(gateway, server);
             }
         }
+        self.inspected.drain(..).for_each(Inspected::assert_over);
         for gateway in &mut self.gateways {
             assert!(gateway.waiting.is_empty(), "some wait for ever");
             assert!(gateway.coordinator.is_settled(), "something is owed for ever");

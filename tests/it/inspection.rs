@@ -1,0 +1,243 @@
+//! An operator looks at a key or resets it, in every store: what is shown is what is decided by, and a reset holds at
+//! every gateway, whatever the others know.
+
+use std::slice::from_ref;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gateway::config::OnError;
+use gateway::fingerprint::Fingerprint;
+use gateway::limit::{Limit, Rate, RateUsage};
+use gateway::store::Away;
+use rustix::process::Signal;
+
+use crate::harness::{Memcached, until};
+use crate::stores::{Bench, SECOND, everywhere, limit, raised, strategies};
+
+/// For so long a gateway refuses by what it remembers, without asking whether the key was reset.
+const RECHECK: u64 = 5 * SECOND;
+const LONG: Duration = Duration::from_secs(5);
+
+#[test]
+fn a_key_shows_what_is_decided_by_and_is_charged_nothing() {
+    everywhere(|bench, name, rate| {
+        let (limit, key) = (limit("shown", from_ref(rate)), bench.key());
+        let shown = |at| bench.peek(&limit, key, at).unwrap().rates[0];
+        let unused = RateUsage { capacity: 10, used: 0, remaining: 10, wait: None };
+        for _ in 0..3 {
+            assert_eq!(shown(0), unused, "{name}");
+        }
+        assert_eq!(bench.burst(&limit, key, 4, 0), 4, "{name}");
+        for _ in 0..3 {
+            assert_eq!((shown(0).used, shown(0).remaining), (4, 6), "{name}");
+        }
+        let verdict = bench.one(&limit, key, 1, 0);
+        assert_eq!((shown(0).remaining, shown(0).wait), (verdict.remaining, verdict.wait), "{name}");
+        assert_eq!(bench.burst(&limit, key, 20, 0), 5, "{name}");
+        let refused = bench.one(&limit, key, 1, SECOND);
+        assert_eq!((shown(SECOND).remaining, shown(SECOND).wait), (0, refused.wait), "{name}");
+        assert_eq!(shown(5 * rate.memory()), unused, "{name}: nothing of it is left then");
+    });
+}
+
+#[test]
+fn every_rate_of_a_limit_is_shown() {
+    everywhere(|bench, name, rate| {
+        let rates = [raised(rate, 7), "100/h".parse().unwrap(), "30/month".parse().unwrap()];
+        let (limit, key) = (limit("rates", &rates), bench.key());
+        bench.burst(&limit, key, 5, 0);
+        let usage = bench.peek(&limit, key, 0).unwrap();
+        let shown: Vec<_> = usage.rates.iter().map(|rate| (rate.capacity, rate.used, rate.remaining)).collect();
+        assert_eq!(shown, [(7, 5, 2), (100, 5, 95), (30, 5, 25)], "{name}");
+        assert_eq!(usage.limit, limit, "{name}");
+    });
+}
+
+#[test]
+fn a_key_that_is_reset_begins_anew() {
+    everywhere(|bench, name, rate| {
+        let (limit, key, other) = (limit("reset", from_ref(rate)), bench.key(), bench.key());
+        bench.reset(&limit, other, 0).unwrap();
+        assert_eq!(bench.burst(&limit, other, 3, 0), 3, "{name}");
+        for _ in 0..3 {
+            assert_eq!(bench.burst(&limit, key, 20, 0), 10, "{name}");
+            bench.reset(&limit, key, 0).unwrap();
+            assert_eq!(bench.used(&limit, key, 0), 0, "{name}");
+        }
+        // Twice, and what remains is what is left for the next bucket, too.
+        bench.reset(&limit, key, 0).unwrap();
+        assert_eq!(bench.burst(&limit, key, 4, 59 * SECOND), 4, "{name}");
+        bench.reset(&limit, key, 60 * SECOND).unwrap();
+        assert_eq!(bench.burst(&limit, key, 20, 60 * SECOND), 10, "{name}: of the bucket before nothing is left");
+        assert_eq!(bench.used(&limit, other, 0), 3, "{name}: another key");
+    });
+}
+
+#[test]
+fn what_was_reserved_before_a_reset_is_taken_from_nobody() {
+    everywhere(|bench, name, rate| {
+        let (limit, key) = (limit("open", from_ref(rate)), bench.key());
+        let [given, costly] = [4, 2].map(|cost| bench.reserve(&limit, key, cost, 0).unwrap());
+        bench.reset(&limit, key, 0).unwrap();
+        assert_eq!(bench.burst(&limit, key, 3, 0), 3, "{name}");
+        bench.settle(&limit, key, given, 0, 0);
+        assert_eq!(bench.used(&limit, key, 0), 3, "{name}: they came after the reset");
+        bench.settle(&limit, key, costly, 5, 0);
+        assert_eq!(bench.used(&limit, key, 0), 6, "{name}: what it cost beyond is charged");
+        assert_eq!(bench.burst(&limit, key, 20, 0), 4, "{name}");
+    });
+}
+
+/// For every strategy, with several gateways on one Memcached, strict or not.
+fn together<const GATEWAYS: usize>(test: impl Fn([&Bench; GATEWAYS], &Arc<Limit>, Fingerprint, &str)) {
+    let server = Memcached::start();
+    for strict in [false, true] {
+        let benches = [(); GATEWAYS].map(|()| Bench::memcached(&server, strict));
+        for (name, rate) in strategies() {
+            let (limit, key) = (limit("together", &[rate]), Fingerprint::of(name.as_bytes()));
+            test(benches.each_ref(), &limit, key, &format!("{name}, strict: {strict}"));
+        }
+    }
+}
+
+/// Waits until all gateways show that so much is used, and so it stays.
+#[track_caller]
+fn all_show(benches: &[&Bench], limit: &Arc<Limit>, key: Fingerprint, used: u64, name: &str) {
+    for bench in benches {
+        until(&format!("{name}: {used} are used"), LONG, || bench.used(limit, key, 0) == used);
+    }
+    for bench in benches {
+        assert_eq!(bench.used(limit, key, 0), used, "{name}");
+    }
+}
+
+#[test]
+fn who_knows_the_count_does_not_write_it_again_after_a_reset() {
+    together(|[a, b, c], limit, key, name| {
+        assert_eq!(
+            (a.burst(limit, key, 3, 0), b.burst(limit, key, 3, 0), c.burst(limit, key, 1, 0)),
+            (3, 3, 1),
+            "{name}"
+        );
+        all_show(&[a, b, c], limit, key, 7, name);
+        a.reset(limit, key, 0).unwrap();
+        // One that has looked at it, and one that writes at once.
+        assert_eq!(b.used(limit, key, 0), 0, "{name}");
+        assert_eq!(c.burst(limit, key, 1, 0), 1, "{name}");
+        all_show(&[a, b, c], limit, key, 1, name);
+        assert_eq!((b.burst(limit, key, 2, 0), a.burst(limit, key, 2, 0)), (2, 2), "{name}");
+        all_show(&[c, b, a], limit, key, 5, name);
+        // By another one, before the others have heard of anything.
+        c.reset(limit, key, 0).unwrap();
+        assert_eq!((a.burst(limit, key, 1, 0), b.burst(limit, key, 1, 0)), (1, 1), "{name}");
+        all_show(&[a, b, c], limit, key, 2, name);
+    });
+}
+
+#[test]
+fn a_reset_by_another_gateway_ends_a_refusal_that_is_remembered() {
+    together(|[a, b], limit, key, name| {
+        assert_eq!((a.burst(limit, key, 5, 0), b.burst(limit, key, 5, 0)), (5, 5), "{name}");
+        all_show(&[a, b], limit, key, 10, name);
+        assert!(!b.one(limit, key, 1, 0).admitted, "{name}");
+        a.reset(limit, key, 0).unwrap();
+        assert_eq!(a.burst(limit, key, 3, 0), 3, "{name}");
+        all_show(&[a], limit, key, 3, name);
+        // By then a bucket has drained by less than one.
+        assert_eq!(b.burst(limit, key, 20, RECHECK), 7, "{name}");
+        assert_eq!(a.burst(limit, key, 20, RECHECK), 0, "{name}");
+    });
+}
+
+#[test]
+fn what_one_gateway_reserved_before_another_reset_is_taken_from_nobody() {
+    together(|[a, b], limit, key, name| {
+        let reserved = b.reserve(limit, key, 4, 0).unwrap();
+        all_show(&[a, b], limit, key, 4, name);
+        a.reset(limit, key, 0).unwrap();
+        assert_eq!(a.burst(limit, key, 3, 0), 3, "{name}");
+        all_show(&[a, b], limit, key, 3, name);
+        // It has seen the reset.
+        b.settle(limit, key, reserved, 0, 0);
+        all_show(&[a, b], limit, key, 3, name);
+    });
+}
+
+#[test]
+fn who_looks_at_a_key_remembers_no_refusal() {
+    together(|[a, b], limit, key, name| {
+        assert_eq!(a.burst(limit, key, 10, 0), 10, "{name}");
+        all_show(&[a, b], limit, key, 10, name);
+        a.reset(limit, key, 0).unwrap();
+        assert_eq!(b.burst(limit, key, 1, 0), 1, "{name}");
+    });
+}
+
+#[test]
+fn a_flood_of_refusals_asks_now_and_then_whether_the_key_was_reset() {
+    let server = Memcached::start();
+    let bench = Bench::memcached(&server, false);
+    for (name, rate) in strategies() {
+        // In an hour, so that no token comes back meanwhile.
+        let hourly = Rate::new(10, Duration::from_hours(1)).unwrap().with_strategy(rate.strategy().clone());
+        let (limit, key) = (limit("flood", &[hourly.unwrap_or(rate)]), Fingerprint::of(name.as_bytes()));
+        assert_eq!(bench.burst(&limit, key, 20, 0), 10, "{name}");
+        all_show(&[&bench], &limit, key, 10, name);
+        for round in 1..=4 {
+            let before = server.commands();
+            assert_eq!(bench.burst(&limit, key, 1, round * RECHECK), 0, "{name}");
+            let asked = server.commands();
+            assert!(asked > before, "{name}: nothing was asked in round {round}");
+            assert_eq!(bench.burst(&limit, key, 500, (round + 1) * RECHECK - 1), 0, "{name}");
+            assert_eq!(server.commands(), asked, "{name}: round {round}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_shown_or_reset_while_memcached_is_away() {
+    for on_error in [OnError::Local, OnError::Allow, OnError::Reject] {
+        let mut server = Memcached::start();
+        let bench = Bench::memcached_with(&server, false, on_error);
+        let (limit, key) = (limit("away", &["10/d".parse().unwrap()]), Fingerprint::of(b"k"));
+        assert_eq!(bench.burst(&limit, key, 4, 0), 4);
+        until("it is counted", LONG, || server.tell("stats\r\n", "END").iter().any(|line| line == "STAT curr_items 1"));
+        server.kill();
+        until("it is away", LONG, || bench.peek(&limit, key, 0) == Err(Away));
+        assert_eq!(bench.reset(&limit, key, 0), Err(Away), "{on_error:?}");
+        server.restart();
+        until("it is back", LONG, || bench.peek(&limit, key, 0).is_ok());
+        assert_eq!(bench.used(&limit, key, 0), 4, "{on_error:?}: nothing was reset, and what was lost is known");
+        bench.reset(&limit, key, 0).unwrap();
+        assert_eq!(bench.burst(&limit, key, 20, 0), 10, "{on_error:?}");
+    }
+}
+
+#[test]
+fn who_was_refused_stays_refused_while_nobody_can_be_asked() {
+    for on_error in [OnError::Local, OnError::Allow, OnError::Reject] {
+        let mut server = Memcached::start();
+        let bench = Bench::memcached_with(&server, false, on_error);
+        let (limit, key) = (limit("refused", &["10/d".parse().unwrap()]), Fingerprint::of(b"k"));
+        assert_eq!(bench.burst(&limit, key, 20, 0), 10);
+        server.kill();
+        until("it is away", LONG, || bench.peek(&limit, key, 0) == Err(Away));
+        assert!(!bench.one(&limit, key, 1, 3 * RECHECK).admitted, "{on_error:?}");
+    }
+}
+
+#[test]
+fn who_asks_a_memcached_that_is_frozen_is_told() {
+    let server = Memcached::start();
+    let bench = Bench::memcached(&server, false);
+    let (limit, key) = (limit("frozen", &["10/d".parse().unwrap()]), Fingerprint::of(b"k"));
+    assert_eq!(bench.burst(&limit, key, 4, 0), 4);
+    server.signal(Signal::STOP);
+    let begun = Instant::now();
+    assert_eq!(bench.peek(&limit, key, 0), Err(Away));
+    assert_eq!(bench.reset(&limit, key, 0), Err(Away));
+    assert!(begun.elapsed() < 3 * LONG, "{:?}", begun.elapsed());
+    server.signal(Signal::CONT);
+    until("it answers again", LONG, || bench.reset(&limit, key, 0).is_ok());
+    assert_eq!(bench.burst(&limit, key, 20, 0), 10);
+}
