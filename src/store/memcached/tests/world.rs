@@ -15,7 +15,6 @@ use crate::clock::Time;
 use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
-use crate::store::Reply;
 use crate::store::memcached::batch::Due;
 use crate::store::memcached::cells::MOST;
 use crate::store::memcached::commands::Commands;
@@ -25,6 +24,7 @@ use crate::store::memcached::message::{Decision, Message, Settlement};
 use crate::store::memcached::refused::Refused;
 use crate::store::memcached::replies::Reader;
 use crate::store::memcached::{Health, Wish};
+use crate::store::{Reply, Reserved};
 
 /// The longest that a decision waits.
 pub(super) const TIMEOUT: u64 = 50_000;
