@@ -10,6 +10,7 @@ mod file;
 mod check;
 mod source;
 mod tls;
+mod upstream_tls;
 mod anew;
 mod spellings;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
+use rustls::pki_types::ServerName;
 use toml::de::DeTable;
 
 use crate::known_keys::KnownKeys;
@@ -33,6 +35,7 @@ pub use anew::{Recounted, changed_overrides, dropped, recounted};
 pub use report::Problems;
 pub use source::ConfigSource;
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
+pub use upstream_tls::UpstreamTls;
 
 /// Reads the text of a file. Problems call the file `name`. Relative paths in it start at `folder`.
 pub fn parse(bytes: &[u8], name: &str, folder: &Path) -> Result<Config, Problems> {
@@ -262,6 +265,8 @@ pub struct Upstream {
     pub max_idle: Duration,
     /// The maximum age of a connection.
     pub max_age: Duration,
+    /// How its `https://` servers are connected to; `None` if it has none.
+    pub tls: Option<UpstreamTls>,
 }
 
 /// One server of an upstream.
@@ -276,14 +281,16 @@ pub struct UpstreamServer {
 /// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// `http://host:port`
+    /// `http://host:port` or `https://host:port`
     Http {
         /// A name or an address; IPv6 has no brackets.
         host: String,
-        /// 80 if the URL has no port.
+        /// If the URL has no port, 80, or 443 with TLS.
         port: u16,
         /// The Host header to send, as written in the URL.
         authority: String,
+        /// `https`: the host as a name that the server's certificate can have. `None` is `http`.
+        tls: Option<ServerName<'static>>,
     },
     /// `builtin:echo`, the upstream that is part of the binary.
     Echo,

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use crate::config::{
     self, Action, Address, Config, ConfigSource, Cost, EscapedSlashes, Key, Limit, Listener, MaxConnections, Missing,
-    OnError, OnLimit, PathMatching, PathPattern, PathRules, Recounted, Route, Store, UNLIMITED,
+    OnError, OnLimit, PathMatching, PathPattern, PathRules, Recounted, Route, Store, UNLIMITED, UpstreamTls,
 };
 use crate::limit::{Edge, Rate, Strategy};
 use crate::overrides::Allowance;
@@ -119,11 +119,13 @@ impl Display for Description<'_> {
             writeln!(f, "  {}", upstream.name)?;
             for server in &upstream.servers {
                 let address = match &server.address {
-                    Address::Http { authority, .. } => format!("http://{authority}"),
+                    Address::Http { authority, tls: None, .. } => format!("http://{authority}"),
+                    Address::Http { authority, tls: Some(_), .. } => format!("https://{authority}"),
                     Address::Echo => "builtin:echo".to_owned(),
                 };
                 writeln!(f, "    {address}, weight {}", server.weight)?;
             }
+            upstream.tls.iter().try_for_each(|tls| upstream_tls(f, tls))?;
             writeln!(
                 f,
                 "    timeouts: {:?} to connect, {:?} until the head of the response",
@@ -141,6 +143,21 @@ impl Display for Description<'_> {
         }
         Ok(())
     }
+}
+
+fn upstream_tls(f: &mut fmt::Formatter<'_>, tls: &UpstreamTls) -> fmt::Result {
+    let UpstreamTls { ca, server_name, certificate, .. } = tls;
+    match ca {
+        Some(ca) => write!(f, "    trusts the authorities in {}", ca.display())?,
+        None => write!(f, "    trusts the authorities of the system")?,
+    }
+    if let Some(name) = server_name {
+        write!(f, ", for certificates of {}", name.to_str())?;
+    }
+    if let Some(certificate) = certificate {
+        write!(f, "; shows the certificate in {}", certificate.cert.display())?;
+    }
+    writeln!(f)
 }
 
 fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {

@@ -7,6 +7,8 @@
 pub enum Reason {
     /// The upstream could not be connected to.
     Connect,
+    /// The TLS handshake with the upstream failed.
+    Tls,
     /// The upstream did not accept the connection in time.
     ConnectTimeout,
     /// The head of the response did not arrive in time.
@@ -37,8 +39,9 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Connect,
+        Self::Tls,
         Self::ConnectTimeout,
         Self::Timeout,
         Self::Closed,
@@ -58,6 +61,7 @@ impl Reason {
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
+            Self::Tls => "tls",
             Self::ConnectTimeout => "connect_timeout",
             Self::Timeout => "timeout",
             Self::Closed => "closed",
@@ -78,6 +82,7 @@ impl Reason {
     pub fn is_upstreams(self) -> bool {
         match self {
             Self::Connect
+            | Self::Tls
             | Self::ConnectTimeout
             | Self::Timeout
             | Self::Closed

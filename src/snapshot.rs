@@ -11,7 +11,7 @@ use http::{HeaderValue, StatusCode};
 use ipnet::IpNet;
 use parking_lot::Mutex;
 
-use crate::config::{self, AccessLog, Address, Config, OnError, PathRules};
+use crate::config::{self, AccessLog, Address, Config, OnError, PathRules, UpstreamServer, UpstreamTls};
 use crate::decide::{ConcurrencyLimiter, LimitMetrics, RateSelector, RateTable, RouteLimit, WaitQueues};
 use crate::identify::KeyExtractor;
 use crate::identify::ambiguity::SingleSources;
@@ -20,7 +20,7 @@ use crate::respond::rate_limit_headers::RateLimitHeaders;
 use crate::route::{self, Routes};
 use crate::store::LimitChanges;
 use crate::telemetry::{RouteMetrics, UpstreamFailures};
-use crate::upstream::{Endpoint, Endpoints, Keeps, Lookups, Upstream};
+use crate::upstream::{Endpoint, EndpointTls, Endpoints, Keeps, Lookups, Upstream};
 
 /// The name under which requests without a route are counted.
 pub const NO_ROUTE: &str = "none";
@@ -176,19 +176,23 @@ impl SharedState {
         self.upstreams.lock().entry(name.to_owned()).or_insert_with(new).clone()
     }
 
-    /// The endpoint at this address.
-    fn endpoint(&self, address: &Address) -> Endpoint {
-        let (host, port, authority) = match address {
-            Address::Http { host, port, authority } => (host.clone(), *port, authority.clone()),
+    /// The endpoint of a server with this address, for an upstream with these TLS settings.
+    fn endpoint(&self, address: &Address, tls: Option<&UpstreamTls>) -> Endpoint {
+        let (host, port, authority, name) = match address {
+            Address::Http { host, port, authority, tls } => (host.clone(), *port, authority.clone(), tls.as_ref()),
             Address::Echo => {
                 // It was started before the snapshot is built. Port 0 accepts no connection.
                 let echo = self.echo().unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
-                (echo.ip().to_string(), echo.port(), echo.to_string())
+                (echo.ip().to_string(), echo.port(), echo.to_string(), None)
             }
         };
+        let tls = name.zip(tls).map(|(name, UpstreamTls { server_name, settings, .. })| EndpointTls {
+            settings: settings.clone(),
+            server_name: server_name.as_ref().unwrap_or(name).clone(),
+        });
         // The authority of a URL is always a valid header value.
         let authority = HeaderValue::try_from(authority).unwrap_or(HeaderValue::from_static("upstream"));
-        self.endpoints.get(host, port, authority)
+        self.endpoints.get(host, port, authority, tls)
     }
 }
 
@@ -261,7 +265,8 @@ pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
 }
 
 fn connect(upstream: &config::Upstream, shared: &SharedState) -> Upstream {
-    let servers = upstream.servers.iter().map(|server| (shared.endpoint(&server.address), server.weight)).collect();
+    let endpoint = |server: &UpstreamServer| (shared.endpoint(&server.address, upstream.tls.as_ref()), server.weight);
+    let servers = upstream.servers.iter().map(endpoint).collect();
     Upstream::new(upstream, servers, shared.lookups.clone())
 }
 
@@ -304,7 +309,7 @@ mod tests {
         };
         let id = |host: &str, port| {
             let authority = HeaderValue::from_static("a");
-            shared.endpoints.get(host.to_owned(), port, authority).id
+            shared.endpoints.get(host.to_owned(), port, authority, None).id
         };
         shared.keep_only(&build(1));
         let (stays, first) = (id("stays", 80), id("goes", 1));

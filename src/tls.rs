@@ -1,9 +1,11 @@
-//! TLS for clients: the certificates of the gateway, which of them a client is shown, and what is asked of clients. The
-//! protocol itself is rustls's.
+//! TLS for clients and to upstreams: the certificates of the gateway, which of them the other side is shown, and whose
+//! certificates are trusted. The protocol itself is rustls's.
 
+mod authorities;
 mod certificate_choice;
 mod client_auth;
 mod client_certificate;
+mod connector_tls;
 mod identity;
 mod listener_tls;
 
@@ -11,10 +13,16 @@ use std::sync::{Arc, LazyLock};
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 
+pub use authorities::Authorities;
 pub use client_auth::ClientAuth;
 pub use client_certificate::ClientCertificate;
+pub use connector_tls::ConnectorTls;
 pub use identity::{Identity, PemError, certificates, private_key};
-pub use listener_tls::{ALPN_HTTP2, ListenerTls, MinVersion, TlsSettings};
+pub use listener_tls::{ListenerTls, MinVersion, TlsSettings};
+
+/// How HTTP/2 (RFC 9113, section 3.2) and HTTP/1.1 (RFC 7301, section 6) are called when a protocol is agreed on.
+pub const ALPN_HTTP2: &[u8] = b"h2";
+pub(crate) const ALPN_HTTP1: &[u8] = b"http/1.1";
 
 /// What computes the ciphers, signatures and key exchanges of every connection.
 pub fn provider() -> &'static Arc<CryptoProvider> {

@@ -8,6 +8,7 @@ mod endpoint;
 mod balancer;
 mod error;
 mod stall;
+mod stream;
 mod connection;
 mod resolver;
 mod connector;
@@ -24,7 +25,7 @@ use std::time::Duration;
 use http::Response;
 use hyper::body::Incoming;
 
-pub use endpoint::{Endpoint, Endpoints};
+pub use endpoint::{Endpoint, EndpointTls, Endpoints};
 pub use error::UpstreamError;
 pub use http1::{BodyError, UpstreamBody};
 pub use pool::{ConnectionPools, Keep, Keeps};

@@ -5,6 +5,7 @@ mod content;
 mod listen;
 mod tls;
 mod store;
+mod upstream_tls;
 mod upstreams;
 mod limits;
 mod paths;
@@ -23,6 +24,8 @@ use super::{
     AccessLog, Admin, EscapedSlashes, Http2, Limit, Listener, Log, LogFormat, MaxConnections, PathMatching, PathRules,
     Server, Store, UNLIMITED, Upstream, values,
 };
+
+use upstream_tls::SystemAuthorities;
 
 pub(super) use routes::{Answer, Draft as RouteDraft};
 
@@ -55,12 +58,14 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let limits = named("limits", "[limits.NAME]").unwrap_or_default();
     let routes = root.field("routes").and_then(|field| routes::read(&field)).unwrap_or_default();
     root.close(&[]);
+    let system = SystemAuthorities::default();
+    let upstream = |(name, field): (Name<'a>, Field<'a>)| (name.clone(), upstreams::read(&name, &field, &system));
     Draft {
         server,
         log,
         admin,
         store,
-        upstreams: upstreams.into_iter().map(|(name, field)| (name.clone(), upstreams::read(&name, &field))).collect(),
+        upstreams: upstreams.into_iter().map(upstream).collect(),
         limits: limits.into_iter().map(|(name, field)| (name.clone(), limits::read(&name, &field))).collect(),
         routes,
         listeners,

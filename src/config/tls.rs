@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::regular_file;
-use crate::tls::{self, ClientAuth, Identity, PemError, TlsSettings};
+use crate::tls::{self, Authorities, ClientAuth, Identity, PemError, TlsSettings};
 
 /// `[server.tls]`
 #[derive(Clone, Debug, PartialEq)]
@@ -110,11 +110,15 @@ impl ClientCa {
     /// # Errors
     /// When the file is not what it should be.
     pub(super) fn read(&self) -> Result<ClientAuth, FileError> {
-        read(&self.path, |pem| ClientAuth::new(tls::certificates(pem)?, self.is_required))
+        read(&self.path, |pem| ClientAuth::new(Authorities::new(tls::certificates(pem)?)?, self.is_required))
     }
 }
 
-fn read<T>(path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, PemError>) -> Result<T, FileError> {
+/// Reads a file whose content `parse` understands.
+///
+/// # Errors
+/// When the file is not what it should be.
+pub(super) fn read<T>(path: &Path, parse: impl FnOnce(&[u8]) -> Result<T, PemError>) -> Result<T, FileError> {
     let error = |why| FileError { path: path.to_owned(), why };
     let bytes = regular_file::read(path).map_err(|why| error(FileProblem::Unreadable(why)))?;
     parse(&bytes).map_err(|why| error(FileProblem::Content(why)))

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode};
 use ipnet::IpNet;
+use rustls::pki_types::ServerName;
 
 use super::read::{Field, Section, Wrong};
 use super::report::quoted;
@@ -179,15 +180,18 @@ pub(super) fn server(text: &str) -> Read<Address> {
         let message = format!("{} is not a server: it has no scheme", quoted(text));
         let help = match authority(text, 80) {
             Ok(_) => format!("did you mean \"http://{text}\"?"),
-            Err(_) => "a server is \"http://host:port\"".to_owned(),
+            Err(_) => "a server is \"http://host:port\" or \"https://host:port\"".to_owned(),
         };
         return Err(Wrong::new(message, help));
     };
-    match scheme {
-        "http" => {}
-        "https" => return Err(Wrong::later("https://", "use http:// for now")),
-        _ => return Err(Wrong::new(format!("{} is not a scheme for servers", quoted(scheme)), "allowed: `http`")),
-    }
+    let default_port = match scheme {
+        "http" => 80,
+        "https" => 443,
+        _ => {
+            let message = format!("{} is not a scheme for servers", quoted(scheme));
+            return Err(Wrong::new(message, "allowed: `http` or `https`"));
+        }
+    };
     let start = text.len() - rest.len();
     let place = |at: usize| start + at..text.len();
     if let Some(at) = rest.find(['/', '?', '#']) {
@@ -203,8 +207,13 @@ pub(super) fn server(text: &str) -> Read<Address> {
         let help = format!("write \"{scheme}://{}\"", &rest[at + 1..]);
         return Err(Wrong::new("a server has no user name", help).at(start..start + at + 1));
     }
-    let (host, port) = authority(rest, 80).map_err(|wrong| wrong.at(place(0)))?;
-    Ok(Address::Http { host, port, authority: rest.to_owned() })
+    let (host, port) = authority(rest, default_port).map_err(|wrong| wrong.at(place(0)))?;
+    let name = (scheme == "https").then(|| ServerName::try_from(host.clone()));
+    let tls = name.transpose().map_err(|_| {
+        let message = format!("{} is not a name that a certificate can have", quoted(&host));
+        Wrong::new(message, "no part of a name begins or ends with `-`").at(place(0))
+    })?;
+    Ok(Address::Http { host, port, authority: rest.to_owned(), tls })
 }
 
 /// A server of the store: `host:port`, with the default port added if there is none.
@@ -313,11 +322,21 @@ mod tests {
 
     #[test]
     fn reads_servers() {
-        let http =
-            |host: &str, port, authority: &str| Address::Http { host: host.into(), port, authority: authority.into() };
+        let address = |host: &str, port, authority: &str, tls| Address::Http {
+            host: host.into(),
+            port,
+            authority: authority.into(),
+            tls,
+        };
+        let http = |host, port, authority| address(host, port, authority, None);
+        let https =
+            |host: &'static str, port, authority| address(host, port, authority, Some(host.try_into().unwrap()));
         assert_eq!(server("http://10.0.1.1:9000"), Ok(http("10.0.1.1", 9000, "10.0.1.1:9000")));
         assert_eq!(server("http://api.internal"), Ok(http("api.internal", 80, "api.internal")));
         assert_eq!(server("http://[::1]:81"), Ok(http("::1", 81, "[::1]:81")));
+        assert_eq!(server("https://api.internal"), Ok(https("api.internal", 443, "api.internal")));
+        assert_eq!(server("https://10.0.1.1:80"), Ok(https("10.0.1.1", 80, "10.0.1.1:80")));
+        assert_eq!(server("https://[::1]"), Ok(https("::1", 443, "[::1]")));
         assert_eq!(server("builtin:echo"), Ok(Address::Echo));
         for text in [
             "",
@@ -336,6 +355,10 @@ mod tests {
             "http://u@a",
             "ftp://a",
             "http://1.2.3",
+            "https://",
+            "https://-a",
+            "https://a-.b",
+            "https://a/b",
         ] {
             assert!(server(text).is_err(), "{text}");
         }

@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 
+use super::authorities::Authorities;
 use super::identity::PemError;
 use super::provider;
 
 /// What is asked of clients.
 #[derive(Clone, Debug)]
 pub struct ClientAuth {
-    authorities: Vec<CertificateDer<'static>>,
+    authorities: Authorities,
     is_required: bool,
     verifier: Arc<dyn ClientCertVerifier>,
 }
@@ -28,16 +27,10 @@ impl ClientAuth {
     /// Certificates have to be issued by one of `authorities`; a client without one is refused if it is required.
     ///
     /// # Errors
-    /// When an authority cannot be read.
-    pub fn new(authorities: Vec<CertificateDer<'static>>, is_required: bool) -> Result<Self, PemError> {
-        let mut roots = RootCertStore::empty();
-        for (index, authority) in authorities.iter().enumerate() {
-            let added = roots.add(authority.clone());
-            added.map_err(|error| PemError::Certificate(index + 1, error.to_string()))?;
-        }
-        let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider().clone());
+    /// When there is no authority.
+    pub fn new(authorities: Authorities, is_required: bool) -> Result<Self, PemError> {
+        let builder = WebPkiClientVerifier::builder_with_provider(authorities.roots.clone(), provider().clone());
         let builder = if is_required { builder } else { builder.allow_unauthenticated() };
-        // It fails where there is no authority.
         let verifier = builder.build().map_err(|_| PemError::Missing("certificate"))?;
         Ok(Self { authorities, is_required, verifier })
     }

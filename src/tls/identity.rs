@@ -1,4 +1,4 @@
-//! The identity of a server: a chain of certificates and the private key of the first one, as they are in PEM files
+//! The identity of the gateway: a chain of certificates and the private key of the first one, as they are in PEM files
 //! (RFC 7468).
 
 use std::fmt;

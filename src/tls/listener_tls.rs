@@ -13,11 +13,8 @@ use rustls::version::{TLS12, TLS13};
 use super::certificate_choice::CertificateChoice;
 use super::client_auth::ClientAuth;
 use super::identity::Identity;
-use super::provider;
+use super::{ALPN_HTTP1, ALPN_HTTP2, provider};
 use crate::clock::Time;
-
-/// How a client asks for HTTP/2 (RFC 9113, section 3.2).
-pub const ALPN_HTTP2: &[u8] = b"h2";
 
 /// `[server.tls]`
 #[derive(Clone, Debug, PartialEq)]
@@ -140,6 +137,6 @@ fn server_config(settings: &TlsSettings, tickets: Arc<dyn ProducesTickets>) -> i
     config.ticketer = tickets;
     // Whoever has no ticket begins anew: nothing is kept of sessions.
     config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.alpn_protocols = vec![ALPN_HTTP2.to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![ALPN_HTTP2.to_vec(), ALPN_HTTP1.to_vec()];
     Ok(Arc::new(config))
 }

@@ -191,7 +191,8 @@ fn a_certificate_of_a_client_is_verified_and_no_ticket_outlives_its_authority() 
     let (ours, others) = (Authority::new("ours"), Authority::new("others"));
     let subject = [(DnType::OrganizationName, "A, B+C"), (DnType::CommonName, "reports")];
     let auth = |authority: &Authority, is_required| {
-        let client_auth = ClientAuth::new(vec![authority.certificate.clone()], is_required).unwrap();
+        let client_auth =
+            ClientAuth::new(Authorities::new(vec![authority.certificate.clone()]).unwrap(), is_required).unwrap();
         TlsSettings { client_auth: Some(client_auth), ..settings(vec![identity.clone()]) }
     };
     let tls = ListenerTls::new(Some(&auth(&ours, true))).unwrap();

@@ -12,10 +12,9 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWrite};
-use tokio::net::TcpStream;
 
 use super::stall::StallTimer;
-use crate::net::keep_alive;
+use super::stream::UpstreamStream;
 
 /// How many bytes a read may return: enough for a head and a small body at first, and more if a body is large.
 const SMALL_READ: usize = 8 * 1024;
@@ -24,7 +23,7 @@ const LARGE_READ: usize = 64 * 1024;
 /// A connection with its buffers.
 #[derive(Debug)]
 pub(super) struct UpstreamConnection {
-    stream: TcpStream,
+    stream: UpstreamStream,
     /// The address of the server.
     pub(super) peer: SocketAddr,
     /// Bytes that were received and not used yet.
@@ -41,12 +40,12 @@ pub(super) struct UpstreamConnection {
 }
 
 impl UpstreamConnection {
-    /// Connects to the first of these addresses that accepts the connection. Its age counts from `now`.
-    pub(super) async fn connect(addresses: &[SocketAddr], now: Instant) -> io::Result<Box<Self>> {
-        let stream = TcpStream::connect(addresses).await?;
-        stream.set_nodelay(true)?;
-        keep_alive(&stream)?;
-        let peer = stream.peer_addr()?;
+    /// Its age counts from `now`.
+    ///
+    /// # Errors
+    /// When the stream is already closed.
+    pub(super) fn new(stream: UpstreamStream, now: Instant) -> io::Result<Box<Self>> {
+        let peer = stream.peer()?;
         let (received, sending, stall) = (BytesMut::new(), Vec::new(), StallTimer::new());
         Ok(Box::new(Self { stream, peer, received, sending, sent: 0, stall, connected_at: now, idle_since: now }))
     }
@@ -60,14 +59,17 @@ impl UpstreamConnection {
             }
             self.sent += written;
         }
+        if !self.sending.is_empty() {
+            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        }
         self.sending.clear();
         self.sent = 0;
         Poll::Ready(Ok(()))
     }
 
-    /// How many bytes wait to be sent.
+    /// How many bytes wait to be sent. All that are encrypted already count as one.
     pub(super) fn unsent(&self) -> usize {
-        self.sending.len() - self.sent
+        self.sending.len() - self.sent + usize::from(self.stream.is_unsent())
     }
 
     /// Receives more; 0 if the other side has closed.
@@ -81,12 +83,9 @@ impl UpstreamConnection {
         pin!(self.stream.read_buf(&mut self.received)).poll(cx)
     }
 
-    /// Whether an idle connection is still open and has received nothing. This uses what the runtime knows and makes no
-    /// system call if nothing has happened. It does not poll, because the runtime lets no task poll too often, and would
-    /// then report every connection as quiet.
-    pub(super) fn is_quiet(&self) -> bool {
-        // Any other result means that the connection is closed, or has received a response without a request.
-        let quiet = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
-        self.received.is_empty() && self.sending.is_empty() && self.stream.try_read(&mut [0; 1]).is_err_and(quiet)
+    /// Whether an idle connection is still open and has received nothing: anything else would be a response without a
+    /// request.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        self.received.is_empty() && self.sending.is_empty() && self.stream.is_quiet()
     }
 }

@@ -7,6 +7,7 @@ use super::connection::UpstreamConnection;
 use super::endpoint::Endpoint;
 use super::error::UpstreamError;
 use super::resolver::Lookups;
+use super::stream::UpstreamStream;
 
 /// How an upstream connects to its endpoints.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// The lookup of the name and the connection may take `timeout` together.
+    /// The lookup of the name, the connection and its TLS handshake may take `timeout` together.
     pub(super) fn new(timeout: Duration, lookups: Arc<Lookups>) -> Self {
         Self { timeout, lookups }
     }
@@ -24,19 +25,20 @@ impl Connector {
     /// A connection whose age counts from `now`.
     ///
     /// # Errors
-    /// When the name has no address, no address accepts the connection, or the time is over.
+    /// When the name has no address, no address accepts the connection, the server does not speak TLS or its certificate is
+    /// not valid, or the time is over.
     pub(super) async fn connect(
         &self,
         endpoint: &Endpoint,
         now: Instant,
     ) -> Result<Box<UpstreamConnection>, UpstreamError> {
         let connecting = async {
-            let addresses = self.lookups.find(&endpoint.host, endpoint.port).await?;
-            UpstreamConnection::connect(&addresses, now).await
+            let found = self.lookups.find(&endpoint.host, endpoint.port).await;
+            let addresses = found.map_err(UpstreamError::Connect)?;
+            let stream = UpstreamStream::connect(&addresses, endpoint.tls.as_ref()).await?;
+            UpstreamConnection::new(stream, now).map_err(UpstreamError::Connect)
         };
-        match tokio::time::timeout(self.timeout, connecting).await {
-            Ok(connected) => connected.map_err(UpstreamError::Connect),
-            Err(_) => Err(UpstreamError::ConnectTimeout(self.timeout)),
-        }
+        let timed = tokio::time::timeout(self.timeout, connecting).await;
+        timed.unwrap_or(Err(UpstreamError::ConnectTimeout(self.timeout)))
     }
 }

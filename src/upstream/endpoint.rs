@@ -5,11 +5,14 @@ use std::fmt;
 
 use http::HeaderValue;
 use parking_lot::Mutex;
+use rustls::pki_types::ServerName;
+
+use crate::tls::ConnectorTls;
 
 /// One server of an upstream.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Endpoint {
-    /// The id under which its connections are pooled. It is the same for the same host and port.
+    /// The id under which its connections are pooled. It is the same for the same host, port and TLS settings.
     pub id: usize,
     /// A name or an address.
     pub host: String,
@@ -17,6 +20,17 @@ pub struct Endpoint {
     pub port: u16,
     /// The Host header it expects.
     pub authority: HeaderValue,
+    /// How its connections use TLS; `None` if they do not.
+    pub tls: Option<EndpointTls>,
+}
+
+/// How the connections to an endpoint use TLS.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndpointTls {
+    /// Who is trusted, and what is shown.
+    pub settings: ConnectorTls,
+    /// The name for which the server needs a certificate.
+    pub server_name: ServerName<'static>,
 }
 
 impl fmt::Display for Endpoint {
@@ -29,36 +43,54 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The endpoints of all upstreams, by host and port.
+/// The endpoints of all upstreams.
 #[derive(Debug, Default)]
 pub struct Endpoints(Mutex<Ids>);
 
 #[derive(Debug, Default)]
 struct Ids {
-    known: BTreeMap<(String, u16), usize>,
+    /// By host and port.
+    known: BTreeMap<(String, u16), Vec<Known>>,
     /// No id is used twice, because requests of an earlier snapshot may still use the ids of removed endpoints.
     last: usize,
 }
 
+/// One of the endpoints at an address. A connection that was made with other TLS settings must not be used, so each of them
+/// has its own id.
+#[derive(Debug)]
+struct Known {
+    tls: Option<EndpointTls>,
+    id: usize,
+}
+
 impl Endpoints {
-    /// The endpoint at this host and port. It has the same id for as long as it is in the configuration.
-    pub fn get(&self, host: String, port: u16, authority: HeaderValue) -> Endpoint {
+    /// The endpoint at this host and port with these TLS settings. It has the same id for as long as it is in the
+    /// configuration, and the sessions that its TLS settings can resume.
+    pub fn get(&self, host: String, port: u16, authority: HeaderValue, tls: Option<EndpointTls>) -> Endpoint {
         let Ids { known, last } = &mut *self.0.lock();
-        let id = *known.entry((host.clone(), port)).or_insert_with(|| {
-            *last += 1;
-            *last
-        });
-        Endpoint { id, host, port, authority }
+        let at_address = known.entry((host.clone(), port)).or_default();
+        let (tls, id) = match at_address.iter().find(|known| known.tls == tls) {
+            Some(Known { tls, id }) => (tls.clone(), *id),
+            None => {
+                *last += 1;
+                at_address.push(Known { tls: tls.clone(), id: *last });
+                (tls, *last)
+            }
+        };
+        Endpoint { id, host, port, authority, tls }
     }
 
     /// Drops the endpoints whose ids are not `wanted` any more.
     pub fn retain(&self, wanted: impl Fn(usize) -> bool) {
-        self.0.lock().known.retain(|_, id| wanted(*id));
+        self.0.lock().known.retain(|_, at_address| {
+            at_address.retain(|known| wanted(known.id));
+            !at_address.is_empty()
+        });
     }
 
     /// How many are known.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
-        self.0.lock().known.len()
+        self.0.lock().known.values().map(Vec::len).sum()
     }
 }

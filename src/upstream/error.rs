@@ -13,6 +13,8 @@ use crate::reason::Reason;
 pub enum UpstreamError {
     /// The connection was refused, the address is not reachable, or the name is unknown.
     Connect(io::Error),
+    /// The TLS handshake failed: the server's certificate is not valid, or there is nothing that both sides accept.
+    Tls(io::Error),
     /// There was no connection within this time.
     ConnectTimeout(Duration),
     /// No head of a response came within this time.
@@ -38,6 +40,7 @@ impl UpstreamError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Connect(_) | Self::NoEndpoint => Reason::Connect,
+            Self::Tls(_) => Reason::Tls,
             Self::ConnectTimeout(_) => Reason::ConnectTimeout,
             Self::Timeout(_) => Reason::Timeout,
             Self::Closed(_) => Reason::Closed,
@@ -52,7 +55,9 @@ impl UpstreamError {
     /// The status for the client: 504 if the upstream was too slow, 502 if it failed, and 4xx if the client failed.
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Connect(_) | Self::NoEndpoint | Self::Closed(_) | Self::Bad(_) => StatusCode::BAD_GATEWAY,
+            Self::Connect(_) | Self::Tls(_) | Self::NoEndpoint | Self::Closed(_) | Self::Bad(_) => {
+                StatusCode::BAD_GATEWAY
+            }
             Self::ConnectTimeout(_) | Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::Client(_) | Self::TooManyNamed => StatusCode::BAD_REQUEST,
             Self::BodyTimeout(_) => StatusCode::REQUEST_TIMEOUT,
@@ -64,6 +69,7 @@ impl UpstreamError {
     pub fn detail(&self) -> &'static str {
         match self {
             Self::Connect(_) => "The upstream server cannot be reached.",
+            Self::Tls(_) => "The upstream server cannot be reached over a secure connection.",
             Self::NoEndpoint => "The upstream has no servers.",
             Self::ConnectTimeout(_) => "The upstream server did not accept a connection in time.",
             Self::Timeout(_) => "The upstream server did not answer in time.",
@@ -81,6 +87,7 @@ impl fmt::Display for UpstreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connect(error) => write!(f, "cannot connect: {error}"),
+            Self::Tls(error) => write!(f, "no TLS connection: {error}"),
             Self::ConnectTimeout(limit) => write!(f, "no connection within {limit:?}"),
             Self::Timeout(limit) => write!(f, "no response within {limit:?}"),
             Self::Closed(error) => write!(f, "closed before a response: {error}"),

@@ -97,8 +97,9 @@ impl ConnectionPools {
     pub(super) fn take(&self, server: usize, keep: Keep) -> Option<Box<UpstreamConnection>> {
         let mut idle = self.idle.borrow_mut();
         let Idle { connections, fewest } = idle.get_mut(&server)?;
-        let found = std::iter::from_fn(|| connections.pop())
-            .find(|connection| self.is_kept(connection, keep) && connection.is_quiet());
+        let found = std::iter::from_fn(|| connections.pop()).find_map(|mut connection| {
+            (self.is_kept(&connection, keep) && connection.is_quiet()).then_some(connection)
+        });
         *fewest = connections.len().min(*fewest);
         found
     }
@@ -131,7 +132,7 @@ impl ConnectionPools {
             self.next_check.set(now + keeps.interval);
             self.idle.borrow_mut().retain(|server, idle| {
                 let keep = keeps.servers.get(server).copied();
-                idle.connections.retain(|connection| {
+                idle.connections.retain_mut(|connection| {
                     keep.is_some_and(|keep| self.is_kept(connection, keep)) && connection.is_quiet()
                 });
                 idle.close_spare();
@@ -148,6 +149,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::upstream::stream::UpstreamStream;
 
     const LONG: Duration = Duration::from_secs(3600);
     const KEEP: Keep = Keep { idle: LONG, age: LONG };
@@ -166,9 +168,8 @@ mod tests {
         /// A new connection, and the server's side of it.
         async fn connect(&self) -> (Box<UpstreamConnection>, TcpStream) {
             let address = [self.listener.local_addr().unwrap()];
-            let (connection, accepted) =
-                tokio::join!(UpstreamConnection::connect(&address, self.pools.now()), self.listener.accept());
-            (connection.unwrap(), accepted.unwrap().0)
+            let (stream, accepted) = tokio::join!(UpstreamStream::connect(&address, None), self.listener.accept());
+            (UpstreamConnection::new(stream.unwrap(), self.pools.now()).unwrap(), accepted.unwrap().0)
         }
     }
 

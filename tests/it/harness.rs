@@ -14,6 +14,6 @@ pub(crate) use clock::{align, alone, unix, until};
 pub(crate) use fault::{Fault, Mode};
 pub(crate) use gateway::{Gateway, limited, run, run_with_handles};
 pub(crate) use memcached::{Memcached, both_stores};
-pub(crate) use tls::{Authority, Issued, TlsClient, curl};
+pub(crate) use tls::{Authority, Handshake, Issued, TlsClient, TlsServer, TlsStream, curl, read_request};
 pub(crate) use upstream::{Upstream, closed_port, reply};
 pub(crate) use wire::{Framing, Headers, Pattern, Wire};

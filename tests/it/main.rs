@@ -74,4 +74,5 @@ mod turns;
 mod unread;
 mod warnings;
 mod upstream_connections;
+mod upstream_tls;
 mod watching;

@@ -174,6 +174,7 @@ fn what_has_one_place_stays_there() {
         ("aho_corasick::", &["overrides"]),
         ("sha2::", &["known_keys", "tls"]),
         ("x509_cert::", &["tls"]),
+        ("rustls_native_certs::", &["tls"]),
         ("notify::", &["runtime"]),
     ] {
         let users: BTreeSet<_> = sources()

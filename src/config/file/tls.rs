@@ -44,7 +44,7 @@ pub(super) fn read(section: Section<'_>) -> Option<Tls> {
     Some(Tls { certificates, client_ca, settings: TlsSettings { identities, client_auth, min_version } })
 }
 
-/// Reads one of the certificates, and warns if it has expired or is about to.
+/// Reads one of the certificates.
 fn certificate(field: &Field<'_>) -> Option<(CertificateFiles, Identity)> {
     if !field.is_table() {
         field.mistyped("a table", format!("write the files of each: {CERTIFICATES}"));
@@ -55,9 +55,18 @@ fn certificate(field: &Field<'_>) -> Option<(CertificateFiles, Identity)> {
     let key = section.required("key", "add the file of its private key: key = \"tls/site.key\"");
     let ocsp = section.field("ocsp");
     section.close(&[]);
-    let named = [cert.as_ref()?, key.as_ref()?].map(NamedFile::new);
-    let ocsp = ocsp.as_ref().map(NamedFile::new);
-    let [Some(cert), Some(key)] = named else { return None };
+    certificate_files(cert.as_ref()?, key.as_ref()?, ocsp.as_ref())
+}
+
+/// Reads the files that these values name, and warns if the certificate has expired or is about to.
+pub(super) fn certificate_files(
+    cert: &Field<'_>,
+    key: &Field<'_>,
+    ocsp: Option<&Field<'_>>,
+) -> Option<(CertificateFiles, Identity)> {
+    let [cert, key] = [cert, key].map(NamedFile::new);
+    let ocsp = ocsp.map(NamedFile::new);
+    let (cert, key) = (cert?, key?);
     let ocsp = match ocsp {
         Some(named) => Some(named?),
         None => None,
@@ -106,7 +115,8 @@ fn client_auth(field: &Field<'_>, is_required: bool) -> Option<(ClientCa, Client
     }
 }
 
-fn report(file: &NamedFile<'_>, error: &FileError) {
+/// Reports what is wrong with a file of certificates or keys.
+pub(super) fn report(file: &NamedFile<'_>, error: &FileError) {
     match &error.why {
         FileProblem::Unreadable(error) => file.unreadable(error),
         FileProblem::Content(error) => file.field.report(format!("{}: {error}", file.name), help(error)),
@@ -123,7 +133,7 @@ fn help(error: &PemError) -> &'static str {
         }
         PemError::Mismatch => "the key has to be the one with which the first certificate of the file was made",
         PemError::Missing(_) | PemError::Pem(_) | PemError::Certificate(..) | PemError::TooMany => {
-            "a chain is one or more sections CERTIFICATE in PEM, the server's own first"
+            "certificates are sections CERTIFICATE in PEM; in a chain, that of the private key is the first"
         }
     }
 }

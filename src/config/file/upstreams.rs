@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use crate::config::read::{Field, Name, report_repeated, set};
-use crate::config::{Upstream, UpstreamServer, values};
+use super::upstream_tls::{self, SystemAuthorities};
+use crate::config::read::{Field, Name, Section, report_repeated, set};
+use crate::config::{Address, Upstream, UpstreamServer, UpstreamTls, values};
 
 /// Keys that are planned, but not in this version.
-const LATER: [&str; 6] = ["retries", "max_in_flight", "http2", "health", "tls", "hash_key"];
+const LATER: [&str; 5] = ["retries", "max_in_flight", "http2", "health", "hash_key"];
 const SERVERS: &str = "[\"http://10.0.1.1:9000\"]";
 
 /// Reads one upstream; `None` if it has an error.
-pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Upstream> {
+pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthorities) -> Option<Upstream> {
     if let Err(wrong) = values::name(name.text) {
         field.source.report(name.span.clone(), wrong.message, wrong.help);
     }
@@ -23,13 +24,14 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Upstream> {
         return None;
     }
     let section = field.section(format!("[upstreams.{}]", name.text))?;
-    let servers = section.required("servers", &format!("add the addresses of its servers: servers = {SERVERS}"));
-    let servers = servers.and_then(|field| field.some(SERVERS, 256)).map(|list| {
+    let listed = section.required("servers", &format!("add the addresses of its servers: servers = {SERVERS}"));
+    let servers = listed.as_ref().and_then(|field| field.some(SERVERS, 256)).map(|list| {
         let servers: Vec<_> = list.into_iter().filter_map(|field| Some((server(&field)?, field))).collect();
         let addresses: Vec<_> = servers.iter().map(|(server, field)| (&server.address, field.clone())).collect();
         report_repeated(&addresses, "this server", "list it once, with a weight: { url = \"...\", weight = 2 }");
-        servers.into_iter().map(|(server, _)| server).collect()
+        servers.into_iter().map(|(server, _)| server).collect::<Vec<_>>()
     });
+    let tls = tls(name, &section, servers.as_deref(), listed.as_ref(), system);
     let mut connect_timeout = Duration::from_secs(1);
     set(&mut connect_timeout, values::wait(&section, "connect_timeout", values::WAIT));
     let mut timeout = Duration::from_secs(30);
@@ -49,7 +51,32 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Upstream> {
         read_timeout,
         max_idle,
         max_age,
+        tls,
     })
+}
+
+/// How its `https://` servers are connected to; `None` if it has none, or there is an error.
+fn tls(
+    name: &Name<'_>,
+    section: &Section<'_>,
+    servers: Option<&[UpstreamServer]>,
+    listed: Option<&Field<'_>>,
+    system: &SystemAuthorities,
+) -> Option<UpstreamTls> {
+    let own = section.field("tls");
+    let is_https = |server: &UpstreamServer| matches!(server.address, Address::Http { tls: Some(_), .. });
+    let has_https = servers?.iter().any(is_https);
+    if own.is_some() && !has_https {
+        let help = "write the URLs of its servers with https://, or remove this section";
+        section.source.report(section.key_span("tls"), "no server of this upstream uses TLS", help);
+    }
+    match own {
+        Some(field) => {
+            upstream_tls::read(Some(field.section(format!("[upstreams.{}.tls]", name.text))?), listed?, false, system)
+        }
+        None if has_https => upstream_tls::read(None, listed?, false, system),
+        None => None,
+    }
 }
 
 fn server(field: &Field<'_>) -> Option<UpstreamServer> {

@@ -74,6 +74,14 @@ impl Gateway {
         Self::run(&text(server, "", rest), Some(limited_handles(handles)))
     }
 
+    /// The same with this environment variable.
+    #[track_caller]
+    pub(crate) fn with_variable(name: &str, value: &Path, rest: &str) -> Self {
+        let mut env = Command::new("env");
+        env.arg(format!("{name}={}", value.display()));
+        Self::run(&text("", "", rest), Some(env))
+    }
+
     #[track_caller]
     fn from_text(text: &str) -> Self {
         Self::run(text, None)

@@ -1,16 +1,17 @@
 //! Certificates for tests, and clients that speak TLS.
 
 use std::io::{Read, Result, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::server::{ServerConfig, WebPkiClientVerifier};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, ServerConnection, StreamOwned};
 use tempfile::TempDir;
 
 /// A folder with an authority, and with the certificates that it has issued.
@@ -31,7 +32,9 @@ impl Authority {
         let folder = tempfile::tempdir().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "authority of a test");
+        // Another authority has another name.
+        let name = format!("authority of a test in {}", folder.path().display());
+        params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().unwrap();
         std::fs::write(folder.path().join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
         Self { folder, issuer: Issuer::new(params, key) }
@@ -86,6 +89,137 @@ impl Authority {
             None => builder.with_no_client_auth(),
         })
     }
+
+    /// What a server shows, and whether it asks clients for a certificate of this authority.
+    pub(crate) fn server(&self, own: &Issued, asks: bool) -> ServerConfig {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder =
+            ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
+        let builder = if asks {
+            let mut roots = RootCertStore::empty();
+            roots.add(CertificateDer::from_pem_file(self.ca()).unwrap()).unwrap();
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            builder.with_client_cert_verifier(verifier.build().unwrap())
+        } else {
+            builder.with_no_client_auth()
+        };
+        let chain = vec![CertificateDer::from_pem_file(&own.cert).unwrap()];
+        let mut config = builder.with_single_cert(chain, PrivateKeyDer::from_pem_file(&own.key).unwrap()).unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config
+    }
+}
+
+/// A server's side of a connection.
+pub(crate) type TlsStream = StreamOwned<ServerConnection, TcpStream>;
+
+/// A handshake as a server saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Handshake {
+    /// The name that the client asked for.
+    pub(crate) name: Option<String>,
+    /// The protocol that was agreed on.
+    pub(crate) protocol: Option<String>,
+    pub(crate) is_resumed: bool,
+    pub(crate) has_certificate: bool,
+}
+
+/// A server that speaks TLS, in a thread for as long as the tests run.
+pub(crate) struct TlsServer {
+    pub(crate) address: SocketAddr,
+    handshakes: Arc<Mutex<Vec<Handshake>>>,
+    failed: Arc<Mutex<Vec<String>>>,
+}
+
+impl TlsServer {
+    /// Passes every connection after its handshake to `serve`, with its number from 0.
+    pub(crate) fn raw(config: ServerConfig, serve: impl Fn(TlsStream, usize) + Send + Sync + 'static) -> Self {
+        let (config, serve) = (Arc::new(config), Arc::new(serve));
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let (handshakes, failed) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<Mutex<Vec<_>>>::default());
+        let server =
+            Self { address: listener.local_addr().unwrap(), handshakes: handshakes.clone(), failed: failed.clone() };
+        std::thread::spawn(move || {
+            for (number, socket) in listener.incoming().enumerate() {
+                let (config, serve) = (config.clone(), serve.clone());
+                let (handshakes, failed) = (handshakes.clone(), failed.clone());
+                std::thread::spawn(move || match accept(socket.unwrap(), config) {
+                    Ok(stream) => {
+                        handshakes.lock().unwrap().push(handshake(&stream.conn));
+                        serve(stream, number);
+                    }
+                    Err(error) => failed.lock().unwrap().push(error.to_string()),
+                });
+            }
+        });
+        server
+    }
+
+    /// Answers every request with its path, and keeps connections open.
+    pub(crate) fn start(config: ServerConfig) -> Self {
+        Self::raw(config, |mut stream, _| {
+            while let Some((path, _)) = read_request(&mut stream) {
+                let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{path}", path.len());
+                if stream.write_all(answer.as_bytes()).is_err() {
+                    return;
+                }
+            }
+        })
+    }
+
+    /// `[upstreams.up]` with this server, and more keys for it.
+    pub(crate) fn section(&self, keys: &str) -> String {
+        format!("[upstreams.up]\nservers = [\"https://{}\"]\n{keys}\n", self.address)
+    }
+
+    /// The same, and a route that sends everything to it.
+    pub(crate) fn everything(&self, keys: &str) -> String {
+        format!("{}[[routes]]\npath = \"/*\"\nupstream = \"up\"\n", self.section(keys))
+    }
+
+    /// The handshakes that have succeeded.
+    pub(crate) fn handshakes(&self) -> Vec<Handshake> {
+        self.handshakes.lock().unwrap().clone()
+    }
+
+    /// Why the others have not. Nothing of a request can have come over these connections.
+    pub(crate) fn failed(&self) -> Vec<String> {
+        self.failed.lock().unwrap().clone()
+    }
+}
+
+fn accept(socket: TcpStream, config: Arc<ServerConfig>) -> Result<TlsStream> {
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(Duration::from_secs(20)))?;
+    let mut stream = StreamOwned::new(ServerConnection::new(config).unwrap(), socket);
+    while stream.conn.is_handshaking() {
+        stream.conn.complete_io(&mut stream.sock)?;
+    }
+    Ok(stream)
+}
+
+fn handshake(connection: &ServerConnection) -> Handshake {
+    Handshake {
+        name: connection.server_name().map(str::to_owned),
+        protocol: connection.alpn_protocol().map(|protocol| String::from_utf8(protocol.to_vec()).unwrap()),
+        is_resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
+        has_certificate: connection.peer_certificates().is_some(),
+    }
+}
+
+/// The path and the body of the next request; `None` at the end of the connection.
+pub(crate) fn read_request(stream: &mut TlsStream) -> Option<(String, Vec<u8>)> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).ok()?;
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+    stream.read_exact(&mut body).ok()?;
+    Some((head.split(' ').nth(1)?.to_owned(), body))
 }
 
 impl Issued {

@@ -1,0 +1,90 @@
+//! `[upstreams.NAME.tls]`: whom the gateway trusts as a server, and what it shows.
+
+use std::cell::OnceCell;
+use std::path::PathBuf;
+
+use rustls::pki_types::ServerName;
+
+use super::named_file::NamedFile;
+use super::tls::{certificate_files, report};
+use crate::config::read::{Field, Section, Wrong};
+use crate::config::report::quoted;
+use crate::config::{CertificateFiles, UpstreamTls, upstream_tls};
+use crate::tls::{Authorities, ConnectorTls, Identity};
+
+/// The authorities of the system, which are read at most once for each configuration, and only if an upstream needs them.
+#[derive(Default)]
+pub(super) struct SystemAuthorities(OnceCell<Result<Authorities, String>>);
+
+impl SystemAuthorities {
+    /// The authorities; if there are none, this is reported at the `servers` that need them.
+    fn get(&self, servers: &Field<'_>) -> Option<Authorities> {
+        let read = self.0.get_or_init(|| Authorities::of_system().map_err(|error| error.to_string()));
+        if let Err(why) = read {
+            let help = "name the authorities that have issued the certificates of these servers as `ca` in the section \
+                        `tls`, or install those of the system (the package ca-certificates)";
+            servers.report(format!("the system has no authorities that are trusted: {why}"), help);
+        }
+        read.as_ref().ok().cloned()
+    }
+}
+
+/// Reads the section, if there is one, for an upstream with `https://` servers; `None` if it has an error. `servers` is
+/// where these are written.
+pub(super) fn read(
+    section: Option<Section<'_>>,
+    servers: &Field<'_>,
+    offers_http2: bool,
+    system: &SystemAuthorities,
+) -> Option<UpstreamTls> {
+    let field = |key| section.as_ref().and_then(|section| section.field(key));
+    let (ca, name) = (field("ca"), field("server_name"));
+    let server_name = name.and_then(|field| field.parse(server_name));
+    let (certificate, identity) = section.as_ref().and_then(certificate).unzip();
+    if let Some(section) = section {
+        section.close(&[]);
+    }
+    let (ca, authorities) = match &ca {
+        Some(field) => authorities(field).unzip(),
+        None => (None, system.get(servers)),
+    };
+    match ConnectorTls::new(authorities?, identity, offers_http2) {
+        Ok(settings) => Some(UpstreamTls { ca, server_name, certificate, settings }),
+        Err(error) => {
+            servers.report(format!("cannot use TLS: {error}"), "");
+            None
+        }
+    }
+}
+
+/// Reads `cert` and `key`.
+fn certificate(section: &Section<'_>) -> Option<(CertificateFiles, Identity)> {
+    let (given, missing) = match (section.field("cert"), section.field("key")) {
+        (Some(cert), Some(key)) => return certificate_files(&cert, &key, None),
+        (Some(_), None) => ("cert", "key"),
+        (None, Some(_)) => ("key", "cert"),
+        (None, None) => return None,
+    };
+    let help = "a certificate and its private key belong together: cert = \"tls/gateway.pem\", \
+                key = \"tls/gateway.key\"";
+    section.source.report(section.key_span(given), format!("`{given}` needs `{missing}`"), help);
+    None
+}
+
+fn authorities(field: &Field<'_>) -> Option<(PathBuf, Authorities)> {
+    let file = NamedFile::new(field)?;
+    match upstream_tls::authorities(&file.path()) {
+        Ok(authorities) => Some((file.path(), authorities)),
+        Err(error) => {
+            report(&file, &error);
+            None
+        }
+    }
+}
+
+fn server_name(text: &str) -> Result<ServerName<'static>, Wrong> {
+    ServerName::try_from(text.to_owned()).map_err(|_| {
+        let help = "it is a name or an address without a port, like \"api.internal\" or \"10.0.1.1\"";
+        Wrong::new(format!("{} is not a name that a certificate can have", quoted(text)), help)
+    })
+}

@@ -1,0 +1,53 @@
+//! Authorities: a certificate that one of them has issued is trusted.
+
+use std::io;
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+
+use super::identity::PemError;
+
+/// Who may have issued a certificate of the other side.
+#[derive(Clone, Debug)]
+pub struct Authorities {
+    certificates: Arc<[CertificateDer<'static>]>,
+    pub(super) roots: Arc<RootCertStore>,
+}
+
+impl PartialEq for Authorities {
+    fn eq(&self, other: &Self) -> bool {
+        self.certificates == other.certificates
+    }
+}
+
+impl Authorities {
+    /// Those with these certificates.
+    ///
+    /// # Errors
+    /// When one of them cannot be read.
+    pub fn new(certificates: Vec<CertificateDer<'static>>) -> Result<Self, PemError> {
+        let mut roots = RootCertStore::empty();
+        for (index, certificate) in certificates.iter().enumerate() {
+            let added = roots.add(certificate.clone());
+            added.map_err(|error| PemError::Certificate(index + 1, error.to_string()))?;
+        }
+        Ok(Self { certificates: certificates.into(), roots: Arc::new(roots) })
+    }
+
+    /// Those that the system trusts. Certificates among them that cannot be read are left out, because the user of the
+    /// gateway may be unable to change them.
+    ///
+    /// # Errors
+    /// When there are none.
+    pub fn of_system() -> io::Result<Self> {
+        let found = rustls_native_certs::load_native_certs();
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(found.certs.iter().cloned());
+        if roots.is_empty() {
+            let why = found.errors.first().map_or("there are none".to_owned(), ToString::to_string);
+            return Err(io::Error::other(why));
+        }
+        Ok(Self { certificates: found.certs.into(), roots: Arc::new(roots) })
+    }
+}

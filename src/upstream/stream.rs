@@ -1,0 +1,158 @@
+//! The stream of bytes to an upstream server: a socket, with or without TLS.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::endpoint::EndpointTls;
+use super::error::UpstreamError;
+use crate::net::keep_alive;
+
+/// A connected stream.
+#[derive(Debug)]
+pub(super) enum UpstreamStream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl UpstreamStream {
+    /// Connects to the first of these addresses that accepts the connection, and completes a TLS handshake if there is to
+    /// be one.
+    ///
+    /// # Errors
+    /// [`UpstreamError::Connect`] or [`UpstreamError::Tls`]. Nothing of a request was sent.
+    pub(super) async fn connect(addresses: &[SocketAddr], tls: Option<&EndpointTls>) -> Result<Self, UpstreamError> {
+        let socket = connect(addresses).await.map_err(UpstreamError::Connect)?;
+        let Some(EndpointTls { settings, server_name }) = tls else { return Ok(Self::Plain(socket)) };
+        // The state of a handshake is large, and is dropped after it.
+        let handshake = Box::pin(TlsConnector::from(settings.config()).connect(server_name.clone(), socket));
+        handshake.await.map(|tls| Self::Tls(Box::new(tls))).map_err(UpstreamError::Tls)
+    }
+
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(tls) => tls.get_ref().0,
+        }
+    }
+
+    /// The address of the server.
+    ///
+    /// # Errors
+    /// When the connection is already closed.
+    pub(super) fn peer(&self) -> io::Result<SocketAddr> {
+        self.socket().peer_addr()
+    }
+
+    /// Whether bytes that were written still wait in this process, encrypted.
+    pub(super) fn is_unsent(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(tls) => tls.get_ref().1.wants_write(),
+        }
+    }
+
+    /// Whether the stream is still open and there is nothing to read. This uses what the runtime knows and makes no system
+    /// call if nothing has happened. It does not poll, because the runtime lets no task poll too often, and would then
+    /// report every stream as quiet.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        let is_blocked = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        let tls = match self {
+            // Any other result means that the stream is closed, or that there is something to read.
+            Self::Plain(socket) => return socket.try_read(&mut [0; 1]).is_err_and(is_blocked),
+            Self::Tls(tls) => tls,
+        };
+        let (socket, session) = tls.get_mut();
+        // Messages of TLS itself, such as tickets, may come at any time.
+        while let Ok(state) = session.process_new_packets() {
+            if state.plaintext_bytes_to_read() > 0 || state.peer_has_closed() {
+                return false;
+            }
+            match session.read_tls(&mut Readable(socket)) {
+                Ok(0) => return false,
+                Ok(_) => {}
+                Err(error) => return is_blocked(error),
+            }
+        }
+        false
+    }
+}
+
+async fn connect(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let socket = TcpStream::connect(addresses).await?;
+    socket.set_nodelay(true)?;
+    keep_alive(&socket)?;
+    Ok(socket)
+}
+
+/// Reads what has come, without waiting.
+struct Readable<'a>(&'a TcpStream);
+
+impl io::Read for Readable<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.try_read(bytes)
+    }
+}
+
+impl Drop for UpstreamStream {
+    /// Tells the server that nothing more will come (RFC 8446, section 6.1), if the system accepts that at once.
+    fn drop(&mut self) {
+        if let Self::Tls(tls) = self {
+            // The server may have gone.
+            let _ = Pin::new(tls).poll_shutdown(&mut Context::from_waker(Waker::noop()));
+        }
+    }
+}
+
+impl AsyncRead for UpstreamStream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
+            Self::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for UpstreamStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
+            Self::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, bytes),
+            Self::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bytes),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(_) => Poll::Ready(Ok(())),
+            Self::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
+            Self::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+        }
+    }
+}
