@@ -19,7 +19,11 @@ pub(super) struct ClientSocket(Rc<TcpStream>);
 impl ClientSocket {
     /// The socket of a connection that was accepted.
     pub(super) fn new(stream: TcpStream) -> Self {
-        Self(Rc::new(stream))
+        let socket = Self(Rc::new(stream));
+        // The runtime assumes that an accepted socket is readable until a read has found nothing. This one finds out, so
+        // that whoever waits for a client that is silent does wait.
+        let _ = socket.0.try_io(Interest::READABLE, || socket.socket().peek(&mut [MaybeUninit::uninit()]));
+        socket
     }
 
     /// Waits until the client sends no more or the connection has broken. Returns whether it has broken.
@@ -135,6 +139,7 @@ impl AsyncWrite for ClientSocket {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
     use std::time::Duration;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -168,6 +173,14 @@ mod tests {
         assert_eq!(received, b"f");
         drop(client);
         assert_eq!(receive(&mut server, 3).await, b"", "the end");
+    }
+
+    #[tokio::test]
+    async fn a_silent_client_is_waited_for() {
+        let (mut client, server) = pair().await;
+        assert!(poll_fn(|cx| Poll::Ready(server.poll_readable(cx).is_pending())).await);
+        client.write_all(b"a").await.unwrap();
+        poll_fn(|cx| server.poll_readable(cx)).await;
     }
 
     #[tokio::test]

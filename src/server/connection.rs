@@ -136,8 +136,6 @@ impl Connection {
         let mut begins = pin!(stream.begins_with(PREFACE));
         poll_fn(|cx| match state.poll_end(cx) {
             Some(End::Now(_)) => Poll::Ready(Protocol::Http1),
-            // The socket may have been taken for readable although nothing has come.
-            Some(End::AfterRequest) if !stream.has_more() => Poll::Ready(Protocol::Http1),
             _ => begins.as_mut().poll(cx).map(|begins| if begins { Protocol::Http2 } else { Protocol::Http1 }),
         })
         .await

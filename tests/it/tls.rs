@@ -1,6 +1,6 @@
 //! TLS for clients: certificates, versions, names, handshakes that take too long, certificates of clients, reloads.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -186,6 +186,26 @@ fn handshakes_are_bounded_in_time_and_hold_up_nobody() {
     }
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     until("none is open", Duration::from_secs(5), || gateway.metric("gateway_connections") == Some(0.0));
+}
+
+#[test]
+fn connections_without_a_handshake_are_closed_for_new_ones_and_by_a_drain() {
+    let authority = Authority::new();
+    let site = authority.issue("site", "site", &["site.test"]);
+    let text = "max_connections = 4\n".to_owned() + &server(&[&site], "");
+    let mut gateway = Gateway::with_server(&text, &limited("client-ip", "1000/s", ""));
+    let mut silent: Vec<_> = (0..50).map(|_| TcpStream::connect(gateway.https()).unwrap()).collect();
+    assert!(get(&gateway, &authority, "site.test", &[]).0.starts_with("HTTP/1.1 200"));
+    for stream in &mut silent[..40] {
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let ended = stream.read(&mut [0]);
+        assert!(matches!(&ended, Ok(0)) || ended.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
+    }
+    let begun = Instant::now();
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.wait_exit().code(), Some(0));
+    // Those that are left would have `header_timeout`, which is longer.
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
 #[test]
