@@ -17,9 +17,7 @@ const SETTLES_AFTER: Duration = Duration::from_millis(500);
 /// The longest that changes without an end put off the reading.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// How long before it expires a certificate is logged.
-const SOON: Duration = Duration::from_secs(14 * 86_400);
-/// How often certificates are looked through for that.
+/// How often certificates are checked for whether they expire soon.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(86_400);
 
 /// Watches the files of certificates. Folders are watched rather than files: a file is mostly replaced by another one, and
@@ -106,7 +104,7 @@ fn folders(file: &Path) -> impl Iterator<Item = PathBuf> {
 pub(super) fn warn_of_expiry(tls: &Tls, now: Time) {
     for identity in &tls.settings.identities {
         let left = identity.not_after.seconds().saturating_sub(now.seconds());
-        if identity.not_after <= now.after(SOON) {
+        if identity.expires_soon(now) {
             let certificate = identity.file.as_str();
             tracing::warn!(certificate, days_left = left / 86_400, "a certificate expires soon");
         }

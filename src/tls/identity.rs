@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use memchr::memmem;
 use rustls::pki_types::pem::{self, PemObject};
@@ -31,6 +32,9 @@ pub struct Identity {
     /// When the first certificate of the chain to expire does so.
     pub not_after: Time,
 }
+
+/// How long before it expires a certificate expires soon.
+const SOON: Duration = Duration::from_secs(14 * 86_400);
 
 /// A certificate of which only the fields that are needed have to be valid.
 type Certificate = CertificateInner<Raw>;
@@ -78,6 +82,11 @@ impl PartialEq for Identity {
 }
 
 impl Identity {
+    /// Whether a certificate of the chain has expired, or expires within 14 days.
+    pub fn expires_soon(&self, now: Time) -> bool {
+        self.not_after <= now.after(SOON)
+    }
+
     /// The identity of a chain and its key, with the OCSP response to be stapled, in DER (RFC 6066, section 8).
     ///
     /// # Errors

@@ -1,7 +1,5 @@
 //! `[server.tls]`: the certificates of the gateway, and what is asked of clients.
 
-use std::time::Duration;
-
 use super::named_file::NamedFile;
 use crate::clock::{self, Time};
 use crate::config::read::{Field, Section, report_repeated, set};
@@ -12,8 +10,6 @@ use crate::tls::{ClientAuth, Identity, MinVersion, PemError, TlsSettings};
 const CERTIFICATES: &str = "[{ cert = \"tls/site.pem\", key = \"tls/site.key\" }]";
 /// More than one machine would serve, and each is read at every reload.
 const MOST_CERTIFICATES: usize = 10_000;
-/// How long before it expires a certificate is warned of.
-const SOON: Duration = Duration::from_secs(14 * 86_400);
 
 /// Reads the section; `None` if it has an error.
 pub(super) fn read(section: Section<'_>) -> Option<Tls> {
@@ -74,7 +70,7 @@ pub(super) fn certificate_files(
     let files = CertificateFiles { cert: cert.path(), key: key.path(), ocsp: ocsp.as_ref().map(NamedFile::path) };
     match files.read() {
         Ok(identity) => {
-            warn_of_expiry(&cert, identity.not_after, clock::now());
+            warn_of_expiry(&cert, &identity, clock::now());
             Some((files, identity))
         }
         Err(error) => {
@@ -85,11 +81,11 @@ pub(super) fn certificate_files(
     }
 }
 
-fn warn_of_expiry(file: &NamedFile<'_>, not_after: Time, now: Time) {
-    let day = day(not_after);
-    let message = if not_after <= now {
+fn warn_of_expiry(file: &NamedFile<'_>, identity: &Identity, now: Time) {
+    let day = day(identity.not_after);
+    let message = if identity.not_after <= now {
         format!("the certificate {} expired on {day}", quoted(file.name))
-    } else if not_after <= now.after(SOON) {
+    } else if identity.expires_soon(now) {
         format!("the certificate {} expires on {day}", quoted(file.name))
     } else {
         return;
