@@ -8,9 +8,9 @@ use tokio::time::sleep;
 
 use super::Bench;
 use super::cpu;
-use super::ledger::Ledger;
 use super::memcached::Memcached;
 use super::question::Question;
+use super::totals::CounterTotals;
 use super::way::{Kind, Way};
 
 const WARM_UP: Duration = Duration::from_millis(500);
@@ -37,7 +37,7 @@ pub(crate) struct Measured {
 }
 
 /// What the requests share.
-struct Crowd {
+struct Clients {
     way: Way,
     question: Arc<Question>,
     made: AtomicU64,
@@ -54,7 +54,7 @@ struct Standing {
     round_trips: u64,
 }
 
-impl Crowd {
+impl Clients {
     async fn ask(self: Arc<Self>) {
         while !self.over.load(Ordering::Relaxed) {
             if !self.way.decide(&self.question).await {
@@ -78,27 +78,27 @@ impl Crowd {
 /// Measures one way under one load.
 pub(crate) async fn measure(kind: Kind, bench: &Bench, load: &Load) -> Measured {
     let server = bench.memcached.address;
-    let ledger = Ledger::open(server, &load.question).await;
-    let crowd = Arc::new(Crowd {
+    let totals = CounterTotals::open(server, &load.question).await;
+    let clients = Arc::new(Clients {
         way: Way::open(kind, &bench.store, server, bench.connections.unwrap_or(load.waiting)).await,
         question: load.question.clone(),
         made: AtomicU64::new(0),
         refused: AtomicU64::new(0),
         over: AtomicBool::new(false),
     });
-    let requests: Vec<_> = (0..load.waiting).map(|_| tokio::spawn(crowd.clone().ask())).collect();
+    let requests: Vec<_> = (0..load.waiting).map(|_| tokio::spawn(clients.clone().ask())).collect();
     sleep(WARM_UP).await;
-    let begin = crowd.standing(&bench.memcached);
+    let begin = clients.standing(&bench.memcached);
     sleep(bench.length).await;
-    let end = crowd.standing(&bench.memcached);
-    crowd.over.store(true, Ordering::Relaxed);
+    let end = clients.standing(&bench.memcached);
+    clients.over.store(true, Ordering::Relaxed);
     for request in requests {
         request.await.unwrap();
     }
-    let refused = crowd.refused.load(Ordering::Relaxed);
+    let refused = clients.refused.load(Ordering::Relaxed);
     assert!(refused == 0, "{refused} decisions were refused: give --rate larger quotas");
-    let made = crowd.made.load(Ordering::Relaxed);
-    let counted = ledger.counted(made).await as f64 / made as f64;
+    let made = clients.made.load(Ordering::Relaxed);
+    let counted = totals.counted(made).await as f64 / made as f64;
 
     let decisions = (end.made - begin.made) as f64;
     Measured {

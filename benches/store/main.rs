@@ -3,7 +3,7 @@
 //!     scripts/bench --scenario store                        pinned: this process to core 0, its memcached to core 1
 //!     taskset -c 0 cargo bench --bench store -- --rounds 5  the same by hand
 //!
-//! Every round measures both ways in turn, so that whatever else the machine does falls on both alike.
+//! Every round measures both ways in turn, so that other work of the machine affects both in the same way.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::cast_precision_loss)]
 
@@ -12,7 +12,7 @@ mod memcached;
 mod question;
 mod plain;
 mod way;
-mod ledger;
+mod totals;
 mod load;
 mod latency;
 mod report;

@@ -22,23 +22,7 @@ impl Memcached {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "taskset", "-c", core]);
         // -1 lets the system pick the port, which memcached writes into this file. As root it wants to be told a user.
-        command.args([
-            "memcached",
-            "-l",
-            "127.0.0.1",
-            "-p",
-            "-1",
-            "-U",
-            "0",
-            "-t",
-            "1",
-            "-R",
-            "500",
-            "-u",
-            "root",
-            "-m",
-            "256",
-        ]);
+        command.args(["memcached", "-l", "127.0.0.1", "-p", "-1", "-U", "0", "-t", "1", "-u", "root", "-m", "256"]);
         command.env("MEMCACHED_PORT_FILENAME", &file);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().unwrap();

@@ -38,7 +38,7 @@ impl Question {
     }
 
     /// The counters of the last rate that what is admitted at `now` or soon after is added to, of all keys.
-    pub(crate) fn ledger(&self, now: Time) -> Vec<String> {
+    pub(crate) fn counter_names(&self, now: Time) -> Vec<String> {
         let rates = self.limit.rates();
         let last = rates.len() - 1;
         let mut cell = Cell::new(rates, now);

@@ -1,4 +1,4 @@
-//! What Memcached has counted, read back: what is admitted and not counted would be fast for nothing.
+//! What Memcached has counted, read back: a store that admits requests without counting them would only seem fast.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,17 +16,18 @@ use super::way::client;
 const CHUNK: usize = 1_000;
 
 /// The counters of one rate, as they were at first.
-pub(crate) struct Ledger {
+pub(crate) struct CounterTotals {
     client: AsyncMetaClient,
     counters: Vec<String>,
     first: u64,
 }
 
-impl Ledger {
+impl CounterTotals {
     pub(crate) async fn open(server: SocketAddr, question: &Question) -> Self {
-        let mut ledger = Self { client: client(server, 1).await, counters: question.ledger(clock::now()), first: 0 };
-        ledger.first = ledger.sum().await;
-        ledger
+        let mut totals =
+            Self { client: client(server, 1).await, counters: question.counter_names(clock::now()), first: 0 };
+        totals.first = totals.sum().await;
+        totals
     }
 
     /// What was counted since, once all of `made` is or a while has passed.
