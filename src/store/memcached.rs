@@ -6,19 +6,19 @@
 mod replies;
 mod commands;
 mod counters;
-mod keys;
+mod names;
 mod targets;
 mod reset;
-mod whole;
+mod versioned;
 mod provisional;
 mod carry_over;
-mod known;
+mod cached_cell;
 mod confirmation;
 mod carried_over;
-mod settled;
+mod reservations;
 mod cells;
 mod reloaded;
-mod refused;
+mod refusals;
 mod health;
 mod message;
 mod waiting;
@@ -48,7 +48,7 @@ use crate::limit::Limit;
 use driver::Setup;
 use mailbox::Mailboxes;
 use message::{Decision, Inspection, Message, Reload, Settlement, Task};
-use refused::Refused;
+use refusals::RefusalCache;
 
 pub use health::{Health, Server};
 
@@ -59,7 +59,7 @@ const BRIEFLY: u64 = 20_000;
 pub struct Memcached {
     mailboxes: Arc<Mailboxes>,
     health: Arc<Health>,
-    refused: Arc<Refused>,
+    refusals: Arc<RefusalCache>,
     /// Whether decisions are made without Memcached while it is away.
     is_local: bool,
     /// The driver, until the only worker runs it.
@@ -89,7 +89,7 @@ fn run(setup: Setup) {
 
 /// An ask that owns what it asks for.
 #[derive(Clone, Debug)]
-struct Wish {
+struct OwnedAsk {
     limit: Arc<Limit>,
     key: Fingerprint,
     need: u64,
@@ -101,14 +101,14 @@ struct Wish {
     asked: Option<Arc<Limit>>,
 }
 
-impl From<&Ask<'_>> for Wish {
+impl From<&Ask<'_>> for OwnedAsk {
     fn from(ask: &Ask<'_>) -> Self {
         let Ask { limit, key, need, cost, settles, advisory, place } = *ask;
         Self { limit: limit.clone(), key, need, cost, settles, advisory, place, asked: None }
     }
 }
 
-impl Wish {
+impl OwnedAsk {
     /// What its cell is found by.
     fn cell(&self) -> Fingerprint {
         self.key.with(self.limit.shape())
@@ -116,23 +116,23 @@ impl Wish {
 }
 
 impl Memcached {
-    /// Prepares for so many `workers`, each of which runs [`Self::carry`]. A thread of its own talks to Memcached, apart
-    /// from those that serve requests. A single worker does that itself: two threads would only take turns, and each
-    /// switch costs more than the work.
+    /// Prepares for so many `workers`, each of which runs [`Self::carry`]. A thread of its own talks to Memcached,
+    /// apart from those that serve requests. A single worker does that itself: two threads would only take turns, and
+    /// each switch costs more than the work.
     ///
     /// # Errors
     /// If a thread cannot be started.
     pub fn start(config: &config::Memcached, workers: usize) -> io::Result<Self> {
         let mailboxes = Arc::new(Mailboxes::new(workers));
         let health = Arc::new(Health::new(&config.servers, workers));
-        let refused = Arc::new(Refused::new(if config.strict { BRIEFLY } else { u64::MAX }));
+        let refusals = Arc::new(RefusalCache::new(if config.strict { BRIEFLY } else { u64::MAX }));
         let (done, is_done) = watch::channel(());
         let setup = Setup {
             config: config.clone(),
             workers,
             mailboxes: mailboxes.clone(),
             health: health.clone(),
-            refused: refused.clone(),
+            refusals: refusals.clone(),
             _done: done,
         };
         let (setup, thread) = match workers {
@@ -145,7 +145,7 @@ impl Memcached {
         Ok(Self {
             mailboxes,
             health,
-            refused,
+            refusals,
             is_local: config.on_error == OnError::Local,
             setup: Mutex::new(setup),
             thread,
@@ -157,7 +157,7 @@ impl Memcached {
     /// Sends the decision off, unless a refusal still holds or Memcached is known to be away.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
         let is_lost = self.is_lost();
-        if let Some(verdicts) = self.refused.find(asks, now, is_lost) {
+        if let Some(verdicts) = self.refusals.find(asks, now, is_lost) {
             self.health.remembered.of(worker).one();
             return Answer::Now(Reply { verdicts, reserved: Vec::new() });
         }
@@ -165,16 +165,16 @@ impl Memcached {
             return Answer::Away;
         }
         let (reply, verdicts) = oneshot::channel();
-        let asks = asks.iter().map(Wish::from).collect();
+        let asks = asks.iter().map(OwnedAsk::from).collect();
         let decision = Decision::new(asks, (now, Instant::now()), Some(reply), worker);
         self.mailboxes.send(Message::Decide(decision), worker);
         Answer::Later(verdicts)
     }
 
-    /// Applies a reload that takes effect at `now`: the cells of removed limits are dropped. All remembered refusals are
-    /// forgotten, because each of them is by a limit from before the reload.
+    /// Applies a reload that takes effect at `now`: the cells of removed limits are dropped. All remembered refusals
+    /// are forgotten, because each of them is by a limit from before the reload.
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
-        self.refused.clear();
+        self.refusals.clear();
         let reload = Reload { changes: changes.clone(), now, asked: Instant::now() };
         self.mailboxes.send(Message::Reload(Box::new(reload)), usize::MAX);
     }
@@ -182,13 +182,13 @@ impl Memcached {
     /// Sends off what settles a reservation: what is given back, or what is charged in addition.
     pub fn settle(&self, ask: &Ask<'_>, reserved: Reserved, cost: u64, (now, worker): (Time, usize)) {
         let limit = reserved.by.as_ref().unwrap_or(ask.limit);
-        let wish = Wish::from(&Ask { limit, ..*ask });
+        let ask = OwnedAsk::from(&Ask { limit, ..*ask });
         // A request that asks from now on is decided after this, and there may be room then.
-        self.refused.forget(wish.cell());
+        self.refusals.forget(ask.cell());
         let (before, reservation) = (reserved.cost(), reserved.reservation);
         let (given, more) = (before.saturating_sub(cost), cost.saturating_sub(before));
         let (asked, cell) = (Instant::now(), reserved.cell);
-        let settlement = Settlement { wish, now, asked, reservation, cell, given, more };
+        let settlement = Settlement { ask, now, asked, reservation, cell, given, more };
         self.mailboxes.send(Message::Settle(Box::new(settlement)), worker);
     }
 
@@ -205,8 +205,8 @@ impl Memcached {
     /// Lets a key begin anew, at all gateways.
     ///
     /// # Errors
-    /// If Memcached does not answer. If it was away before, nothing is reset; if the connection broke meanwhile, that is
-    /// unknown.
+    /// If Memcached does not answer. If it was away before, nothing is reset; if the connection broke meanwhile, that
+    /// is unknown.
     pub async fn reset(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<(), Away> {
         let (reply, done) = oneshot::channel();
         self.inspect(limit, key, now, Task::Reset(reply));
@@ -214,14 +214,14 @@ impl Memcached {
     }
 
     fn inspect(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time, task: Task) {
-        let wish = Wish::from(&Ask { limit, key, need: 0, cost: 0, settles: false, advisory: false, place: 0 });
-        let inspection = Inspection { wish, now, asked: Instant::now(), task };
+        let ask = OwnedAsk::from(&Ask { limit, key, need: 0, cost: 0, settles: false, advisory: false, place: 0 });
+        let inspection = Inspection { ask, now, asked: Instant::now(), task };
         // It comes from none of the workers.
         self.mailboxes.send(Message::Inspect(Box::new(inspection)), usize::MAX);
     }
 
-    /// Carries the messages of a worker to the driver, and its replies back, for as long as the worker runs. It has to be
-    /// in a local runtime. The only worker runs the driver as well.
+    /// Carries the messages of a worker to the driver, and its replies back, for as long as the worker runs. It has to
+    /// be in a local runtime. The only worker runs the driver as well.
     pub async fn carry(&self, worker: usize) {
         let setup = self.setup.lock().take();
         match setup {
@@ -230,8 +230,8 @@ impl Memcached {
         }
     }
 
-    /// Waits until Memcached has all that was admitted, or as long as a request would wait, if this worker is the only one
-    /// and runs the driver.
+    /// Waits until Memcached has all that was admitted, or as long as a request would wait, if this worker is the only
+    /// one and runs the driver.
     pub async fn finish(&self) {
         if self.thread.is_none() {
             self.mailboxes.close();

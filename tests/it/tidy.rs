@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const LONGEST_FILE: usize = 400;
 
 /// Files that may be longer, because one state machine is in one place.
-const STATE_MACHINES: [(&str, usize); 1] = [("src/store/memcached/known.rs", 450)];
+const STATE_MACHINES: [(&str, usize); 1] = [("src/store/memcached/cached_cell.rs", 450)];
 
 fn sources() -> Vec<(PathBuf, String)> {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];

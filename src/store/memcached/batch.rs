@@ -1,17 +1,17 @@
 //! The queues of one server: which cells are part of its next exchange, and when that is due.
 //!
-//! A request that waits, or a charge that other gateways have to see soon, wants an exchange. Other charges are pending: they
-//! are written with the next exchange that is wanted, or after a moment if there is none.
+//! A request that waits, or a charge that other gateways have to see soon, wants an exchange. Other charges are
+//! pending: they are written with the next exchange that is wanted, or after a moment if there is none.
 
 use std::collections::VecDeque;
 
+use super::cached_cell::{CachedCell, Stage};
 use super::cells::{Cells, Place};
 use super::commands::Commands;
-use super::known::{Known, Stage};
 use super::targets::{Part, Targets};
 
-/// The most cells in an exchange for which requests wait. With more of them they would wait for each other rather than for
-/// Memcached. The exchange has twice as many cells at most, with those that are only pending.
+/// The most cells in an exchange for which requests wait. With more of them they would wait for each other rather than
+/// for Memcached. The exchange has twice as many cells at most, with those that are only pending.
 const BATCH: usize = 128;
 /// The most exchanges in flight on one connection.
 const IN_FLIGHT: usize = 4;
@@ -85,38 +85,38 @@ impl ServerQueue {
     }
 
     /// Lets a decision wait for this cell, unless the server is away.
-    pub(super) fn want(&mut self, cell: Place, known: &mut Known, decision: u64) {
+    pub(super) fn want(&mut self, cell: Place, cached: &mut CachedCell, decision: u64) {
         if self.state == ServerState::Away {
             return;
         }
-        if known.stage != Stage::InFlight && known.waiting.is_empty() {
-            known.stage = Stage::Queued;
+        if cached.stage != Stage::InFlight && cached.waiting.is_empty() {
+            cached.stage = Stage::Queued;
             self.wanted.push_back(cell);
         }
-        known.waiting.push(decision);
+        cached.waiting.push(decision);
     }
 
     /// Queues a cell if an exchange with it is wanted or, unless writing it has just failed (`may_write`), if it has
     /// something pending.
-    pub(super) fn queue(&mut self, cell: Place, known: &mut Known, may_write: bool) {
+    pub(super) fn queue(&mut self, cell: Place, cached: &mut CachedCell, may_write: bool) {
         // A cell that was only pending is wanted from the first charge on that has to be confirmed.
-        let is_first = known.stage == Stage::Queued && known.waiting.is_empty() && known.provisional.len() == 1;
-        if known.stage != Stage::Idle && !is_first {
+        let is_first = cached.stage == Stage::Queued && cached.waiting.is_empty() && cached.provisional.len() == 1;
+        if cached.stage != Stage::Idle && !is_first {
             return;
         }
-        let is_urgent = || may_write && known.owes() && self.state == ServerState::Up && known.is_urgent();
-        if !known.waiting.is_empty() || !known.provisional.is_empty() || known.inspections > 0 || is_urgent() {
+        let is_urgent = || may_write && cached.has_pending() && self.state == ServerState::Up && cached.is_urgent();
+        if !cached.waiting.is_empty() || !cached.provisional.is_empty() || cached.inspections > 0 || is_urgent() {
             self.wanted.push_back(cell);
-        } else if may_write && known.owes() {
+        } else if may_write && cached.has_pending() {
             self.pending.push_back(cell);
         } else {
             return;
         }
-        known.stage = Stage::Queued;
+        cached.stage = Stage::Queued;
     }
 
-    /// Keeps the queue of pending cells from growing while the server is away: the place of a cell that was evicted is in it
-    /// once more for the cell that has it now.
+    /// Keeps the queue of pending cells from growing while the server is away: the place of a cell that was evicted is
+    /// in it once more for the cell that has it now.
     pub(super) fn tidy(&mut self, cells: &mut Cells) {
         if self.pending.len() > 4 * cells.len().max(BATCH) {
             self.pending.retain(|cell| cells.at(*cell).stage == Stage::Queued);
@@ -135,10 +135,10 @@ impl ServerQueue {
             while exchange.cells.len() < most
                 && let Some(cell) = queue.pop_front()
             {
-                let known = cells.at(cell);
+                let cached = cells.at(cell);
                 // It may have been in both queues, or may have been replaced by another cell, even of another server.
-                if known.stage == Stage::Queued && known.server == server {
-                    let part = exchange.targets.part(|targets| known.compose(targets, commands, strict));
+                if cached.stage == Stage::Queued && cached.server == server {
+                    let part = exchange.targets.part(|targets| cached.compose(targets, commands, strict));
                     exchange.cells.push((cell, part));
                 }
             }
@@ -184,7 +184,7 @@ mod tests {
     use crate::fingerprint::Fingerprint;
     use crate::limit::Limit;
     use crate::metrics::Counter;
-    use crate::store::memcached::Wish;
+    use crate::store::memcached::tests::ask;
 
     const NOW: Time = Time::from_micros(1_800_000_000_000_000);
 
@@ -203,9 +203,8 @@ mod tests {
         }
 
         fn cell(&mut self) -> Place {
-            let (limit, key) = (self.limit.clone(), Fingerprint::of(&self.cells.len().to_be_bytes()));
-            let wish = Wish { limit, key, need: 1, cost: 1, settles: false, advisory: false, place: 0, asked: None };
-            self.cells.of(&wish, NOW, &Counter::default()).0
+            let ask = ask(&self.limit, Fingerprint::of(&self.cells.len().to_be_bytes()));
+            self.cells.of(&ask, NOW, &Counter::default()).0
         }
 
         /// Queues so many cells for which a request waits.
@@ -220,9 +219,9 @@ mod tests {
         fn charge(&mut self, count: usize) {
             for _ in 0..count {
                 let cell = self.cell();
-                let known = self.cells.at(cell);
-                known.charge(&self.limit, NOW, 1);
-                self.queue.queue(cell, known, true);
+                let cached = self.cells.at(cell);
+                cached.charge(&self.limit, NOW, 1);
+                self.queue.queue(cell, cached, true);
             }
         }
 

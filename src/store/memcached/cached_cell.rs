@@ -1,9 +1,9 @@
-//! The state machine of a cell: what Memcached has of a key and a limit as far as this process knows, and what it has yet to
-//! be told.
+//! The state machine of a cell: what Memcached has of a key and a limit as far as this process knows, and what it has
+//! yet to be told.
 //!
 //! # Progress
-//! A cell is part of at most one exchange at a time, so its increments and reads reach Memcached in order. What is charged
-//! while it is in flight is noted, and sent with the next exchange.
+//! A cell is part of at most one exchange at a time, so its increments and reads reach Memcached in order. What is
+//! charged while it is in flight is noted, and sent with the next exchange.
 //!
 //! ```text
 //!            a read is wanted, or a charge is pending              the exchange is written
@@ -15,11 +15,11 @@
 //! ```
 //!
 //! # What is written
-//! Each sum is clean, pending, in flight or unacknowledged: see `counters.rs`. So is the value in which the states of all
-//! other rates are kept, and besides it is of a known version or of none: see `whole.rs`.
+//! Each sum is clean, pending, in flight or unacknowledged: see `counters.rs`. So is the value in which the states of
+//! all other rates are kept, and besides it is of a known version or of none: see `whole.rs`.
 //!
-//! What this process knows to be in Memcached is never created by an increment. So if it is missing, because it was evicted
-//! or Memcached was restarted, the increment tells that, and the next one restores all that is known.
+//! What this process knows to be in Memcached is never created by an increment. So if it is missing, because it was
+//! evicted or Memcached was restarted, the increment tells that, and the next one restores all that is known.
 //!
 //! # What a decision does with a cell
 //! ```text
@@ -41,31 +41,32 @@ use tokio::time::Instant;
 use super::carry_over::CarryOver;
 use super::commands::{Commands, Condition, Echo, Initial};
 use super::counters::{Change, CounterId, Counters, Learned, signed};
-use super::keys::Names;
+use super::names::Names;
 use super::provisional::Provisionals;
 use super::replies::{Item, Written};
-use super::reset::{Heeded, Resets};
+use super::reset::{ResetOutcome, Resets};
 use super::targets::{Answer, Targets};
-use super::whole::Whole;
+use super::versioned::VersionedState;
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 
-/// How long one gateway may know what another does not. What is pending may wait so long for an exchange that can carry it,
-/// and as long as there is plenty of room, what was read is good enough for further decisions.
+/// How long one gateway may know what another does not. What is pending may wait so long for an exchange that can carry
+/// it, and as long as there is plenty of room, what was read is good enough for further decisions.
 pub(super) const MOMENT: Duration = Duration::from_millis(1);
 /// How many microseconds after another gateway has charged a key it is assumed to charge it again.
 const SHARED: u64 = 1_000_000;
-/// As long as other gateways charge a key, one read is good enough for one part in so many of its quota. While a read and an
-/// exchange are in flight, each gateway may admit twice as much. For seven gateways that is less than the room that has to be
-/// left (see `has_plenty`).
+/// As long as other gateways charge a key, one read is good enough for one part in so many of its quota. While a read
+/// and an exchange are in flight, each gateway may admit twice as much. For seven gateways that is less than the room
+/// that has to be left (see `has_plenty`).
 const BY_ONE_READ: u64 = 128;
-/// A decision that was asked for longer ago than this before another one, and comes after it, is made as of the other one.
+/// A decision that was asked for longer ago than this before another one, and comes after it, is made as of the other
+/// one.
 pub(super) const OVERTAKEN: Duration = Duration::from_millis(500);
 
 /// A cell, and the decisions that wait for it.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct CachedCell {
     /// Its number among all that were ever known; they begin anew after 2^32.
     pub(super) number: u32,
     pub(super) names: Rc<Names>,
@@ -78,7 +79,7 @@ pub(super) struct Known {
     /// What Memcached has yet to confirm of its sums.
     pub(super) counters: Counters,
     /// The state of the rates that are kept as a whole, if there are any.
-    pub(super) whole: Option<Box<Whole>>,
+    pub(super) versioned: Option<Box<VersionedState>>,
     /// What it has yet to continue from, if a reload has changed how its limit counts.
     pub(super) carry_over: Option<Box<CarryOver>>,
     /// The number of the last reload that it knows of.
@@ -122,13 +123,13 @@ pub(super) struct Filled {
     pub(super) writes: Writes,
     /// How many counts that were known Memcached has lost.
     pub(super) lost: u64,
-    /// Whether something has to be written again before anything is admitted: another gateway has replaced the state first,
-    /// or there was no count to add to.
+    /// Whether something has to be written again before anything is admitted: another gateway has replaced the state
+    /// first, or there was no count to add to.
     pub(super) must_retry: bool,
     /// Whether what is known now is what a decision needs.
     pub(super) is_current: bool,
     /// What is known of resets of the key.
-    pub(super) heeded: Heeded,
+    pub(super) reset: ResetOutcome,
 }
 
 /// What came of the writes of an exchange.
@@ -140,13 +141,13 @@ pub(super) enum Writes {
     /// Some could not be done.
     Failed,
     /// It is unknown whether some are done.
-    InDoubt,
+    Unacknowledged,
 }
 
-impl Known {
+impl CachedCell {
     pub(super) fn new(number: u32, names: Rc<Names>, key: Fingerprint, server: usize, now: Time) -> Self {
         let limit = &names.limit;
-        let whole = limit.is_whole().then(Box::default);
+        let versioned = limit.is_whole().then(Box::default);
         let cell = Cell::new(limit.rates(), now);
         let (counters, waiting, stage) = (Counters::default(), SmallVec::new(), Stage::Idle);
         Self {
@@ -158,7 +159,7 @@ impl Known {
             now,
             asked: None,
             counters,
-            whole,
+            versioned,
             carry_over: None,
             reload: 0,
             waiting,
@@ -196,17 +197,17 @@ impl Known {
     /// Moves it on to `now`, for the rates of this limit.
     pub(super) fn advance(&mut self, limit: &Limit, now: Time) {
         self.now = now;
-        if let Some(whole) = &mut self.whole {
-            whole.follow_clock(&mut self.cell, now);
+        if let Some(state) = &mut self.versioned {
+            state.follow_clock(&mut self.cell, now);
         }
         if self.cell.advance(limit.rates(), now) {
             self.read = None;
         }
     }
 
-    /// Whether it was read a moment before somebody asks who is `asking`, and no bucket has begun since. Who comes after
-    /// others that wait, waits with them: what they are charged comes first. Where other gateways admit as well, only a
-    /// little may be admitted before it is read again: else what they do not know of each other adds up.
+    /// Whether it was read a moment before somebody asks who is `asking`, and no bucket has begun since. Who comes
+    /// after others that wait, waits with them: what they are charged comes first. Where other gateways admit as well,
+    /// only a little may be admitted before it is read again: else what they do not know of each other adds up.
     pub(super) fn was_just_read(&self, asking: Instant) -> bool {
         self.waiting.is_empty()
             && self.read.is_some_and(|read| asking < read + MOMENT)
@@ -223,17 +224,17 @@ impl Known {
         self.shared.is_some_and(|shared| self.now.micros().saturating_sub(shared.micros()) < SHARED)
     }
 
-    /// Whether what is pending is to be sent at once: other gateways charge it as well, and they either have little room left,
-    /// or replace the same value.
+    /// Whether what is pending is to be sent at once: other gateways charge it as well, and they either have little
+    /// room left, or replace the same value.
     pub(super) fn is_urgent(&self) -> bool {
-        self.is_shared() && (self.whole.is_some() || !self.has_plenty(&self.names.limit, 1))
+        self.is_shared() && (self.versioned.is_some() || !self.has_plenty(&self.names.limit, 1))
     }
 
     /// Charges `cost`, which is pending then. The cell has been advanced to `now`.
     pub(super) fn charge(&mut self, limit: &Limit, now: Time, cost: u64) {
         limit.charge(&mut self.cell, now, cost);
         self.since_read = self.since_read.saturating_add(cost);
-        let Self { cell, counters, whole, .. } = self;
+        let Self { cell, counters, versioned, .. } = self;
         for (rate, bucket) in cell.newest(limit.rates()) {
             let id = CounterId { rate, bucket };
             if !counters.has(id) {
@@ -241,8 +242,8 @@ impl Known {
             }
             counters.add(id, signed(cost));
         }
-        if let Some(whole) = whole {
-            whole.owe(signed(cost), now);
+        if let Some(state) = versioned {
+            state.add(signed(cost), now);
         }
     }
 
@@ -260,9 +261,9 @@ impl Known {
     }
 
     /// Whether Memcached is to be told something.
-    pub(super) fn owes(&self) -> bool {
+    pub(super) fn has_pending(&self) -> bool {
         self.counters.is_open()
-            || self.whole.as_ref().is_some_and(|whole| whole.owes())
+            || self.versioned.as_ref().is_some_and(|state| state.has_pending())
             || self.carry_over.as_ref().is_some_and(|carry_over| carry_over.is_read())
     }
 
@@ -271,15 +272,17 @@ impl Known {
         self.cell.is_spent(self.names.limit.rates(), now)
     }
 
-    /// Writes what is pending and reads what a decision needs. What `strict` has to confirm is counted by commands that tell
-    /// the count after them: of several gateways that take the last place at once, all others have to see who was first.
+    /// Writes what is pending and reads what a decision needs. What `strict` has to confirm is counted by commands that
+    /// tell the count after them: of several gateways that take the last place at once, all others have to see who was
+    /// first.
     pub(super) fn compose(&mut self, targets: &mut Targets, commands: &mut Commands, strict: bool) {
         self.stage = Stage::InFlight;
         if let Some(number) = self.resets.send() {
             return self.compose_reset(number, targets, commands);
         }
         self.compose_carry_over(targets, commands);
-        let Self { names, key, cell, counters, whole, carry_over, now, provisional, inspections, resets, .. } = self;
+        let Self { names, key, cell, counters, versioned, carry_over, now, provisional, inspections, resets, .. } =
+            self;
         let (rates, key) = (names.limit.rates(), key.digits());
         // What has left the window is not read, so it would stay unacknowledged for ever.
         counters.retain(|id| cell.count(rates, id.rate, id.bucket).is_some());
@@ -307,7 +310,7 @@ impl Known {
         let is_sent = |(rate, bucket)| counters.is_in_flight(CounterId { rate, bucket });
         // If all was read a moment ago, what is added to will do.
         let reads_all = !std::mem::take(&mut self.fresh)
-            || whole.is_some()
+            || versioned.is_some()
             || carry_over.is_some()
             || strict && !provisional.is_empty()
             || !cell.newest(rates).all(is_sent);
@@ -321,19 +324,19 @@ impl Known {
                 targets.read_counter(id);
             }
         }
-        if let Some(whole) = whole {
-            whole.compose(cell, names, (&key, *now, *resets), carry_over.is_none(), (targets, commands));
+        if let Some(state) = versioned {
+            state.compose(cell, names, (&key, *now, *resets), carry_over.is_none(), (targets, commands));
         }
         provisional.iter_mut().for_each(|charge| charge.sent = true);
     }
 
-    /// Takes over what Memcached answered to what it was asked then. If counters `shrink`, because gateways give back what
-    /// they cannot use, what was known does not count.
+    /// Takes over what Memcached answered to what it was asked then. With `shrink` a lower count is believed,
+    /// because gateways give back what they cannot use.
     pub(super) fn fill(&mut self, answer: &Answer<'_>, asked: Instant, shrink: bool) -> Filled {
         // A count of which not all was carried over yet is no less than what is known.
-        let shrink = shrink && self.carry_over.is_none();
+        let shrink = (shrink || self.counters.shrinks()) && self.carry_over.is_none();
         // What is known from before a reset must not be what the replies are understood by.
-        let mut filled = Filled { heeded: self.heed_resets(answer), ..Filled::default() };
+        let mut filled = Filled { reset: self.apply_resets(answer), ..Filled::default() };
         for (id, written) in answer.written() {
             self.counters.settle(id, written);
             if let Written::Count(count) = written {
@@ -345,9 +348,9 @@ impl Known {
             filled.lost += self.learn_item(id, item, shrink);
         }
         let mut is_foreign = false;
-        let Self { cell, names, whole, now, .. } = self;
-        if let Some(whole) = whole {
-            let learned = whole.fill(cell, (&names.limit, *now), answer);
+        let Self { cell, names, versioned, now, .. } = self;
+        if let Some(state) = versioned {
+            let learned = state.fill(cell, (&names.limit, *now), answer);
             filled.lost += learned.lost;
             is_foreign = learned.is_foreign;
             if is_foreign {
@@ -367,7 +370,7 @@ impl Known {
         };
         let rates = self.names.limit.rates();
         filled.is_current = self.cell.newest(rates).all(was_asked) && !self.is_behind();
-        if filled.heeded.is_reset {
+        if filled.reset.is_reset {
             // What the older ones were before the reset says nothing.
             filled.is_current &= self.cell.counts_mut(rates).all(|(rate, bucket, _)| was_asked((rate, bucket)));
         }
@@ -376,7 +379,7 @@ impl Known {
         if self.read.is_some() {
             self.since_read = 0;
         }
-        let is_complete = filled.is_current || !filled.heeded.is_reset;
+        let is_complete = filled.is_current || !filled.reset.is_reset;
         self.fresh = answer.is_read() && answer.read().any(|(id, _)| !was_written(id)) && is_complete;
         self.was_read |= self.fresh;
         filled
@@ -386,8 +389,8 @@ impl Known {
     fn learn_item(&mut self, id: CounterId, item: Option<Item<'_>>, shrink: bool) -> u64 {
         let count = item.map(|item| item.count());
         if let Some(item) = item.filter(|item| self.resets.is_certain(item)) {
-            let most = item.count().saturating_add_signed(self.counters.owed(id));
-            self.cell.correct(self.names.limit.rates(), id.rate, id.bucket, |known| known.min(most));
+            let most = item.count().saturating_add_signed(self.counters.pending(id));
+            self.cell.correct(self.names.limit.rates(), id.rate, id.bucket, |cached| cached.min(most));
         }
         self.learn(id, count, shrink)
     }
@@ -396,8 +399,8 @@ impl Known {
     fn learn(&mut self, id: CounterId, count: Option<u64>, shrink: bool) -> u64 {
         let Self { cell, counters, names, now, shared, .. } = self;
         let mut learned = Learned::default();
-        cell.correct(names.limit.rates(), id.rate, id.bucket, |known| {
-            learned = counters.learn(id, known, count, shrink);
+        cell.correct(names.limit.rates(), id.rate, id.bucket, |cached| {
+            learned = counters.learn(id, cached, count, shrink);
             learned.count
         });
         if learned.is_shared {
@@ -407,10 +410,10 @@ impl Known {
     }
 
     /// What was sent may or may not have arrived: the exchange was not answered.
-    pub(super) fn doubt(&mut self) {
-        self.counters.doubt();
-        if let Some(whole) = &mut self.whole {
-            whole.doubt();
+    pub(super) fn lose_replies(&mut self) {
+        self.counters.lose_replies();
+        if let Some(state) = &mut self.versioned {
+            state.lose_replies();
         }
     }
 }
@@ -419,7 +422,7 @@ impl Filled {
     fn note(&mut self, written: Written) {
         let writes = match written {
             Written::Failed => Writes::Failed,
-            Written::Silent | Written::Unknown => Writes::InDoubt,
+            Written::Silent | Written::Unknown => Writes::Unacknowledged,
             Written::Done | Written::Count(_) | Written::Missing | Written::Refused => Writes::Done,
         };
         self.writes = self.writes.max(writes);
@@ -428,11 +431,11 @@ impl Filled {
 }
 
 #[cfg(test)]
-impl Known {
+impl CachedCell {
     /// Checks what holds of every cell at any time.
     pub(super) fn check(&self) {
-        let Self { stage, waiting, provisional, counters, whole, cell, names, .. } = self;
-        let has_sent = counters.has_sent() || whole.as_ref().is_some_and(|whole| whole.has_sent());
+        let Self { stage, waiting, provisional, counters, versioned, cell, names, .. } = self;
+        let has_sent = counters.has_sent() || versioned.as_ref().is_some_and(|state| state.has_sent());
         assert!(*stage == Stage::InFlight || !has_sent, "what was sent is in no exchange: {self:?}");
         assert!(
             *stage == Stage::InFlight || provisional.iter().all(|charge| !charge.sent),

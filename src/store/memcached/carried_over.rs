@@ -1,16 +1,16 @@
 //! How a cell carries over what the limits counted that its limit has replaced.
 
+use super::cached_cell::CachedCell;
 use super::carry_over::CarryOver;
 use super::commands::Commands;
 use super::counters::CounterId;
-use super::known::Known;
 use super::replies::Written;
 use super::targets::{Answer, Targets};
 use crate::limit::{Cell, Limit};
 
-impl Known {
-    /// What a `limit` that replaces this one continues from. If both use the same counters, what Memcached has yet to be told
-    /// of those is not part of the cell: it is returned too, and the new cell tells it from now on.
+impl CachedCell {
+    /// What a `limit` that replaces this one continues from. If both use the same counters, what Memcached has yet to
+    /// be told of those is not part of the cell: it is returned too, and the new cell tells it from now on.
     pub(super) fn hand_over(&mut self, limit: &Limit) -> (Cell, Vec<(CounterId, i64)>) {
         let Self { names, cell, counters, .. } = self;
         let (rates, mut pending) = (names.limit.rates(), Vec::new());
@@ -24,8 +24,8 @@ impl Known {
         (cell.clone(), pending)
     }
 
-    /// Continues from what replaced limits have counted. Until that has been read, nothing that was read before is enough for
-    /// a decision. What is `pending` is added to its counters.
+    /// Continues from what replaced limits have counted. Until that has been read, nothing that was read before is
+    /// enough for a decision. What is `pending` is added to its counters.
     pub(super) fn begin_carry_over(&mut self, mut carry_over: CarryOver, pending: Vec<(CounterId, i64)>) {
         if let Some(earlier) = self.carry_over.take() {
             carry_over.add(*earlier, &self.names.limit, self.now);
@@ -54,8 +54,9 @@ impl Known {
         }
     }
 
-    /// Carries over what was read with this answer, from which all else has been learned. Notes what Memcached has yet to be
-    /// told, and ends when it knows all. If `is_foreign`, another gateway has written the state that is kept as a whole.
+    /// Carries over what was read with this answer, from which all else has been learned. Notes what Memcached has yet
+    /// to be told, and ends when it knows all. If `is_foreign`, another gateway has written the state that is kept as a
+    /// whole.
     pub(super) fn carry_over(&mut self, answer: &Answer<'_>, is_foreign: bool) {
         let Self { carry_over: Some(carry_over), names, number, now, .. } = self else { return };
         if !answer.is_read() {
@@ -70,7 +71,8 @@ impl Known {
             let mut others =
                 answer.items().filter(|(id, item)| item.is_some() && carry_over.renames(id.rate, &names.limit));
             if others.next().is_some() || answer.state().is_some() {
-                // They were there before, so they may lack what was reserved before the reload: it is not given back to them.
+                // They were there before, so they may lack what was reserved before the reload: it is not given back to
+                // them.
                 *number = carry_over.unused;
             }
             carry_over.learn(answer.replaced(), &names.limit, *now);
@@ -83,19 +85,19 @@ impl Known {
         }
     }
 
-    /// Raises the cell to what it counts at least. What Memcached has yet to be told comes on top if it `is_later`: if it was
-    /// charged after the reload. Returns whether anything has changed.
+    /// Raises the cell to what it counts at least. What Memcached has yet to be told comes on top if it `is_later`: if
+    /// it was charged after the reload. Returns whether anything has changed.
     fn raise(&mut self, is_later: bool) -> bool {
-        let Self { carry_over, names, cell, counters, whole, now, .. } = self;
+        let Self { carry_over, names, cell, counters, versioned, now, .. } = self;
         let Some(least) = carry_over.as_mut().and_then(|carry_over| carry_over.least.as_mut()) else { return false };
         let (limit, rates) = (&names.limit, names.limit.rates());
         least.advance(rates, *now);
-        let owed = |rate, bucket| if is_later { counters.owed(CounterId { rate, bucket }) } else { 0 };
+        let pending = |rate, bucket| if is_later { counters.pending(CounterId { rate, bucket }) } else { 0 };
         let mut raised = cell.clone();
         for (rate, bucket, count) in raised.counts_mut(rates) {
-            *count = count.saturating_add_signed(-owed(rate, bucket));
+            *count = count.saturating_add_signed(-pending(rate, bucket));
         }
-        let charged = whole.as_ref().filter(|_| is_later).and_then(|whole| whole.charged());
+        let charged = versioned.as_ref().filter(|_| is_later).and_then(|state| state.charged());
         if let Some((cost, _)) = charged {
             limit.take_back_whole(&mut raised, cost);
         }
@@ -105,7 +107,7 @@ impl Known {
             return false;
         }
         for (rate, bucket, count) in raised.counts_mut(rates) {
-            *count = count.saturating_add_signed(owed(rate, bucket));
+            *count = count.saturating_add_signed(pending(rate, bucket));
         }
         if let Some((cost, since)) = charged {
             limit.charge_whole(&mut raised, *now, cost, since);
@@ -120,7 +122,7 @@ impl Known {
         let mut are_told = true;
         for (id, item) in answer.items() {
             let count = cell.count(names.limit.rates(), id.rate, id.bucket).unwrap_or(0);
-            let due = count.saturating_add_signed(-counters.owed(id));
+            let due = count.saturating_add_signed(-counters.pending(id));
             match item {
                 _ if due == 0 => continue,
                 Some(item) if item.count() >= due => continue,
@@ -134,7 +136,9 @@ impl Known {
 
     /// Notes whether the state that is kept as a whole is to be written. Returns whether it is not.
     fn tell_state(&mut self, answer: &Answer<'_>, is_raised: bool, is_foreign: bool) -> bool {
-        let Self { carry_over: Some(carry_over), cell, whole: Some(whole), names, now, .. } = self else { return true };
+        let Self { carry_over: Some(carry_over), cell, versioned: Some(state), names, now, .. } = self else {
+            return true;
+        };
         let is_written = matches!(answer.state_written(), Some(Written::Done));
         if is_raised || answer.state().is_none() {
             carry_over.is_state_due = !cell.is_whole_spent(names.limit.rates(), *now);
@@ -142,7 +146,7 @@ impl Known {
             carry_over.is_state_due = false;
         }
         if carry_over.is_state_due {
-            whole.owe(0, *now);
+            state.add(0, *now);
         }
         !carry_over.is_state_due
     }

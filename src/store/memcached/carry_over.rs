@@ -1,22 +1,22 @@
 //! Carry-over: after a reload that changes how a limit counts, its cells continue from the counts before the reload.
 //!
-//! A limit that counts in another way has counters with other names. So the first exchange of a cell after the reload also
-//! reads the counters of the replaced limits, as of the moment at which they were replaced. From these the cell is migrated
-//! ([`Limit::migrate`]) and raised to what they count ([`Limit::raise`]). The decisions that wait for that exchange already
-//! use the raised cell.
+//! A limit that counts in another way has counters with other names. So the first exchange of a cell after the reload
+//! also reads the counters of the replaced limits, as of the moment at which they were replaced. From these the cell is
+//! migrated ([`Limit::migrate`]) and raised to what they count ([`Limit::raise`]). The decisions that wait for that
+//! exchange already use the raised cell.
 //!
 //! Several gateways may do the same for a key, at different moments. Therefore Memcached is never told to add what was
 //! carried over: it would count twice. A counter that is missing is created with its count, and one that is too low is
 //! replaced if it still is what was read. If another gateway was faster, it is read again.
 //!
-//! What a gateway that has not reloaded yet admits in the meantime is counted in the old counters. It is carried over when
-//! that gateway reloads, but only as far as it exceeds what the others have admitted since.
+//! What a gateway that has not reloaded yet admits in the meantime is counted in the old counters. It is carried over
+//! when that gateway reloads, but only as far as it exceeds what the others have admitted since.
 
 use std::rc::Rc;
 
 use super::commands::Commands;
 use super::counters::CounterId;
-use super::keys::{Digits, Names};
+use super::names::{Digits, Names};
 use super::replies::Item;
 use super::targets::Targets;
 use crate::clock::Time;
@@ -30,7 +30,7 @@ pub(super) struct Source {
     /// When it was replaced.
     pub(super) at: Time,
     /// Its cell of the same key, if there is one here.
-    pub(super) known: Option<Cell>,
+    pub(super) cached: Option<Cell>,
 }
 
 /// What a cell has yet to carry over.
@@ -51,7 +51,8 @@ pub(super) struct CarryOver {
 }
 
 impl Source {
-    /// The counters that are read: those of rates that a rate of the new limit continues, unless it uses the same counters.
+    /// The counters that are read: those of rates that a rate of the new limit continues, unless it uses the same
+    /// counters.
     fn counters(&self, limit: &Limit) -> Vec<CounterId> {
         let old = self.names.limit.rates();
         let is_read = |index: usize| {
@@ -71,14 +72,14 @@ impl Source {
 }
 
 impl CarryOver {
-    /// Begins with what is known here, as of `now`. The `unused` number is for the cell if what was reserved before cannot be
-    /// given back to it.
+    /// Begins with what is known here, as of `now`. The `unused` number is for the cell if what was reserved before
+    /// cannot be given back to it.
     pub(super) fn new(sources: Vec<Source>, limit: &Limit, unused: u32, now: Time) -> Self {
         let at = sources.iter().map(|source| source.at).max().unwrap_or(now);
         let mut carry_over =
             Self { sources: Vec::new(), at, is_asked: false, least: None, is_state_due: false, unused };
         for source in &sources {
-            if let Some(cell) = &source.known {
+            if let Some(cell) = &source.cached {
                 carry_over.continue_from((&source.names.limit, cell.clone(), source.at), limit, now);
             }
         }
@@ -97,7 +98,8 @@ impl CarryOver {
         }
     }
 
-    /// Gives back `cost` of a reservation: what was reserved before the reload is part of what the cell counts at least.
+    /// Gives back `cost` of a reservation: what was reserved before the reload is part of what the cell counts at
+    /// least.
     pub(super) fn give_back(&mut self, limit: &Limit, now: Time, reservation: &Reservation, cost: u64) {
         if let Some(least) = &mut self.least {
             least.advance(limit.rates(), now);

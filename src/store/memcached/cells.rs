@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-use super::Wish;
-use super::keys::{AllNames, Names};
-use super::known::{Known, Stage};
+use super::OwnedAsk;
+use super::cached_cell::{CachedCell, Stage};
+use super::names::{AllNames, Names};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
@@ -33,7 +33,7 @@ pub(super) type Place = u32;
 #[derive(Debug)]
 pub(super) struct Cells {
     places: HashMap<Fingerprint, Place, RandomState>,
-    cells: Vec<Known>,
+    cells: Vec<CachedCell>,
     /// The places of cells that were forgotten: what stands there is nobody's.
     free: Vec<usize>,
     /// What stands there.
@@ -77,38 +77,45 @@ impl Cells {
     }
 
     /// The cell at this place.
-    pub(super) fn at(&mut self, place: Place) -> &mut Known {
+    pub(super) fn at(&mut self, place: Place) -> &mut CachedCell {
         &mut self.cells[place as usize]
     }
 
     /// The same, only to look at.
-    pub(super) fn peek(&self, place: Place) -> &Known {
+    pub(super) fn peek(&self, place: Place) -> &CachedCell {
         &self.cells[place as usize]
     }
 
-    /// The cell that is asked for, and its place. `forgotten` counts those that had to make room while something of them was pending.
-    pub(super) fn of(&mut self, wish: &Wish, now: Time, forgotten: &Counter) -> (Place, &mut Known) {
-        let cell = wish.cell();
+    /// The cell that is asked for, and its place. `forgotten` counts those that had to make room while something of
+    /// them was pending.
+    pub(super) fn of(&mut self, ask: &OwnedAsk, now: Time, forgotten: &Counter) -> (Place, &mut CachedCell) {
+        let cell = ask.cell();
         let place = match self.places.get(&cell) {
             Some(place) => *place,
-            None => self.add(cell, wish, now, forgotten),
+            None => self.add(cell, ask, now, forgotten),
         };
-        self.see_reload(place, &wish.limit, now);
-        let known = &mut self.cells[place as usize];
-        if !Arc::ptr_eq(&known.names.limit, &wish.limit) {
-            known.names = self.names.of(&wish.limit);
+        self.see_reload(place, &ask.limit, now);
+        let cached = &mut self.cells[place as usize];
+        if !Arc::ptr_eq(&cached.names.limit, &ask.limit) {
+            cached.names = self.names.of(&ask.limit);
         }
-        known.used = true;
-        (place, known)
+        cached.used = true;
+        (place, cached)
     }
 
-    /// The cell that was at `place` when it was asked for. One that nobody waits for, because its server is away or it has
-    /// just been read, may have had to make room since: then it is begun anew.
-    pub(super) fn again(&mut self, place: &mut Place, wish: &Wish, now: Time, forgotten: &Counter) -> &mut Known {
-        if self.at(*place).id() != wish.cell() {
-            *place = self.of(wish, now, forgotten).0;
+    /// The cell that was at `place` when it was asked for. One that nobody waits for, because its server is away or it
+    /// has just been read, may have had to make room since: then it is begun anew.
+    pub(super) fn again(
+        &mut self,
+        place: &mut Place,
+        ask: &OwnedAsk,
+        now: Time,
+        forgotten: &Counter,
+    ) -> &mut CachedCell {
+        if self.at(*place).id() != ask.cell() {
+            *place = self.of(ask, now, forgotten).0;
         }
-        self.see_reload(*place, &wish.limit, now);
+        self.see_reload(*place, &ask.limit, now);
         self.at(*place)
     }
 
@@ -129,15 +136,17 @@ impl Cells {
         number
     }
 
-    /// Whether a cell that is not there any more may have been forgotten before Memcached knew what it had been charged.
+    /// Whether a cell that is not there any more may have been forgotten before Memcached knew what it had been
+    /// charged.
     pub(super) fn may_have_forgotten(&self, number: u32) -> bool {
         self.forgotten.is_some_and(|forgotten| !is_newer(number, forgotten))
     }
 
-    /// Gives a cell that was reset a new number: what was reserved before must not be given back to what is counted since.
+    /// Gives a cell that was reset a new number: what was reserved before must not be given back to what is counted
+    /// since.
     pub(super) fn renumber(&mut self, place: Place) {
-        let known = &mut self.cells[place as usize];
-        let before = std::mem::replace(&mut known.number, self.next);
+        let cached = &mut self.cells[place as usize];
+        let before = std::mem::replace(&mut cached.number, self.next);
         self.next = self.next.wrapping_add(1);
         self.note_forgotten(before);
     }
@@ -148,21 +157,21 @@ impl Cells {
         self.forgotten = Some(newest.unwrap_or(number));
     }
 
-    fn add(&mut self, cell: Fingerprint, wish: &Wish, now: Time, forgotten: &Counter) -> Place {
-        let names = self.names.of(&wish.limit);
-        let server = names.server(wish.key, &self.servers);
-        let known = Known::new(self.unused_number(), names, wish.key, server, now);
+    fn add(&mut self, cell: Fingerprint, ask: &OwnedAsk, now: Time, forgotten: &Counter) -> Place {
+        let names = self.names.of(&ask.limit);
+        let server = names.server(ask.key, &self.servers);
+        let cached = CachedCell::new(self.unused_number(), names, ask.key, server, now);
         let room = match self.free.pop() {
             None if self.cells.len() >= MOST => self.make_room(now, forgotten),
             free => free,
         };
         let place = match room {
             Some(place) => {
-                self.cells[place] = known;
+                self.cells[place] = cached;
                 place
             }
             None => {
-                self.cells.push(known);
+                self.cells.push(cached);
                 self.cells.len() - 1
             }
         };
@@ -175,7 +184,7 @@ impl Cells {
     /// Forgets cells at these places whose limit a reload has removed, and that nobody needs; returns how many such are
     /// needed, or `None` if there are no such places.
     pub(super) fn forget(&mut self, places: Range<usize>, now: Time) -> Option<usize> {
-        let Self { places: known, cells, free, nobody, names, reloads, .. } = self;
+        let Self { places: cached, cells, free, nobody, names, reloads, .. } = self;
         let range = places.start..places.end.min(cells.len());
         let mut stay = 0;
         for (place, cell) in range.clone().zip(cells.get_mut(range)?.iter_mut()) {
@@ -183,12 +192,12 @@ impl Cells {
                 continue;
             }
             // Whoever is in line has yet to be told something.
-            if cell.stage != Stage::Idle || cell.is_needed() || cell.owes() && !cell.is_spent(now) {
+            if cell.stage != Stage::Idle || cell.is_needed() || cell.has_pending() && !cell.is_spent(now) {
                 stay += 1;
                 continue;
             }
-            known.remove(&cell.id());
-            *cell = Known::new(0, nobody.clone(), Fingerprint::of(b""), 0, now);
+            cached.remove(&cell.id());
+            *cell = CachedCell::new(0, nobody.clone(), Fingerprint::of(b""), 0, now);
             free.push(place);
         }
         names.tidy();
@@ -200,17 +209,17 @@ impl Cells {
         for _ in 0..LOOKS {
             let place = self.hand;
             self.hand = (place + 1) % self.cells.len();
-            let known = &mut self.cells[place];
-            if known.is_needed() || std::mem::take(&mut known.used) {
+            let cached = &mut self.cells[place];
+            if cached.is_needed() || std::mem::take(&mut cached.used) {
                 continue;
             }
-            if known.owes() && !known.is_spent(now) {
+            if cached.has_pending() && !cached.is_spent(now) {
                 forgotten.one();
-                let number = known.number;
+                let number = cached.number;
                 self.note_forgotten(number);
             }
-            let known = &self.cells[place];
-            self.places.remove(&known.id());
+            let cached = &self.cells[place];
+            self.places.remove(&cached.id());
             return Some(place);
         }
         None
@@ -225,7 +234,7 @@ fn is_newer(number: u32, other: u32) -> bool {
 #[cfg(test)]
 impl Cells {
     /// All cells and their places.
-    pub(super) fn all(&self) -> impl Iterator<Item = (Place, &Known)> {
+    pub(super) fn all(&self) -> impl Iterator<Item = (Place, &CachedCell)> {
         (0..).zip(&self.cells)
     }
 }
@@ -234,6 +243,7 @@ impl Cells {
 mod tests {
     use super::*;
     use crate::store::LimitChanges;
+    use crate::store::memcached::tests::ask;
 
     const NOW: Time = Time::from_micros(1_800_000_000_000_000);
 
@@ -242,30 +252,21 @@ mod tests {
         let mut cells = Cells::new("gw", &["a:1".to_owned(), "b:2".to_owned()]);
         let forgotten = Counter::default();
         let limit = |name: &str| Arc::new(Limit::new(name, &["9/d".parse().unwrap()]));
-        let wish = |limit: &Arc<Limit>, key: u32| Wish {
-            limit: limit.clone(),
-            key: Fingerprint::of(&key.to_be_bytes()),
-            need: 1,
-            cost: 1,
-            settles: false,
-            advisory: false,
-            place: 0,
-            asked: None,
-        };
+        let ask = |limit: &Arc<Limit>, key: u32| ask(limit, Fingerprint::of(&key.to_be_bytes()));
         let stays = limit("stays");
-        let (kept, _) = cells.of(&wish(&stays, 0), NOW, &forgotten);
+        let (kept, _) = cells.of(&ask(&stays, 0), NOW, &forgotten);
         let mut needed = Vec::new();
         cells.reload(&LimitChanges { in_use: vec![stays.clone()], replaced: Vec::new() }, NOW);
         for number in 1..1000_u32 {
             let goes = limit(&format!("limit-{number}"));
             for client in 0..10 {
-                cells.of(&wish(&goes, number * 10 + client), NOW, &forgotten);
+                cells.of(&ask(&goes, number * 10 + client), NOW, &forgotten);
             }
             // One is being asked about, and its place must stay.
-            let busy = wish(&goes, number * 10);
-            let (place, known) = cells.of(&busy, NOW, &forgotten);
-            known.stage = Stage::InFlight;
-            needed.push((place, known.id()));
+            let busy = ask(&goes, number * 10);
+            let (place, cached) = cells.of(&busy, NOW, &forgotten);
+            cached.stage = Stage::InFlight;
+            needed.push((place, cached.id()));
             let left = cells.forget(0..MOST, NOW).unwrap();
             assert_eq!(left, 1);
             let (place, id) = needed.pop().unwrap();
@@ -275,11 +276,11 @@ mod tests {
         }
         assert_eq!(cells.forget(0..MOST, NOW), Some(0));
         assert_eq!((cells.places.len(), cells.len() - cells.free.len()), (1, 1));
-        assert_eq!(cells.of(&wish(&stays, 0), NOW, &forgotten).0, kept);
+        assert_eq!(cells.of(&ask(&stays, 0), NOW, &forgotten).0, kept);
         assert_eq!(cells.forget(MOST..2 * MOST, NOW), None);
         // Whoever knows the place of one that is gone finds that it is another's.
         let mut place = (kept + 1) % 2;
-        let again = wish(&limit("limit-1"), 10);
+        let again = ask(&limit("limit-1"), 10);
         assert_eq!(cells.again(&mut place, &again, NOW, &forgotten).id(), again.cell());
     }
 }

@@ -10,7 +10,8 @@
 //!    only 20 commands of a connection at a time (`-R`) and sends what it has so far after each such turn, and after each
 //!    `gets`. Items come in the order of their names; those that are missing are left out.
 //!
-//! An error has no tag. So when a write failed, it is often unknown which one, and what became of the other quiet writes.
+//! An error has no tag. So when a write failed, it is often unknown which one, and what became of the other quiet
+//! writes.
 //!
 //! Source: <https://github.com/memcached/memcached/blob/master/doc/protocol.txt>.
 

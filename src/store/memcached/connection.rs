@@ -1,5 +1,5 @@
-//! A connection to one server, and the only owner of its socket: it connects, writes the commands of exchanges, and reads
-//! their replies.
+//! A connection to one server, and the only owner of its socket: it connects, writes the commands of exchanges, and
+//! reads their replies.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -77,7 +77,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects, and checks that Memcached answers. The name is looked up each time, because its address may have changed.
+    /// Connects, and checks that Memcached answers. The name is looked up each time, because its address may have
+    /// changed.
     ///
     /// # Errors
     /// If that fails or takes too long: connecting longer than [`CONNECT`], or the first answer longer than `timeout`.
@@ -207,11 +208,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_fails_if_it_owes_an_answer_for_too_long_or_closes() {
+    async fn a_server_fails_if_it_does_not_answer_for_too_long_or_closes() {
         let (connection, server) = connect(NOTHING.1, Duration::from_millis(20)).await;
         let mut connection = connection.unwrap();
         let idle = time::timeout(Duration::from_millis(100), connection.transfer()).await;
-        assert!(idle.is_err(), "it owes no answer");
+        assert!(idle.is_err(), "it has_pending no answer");
         read(&mut connection, "a");
         let late = time::timeout(LONG, connection.transfer()).await.unwrap();
         assert!(matches!(late, Err(Failure::Silent)), "{late:?}");

@@ -1,10 +1,10 @@
 //! The coordinator: it makes all decisions of the process, one after the other. So each sees every admission before it,
-//! and a burst for one key gets exactly its limit. Decisions that wait for the same cell share one read, and their charges
-//! become one increment.
+//! and a burst for one key gets exactly its limit. Decisions that wait for the same cell share one read, and their
+//! charges become one increment.
 //!
 //! It is pure, without connections and without a clock. Its inputs are what was asked (`submit`), what was answered
-//! (`answered`), which servers answer (`up`, `down`) and that time has passed (`on_timer`). Its outputs are the commands of
-//! the next exchange with a server (`write`) and what was decided (`take_replies`).
+//! (`answered`), which servers answer (`up`, `down`) and that time has passed (`on_timer`). Its outputs are the
+//! commands of the next exchange with a server (`write`) and what was decided (`take_replies`).
 
 mod admission;
 mod confirming;
@@ -17,13 +17,13 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::batch::{Due, ServerQueue, ServerState};
+use super::cached_cell::{OVERTAKEN, Stage, Writes};
 use super::cells::{Cells, Place};
 use super::commands::Commands;
 use super::health::Health;
-use super::known::{OVERTAKEN, Stage, Writes};
 use super::message::{Decision, Decisions, Message, Settlement};
 use super::provisional::{Standing, Standings};
-use super::refused::Refused;
+use super::refusals::RefusalCache;
 use super::replies::Replies;
 use super::sweep::Sweep;
 use super::targets::Answer;
@@ -43,7 +43,7 @@ pub(super) struct Coordinator {
     on_error: OnError,
     strict: bool,
     health: Arc<Health>,
-    refused: Arc<Refused>,
+    refusals: Arc<RefusalCache>,
     /// What is to be dropped after a reload.
     sweep: Option<Sweep>,
     /// For each worker, the replies that have not been taken yet.
@@ -52,7 +52,12 @@ pub(super) struct Coordinator {
 }
 
 impl Coordinator {
-    pub(super) fn new(config: &config::Memcached, workers: usize, health: Arc<Health>, refused: Arc<Refused>) -> Self {
+    pub(super) fn new(
+        config: &config::Memcached,
+        workers: usize,
+        health: Arc<Health>,
+        refusals: Arc<RefusalCache>,
+    ) -> Self {
         Self {
             cells: Cells::new(&config.prefix, &config.servers),
             waiting: Waiting::default(),
@@ -60,7 +65,7 @@ impl Coordinator {
             on_error: config.on_error,
             strict: config.strict,
             health,
-            refused,
+            refusals,
             sweep: None,
             replies: (0..workers).map(|_| Decisions::new()).collect(),
             inspections: Inspections::default(),
@@ -87,8 +92,8 @@ impl Coordinator {
     }
 
     /// Decides at once if all servers are away, or if all counters were just read and have plenty of room. Otherwise it
-    /// decides when the servers have answered, or at the deadline. If there was plenty of room, the decision is charged at
-    /// once, and the exchange that confirms this is the only one; to read first and write later would take two.
+    /// decides when the servers have answered, or at the deadline. If there was plenty of room, the decision is charged
+    /// at once, and the exchange that confirms this is the only one; to read first and write later would take two.
     fn decide(&mut self, mut decision: Box<Decision>, deadline: Instant) {
         if decision.is_given_up() {
             return;
@@ -99,20 +104,20 @@ impl Coordinator {
         let mut admits = Admits::new();
         // The cells that have to be read, and whose servers are not away.
         let mut unread: SmallVec<[Place; 2]> = SmallVec::new();
-        for wish in &mut decision.asks {
-            self.cells.follow(wish, decision.now);
-            let (place, known) = self.cells.of(wish, decision.now, &self.health.forgotten);
+        for ask in &mut decision.asks {
+            self.cells.follow(ask, decision.now);
+            let (place, cached) = self.cells.of(ask, decision.now, &self.health.forgotten);
             decision.places.push(place);
-            if wish.settles {
-                known.counters.may_shrink();
+            if ask.settles {
+                cached.counters.may_shrink();
             }
-            let now = known.advance_for(&wish.limit, decision.now, decision.asked);
-            let has_plenty = known.has_plenty(&wish.limit, wish.need);
-            let is_read = has_plenty && !self.strict && known.was_just_read(decision.asked);
-            let may_reserve = has_plenty && wish.cost > 0 && (self.strict || known.may_reserve());
+            let now = cached.advance_for(&ask.limit, decision.now, decision.asked);
+            let has_plenty = cached.has_plenty(&ask.limit, ask.need);
+            let is_read = has_plenty && !self.strict && cached.was_just_read(decision.asked);
+            let may_reserve = has_plenty && ask.cost > 0 && (self.strict || cached.may_reserve());
             may_be_provisional = may_be_provisional && (is_read || may_reserve);
             admits.push(Admit { now, admitted: true, is_provisional: !is_read });
-            if self.servers[known.server].state != ServerState::Away {
+            if self.servers[cached.server].state != ServerState::Away {
                 reachable += 1;
                 if !is_read {
                     unread.push(place);
@@ -134,18 +139,18 @@ impl Coordinator {
             self.give_up(number);
         } else {
             for place in unread {
-                let known = self.cells.at(place);
-                self.servers[known.server].want(place, known, number);
+                let cached = self.cells.at(place);
+                self.servers[cached.server].want(place, cached, number);
             }
         }
     }
 
-    /// Gives back what was reserved too much, or charges what was reserved too little. Nobody waits for that, and it waits for
-    /// nothing: the next request is decided after it.
+    /// Gives back what was reserved too much, or charges what was reserved too little. Nobody waits for that, and it
+    /// waits for nothing: the next request is decided after it.
     fn settle_reserved(&mut self, mut settlement: Settlement) {
-        let Settlement { wish, now, asked, cell, given, reservation, .. } = &mut settlement;
-        let migration = self.cells.follow(wish, *now);
-        let place = self.cells.of(wish, *now, &self.health.forgotten).0;
+        let Settlement { ask, now, asked, cell, given, reservation, .. } = &mut settlement;
+        let migration = self.cells.follow(ask, *now);
+        let place = self.cells.of(ask, *now, &self.health.forgotten).0;
         if let Some(Migration { from, to, at, .. }) = migration {
             *reservation = to.migrate_reservation(&from, reservation, at);
             if self.cells.at(place).number != *cell {
@@ -158,15 +163,15 @@ impl Coordinator {
             *given = 0;
         }
         // There may be room again.
-        self.refused.forget(wish.cell());
-        let known = self.cells.at(place);
-        *now = known.advance_for(&wish.limit, *now, *asked);
-        known.settle(settlement);
+        self.refusals.forget(ask.cell());
+        let cached = self.cells.at(place);
+        *now = cached.advance_for(&ask.limit, *now, *asked);
+        cached.settle(settlement);
         self.queue(place, true);
     }
 
-    /// Does what is due by now: ends waits that have lasted long enough, and goes on sweeping after a reload. Returns when
-    /// there will be more to do.
+    /// Does what is due by now: ends waits that have lasted long enough, and goes on sweeping after a reload. Returns
+    /// when there will be more to do.
     pub(super) fn on_timer(&mut self, now: Instant, time: Time) -> Option<Instant> {
         self.expire(now);
         if let Some(sweep) = self.sweep.take_if(|sweep| sweep.at <= now) {
@@ -202,8 +207,8 @@ impl Coordinator {
         inspections.composed(cells, |cells| servers[server].write(server, cells, commands, *strict))
     }
 
-    /// Takes the replies to the exchange with this server that was begun first, at `begun`. False if the server has done
-    /// nothing of what it was asked.
+    /// Takes the replies to the exchange with this server that was begun first, at `begun`. False if the server has
+    /// done nothing of what it was asked.
     pub(super) fn answered(&mut self, server: usize, replies: Replies<'_>, begun: Instant, now: Time) -> bool {
         let Some(exchange) = self.servers[server].answered() else { return true };
         for (cell, part) in &exchange.cells {
@@ -220,34 +225,34 @@ impl Coordinator {
 
     /// Takes the answer about one cell and makes the decisions that waited for it.
     fn fill(&mut self, cell: Place, answer: &Answer<'_>, begun: Instant, now: Time) {
-        let known = self.cells.at(cell);
-        // A provisional charge may have waited for long. And the last decision may be long ago: as of then, what others have
-        // counted since would look as if their clocks were ahead.
-        if now > known.now && (known.whole.is_some() || self.strict && !known.provisional.is_empty()) {
-            known.advance(&known.names.limit.clone(), now);
+        let cached = self.cells.at(cell);
+        // A provisional charge may have waited for long. And the last decision may be long ago: as of then, what others
+        // have counted since would look as if their clocks were ahead.
+        if now > cached.now && (cached.versioned.is_some() || self.strict && !cached.provisional.is_empty()) {
+            cached.advance(&cached.names.limit.clone(), now);
         }
-        let filled = known.fill(answer, begun, self.strict);
+        let filled = cached.fill(answer, begun, self.strict);
         self.health.lost.add(filled.lost);
-        known.stage = Stage::Idle;
-        if filled.heeded.is_reset {
-            self.refused.forget(known.id());
+        cached.stage = Stage::Idle;
+        if filled.reset.is_reset {
+            self.refusals.forget(cached.id());
             self.cells.renumber(cell);
         }
-        let known = self.cells.at(cell);
+        let cached = self.cells.at(cell);
         let has_failed = !answer.is_read() || filled.writes == Writes::Failed;
         let is_good = answer.is_read() && filled.writes == Writes::Done;
         let is_confirmed = !filled.must_retry && (filled.is_current || !self.strict);
-        let outcomes = if is_good { known.confirm(is_confirmed) } else { SmallVec::new() };
+        let outcomes = if is_good { cached.confirm(is_confirmed) } else { SmallVec::new() };
         // If another gateway was faster to replace the state, this one tries again before it admits anything: with each
-        // admission that others do not know of, the gateways would be further apart. A new bucket that has begun meanwhile is
-        // read first as well.
+        // admission that others do not know of, the gateways would be further apart. A new bucket that has begun
+        // meanwhile is read first as well.
         let is_decidable = has_failed || !filled.must_retry;
         let waiting = match filled.is_current && is_decidable {
-            true => std::mem::take(&mut known.waiting),
+            true => std::mem::take(&mut cached.waiting),
             false => SmallVec::new(),
         };
         if !is_good {
-            self.drop_provisional(cell, filled.writes == Writes::InDoubt);
+            self.drop_provisional(cell, filled.writes == Writes::Unacknowledged);
         }
         for outcome in outcomes {
             self.settle(cell, outcome);
@@ -256,8 +261,8 @@ impl Coordinator {
             if has_failed {
                 self.give_up(number);
             } else if let Some(mut decision) = self.waiting.count_down(number) {
-                // A request that has waited for long is decided as of the answer: what others have counted since would look as
-                // if the clock had been set back.
+                // A request that has waited for long is decided as of the answer: what others have counted since would
+                // look as if the clock had been set back.
                 decision.now = if decision.now.after(OVERTAKEN) < now { now } else { decision.now };
                 self.decide_by_read(decision);
             }
@@ -272,9 +277,9 @@ impl Coordinator {
     /// Queues a cell if an exchange with it is wanted or, unless writing it has just failed (`may_write`), if it has
     /// something pending.
     fn queue(&mut self, cell: Place, may_write: bool) {
-        let known = self.cells.at(cell);
-        let server = &mut self.servers[known.server];
-        server.queue(cell, known, may_write);
+        let cached = self.cells.at(cell);
+        let server = &mut self.servers[cached.server];
+        server.queue(cell, cached, may_write);
         server.tidy(&mut self.cells);
     }
 
@@ -287,18 +292,18 @@ impl Coordinator {
     pub(super) fn down(&mut self, server: usize) {
         for exchange in self.servers[server].fail() {
             for (cell, _) in exchange.cells {
-                let known = self.cells.at(cell);
-                known.doubt();
-                known.stage = Stage::Idle;
+                let cached = self.cells.at(cell);
+                cached.lose_replies();
+                cached.stage = Stage::Idle;
                 self.abandon(cell);
                 self.queue(cell, true);
             }
         }
         for cell in self.servers[server].give_up() {
             self.abandon(cell);
-            let known = self.cells.at(cell);
-            if known.stage == Stage::Queued {
-                known.stage = Stage::Idle;
+            let cached = self.cells.at(cell);
+            if cached.stage == Stage::Queued {
+                cached.stage = Stage::Idle;
             }
             self.queue(cell, true);
         }
@@ -323,12 +328,12 @@ impl Coordinator {
     fn judge(&mut self, mut decision: Box<Decision>, is_provisional: bool) {
         let mut admits = Admits::new();
         let Decision { asks, places, now, asked, .. } = &mut *decision;
-        for (wish, place) in asks.iter_mut().zip(places) {
+        for (ask, place) in asks.iter_mut().zip(places) {
             // A reload may have come while it waited.
-            self.cells.follow(wish, *now);
-            let known = self.cells.again(place, wish, *now, &self.health.forgotten);
-            let now = known.advance_for(&wish.limit, *now, *asked);
-            let admitted = wish.limit.admits(&known.cell, now, wish.need);
+            self.cells.follow(ask, *now);
+            let cached = self.cells.again(place, ask, *now, &self.health.forgotten);
+            let now = cached.advance_for(&ask.limit, *now, *asked);
+            let admitted = ask.limit.admits(&cached.cell, now, ask.need);
             admits.push(Admit { now, admitted, is_provisional });
         }
         self.carry_out(decision, &admits);
@@ -336,24 +341,24 @@ impl Coordinator {
 
     /// Charges a decision if all its limits admit it. Replies, or lets it wait until provisional charges are confirmed.
     fn carry_out(&mut self, mut decision: Box<Decision>, admits: &Admits) {
-        let all = decision.asks.iter().zip(admits).all(|(wish, admit)| admit.admitted || wish.advisory);
+        let all = decision.asks.iter().zip(admits).all(|(ask, admit)| admit.admitted || ask.advisory);
         let is_provisional = admits.iter().any(|admit| admit.is_provisional);
         let mut standings = Standings::new();
         let mut open = 0;
         let Decision { asks, places, verdicts, reserved, number, .. } = &mut *decision;
-        for (ask, (wish, place)) in asks.iter().zip(&*places).enumerate() {
-            let known = self.cells.at(*place);
-            let Admit { now, admitted, is_provisional: is_open } = admits[ask];
-            let charged = all && admitted && wish.cost > 0;
-            if charged && wish.settles {
-                reserved.push(known.reserve(wish, now, !is_provisional));
+        for (index, (ask, place)) in asks.iter().zip(&*places).enumerate() {
+            let cached = self.cells.at(*place);
+            let Admit { now, admitted, is_provisional: is_open } = admits[index];
+            let charged = all && admitted && ask.cost > 0;
+            if charged && ask.settles {
+                reserved.push(cached.reserve(ask, now, !is_provisional));
             } else if charged {
-                known.charge(&wish.limit, now, wish.cost);
+                cached.charge(&ask.limit, now, ask.cost);
             }
-            if is_provisional && charged && self.servers[known.server].state != ServerState::Away {
-                let charge = Box::new(known.provisional(*number, ask, wish));
+            if is_provisional && charged && self.servers[cached.server].state != ServerState::Away {
+                let charge = Box::new(cached.provisional(*number, index, ask));
                 standings.push(if is_open {
-                    known.provisional.push(charge);
+                    cached.provisional.push(charge);
                     open += 1;
                     Standing::Open
                 } else {
@@ -364,7 +369,7 @@ impl Coordinator {
                 standings.push(Standing::Final(admitted));
             }
             if !is_provisional {
-                verdicts.push((wish.place, wish.limit.judge(&known.cell, now, wish.need, admitted)));
+                verdicts.push((ask.place, ask.limit.judge(&cached.cell, now, ask.need, admitted)));
             }
             if charged {
                 self.queue(*place, true);
@@ -382,7 +387,7 @@ impl Coordinator {
 
     /// Sends a decision back to the worker that waits for it.
     fn reply(&mut self, decision: Box<Decision>) {
-        self.refused.note(&decision.asks, &decision.verdicts, decision.now);
+        self.refusals.note(&decision.asks, &decision.verdicts, decision.now);
         match self.replies.get_mut(decision.worker) {
             Some(replies) if decision.reply.is_some() => replies.push(decision),
             _ => {
@@ -399,8 +404,8 @@ impl Coordinator {
     pub(super) fn check(&self) {
         let mut sent: Vec<Place> = self.servers.iter().flat_map(ServerQueue::in_flight).collect();
         sent.sort_unstable();
-        let in_flight = self.cells.all().filter(|(_, known)| known.stage == Stage::InFlight);
+        let in_flight = self.cells.all().filter(|(_, cached)| cached.stage == Stage::InFlight);
         assert_eq!(in_flight.map(|(place, _)| place).collect::<Vec<_>>(), sent, "a cell is in one exchange at a time");
-        self.cells.all().for_each(|(_, known)| known.check());
+        self.cells.all().for_each(|(_, cached)| cached.check());
     }
 }

@@ -12,8 +12,8 @@
 //!     +----------------------------+   +-------------------- Unacknowledged --- a read shows that it has arrived --> Clean
 //! ```
 //!
-//! Of a clean counter nothing is noted. While a counter is unacknowledged it is only read: what is added to it then could not
-//! be told from what may have arrived.
+//! Of a clean counter nothing is noted. While a counter is unacknowledged it is only read: what is added to it then
+//! could not be told from what may have arrived.
 
 use smallvec::SmallVec;
 
@@ -68,9 +68,9 @@ enum Sent {
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     unsettled: SmallVec<[Unsettled; 2]>,
-    /// What this gateway has counted itself and not given back, if it ever gives anything back. Then counters shrink, so
-    /// what was read before says nothing of what is there now. But no counter is below what one gateway alone has counted
-    /// in it, unless it was lost and begun anew by another.
+    /// What this gateway has counted itself and not given back, if it ever gives anything back. Then counters shrink,
+    /// so what was read before says nothing of what is there now. But no counter is below what one gateway alone has
+    /// counted in it, unless it was lost and begun anew by another.
     own: Option<Box<Own>>,
 }
 
@@ -106,6 +106,11 @@ impl Counters {
     /// From now on something may be given back.
     pub(super) fn may_shrink(&mut self) {
         self.own.get_or_insert_default();
+    }
+
+    /// Whether something may be given back, so that counts may become lower.
+    pub(super) fn shrinks(&self) -> bool {
+        self.own.is_some()
     }
 
     /// Whether there is something to send, or to ask about.
@@ -148,7 +153,7 @@ impl Counters {
     }
 
     /// What counts here and Memcached has yet to be told, or is being told. Less than 0 if it is to be given back.
-    pub(super) fn owed(&self, id: CounterId) -> i64 {
+    pub(super) fn pending(&self, id: CounterId) -> i64 {
         self.of(id).map_or(0, |counter| counter.pending.saturating_add(counter.in_flight()))
     }
 
@@ -189,7 +194,7 @@ impl Counters {
                 counter.pending = counter.pending.saturating_add(amount);
                 counter.restore |= amount == 0;
             }
-            Written::Silent | Written::Unknown => counter.doubt(amount),
+            Written::Silent | Written::Unknown => counter.unacknowledge(amount),
         }
         self.tidy(at);
     }
@@ -205,31 +210,33 @@ impl Counters {
     }
 
     /// What was sent may or may not have arrived.
-    pub(super) fn doubt(&mut self) {
+    pub(super) fn lose_replies(&mut self) {
         for counter in &mut self.unsettled {
             if let Sent::InFlight(amount) = counter.sent {
-                counter.doubt(amount);
+                counter.unacknowledge(amount);
             }
         }
         self.unsettled.retain(|counter| !counter.is_clean());
     }
 
-    /// Learns that Memcached has this `count`, or no such counter, where `known` counts here, all that it was sent included.
-    /// With `shrink` what was known before does not count, because gateways give back what they cannot use.
+    /// Learns that Memcached has this `count`, or no such counter, where `known` counts here, all that it was sent
+    /// included. With `shrink` a lower count is believed, because gateways give back what they cannot use, but none
+    /// below what was counted here.
     pub(super) fn learn(&mut self, id: CounterId, known: u64, count: Option<u64>, shrink: bool) -> Learned {
         let at = self.position(id);
-        let (owed, doubt) = at.map_or((0, 0), |at| {
+        let (pending, unacknowledged) = at.map_or((0, 0), |at| {
             let counter = &self.unsettled[at];
             (counter.pending.saturating_add(counter.in_flight()), counter.unacknowledged())
         });
-        // Others only add. So if there is less than what was there before and what is in doubt, that has not arrived.
-        let before = known.saturating_add_signed(-owed.saturating_add(doubt));
-        let has_arrived = count.is_some_and(|count| count >= before.saturating_add_signed(doubt));
-        let owed = if has_arrived { owed } else { owed.saturating_add(doubt) };
-        let confirmed = known.saturating_add_signed(-owed);
+        // Others only add. So if there is less than what was there before and what is unacknowledged, that has not
+        // arrived.
+        let before = known.saturating_add_signed(-pending.saturating_add(unacknowledged));
+        let has_arrived = count.is_some_and(|count| count >= before.saturating_add_signed(unacknowledged));
+        let pending = if has_arrived { pending } else { pending.saturating_add(unacknowledged) };
+        let confirmed = known.saturating_add_signed(-pending);
         let there = match count {
             // If it is less than what was counted here, it was lost, and begun anew by another gateway.
-            Some(count) if shrink || self.own.is_some() => count.max(self.own(id).saturating_add_signed(-owed)),
+            Some(count) if shrink => count.max(self.own(id).saturating_add_signed(-pending)),
             // Counters only grow. One that has shrunk was lost, and begun anew by another gateway.
             Some(count) => count.max(confirmed),
             None => confirmed,
@@ -237,9 +244,9 @@ impl Counters {
         let is_lost = count.is_none() && confirmed > 0;
         if let Some(at) = at {
             let counter = &mut self.unsettled[at];
-            if let Sent::Unacknowledged(doubt) = counter.sent {
+            if let Sent::Unacknowledged(unacknowledged) = counter.sent {
                 counter.sent = Sent::Nothing;
-                counter.pending = counter.pending.saturating_add(if has_arrived { 0 } else { doubt });
+                counter.pending = counter.pending.saturating_add(if has_arrived { 0 } else { unacknowledged });
             }
         }
         if is_lost {
@@ -249,11 +256,11 @@ impl Counters {
             self.tidy(at);
         }
         let is_shared = count.is_some_and(|count| count > confirmed);
-        Learned { count: there.saturating_add_signed(owed), is_lost, is_shared }
+        Learned { count: there.saturating_add_signed(pending), is_lost, is_shared }
     }
 
-    /// Forgets all but what Memcached has yet to be told, because the key was reset. What is to be given back was charged
-    /// before that.
+    /// Forgets all but what Memcached has yet to be told, because the key was reset. What is to be given back was
+    /// charged before that.
     pub(super) fn forget_confirmed(&mut self) {
         for counter in &mut self.unsettled {
             counter.pending = counter.pending.max(0);
@@ -263,7 +270,7 @@ impl Counters {
         if let Some(mut own) = self.own.take() {
             own.clear();
             own.extend(
-                self.unsettled.iter().map(|Unsettled { id, .. }| (*id, 0u64.saturating_add_signed(self.owed(*id)))),
+                self.unsettled.iter().map(|Unsettled { id, .. }| (*id, 0u64.saturating_add_signed(self.pending(*id)))),
             );
             self.own = Some(own);
         }
@@ -317,9 +324,9 @@ impl Unsettled {
         if let Sent::Unacknowledged(amount) = self.sent { amount } else { 0 }
     }
 
-    /// What was sent may or may not have arrived. What was given back so is not given back again, since to take it twice
-    /// could let too much pass.
-    fn doubt(&mut self, amount: i64) {
+    /// What was sent may or may not have arrived. What was given back so is not given back again, since to take it
+    /// twice could let too much pass.
+    fn unacknowledge(&mut self, amount: i64) {
         self.sent = if amount > 0 { Sent::Unacknowledged(amount) } else { Sent::Nothing };
         self.restore |= amount == 0;
     }
@@ -397,7 +404,7 @@ mod tests {
             // 10 were there, as far as was known.
             counters.add(ID, 2);
             sent(&mut counters);
-            counters.doubt();
+            counters.lose_replies();
             counters.add(ID, 4);
             assert!(counters.is_unacknowledged() && sent(&mut counters).is_empty(), "it is read first");
             let base = if count == Some(10) { 8 } else { 11 };
@@ -447,9 +454,8 @@ mod tests {
         counters.add(ID, 4);
         sent(&mut counters);
         counters.settle(ID, Written::Done);
-        assert_eq!(learn(&mut counters, 9, Some(6)).count, 6);
-        assert_eq!(learn(&mut counters, 9, Some(2)).count, 4);
-        let mut counters = Counters::default();
+        assert_eq!(counters.learn(ID, 9, Some(6), true).count, 6);
+        assert_eq!(counters.learn(ID, 9, Some(2), true).count, 4);
         assert_eq!(learn(&mut counters, 9, Some(2)).count, 9, "else it was begun anew");
     }
 
@@ -459,7 +465,7 @@ mod tests {
         assert!(counters.can_give_back(ID, 3));
         counters.add(ID, 2);
         sent(&mut counters);
-        counters.doubt();
+        counters.lose_replies();
         assert!(!counters.can_give_back(ID, 1));
         counters.add(ID, 3);
         assert!(counters.can_give_back(ID, 3) && !counters.can_give_back(ID, 4));
@@ -499,7 +505,7 @@ mod tests {
         let mut counters = Counters::default();
         counters.add(ID, -2);
         assert_eq!(sent(&mut counters), [-2]);
-        counters.doubt();
+        counters.lose_replies();
         assert!(!counters.is_open() && !counters.is_unacknowledged() && counters.unsettled.is_empty());
     }
 
@@ -549,7 +555,7 @@ mod tests {
                 self.known = learn(&mut self.counters, self.known, self.there).count;
             } else {
                 self.dropped += written.map_or(0, |(amount, _)| amount.min(0).unsigned_abs());
-                self.counters.doubt();
+                self.counters.lose_replies();
             }
         }
     }

@@ -14,13 +14,13 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::{self, Instant, sleep};
 
 use super::batch::Due;
+use super::cached_cell::MOMENT;
 use super::commands::Commands;
 use super::connection::{Connection, Failure};
 use super::coordinator::Coordinator;
 use super::health::Health;
-use super::known::MOMENT;
 use super::mailbox::Mailboxes;
-use super::refused::Refused;
+use super::refusals::RefusalCache;
 use super::replies::Replies;
 use crate::clock::micros;
 use crate::deadline::Deadline;
@@ -41,7 +41,7 @@ pub(super) struct Setup {
     pub(super) workers: usize,
     pub(super) mailboxes: Arc<Mailboxes>,
     pub(super) health: Arc<Health>,
-    pub(super) refused: Arc<Refused>,
+    pub(super) refusals: Arc<RefusalCache>,
     /// Closed when the driver has ended, or will never begin.
     pub(super) _done: watch::Sender<()>,
 }
@@ -67,9 +67,9 @@ struct Driver {
 impl Setup {
     /// Runs until the mailboxes are closed, and then until Memcached has all that was admitted or `timeout` has passed.
     pub(super) async fn run(self) {
-        let Self { config, workers, mailboxes, health, refused, .. } = &self;
+        let Self { config, workers, mailboxes, health, refusals, .. } = &self;
         let driver = Rc::new(Driver {
-            coordinator: RefCell::new(Coordinator::new(config, *workers, health.clone(), refused.clone())),
+            coordinator: RefCell::new(Coordinator::new(config, *workers, health.clone(), refusals.clone())),
             mailboxes: mailboxes.clone(),
             health: health.clone(),
             timeout: config.timeout,
@@ -116,8 +116,8 @@ impl Driver {
         self.apply(|coordinator| coordinator.on_timer(Instant::now(), clock::now()))
     }
 
-    /// Changes the coordinator, passes messages to it, hands out its replies, and wakes the connections that have something
-    /// to send.
+    /// Changes the coordinator, passes messages to it, hands out its replies, and wakes the connections that have
+    /// something to send.
     fn apply<T>(&self, change: impl FnOnce(&mut Coordinator) -> T) -> T {
         let coordinator = &mut *self.coordinator.borrow_mut();
         let had_timer = coordinator.next_timer().is_some();
@@ -185,8 +185,8 @@ impl Driver {
         self.apply(|coordinator| coordinator.down(server));
     }
 
-    /// Begins exchanges when they are due and passes on the replies, until something fails. Returns what has failed, and
-    /// whether any exchange has succeeded before.
+    /// Begins exchanges when they are due and passes on the replies, until something fails. Returns what has failed,
+    /// and whether any exchange has succeeded before.
     async fn exchange(&self, server: usize, mut connection: Connection) -> (Failure, bool) {
         let (mut commands, mut was_good) = (Commands::default(), false);
         // When pending charges are sent, whether a request waits for an exchange or not.

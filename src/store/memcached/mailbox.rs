@@ -99,9 +99,9 @@ impl Mailboxes {
     /// long without being woken.
     ///
     /// That is said before the messages are taken. A worker does it the other way round: it adds a message, and then it
-    /// reads whether the driver is busy. If it reads that the driver still is busy, it has added the message before they
-    /// are taken here, so the message is among them. If they were taken first, a message that is added after that would not be
-    /// announced, and would not be taken either.
+    /// reads whether the driver is busy. If it reads that the driver still is busy, it has added the message before
+    /// they are taken here, so the message is among them. If they were taken first, a message that is added after that
+    /// would not be announced, and would not be taken either.
     pub(super) fn take(&self, busy: bool) -> Vec<Message> {
         self.busy.store(busy, Ordering::SeqCst);
         let taken = self.mailboxes.iter().map(|mailbox| mem::take(&mut *mailbox.messages.lock()));
@@ -177,8 +177,9 @@ mod tests {
     use crate::clock::Time;
     use crate::fingerprint::Fingerprint;
     use crate::limit::{Cell, Limit};
-    use crate::store::memcached::Wish;
+    use crate::store::memcached::OwnedAsk;
     use crate::store::memcached::message::Decision;
+    use crate::store::memcached::tests::ask;
     use crate::store::{Reply, Reserved};
 
     const NOW: Time = Time::from_micros(1);
@@ -203,7 +204,7 @@ mod tests {
         }
     }
 
-    fn decision(asks: impl IntoIterator<Item = Wish>) -> (Box<Decision>, oneshot::Receiver<Reply>) {
+    fn decision(asks: impl IntoIterator<Item = OwnedAsk>) -> (Box<Decision>, oneshot::Receiver<Reply>) {
         let (reply, verdicts) = oneshot::channel();
         (Decision::new(asks.into_iter().collect(), (NOW, Instant::now()), Some(reply), 0), verdicts)
     }
@@ -325,17 +326,8 @@ mod tests {
         let limit = Arc::new(Limit::new("l", &["10/s burst 5".parse().unwrap()]));
         let mut cell = Cell::new(limit.rates(), NOW);
         let reservation = limit.reserve(&mut cell, NOW, 2);
-        let wish = Wish {
-            limit,
-            key: Fingerprint::of(b"k"),
-            need: 2,
-            cost: 2,
-            settles: true,
-            advisory: false,
-            place: 3,
-            asked: None,
-        };
-        let (mut decided, verdicts) = decision(SmallVec::<[Wish; 1]>::from_iter([wish]));
+        let ask = OwnedAsk { need: 2, cost: 2, settles: true, place: 3, ..ask(&limit, Fingerprint::of(b"k")) };
+        let (mut decided, verdicts) = decision(SmallVec::<[OwnedAsk; 1]>::from_iter([ask]));
         decided.reserved.push(Reserved {
             place: 3,
             reservation: reservation.clone(),
@@ -348,7 +340,7 @@ mod tests {
         assert!(Arc::new(Wakes::default()).poll(pin!(mailboxes.carry(0))).is_pending());
         let [Message::Settle(settled)] = &mailboxes.take(false)[..] else { panic!("nothing is settled") };
         assert_eq!((&settled.reservation, settled.given, settled.more), (&reservation, 0, 0));
-        assert_eq!(settled.wish.place, 3);
+        assert_eq!(settled.ask.place, 3);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::Wish;
+use super::OwnedAsk;
 use super::cells::Place;
 use super::provisional::{Standing, Standings};
 use crate::clock::Time;
@@ -30,7 +30,7 @@ pub(super) enum Message {
 /// coordinator pass it to each other.
 #[derive(Debug)]
 pub(super) struct Decision {
-    pub(super) asks: SmallVec<[Wish; 2]>,
+    pub(super) asks: SmallVec<[OwnedAsk; 2]>,
     pub(super) now: Time,
     /// When it began to wait.
     pub(super) asked: Instant,
@@ -56,7 +56,7 @@ pub(super) type Decisions = Vec<Box<Decision>>;
 #[derive(Debug)]
 pub(super) struct Settlement {
     /// What was asked when it was reserved.
-    pub(super) wish: Wish,
+    pub(super) ask: OwnedAsk,
     pub(super) now: Time,
     /// When its cost was known.
     pub(super) asked: Instant,
@@ -81,7 +81,7 @@ pub(super) struct Reload {
 #[derive(Debug)]
 pub(super) struct Inspection {
     /// Which limit and key it is about. It needs and costs nothing.
-    pub(super) wish: Wish,
+    pub(super) ask: OwnedAsk,
     pub(super) now: Time,
     pub(super) asked: Instant,
     pub(super) task: Task,
@@ -111,7 +111,7 @@ impl Message {
 impl Decision {
     /// A decision for this worker.
     pub(super) fn new(
-        asks: SmallVec<[Wish; 2]>,
+        asks: SmallVec<[OwnedAsk; 2]>,
         (now, asked): (Time, Instant),
         reply: Option<oneshot::Sender<Reply>>,
         worker: usize,
@@ -120,11 +120,11 @@ impl Decision {
         Box::new(Self { asks, now, asked, reply, worker, places, verdicts, reserved, standings, number: 0 })
     }
 
-    /// Sends the reply. If the receiver is gone, the request has stopped waiting and was let through, so it is right that
-    /// it is counted. Nobody else will settle its reservations then: returns what settles them.
+    /// Sends the reply. If the receiver is gone, the request has stopped waiting and was let through, so it is right
+    /// that it is counted. Nobody else will settle its reservations then: returns what settles them.
     pub(super) fn answer(self, (now, asked): (Time, Instant)) -> impl Iterator<Item = Message> {
         let Self { asks, mut verdicts, mut reserved, reply, .. } = self;
-        for Wish { place, limit, asked, .. } in &asks {
+        for OwnedAsk { place, limit, asked, .. } in &asks {
             let Some(asked) = asked else { continue };
             let verdicts = verdicts.iter_mut().filter(|(of, _)| of == place);
             verdicts.for_each(|(_, verdict)| *verdict = translated(asked, limit, *verdict));
@@ -134,14 +134,14 @@ impl Decision {
         let unsent = reply.and_then(|receiver| receiver.send(Reply { verdicts, reserved }).err());
         let reserved = unsent.map(|reply| reply.reserved).unwrap_or_default();
         reserved.into_iter().filter_map(move |Reserved { place, reservation, cell, .. }| {
-            let wish = asks.iter().find(|wish| wish.place == place)?.clone();
-            Some(Message::Settle(Box::new(Settlement { wish, now, asked, reservation, cell, given: 0, more: 0 })))
+            let ask = asks.iter().find(|ask| ask.place == place)?.clone();
+            Some(Message::Settle(Box::new(Settlement { ask, now, asked, reservation, cell, given: 0, more: 0 })))
         })
     }
 
     /// How its charge for this ask stands, if it waits for a confirmation.
-    pub(super) fn standing(&mut self, ask: usize) -> Option<&mut Standing> {
-        self.standings.get_mut(ask)
+    pub(super) fn standing(&mut self, index: usize) -> Option<&mut Standing> {
+        self.standings.get_mut(index)
     }
 
     /// Whether nobody waits for it any more.

@@ -1,5 +1,6 @@
 //! What servers say of themselves, asked now and then on a connection of its own: how late it is, because buckets are
-//! named by the clock and gateways that share them should agree, and what was evicted, because it may have been counted.
+//! named by the clock and gateways that share them should agree, and what was evicted, because it may have been
+//! counted.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};

@@ -10,16 +10,16 @@ use crate::limit::Limit;
 /// A charge to one cell that has yet to be confirmed.
 #[derive(Debug)]
 pub(super) struct Provisional {
-    /// The number of the decision, and which of its asks was charged.
+    /// The number of the decision, and the index of the ask of it that was charged.
     pub(super) number: u64,
-    pub(super) ask: usize,
+    pub(super) index: usize,
     pub(super) cost: u64,
     /// The number of the cell. A key that is reset gets another one.
     pub(super) cell: u32,
     /// The limit that has admitted it: limits of the same shape share a cell, but not a quota.
     pub(super) limit: Arc<Limit>,
-    /// The moment of the charge. It has to fit as of then, because later some of what it was counted with may have left the
-    /// window.
+    /// The moment of the charge. It has to fit as of then, because later some of what it was counted with may have left
+    /// the window.
     pub(super) at: Time,
     /// Where it was counted: indexes of rates, and buckets.
     pub(super) buckets: SmallVec<[(usize, u64); 2]>,

@@ -1,9 +1,9 @@
-//! Refusals that hold for a while: until a key could be admitted again, Memcached need not be asked about it. A flood of
-//! refused requests costs it nothing.
+//! Refusals that hold for a while: until a key could be admitted again, Memcached need not be asked about it. A flood
+//! of refused requests costs it nothing.
 //!
-//! Whatever others do meanwhile, a count only falls with time, or when somebody gives something back: where that is done, a
-//! refusal is remembered briefly. A limit that was changed is another limit, so a raised quota holds at once. But a key may
-//! be reset by another gateway, so Memcached is asked about it now and then all the same.
+//! Whatever others do meanwhile, a count only falls with time, or when somebody gives something back: where that is
+//! done, a refusal is remembered briefly. A limit that was changed is another limit, so a raised quota holds at once.
+//! But a key may be reset by another gateway, so Memcached is asked about it now and then all the same.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use hashlink::LruCache;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::{BRIEFLY, Wish};
+use super::{BRIEFLY, OwnedAsk};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Limit, Verdict};
@@ -23,24 +23,24 @@ const SHARDS: u64 = 64;
 /// The most keys remembered: who is forgotten is asked for.
 const KEYS: usize = 1 << 16;
 
-/// Microseconds after which a refusal is not relied on any more while Memcached can be asked, because another gateway may
-/// have reset the key. So a flood of refused requests costs one read for each key and such a span.
+/// Microseconds after which a refusal is not relied on any more while Memcached can be asked, because another gateway
+/// may have reset the key. So a flood of refused requests costs one read for each key and such a span.
 pub(super) const RECHECK: u64 = 5_000_000;
 
 /// A clock that went back by less was read by another thread a moment earlier.
 const JITTER: u64 = 1_000_000;
 
 /// What is remembered, by cell.
-pub(super) struct Refused {
+pub(super) struct RefusalCache {
     /// Microseconds for which a refusal is remembered at most.
     longest: u64,
     shards: Box<[Mutex<Shard>]>,
 }
 
-type Shard = LruCache<Fingerprint, No, RandomState>;
+type Shard = LruCache<Fingerprint, Refusal, RandomState>;
 
 /// A refusal.
-struct No {
+struct Refusal {
     limit: Arc<Limit>,
     need: u64,
     /// A clock that was set back to before it makes it void.
@@ -52,7 +52,7 @@ struct No {
     verdict: Verdict,
 }
 
-impl Refused {
+impl RefusalCache {
     /// Remembers nothing yet, and nothing for more than `longest` microseconds.
     pub(super) fn new(longest: u64) -> Self {
         let shard = |_| Mutex::new(LruCache::with_hasher(KEYS / 64, RandomState::default()));
@@ -60,16 +60,17 @@ impl Refused {
     }
 
     /// Remembers what was decided at `now`, as far as it refuses.
-    pub(super) fn note(&self, asks: &[Wish], verdicts: &Verdicts, now: Time) {
-        for (wish, (_, verdict)) in asks.iter().zip(verdicts) {
+    pub(super) fn note(&self, asks: &[OwnedAsk], verdicts: &Verdicts, now: Time) {
+        for (ask, (_, verdict)) in asks.iter().zip(verdicts) {
             let Some(wait) = verdict.wait.filter(|_| !verdict.admitted) else { continue };
-            let cell = wish.cell();
+            let cell = ask.cell();
             let until = now.micros().saturating_add(wait);
             // What was reserved may be given back at any time, by other gateways too.
-            let longest = if wish.settles { self.longest.min(BRIEFLY) } else { self.longest };
+            let longest = if ask.settles { self.longest.min(BRIEFLY) } else { self.longest };
             let stale = until.min(now.micros().saturating_add(longest));
-            let no = No { limit: wish.limit.clone(), need: wish.need, since: now, stale, until, verdict: *verdict };
-            self.shard(cell).lock().insert(cell, no);
+            let refusal =
+                Refusal { limit: ask.limit.clone(), need: ask.need, since: now, stale, until, verdict: *verdict };
+            self.shard(cell).lock().insert(cell, refusal);
         }
     }
 
@@ -88,7 +89,7 @@ impl Refused {
         // Once each: what is there at a first look may be gone at a second.
         let known: SmallVec<[Option<Verdict>; 2]> = asks.iter().map(|ask| self.of(ask, now, is_lost)).collect();
         asks.iter().zip(&known).find(|(ask, known)| !ask.advisory && known.is_some())?;
-        // Of the other limits nothing is known, nor is it told; the least is claimed of them.
+        // Nothing is known of the other limits, and the response does not mention them.
         let open = Verdict { admitted: true, rate: 0, remaining: 0, wait: None };
         Some(asks.iter().zip(known).map(|(ask, known)| (ask.place, known.unwrap_or(open))).collect())
     }
@@ -96,16 +97,16 @@ impl Refused {
     fn of(&self, ask: &Ask<'_>, now: Time, is_lost: bool) -> Option<Verdict> {
         let cell = ask.key.with(ask.limit.shape());
         let mut shard = self.shard(cell).lock();
-        let no = shard.get(&cell)?;
-        let is_due = !is_lost && now.micros() >= no.since.micros().saturating_add(RECHECK);
-        let is_set_back = now.micros() + JITTER < no.since.micros();
-        if is_set_back || is_due || now.micros() >= no.stale || !Arc::ptr_eq(&no.limit, ask.limit) {
+        let refusal = shard.get(&cell)?;
+        let is_due = !is_lost && now.micros() >= refusal.since.micros().saturating_add(RECHECK);
+        let is_set_back = now.micros() + JITTER < refusal.since.micros();
+        if is_set_back || is_due || now.micros() >= refusal.stale || !Arc::ptr_eq(&refusal.limit, ask.limit) {
             shard.remove(&cell);
             return None;
         }
         // Who needs more is refused as well, but for longer.
-        let wait = Some(no.until - now.micros());
-        (ask.need == no.need).then_some(Verdict { wait, ..no.verdict })
+        let wait = Some(refusal.until - now.micros());
+        (ask.need == refusal.need).then_some(Verdict { wait, ..refusal.verdict })
     }
 
     fn shard(&self, cell: Fingerprint) -> &Mutex<Shard> {
@@ -130,10 +131,10 @@ mod tests {
     #[test]
     fn a_no_holds_until_it_might_be_a_yes() {
         let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
-        let refused = Refused::new(u64::MAX);
+        let refusals = RefusalCache::new(u64::MAX);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 2, wait: Some(500) };
-        refused.note(&[Wish::from(&ask(&limit, 3))], &Verdicts::from_iter([(3, verdict)]), NOW);
-        let found = |need, now| refused.find(&[ask(&limit, need)], now, false).map(|verdicts| verdicts[0].1);
+        refusals.note(&[OwnedAsk::from(&ask(&limit, 3))], &Verdicts::from_iter([(3, verdict)]), NOW);
+        let found = |need, now| refusals.find(&[ask(&limit, need)], now, false).map(|verdicts| verdicts[0].1);
         assert_eq!(found(3, at(200)), Some(Verdict { wait: Some(300), ..verdict }));
         assert_eq!(found(3, at(499)).unwrap().wait, Some(1));
         assert_eq!(found(4, at(499)), None, "for how long, is not known");
@@ -145,10 +146,10 @@ mod tests {
     #[test]
     fn a_no_is_looked_at_again_unless_nobody_can_be_asked() {
         let limit = Arc::new(Limit::new("l", &["10/d".parse().unwrap()]));
-        let refused = Refused::new(u64::MAX);
+        let refusals = RefusalCache::new(u64::MAX);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(3 * RECHECK) };
-        refused.note(&[Wish::from(&ask(&limit, 1))], &Verdicts::from_iter([(3, verdict)]), NOW);
-        let is_known = |now, is_lost| refused.find(&[ask(&limit, 1)], now, is_lost).is_some();
+        refusals.note(&[OwnedAsk::from(&ask(&limit, 1))], &Verdicts::from_iter([(3, verdict)]), NOW);
+        let is_known = |now, is_lost| refusals.find(&[ask(&limit, 1)], now, is_lost).is_some();
         assert!(is_known(at(RECHECK - 1), false));
         assert!(is_known(at(2 * RECHECK), true));
         assert!(!is_known(at(RECHECK), false), "the key may have been reset");
@@ -157,15 +158,15 @@ mod tests {
     #[test]
     fn what_may_be_given_back_is_no_refusal_for_long() {
         let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
-        let refused = Refused::new(u64::MAX);
+        let refusals = RefusalCache::new(u64::MAX);
         let reserving = Ask { settles: true, ..ask(&limit, 1) };
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(500_000) };
-        let note = || refused.note(&[Wish::from(&reserving)], &Verdicts::from_iter([(3, verdict)]), NOW);
-        let is_known = |now| refused.find(&[reserving], now, false).is_some();
+        let note = || refusals.note(&[OwnedAsk::from(&reserving)], &Verdicts::from_iter([(3, verdict)]), NOW);
+        let is_known = |now| refusals.find(&[reserving], now, false).is_some();
         note();
         assert!(is_known(at(BRIEFLY - 1)) && !is_known(at(BRIEFLY)));
         note();
-        refused.forget(Wish::from(&reserving).cell());
+        refusals.forget(OwnedAsk::from(&reserving).cell());
         assert!(!is_known(at(1)));
     }
 
@@ -173,22 +174,22 @@ mod tests {
     fn another_limit_or_clock_is_asked_for_anew() {
         let (limit, raised) = (|quota: &str| Arc::new(Limit::new("l", &[quota.parse().unwrap()])), "20/s");
         let low = limit("10/s");
-        let refused = Refused::new(u64::MAX);
+        let refusals = RefusalCache::new(u64::MAX);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(500) };
-        let note = || refused.note(&[Wish::from(&ask(&low, 1))], &Verdicts::from_iter([(3, verdict)]), NOW);
+        let note = || refusals.note(&[OwnedAsk::from(&ask(&low, 1))], &Verdicts::from_iter([(3, verdict)]), NOW);
         note();
-        assert!(refused.find(&[ask(&limit(raised), 1)], at(1), false).is_none());
+        assert!(refusals.find(&[ask(&limit(raised), 1)], at(1), false).is_none());
         note();
-        assert!(refused.find(&[ask(&low, 1)], Time::from_micros(NOW.micros() - 2 * JITTER), false).is_none());
+        assert!(refusals.find(&[ask(&low, 1)], Time::from_micros(NOW.micros() - 2 * JITTER), false).is_none());
         note();
-        refused.clear();
-        assert!(refused.find(&[ask(&low, 1)], at(1), false).is_none(), "a reload was there");
+        refusals.clear();
+        assert!(refusals.find(&[ask(&low, 1)], at(1), false).is_none(), "a reload was there");
         note();
         let other = Ask { key: Fingerprint::of(b"other"), place: 4, ..ask(&low, 1) };
-        assert!(refused.find(&[other], at(1), false).is_none());
+        assert!(refusals.find(&[other], at(1), false).is_none());
         let advisory = Ask { advisory: true, ..ask(&low, 1) };
-        assert!(refused.find(&[other, advisory], at(1), false).is_none(), "what only reports refuses nothing");
-        let both = refused.find(&[other, ask(&low, 1)], at(1), false).unwrap();
+        assert!(refusals.find(&[other, advisory], at(1), false).is_none(), "what only reports refuses nothing");
+        let both = refusals.find(&[other, ask(&low, 1)], at(1), false).unwrap();
         assert_eq!((both[0].0, both[0].1.admitted, both[1].0, both[1].1.admitted), (4, true, 3, false));
     }
 }

@@ -7,7 +7,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Wish;
+use super::OwnedAsk;
 use super::carry_over::{CarryOver, Source};
 use super::cells::{Cells, Place};
 use crate::clock::Time;
@@ -31,31 +31,31 @@ impl Cells {
         (left > 0).then(|| Duration::from_micros(left))
     }
 
-    /// Asks the limit that counts the key now, if a reload has replaced the one that is asked and the key has been counted by
-    /// another one since. Returns the migration then.
-    pub(super) fn follow(&self, wish: &mut Wish, now: Time) -> Option<Migration> {
-        if now >= self.migrating_until || self.reloads.is_in_use(&wish.limit) {
+    /// Asks the limit that counts the key now, if a reload has replaced the one that is asked and the key has been
+    /// counted by another one since. Returns the migration then.
+    pub(super) fn follow(&self, ask: &mut OwnedAsk, now: Time) -> Option<Migration> {
+        if now >= self.migrating_until || self.reloads.is_in_use(&ask.limit) {
             return None;
         }
-        // Of several cells, the one that was used after the latest reload has continued from the others, and that of the
-        // limit that is in use will do so when it is used.
+        // Of several cells, the one that was used after the latest reload has continued from the others, and that of
+        // the limit that is in use will do so when it is used.
         let reload = |limit: &Limit| {
-            let known = self.peek(self.find(wish.key.with(limit.shape()))?);
-            Some((self.reloads.is_in_use(limit), known.reload))
+            let cached = self.peek(self.find(ask.key.with(limit.shape()))?);
+            Some((self.reloads.is_in_use(limit), cached.reload))
         };
-        let migrations = self.reloads.after(&wish.limit).map(|migration| (reload(&migration.to), migration));
+        let migrations = self.reloads.after(&ask.limit).map(|migration| (reload(&migration.to), migration));
         let (latest, migration) = migrations.max_by_key(|(reload, _)| *reload)?;
-        if latest <= reload(&wish.limit) {
+        if latest <= reload(&ask.limit) {
             return None;
         }
         let (migration, to) = (migration.clone(), migration.to.clone());
-        let replaced = mem::replace(&mut wish.limit, to);
-        wish.asked.get_or_insert(replaced);
+        let replaced = mem::replace(&mut ask.limit, to);
+        ask.asked.get_or_insert(replaced);
         Some(migration)
     }
 
-    /// Sees whether a cell is used for the first time after a reload. If its limit has replaced another one since it was used
-    /// last, it continues from that.
+    /// Sees whether a cell is used for the first time after a reload. If its limit has replaced another one since it
+    /// was used last, it continues from that.
     pub(super) fn see_reload(&mut self, place: Place, limit: &Arc<Limit>, now: Time) {
         let count = self.reloads.count();
         if self.at(place).reload == count || !self.reloads.is_in_use(limit) {
@@ -71,20 +71,20 @@ impl Cells {
         let (mut sources, mut pending, mut number) = (Vec::new(), Vec::new(), None);
         for Migration { from, at, .. } in migrations {
             let old = self.find(key.with(from.shape()));
-            let known = old.map(|old| {
+            let cached = old.map(|old| {
                 let old = self.at(old);
                 number = number.or(Some(old.number));
                 let (cell, more) = old.hand_over(limit);
                 pending.extend(more);
                 cell
             });
-            sources.push(Source { names: self.names_of(&from), at, known });
+            sources.push(Source { names: self.names_of(&from), at, cached });
         }
         let unused = self.unused_number();
-        let known = self.at(place);
-        known.number = number.unwrap_or(known.number);
-        known.advance(limit, now.max(known.now));
-        let carry_over = CarryOver::new(sources, limit, unused, known.now);
-        known.begin_carry_over(carry_over, pending);
+        let cached = self.at(place);
+        cached.number = number.unwrap_or(cached.number);
+        cached.advance(limit, now.max(cached.now));
+        let carry_over = CarryOver::new(sources, limit, unused, cached.now);
+        cached.begin_carry_over(carry_over, pending);
     }
 }

@@ -1,7 +1,7 @@
 //! The replies of Memcached to one exchange, read in place and each only once, in whatever pieces they arrive.
 //!
-//! A write that was done as expected has no reply, and errors do not tell which write they are about. So what became of the
-//! writes is known when all replies are there.
+//! A write that was done as expected has no reply, and errors do not tell which write they are about. So what became of
+//! the writes is known when all replies are there.
 
 use std::ops::Range;
 
@@ -103,8 +103,9 @@ struct Place {
 }
 
 impl Reader {
-    /// Reads the replies to an exchange with so many writes, of which it is known what is `written` if there is no reply,
-    /// and so many that have no reply at all; which reads so many `names`, each followed by a space, by so many commands.
+    /// Reads the replies to an exchange with so many writes, of which it is known what is `written` if there is no
+    /// reply, and so many that have no reply at all; which reads so many `names`, each followed by a space, by so many
+    /// commands.
     pub(super) fn new(
         (written, silent): (Vec<Written>, usize),
         (names, reads, lines): (Vec<u8>, usize, usize),

@@ -1,20 +1,21 @@
 //! Reservations: what is charged until it is known what a request costs, and what is given back then.
 //!
-//! It is given back where it was counted, as an increment that is negative. Where it is in doubt whether increments have
+//! It is given back where it was counted, as an increment that is negative. Where it is unknown whether increments have
 //! arrived, no more is than was added since: what never was there would be taken from others.
 
-use super::Wish;
+use super::OwnedAsk;
+use super::cached_cell::CachedCell;
 use super::counters::{CounterId, signed};
-use super::known::Known;
 use super::message::Settlement;
-use super::whole::Back;
+use super::versioned::Back;
 use crate::clock::Time;
 use crate::store::Reserved;
 
-impl Known {
-    /// Charges what is settled later. If the charge is final and not provisional, the reservation follows it from now on.
-    pub(super) fn reserve(&mut self, wish: &Wish, now: Time, is_final: bool) -> Reserved {
-        let Wish { limit, need, cost, place, .. } = wish;
+impl CachedCell {
+    /// Charges what is settled later. If the charge is final and not provisional, the reservation follows it from now
+    /// on.
+    pub(super) fn reserve(&mut self, ask: &OwnedAsk, now: Time, is_final: bool) -> Reserved {
+        let OwnedAsk { limit, need, cost, place, .. } = ask;
         let refunded = limit.judge(&self.cell, now, *need, true);
         self.charge(limit, now, *cost);
         let mut reservation = limit.place_of(&self.cell, now, *cost);
@@ -26,9 +27,9 @@ impl Known {
 
     /// Settles a reservation. It has been advanced to the moment of that.
     pub(super) fn settle(&mut self, settlement: Settlement) {
-        let Settlement { wish, now, reservation, given, more, .. } = settlement;
-        let limit = &*wish.limit;
-        let Self { cell, counters, whole, carry_over, .. } = self;
+        let Settlement { ask, now, reservation, given, more, .. } = settlement;
+        let limit = &*ask.limit;
+        let Self { cell, counters, versioned, carry_over, .. } = self;
         if let Some(carry_over) = carry_over {
             carry_over.give_back(limit, now, &reservation, given);
         }
@@ -40,8 +41,8 @@ impl Known {
                 counters.add(id, -signed(given));
             }
         }
-        if let Some(whole) = whole {
-            whole.give_back(cell, (limit, now), Back { reservation, given });
+        if let Some(state) = versioned {
+            state.give_back(cell, (limit, now), Back { reservation, given });
         }
         if more > 0 {
             self.charge(limit, now, more);

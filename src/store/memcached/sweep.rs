@@ -10,8 +10,8 @@ use crate::clock::Time;
 
 /// So many cells are looked at before others have their turn: some tens of microseconds.
 const STEP: usize = 1024;
-/// Cells that are still needed, for example because a server is away that has yet to be told of their charges, are looked
-/// at again after so long.
+/// Cells that are still needed, for example because a server is away that has yet to be told of their charges, are
+/// looked at again after so long.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// What the sweep has yet to do.
@@ -59,8 +59,8 @@ mod tests {
     use crate::limit::Limit;
     use crate::metrics::Counter;
     use crate::store::LimitChanges;
-    use crate::store::memcached::Wish;
-    use crate::store::memcached::known::Stage;
+    use crate::store::memcached::cached_cell::Stage;
+    use crate::store::memcached::tests::ask;
 
     /// How many cells there are of the limit of this name.
     fn of_limit(cells: &mut Cells, name: &str) -> usize {
@@ -75,17 +75,7 @@ mod tests {
         let [stays, goes] = ["stays", "goes"].map(|name| Arc::new(Limit::new(name, &["9/d".parse().unwrap()])));
         let mut cell = |limit: &Arc<Limit>, key: usize| {
             let key = Fingerprint::of(&key.to_be_bytes());
-            let wish = Wish {
-                limit: limit.clone(),
-                key,
-                need: 1,
-                cost: 1,
-                settles: false,
-                advisory: false,
-                place: 0,
-                asked: None,
-            };
-            cells.of(&wish, now.1, &Counter::default()).0
+            cells.of(&ask(limit, key), now.1, &Counter::default()).0
         };
         let needed = cell(&goes, 0);
         cell(&stays, usize::MAX);
@@ -119,9 +109,8 @@ mod tests {
         let limit = |rate: &str| Arc::new(Limit::new("l", &[rate.parse().unwrap()]));
         let [old, new] = ["9/m", "9/m burst 9"].map(limit);
         let key = Fingerprint::of(b"k");
-        let wish =
-            Wish { limit: old.clone(), key, need: 1, cost: 1, settles: false, advisory: false, place: 0, asked: None };
-        cells.of(&wish, now, &Counter::default());
+        let ask = ask(&old, key);
+        cells.of(&ask, now, &Counter::default());
         cells.reload(&LimitChanges { in_use: vec![new.clone()], replaced: vec![(old, new)] }, now);
         let sweep = Sweep::new(instant).step(&mut cells, (instant, now)).unwrap();
         let sweep = sweep.step(&mut cells, (instant, now)).unwrap();

@@ -6,7 +6,7 @@ mod decided;
 mod world;
 mod schedules;
 mod turns;
-mod settled;
+mod reservations;
 mod clocks;
 mod reloads;
 mod inspection;
@@ -18,8 +18,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::Wish;
-use super::keys::AllNames;
+use super::OwnedAsk;
+use super::names::AllNames;
 use crate::config::OnError;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Edge, Limit, Rate, Strategy as Counting};
@@ -66,8 +66,9 @@ fn is_whole(kind: usize) -> bool {
     limit(kind, 1).is_whole()
 }
 
-fn wish(limit: &Arc<Limit>, key: Fingerprint) -> Wish {
-    Wish { limit: limit.clone(), key, need: 1, cost: 1, settles: false, advisory: false, place: 0, asked: None }
+/// A request with a cost of 1.
+pub(super) fn ask(limit: &Arc<Limit>, key: Fingerprint) -> OwnedAsk {
+    OwnedAsk { limit: limit.clone(), key, need: 1, cost: 1, settles: false, advisory: false, place: 0, asked: None }
 }
 
 /// A key on the server with this number.
@@ -85,7 +86,7 @@ fn keys(servers: usize, limit: &Arc<Limit>) -> Vec<Fingerprint> {
 /// All that was admitted on this key and not given back.
 fn admitted(decided: &[Decided], key: Fingerprint) -> u64 {
     let admitted = decided.iter().filter(|decided| decided.admitted());
-    let costs = admitted.flat_map(|decided| decided.wishes.iter().map(|wish| (wish.key, wish.cost - decided.given)));
+    let costs = admitted.flat_map(|decided| decided.asks.iter().map(|ask| (ask.key, ask.cost - decided.given)));
     costs.filter(|(of, _)| *of == key).map(|(_, cost)| cost).sum()
 }
 
@@ -103,7 +104,7 @@ fn taken(world: &mut World, gateway: usize, kind: usize, key: Fingerprint) -> u6
     // How much is left of a reservation depends on how fast a bucket drains, so that is as it was.
     let quota = world.quota();
     let limit = if kind == BUCKET { limit_with_burst(kind, quota, PLENTY) } else { limit(kind, PLENTY) };
-    let look = Wish { need: 1, cost: 0, ..wish(&limit, key) };
+    let look = OwnedAsk { need: 1, cost: 0, ..ask(&limit, key) };
     world.ask(gateway, vec![look]);
     world.settle();
     let verdicts = world.decided.pop().unwrap().verdicts.unwrap();
@@ -111,11 +112,11 @@ fn taken(world: &mut World, gateway: usize, kind: usize, key: Fingerprint) -> u6
 }
 
 fn decide(memory: &Memory, decided: &Decided, is_late: bool, cost: Option<u64>) -> Verdicts {
-    let ask = |wish| {
-        let &Wish { ref limit, key, need, advisory, place, .. } = wish;
-        Ask { limit, key, need, cost: cost.unwrap_or(wish.cost), settles: false, advisory, place }
+    let ask = |ask| {
+        let &OwnedAsk { ref limit, key, need, advisory, place, .. } = ask;
+        Ask { limit, key, need, cost: cost.unwrap_or(ask.cost), settles: false, advisory, place }
     };
-    let asks: Vec<Ask<'_>> = decided.wishes.iter().map(ask).collect();
+    let asks: Vec<Ask<'_>> = decided.asks.iter().map(ask).collect();
     memory.decide(&asks, if is_late { decided.decided } else { decided.asked }).verdicts
 }
 
@@ -145,7 +146,8 @@ fn compare(decided: &[Decided]) -> TestCaseResult {
     Ok(())
 }
 
-/// Sees that strict gateways do not admit too much together, and that only what was in doubt is counted without need.
+/// Sees that strict gateways do not admit too much together, and that only what was unacknowledged is counted without
+/// need.
 fn strictly((gateways, servers, kind, quota): (usize, usize, usize, u64), steps: &[Step]) -> TestCaseResult {
     let limit = limit(kind, quota);
     let keys = keys(servers, &limit);
@@ -184,9 +186,9 @@ fn charge() -> impl Strategy<Value = Step> {
 }
 
 /// What is asked for: each key alone, and all of them at once.
-fn each_and_all(limit: &Arc<Limit>, keys: &[Fingerprint]) -> Vec<Vec<Wish>> {
-    let each = keys.iter().map(|key| vec![wish(limit, *key)]);
-    let all = keys.iter().enumerate().map(|(place, key)| Wish { place, ..wish(limit, *key) });
+fn each_and_all(limit: &Arc<Limit>, keys: &[Fingerprint]) -> Vec<Vec<OwnedAsk>> {
+    let each = keys.iter().map(|key| vec![ask(limit, *key)]);
+    let all = keys.iter().enumerate().map(|(place, key)| OwnedAsk { place, ..ask(limit, *key) });
     each.chain([all.collect()]).collect()
 }
 
@@ -214,7 +216,7 @@ proptest! {
         (servers, kind, quota, on_error) in (1..3_usize, 0..KINDS, 1..30_u64, failing()),
     ) {
         let limit = limit(kind, quota);
-        let each = keys(servers, &limit).into_iter().map(|key| vec![wish(&limit, key)]).collect();
+        let each = keys(servers, &limit).into_iter().map(|key| vec![ask(&limit, key)]).collect();
         let mut world = World::new(1, servers, (on_error, false), each);
         steps.iter().for_each(|step| world.run(step));
         world.settle();
@@ -235,7 +237,7 @@ proptest! {
         for key in keys {
             // What is lost while nobody asks is noticed by the next who does, a moment later.
             world.run(&Step::Moment);
-            world.ask(0, vec![Wish { need: 1, cost: 0, ..wish(&limit, key) }]);
+            world.ask(0, vec![OwnedAsk { need: 1, cost: 0, ..ask(&limit, key) }]);
             world.settle();
             let admitted = admitted(&world.decided, key);
             prop_assert!(admitted <= quota);
@@ -243,9 +245,9 @@ proptest! {
         }
     }
 
-    /// While Memcached keeps what it knows, only what was in doubt is counted wrong: sums may lack what never arrived
-    /// though others added as much meanwhile, and values may hold twice what arrived before others replaced them. The
-    /// value of a fixed window is a sum as well.
+    /// While Memcached keeps what it knows, only what was unacknowledged is counted wrong: sums may lack what never
+    /// arrived though others added as much meanwhile, and values may hold twice what arrived before others replaced
+    /// them. The value of a fixed window is a sum as well.
     #[test]
     fn gateways_together_are_counted(
         steps in schedule(broken(), 150),
@@ -270,7 +272,7 @@ proptest! {
     }
 
     /// However their exchanges interleave and break, strict gateways admit together no more than one would; and only
-    /// what was in doubt is counted without need.
+    /// what was unacknowledged is counted without need.
     #[test]
     fn strict_gateways_never_admit_too_much(
         steps in schedule(lasting(broken()), 200),
@@ -279,7 +281,8 @@ proptest! {
         strictly((gateways, servers, kind, quota), &steps)?;
     }
 
-    /// However often counters are lost and begun anew by others, a gateway forgets nothing of what it has admitted itself.
+    /// However often counters are lost and begun anew by others, a gateway forgets nothing of what it has admitted
+    /// itself.
     #[test]
     fn no_gateway_admits_too_much_itself(
         steps in schedule(lossy(), 150),
@@ -299,9 +302,9 @@ proptest! {
         }
     }
 
-    /// Strict gateways that keep asking for one at a time get together what one would, and what they claimed for
-    /// nothing is given back. Where a limit has both sums and a state, two may take the last place from each other, one
-    /// in each, and both go without.
+    /// Strict gateways that keep asking for one at a time get together what one would get, and provisional charges that
+    /// are rejected are given back. Where a limit has both sums and a state, two may take the last place from each
+    /// other, one in each, and both go without.
     #[test]
     fn strict_gateways_admit_all_there_is(
         steps in schedule(reliable(), 200),
@@ -309,7 +312,7 @@ proptest! {
     ) {
         let limit = limit(kind, quota);
         let key = key_on(0, 1, &limit);
-        let mut world = World::new(gateways, 1, STRICT, vec![vec![wish(&limit, key)]]);
+        let mut world = World::new(gateways, 1, STRICT, vec![vec![ask(&limit, key)]]);
         for step in &steps {
             match step {
                 Step::Ask { gateway, what, .. } => world.run(&Step::Ask { gateway: *gateway, what: *what, cost: 1 }),
@@ -321,14 +324,14 @@ proptest! {
         prop_assert_eq!(passed, asked.min(quota));
         prop_assert_eq!(counted(&mut world, kind, key), passed);
         for gateway in 0..gateways {
-            world.ask(gateway, vec![wish(&limit, key)]);
+            world.ask(gateway, vec![ask(&limit, key)]);
         }
         world.settle();
         prop_assert_eq!(admitted(&world.decided, key), (asked + gateways as u64).min(quota));
     }
 
-    /// What gateways that are not strict have claimed for nothing is given back, too. Others may have seen it counted, and
-    /// take it for that: the cost of one request for each gateway.
+    /// Gateways that are not strict give rejected provisional charges back, too. Another gateway may have read such a
+    /// charge and go on counting it: that is the cost of one request for each gateway.
     #[test]
     fn gateways_together_waste_little(
         steps in schedule(reliable(), 200),
@@ -337,7 +340,7 @@ proptest! {
     ) {
         let limit = limit(kind, quota);
         let key = key_on(0, 1, &limit);
-        let mut world = World::new(gateways, 1, LOCAL, vec![vec![wish(&limit, key)]]);
+        let mut world = World::new(gateways, 1, LOCAL, vec![vec![ask(&limit, key)]]);
         for step in &steps {
             let times = if matches!(step, Step::Ask { .. }) { 4 } else { 1 };
             (0..times).for_each(|_| world.run(step));
@@ -361,7 +364,7 @@ proptest! {
     ) {
         let limits = [limit(kind, quotas.0), limit(kind, quotas.1)];
         let keys = keys(2, &limits[0]);
-        let both = limits.iter().zip(&keys).map(|(limit, key)| wish(limit, *key)).collect();
+        let both = limits.iter().zip(&keys).map(|(limit, key)| ask(limit, *key)).collect();
         let mut world = World::new(gateways, 2, (OnError::Reject, strict), vec![both]);
         steps.iter().for_each(|step| world.run(step));
         world.settle();

@@ -1,15 +1,15 @@
 //! How the state of all rates that are kept as one value stands to that in Memcached.
 //!
-//! The value is replaced if it still is the version that was read. If another gateway was faster, what is pending is charged
-//! again to the state that it left, and appended to that: others could be faster again and again, but to append is never too
-//! late. The gateway that replaces the state next charges what was appended to it.
+//! The value is replaced if it still is the version that was read. If another gateway was faster, what is pending is
+//! charged again to the state that it left, and appended to that: others could be faster again and again, but it is
+//! never too late to append. The gateway that replaces the state next charges what was appended to it.
 //!
 //! ```text
 //!   Unread --- read: none ----> Missing --------+           +--> Written ------- read --> Of(version)
-//!      +------ read: a value -> Of(version) ----+-- sent ---+--> outrun: pending again, and appended to what is read next
-//!                                                           +--> in doubt ------ read --> Of(version), or pending again
+//!      +------ read: a value -> Of(version) ----+-- sent ---+--> overtaken: pending again, and appended to what is read next
+//!                                                           +--> unacknowledged: read, then Of(version) or pending again
 //! ```
-//! A cell that is outrun admits nobody: its decisions go on waiting until its next exchange is answered.
+//! A cell that is overtaken admits nobody: its decisions wait until its next exchange is answered.
 
 mod reset;
 mod version;
@@ -20,7 +20,7 @@ use memchr::memmem;
 
 use super::commands::{Commands, Condition};
 use super::counters::signed;
-use super::keys::{self, Digits, Names};
+use super::names::{self, Digits, Names};
 use super::replies::{Item, Written};
 use super::reset::Resets;
 use super::targets::{Answer, Targets};
@@ -34,20 +34,20 @@ const MOST_APPENDED: usize = 32;
 
 /// How a cell's state stands to the one in Memcached.
 #[derive(Debug, Default)]
-pub(super) struct Whole {
+pub(super) struct VersionedState {
     version: Version,
     /// Stands for the value of that version, or for what was written last.
     value: u64,
     /// Until when it is certain that what was taken back last would not have left by itself.
     certain: Option<Time>,
     /// What was changed since; `None` if Memcached knows all.
-    owed: Option<Owed>,
+    pending: Option<StateChange>,
     /// What is part of the exchange that is under way.
     sent: Option<Sent>,
     /// What was sent without an answer.
-    doubt: Option<Doubt>,
+    unacknowledged: Option<Unacknowledged>,
     /// Whether another gateway has replaced the state first.
-    outrun: bool,
+    overtaken: bool,
     /// How often something has been appended to the state since it was replaced.
     appended: usize,
     /// By how many microseconds the state is ahead of the clock here.
@@ -58,7 +58,7 @@ pub(super) struct Whole {
 
 /// What Memcached is to be told.
 #[derive(Debug)]
-struct Owed {
+struct StateChange {
     /// What was charged, less what was taken back of that.
     cost: i64,
     /// When the first and the last of it were charged.
@@ -71,7 +71,7 @@ struct Owed {
 /// What Memcached is being told.
 #[derive(Debug)]
 struct Sent {
-    owed: Owed,
+    change: StateChange,
     /// The state, or what is appended to it.
     bytes: Vec<u8>,
     is_appended: bool,
@@ -79,7 +79,7 @@ struct Sent {
 
 /// What may or may not have arrived.
 #[derive(Debug)]
-struct Doubt {
+struct Unacknowledged {
     /// What was charged, less what was taken back of that; when the first and the last of it were charged.
     cost: i64,
     since: Time,
@@ -104,14 +104,15 @@ pub(super) struct Learned {
     pub(super) is_foreign: bool,
 }
 
-impl Doubt {
-    /// Whether this reservation may be part of it. What was reserved before is there, and what was reserved later is not.
+impl Unacknowledged {
+    /// Whether this reservation may be part of it. What was reserved before is there, and what was reserved later is
+    /// not.
     fn is_about(&self, reservation: &Reservation, limit: &Limit) -> bool {
         reservation.moment(limit.rates()).is_some_and(|moment| (self.since..=self.until).contains(&moment))
     }
 }
 
-impl Owed {
+impl StateChange {
     fn nothing(now: Time) -> Self {
         Self { cost: 0, since: now, until: now, given: Vec::new() }
     }
@@ -144,19 +145,20 @@ impl Owed {
     }
 }
 
-impl Whole {
-    pub(super) fn owes(&self) -> bool {
-        self.owed.is_some()
+impl VersionedState {
+    pub(super) fn has_pending(&self) -> bool {
+        self.pending.is_some()
     }
 
     /// What was charged and Memcached has yet to be told, and when the first of it was.
     pub(super) fn charged(&self) -> Option<(u64, Time)> {
-        let owed = self.owed.as_ref()?;
-        u64::try_from(owed.cost).ok().filter(|cost| *cost > 0).map(|cost| (cost, owed.since))
+        let pending = self.pending.as_ref()?;
+        u64::try_from(pending.cost).ok().filter(|cost| *cost > 0).map(|cost| (cost, pending.since))
     }
 
-    /// Sees whether the clock was set back. The state in Memcached stays in its own time, so that other gateways do not take
-    /// what was counted for old; here it goes back with the clock, so that nobody waits for the old time to come again.
+    /// Sees whether the clock was set back. The state in Memcached stays in its own time, so that other gateways do not
+    /// take what was counted for old; here it goes back with the clock, so that nobody waits for the old time to come
+    /// again.
     pub(super) fn follow_clock(&mut self, cell: &mut Cell, now: Time) {
         let by = cell.lead(now);
         if by > 0 {
@@ -164,65 +166,68 @@ impl Whole {
             self.ahead = self.ahead.saturating_add(by);
             let earlier = |time: Time| Time::from_micros(time.micros().saturating_sub(by));
             self.certain = self.certain.map(earlier);
-            if let Some(owed) = &mut self.owed {
-                (owed.since, owed.until) = (earlier(owed.since), earlier(owed.until));
+            if let Some(pending) = &mut self.pending {
+                (pending.since, pending.until) = (earlier(pending.since), earlier(pending.until));
             }
         }
     }
 
     /// Adds `cost` to what is pending, less than 0 to take something back. With 0 the state is only written.
-    pub(super) fn owe(&mut self, cost: i64, now: Time) {
-        let owed = self.owed.get_or_insert_with(|| Owed::nothing(now));
-        if owed.cost == 0 {
-            (owed.since, owed.until) = (now, now);
+    pub(super) fn add(&mut self, cost: i64, now: Time) {
+        let pending = self.pending.get_or_insert_with(|| StateChange::nothing(now));
+        if pending.cost == 0 {
+            (pending.since, pending.until) = (now, now);
         }
         // Decisions may overtake each other by a little.
-        (owed.since, owed.until) = (owed.since.min(now), owed.until.max(now));
-        owed.cost = owed.cost.saturating_add(cost);
+        (pending.since, pending.until) = (pending.since.min(now), pending.until.max(now));
+        pending.cost = pending.cost.saturating_add(cost);
     }
 
     /// Has `cost` taken back, which would have stayed for so many microseconds.
-    pub(super) fn owe_back(&mut self, cost: i64, now: Time, memory: u64) {
-        self.owe(-cost, now);
+    pub(super) fn add_give_back(&mut self, cost: i64, now: Time, memory: u64) {
+        self.add(-cost, now);
         self.certain = Some(now.after(Duration::from_micros(memory)));
     }
 
-    /// Takes back what a reservation was too much, in the cell and later in Memcached, unless it is in doubt whether it is
-    /// there.
+    /// Takes back what a reservation was too much, in the cell and later in Memcached, unless it is unknown whether it
+    /// is there.
     pub(super) fn give_back(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time), mut back: Back) {
-        if self.doubt.as_ref().is_some_and(|doubt| doubt.is_about(&back.reservation, limit)) {
+        if self.unacknowledged.as_ref().is_some_and(|unacknowledged| unacknowledged.is_about(&back.reservation, limit))
+        {
             back.given = 0;
         }
         limit.give_back_whole(cell, now, &back.reservation, back.given);
-        match &mut self.owed {
+        match &mut self.pending {
             _ if back.given == 0 => {}
             // It was charged after the last state was sent, so nobody has to know of it.
-            Some(owed) if owed.has(&back, limit) => owed.cost = owed.cost.saturating_sub(signed(back.given)),
-            owed => owed.get_or_insert_with(|| Owed::nothing(now)).given.push(back),
+            Some(pending) if pending.has(&back, limit) => {
+                pending.cost = pending.cost.saturating_sub(signed(back.given));
+            }
+            pending => pending.get_or_insert_with(|| StateChange::nothing(now)).given.push(back),
         }
     }
 
     /// Makes pending again what could not be done, or what another gateway was faster than.
-    fn owe_again(&mut self, mut sent: Owed) {
-        if let Some(owed) = self.owed.take() {
-            sent.cost = sent.cost.saturating_add(owed.cost);
-            (sent.since, sent.until) = (sent.since.min(owed.since), sent.until.max(owed.until));
-            sent.given.extend(owed.given);
+    fn add_again(&mut self, mut sent: StateChange) {
+        if let Some(pending) = self.pending.take() {
+            sent.cost = sent.cost.saturating_add(pending.cost);
+            (sent.since, sent.until) = (sent.since.min(pending.since), sent.until.max(pending.until));
+            sent.given.extend(pending.given);
         }
-        self.owed = Some(sent);
+        self.pending = Some(sent);
     }
 
-    /// What was sent may or may not have arrived, so it is pending again. What was given back of reservations stays charged if
-    /// it has not arrived: to give it back twice would take it from others.
-    pub(super) fn doubt(&mut self) {
-        let Some(Sent { mut owed, bytes, .. }) = self.sent.take() else { return };
-        let Owed { cost, since, until, .. } = owed;
-        self.doubt = Some(Doubt { cost, since, until, bytes });
-        owed.given.clear();
-        self.owe_again(owed);
+    /// What was sent may or may not have arrived, so it is pending again. What was given back of reservations stays
+    /// charged if it has not arrived: to give it back twice would take it from others.
+    pub(super) fn lose_replies(&mut self) {
+        let Some(Sent { change: mut pending, bytes, .. }) = self.sent.take() else { return };
+        let StateChange { cost, since, until, .. } = pending;
+        self.unacknowledged = Some(Unacknowledged { cost, since, until, bytes });
+        pending.given.clear();
+        self.add_again(pending);
     }
 
-    /// Writes the state if that is owed, and reads it. What is not part of what is owed is lost if it is appended.
+    /// Writes the state if a change is pending, and reads it. If the change is appended, whatever else differs is lost.
     pub(super) fn compose(
         &mut self,
         cell: &mut Cell,
@@ -234,22 +239,22 @@ impl Whole {
         let name = |out: &mut Vec<u8>| names.state(key, out);
         let condition = match self.version {
             // What is unacknowledged has to be read first, and so has what may be there.
-            _ if self.doubt.is_some() => None,
+            _ if self.unacknowledged.is_some() => None,
             Version::Unread | Version::Written => None,
             Version::Missing => Some(Condition::Missing),
             Version::Of(version) => Some(Condition::Version(version)),
         };
         if let Some(condition) = condition
-            && let Some(owed) = self.owed.take()
+            && let Some(pending) = self.pending.take()
         {
             let rates = names.limit.rates();
             let memory = cell.memory(rates);
-            let lifetime = keys::lifetime(memory, now);
+            let lifetime = names::lifetime(memory, now);
             let is_there = condition != Condition::Missing;
             let is_appended =
-                may_append && self.outrun && is_there && owed.is_appendable() && self.appended < MOST_APPENDED;
+                may_append && self.overtaken && is_there && pending.is_appendable() && self.appended < MOST_APPENDED;
             let bytes = if is_appended {
-                let more = owed.appendix(rates, now, self.ahead);
+                let more = pending.appendix(rates, now, self.ahead);
                 commands.append(name, &more, lifetime);
                 self.kept = memory;
                 more
@@ -260,7 +265,7 @@ impl Whole {
                 value
             };
             targets.write_state();
-            self.sent = Some(Sent { owed, bytes, is_appended });
+            self.sent = Some(Sent { change: pending, bytes, is_appended });
         }
         commands.read(name);
         targets.read_state();
@@ -283,29 +288,29 @@ impl Whole {
                 learned.is_foreign = self.learn(cell, (limit, now), item, sent.as_deref());
                 // What others have appended at the same time may have to be kept for longer than was known here.
                 if sent.is_some_and(|sent| sent.is_empty()) && cell.memory(limit.rates()) > self.kept {
-                    self.owe(0, now);
+                    self.add(0, now);
                 }
             }
         }
         learned
     }
 
-    /// What came of the write. Returns the value that is there if it is done; nothing if something was appended, since to
-    /// what is not known.
+    /// What came of the write. Returns the value that is there if it is done; nothing if something was appended, since
+    /// to what is not known.
     fn settle(&mut self, written: Option<Written>) -> Option<Vec<u8>> {
         match written? {
             Written::Done | Written::Count(_) => {
-                self.outrun = false;
+                self.overtaken = false;
                 self.sent.take().map(|sent| if sent.is_appended { Vec::new() } else { sent.bytes })
             }
             written @ (Written::Missing | Written::Refused | Written::Failed) => {
-                self.outrun |= written != Written::Failed;
+                self.overtaken |= written != Written::Failed;
                 let sent = self.sent.take()?;
-                self.owe_again(sent.owed);
+                self.add_again(sent.change);
                 None
             }
             Written::Silent | Written::Unknown => {
-                self.doubt();
+                self.lose_replies();
                 None
             }
         }
@@ -314,16 +319,16 @@ impl Whole {
     /// There is no state; returns how many states that should be there Memcached has lost.
     fn miss(&mut self, cell: &Cell, rates: &[Rate], now: Time) -> u64 {
         // Nothing can be taken from what is gone, nor from what others begin in its place.
-        self.owed.iter_mut().for_each(|owed| owed.given.clear());
+        self.pending.iter_mut().for_each(|pending| pending.given.clear());
         let before = std::mem::replace(&mut self.version, Version::Missing);
-        self.doubt = None;
+        self.unacknowledged = None;
         // A state that nobody needs any more leaves Memcached by itself.
         if cell.is_whole_spent(rates, now) {
             // The next one begins by the clock here.
             self.ahead = 0;
-            self.owed.take_if(|owed| owed.cost == 0);
+            self.pending.take_if(|pending| pending.cost == 0);
         } else if before != Version::Unread {
-            self.owe(0, now);
+            self.add(0, now);
             return u64::from(before != Version::Missing);
         }
         0
@@ -334,16 +339,16 @@ impl Whole {
         let Item { value, version, .. } = item;
         let before = std::mem::replace(&mut self.value, stand_in(value));
         self.version = Version::Of(version);
-        let doubt = self.doubt.take();
+        let unacknowledged = self.unacknowledged.take();
         if sent.map_or(before, stand_in) == self.value {
             return false;
         }
-        if let Some(Doubt { cost, bytes, .. }) = doubt {
-            // It has arrived, and others may have appended to it; or it gave something back, which is not to be done twice.
-            // What was charged since is still pending.
+        if let Some(Unacknowledged { cost, bytes, .. }) = unacknowledged {
+            // It has arrived, and others may have appended to it; or it gave something back, which is not to be done
+            // twice. What was charged since is still pending.
             if memmem::find(value, &bytes).is_some() || cost < 0 {
-                self.owed.iter_mut().for_each(|owed| owed.cost = owed.cost.saturating_sub(cost));
-                self.owed.take_if(|owed| owed.is_nothing());
+                self.pending.iter_mut().for_each(|pending| pending.cost = pending.cost.saturating_sub(cost));
+                self.pending.take_if(|pending| pending.is_nothing());
             }
             if bytes == value {
                 return false;
@@ -352,24 +357,24 @@ impl Whole {
         let rates = limit.rates();
         let Some(Restored { cell: mut theirs, appended, ahead }) = Cell::restore(rates, now, value) else {
             // A value that is not ours is overwritten.
-            (self.outrun, self.appended) = (false, 0);
-            self.owe(0, now);
+            (self.overtaken, self.appended) = (false, 0);
+            self.add(0, now);
             return false;
         };
         (self.appended, self.ahead) = (appended, ahead);
         theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
         let is_long_ago = self.certain.is_none_or(|certain| now >= certain);
-        if let Some(owed) = &mut self.owed {
-            // It was so long ago that it matters no more. What is taken back leaves nothing, and matters. Nor is anything
-            // taken from a window that has begun since.
-            let is_over = owed.cost > 0 && owed.given.is_empty() && cell.is_whole_spent(rates, now);
-            if is_over || owed.cost < 0 && is_long_ago {
-                owed.cost = 0;
+        if let Some(pending) = &mut self.pending {
+            // It was so long ago that it matters no more. What is taken back leaves nothing, and matters. Nor is
+            // anything taken from a window that has begun since.
+            let is_over = pending.cost > 0 && pending.given.is_empty() && cell.is_whole_spent(rates, now);
+            if is_over || pending.cost < 0 && is_long_ago {
+                pending.cost = 0;
             }
         }
         // It was only to be told what is not true any more.
-        self.owed.take_if(|owed| owed.is_nothing());
-        if let Some(Owed { cost, since, until, given }) = &self.owed {
+        self.pending.take_if(|pending| pending.is_nothing());
+        if let Some(StateChange { cost, since, until, given }) = &self.pending {
             match cost {
                 0 => {}
                 1.. => limit.charge_whole(&mut theirs, now.max(*until), cost.unsigned_abs(), *since),
@@ -385,7 +390,7 @@ impl Whole {
 }
 
 #[cfg(test)]
-impl Whole {
+impl VersionedState {
     /// Whether something is part of the exchange that is under way.
     pub(super) fn has_sent(&self) -> bool {
         self.sent.is_some()

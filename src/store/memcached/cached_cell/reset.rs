@@ -2,18 +2,18 @@
 
 use std::mem;
 
-use super::Known;
+use super::CachedCell;
 use crate::limit::Cell;
 use crate::store::memcached::commands::{Commands, Condition};
 use crate::store::memcached::counters::CounterId;
-use crate::store::memcached::keys;
+use crate::store::memcached::names;
 use crate::store::memcached::replies::Item;
-use crate::store::memcached::reset::Heeded;
+use crate::store::memcached::reset::ResetOutcome;
 use crate::store::memcached::targets::{Answer, Targets};
 
-impl Known {
-    /// Has the key reset by the next exchange. It has just been read, so the number is higher than that of any reset before.
-    /// Returns the number.
+impl CachedCell {
+    /// Has the key reset by the next exchange. It has just been read, so the number is higher than that of any reset
+    /// before. Returns the number.
     pub(in crate::store::memcached) fn reset(&mut self) -> u32 {
         let now = u32::try_from(self.now.seconds()).unwrap_or(u32::MAX);
         self.resets.next = self.resets.seen.saturating_add(1).max(now);
@@ -27,7 +27,7 @@ impl Known {
 
     /// Stores the items of a key for which nothing is counted, and reads them.
     pub(super) fn compose_reset(&mut self, number: u32, targets: &mut Targets, commands: &mut Commands) {
-        let Self { names, key, cell, counters, whole, now, provisional, .. } = self;
+        let Self { names, key, cell, counters, versioned, now, provisional, .. } = self;
         let (rates, key) = (names.limit.rates(), key.digits());
         // What is to be confirmed is counted afterwards: else nobody could confirm it.
         let is_sent = provisional.is_empty();
@@ -42,27 +42,27 @@ impl Known {
             commands.read(name);
             targets.read_counter(id);
         }
-        if let Some(whole) = whole {
+        if let Some(state) = versioned {
             let name = |out: &mut Vec<u8>| names.state(&key, out);
-            let value = Cell::new(rates, *now).save(rates, whole.ahead());
+            let value = Cell::new(rates, *now).save(rates, state.ahead());
             // It has to be there for as long as others may know the state that it replaces.
-            let lifetime = keys::lifetime(cell.memory(rates), *now);
+            let lifetime = names::lifetime(cell.memory(rates), *now);
             commands.store(name, &value, Condition::Always, (lifetime, number));
             targets.write_reset();
             commands.read(name);
             targets.read_state();
             if is_sent {
-                whole.send_with(value);
+                state.send_with(value);
             }
         }
     }
 
     /// Sees by the numbers of the items whether the key was reset, and forgets what was known before.
-    pub(super) fn heed_resets(&mut self, answer: &Answer<'_>) -> Heeded {
+    pub(super) fn apply_resets(&mut self, answer: &Answer<'_>) -> ResetOutcome {
         let number = |item: Option<Item<'_>>| item.map_or(0, |item| item.flags);
         let (mut everywhere, mut highest) = (0, 0);
         if answer.is_read() {
-            let items = answer.items().map(|(_, item)| item).chain(self.whole.is_some().then(|| answer.state()));
+            let items = answer.items().map(|(_, item)| item).chain(self.versioned.is_some().then(|| answer.state()));
             let bounds = |(least, most): (u32, u32), number: u32| (least.min(number), most.max(number));
             (everywhere, highest) = items.map(number).fold((u32::MAX, 0), bounds);
         }
@@ -70,29 +70,31 @@ impl Known {
             0 => {}
             sent if sent <= everywhere => {
                 self.counters.acknowledge();
-                self.whole.iter_mut().for_each(|whole| whole.acknowledge());
+                self.versioned.iter_mut().for_each(|state| state.acknowledge());
             }
-            _ => self.doubt(),
+            _ => self.lose_replies(),
         }
         let is_reset = highest > self.resets.seen;
         if is_reset {
             self.resets.seen = highest;
             self.forget_counts(highest);
         }
-        Heeded { is_reset, everywhere }
+        ResetOutcome { is_reset, everywhere }
     }
 
     /// Forgets all but what Memcached has yet to be told, because of the reset with this number.
     fn forget_counts(&mut self, number: u32) {
-        let Self { names, cell, counters, whole, carry_over, now, .. } = self;
+        let Self { names, cell, counters, versioned, carry_over, now, .. } = self;
         // What limits have counted that were replaced before the reset is reset as well.
         carry_over.take_if(|carry_over| carry_over.began() <= number);
         let limit = &names.limit;
         *cell = Cell::new(limit.rates(), *now);
         counters.forget_confirmed();
-        cell.fill(limit.rates(), |rate, bucket| 0u64.saturating_add_signed(counters.owed(CounterId { rate, bucket })));
-        if let Some(whole) = whole {
-            whole.forget_confirmed(cell, (limit, *now));
+        cell.fill(limit.rates(), |rate, bucket| {
+            0u64.saturating_add_signed(counters.pending(CounterId { rate, bucket }))
+        });
+        if let Some(state) = versioned {
+            state.forget_confirmed(cell, (limit, *now));
         }
     }
 }

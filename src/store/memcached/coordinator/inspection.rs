@@ -1,14 +1,14 @@
 //! Keys that an operator looks at or resets.
 //!
-//! Each waits until its cell has been read in full by an exchange that was written after it was asked for. A reset is then
-//! written by another exchange (`reset.rs`), in which the counters are read once more, so that it is seen whether it has
-//! been done. Nobody's time limit is needed: every exchange ends before long, answered or not.
+//! Each waits until its cell has been read in full by an exchange that was written after it was asked for. A reset is
+//! then written by another exchange (`reset.rs`), in which the counters are read once more, so that it is seen whether
+//! it has been done. Nobody's time limit is needed: every exchange ends before long, answered or not.
 
 use super::Coordinator;
 use crate::store::KeyUsage;
 use crate::store::memcached::batch::ServerState;
+use crate::store::memcached::cached_cell::{CachedCell, Filled, Stage};
 use crate::store::memcached::cells::{Cells, Place};
-use crate::store::memcached::known::{Filled, Known, Stage};
 use crate::store::memcached::message::{Inspection, Task};
 
 /// All that operators wait for.
@@ -39,11 +39,11 @@ impl Inspections {
 }
 
 impl Open {
-    /// Goes on now that the cell was read for it. Returns itself if it has to wait for another exchange. If the reset has
-    /// failed, the sender is dropped.
-    fn go_on(self, known: &mut Known, filled: &Filled) -> Option<Self> {
+    /// Goes on now that the cell was read for it. Returns itself if it has to wait for another exchange. If the reset
+    /// has failed, the sender is dropped.
+    fn go_on(self, cached: &mut CachedCell, filled: &Filled) -> Option<Self> {
         let Self { inspection, reset_id, .. } = self;
-        let is_reset = reset_id.is_some_and(|id| id <= filled.heeded.everywhere);
+        let is_reset = reset_id.is_some_and(|id| id <= filled.reset.everywhere);
         if reset_id.is_some() && !is_reset {
             return None;
         }
@@ -51,15 +51,15 @@ impl Open {
             // A bucket has begun meanwhile.
             return Some(Self { inspection, is_sent: false, ..self });
         }
-        let Inspection { wish, now, asked, task } = inspection;
-        let now = known.advance_for(&wish.limit, now, asked);
+        let Inspection { ask, now, asked, task } = inspection;
+        let now = cached.advance_for(&ask.limit, now, asked);
         // Who has given up waiting needs no answer.
         match task {
-            Task::Peek(reply) => drop(reply.send(KeyUsage::of(wish.limit, &known.cell, now))),
+            Task::Peek(reply) => drop(reply.send(KeyUsage::of(ask.limit, &cached.cell, now))),
             Task::Reset(reply) if is_reset => drop(reply.send(())),
             Task::Reset(_) => {
-                let inspection = Inspection { wish, now, asked, task };
-                return Some(Self { inspection, reset_id: Some(known.reset()), is_sent: false, ..self });
+                let inspection = Inspection { ask, now, asked, task };
+                return Some(Self { inspection, reset_id: Some(cached.reset()), is_sent: false, ..self });
             }
         }
         None
@@ -69,12 +69,12 @@ impl Open {
 impl Coordinator {
     /// Takes on what an operator asks about a key. If its server is away, the sender is dropped.
     pub(super) fn inspect(&mut self, mut inspection: Inspection) {
-        self.cells.follow(&mut inspection.wish, inspection.now);
-        let (cell, known) = self.cells.of(&inspection.wish, inspection.now, &self.health.forgotten);
-        if self.servers[known.server].state == ServerState::Away {
+        self.cells.follow(&mut inspection.ask, inspection.now);
+        let (cell, cached) = self.cells.of(&inspection.ask, inspection.now, &self.health.forgotten);
+        if self.servers[cached.server].state == ServerState::Away {
             return;
         }
-        known.inspections += 1;
+        cached.inspections += 1;
         self.inspections.0.push(Open { cell, inspection, reset_id: None, is_sent: false });
         self.queue(cell, true);
     }
@@ -82,19 +82,19 @@ impl Coordinator {
     /// Goes on with those who wait for this cell, which has just been answered about. If it could not be read, they are
     /// dropped.
     pub(super) fn answer_inspections(&mut self, cell: Place, is_read: bool, filled: &Filled) {
-        let known = self.cells.at(cell);
+        let cached = self.cells.at(cell);
         let all = std::mem::take(&mut self.inspections.0).into_iter();
         let (read, mut open): (Vec<_>, Vec<_>) = all.partition(|open| open.cell == cell && open.is_sent);
-        open.extend(read.into_iter().filter(|_| is_read).filter_map(|open| open.go_on(known, filled)));
-        known.inspections = open.iter().filter(|open| open.cell == cell).count();
+        open.extend(read.into_iter().filter(|_| is_read).filter_map(|open| open.go_on(cached, filled)));
+        cached.inspections = open.iter().filter(|open| open.cell == cell).count();
         self.inspections.0 = open;
     }
 
     /// Drops those who wait for a cell that is not to be had, which tells them. What was not written yet is not reset.
     pub(super) fn drop_inspections(&mut self, cell: Place) {
-        let known = self.cells.at(cell);
-        if std::mem::take(&mut known.inspections) > 0 {
-            known.cancel_reset();
+        let cached = self.cells.at(cell);
+        if std::mem::take(&mut cached.inspections) > 0 {
+            cached.cancel_reset();
             self.inspections.0.retain(|open| open.cell != cell);
         }
     }

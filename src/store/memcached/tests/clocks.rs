@@ -17,7 +17,7 @@ impl Two {
     fn new((kind, quota): (usize, u64), mode: (OnError, bool)) -> Self {
         let limit = limit(kind, quota);
         let key = key_on(0, 1, &limit);
-        Self { world: World::new(2, 1, mode, vec![vec![wish(&limit, key)]]), key }
+        Self { world: World::new(2, 1, mode, vec![vec![ask(&limit, key)]]), key }
     }
 
     /// Asks this gateway for one, and lets everything arrive; whether it is admitted.
@@ -112,7 +112,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     /// Gateways that take turns admit together what one would in a time that is longer by the difference between their
-    /// clocks. A state that nobody has changed for a window and five seconds is gone, and the next begins by another clock.
+    /// clocks. A state that nobody has changed for a window and five seconds is gone, and the next begins by another
+    /// clock.
     #[test]
     fn clocks_that_differ_cost_no_more_than_the_difference(
         kind in 0..KINDS,

@@ -1,14 +1,14 @@
 //! What a gateway has decided, as schedules look at it.
 
 use crate::clock::Time;
-use crate::store::memcached::Wish;
+use crate::store::memcached::OwnedAsk;
 use crate::store::{Reserved, Verdicts};
 
 /// What was decided.
 #[derive(Debug)]
 pub(super) struct Decided {
     pub(super) gateway: usize,
-    pub(super) wishes: Vec<Wish>,
+    pub(super) asks: Vec<OwnedAsk>,
     /// When it was asked for, and when it was decided.
     pub(super) asked: Time,
     pub(super) decided: Time,
@@ -22,7 +22,7 @@ pub(super) struct Decided {
 impl Decided {
     /// What it would have been charged, each time.
     pub(super) fn cost(&self) -> u64 {
-        self.wishes.iter().map(|wish| wish.cost).max().unwrap_or(0)
+        self.asks.iter().map(|ask| ask.cost).max().unwrap_or(0)
     }
 
     /// How many microseconds it was told to wait.

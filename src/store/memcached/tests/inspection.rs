@@ -29,70 +29,70 @@ impl World {
     pub(super) fn inspect(&mut self, step: &Step) {
         let (Step::Peek(gateway, what) | Step::Reset(gateway, what)) = *step else { panic!("{step:?}") };
         let gateway = gateway % self.gateways.len();
-        let wish = self.whats[what % self.whats.len()][0].clone();
+        let ask = self.whats[what % self.whats.len()][0].clone();
         let inspected = match step {
-            Step::Peek(..) => Inspected::Shown(self.peek(gateway, wish)),
-            _ => Inspected::Reset(self.reset(gateway, wish)),
+            Step::Peek(..) => Inspected::Shown(self.peek(gateway, ask)),
+            _ => Inspected::Reset(self.reset(gateway, ask)),
         };
         self.inspected.push(inspected);
     }
 
     /// Has a gateway show a key.
-    pub(super) fn peek(&mut self, gateway: usize, wish: Wish) -> oneshot::Receiver<KeyUsage> {
+    pub(super) fn peek(&mut self, gateway: usize, ask: OwnedAsk) -> oneshot::Receiver<KeyUsage> {
         let (reply, shown) = oneshot::channel();
-        self.submit(gateway, wish, Task::Peek(reply));
+        self.submit(gateway, ask, Task::Peek(reply));
         shown
     }
 
     /// Has a gateway reset a key.
-    pub(super) fn reset(&mut self, gateway: usize, wish: Wish) -> oneshot::Receiver<()> {
+    pub(super) fn reset(&mut self, gateway: usize, ask: OwnedAsk) -> oneshot::Receiver<()> {
         let (reply, reset) = oneshot::channel();
-        self.submit(gateway, wish, Task::Reset(reply));
+        self.submit(gateway, ask, Task::Reset(reply));
         reset
     }
 
-    fn submit(&mut self, gateway: usize, wish: Wish, task: Task) {
+    fn submit(&mut self, gateway: usize, ask: OwnedAsk, task: Task) {
         let (now, asked) = (self.clock(gateway), self.instant());
-        let inspection = Inspection { wish, now, asked, task };
+        let inspection = Inspection { ask, now, asked, task };
         self.gateways[gateway].coordinator.submit(Message::Inspect(Box::new(inspection)), asked);
     }
 }
 
 /// Resets a key by this gateway.
-fn reset(world: &mut World, gateway: usize, wish: &Wish) {
-    let mut reset = world.reset(gateway, wish.clone());
+fn reset(world: &mut World, gateway: usize, ask: &OwnedAsk) {
+    let mut reset = world.reset(gateway, ask.clone());
     world.settle();
     assert_eq!(reset.try_recv(), Ok(()));
 }
 
 /// What a gateway shows of the first rate of a key.
-fn shown(world: &mut World, gateway: usize, wish: &Wish) -> u64 {
-    let mut shown = world.peek(gateway, wish.clone());
+fn shown(world: &mut World, gateway: usize, ask: &OwnedAsk) -> u64 {
+    let mut shown = world.peek(gateway, ask.clone());
     world.settle();
     shown.try_recv().unwrap().rates[0].used
 }
 
-/// Has every gateway write what it could not write before, because an exchange failed. Otherwise that is counted after the
-/// next reset.
-fn write_all(world: &mut World, wish: &Wish) {
+/// Has every gateway write what it could not write before, because an exchange failed. Otherwise that is counted after
+/// the next reset.
+fn write_all(world: &mut World, ask: &OwnedAsk) {
     for gateway in 0..world.gateways.len() {
-        shown(world, gateway, wish);
+        shown(world, gateway, ask);
     }
 }
 
 /// A world with one key, of which each of so many gateways has admitted this much, and all know the total.
-fn charged(gateways: usize, kind: usize, cost: u64) -> (World, Wish) {
+fn charged(gateways: usize, kind: usize, cost: u64) -> (World, OwnedAsk) {
     let limit = limit(kind, 30);
-    let wish = wish(&limit, key_on(0, 1, &limit));
-    let mut world = World::new(gateways, 1, LOCAL, vec![vec![wish.clone()]]);
+    let ask = ask(&limit, key_on(0, 1, &limit));
+    let mut world = World::new(gateways, 1, LOCAL, vec![vec![ask.clone()]]);
     for gateway in 0..gateways {
         world.run(&Step::Ask { gateway, what: 0, cost });
         world.settle();
     }
     for gateway in 0..gateways {
-        assert_eq!(shown(&mut world, gateway, &wish), cost * gateways as u64, "{kind}");
+        assert_eq!(shown(&mut world, gateway, &ask), cost * gateways as u64, "{kind}");
     }
-    (world, wish)
+    (world, ask)
 }
 
 /// One exchange of a gateway with the only server.
@@ -105,12 +105,12 @@ fn exchange(world: &mut World, gateway: usize) {
 #[test]
 fn to_look_at_a_key_writes_nothing() {
     for kind in 0..KINDS {
-        let (mut world, wish) = charged(2, kind, 3);
+        let (mut world, ask) = charged(2, kind, 3);
         let before = format!("{:?}", world.models);
         for gateway in [0, 1, 0] {
-            assert_eq!(shown(&mut world, gateway, &wish), 6, "{kind}");
+            assert_eq!(shown(&mut world, gateway, &ask), 6, "{kind}");
         }
-        let other = Wish { key: Fingerprint::of(b"nobody"), ..wish };
+        let other = OwnedAsk { key: Fingerprint::of(b"nobody"), ..ask };
         assert_eq!(shown(&mut world, 0, &other), 0);
         assert_eq!(format!("{:?}", world.models), before, "{kind}");
     }
@@ -119,23 +119,23 @@ fn to_look_at_a_key_writes_nothing() {
 #[test]
 fn what_is_admitted_during_a_reset_is_counted_after_it() {
     for kind in 0..KINDS {
-        let (mut world, wish) = charged(1, kind, 5);
-        let mut reset = world.reset(0, wish.clone());
+        let (mut world, ask) = charged(1, kind, 5);
+        let mut reset = world.reset(0, ask.clone());
         // The key is read, and then reset.
         exchange(&mut world, 0);
         world.run(&Step::Send(0, 0));
         world.run(&Step::Ask { gateway: 0, what: 0, cost: 2 });
         world.settle();
         assert_eq!(reset.try_recv(), Ok(()));
-        assert_eq!((shown(&mut world, 0, &wish), counted(&mut world, kind, wish.key)), (2, 2), "{kind}");
+        assert_eq!((shown(&mut world, 0, &ask), counted(&mut world, kind, ask.key)), (2, 2), "{kind}");
     }
 }
 
 #[test]
 fn who_resets_a_key_is_told_that_the_connection_broke() {
     for (kind, executed) in (0..KINDS).flat_map(|kind| [(kind, 0), (kind, 1)]) {
-        let (mut world, wish) = charged(2, kind, 3);
-        let mut reset = world.reset(0, wish.clone());
+        let (mut world, ask) = charged(2, kind, 3);
+        let mut reset = world.reset(0, ask.clone());
         exchange(&mut world, 0);
         world.run(&Step::Send(0, 0));
         world.run(&Step::Break(0, 0, executed));
@@ -143,7 +143,7 @@ fn who_resets_a_key_is_told_that_the_connection_broke() {
         world.settle();
         let left = if executed == 1 { 0 } else { 6 };
         for gateway in [0, 1, 0] {
-            assert_eq!(shown(&mut world, gateway, &wish), left, "{kind}, executed: {executed}");
+            assert_eq!(shown(&mut world, gateway, &ask), left, "{kind}, executed: {executed}");
         }
     }
 }
@@ -151,11 +151,11 @@ fn who_resets_a_key_is_told_that_the_connection_broke() {
 #[test]
 fn a_key_whose_server_is_away_is_neither_shown_nor_reset() {
     for kind in 0..KINDS {
-        let (mut world, wish) = charged(2, kind, 3);
+        let (mut world, ask) = charged(2, kind, 3);
         // One waits for an exchange that is never answered, the other comes when it is known that none will be.
-        let mut before = (world.peek(0, wish.clone()), world.reset(0, wish.clone()));
+        let mut before = (world.peek(0, ask.clone()), world.reset(0, ask.clone()));
         world.run(&Step::Break(0, 0, 0));
-        let mut later = (world.peek(0, wish.clone()), world.reset(0, wish.clone()));
+        let mut later = (world.peek(0, ask.clone()), world.reset(0, ask.clone()));
         for (shown, reset) in [&mut before, &mut later] {
             assert_eq!(
                 (shown.try_recv().err(), reset.try_recv().err()),
@@ -163,55 +163,55 @@ fn a_key_whose_server_is_away_is_neither_shown_nor_reset() {
             );
         }
         world.settle();
-        assert_eq!(shown(&mut world, 1, &wish), 6, "{kind}: nothing was reset");
+        assert_eq!(shown(&mut world, 1, &ask), 6, "{kind}: nothing was reset");
     }
 }
 
 #[test]
 fn a_reset_that_fails_is_told_and_can_be_repeated() {
     for kind in 0..KINDS {
-        let (mut world, wish) = charged(1, kind, 3);
-        let mut failed = world.reset(0, wish.clone());
+        let (mut world, ask) = charged(1, kind, 3);
+        let mut failed = world.reset(0, ask.clone());
         exchange(&mut world, 0);
         // It cannot be stored, and whatever cannot be stored is lost.
         world.run(&Step::Fail(0, 1));
         exchange(&mut world, 0);
         assert_eq!(failed.try_recv(), Err(TryRecvError::Closed), "{kind}");
         world.settle();
-        reset(&mut world, 0, &wish);
-        assert_eq!(shown(&mut world, 0, &wish), 0, "{kind}");
+        reset(&mut world, 0, &ask);
+        assert_eq!(shown(&mut world, 0, &ask), 0, "{kind}");
     }
 }
 
 #[test]
 fn a_gateway_whose_clock_is_behind_resets_a_key_as_well() {
     for kind in [0, 6, 7] {
-        let (mut world, wish) = charged(2, kind, 3);
+        let (mut world, ask) = charged(2, kind, 3);
         // For both it is the same bucket.
         world.run(&Step::Tick(40_000_000));
         world.gateways[1].behind = 2_000_000;
-        reset(&mut world, 0, &wish);
+        reset(&mut world, 0, &ask);
         world.run(&Step::Ask { gateway: 0, what: 0, cost: 4 });
         world.settle();
-        reset(&mut world, 1, &wish);
-        assert_eq!((shown(&mut world, 0, &wish), shown(&mut world, 1, &wish)), (0, 0), "{kind}");
+        reset(&mut world, 1, &ask);
+        assert_eq!((shown(&mut world, 0, &ask), shown(&mut world, 1, &ask)), (0, 0), "{kind}");
         // In the same second.
         world.run(&Step::Ask { gateway: 1, what: 0, cost: 4 });
         world.settle();
-        reset(&mut world, 0, &wish);
-        assert_eq!((shown(&mut world, 1, &wish), shown(&mut world, 0, &wish)), (0, 0), "{kind}");
+        reset(&mut world, 0, &ask);
+        assert_eq!((shown(&mut world, 1, &ask), shown(&mut world, 0, &ask)), (0, 0), "{kind}");
     }
 }
 
 #[test]
 fn who_sees_one_counter_reset_before_the_others_sees_those_later() {
     for kind in [0, 1, 2] {
-        let (mut world, wish) = charged(2, kind, 3);
+        let (mut world, ask) = charged(2, kind, 3);
         // What was counted is in an earlier bucket now.
         world.run(&Step::Tick(60_000_000 / [1, 7, 60][kind]));
         world.run(&Step::Ask { gateway: 1, what: 0, cost: 2 });
         world.settle();
-        assert!(shown(&mut world, 1, &wish) >= 7, "{kind}");
+        assert!(shown(&mut world, 1, &ask) >= 7, "{kind}");
         let mut counters = world.models[0].names();
         assert_eq!(counters.len(), 2);
         // The newest first, as a gateway writes them.
@@ -221,25 +221,25 @@ fn who_sees_one_counter_reset_before_the_others_sees_those_later() {
             world.models[0].execute(format!("ms {counter} 1 T300 F1900000000 q O0\r\n0\r\n").as_bytes(), now);
             // Who reads it now must not take for granted what is reset a moment later.
             for _ in 0..2 {
-                assert!(shown(&mut world, 1, &wish) <= most, "{kind}");
+                assert!(shown(&mut world, 1, &ask) <= most, "{kind}");
             }
         }
     }
 }
 
 #[test]
-fn who_claims_a_place_without_knowing_of_the_reset_has_to_see_who_was_first() {
+fn a_provisional_charge_from_before_the_reset_is_rejected_if_another_was_first() {
     for kind in 0..KINDS {
         let limit = limit(kind, 1);
-        let wish = wish(&limit, key_on(0, 1, &limit));
-        let mut world = World::new(2, 1, STRICT, vec![vec![wish.clone()]]);
-        write_all(&mut world, &wish);
-        reset(&mut world, 0, &wish);
+        let ask = ask(&limit, key_on(0, 1, &limit));
+        let mut world = World::new(2, 1, STRICT, vec![vec![ask.clone()]]);
+        write_all(&mut world, &ask);
+        reset(&mut world, 0, &ask);
         for gateway in [0, 1] {
-            world.ask(gateway, vec![wish.clone()]);
+            world.ask(gateway, vec![ask.clone()]);
             world.settle();
         }
-        assert_eq!(admitted(&world.decided, wish.key), 1, "{kind}");
+        assert_eq!(admitted(&world.decided, ask.key), 1, "{kind}");
     }
 }
 
@@ -251,21 +251,21 @@ fn a_reset_leaves_nothing_to_carry_over() {
         world.gateways.iter_mut().for_each(|gateway| gateway.way = kind);
         (0..3).for_each(|gateway| world.run(&Step::Reload(gateway, next)));
         let limit = world.ways[next].clone();
-        let wish = wish(&limit, key_on(0, 1, &limit));
+        let ask = ask(&limit, key_on(0, 1, &limit));
         world.run(&Step::Tick(1_000_000));
         // One has carried the counts over, and one has not.
-        shown(&mut world, 1, &wish);
-        reset(&mut world, 0, &wish);
+        shown(&mut world, 1, &ask);
+        reset(&mut world, 0, &ask);
         for gateway in [2, 1, 0] {
-            assert_eq!(shown(&mut world, gateway, &wish), 0, "{kind} to {next}, gateway {gateway}");
+            assert_eq!(shown(&mut world, gateway, &ask), 0, "{kind} to {next}, gateway {gateway}");
         }
-        assert_eq!(counted(&mut world, next, wish.key), 0, "{kind} to {next}");
+        assert_eq!(counted(&mut world, next, ask.key), 0, "{kind} to {next}");
     }
 }
 
 proptest! {
-    /// Whatever went on before, nothing is left of a key that is reset, whoever resets it, and all gateways together admit
-    /// its quota, whatever they knew.
+    /// Whatever went on before, nothing is left of a key that is reset, whoever resets it, and all gateways together
+    /// admit its quota, whatever they knew.
     #[test]
     fn a_key_that_is_reset_begins_anew_at_every_gateway(
         steps in schedule(inspected(passing(settling(lossy()))), 150),
@@ -278,19 +278,19 @@ proptest! {
         steps.iter().for_each(|step| world.run(step));
         world.settle();
         for key in keys {
-            let wish = wish(&limit, key);
-            write_all(&mut world, &wish);
-            reset(&mut world, by % gateways, &wish);
+            let ask = ask(&limit, key);
+            write_all(&mut world, &ask);
+            reset(&mut world, by % gateways, &ask);
             // The others have not heard of it, unless they had to read the key.
             let asked = world.decided.len();
             for number in 0..quota + gateways as u64 {
                 world.run(&Step::Moment);
-                world.ask(usize::try_from(number).unwrap() % gateways, vec![wish.clone()]);
+                world.ask(usize::try_from(number).unwrap() % gateways, vec![ask.clone()]);
                 world.settle();
             }
             prop_assert_eq!(admitted(&world.decided[asked..], key), quota);
             for gateway in 0..gateways {
-                prop_assert_eq!(shown(&mut world, gateway, &wish), quota);
+                prop_assert_eq!(shown(&mut world, gateway, &ask), quota);
             }
         }
     }
@@ -307,21 +307,21 @@ proptest! {
         let mut world = World::new(gateways, servers, (OnError::Local, strict), each_and_all(&limit, &keys));
         steps.iter().for_each(|step| world.run(step));
         world.settle();
-        let wishes: Vec<_> = keys.iter().map(|key| wish(&limit, *key)).collect();
-        for wish in &wishes {
-            write_all(&mut world, wish);
-            reset(&mut world, by % gateways, wish);
-            (0..gateways).for_each(|gateway| assert_eq!(shown(&mut world, gateway, wish), 0));
-            world.ask(by % gateways, vec![Wish { need: 2, cost: 2, ..wish.clone() }]);
+        let asks: Vec<_> = keys.iter().map(|key| ask(&limit, *key)).collect();
+        for ask in &asks {
+            write_all(&mut world, ask);
+            reset(&mut world, by % gateways, ask);
+            (0..gateways).for_each(|gateway| assert_eq!(shown(&mut world, gateway, ask), 0));
+            world.ask(by % gateways, vec![OwnedAsk { need: 2, cost: 2, ..ask.clone() }]);
             world.settle();
         }
         while world.decided.iter().any(|decided| !decided.reserved.is_empty()) {
             world.settle_one(0, 0);
         }
         world.settle();
-        for wish in &wishes {
-            prop_assert_eq!(shown(&mut world, 0, wish), 2);
-            prop_assert_eq!(counted(&mut world, kind, wish.key), 2);
+        for ask in &asks {
+            prop_assert_eq!(shown(&mut world, 0, ask), 2);
+            prop_assert_eq!(counted(&mut world, kind, ask.key), 2);
         }
     }
 

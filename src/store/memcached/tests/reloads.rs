@@ -23,8 +23,8 @@ fn ways(quota: u64) -> Vec<Arc<Limit>> {
     (0..KINDS).filter(|kind| *kind != 6).map(|kind| limit(kind, quota)).collect()
 }
 
-/// Some of them. Only so many changes between the limits of one name are remembered, and all that are possible between these
-/// are.
+/// Some of them. Only so many changes between the limits of one name are remembered, and all that are possible between
+/// these are.
 fn some_ways() -> impl Strategy<Value = Vec<usize>> {
     prop::sample::subsequence((0..KINDS).filter(|kind| *kind != 6).collect::<Vec<_>>(), 2..=4).prop_shuffle()
 }
@@ -44,7 +44,7 @@ fn key() -> Fingerprint {
 
 /// Gateways on one Memcached that have the first of these ways.
 fn world(gateways: usize, how: (OnError, bool), ways: &[Arc<Limit>]) -> World {
-    let mut world = World::new(gateways, 1, how, vec![vec![wish(&ways[0], key())]]);
+    let mut world = World::new(gateways, 1, how, vec![vec![ask(&ways[0], key())]]);
     world.ways = ways.to_vec();
     (0..gateways).for_each(|gateway| world.connect(gateway, 0));
     world
@@ -226,14 +226,15 @@ fn what_was_reserved_before_is_given_back_after() {
     }
 }
 
-/// Runs the steps; returns how much was admitted of the key, and how much of that while not all gateways had the same limit.
+/// Runs the steps; returns how much was admitted of the key, and how much of that while not all gateways had the same
+/// limit.
 fn run(world: &mut World, steps: &[Step]) -> (u64, u64) {
     let (mut all, mut apart, mut seen) = (0, 0, 0);
     let mut count = |world: &mut World, were_apart: bool| {
         for decided in &world.decided[seen..] {
             if decided.admitted() {
                 let way = world.ways[world.gateways[decided.gateway].way].id();
-                let is_apart = were_apart || decided.wishes.iter().any(|wish| wish.limit.id() != way);
+                let is_apart = were_apart || decided.asks.iter().any(|ask| ask.limit.id() != way);
                 all += decided.cost();
                 apart += if is_apart { decided.cost() } else { 0 };
             }
@@ -263,10 +264,11 @@ proptest! {
     #[test]
     fn a_gateway_that_reloads_admits_no_more(
         steps in schedule(reloading(lasting(lossy())), 150),
-        (quota, on_error, strict) in (1..30_u64, failing(), any::<bool>()),
+        (quota, on_error, strict, settles) in (1..30_u64, failing(), any::<bool>(), any::<bool>()),
         kinds in some_ways(),
     ) {
         let mut world = world(1, (on_error, strict), &limits(&kinds, quota));
+        world.whats[0][0].settles = settles;
         let begun = world.now;
         let (admitted, _) = run(&mut world, &steps);
         prop_assert!(admitted <= quota + drained(&world, begun, quota), "{admitted} of {quota}");
@@ -300,10 +302,11 @@ proptest! {
     #[test]
     fn strict_gateways_that_reload_admit_no_more_than_they_admit_apart(
         steps in schedule(reloading(lasting(broken())), 200),
-        (gateways, quota) in (2..4_usize, 1..30_u64),
+        (gateways, quota, settles) in (2..4_usize, 1..30_u64, any::<bool>()),
         kinds in some_ways(),
     ) {
         let mut world = world(gateways, STRICT, &limits(&kinds, quota));
+        world.whats[0][0].settles = settles;
         let begun = world.now;
         let (admitted, apart) = run(&mut world, &steps);
         let most = quota + apart + drained(&world, begun, quota);

@@ -18,9 +18,9 @@ fn run(world: &mut World, steps: &[Step], mut holds: impl FnMut(&World) -> TestC
 }
 
 /// What is asked for: each key alone, and all of them at once, by a limit whose costs are known later.
-fn settling_each_and_all(limit: &Arc<Limit>, keys: &[Fingerprint]) -> Vec<Vec<Wish>> {
+fn settling_each_and_all(limit: &Arc<Limit>, keys: &[Fingerprint]) -> Vec<Vec<OwnedAsk>> {
     let mut whats = each_and_all(limit, keys);
-    whats.iter_mut().flatten().for_each(|wish| wish.settles = true);
+    whats.iter_mut().flatten().for_each(|ask| ask.settles = true);
     whats
 }
 
@@ -160,7 +160,7 @@ proptest! {
         })?;
         for key in keys {
             world.run(&Step::Moment);
-            world.ask(0, vec![Wish { need: 1, cost: 0, ..wish(&limit, key) }]);
+            world.ask(0, vec![OwnedAsk { need: 1, cost: 0, ..ask(&limit, key) }]);
             world.settle();
             let (kept, counted) = (admitted(&world.decided, key), counted(&mut world, kind, key));
             prop_assert!(counted >= kept, "{counted} counted of {kept}");

@@ -3,7 +3,7 @@
 use super::world::World;
 use super::*;
 
-fn ask(gateway: usize, what: usize, cost: u64) -> Step {
+fn request(gateway: usize, what: usize, cost: u64) -> Step {
     Step::Ask { gateway, what, cost }
 }
 
@@ -17,7 +17,7 @@ fn exchange(gateway: usize, server: usize, times: usize) -> Vec<Step> {
 fn two_gateways(kind: usize, steps: &[Step]) -> (World, Fingerprint) {
     let limit = limit(kind, 5);
     let key = key_on(0, 1, &limit);
-    let mut world = World::new(2, 1, LOCAL, vec![vec![wish(&limit, key)]]);
+    let mut world = World::new(2, 1, LOCAL, vec![vec![ask(&limit, key)]]);
     [Step::Connect(0, 0), Step::Connect(1, 0)].iter().chain(steps).for_each(|step| world.run(step));
     world.settle();
     (world, key)
@@ -28,8 +28,8 @@ fn a_request_that_stops_waiting_before_it_is_taken_in_is_not_charged() {
     for kind in 0..KINDS {
         let limit = limit(kind, 5);
         let key = key_on(0, 1, &limit);
-        let mut world = World::new(1, 1, LOCAL, vec![vec![wish(&limit, key)]]);
-        world.run(&ask(0, 0, 1));
+        let mut world = World::new(1, 1, LOCAL, vec![vec![ask(&limit, key)]]);
+        world.run(&request(0, 0, 1));
         world.settle();
         world.give_up(0);
         world.settle();
@@ -39,11 +39,11 @@ fn a_request_that_stops_waiting_before_it_is_taken_in_is_not_charged() {
 
 #[test]
 fn a_state_is_given_back_to_once() {
-    let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), ask(0, 0, 1)];
+    let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), request(0, 0, 1)];
     steps.extend(exchange(0, 0, 1));
-    // It is claimed, and nobody waits for it any more when that is confirmed.
+    // It is charged provisionally, and nobody waits for it any more when that is confirmed.
     steps.extend([Step::Send(0, 0), Step::Tick(100_000), Step::Execute(0, 0), Step::Answer(0, 0), Step::Send(0, 0)]);
-    steps.extend([Step::Break(0, 0, 1), ask(1, 0, 1)]);
+    steps.extend([Step::Break(0, 0, 1), request(1, 0, 1)]);
     steps.extend(exchange(1, 0, 3));
     for kind in (0..KINDS).filter(|kind| is_whole(*kind)) {
         strictly((2, 1, kind, 1), &steps).unwrap();
@@ -51,19 +51,20 @@ fn a_state_is_given_back_to_once() {
 }
 
 #[test]
-fn nothing_is_claimed_on_a_counter_in_doubt() {
-    let mut steps = vec![Step::Connect(0, 0), ask(0, 0, 1), Step::Send(0, 0), Step::Break(0, 0, 0)];
-    steps.extend([Step::Connect(0, 0), ask(0, 0, 6)]);
+fn an_unacknowledged_counter_gets_no_provisional_charge() {
+    let mut steps = vec![Step::Connect(0, 0), request(0, 0, 1), Step::Send(0, 0), Step::Break(0, 0, 0)];
+    steps.extend([Step::Connect(0, 0), request(0, 0, 6)]);
     steps.extend(exchange(0, 0, 1));
-    steps.extend([Step::Connect(1, 0), ask(1, 0, 7)]);
+    steps.extend([Step::Connect(1, 0), request(1, 0, 7)]);
     steps.extend(exchange(1, 0, 1));
     strictly((2, 1, 0, 7), &steps).unwrap();
 }
 
 #[test]
-fn a_claim_that_a_new_bucket_overtakes_is_looked_at_again() {
-    let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), Step::Tick(980_000), ask(0, 0, 1), Step::Send(0, 0)];
-    steps.extend([Step::Tick(40_000), ask(1, 0, 1)]);
+fn a_provisional_charge_is_checked_again_in_a_new_bucket() {
+    let mut steps =
+        vec![Step::Connect(0, 0), Step::Connect(1, 0), Step::Tick(980_000), request(0, 0, 1), Step::Send(0, 0)];
+    steps.extend([Step::Tick(40_000), request(1, 0, 1)]);
     steps.extend(exchange(1, 0, 1));
     steps.extend([Step::Execute(0, 0), Step::Answer(0, 0)]);
     strictly((2, 1, 2, 1), &steps).unwrap();
@@ -71,35 +72,35 @@ fn a_claim_that_a_new_bucket_overtakes_is_looked_at_again() {
 
 #[test]
 fn what_a_server_that_went_away_cannot_confirm_is_not_admitted() {
-    let mut steps = vec![Step::Connect(0, 0), Step::Connect(0, 1), ask(0, 2, 1)];
+    let mut steps = vec![Step::Connect(0, 0), Step::Connect(0, 1), request(0, 2, 1)];
     steps.extend(exchange(0, 0, 1));
     steps.push(Step::Break(0, 0, 0));
     steps.extend(exchange(0, 1, 2));
-    steps.extend([Step::Connect(1, 0), ask(1, 0, 1)]);
+    steps.extend([Step::Connect(1, 0), request(1, 0, 1)]);
     steps.extend(exchange(1, 0, 2));
     strictly((2, 2, 3, 1), &steps).unwrap();
 }
 
 #[test]
 fn a_count_that_others_have_begun_anew_is_not_believed() {
-    let mut steps = vec![ask(0, 0, 5)];
+    let mut steps = vec![request(0, 0, 5)];
     steps.extend(exchange(0, 0, 2));
-    steps.extend([Step::Evict(0, 0), ask(1, 0, 1)]);
+    steps.extend([Step::Evict(0, 0), request(1, 0, 1)]);
     steps.extend(exchange(1, 0, 2));
-    steps.extend([Step::Moment, ask(0, 0, 1)]);
+    steps.extend([Step::Moment, request(0, 0, 1)]);
     let (world, key) = two_gateways(0, &steps);
     assert_eq!(admitted(&world.decided, key), 6, "5 of one that knew of them, and 1 of one that could not");
 }
 
 #[test]
 fn what_a_server_could_not_do_is_done_later() {
-    let mut steps = vec![ask(0, 0, 1)];
+    let mut steps = vec![request(0, 0, 1)];
     steps.extend(exchange(0, 0, 2));
-    steps.extend([Step::Moment, ask(0, 0, 1)]);
+    steps.extend([Step::Moment, request(0, 0, 1)]);
     steps.extend(exchange(0, 0, 1));
     steps.push(Step::Fail(0, 1));
     steps.extend(exchange(0, 0, 1));
-    steps.extend([Step::Connect(0, 0), ask(0, 0, 1)]);
+    steps.extend([Step::Connect(0, 0), request(0, 0, 1)]);
     for kind in 0..KINDS {
         let (mut world, key) = two_gateways(kind, &steps);
         assert_eq!(counted(&mut world, kind, key), 3, "{kind}");
@@ -107,15 +108,15 @@ fn what_a_server_could_not_do_is_done_later() {
 }
 
 #[test]
-fn what_a_server_that_did_nothing_is_owed_is_written_when_it_is_back() {
-    for begin in [vec![], [vec![ask(0, 0, 1)], exchange(0, 0, 2), vec![Step::Moment]].concat()] {
-        let known = u64::from(!begin.is_empty());
-        let mut steps = [begin, vec![ask(0, 0, 1), Step::Send(0, 0), Step::Fail(0, u64::MAX)]].concat();
+fn what_a_server_did_not_do_is_written_when_it_is_back() {
+    for begin in [vec![], [vec![request(0, 0, 1)], exchange(0, 0, 2), vec![Step::Moment]].concat()] {
+        let earlier = u64::from(!begin.is_empty());
+        let mut steps = [begin, vec![request(0, 0, 1), Step::Send(0, 0), Step::Fail(0, u64::MAX)]].concat();
         steps.extend([Step::Execute(0, 0), Step::Answer(0, 0)]);
         for kind in 0..KINDS {
             let (mut world, key) = two_gateways(kind, &steps);
-            assert_eq!(admitted(&world.decided, key), 1 + known, "{kind}");
-            assert_eq!(counted(&mut world, kind, key), 1 + known, "{kind}");
+            assert_eq!(admitted(&world.decided, key), 1 + earlier, "{kind}");
+            assert_eq!(counted(&mut world, kind, key), 1 + earlier, "{kind}");
         }
     }
 }
@@ -129,41 +130,41 @@ fn answered(world: &World) -> usize {
 fn what_was_read_answers_for_a_moment() {
     let limit = limit(0, 10);
     let (key, other) = (key_on(0, 1, &limit), Fingerprint::of(b"other"));
-    let whats = || vec![vec![wish(&limit, key)], vec![wish(&limit, key), wish(&limit, other)]];
+    let whats = || vec![vec![ask(&limit, key)], vec![ask(&limit, key), ask(&limit, other)]];
     let begin = |mode, whats| {
         let mut world = World::new(1, 1, mode, whats);
-        let steps = [Step::Connect(0, 0), Step::Tick(59_999_900), ask(0, 0, 1)];
+        let steps = [Step::Connect(0, 0), Step::Tick(59_999_900), request(0, 0, 1)];
         steps.iter().chain(&exchange(0, 0, 1)).for_each(|step| world.run(step));
         assert_eq!(answered(&world), 1);
         world
     };
 
     let mut world = begin(LOCAL, whats());
-    (0..20).for_each(|_| world.run(&ask(0, 0, 1)));
+    (0..20).for_each(|_| world.run(&request(0, 0, 1)));
     assert_eq!(answered(&world), 9, "as long as there is room for an eighth more");
     exchange(0, 0, 2).iter().for_each(|step| world.run(step));
     assert_eq!((answered(&world), admitted(&world.decided, key)), (21, 10));
 
     let mut world = begin(LOCAL, whats());
-    world.run(&ask(0, 1, 1));
+    world.run(&request(0, 1, 1));
     assert_eq!(answered(&world), 1, "of the other key nothing is known");
     world.run(&Step::Tick(200));
-    world.run(&ask(0, 0, 1));
+    world.run(&request(0, 0, 1));
     assert_eq!(answered(&world), 1, "a bucket has begun");
     exchange(0, 0, 2).iter().for_each(|step| world.run(step));
     assert_eq!(answered(&world), 3);
-    world.run(&ask(0, 0, 1));
+    world.run(&request(0, 0, 1));
     assert_eq!(answered(&world), 4);
-    [Step::Moment, ask(0, 0, 1)].iter().for_each(|step| world.run(step));
+    [Step::Moment, request(0, 0, 1)].iter().for_each(|step| world.run(step));
     assert_eq!(answered(&world), 4, "it was read too long ago");
 
     let mut world = begin(LOCAL, whats());
-    [Step::Charge { gateway: 0, what: 0, cost: 9 }, ask(0, 0, 1)].iter().for_each(|step| world.run(step));
+    [Step::Charge { gateway: 0, what: 0, cost: 9 }, request(0, 0, 1)].iter().for_each(|step| world.run(step));
     exchange(0, 0, 2).iter().for_each(|step| world.run(step));
     assert_eq!((answered(&world), admitted(&world.decided, key)), (2, 1), "what was charged before comes first");
 
     let mut world = begin(STRICT, whats());
-    world.run(&ask(0, 0, 1));
+    world.run(&request(0, 0, 1));
     assert_eq!(answered(&world), 1, "strictly, every admission is confirmed");
 }
 
@@ -171,32 +172,32 @@ fn what_was_read_answers_for_a_moment() {
 fn where_there_is_room_one_exchange_reads_and_counts() {
     let limit = limit(0, 10);
     let key = key_on(0, 1, &limit);
-    let mut world = World::new(2, 1, LOCAL, vec![vec![wish(&limit, key)]]);
-    let begin = [Step::Connect(0, 0), Step::Connect(1, 0), ask(0, 0, 1)];
+    let mut world = World::new(2, 1, LOCAL, vec![vec![ask(&limit, key)]]);
+    let begin = [Step::Connect(0, 0), Step::Connect(1, 0), request(0, 0, 1)];
     begin.iter().chain(&exchange(0, 0, 2)).for_each(|step| world.run(step));
-    [Step::Moment, ask(0, 0, 1)].iter().chain(&exchange(0, 0, 1)).for_each(|step| world.run(step));
+    [Step::Moment, request(0, 0, 1)].iter().chain(&exchange(0, 0, 1)).for_each(|step| world.run(step));
     assert_eq!(answered(&world), 2);
     assert_eq!(counted(&mut world, 0, key), 2, "it is counted already");
 
     // Another gateway takes the rest, which this one does not know.
-    (0..9).for_each(|_| world.run(&ask(1, 0, 1)));
+    (0..9).for_each(|_| world.run(&request(1, 0, 1)));
     exchange(1, 0, 2).iter().for_each(|step| world.run(step));
     assert_eq!(admitted(&world.decided, key), 10);
-    [Step::Moment, ask(0, 0, 1)].iter().chain(&exchange(0, 0, 1)).for_each(|step| world.run(step));
+    [Step::Moment, request(0, 0, 1)].iter().chain(&exchange(0, 0, 1)).for_each(|step| world.run(step));
     assert_eq!((answered(&world), admitted(&world.decided, key)), (12, 10), "it is too late");
     world.settle();
-    assert_eq!(counted(&mut world, 0, key), 10, "and what it had claimed is given back");
+    assert_eq!(counted(&mut world, 0, key), 10, "and its provisional charge is given back");
 }
 
 #[test]
-fn a_claim_is_judged_by_the_quota_that_it_was_made_by() {
+fn a_provisional_charge_is_judged_by_the_quota_that_it_was_made_by() {
     let (gold, free) = (limit(0, 100), limit(0, 10));
     let key = key_on(0, 1, &gold);
     for mode in [LOCAL, STRICT] {
-        let mut world = World::new(1, 1, mode, vec![vec![wish(&gold, key)], vec![wish(&free, key)]]);
-        let begin = [Step::Connect(0, 0), ask(0, 0, 50)];
+        let mut world = World::new(1, 1, mode, vec![vec![ask(&gold, key)], vec![ask(&free, key)]]);
+        let begin = [Step::Connect(0, 0), request(0, 0, 50)];
         begin.iter().chain(&exchange(0, 0, 2)).for_each(|step| world.run(step));
-        let both = [Step::Moment, ask(0, 0, 1), Step::Send(0, 0), ask(0, 1, 1)];
+        let both = [Step::Moment, request(0, 0, 1), Step::Send(0, 0), request(0, 1, 1)];
         both.iter().for_each(|step| world.run(step));
         [Step::Execute(0, 0), Step::Answer(0, 0)].iter().for_each(|step| world.run(step));
         world.settle();
@@ -208,8 +209,8 @@ fn a_claim_is_judged_by_the_quota_that_it_was_made_by() {
 
 #[test]
 fn a_counter_that_cannot_be_written_keeps_no_server_away() {
-    let (mut world, key) = two_gateways(6, &[ask(0, 0, 1)]);
-    [Step::Moment, ask(0, 0, 1), Step::Send(0, 0)].iter().for_each(|step| world.run(step));
+    let (mut world, key) = two_gateways(6, &[request(0, 0, 1)]);
+    [Step::Moment, request(0, 0, 1), Step::Send(0, 0)].iter().for_each(|step| world.run(step));
     // Nothing of this exchange is done; of the next one only what reads.
     [Step::Fail(0, 0b11), Step::Execute(0, 0), Step::Answer(0, 0)].iter().for_each(|step| world.run(step));
     assert!(!world.is_up(0, 0));
@@ -217,7 +218,7 @@ fn a_counter_that_cannot_be_written_keeps_no_server_away() {
     [Step::Execute(0, 0), Step::Answer(0, 0)].iter().for_each(|step| world.run(step));
     assert!(world.is_up(0, 0));
     assert_eq!(counted(&mut world, 6, key), 1, "it could not be written");
-    world.run(&ask(0, 0, 1));
+    world.run(&request(0, 0, 1));
     world.settle();
     assert_eq!(counted(&mut world, 6, key), 3, "and is when somebody asks");
 }
@@ -225,12 +226,12 @@ fn a_counter_that_cannot_be_written_keeps_no_server_away() {
 #[test]
 fn a_state_that_was_written_and_could_not_be_read_is_known_again() {
     let limit = limit(BUCKET, 8);
-    let mut world = World::new(1, 1, LOCAL, vec![vec![wish(&limit, key_on(0, 1, &limit))]]);
-    let mut steps = vec![Step::Connect(0, 0), ask(0, 0, 2)];
+    let mut world = World::new(1, 1, LOCAL, vec![vec![ask(&limit, key_on(0, 1, &limit))]]);
+    let mut steps = vec![Step::Connect(0, 0), request(0, 0, 2)];
     steps.extend(exchange(0, 0, 1));
     // The first of the next two commands is done and the second is not; meanwhile more is admitted, and drains.
-    steps.extend([Step::Send(0, 0), Step::Fail(0, 2), ask(0, 0, 2), Step::Tick(22_500_000)]);
-    steps.extend([Step::Execute(0, 0), Step::Answer(0, 0), ask(0, 0, 7)]);
+    steps.extend([Step::Send(0, 0), Step::Fail(0, 2), request(0, 0, 2), Step::Tick(22_500_000)]);
+    steps.extend([Step::Execute(0, 0), Step::Answer(0, 0), request(0, 0, 7)]);
     steps.extend(exchange(0, 0, 1));
     steps.iter().for_each(|step| world.run(step));
     world.settle();
@@ -243,7 +244,7 @@ fn what_others_have_counted_stays_when_a_gateway_comes_back() {
         for away in [0, 900_000, 5_000_000, 30_000_000, 100_000_000] {
             let limit = limit(kind, 20);
             let key = key_on(0, 1, &limit);
-            let mut world = World::new(2, 1, LOCAL, vec![vec![wish(&limit, key)]]);
+            let mut world = World::new(2, 1, LOCAL, vec![vec![ask(&limit, key)]]);
             let ask = |gateway| Step::Ask { gateway, what: 0, cost: 1 };
             for gateway in 0..2 {
                 world.run(&ask(gateway));
@@ -280,12 +281,12 @@ fn charge(gateway: usize, cost: u64) -> Step {
 fn a_bucket_that_was_charged_more_than_it_holds_is_remembered_until_that_has_drained() {
     let limit = limit(BUCKET, 20);
     let key = key_on(0, 1, &limit);
-    let mut world = World::new(2, 1, LOCAL, vec![vec![wish(&limit, key)]]);
+    let mut world = World::new(2, 1, LOCAL, vec![vec![ask(&limit, key)]]);
     world.run(&charge(0, 200));
     world.settle();
     let flood = |world: &mut World| {
         for _ in 0..20 {
-            world.run(&ask(1, 0, 1));
+            world.run(&request(1, 0, 1));
             world.settle();
         }
         admitted(&world.decided, key)
@@ -302,9 +303,9 @@ fn a_bucket_that_was_charged_more_than_it_holds_is_remembered_until_that_has_dra
 fn a_bucket_to_which_several_gateways_append_is_remembered_until_all_of_that_has_drained() {
     let limit = limit(BUCKET, 20);
     let key = key_on(0, 1, &limit);
-    let mut world = World::new(3, 1, LOCAL, vec![vec![wish(&limit, key)]]);
+    let mut world = World::new(3, 1, LOCAL, vec![vec![ask(&limit, key)]]);
     for gateway in 0..3 {
-        world.run(&ask(gateway, 0, 1));
+        world.run(&request(gateway, 0, 1));
         world.settle();
     }
     let all = |world: &mut World, step: fn(usize, usize) -> Step, gateways| {
@@ -328,16 +329,17 @@ fn a_bucket_to_which_several_gateways_append_is_remembered_until_all_of_that_has
 fn what_has_drained_meanwhile_is_not_taken_back() {
     let limit = limit(BUCKET, 20);
     let key = key_on(0, 1, &limit);
-    let mut world = World::new(2, 1, STRICT, vec![vec![wish(&limit, key)]]);
-    let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), ask(0, 0, 1)];
+    let mut world = World::new(2, 1, STRICT, vec![vec![ask(&limit, key)]]);
+    let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), request(0, 0, 1)];
     steps.extend(exchange(0, 0, 1));
-    // It is claimed, and nobody waits for it any more when that is confirmed; it cannot be taken back before it has drained.
+    // It is charged provisionally, and nobody waits for it any more when that is confirmed. It cannot be taken back
+    // before it has drained.
     steps.extend([Step::Send(0, 0), Step::Tick(100_000), Step::Execute(0, 0), Step::Answer(0, 0)]);
     steps.extend([Step::Break(0, 0, 0), Step::Tick(30_000_000)]);
     steps.iter().for_each(|step| world.run(step));
     let flood = |world: &mut World| {
         for _ in 0..25 {
-            world.run(&ask(1, 0, 1));
+            world.run(&request(1, 0, 1));
             exchange(1, 0, 4).iter().for_each(|step| world.run(step));
         }
         admitted(&world.decided, key)

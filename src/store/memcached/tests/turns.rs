@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::world::World;
 use super::*;
 use crate::store::memcached::batch::Due;
-use crate::store::memcached::known::MOMENT;
+use crate::store::memcached::cached_cell::MOMENT;
 
 const QUOTA: u64 = 200;
 /// Microseconds that a request and its answer take between client and gateway.
@@ -28,7 +28,7 @@ struct Lane {
     way: u64,
     /// When each exchange that is under way was sent, and whether it has been executed.
     under_way: VecDeque<(u64, bool)>,
-    /// When what is owed leaves.
+    /// When what is pending is sent.
     departure: Option<u64>,
 }
 
@@ -36,7 +36,7 @@ impl Network {
     fn new((kind, quota): (usize, u64), mode: (OnError, bool), ways: &[u64]) -> Self {
         let limit = limit(kind, quota);
         let key = key_on(0, 1, &limit);
-        let mut world = World::new(ways.len(), 1, mode, vec![vec![wish(&limit, key)]]);
+        let mut world = World::new(ways.len(), 1, mode, vec![vec![ask(&limit, key)]]);
         (0..ways.len()).for_each(|gateway| world.connect(gateway, 0));
         let lane = |way: &u64| Lane { way: *way, under_way: VecDeque::new(), departure: None };
         Self { world, lanes: ways.iter().map(lane).collect(), limit, key }
@@ -118,7 +118,7 @@ impl Network {
 
     /// The same without any way between them.
     fn ask(&mut self, gateway: usize) {
-        self.world.ask(gateway, vec![wish(&self.limit, self.key)]);
+        self.world.ask(gateway, vec![ask(&self.limit, self.key)]);
         let is_answered = self.world.decided.last().is_some_and(|last| last.asked == self.world.now)
             || self.pass(self.now() + 1_000_000);
         assert!(is_answered, "nobody answers");
@@ -154,8 +154,8 @@ fn in_turns_hardly_more_than_the_limit_is_admitted() {
     }
 }
 
-/// While there is plenty of room, requests need not wait for Memcached. So a client that is fast enough could use up the
-/// rest at one gateway before the others know.
+/// While there is plenty of room, requests need not wait for Memcached. So a client that is fast enough could use up
+/// the rest at one gateway before the others know.
 #[test]
 fn who_is_faster_than_the_gateways_learn_gets_little_more() {
     for kind in [0, 1, 2, 6, 7] {
@@ -186,7 +186,7 @@ fn a_gateway_that_is_far_away_does_not_come_second_for_ever() {
             for at in 0..2_000 {
                 // Each of those that are near is asked once in 80 microseconds, and the other one now and then.
                 let gateway = if at % 50 == 0 { 0 } else { 1 + at % 2 };
-                network.world.ask(gateway, vec![wish(&network.limit, network.key)]);
+                network.world.ask(gateway, vec![ask(&network.limit, network.key)]);
                 network.pass_all(40);
                 largest = largest.max(network.world.models[0].largest());
             }
@@ -254,7 +254,7 @@ proptest! {
                 let decided = network.world.decided.iter().filter(|decided| decided.gateway == gateway).count();
                 // Together they send more than enough.
                 while *asked < (decided + clients).min(300) {
-                    network.world.ask(gateway, vec![wish(&network.limit, network.key)]);
+                    network.world.ask(gateway, vec![ask(&network.limit, network.key)]);
                     *asked += 1;
                 }
             }

@@ -16,19 +16,19 @@ use crate::config::{self, OnError};
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 use crate::store::memcached::batch::Due;
+use crate::store::memcached::cached_cell::MOMENT;
 use crate::store::memcached::cells::MOST;
 use crate::store::memcached::commands::Commands;
 use crate::store::memcached::coordinator::Coordinator;
-use crate::store::memcached::known::MOMENT;
 use crate::store::memcached::message::{Decision, Message, Settlement};
-use crate::store::memcached::refused::Refused;
+use crate::store::memcached::refusals::RefusalCache;
 use crate::store::memcached::replies::Reader;
-use crate::store::memcached::{Health, Wish};
+use crate::store::memcached::{Health, OwnedAsk};
 use crate::store::{Reply, Reserved};
 
 /// The longest that a decision waits.
 pub(super) const TIMEOUT: u64 = 50_000;
-/// Rounds of exchanges in which all that is owed has long arrived.
+/// Rounds of exchanges after which everything that was pending has arrived.
 const ENOUGH: usize = 200;
 
 /// Everything there is.
@@ -36,7 +36,7 @@ pub(super) struct World {
     pub(super) models: Vec<Model>,
     pub(super) gateways: Vec<Gateway>,
     /// What is asked for.
-    pub(super) whats: Vec<Vec<Wish>>,
+    pub(super) whats: Vec<Vec<OwnedAsk>>,
     /// The limits that a gateway may have instead of that which is asked, if reloads change it.
     pub(super) ways: Vec<Arc<Limit>>,
     pub(super) now: Time,
@@ -61,7 +61,7 @@ pub(super) struct Gateway {
     pub(super) behind: u64,
     /// Which of the ways it has.
     pub(super) way: usize,
-    waiting: Vec<(oneshot::Receiver<Reply>, Vec<Wish>, Time)>,
+    waiting: Vec<(oneshot::Receiver<Reply>, Vec<OwnedAsk>, Time)>,
 }
 
 #[derive(Default)]
@@ -87,7 +87,7 @@ impl World {
         gateways: usize,
         servers: usize,
         (on_error, strict): (OnError, bool),
-        whats: Vec<Vec<Wish>>,
+        whats: Vec<Vec<OwnedAsk>>,
     ) -> Self {
         let now = Time::from_micros(1_800_000_000_000_000);
         let mut world = Self {
@@ -118,7 +118,7 @@ impl World {
             strict,
         };
         let health = Arc::new(Health::new(&config.servers, 1));
-        let coordinator = Coordinator::new(&config, 1, health, Arc::new(Refused::new(u64::MAX)));
+        let coordinator = Coordinator::new(&config, 1, health, Arc::new(RefusalCache::new(u64::MAX)));
         let connections = self.models.iter().map(|_| Connection::default()).collect();
         self.gateways.push(Gateway { coordinator, connections, behind: 0, way: 0, waiting: Vec::new() });
     }
@@ -142,24 +142,24 @@ impl World {
         let (gateways, servers) = (self.gateways.len(), self.models.len());
         match *step {
             Step::Ask { gateway, what, cost } => {
-                let wishes = self.wishes(gateway % gateways, what);
-                let priced = |wish| Wish { need: cost, cost, ..wish };
-                self.ask(gateway % gateways, wishes.map(priced).collect());
+                let asks = self.asks(gateway % gateways, what);
+                let priced = |ask| OwnedAsk { need: cost, cost, ..ask };
+                self.ask(gateway % gateways, asks.map(priced).collect());
             }
             Step::Reserve { gateway, what, cost } => {
-                let wishes = self.wishes(gateway % gateways, what);
-                let priced = |wish| Wish { need: cost, cost, settles: true, ..wish };
-                self.ask(gateway % gateways, wishes.map(priced).collect());
+                let asks = self.asks(gateway % gateways, what);
+                let priced = |ask| OwnedAsk { need: cost, cost, settles: true, ..ask };
+                self.ask(gateway % gateways, asks.map(priced).collect());
             }
             Step::Reload(gateway, way) => self.reload(gateway % gateways, way % self.ways.len()),
             Step::Settle(which, kept) => self.settle_one(which, kept),
             Step::Charge { gateway, what, cost } => {
-                let wish = self.whats[what % self.whats.len()][0].clone();
+                let ask = self.whats[what % self.whats.len()][0].clone();
                 let now = self.clock(gateway % gateways);
-                let cell = Cell::new(wish.limit.rates(), now);
-                let reservation = wish.limit.place_of(&cell, now, 0);
+                let cell = Cell::new(ask.limit.rates(), now);
+                let reservation = ask.limit.place_of(&cell, now, 0);
                 let asked = self.instant();
-                let settlement = Settlement { wish, now, asked, reservation, cell: 0, given: 0, more: cost };
+                let settlement = Settlement { ask, now, asked, reservation, cell: 0, given: 0, more: cost };
                 self.gateways[gateway % gateways].coordinator.submit(Message::Settle(Box::new(settlement)), asked);
             }
             Step::Peek(..) | Step::Reset(..) => self.inspect(step),
@@ -185,10 +185,10 @@ impl World {
     }
 
     /// What a gateway is asked for.
-    fn wishes(&self, gateway: usize, what: usize) -> impl Iterator<Item = Wish> + use<> {
+    fn asks(&self, gateway: usize, what: usize) -> impl Iterator<Item = OwnedAsk> + use<> {
         let limit = self.ways.get(self.gateways[gateway].way).cloned();
-        let wishes = self.whats[what % self.whats.len()].clone();
-        wishes.into_iter().map(move |wish| Wish { limit: limit.clone().unwrap_or(wish.limit), ..wish })
+        let asks = self.whats[what % self.whats.len()].clone();
+        asks.into_iter().map(move |ask| OwnedAsk { limit: limit.clone().unwrap_or(ask.limit), ..ask })
     }
 
     fn pass(&mut self, micros: u64) {
@@ -205,19 +205,19 @@ impl World {
         let asked = self.instant();
         let mut open: Vec<_> = self.decided.iter_mut().filter(|decided| !decided.reserved.is_empty()).collect();
         let Some(which) = which.checked_rem(open.len()) else { return };
-        let Decided { gateway, wishes, reserved, given, .. } = &mut *open[which];
+        let Decided { gateway, asks, reserved, given, .. } = &mut *open[which];
         for Reserved { reservation, place, cell, by, .. } in reserved.drain(..) {
             *given = reservation.cost() - reservation.cost() * kept / 4;
-            let wish = wishes.iter().find(|wish| wish.place == place).unwrap().clone();
-            let wish = Wish { limit: by.unwrap_or_else(|| wish.limit.clone()), ..wish };
+            let ask = asks.iter().find(|ask| ask.place == place).unwrap().clone();
+            let ask = OwnedAsk { limit: by.unwrap_or_else(|| ask.limit.clone()), ..ask };
             let gateway = &mut self.gateways[*gateway];
             let now = Time::from_micros(self.now.micros() - gateway.behind);
-            let settlement = Settlement { wish, now, asked, reservation, cell, given: *given, more: 0 };
+            let settlement = Settlement { ask, now, asked, reservation, cell, given: *given, more: 0 };
             gateway.coordinator.submit(Message::Settle(Box::new(settlement)), asked);
         }
     }
 
-    pub(super) fn ask(&mut self, gateway: usize, wishes: Vec<Wish>) {
+    pub(super) fn ask(&mut self, gateway: usize, asks: Vec<OwnedAsk>) {
         // States that two gateways begin in the same microsecond can be the same by chance.
         self.now = self.now.after(Duration::from_micros(1));
         let (reply, receiver) = oneshot::channel();
@@ -225,16 +225,16 @@ impl World {
         let deadline = asked + Duration::from_micros(self.patience);
         let now = self.clock(gateway);
         let Gateway { coordinator, waiting, .. } = &mut self.gateways[gateway];
-        let decision = Decision::new(wishes.iter().cloned().collect(), (now, asked), Some(reply), 0);
+        let decision = Decision::new(asks.iter().cloned().collect(), (now, asked), Some(reply), 0);
         coordinator.submit(Message::Decide(decision), deadline);
-        waiting.push((receiver, wishes, self.now));
+        waiting.push((receiver, asks, self.now));
         self.collect(gateway);
     }
 
     /// Asks a gateway, but stops waiting before the gateway takes the question in.
     pub(super) fn give_up(&mut self, gateway: usize) {
-        let (asked, wishes, (reply, _)) = (self.instant(), self.whats[0].iter().cloned().collect(), oneshot::channel());
-        let decision = Decision::new(wishes, (self.clock(gateway), asked), Some(reply), 0);
+        let (asked, asks, (reply, _)) = (self.instant(), self.whats[0].iter().cloned().collect(), oneshot::channel());
+        let decision = Decision::new(asks, (self.clock(gateway), asked), Some(reply), 0);
         self.gateways[gateway].coordinator.submit(Message::Decide(decision), asked);
     }
 
@@ -242,7 +242,7 @@ impl World {
     pub(super) fn crowd_out(&mut self, gateway: usize) {
         for number in 0..MOST + MOST / 16 {
             let key = Fingerprint::of(&number.to_be_bytes());
-            let look = Wish { key, cost: 0, ..self.whats[0][0].clone() };
+            let look = OwnedAsk { key, cost: 0, ..self.whats[0][0].clone() };
             let asked = self.instant();
             let decision = Decision::new([look].into_iter().collect(), (self.now, asked), None, 0);
             let deadline = asked + Duration::from_micros(TIMEOUT);
@@ -327,23 +327,23 @@ impl World {
             let now = (decision.now, decision.asked);
             assert_eq!(decision.answer(now).count(), 0, "somebody waits for it");
             let at = waiting.iter_mut().position(|(receiver, ..)| !receiver.is_empty()).unwrap();
-            let (mut receiver, wishes, asked) = waiting.remove(at);
+            let (mut receiver, asks, asked) = waiting.remove(at);
             let Reply { verdicts, reserved } = receiver.try_recv().unwrap();
             let verdicts = Some(verdicts);
-            self.decided.push(Decided { gateway, wishes, asked, decided: self.now, reserved, given: 0, verdicts });
+            self.decided.push(Decided { gateway, asks, asked, decided: self.now, reserved, given: 0, verdicts });
         }
-        waiting.retain_mut(|(receiver, wishes, asked)| {
+        waiting.retain_mut(|(receiver, asks, asked)| {
             let is_dropped = receiver.try_recv() == Err(TryRecvError::Closed);
             if is_dropped {
-                let (wishes, asked) = (std::mem::take(wishes), *asked);
+                let (asks, asked) = (std::mem::take(asks), *asked);
                 let (decided, reserved) = (self.now, Vec::new());
-                self.decided.push(Decided { gateway, wishes, asked, decided, reserved, given: 0, verdicts: None });
+                self.decided.push(Decided { gateway, asks, asked, decided, reserved, given: 0, verdicts: None });
             }
             !is_dropped
         });
     }
 
-    /// Lets everybody connect, and everything arrive. Nobody waits then, and nothing is owed.
+    /// Lets everybody connect, and everything arrive. Nobody waits then, and nothing is pending.
     pub(super) fn settle(&mut self) {
         self.models.iter_mut().for_each(|model| model.fail(0));
         let connections: Vec<(usize, usize)> =
@@ -359,7 +359,7 @@ impl World {
         self.inspected.drain(..).for_each(Inspected::assert_over);
         for gateway in &mut self.gateways {
             assert!(gateway.waiting.is_empty(), "some wait for ever");
-            assert!(gateway.coordinator.is_settled(), "something is owed for ever");
+            assert!(gateway.coordinator.is_settled(), "something is pending for ever");
             // After a reload there may be something to sweep later.
             assert!(gateway.coordinator.next_timer().is_none() || !self.ways.is_empty(), "a decision is left");
         }

@@ -1,18 +1,18 @@
 //! What a reset of the key means for the state that is one value.
 
-use super::{Sent, Version, Whole};
+use super::{Sent, Version, VersionedState};
 use crate::clock::Time;
 use crate::limit::{Cell, Limit};
 
-impl Whole {
+impl VersionedState {
     /// By how many microseconds the state is ahead of the clock here.
     pub(in crate::store::memcached) fn ahead(&self) -> u64 {
         self.ahead
     }
 
-    /// What is owed is part of this value, which is being written.
+    /// What is pending is part of this value, which is being written.
     pub(in crate::store::memcached) fn send_with(&mut self, bytes: Vec<u8>) {
-        self.sent = self.owed.take().map(|owed| Sent { owed, bytes, is_appended: false });
+        self.sent = self.pending.take().map(|pending| Sent { change: pending, bytes, is_appended: false });
     }
 
     /// What was sent is done.
@@ -20,16 +20,16 @@ impl Whole {
         self.sent = None;
     }
 
-    /// Forgets the state, because the key was reset, but not what Memcached has yet to be told, which is charged to `cell`.
-    /// What is to be given back was charged before the reset.
+    /// Forgets the state, because the key was reset, but not what Memcached has yet to be told, which is charged to
+    /// `cell`. What is to be given back was charged before the reset.
     pub(in crate::store::memcached) fn forget_confirmed(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time)) {
         (self.version, self.value, self.certain) = (Version::Unread, 0, None);
-        self.doubt.take_if(|doubt| doubt.cost < 0);
-        for owed in self.owed.iter_mut().chain(self.sent.iter_mut().map(|sent| &mut sent.owed)) {
-            owed.given.clear();
-            owed.cost = owed.cost.max(0);
-            limit.charge_whole(cell, now.max(owed.until), owed.cost.unsigned_abs(), owed.since);
+        self.unacknowledged.take_if(|sent| sent.cost < 0);
+        for pending in self.pending.iter_mut().chain(self.sent.iter_mut().map(|sent| &mut sent.change)) {
+            pending.given.clear();
+            pending.cost = pending.cost.max(0);
+            limit.charge_whole(cell, now.max(pending.until), pending.cost.unsigned_abs(), pending.since);
         }
-        self.owed.take_if(|owed| owed.is_nothing());
+        self.pending.take_if(|pending| pending.is_nothing());
     }
 }
