@@ -13,6 +13,8 @@ mod tls;
 mod upstream_tls;
 mod anew;
 mod spellings;
+mod redirect;
+mod header_changes;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +34,8 @@ use crate::limit::Rate;
 use crate::overrides::Overrides;
 
 pub use anew::{Recounted, changed_overrides, dropped, recounted};
+pub use header_changes::HeaderChanges;
+pub use redirect::{LocationPart, Redirect};
 pub use report::Problems;
 pub use source::ConfigSource;
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
@@ -464,12 +468,35 @@ pub struct Route {
     pub methods: Vec<Method>,
     /// Headers that must be present.
     pub headers: Vec<(HeaderName, HeaderMatch)>,
+    /// Whether the client must have used TLS, or must not.
+    pub scheme: Option<Scheme>,
     /// Where the response comes from.
     pub action: Action,
     /// Indices into [`Config::limits`], without repetition.
     pub limits: Vec<usize>,
     /// The largest request body in bytes, or [`UNLIMITED`]: the route's own or the server's.
     pub max_body_size: u64,
+    /// What changes about the headers of its responses.
+    pub response_headers: HeaderChanges,
+}
+
+/// How a client has sent its request: to the gateway, or to a trusted proxy in front of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// Without TLS.
+    Http,
+    /// In TLS.
+    Https,
+}
+
+impl Scheme {
+    /// As the configuration spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
 }
 
 /// The condition of a route on a header.
@@ -513,6 +540,8 @@ pub enum Action {
         /// The media type of the body.
         content_type: HeaderValue,
     },
+    /// From the gateway, which sends the client to another URL.
+    Redirect(Redirect),
 }
 
 /// Which paths a route matches: segments, then optionally a final `*`.

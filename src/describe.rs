@@ -4,8 +4,9 @@ use std::fmt::{self, Display, Write as _};
 use std::ops::RangeInclusive;
 
 use crate::config::{
-    self, Action, Address, Config, ConfigSource, Cost, EscapedSlashes, Key, Limit, Listener, MaxConnections, Missing,
-    OnError, OnLimit, PathMatching, PathPattern, PathRules, Recounted, Route, Store, UNLIMITED, UpstreamTls,
+    self, Action, Address, Config, ConfigSource, Cost, EscapedSlashes, HeaderChanges, Key, Limit, Listener,
+    MaxConnections, Missing, OnError, OnLimit, PathMatching, PathPattern, PathRules, Recounted, Route, Store,
+    UNLIMITED, UpstreamTls,
 };
 use crate::limit::{Edge, Rate, Strategy};
 use crate::overrides::Allowance;
@@ -97,6 +98,7 @@ impl Display for Description<'_> {
             if route.max_body_size != UNLIMITED {
                 writeln!(f, "    accepts bodies of at most {} bytes", route.max_body_size)?;
             }
+            changed_headers(f, &route.response_headers)?;
             let limits: Vec<_> = route.limits.iter().map(|index| config.limits[*index].name.as_str()).collect();
             writeln!(
                 f,
@@ -299,9 +301,19 @@ fn paths(rules: PathRules) -> String {
     format!("{matching}; %2F and %5C are {slashes}")
 }
 
+fn changed_headers(f: &mut fmt::Formatter<'_>, changes: &HeaderChanges) -> fmt::Result {
+    for (verb, headers) in [("sets", &changes.set), ("adds", &changes.add)] {
+        for (name, value) in headers {
+            writeln!(f, "    {verb} the response header {name}: {}", String::from_utf8_lossy(value.as_bytes()))?;
+        }
+    }
+    changes.remove.iter().try_for_each(|name| writeln!(f, "    removes the response header {name}"))
+}
+
 fn action(config: &Config, route: &Route) -> String {
     match &route.action {
         Action::Respond { status, .. } => format!("answers {status}"),
+        Action::Redirect(redirect) => format!("redirects to {} with status {}", redirect.text, redirect.status),
         Action::Forward { upstream, strip, preserve_host } => {
             let stripped = match strip {
                 0 => String::new(),

@@ -9,14 +9,14 @@ use std::net::IpAddr;
 use http::{HeaderMap, Request, header};
 
 use crate::clock;
-use crate::config::{self, Config, Cost, Missing, OnLimit, Source};
+use crate::config::{self, Config, Cost, Missing, OnLimit, Scheme, Source};
 use crate::decide::{self, Decision, DecisionInput, DecisionState, RouteLimit, SelectedRates};
 use crate::identify::client::client;
 use crate::identify::{KeyCache, RequestAttributes};
 use crate::proxy;
 use crate::respond;
 use crate::respond::rate_limit_headers::RefusalCache;
-use crate::route::{self, host, mismatch, path};
+use crate::route::{self, RouteConditions, host, mismatch, path};
 use crate::snapshot::{Action, CompiledRoute, SharedState, Snapshot};
 use crate::store::Store;
 
@@ -49,11 +49,12 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
     let gateway = Snapshot::build(config, &SharedState::new(1));
     let client = client(question.peer, request.headers(), &gateway.trusted_proxies);
     let mut text = String::new();
-    let found = gateway.routes.find(&host, &path, request.method(), request.headers());
+    let conditions = conditions(request);
+    let found = gateway.routes.find(&host, &path, conditions);
     let from = if client.via_trusted { " (from X-Forwarded-For)" } else { "" };
     line(&mut text, &format!("{} {host}{path} from {}{from}", request.method(), client.address));
     let Some((index, served)) = found.and_then(|index| Some((index, gateway.served.get(index)?))) else {
-        let answer = respond::unrouted(&gateway.routes.allowed(&host, &path, request.headers()));
+        let answer = respond::unrouted(&gateway.routes.allowed(&host, &path, conditions));
         line(&mut text, &format!("\nno route matches: answered {}", answer.status().as_u16()));
         headers_of(&mut text, answer.headers());
         others(&mut text, config, None, request, &host, &path);
@@ -88,6 +89,12 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
     Ok(text)
 }
 
+/// The conditions of routes that the request meets. The scheme is that of its URL.
+fn conditions(request: &Request<()>) -> RouteConditions<'_> {
+    let scheme = if request.uri().scheme_str() == Some("https") { Scheme::Https } else { Scheme::Http };
+    RouteConditions { method: request.method(), headers: request.headers(), scheme }
+}
+
 fn line(text: &mut String, line: &str) {
     text.push_str(line);
     text.push('\n');
@@ -97,6 +104,7 @@ fn action(config: &Config, index: usize) -> String {
     match &config.routes[index].action {
         config::Action::Forward { upstream, .. } => format!("forwards to {}", config.upstreams[*upstream].name),
         config::Action::Respond { status, .. } => format!("answers {status}"),
+        config::Action::Redirect(redirect) => format!("redirects to {} with status {}", redirect.text, redirect.status),
     }
 }
 
@@ -234,6 +242,7 @@ fn fresh(
         match &served.action {
             Action::Forward { .. } => "forwarded".to_owned(),
             Action::Respond { status, .. } => format!("answered {}", status.as_u16()),
+            Action::Redirect(redirect) => format!("answered {}", redirect.status.as_u16()),
         }
     } else {
         let answer = proxy::refuse(served, decision, &state, attributes.headers, now, &mut RefusalCache::default());
@@ -257,7 +266,7 @@ fn others(text: &mut String, config: &Config, taken: Option<usize>, request: &Re
     let at = ordered.iter().position(|(index, _)| Some(*index) == taken);
     let mut list = String::new();
     for (_, (_, route)) in ordered.iter().enumerate().filter(|(place, _)| Some(*place) != at) {
-        let why = mismatch(route, config.server.paths.matching, host, path, request.method(), request.headers());
+        let why = mismatch(route, config.server.paths.matching, host, path, conditions(request));
         let why = why.map_or("matches too, but is less specific".to_owned(), |why| why.to_string());
         // Writing to a string cannot fail.
         let _ = writeln!(list, "  {}  {why}", route::label(route));

@@ -14,14 +14,15 @@ use http::{HeaderMap, Response, StatusCode, header};
 use http_body::Body;
 
 use crate::clock::{self, Time};
-use crate::config::{AccessLog, OnError};
+use crate::config::{AccessLog, OnError, Redirect};
 use crate::decide::{self, Decision, DecisionInput, DecisionState};
-use crate::identify::client::{Client, client};
+use crate::identify::client::{Client, client, scheme};
 use crate::identify::{KeyCache, RequestAttributes};
 use crate::reason::Reason;
 use crate::respond::rate_limit_headers::RefusalCache;
+use crate::respond::redirect::{self, RedirectedRequest};
 use crate::respond::{self, LocalResponse};
-use crate::route::path;
+use crate::route::{RouteConditions, path};
 use crate::server::{ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
 use crate::snapshot::{Action, CompiledRoute};
 use crate::store::Store;
@@ -105,6 +106,7 @@ async fn serve(
     let gateway = worker.snapshots.current();
     let IncomingRequest { head, .. } = &*request;
     let client = client(connection.peer, &head.headers, &gateway.trusted_proxies);
+    let scheme = scheme(connection.tls.is_some(), client, &head.headers);
 
     let target = match target::read(request, gateway.paths) {
         Ok(target) => target,
@@ -115,17 +117,19 @@ async fn serve(
             return own(record, Outcome::Refused, respond::closing(answer));
         }
     };
-    let found = gateway.routes.find(&target.host, &target.path, &head.method, &head.headers);
+    let conditions = RouteConditions { method: &head.method, headers: &head.headers, scheme };
+    let found = gateway.routes.find(&target.host, &target.path, conditions);
     let mut record = open(&gateway, found, now, client, head, &target.host, guard);
     let Some(route) = found.and_then(|index| gateway.served.get(index)) else {
-        let allowed = gateway.routes.allowed(&target.host, &target.path, &head.headers);
+        let allowed = gateway.routes.allowed(&target.host, &target.path, conditions);
         return own(record, Outcome::Unrouted, respond::unrouted(&allowed));
     };
 
     // No limit decides about such a request, so none charges it.
     if request.body.as_ref().is_some_and(|body| body.size_hint().lower() > route.max_body_size) {
         record.refused_for(Reason::MaxBodySize);
-        let answer = respond::problem(StatusCode::PAYLOAD_TOO_LARGE, "The body of the request is too large.");
+        let mut answer = respond::problem(StatusCode::PAYLOAD_TOO_LARGE, "The body of the request is too large.");
+        route.change_headers(answer.headers_mut(), scheme);
         return own(record, Outcome::Refused, respond::closing(answer));
     }
     let path = path::key(&target.path, gateway.paths, route.ignore_case);
@@ -141,7 +145,9 @@ async fn serve(
     };
     if let Some(ambiguity) = route.single.ambiguity(&attributes) {
         record.refused_for(Reason::AmbiguousKey);
-        return own(record, Outcome::Refused, respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string()));
+        let mut answer = respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string());
+        route.change_headers(answer.headers_mut(), scheme);
+        return own(record, Outcome::Refused, answer);
     }
     let input = DecisionInput {
         limits: &route.limits,
@@ -163,21 +169,28 @@ async fn serve(
         Decision::Unknown if input.fail_open => {}
         decision => {
             record.refused_by(refusing(decision, &state).and_then(|place| Some(&route.limits.get(place)?.metrics)));
-            let answer =
+            let mut answer =
                 refuse(route, decision, &state, attributes.headers, now, &mut connection.refusal_cache.borrow_mut());
+            route.change_headers(answer.headers_mut(), scheme);
             return own(record, outcome(decision), answer);
         }
     }
     record.hold(std::mem::take(&mut state.permits));
     drop(path);
-    drop(target);
 
     let (outcome, mut response) = match &route.action {
         Action::Respond { status, body, content_type } => {
             let answer = respond::with_body(*status, content_type.clone(), body.clone());
             (Outcome::Responded, answer.map(ResponseBody::Own))
         }
+        Action::Redirect(redirect) => {
+            let (host, path) = (&*target.host, &*target.path);
+            let (outcome, answer) =
+                redirection(redirect, &RedirectedRequest { host, path, uri: &head.uri, rules: gateway.paths });
+            (outcome, answer.map(ResponseBody::Own))
+        }
         Action::Forward { upstream, strip, preserve_host } => {
+            drop(target);
             let (strip, preserve_host) = (*strip, *preserve_host);
             let call = UpstreamCall { gateway: &gateway, route, upstream, strip, preserve_host, connection, client };
             call.forward(request, &mut record).await
@@ -190,7 +203,19 @@ async fn serve(
         state.reservations.settle(status, response.headers(), &mut state.outcomes);
     }
     route.rate_limit_headers.add_headers(response.headers_mut(), &state.outcomes, &state.shadowed, now);
+    route.change_headers(response.headers_mut(), scheme);
     response.map(|content| record.settle(outcome, status, content))
+}
+
+/// The response of a route that sends clients elsewhere.
+fn redirection(redirect: &Redirect, request: &RedirectedRequest<'_>) -> (Outcome, LocalResponse) {
+    match redirect::location(redirect, request) {
+        Some(location) => (Outcome::Responded, respond::redirection(redirect.status, location)),
+        None => {
+            let why = "The request names no host, which the redirect needs.";
+            (Outcome::Refused, respond::problem(StatusCode::BAD_REQUEST, why))
+        }
+    }
 }
 
 /// The outcome of a request that its limits do not admit.

@@ -35,11 +35,13 @@ pub enum Reason {
     MaxHeaderSize,
     /// The head of the request did not arrive in time.
     HeaderTimeout,
+    /// The client spoke HTTP without TLS where TLS is spoken.
+    PlainHttp,
 }
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Connect,
         Self::Tls,
         Self::ConnectTimeout,
@@ -55,6 +57,7 @@ impl Reason {
         Self::BadHead,
         Self::MaxHeaderSize,
         Self::HeaderTimeout,
+        Self::PlainHttp,
     ];
 
     /// The name in logs and metrics.
@@ -75,6 +78,7 @@ impl Reason {
             Self::BadHead => "bad_head",
             Self::MaxHeaderSize => "max_header_size",
             Self::HeaderTimeout => "header_timeout",
+            Self::PlainHttp => "plain_http",
         }
     }
 
@@ -95,7 +99,8 @@ impl Reason {
             | Self::AmbiguousKey
             | Self::BadHead
             | Self::MaxHeaderSize
-            | Self::HeaderTimeout => false,
+            | Self::HeaderTimeout
+            | Self::PlainHttp => false,
         }
     }
 }

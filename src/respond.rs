@@ -4,6 +4,7 @@
 
 mod policy;
 pub mod rate_limit_headers;
+pub mod redirect;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, UNIX_EPOCH};
@@ -64,6 +65,7 @@ pub fn bad_head(status: StatusCode, reason: Reason, now: Time) -> Vec<u8> {
     let detail = match reason {
         Reason::HeaderTimeout => "The head of the request did not arrive in time.",
         Reason::MaxHeaderSize => "The head of the request is too large.",
+        Reason::PlainHttp => "This port speaks TLS: use https instead of http.",
         _ => "This is not an HTTP/1.1 request.",
     };
     let body = document(status, "about:blank", detail, &[]);
@@ -75,6 +77,11 @@ pub fn bad_head(status: StatusCode, reason: Reason, now: Time) -> Vec<u8> {
         status.as_u16()
     );
     [head.as_bytes(), &body].concat()
+}
+
+/// Sends the client to another URL.
+pub fn redirection(status: StatusCode, location: HeaderValue) -> LocalResponse {
+    with_headers(status, HeaderMap::from_iter([(header::LOCATION, location)]), Bytes::new())
 }
 
 /// A response of plain text.

@@ -1,7 +1,7 @@
 //! Finds the route of a request: the most specific one that matches, independent of the order in the file.
 //!
 //! More specific is, in this order: an exact host before `*.host` (the longer first) before none; in the path,
-//! segment by segment, a literal before a capture before the final `*`; more conditions on method and headers
+//! segment by segment, a literal before a capture before the final `*`; more conditions on method, scheme and headers
 //! before fewer; a header with a certain value before one with any; a route that distinguishes the case of the path
 //! before one that does not; fewer methods before more; and last the order of the file.
 //!
@@ -18,13 +18,14 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use foldhash::HashMap;
-use http::{HeaderMap, Method};
+use http::Method;
 
 use crate::config::{HeaderMatch, Host, PathMatching, Route, Segment};
 
 use tree::{Entry, Node, RouteRequest};
 
 pub use mismatch::{Mismatch, mismatch};
+pub use tree::RouteConditions;
 
 /// All routes in tables that are searched for each request.
 #[derive(Debug, Default)]
@@ -65,18 +66,18 @@ impl Routes {
 
     /// The index of the route that a request takes. `host` is lower case without a port, `path` as [`path::normal`]
     /// returns it.
-    pub fn find(&self, host: &str, path: &str, method: &Method, headers: &HeaderMap) -> Option<usize> {
-        let request = RouteRequest { path: path.strip_prefix('/')?, method, headers };
+    pub fn find(&self, host: &str, path: &str, conditions: RouteConditions<'_>) -> Option<usize> {
+        let request = RouteRequest { path: path.strip_prefix('/')?, conditions };
         self.walk(host, request.path, |entries| request.choose(entries)).map(|entry| entry.index)
     }
 
-    /// The methods of all routes for this host, this path and these headers, in alphabetical order. They are the value
-    /// of `Allow` (RFC 9110, section 10.2.1) if no route takes the method of the request. A route without methods adds
+    /// The methods of all routes for this host, this path and these conditions but the method, in alphabetical order.
+    /// They are the value of `Allow` (RFC 9110, section 10.2.1) if no route takes the method of the request. A route without methods adds
     /// none, since [`Routes::find`] finds it for every method.
-    pub fn allowed<'a>(&'a self, host: &'a str, path: &str, headers: &HeaderMap) -> BTreeSet<&'a str> {
+    pub fn allowed<'a>(&'a self, host: &'a str, path: &str, conditions: RouteConditions<'_>) -> BTreeSet<&'a str> {
         let mut allowed = BTreeSet::new();
         if let Some(path) = path.strip_prefix('/') {
-            let request = RouteRequest { path, method: &Method::GET, headers };
+            let request = RouteRequest { path, conditions };
             self.walk(host, path, |entries| {
                 allowed.extend(request.methods(entries));
                 None::<()>
@@ -119,7 +120,7 @@ fn specificity(route: &Route, index: usize) -> impl Ord {
     if route.path.rest {
         path.push(2);
     }
-    let conditions = usize::from(!route.methods.is_empty()) + route.headers.len();
+    let conditions = usize::from(!route.methods.is_empty()) + usize::from(route.scheme.is_some()) + route.headers.len();
     let exact = route.headers.iter().filter(|(_, wanted)| matches!(wanted, HeaderMatch::Exact(_))).count();
     (host, path, Reverse((conditions, exact)), route.ignore_case, route.methods.len(), index)
 }
@@ -134,7 +135,8 @@ pub fn label(route: &Route) -> String {
     let methods = route.methods.iter().map(Method::as_str).collect::<Vec<_>>().join(",");
     let headers = route.headers.iter().fold(String::new(), |all, (name, value)| format!("{all} {name}={value}"));
     let methods = if methods.is_empty() { methods } else { methods + " " };
-    format!("{methods}{host}{}{headers}", route.path.text)
+    let scheme = route.scheme.map_or(String::new(), |scheme| format!(" scheme={}", scheme.name()));
+    format!("{methods}{host}{}{scheme}{headers}", route.path.text)
 }
 
 fn is_under(host: &str, name: &str) -> bool {
@@ -143,11 +145,11 @@ fn is_under(host: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderName, HeaderValue, StatusCode};
+    use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::{Action, PathPattern, PathRules, UNLIMITED};
+    use crate::config::{Action, HeaderChanges, PathPattern, PathRules, Scheme, UNLIMITED};
 
     fn pattern(text: &str) -> PathPattern {
         let mut segments: Vec<_> = text[1..].split('/').collect();
@@ -177,9 +179,15 @@ mod tests {
                 body: String::new(),
                 content_type: HeaderValue::from_static("text/plain"),
             },
+            scheme: None,
             limits: Vec::new(),
             max_body_size: UNLIMITED,
+            response_headers: HeaderChanges::default(),
         }
+    }
+
+    fn plain<'a>(method: &'a Method, headers: &'a HeaderMap) -> RouteConditions<'a> {
+        RouteConditions { method, headers, scheme: Scheme::Http }
     }
 
     fn wanted(value: &str) -> HeaderMatch {
@@ -191,7 +199,9 @@ mod tests {
         if let Some(beta) = beta {
             headers.insert("x-beta", HeaderValue::from_static(beta));
         }
-        Routes::build(routes, PathMatching::Exact).find(host, path, method, &headers).map(|index| label(&routes[index]))
+        Routes::build(routes, PathMatching::Exact)
+            .find(host, path, plain(method, &headers))
+            .map(|index| label(&routes[index]))
     }
 
     #[test]
@@ -277,7 +287,7 @@ mod tests {
         ];
         let routes = Routes::build(&routes, PathMatching::Exact);
         let allowed = |host, path, headers: &HeaderMap| {
-            routes.allowed(host, path, headers).into_iter().collect::<Vec<_>>().join(" ")
+            routes.allowed(host, path, plain(&Method::GET, headers)).into_iter().collect::<Vec<_>>().join(" ")
         };
         let none = HeaderMap::new();
         let beta = HeaderMap::from_iter([("x-beta".parse().unwrap(), HeaderValue::from_static("1"))]);
@@ -299,10 +309,26 @@ mod tests {
     }
 
     #[test]
+    fn a_route_for_one_scheme_leaves_the_others_to_the_next() {
+        let redirects = Route { scheme: Some(Scheme::Http), ..route("", "/*", &[], &[]) };
+        let routes = [route("", "/*", &[], &[]), redirects];
+        let (get, none) = (Method::GET, HeaderMap::new());
+        for (scheme, index) in [(Scheme::Http, 1), (Scheme::Https, 0)] {
+            let conditions = RouteConditions { method: &get, headers: &none, scheme };
+            let found = Routes::build(&routes, PathMatching::Forgiving).find("h", "/a", conditions);
+            assert_eq!(found, Some(index));
+            let other = mismatch(&routes[1], PathMatching::Forgiving, "h", "/a", conditions);
+            assert_eq!(other, (scheme == Scheme::Https).then_some(Mismatch::Scheme));
+        }
+        assert_eq!(label(&routes[1]), "/* scheme=http");
+    }
+
+    #[test]
     fn a_mismatch_names_the_first_thing_that_differs() {
         let wanted = route("*.example.com", "/v1/{a}", &[Method::POST], &[("x-beta", "1")]);
         let beta = HeaderMap::from_iter([("x-beta".parse().unwrap(), HeaderValue::from_static("1"))]);
-        let why = |host, path, method, headers| mismatch(&wanted, PathMatching::Exact, host, path, &method, headers);
+        let why =
+            |host, path, method, headers| mismatch(&wanted, PathMatching::Exact, host, path, plain(&method, headers));
         let none = HeaderMap::new();
         assert_eq!(why("example.com", "/v1/x", Method::POST, &beta), Some(Mismatch::Host));
         assert_eq!(why("a.example.com", "/v1/", Method::POST, &beta), Some(Mismatch::Path));
@@ -380,19 +406,19 @@ mod tests {
                 fitting.iter().find(same).filter(|_| by_get).map_or(*index, |(index, _)| *index)
             });
             let built = Routes::build(&routes, matching);
-            let found = built.find("h", &path, &method, &none);
+            let found = built.find("h", &path, plain(&method, &none));
             prop_assert_eq!(found, walked);
             for (index, route) in routes.iter().enumerate() {
-                let matches = mismatch(route, matching, "h", &path, &method, &none).is_none();
+                let matches = mismatch(route, matching, "h", &path, plain(&method, &none)).is_none();
                 prop_assert_eq!(matches, fits(route));
                 prop_assert!(matches || found != Some(index));
             }
             if found.is_none() {
-                for method in built.allowed("h", &path, &none) {
-                    prop_assert!(built.find("h", &path, &method.parse().unwrap(), &none).is_some());
+                for method in built.allowed("h", &path, plain(&Method::GET, &none)) {
+                    prop_assert!(built.find("h", &path, plain(&method.parse().unwrap(), &none)).is_some());
                 }
                 let covered = routes.iter().any(|route| is_for(route, &path, matching));
-                prop_assert_eq!(covered, !built.allowed("h", &path, &none).is_empty());
+                prop_assert_eq!(covered, !built.allowed("h", &path, plain(&Method::GET, &none)).is_empty());
             }
         }
     }

@@ -7,11 +7,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use ipnet::IpNet;
 use parking_lot::Mutex;
 
-use crate::config::{self, AccessLog, Address, Config, OnError, PathRules, UpstreamServer, UpstreamTls};
+use crate::config::{
+    self, AccessLog, Address, Config, HeaderChanges, OnError, PathRules, Redirect, Scheme, UpstreamServer, UpstreamTls,
+};
 use crate::decide::{ConcurrencyLimiter, LimitMetrics, RateSelector, RateTable, RouteLimit, WaitQueues};
 use crate::identify::KeyExtractor;
 use crate::identify::ambiguity::SingleSources;
@@ -69,8 +71,19 @@ pub struct CompiledRoute {
     pub action: Action,
     /// The most bytes that a request's body may have.
     pub max_body_size: u64,
+    /// What changes about the headers of its responses, if anything does.
+    pub response_headers: Option<Box<HeaderChanges>>,
     /// Counts the failures of its upstream, if it has one.
     pub failures: Option<Arc<UpstreamFailures>>,
+}
+
+impl CompiledRoute {
+    /// Changes the headers of a response to a client that has sent its request with this scheme.
+    pub fn change_headers(&self, headers: &mut HeaderMap, scheme: Scheme) {
+        if let Some(changes) = &self.response_headers {
+            changes.apply(headers, scheme == Scheme::Https);
+        }
+    }
 }
 
 /// How the requests of a route are answered.
@@ -93,6 +106,8 @@ pub enum Action {
         /// The content type of the body.
         content_type: HeaderValue,
     },
+    /// The gateway sends the client to another URL.
+    Redirect(Redirect),
 }
 
 /// What outlives a reload: counters of metrics never decrease, and connections stay in their pools.
@@ -207,7 +222,7 @@ impl Snapshot {
         };
         let upstream = |route: &config::Route| match route.action {
             config::Action::Forward { upstream, .. } => config.upstreams.get(upstream),
-            config::Action::Respond { .. } => None,
+            config::Action::Respond { .. } | config::Action::Redirect(_) => None,
         };
         let served = |route: &config::Route| {
             let limits_and_rates =
@@ -232,6 +247,8 @@ impl Snapshot {
                 ignore_case: route.ignore_case,
                 action: action(&route.action, &upstreams),
                 max_body_size: route.max_body_size,
+                response_headers: (route.response_headers != HeaderChanges::default())
+                    .then(|| Box::new(route.response_headers.clone())),
                 failures: upstream(route).map(|upstream| shared.failures(&upstream.name)),
             }
         };
@@ -287,6 +304,7 @@ fn action(action: &config::Action, upstreams: &[Arc<Upstream>]) -> Action {
             body: Bytes::copy_from_slice(body.as_bytes()),
             content_type: content_type.clone(),
         },
+        config::Action::Redirect(redirect) => Action::Redirect(redirect.clone()),
     }
 }
 

@@ -25,6 +25,7 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
     let routes: Vec<_> = draft.routes.iter().filter_map(|route| resolve_route(route, &draft, source)).collect();
     unused(&draft, source);
     ways_around(&draft.routes, draft.server.paths, source);
+    endless_redirects(&draft, source);
     unknown_tiers(&draft, &routes, source);
     Config {
         server: draft.server,
@@ -53,11 +54,24 @@ fn unused(draft: &Draft<'_>, source: &Source<'_>) {
     for (name, _) in &draft.upstreams {
         let is_used = |route: &RouteDraft<'_>| match &route.answer {
             Some(Answer::Forward { upstream, .. }) => upstream.text == name.text,
-            Some(Answer::Respond { .. }) | None => false,
+            Some(Answer::Respond { .. } | Answer::Redirect(_)) | None => false,
         };
         if !draft.routes.iter().any(is_used) {
             let help = format!("add upstream = \"{}\" to a route, or remove it", name.text);
             source.warn(name.span.clone(), format!("no route uses the upstream `{}`", name.text), help);
+        }
+    }
+}
+
+/// Warns of routes that send requests over TLS to their own URL again.
+fn endless_redirects(draft: &Draft<'_>, source: &Source<'_>) {
+    if !draft.server.listen.iter().any(|listener| listener.tls) {
+        return;
+    }
+    for route in draft.routes.iter().filter(|route| route.scheme.is_none()) {
+        if matches!(&route.answer, Some(Answer::Redirect(redirect)) if redirect.is_same_url_over_tls()) {
+            let message = "requests over TLS are sent to the same URL again, without an end";
+            source.warn(route.path_span.clone(), message, "add scheme = \"http\" to this route");
         }
     }
 }
@@ -111,6 +125,7 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
         Answer::Respond { status, body, content_type } => {
             Action::Respond { status: *status, body: body.clone(), content_type: content_type.clone() }
         }
+        Answer::Redirect(redirect) => Action::Redirect(redirect.clone()),
         Answer::Forward { upstream, strip, preserve_host } => Action::Forward {
             upstream: find(upstream, &draft.upstreams, "upstream", source)?,
             strip: *strip,
@@ -122,10 +137,12 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
         path: route.path.clone()?,
         methods: route.methods.clone()?,
         headers: route.headers.clone()?,
+        scheme: route.scheme,
         ignore_case: route.ignore_case.unwrap_or(false),
         action,
         limits,
         max_body_size: route.max_body_size.unwrap_or(draft.server.max_body_size),
+        response_headers: route.response_headers.clone()?,
     })
 }
 
@@ -224,5 +241,6 @@ fn requests(route: &RouteDraft<'_>) -> Option<String> {
     methods.sort_unstable();
     let mut headers: Vec<_> = route.headers.as_ref()?.iter().map(|(name, value)| (name.as_str(), value)).collect();
     headers.sort_unstable();
-    Some(format!("{host} {segments:?} {} {} {methods:?} {headers:?}", path.rest, ignore_case))
+    let (scheme, rest) = (route.scheme, path.rest);
+    Some(format!("{host} {segments:?} {rest} {ignore_case} {methods:?} {headers:?} {scheme:?}"))
 }

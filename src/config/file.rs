@@ -9,6 +9,8 @@ mod upstream_tls;
 mod upstreams;
 mod limits;
 mod paths;
+mod headers;
+mod redirect;
 mod routes;
 
 use std::net::SocketAddr;

@@ -108,7 +108,10 @@ fn taker<'r, 'a>(
     let candidates = routes.iter().filter_map(|other| Some((other, other.host.as_ref()?, other.path.as_ref()?)));
     let takes = |(other, host, path): &(&RouteDraft<'_>, &Host, &PathPattern)| {
         let is_for_host = route.host.as_ref().is_some_and(|wanted| is_for(host, wanted));
-        is_for_host && shares_a_method(other, route) && covers(path, other.ignore_case == Some(true), segments)
+        is_for_host
+            && shares_a_method(other, route)
+            && shares_a_scheme(other, route)
+            && covers(path, other.ignore_case == Some(true), segments)
     };
     let most_specific = candidates.filter(takes).min_by_key(|(_, host, path)| {
         let host = match host {
@@ -141,6 +144,10 @@ fn shares_a_method(one: &RouteDraft<'_>, other: &RouteDraft<'_>) -> bool {
     one.is_empty() || other.is_empty() || one.iter().any(takes)
 }
 
+fn shares_a_scheme(one: &RouteDraft<'_>, other: &RouteDraft<'_>) -> bool {
+    one.scheme.is_none() || other.scheme.is_none() || one.scheme == other.scheme
+}
+
 fn covers(path: &PathPattern, ignore_case: bool, segments: &[String]) -> bool {
     let length_fits = segments.len() == path.segments.len() || (path.rest && segments.len() > path.segments.len());
     length_fits
@@ -154,7 +161,7 @@ fn covers(path: &PathPattern, ignore_case: bool, segments: &[String]) -> bool {
 fn upstream<'a>(route: &RouteDraft<'a>) -> Option<&'a str> {
     match &route.answer {
         Some(Answer::Forward { upstream, .. }) => Some(upstream.text),
-        Some(Answer::Respond { .. }) | None => None,
+        Some(Answer::Respond { .. } | Answer::Redirect(_)) | None => None,
     }
 }
 

@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use http::HeaderMap;
 use ipnet::IpNet;
 
+use crate::config::Scheme;
+
 const FORWARDED_FOR: &str = "x-forwarded-for";
+const FORWARDED_PROTO: &str = "x-forwarded-proto";
 
 /// Where a request comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +17,19 @@ pub struct Client {
     pub address: IpAddr,
     /// Whether the peer is a trusted proxy.
     pub via_trusted: bool,
+}
+
+/// How the client has sent its request: what a trusted proxy reports, or else whether the connection uses TLS.
+pub fn scheme(uses_tls: bool, client: Client, headers: &HeaderMap) -> Scheme {
+    let reported = if client.via_trusted { headers.get(FORWARDED_PROTO) } else { None };
+    // Of several proxies, the first one has written the first value.
+    let first = reported.and_then(|value| value.as_bytes().split(|byte| *byte == b',').next()).map(<[u8]>::trim_ascii);
+    match first {
+        Some(scheme) if scheme.eq_ignore_ascii_case(b"https") => Scheme::Https,
+        Some(scheme) if scheme.eq_ignore_ascii_case(b"http") => Scheme::Http,
+        _ if uses_tls => Scheme::Https,
+        _ => Scheme::Http,
+    }
 }
 
 /// Finds the client behind `peer`. X-Forwarded-For is used only if the peer is a trusted proxy. It is read from the

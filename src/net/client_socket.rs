@@ -52,6 +52,14 @@ impl ClientSocket {
         self.socket().peek(&mut [MaybeUninit::uninit()]).is_ok_and(|bytes| bytes > 0)
     }
 
+    /// The next byte that the client sends; `None` if it sends no more. The byte can still be read.
+    pub(super) async fn first_byte(&self) -> Option<u8> {
+        let mut byte = [0];
+        let peeked =
+            self.0.async_io(Interest::READABLE, || Ok(rustix::net::recv(&*self.0, &mut byte, RecvFlags::PEEK)?.0));
+        (peeked.await.ok()? > 0).then_some(byte[0])
+    }
+
     /// Whether the first bytes of the client are these. Returns as soon as that is known; the bytes can still be read.
     pub(super) async fn begins_with(&self, expected: &[u8]) -> bool {
         let mut bytes = vec![0; expected.len()];

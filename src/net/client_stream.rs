@@ -65,6 +65,11 @@ impl ClientStream {
         self.socket.begins_with(expected).await
     }
 
+    /// The first byte that the client sends, before any TLS; `None` if it sends none. The byte can still be read.
+    pub async fn first_byte(&self) -> Option<u8> {
+        self.socket.first_byte().await
+    }
+
     /// Whether the client has sent bytes that nobody has read.
     pub fn has_more(&self) -> bool {
         self.has_decrypted() || self.socket.has_more()

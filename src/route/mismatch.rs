@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use http::{HeaderMap, HeaderName, Method};
+use http::HeaderName;
 
-use super::{Routes, is_under, tree};
+use super::{RouteConditions, Routes, is_under, tree};
 use crate::config::{HeaderMatch, Host, PathMatching, Route};
 
 /// The first condition of a route that a request does not meet.
@@ -16,6 +16,8 @@ pub enum Mismatch {
     Path,
     /// The method.
     Method,
+    /// The scheme.
+    Scheme,
     /// This header, which has another value or is missing.
     Header(String),
 }
@@ -26,6 +28,7 @@ impl fmt::Display for Mismatch {
             Self::Host => f.write_str("is for another host"),
             Self::Path => f.write_str("is for other paths"),
             Self::Method => f.write_str("is for other methods"),
+            Self::Scheme => f.write_str("is for the other scheme"),
             Self::Header(name) => write!(f, "needs another value of {name}"),
         }
     }
@@ -37,8 +40,7 @@ pub fn mismatch(
     matching: PathMatching,
     host: &str,
     path: &str,
-    method: &Method,
-    headers: &HeaderMap,
+    conditions: RouteConditions<'_>,
 ) -> Option<Mismatch> {
     let host_fits = match &route.host {
         Host::Any => true,
@@ -48,13 +50,16 @@ pub fn mismatch(
     if !host_fits {
         return Some(Mismatch::Host);
     }
-    let anyhow = Route { methods: Vec::new(), headers: Vec::new(), ..route.clone() };
-    if Routes::build(&[anyhow], matching).find(host, path, method, headers).is_none() {
+    let anyhow = Route { methods: Vec::new(), headers: Vec::new(), scheme: None, ..route.clone() };
+    if Routes::build(&[anyhow], matching).find(host, path, conditions).is_none() {
         return Some(Mismatch::Path);
     }
-    if !tree::takes(&route.methods, method) {
+    if !tree::takes(&route.methods, conditions.method) {
         return Some(Mismatch::Method);
     }
-    let differs = |(name, wanted): &&(HeaderName, HeaderMatch)| !tree::has(headers, name, wanted);
+    if route.scheme.is_some_and(|wanted| wanted != conditions.scheme) {
+        return Some(Mismatch::Scheme);
+    }
+    let differs = |(name, wanted): &&(HeaderName, HeaderMatch)| !tree::has(conditions.headers, name, wanted);
     route.headers.iter().find(differs).map(|(name, _)| Mismatch::Header(name.to_string()))
 }

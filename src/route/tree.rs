@@ -3,7 +3,7 @@
 use foldhash::HashMap;
 use http::{HeaderMap, HeaderName, Method};
 
-use crate::config::{HeaderMatch, PathMatching, PathPattern, Route, Segment};
+use crate::config::{HeaderMatch, PathMatching, PathPattern, Route, Scheme, Segment};
 
 /// The routes and further segments that follow one sequence of segments.
 #[derive(Debug, Default)]
@@ -24,6 +24,7 @@ pub(super) struct Entry {
     /// Empty if the route takes all methods.
     methods: Vec<Method>,
     headers: Vec<(HeaderName, HeaderMatch)>,
+    scheme: Option<Scheme>,
     /// The segments to compare in their own case, if the route distinguishes case and the tree is in lower case.
     case_sensitive: Option<Vec<Segment>>,
 }
@@ -39,7 +40,8 @@ impl Node {
             Segment::Capture(_) => node.capture.get_or_insert_default(),
         });
         let case_sensitive = (is_lower_case && !route.ignore_case).then(|| segments.clone());
-        let entry = Entry { index, methods: route.methods.clone(), headers: route.headers.clone(), case_sensitive };
+        let (methods, headers) = (route.methods.clone(), route.headers.clone());
+        let entry = Entry { index, methods, headers, scheme: route.scheme, case_sensitive };
         if *rest { node.rests.push(entry) } else { node.ends.push(entry) }
     }
 
@@ -72,21 +74,35 @@ impl Node {
     }
 }
 
+/// What routes are matched against besides the host and the path.
+#[derive(Clone, Copy, Debug)]
+pub struct RouteConditions<'a> {
+    /// The method.
+    pub method: &'a Method,
+    /// The headers.
+    pub headers: &'a HeaderMap,
+    /// How the client has sent the request.
+    pub scheme: Scheme,
+}
+
 /// The parts of a request that routes are matched against, besides the host.
 pub(super) struct RouteRequest<'a> {
     /// In its own case, without the first slash.
     pub(super) path: &'a str,
-    pub(super) method: &'a Method,
-    pub(super) headers: &'a HeaderMap,
+    pub(super) conditions: RouteConditions<'a>,
 }
 
 impl RouteRequest<'_> {
     /// The first of the entries for one path that takes the request.
     pub(super) fn choose<'e>(&self, entries: &'e [Entry]) -> Option<&'e Entry> {
-        let fits = |entry: &&Entry| takes(&entry.methods, self.method) && self.meets(entry);
+        let fits = |entry: &&Entry| takes(&entry.methods, self.conditions.method) && self.meets(entry);
         let first = entries.iter().find(fits)?;
-        if *self.method == Method::HEAD && !first.methods.is_empty() {
-            return entries.iter().filter(fits).find(|entry| entry.methods.contains(self.method)).or(Some(first));
+        if *self.conditions.method == Method::HEAD && !first.methods.is_empty() {
+            return entries
+                .iter()
+                .filter(fits)
+                .find(|entry| entry.methods.contains(self.conditions.method))
+                .or(Some(first));
         }
         Some(first)
     }
@@ -102,7 +118,8 @@ impl RouteRequest<'_> {
 
     /// Whether the request meets all conditions of the route except that on the method.
     fn meets(&self, entry: &Entry) -> bool {
-        entry.headers.iter().all(|(name, wanted)| has(self.headers, name, wanted))
+        entry.headers.iter().all(|(name, wanted)| has(self.conditions.headers, name, wanted))
+            && entry.scheme.is_none_or(|wanted| wanted == self.conditions.scheme)
             && entry.case_sensitive.as_ref().is_none_or(|segments| matches_case(self.path, segments))
     }
 }

@@ -9,14 +9,16 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use http::StatusCode;
 use rustls::server::ServerConfig;
 use tokio::net::TcpStream;
 
 use super::connection_limits::ConnectionPermit;
 use super::connection_state::{ConnectionState, End};
 use super::connections::Connections;
-use super::{Acceptor, ConnectedClient, Handler, TlsPeer, http1, http2};
+use super::{Acceptor, ConnectedClient, Handler, HeadError, TlsPeer, http1, http2};
 use crate::net::ClientStream;
+use crate::reason::Reason;
 use crate::tls::ALPN_HTTP2;
 
 /// What a connection of HTTP/2 begins with (RFC 9113, section 3.4).
@@ -68,12 +70,24 @@ struct Connection {
 impl Connection {
     /// Waits for the client to begin a TLS handshake and completes it. Ends the connection if the handshake fails or takes
     /// too long.
-    async fn start_tls<C>(&mut self, config: Arc<ServerConfig>, acceptor: &Acceptor<C>) -> ControlFlow<()> {
+    async fn start_tls<C, H>(&mut self, config: Arc<ServerConfig>, acceptor: &Acceptor<C>) -> ControlFlow<()>
+    where
+        C: Fn(&ConnectedClient) -> H + Clone + 'static,
+        H: Handler,
+    {
         self.rest().await?;
         self.state.begins_handshake();
         let Self { stream, client, state } = self;
+        let mut is_plain_http = false;
         let shaken = {
-            let mut handshake = pin!(stream.start_tls(config));
+            let mut handshake = pin!(async {
+                // A record of TLS never begins with a letter, and the method of a request does.
+                is_plain_http = stream.first_byte().await.is_some_and(|byte| byte.is_ascii_alphabetic());
+                if is_plain_http {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "HTTP without TLS"));
+                }
+                stream.start_tls(config).await
+            });
             poll_fn(|cx| match state.poll_end(cx) {
                 Some(End::Now(_)) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
                 _ => handshake.as_mut().poll(cx),
@@ -83,11 +97,27 @@ impl Connection {
         acceptor.tls.count(&shaken);
         if let Err(error) = shaken {
             tracing::debug!(%error, peer = %client.address, "no TLS handshake");
+            if is_plain_http {
+                self.refuse_plain_http(acceptor).await;
+            }
             return ControlFlow::Break(());
         }
         client.tls = stream.of_tls(TlsPeer::of).map(Rc::new);
         state.ends_handshake();
         ControlFlow::Continue(())
+    }
+
+    /// Tells a client that speaks HTTP without TLS that it should use TLS.
+    async fn refuse_plain_http<C, H>(&self, acceptor: &Acceptor<C>)
+    where
+        C: Fn(&ConnectedClient) -> H + Clone + 'static,
+        H: Handler,
+    {
+        let refusal = HeadError { status: StatusCode::BAD_REQUEST, reason: Reason::PlainHttp, took: self.state.age() };
+        let answer = (acceptor.connected)(&self.client).refused(&refusal);
+        // The response is short. If the system does not take all of it at once, the client does not read.
+        let _ = self.stream.try_write(&answer);
+        linger(&self.stream, false).await;
     }
 
     /// Waits, with nothing but the socket, until the client sends something or the connection has to end.

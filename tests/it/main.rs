@@ -54,6 +54,7 @@ mod observing;
 mod outage;
 mod panics;
 mod proxy;
+mod redirects;
 mod refusals;
 mod reload;
 mod reload_counters;

@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 
-use super::{content, paths};
+use super::{content, headers, paths, redirect};
 use crate::config::read::{Field, Name, Section, Wrong, report_repeated, set};
 use crate::config::report::quoted;
-use crate::config::{HeaderMatch, Host, PathPattern, values};
+use crate::config::{HeaderChanges, HeaderMatch, Host, PathPattern, Redirect, Scheme, values};
 
 /// A route as read; a value that is `None` has an error that was reported.
 pub(in crate::config) struct Draft<'a> {
@@ -22,9 +22,11 @@ pub(in crate::config) struct Draft<'a> {
     pub(in crate::config) ignore_case: Option<bool>,
     pub(in crate::config) methods: Option<Vec<Method>>,
     pub(in crate::config) headers: Option<Vec<(HeaderName, HeaderMatch)>>,
+    pub(in crate::config) scheme: Option<Scheme>,
     pub(in crate::config) answer: Option<Answer<'a>>,
     pub(in crate::config) limits: Vec<Name<'a>>,
     pub(in crate::config) max_body_size: Option<u64>,
+    pub(in crate::config) response_headers: Option<HeaderChanges>,
 }
 
 /// Where the response comes from.
@@ -33,6 +35,8 @@ pub(in crate::config) enum Answer<'a> {
     Forward { upstream: Name<'a>, strip: usize, preserve_host: bool },
     /// The gateway.
     Respond { status: StatusCode, body: String, content_type: HeaderValue },
+    /// The gateway, with another URL.
+    Redirect(Redirect),
 }
 
 /// Reads all routes; `None` if there is no list of them.
@@ -52,13 +56,29 @@ fn route(section: Section<'_>) -> Draft<'_> {
     let path = path.and_then(|field| field.parse(paths::pattern));
     let ignore_case = section.field("ignore_case").and_then(|field| field.boolean());
     let methods = section.field("methods").map_or(Some(Vec::new()), |field| methods(&field));
-    let headers = section.field("headers").map_or(Some(Vec::new()), |field| headers(&field));
+    let headers = section.field("headers").map_or(Some(Vec::new()), |field| needed_headers(&field));
+    let scheme = section.choice("scheme", &[("http", Scheme::Http), ("https", Scheme::Https)], &[]);
     let answer = answer(&section, path.as_ref());
     let limits = section.field("limits").map(|field| limits(&field)).unwrap_or_default();
     let max_body_size = values::body_size(&section);
+    let response_headers = section.field("response_headers");
+    let response_headers = response_headers.map_or(Some(HeaderChanges::default()), |field| headers::changes(&field));
     let span = section.span.clone();
     section.close(&[]);
-    Draft { span, host, path, path_span, ignore_case, methods, headers, answer, limits, max_body_size }
+    Draft {
+        span,
+        host,
+        path,
+        path_span,
+        ignore_case,
+        methods,
+        headers,
+        scheme,
+        answer,
+        limits,
+        max_body_size,
+        response_headers,
+    }
 }
 
 fn host(text: &str) -> Result<Host, Wrong> {
@@ -104,38 +124,11 @@ fn methods(field: &Field<'_>) -> Option<Vec<Method>> {
     Some(read.into_iter().map(|(method, _)| method).collect()).filter(|methods: &Vec<_>| methods.len() == count)
 }
 
-fn headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderMatch)>> {
-    if !field.is_table() {
-        field.mistyped("a table", "write names and values in braces: headers = { \"x-beta\" = \"1\" }");
-        return None;
-    }
-    let mut headers: Vec<(HeaderName, HeaderMatch)> = Vec::new();
-    let mut whole = true;
-    for (key, field) in field.section("`headers`")?.entries() {
-        let name = match values::header(key.text) {
-            Ok(name) => name,
-            Err(wrong) => {
-                field.source.report(key.span, wrong.message, wrong.help);
-                whole = false;
-                continue;
-            }
-        };
-        if headers.iter().any(|(earlier, _)| *earlier == name) {
-            let help = "upper and lower case are the same in the name of a header";
-            field.source.report(key.span, format!("the header `{name}` is listed twice"), help);
-        }
-        let value = field.parse(|text| match HeaderValue::from_str(text) {
-            Ok(_) if text == "*" => Ok(HeaderMatch::Present),
-            Ok(_) if text.trim() == text => Ok(HeaderMatch::Exact(text.to_owned())),
-            _ => Err(Wrong::new(
-                format!("{} is not the value of a header", quoted(text)),
-                "a value is visible ASCII characters, without spaces around them",
-            )),
-        });
-        whole &= value.is_some();
-        headers.extend(value.map(|value| (name, value)));
-    }
-    whole.then_some(headers)
+fn needed_headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderMatch)>> {
+    headers::table(field, "`headers`", |_, text| match text {
+        "*" => Ok(HeaderMatch::Present),
+        text => headers::value(text).map(|_| HeaderMatch::Exact(text.to_owned())),
+    })
 }
 
 fn limits<'a>(field: &Field<'a>) -> Vec<Name<'a>> {
@@ -151,24 +144,35 @@ fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answe
     let upstream = section.field("upstream");
     let strip = section.field("strip_prefix");
     let preserve_host = section.field("preserve_host");
-    let respond = section.field("respond");
-    if upstream.is_none() && respond.is_none() {
-        let help = "add upstream = \"NAME\", or respond = { status = 200, body = \"hello\\n\" }";
-        section.source.report(section.span.clone(), "the route has neither `upstream` nor `respond`", help);
-        return None;
-    }
-    if let Some(respond) = respond {
-        if upstream.is_some() {
-            let message = "the route has both `upstream` and `respond`";
-            section.source.report(section.key_span("respond"), message, "keep the one that should answer");
+    let own = [section.field("respond"), section.field("redirect")];
+    let given: Vec<_> = [("upstream", &upstream), ("respond", &own[0]), ("redirect", &own[1])]
+        .into_iter()
+        .filter_map(|(key, field)| field.is_some().then_some(key))
+        .collect();
+    match given[..] {
+        [] => {
+            let help = "add upstream = \"NAME\", or respond = { status = 200, body = \"hello\\n\" }";
+            section.source.report(section.span.clone(), "the route has neither `upstream` nor `respond`", help);
+            return None;
         }
-        for (key, field) in [("strip_prefix", strip), ("preserve_host", preserve_host)] {
-            if field.is_some() && upstream.is_none() {
-                let message = format!("`{key}` has no effect with `respond`");
-                section.source.report(section.key_span(key), message, "remove it: nothing is forwarded");
+        [first, .., last] => {
+            let message = format!("the route has both `{first}` and `{last}`");
+            section.source.report(section.key_span(last), message, "keep the one that should answer");
+        }
+        ["upstream"] => {}
+        [answers] => {
+            for (key, field) in [("strip_prefix", &strip), ("preserve_host", &preserve_host)] {
+                if field.is_some() {
+                    let message = format!("`{key}` has no effect with `{answers}`");
+                    section.source.report(section.key_span(key), message, "remove it: nothing is forwarded");
+                }
             }
         }
-        return answer_itself(&respond);
+    }
+    match own {
+        [Some(respond), _] => return answer_itself(&respond),
+        [None, Some(field)] => return redirect::read(&field, path).map(Answer::Redirect),
+        [None, None] => {}
     }
     let field = upstream?;
     let strip = match (strip, path) {
