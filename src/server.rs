@@ -13,6 +13,12 @@ mod time_limits;
 mod connection_state;
 mod client_io;
 mod http1;
+mod frames;
+mod trailer_check;
+mod frame_check;
+mod http2_errors;
+mod http2_head;
+mod multiplexed_io;
 mod http2;
 mod streams;
 
@@ -36,6 +42,7 @@ use tokio::task::{JoinSet, spawn_local};
 pub use connection_limits::{ConnectionCounts, ConnectionLimits};
 pub use connection_state::RequestGuard;
 pub use file_handles::{connections as connections_for, raise as raise_handles};
+pub use http2_errors::Http2Errors;
 
 use connection::{Registration, serve};
 use connection_limits::ConnectionPermit;
@@ -57,8 +64,8 @@ pub struct IncomingRequest {
     pub head: Parts,
     /// The body. `None` if the request has none, and once it was taken.
     pub body: Option<Incoming>,
-    /// Whether a head on this connection could be read in two ways. Then the request must not be served.
-    pub is_ambiguous: bool,
+    /// Why the request can be read in two ways, if it can. Then it must not be served.
+    pub ambiguity: Option<&'static str>,
 }
 
 /// The client of a connection.

@@ -8,7 +8,7 @@ use crate::clock::Time;
 use crate::decide::{DecisionCounters, LimitMetrics};
 use crate::metrics::{BOUNDS, Counter, HistogramSnapshot};
 use crate::reason::Reason;
-use crate::server::ConnectionCounts;
+use crate::server::{ConnectionCounts, Http2Errors};
 use crate::store::Store;
 use crate::store::memcached::{Health, Server};
 use crate::telemetry::{CLASSES, Outcome, RouteMetrics};
@@ -83,6 +83,7 @@ pub fn text(view: &View) -> String {
         ),
     ];
     families.extend(connections(view.connections.counts()));
+    families.extend(http2_errors(view.connections.http2_errors()));
     families.extend(tls(&view.tls));
     families.extend(store(&view.store));
     families.retain(|family| !family.get_metric().is_empty());
@@ -159,6 +160,24 @@ fn connections(counts: ConnectionCounts) -> [MetricFamily; 6] {
             "gateway_accept_failures_total",
             "How often no connection could be accepted because file handles or memory were exhausted.",
             counts.exhausted,
+        ),
+    ]
+}
+
+fn http2_errors(errors: &Http2Errors) -> [MetricFamily; 2] {
+    let counted = |(error, count): (&str, u64)| counter(count, &[("error", error)]);
+    [
+        family(
+            "gateway_http2_connection_errors_total",
+            "Connections of HTTP/2 clients that were ended with an error (GOAWAY), by error.",
+            MetricType::COUNTER,
+            errors.connections().map(counted),
+        ),
+        family(
+            "gateway_http2_stream_errors_total",
+            "Streams of HTTP/2 clients that were reset with an error (RST_STREAM), by error.",
+            MetricType::COUNTER,
+            errors.streams().map(counted),
         ),
     ]
 }

@@ -37,7 +37,7 @@ fn is_method_in_other_case(method: &str) -> bool {
 
 /// Reads the target.
 pub(super) fn read(request: &IncomingRequest, paths: PathRules) -> Result<Target<'_>, Unserved> {
-    let IncomingRequest { head, body, is_ambiguous, .. } = request;
+    let IncomingRequest { head, body, ambiguity } = request;
     if head.method == Method::CONNECT {
         let detail = "This is a reverse proxy: it has no tunnels, so CONNECT is not served.";
         return Err(Unserved { status: StatusCode::NOT_IMPLEMENTED, detail });
@@ -55,8 +55,8 @@ pub(super) fn read(request: &IncomingRequest, paths: PathRules) -> Result<Target
         None if head.version > Version::HTTP_10 => return Err(bad("The request has no Host header.")),
         None => "",
     };
-    if *is_ambiguous {
-        return Err(bad("The request can be read in two ways: lines end in CR LF, and a body has one framing."));
+    if let Some(detail) = *ambiguity {
+        return Err(bad(detail));
     }
     // The HTTP library gives every request with a transfer coding a body.
     if body.is_some() && !is_plain(&head.headers) {

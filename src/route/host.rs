@@ -31,7 +31,8 @@ pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
     let inner = || name.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
     let is_name = kinds & FOREIGN == 0 || inner().is_some();
     let empty_name_with_port = name.is_empty() && !authority.is_empty();
-    if !is_name || empty_name_with_port || !port.bytes().all(|byte| byte.is_ascii_digit()) {
+    let is_port = port.is_empty() || port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    if !is_name || empty_name_with_port || !is_port {
         return None;
     }
     // `example.com.` is the same name in its absolute form.
@@ -61,7 +62,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_a_host_is_none() {
-        for written in [":80", "a:b", "a:80:90", "a b", "a/b", "a@b", "[a]", "[::1", "::1]", "ä", "a\t", "[::1]x"] {
+        for written in [
+            ":80", "a:b", "a:65536", "a:+80", "a:80:90", "a b", "a/b", "a@b", "[a]", "[::1", "::1]", "ä", "a\t",
+            "[::1]x",
+        ] {
             assert_eq!(normal(written), None, "{written}");
         }
     }

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
+use super::http2_errors::Http2Errors;
 use crate::clock;
 use crate::config::{MaxConnections, Server};
 
@@ -46,6 +47,7 @@ pub struct ConnectionLimits {
     made_room: AtomicU64,
     /// Connections that were ended because the client did not read.
     stalled: AtomicU64,
+    http2_errors: Http2Errors,
 }
 
 /// An event that may happen often at the same time. Each is counted, and at most one line a second is logged.
@@ -110,6 +112,7 @@ impl ConnectionLimits {
             exhausted: Reported::default(),
             made_room: AtomicU64::new(0),
             stalled: AtomicU64::new(0),
+            http2_errors: Http2Errors::default(),
         }
     }
 
@@ -129,6 +132,11 @@ impl ConnectionLimits {
             stalled: self.stalled.load(Ordering::Relaxed),
             exhausted: self.exhausted.count.load(Ordering::Relaxed),
         }
+    }
+
+    /// The errors that HTTP/2 clients were told about.
+    pub fn http2_errors(&self) -> &Http2Errors {
+        &self.http2_errors
     }
 
     pub(super) fn server(&self) -> arc_swap::Guard<Arc<Server>> {

@@ -70,6 +70,8 @@ pub(super) struct ConnectionState {
     in_body: Cell<bool>,
     /// Whether the bytes that came last end in the middle of a head.
     in_head: Cell<bool>,
+    /// Since when the head of a request is incomplete, in HTTP/2, where other requests may be in flight at the same time.
+    head_since: Cell<Option<Coarse>>,
     /// Since when bytes wait to be sent, because the client does not read.
     unsent: Cell<Option<Coarse>>,
     /// Whether the library has a response that is not sent completely.
@@ -96,6 +98,7 @@ impl ConnectionState {
             ambiguous: Cell::new(false),
             in_body: Cell::new(false),
             in_head: Cell::new(false),
+            head_since: Cell::new(None),
             unsent: Cell::new(None),
             answering: Cell::new(false),
             answered: Cell::new(false),
@@ -125,6 +128,7 @@ impl ConnectionState {
         let unsent = self.unsent.get();
         let cause = match self.phase.get() {
             _ if unsent.is_some_and(|since| over(since, time_limits.body)) => CloseReason::NotReading,
+            _ if self.head_since.get().is_some_and(|since| over(since, time_limits.header)) => CloseReason::SlowHead,
             Phase::Fresh if over(self.since.get(), time_limits.header) => CloseReason::Idle,
             Phase::Head if unsent.is_none() && over(self.since.get(), time_limits.header) => CloseReason::SlowHead,
             Phase::Idle if unsent.is_none() && over(self.since.get(), time_limits.idle) => CloseReason::Idle,
@@ -187,6 +191,12 @@ impl ConnectionState {
     pub(super) fn set_unsent(&self, waits: bool) {
         let since = || self.unsent.get().unwrap_or_else(|| self.worker.now());
         self.unsent.set(waits.then(since));
+    }
+
+    /// Records whether the head of a request is incomplete, where a connection has many requests at once.
+    pub(super) fn set_in_head(&self, is_incomplete: bool) {
+        let since = || self.head_since.get().unwrap_or_else(|| self.worker.now());
+        self.head_since.set(is_incomplete.then(since));
     }
 
     /// Records that the client has begun a handshake, which has as much time as the head of a request.

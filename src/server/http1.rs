@@ -21,6 +21,9 @@ use super::{Handler, HeadError, IncomingRequest};
 use crate::net::ClientStream;
 use crate::reason::Reason;
 
+/// What the client is told about a request that can be read in two ways.
+const TWO_READINGS: &str = "The request can be read in two ways: lines end in CR LF, and a body has one framing.";
+
 /// Serves requests until the connection rests or ends.
 pub(super) async fn serve<H: Handler>(
     builder: &http1::Builder,
@@ -33,7 +36,8 @@ pub(super) async fn serve<H: Handler>(
     let service = service_fn(move |request: Request<Incoming>| {
         let (head, body) = request.into_parts();
         let body = (!body.is_end_stream()).then_some(body);
-        let mut incoming = IncomingRequest { head, body, is_ambiguous: requests.is_ambiguous() };
+        let ambiguity = requests.is_ambiguous().then_some(TWO_READINGS);
+        let mut incoming = IncomingRequest { head, body, ambiguity };
         let (handler, state, guard) = (handler.clone(), requests.clone(), requests.begin());
         async move {
             let response = handler.handle(&mut incoming, guard).await;

@@ -1,16 +1,15 @@
 //! HTTP/2 with a client (RFC 9113): many requests on one connection, each of which is limited, counted and bounded in time
 //! by itself.
 //!
-//! The HTTP library bounds what a client can make it keep. It does not end a stream whose client grants no more window;
-//! [`streams`](super::streams) does.
+//! The HTTP library bounds what a client can make it keep. It does not end a stream whose client grants no more window, and
+//! goes on with some floods; [`streams`](super::streams) and [`frame_check`](super::frame_check) do that.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::io;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -20,11 +19,14 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::sleep;
 
 use super::connection_limits::ConnectionLimits;
 use super::connection_state::{CloseReason, ConnectionState, End};
+use super::frame_check::Violation;
+use super::http2_errors::ErrorCode;
+use super::http2_head::ambiguity;
+use super::multiplexed_io::MultiplexedIo;
 use super::streams::{StreamBody, Streams};
 use super::{Handler, IncomingRequest};
 use crate::config::Http2;
@@ -53,7 +55,8 @@ pub(super) async fn serve<H: Handler>(
         let (mut head, body) = request.into_parts();
         join_cookies(&mut head.headers);
         let body = (!body.is_end_stream()).then_some(body);
-        let mut incoming = IncomingRequest { head, body, is_ambiguous: false };
+        let ambiguity = ambiguity(&head);
+        let mut incoming = IncomingRequest { head, body, ambiguity };
         let (handler, guard) = (handler.clone(), requests.begin());
         let progress = begun.begin(requests.worker());
         async move {
@@ -70,8 +73,8 @@ pub(super) async fn serve<H: Handler>(
         .max_send_buf_size(SEND_BUFFER)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW);
-    let io = TokioIo::new(MultiplexedIo { stream: stream.clone(), state: state.clone() });
-    let mut connection = pin!(builder.serve_connection(io, service));
+    let io = MultiplexedIo::new(stream.clone(), state.clone());
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(io.clone()), service));
     let mut is_told = false;
     let mut closing = pin!(sleep(CLOSES_WITHIN));
     let ended = poll_fn(|cx| {
@@ -93,47 +96,21 @@ pub(super) async fn serve<H: Handler>(
         connection.as_mut().poll(cx).map(Ok)
     });
     match ended.await {
-        Ok(Ok(())) | Err(CloseReason::Idle | CloseReason::Gone | CloseReason::SlowHead) => {}
-        Ok(Err(error)) => tracing::debug!(%error, %peer, "connection failed"),
+        Ok(Ok(())) | Err(CloseReason::Gone) => {}
+        Ok(Err(error)) => {
+            tracing::debug!(%error, %peer, "connection failed");
+            match io.violation() {
+                Some(Violation::Flood) => io.go_away(ErrorCode::ENHANCE_YOUR_CALM),
+                Some(Violation::NoSettings | Violation::PseudoTrailer) => io.go_away(ErrorCode::PROTOCOL_ERROR),
+                None => {}
+            }
+        }
+        Err(CloseReason::Idle) => io.go_away(ErrorCode::NO_ERROR),
+        Err(CloseReason::SlowHead) => io.go_away(ErrorCode::ENHANCE_YOUR_CALM),
         Err(CloseReason::NotReading) => {
             limits.stalled();
             tracing::debug!(%peer, "the client does not read what is sent to it");
         }
-    }
-}
-
-/// A client's stream as the library uses it. It records when bytes have to wait for the client. What comes from the client
-/// is not recorded: a ping is no use of a connection.
-struct MultiplexedIo {
-    stream: ClientStream,
-    state: Rc<ConnectionState>,
-}
-
-impl AsyncRead for MultiplexedIo {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for MultiplexedIo {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let Self { stream, state } = self.get_mut();
-        let written = Pin::new(stream).poll_write(cx, bytes);
-        state.set_unsent(written.is_pending());
-        written
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, state } = self.get_mut();
-        let flushed = Pin::new(stream).poll_flush(cx);
-        state.set_unsent(flushed.is_pending());
-        flushed
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, .. } = self.get_mut();
-        ready!(Pin::new(&mut *stream).poll_flush(cx))?;
-        Pin::new(stream).poll_shutdown(cx)
     }
 }
 

@@ -8,6 +8,7 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use http::{HeaderMap, HeaderName, header};
 use http_body::{Body, Frame, SizeHint};
 use hyper::rt::Executor;
 use tokio::task::spawn_local;
@@ -113,7 +114,12 @@ impl<B: Body<Data = Bytes> + Unpin> Body for StreamBody<B> {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let Self { body, progress } = self.get_mut();
-        let polled = Pin::new(body).poll_frame(cx);
+        let mut polled = Pin::new(body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &mut polled
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            drop_misplaced(trailers);
+        }
         progress.waits_since.set(polled.is_ready().then(|| progress.worker.now()));
         polled
     }
@@ -125,4 +131,31 @@ impl<B: Body<Data = Bytes> + Unpin> Body for StreamBody<B> {
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
+}
+
+/// The headers that a response cannot have as trailers: those of a connection (RFC 9113, section 8.2.2), and those that have
+/// to be known before the content (RFC 9110, section 6.5.1). For HTTP/1.1 the library drops them.
+const MISPLACED: [HeaderName; 16] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::TE,
+    header::TRAILER,
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::CONTENT_TYPE,
+    header::CONTENT_ENCODING,
+    header::CONTENT_RANGE,
+    header::CACHE_CONTROL,
+    header::AUTHORIZATION,
+    header::MAX_FORWARDS,
+    header::SET_COOKIE,
+];
+
+fn drop_misplaced(trailers: &mut HeaderMap) {
+    MISPLACED.iter().for_each(|name| {
+        trailers.remove(name);
+    });
 }

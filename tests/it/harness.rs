@@ -4,6 +4,7 @@ mod client;
 mod clock;
 mod fault;
 mod gateway;
+pub(crate) mod http2;
 mod memcached;
 mod tls;
 mod upstream;

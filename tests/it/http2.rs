@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream};
-use http::{HeaderMap, HeaderValue, Request};
+use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use rustix::process::Signal;
 
 use crate::harness::{Authority, Client, Gateway, Headers, Upstream, curl, limited, reply, until};
@@ -173,6 +173,24 @@ fn bodies_and_trailers_pass_both_ways() {
     assert_eq!(request.headers.joined("transfer-encoding"), "chunked");
 }
 
+#[test]
+fn trailers_of_a_response_are_none_that_decide_something() {
+    let up = Upstream::start(|_| {
+        let trailers = "x-sum: 7\r\nConnection: x\r\nKeep-Alive: 5\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\
+                        Content-Type: text/html\r\nSet-Cookie: a=b\r\nTrailer: x\r\ngrpc-status: 0\r\n";
+        format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n{trailers}\r\n").into_bytes()
+    });
+    let gateway = Gateway::start(&up.everything());
+    run(async {
+        let mut client = connect(gateway.http, 65_535).await;
+        let response = send(&mut client, get("/")).await.unwrap();
+        let (body, trailers) = read(response.into_body()).await.unwrap();
+        let trailers = trailers.unwrap();
+        let names: Vec<_> = trailers.keys().map(HeaderName::as_str).collect();
+        assert_eq!((&body[..], &names[..]), (&b"ab"[..], &["x-sum", "grpc-status"][..]));
+    });
+}
+
 /// An upstream that holds back what it answers on `/held` until what is returned is dropped.
 fn holding() -> (Upstream, Sender<()>) {
     let (go, held): (_, Receiver<()>) = channel();
@@ -319,6 +337,8 @@ fn pings_are_no_use_of_a_connection() {
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
             _ => {}
         }
+        // Too many of them would be a flood.
+        std::thread::sleep(Duration::from_millis(20));
     }
     assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
 }

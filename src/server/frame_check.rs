@@ -1,0 +1,277 @@
+//! Follows the frames that an HTTP/2 client sends, and ends connections that the HTTP library would go on with: floods of
+//! frames that carry nothing, a beginning without SETTINGS, and pseudo-fields in trailers. Pure.
+//!
+//! The library itself ends a connection for too many CONTINUATION frames, small DATA frames, refused or invalid streams,
+//! resets of streams that it has not read yet, and for fields that grow too much when they are decompressed.
+
+use super::frames::{FrameHead, Frames, Piece, flag, kind};
+use super::trailer_check::TrailerCheck;
+use super::worker_state::Coarse;
+
+/// The length of what comes before the first frame (RFC 9113, section 3.4). The library compares it.
+const PREFACE: usize = 24;
+
+/// How many frames that carry nothing a client may send at once, how many more in each second, and how many more for each
+/// frame with a part of a response that it is sent.
+///
+/// A page that is left resets some hundred streams at once. Each DATA frame may be answered by two WINDOW_UPDATE frames
+/// and a PING that measures the connection.
+const AT_ONCE: u64 = 1000;
+const PER_SECOND: u64 = 100;
+const PER_ANSWER: u64 = 4;
+
+/// Why a connection has to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Violation {
+    /// The first frame is not SETTINGS (RFC 9113, section 3.4).
+    NoSettings,
+    /// Trailers begin with a pseudo-field (RFC 9113, section 8.1).
+    PseudoTrailer,
+    /// There are too many frames that carry nothing (RFC 9113, section 10.5).
+    Flood,
+}
+
+impl Violation {
+    /// In words, for the log.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::NoSettings => "the first frame is not SETTINGS",
+            Self::PseudoTrailer => "a pseudo-field in trailers",
+            Self::Flood => "too many frames that carry nothing",
+        }
+    }
+}
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(super) struct FrameCheck {
+    preface_left: usize,
+    frames: Frames,
+    has_settings: bool,
+    /// The highest stream that the client has opened.
+    last_stream: u32,
+    /// Whether the last frame has fields of a request, or trailers, and whether more frames with them have to follow.
+    has_fields: bool,
+    has_more_fields: bool,
+    /// Set while the bytes are trailers.
+    trailers: Option<TrailerCheck>,
+    budget: Budget,
+}
+
+impl FrameCheck {
+    /// For a connection that begins now.
+    pub(super) fn new(now: Coarse) -> Self {
+        Self {
+            preface_left: PREFACE,
+            frames: Frames::default(),
+            has_settings: false,
+            last_stream: 0,
+            has_fields: false,
+            has_more_fields: false,
+            trailers: None,
+            budget: Budget { left: AT_ONCE, since: now },
+        }
+    }
+
+    /// The highest stream that the client has opened.
+    pub(super) fn last_stream(&self) -> u32 {
+        self.last_stream
+    }
+
+    /// Whether the fields of a request, or trailers, have begun and are incomplete.
+    pub(super) fn is_in_head(&self) -> bool {
+        self.has_more_fields || self.has_fields && !self.frames.is_between()
+    }
+
+    /// Records that the client is sent a frame with a part of a response.
+    pub(super) fn answered(&mut self) {
+        self.budget.add(PER_ANSWER);
+    }
+
+    /// Follows the bytes that came next.
+    ///
+    /// # Errors
+    /// When the connection has to end.
+    pub(super) fn follow(&mut self, mut bytes: &[u8], now: Coarse) -> Result<(), Violation> {
+        let preface = self.preface_left.min(bytes.len());
+        self.preface_left -= preface;
+        bytes = &bytes[preface..];
+        while let Some(piece) = self.frames.next(&mut bytes) {
+            match piece {
+                Piece::Head(head) => self.begin(head, now)?,
+                Piece::Payload(payload) => {
+                    if self.trailers.as_mut().is_some_and(|trailers| trailers.follow(payload)) {
+                        return Err(Violation::PseudoTrailer);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, head: FrameHead, now: Coarse) -> Result<(), Violation> {
+        if !self.has_settings && (head.kind != kind::SETTINGS || head.has(flag::ACK)) {
+            return Err(Violation::NoSettings);
+        }
+        self.has_settings = true;
+        self.has_fields = matches!(head.kind, kind::HEADERS | kind::CONTINUATION);
+        self.has_more_fields = self.has_fields && !head.has(flag::END_HEADERS);
+        match head.kind {
+            kind::HEADERS => {
+                self.trailers = (head.stream <= self.last_stream).then(|| TrailerCheck::new(head));
+                self.last_stream = self.last_stream.max(head.stream);
+            }
+            kind::CONTINUATION => {}
+            _ => self.trailers = None,
+        }
+        let carries_nothing = !self.has_fields && head.kind != kind::DATA;
+        if carries_nothing && !self.budget.take(now) { Err(Violation::Flood) } else { Ok(()) }
+    }
+}
+
+/// How many frames that carry nothing may still come.
+#[derive(Debug)]
+struct Budget {
+    left: u64,
+    /// Until when the time has been counted.
+    since: Coarse,
+}
+
+impl Budget {
+    fn add(&mut self, more: u64) {
+        self.left = (self.left + more).min(AT_ONCE);
+    }
+
+    /// Takes one. Returns whether there was one.
+    fn take(&mut self, now: Coarse) -> bool {
+        let more = now.saturating_sub(self.since) * PER_SECOND / 1000;
+        self.since += more * 1000 / PER_SECOND;
+        self.add(more);
+        self.left.checked_sub(1).map(|left| self.left = left).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PRI: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    const PING: u8 = 6;
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    }
+
+    fn begun() -> FrameCheck {
+        let mut check = FrameCheck::new(0);
+        check.follow(&[PRI, &frame(kind::SETTINGS, 0, 0, b"")].concat(), 0).unwrap();
+        check
+    }
+
+    #[test]
+    fn a_connection_begins_with_settings() {
+        for (first, result) in [
+            (frame(kind::SETTINGS, 0, 0, b"\0\x04\0\0\0\0"), Ok(())),
+            (frame(kind::SETTINGS, flag::ACK, 0, b""), Err(Violation::NoSettings)),
+            (frame(PING, 0, 0, b"gateway!"), Err(Violation::NoSettings)),
+            (frame(kind::HEADERS, 5, 1, b"\x82"), Err(Violation::NoSettings)),
+        ] {
+            let bytes = [PRI, &first].concat();
+            for step in 1..bytes.len() {
+                let mut check = FrameCheck::new(0);
+                assert_eq!(bytes.chunks(step).try_for_each(|piece| check.follow(piece, 0)), result, "{first:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn trailers_have_no_pseudo_fields() {
+        let head = frame(kind::HEADERS, flag::END_HEADERS, 1, b"\x83\x86\x84");
+        let data = frame(kind::DATA, 0, 1, b"abc");
+        let trailers = |block: &[u8]| frame(kind::HEADERS, flag::END_HEADERS | 1, 1, block);
+        let cut = [frame(kind::HEADERS, 1, 1, b""), frame(kind::CONTINUATION, flag::END_HEADERS, 1, b"\x84")].concat();
+        for (end, result) in [
+            (trailers(b"\0\x01x\x01y"), Ok(())),
+            (trailers(b"\x84"), Err(Violation::PseudoTrailer)),
+            (cut, Err(Violation::PseudoTrailer)),
+            // Another request, and data that looks like a field.
+            (frame(kind::HEADERS, flag::END_HEADERS | 1, 3, b"\x82\x86\x84"), Ok(())),
+            ([trailers(b""), frame(kind::DATA, 0, 3, b"\x84")].concat(), Ok(())),
+        ] {
+            let bytes = [&head[..], &data, &end].concat();
+            for step in 1..bytes.len() {
+                let mut check = begun();
+                assert_eq!(bytes.chunks(step).try_for_each(|piece| check.follow(piece, 0)), result, "{end:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_head_is_incomplete_until_its_last_frame() {
+        let mut check = begun();
+        for (next, in_head) in [
+            (frame(kind::HEADERS, 0, 7, b"\x82"), true),
+            (frame(kind::CONTINUATION, 0, 7, b"\x86"), true),
+            (frame(kind::CONTINUATION, flag::END_HEADERS, 7, b"\x84"), false),
+            (frame(kind::HEADERS, flag::END_HEADERS, 9, b"\x82\x86\x84"), false),
+        ] {
+            for byte in &next[..next.len() - 1] {
+                check.follow(&[*byte], 0).unwrap();
+            }
+            assert!(check.is_in_head(), "{next:?}");
+            check.follow(&next[next.len() - 1..], 0).unwrap();
+            assert_eq!(check.is_in_head(), in_head, "{next:?}");
+        }
+        assert_eq!(check.last_stream(), 9);
+    }
+
+    /// How many of these frames may come until the connection has to end.
+    fn allowed(check: &mut FrameCheck, frame: &[u8], now: Coarse) -> usize {
+        (0..1_000_000).find(|_| check.follow(frame, now) == Err(Violation::Flood)).unwrap()
+    }
+
+    #[test]
+    fn frames_that_carry_nothing_are_bounded() {
+        let at_once = usize::try_from(AT_ONCE).unwrap();
+        // PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, and unknown types.
+        for kind in [2, 3, 4, 5, 6, 7, 8, 0x10, 0xff] {
+            let mut check = begun();
+            let count = allowed(&mut check, &frame(kind, 0, 1, b""), 0);
+            assert_eq!(count, at_once - 1, "{kind}: the first SETTINGS is one of them");
+            // In 250 ms there are 25 more, however often the time is looked at.
+            let more = (0..=250).map(|now| allowed(&mut check, &frame(kind, 0, 1, b""), now)).sum::<usize>();
+            assert_eq!(more, 25, "{kind}");
+            check.answered();
+            assert_eq!(allowed(&mut check, &frame(kind, 0, 1, b""), 250), 4, "{kind}");
+            assert_eq!(allowed(&mut check, &frame(kind, 0, 1, b""), 1_000_000), at_once, "{kind}");
+        }
+    }
+
+    #[test]
+    fn frames_with_a_part_of_a_request_are_not_bounded() {
+        let mut check = begun();
+        for stream in 0..100_000 {
+            let stream = 2 * stream + 1;
+            check.follow(&frame(kind::HEADERS, flag::END_HEADERS, stream, b"\x82"), 0).unwrap();
+            check.follow(&frame(kind::DATA, 1, stream, b"x"), 0).unwrap();
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn does_not_panic_or_depend_on_how_bytes_are_cut(frames in prop::collection::vec((0..11u8, any::<u8>(), 0..6u32, prop::collection::vec(any::<u8>(), 0..9)), 0..9), rest in prop::collection::vec(any::<u8>(), 0..40), step in 1..20usize) {
+            let frames = frames.iter().flat_map(|(kind, flags, stream, payload)| frame(*kind, *flags, *stream, payload));
+            let bytes: Vec<_> = frames.chain(rest).collect();
+            let (mut whole, mut pieces) = (begun(), begun());
+            let result = bytes.chunks(step).try_for_each(|piece| pieces.follow(piece, 0));
+            prop_assert_eq!(whole.follow(&bytes, 0), result);
+            if result.is_ok() {
+                prop_assert_eq!(whole.is_in_head(), pieces.is_in_head());
+                prop_assert_eq!(whole.last_stream(), pieces.last_stream());
+            }
+        }
+    }
+}

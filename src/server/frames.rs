@@ -1,0 +1,142 @@
+//! Finds the frames in the bytes of an HTTP/2 connection (RFC 9113, section 4.1), however they are cut. Pure.
+
+/// The length of a frame's head.
+const HEAD: usize = 9;
+
+/// The types of frames that matter here (RFC 9113, section 6).
+pub(super) mod kind {
+    pub(in crate::server) const DATA: u8 = 0x0;
+    pub(in crate::server) const HEADERS: u8 = 0x1;
+    pub(in crate::server) const RST_STREAM: u8 = 0x3;
+    pub(in crate::server) const SETTINGS: u8 = 0x4;
+    pub(in crate::server) const GOAWAY: u8 = 0x7;
+    pub(in crate::server) const CONTINUATION: u8 = 0x9;
+}
+
+/// The flags of frames that matter here.
+pub(super) mod flag {
+    pub(in crate::server) const ACK: u8 = 0x1;
+    pub(in crate::server) const END_HEADERS: u8 = 0x4;
+    pub(in crate::server) const PADDED: u8 = 0x8;
+    pub(in crate::server) const PRIORITY: u8 = 0x20;
+}
+
+/// The head of a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FrameHead {
+    /// How many bytes follow.
+    pub(super) length: u32,
+    pub(super) kind: u8,
+    pub(super) flags: u8,
+    /// The stream that it belongs to; 0 for the connection.
+    pub(super) stream: u32,
+}
+
+impl FrameHead {
+    fn read([l0, l1, l2, kind, flags, id @ ..]: [u8; HEAD]) -> Self {
+        // The first bit of the stream has no meaning.
+        let stream = u32::from_be_bytes(id) & !(1 << 31);
+        Self { length: u32::from_be_bytes([0, l0, l1, l2]), kind, flags, stream }
+    }
+
+    pub(super) fn has(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Piece<'a> {
+    /// A frame begins.
+    Head(FrameHead),
+    /// More of the payload of the frame that has begun, at least one byte.
+    Payload(&'a [u8]),
+}
+
+/// Where in its frames a connection is.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    /// The head of the next frame, and how many bytes of it have come.
+    head: [u8; HEAD],
+    filled: usize,
+    /// How many bytes of the payload are still to come.
+    left: u32,
+}
+
+impl Frames {
+    /// Whether the bytes end where a frame ends.
+    pub(super) fn is_between(&self) -> bool {
+        self.filled == 0 && self.left == 0
+    }
+
+    /// Takes the next piece from `bytes`; `None` if the rest of them is the beginning of a frame's head.
+    pub(super) fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Option<Piece<'a>> {
+        if bytes.is_empty() {
+            return None;
+        }
+        if self.left > 0 {
+            let length = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
+            let (payload, rest) = bytes.split_at(length);
+            self.left -= u32::try_from(length).unwrap_or(self.left);
+            *bytes = rest;
+            return Some(Piece::Payload(payload));
+        }
+        let (more, rest) = bytes.split_at(bytes.len().min(HEAD - self.filled));
+        self.head[self.filled..][..more.len()].copy_from_slice(more);
+        self.filled += more.len();
+        *bytes = rest;
+        if self.filled < HEAD {
+            return None;
+        }
+        let head = FrameHead::read(self.head);
+        (self.filled, self.left) = (0, head.length);
+        Some(Piece::Head(head))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The frames in these bytes with their payloads, if the bytes come in pieces of this size.
+    fn read(bytes: &[u8], step: usize) -> (Vec<(FrameHead, Vec<u8>)>, bool) {
+        let (mut frames, mut found) = (Frames::default(), Vec::<(FrameHead, Vec<u8>)>::new());
+        for mut piece in bytes.chunks(step) {
+            while let Some(next) = frames.next(&mut piece) {
+                match next {
+                    Piece::Head(head) => found.push((head, Vec::new())),
+                    Piece::Payload(more) => found.last_mut().unwrap().1.extend_from_slice(more),
+                }
+            }
+        }
+        (found, frames.is_between())
+    }
+
+    #[test]
+    fn frames_are_found_however_they_are_cut() {
+        let bytes = b"\0\0\x05\x01\x24\x80\0\x01\x02hello\0\0\0\x04\0\0\0\0\0\0\0\x01\0\0\0\0\0\x03x";
+        let head = |length, kind, flags, stream| FrameHead { length, kind, flags, stream };
+        let expected = vec![
+            (head(5, kind::HEADERS, flag::END_HEADERS | flag::PRIORITY, 258), b"hello".to_vec()),
+            (head(0, kind::SETTINGS, 0, 0), Vec::new()),
+            (head(1, kind::DATA, 0, 3), b"x".to_vec()),
+        ];
+        for step in 1..=bytes.len() {
+            assert_eq!(read(bytes, step), (expected.clone(), true), "{step}");
+        }
+        for end in (1..14).chain(15..23).chain(24..33) {
+            assert!(!read(&bytes[..end], 100).1, "{end}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn does_not_depend_on_how_bytes_are_cut(lengths in prop::collection::vec(0..40u8, 0..8), rest in prop::collection::vec(any::<u8>(), 0..30), step in 1..20usize) {
+            let frame = |length: &u8| [&[0, 0, *length, 6, 0, 0, 0, 0, 0][..], &vec![*length; usize::from(*length)]].concat();
+            let bytes = [lengths.iter().flat_map(frame).collect(), rest].concat();
+            prop_assert_eq!(read(&bytes, step), read(&bytes, usize::MAX));
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Counts the errors that HTTP/2 clients are told about: of whole connections (GOAWAY) and of streams (RST_STREAM).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The names of the error codes, in their order (RFC 9113, section 7).
+const NAMES: [&str; 14] = [
+    "no_error",
+    "protocol_error",
+    "internal_error",
+    "flow_control_error",
+    "settings_timeout",
+    "stream_closed",
+    "frame_size_error",
+    "refused_stream",
+    "cancel",
+    "compression_error",
+    "connect_error",
+    "enhance_your_calm",
+    "inadequate_security",
+    "http_1_1_required",
+];
+
+/// Why a connection or a stream ends (RFC 9113, section 7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ErrorCode(pub(super) u32);
+
+impl ErrorCode {
+    pub(super) const NO_ERROR: Self = Self(0x0);
+    pub(super) const PROTOCOL_ERROR: Self = Self(0x1);
+    pub(super) const ENHANCE_YOUR_CALM: Self = Self(0xb);
+}
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub struct Http2Errors {
+    connections: [AtomicU64; NAMES.len()],
+    streams: [AtomicU64; NAMES.len()],
+}
+
+impl Http2Errors {
+    /// Counts a connection that ends.
+    pub(super) fn connection(&self, code: ErrorCode) {
+        count(&self.connections, code);
+    }
+
+    /// Counts a stream that is reset.
+    pub(super) fn stream(&self, code: ErrorCode) {
+        count(&self.streams, code);
+    }
+
+    /// The names of the errors with which connections have ended, and how many.
+    pub fn connections(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        counted(&self.connections)
+    }
+
+    /// The names of the errors with which streams were reset, and how many.
+    pub fn streams(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        counted(&self.streams)
+    }
+}
+
+fn count(counters: &[AtomicU64], code: ErrorCode) {
+    if let Some(counter) = usize::try_from(code.0).ok().and_then(|code| counters.get(code)) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Those that have happened. Connections and streams may also end without an error.
+fn counted(counters: &[AtomicU64]) -> impl Iterator<Item = (&'static str, u64)> {
+    let counts = counters.iter().map(|counter| counter.load(Ordering::Relaxed));
+    NAMES.into_iter().zip(counts).skip(1).filter(|(_, count)| *count > 0)
+}

@@ -1,0 +1,174 @@
+//! A client's stream as the HTTP library uses it in HTTP/2. It follows the frames in both directions, and records in the state
+//! of the connection when bytes have to wait for the client.
+//!
+//! What comes from the client is no use of the connection by itself: a ping does not keep a connection open.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::connection_limits::ConnectionLimits;
+use super::connection_state::ConnectionState;
+use super::frame_check::{FrameCheck, Violation};
+use super::frames::{Frames, Piece, kind};
+use super::http2_errors::{ErrorCode, Http2Errors};
+use crate::net::ClientStream;
+
+/// See the head of this file. Clones refer to the same stream.
+#[derive(Clone)]
+pub(super) struct MultiplexedIo {
+    stream: ClientStream,
+    state: Rc<ConnectionState>,
+    followed: Rc<RefCell<Followed>>,
+}
+
+/// What is known of the frames.
+struct Followed {
+    received: FrameCheck,
+    violation: Option<Violation>,
+    sent: Frames,
+    /// The error that is being sent, of a stream or of the connection.
+    error: Option<SentError>,
+    is_going_away: bool,
+    limits: Arc<ConnectionLimits>,
+}
+
+/// The code in the payload of RST_STREAM or GOAWAY (RFC 9113, sections 6.4 and 6.8).
+struct SentError {
+    count: fn(&Http2Errors, ErrorCode),
+    /// How many bytes come before the code.
+    before: u8,
+    /// How many bytes of the code have come, and what they say.
+    length: u8,
+    code: u32,
+}
+
+impl MultiplexedIo {
+    pub(super) fn new(stream: ClientStream, state: Rc<ConnectionState>) -> Self {
+        let worker = state.worker();
+        let followed = Followed {
+            received: FrameCheck::new(worker.now()),
+            violation: None,
+            sent: Frames::default(),
+            error: None,
+            is_going_away: false,
+            limits: worker.limits().clone(),
+        };
+        Self { stream, state, followed: Rc::new(RefCell::new(followed)) }
+    }
+
+    /// Why the connection has to end, if what the client has sent is the reason.
+    pub(super) fn violation(&self) -> Option<Violation> {
+        self.followed.borrow().violation
+    }
+
+    /// Tells the client that the connection ends, if it has not been told, once the library has ended. Without an error
+    /// this is polite; a client that does not read cannot be told.
+    pub(super) fn go_away(&self, code: ErrorCode) {
+        let followed = &mut *self.followed.borrow_mut();
+        followed.limits.http2_errors().connection(code);
+        if followed.is_going_away && code == ErrorCode::NO_ERROR
+            || !followed.sent.is_between()
+            || self.state.is_unsent()
+        {
+            return;
+        }
+        let mut frame = vec![0, 0, 8, kind::GOAWAY, 0, 0, 0, 0, 0];
+        frame.extend_from_slice(&followed.received.last_stream().to_be_bytes());
+        frame.extend_from_slice(&code.0.to_be_bytes());
+        // The frame is short. If the system does not take all of it at once, the client does not read.
+        let _ = self.stream.try_write(&frame);
+    }
+}
+
+impl Followed {
+    /// Follows bytes that are sent.
+    fn sent(&mut self, mut bytes: &[u8]) {
+        while let Some(piece) = self.sent.next(&mut bytes) {
+            match piece {
+                Piece::Head(head) => match head.kind {
+                    kind::DATA | kind::HEADERS => self.received.answered(),
+                    kind::RST_STREAM => self.error = Some(SentError::new(Http2Errors::stream, 0)),
+                    kind::GOAWAY => {
+                        self.is_going_away = true;
+                        self.error = Some(SentError::new(Http2Errors::connection, 4));
+                    }
+                    _ => {}
+                },
+                Piece::Payload(payload) => {
+                    if let Some(error) = &mut self.error
+                        && let Some(code) = error.follow(payload)
+                    {
+                        (error.count)(self.limits.http2_errors(), code);
+                        self.error = None;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl SentError {
+    fn new(count: fn(&Http2Errors, ErrorCode), before: u8) -> Self {
+        Self { count, before, length: 0, code: 0 }
+    }
+
+    /// The code, if these bytes of the payload complete it.
+    fn follow(&mut self, payload: &[u8]) -> Option<ErrorCode> {
+        for byte in payload {
+            if self.before > 0 {
+                self.before -= 1;
+                continue;
+            }
+            self.code = self.code << 8 | u32::from(*byte);
+            self.length += 1;
+            if self.length == 4 {
+                return Some(ErrorCode(self.code));
+            }
+        }
+        None
+    }
+}
+
+impl AsyncRead for MultiplexedIo {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, state, followed } = self.get_mut();
+        let before = buf.filled().len();
+        ready!(Pin::new(stream).poll_read(cx, buf))?;
+        let Followed { received, violation, .. } = &mut *followed.borrow_mut();
+        let followed = received.follow(&buf.filled()[before..], state.worker().now());
+        state.set_in_head(received.is_in_head());
+        *violation = followed.err();
+        Poll::Ready(followed.map_err(|violation| io::Error::new(io::ErrorKind::InvalidData, violation.name())))
+    }
+}
+
+impl AsyncWrite for MultiplexedIo {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let Self { stream, state, followed } = self.get_mut();
+        let written = Pin::new(stream).poll_write(cx, bytes);
+        state.set_unsent(written.is_pending());
+        if let Poll::Ready(Ok(length)) = written {
+            followed.borrow_mut().sent(&bytes[..length]);
+        }
+        written
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, state, .. } = self.get_mut();
+        let flushed = Pin::new(stream).poll_flush(cx);
+        state.set_unsent(flushed.is_pending());
+        flushed
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, .. } = self.get_mut();
+        ready!(Pin::new(&mut *stream).poll_flush(cx))?;
+        Pin::new(stream).poll_shutdown(cx)
+    }
+}

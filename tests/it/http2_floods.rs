@@ -1,0 +1,323 @@
+//! Floods over HTTP/2: the connection ends, memory stays bounded, and other clients are served meanwhile.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{JoinHandle, scope, sleep};
+use std::time::{Duration, Instant};
+
+use crate::harness::http2::{
+    ACK, CANCEL, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Frame, RawHttp2, Reaction, block, frame, headers, kind,
+    setting,
+};
+use crate::harness::{Gateway, Upstream, alone, reply, until};
+
+const GET: &[(&[u8], &[u8])] = &[(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
+const POST: &[(&[u8], &[u8])] =
+    &[(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
+
+/// How many clients attack at the same time.
+const ATTACKERS: usize = 4;
+/// By how much the memory of the gateway may grow.
+const MOST_MEMORY: u64 = 64 << 20;
+/// How long another client may wait for a response.
+const MOST_WAIT: Duration = Duration::from_secs(1);
+/// How many frames an attacker sends at most.
+const MOST_FRAMES: u32 = 300_000;
+
+/// A gateway with an upstream, and with what its memory was before any attack.
+struct Target {
+    gateway: Gateway,
+    memory: u64,
+    _up: Upstream,
+}
+
+impl Target {
+    fn start(server: &str, up: Upstream) -> Self {
+        let own = "[[routes]]\npath = \"/own\"\nrespond = { status = 200 }\n";
+        let gateway = Gateway::with_server(server, &format!("{}{own}", up.everything()));
+        assert_eq!(gateway.client().get("/").status, 200);
+        let memory = gateway.memory("VmRSS");
+        Self { gateway, memory, _up: up }
+    }
+
+    /// Runs `attack` in several threads, and asks for something in another way until all of them have ended.
+    #[track_caller]
+    fn attacked<T: Send>(&self, attack: impl Fn(&Gateway) -> T + Sync) -> Vec<T> {
+        let over = AtomicBool::new(false);
+        let (ended, slowest, count) = scope(|scope| {
+            let others = scope.spawn(|| {
+                let (mut slowest, mut count) = (Duration::ZERO, 0);
+                while !over.load(Ordering::SeqCst) {
+                    for path in ["/", "/own"] {
+                        let begun = Instant::now();
+                        assert_eq!(self.gateway.client().get(path).status, 200);
+                        slowest = slowest.max(begun.elapsed());
+                        count += 1;
+                    }
+                    sleep(Duration::from_millis(10));
+                }
+                (slowest, count)
+            });
+            let attackers: Vec<_> = (0..ATTACKERS).map(|_| scope.spawn(|| attack(&self.gateway))).collect();
+            let ended: Vec<_> = attackers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+            over.store(true, Ordering::SeqCst);
+            let (slowest, count) = others.join().unwrap();
+            (ended.into_iter().map(Result::unwrap).collect(), slowest, count)
+        });
+        assert!(count > 0 && slowest < MOST_WAIT, "another client waited {slowest:?}");
+        let grown = self.gateway.memory("VmHWM").saturating_sub(self.memory);
+        assert!(grown < MOST_MEMORY, "{} MiB more were resident", grown >> 20);
+        ended
+    }
+}
+
+/// An upstream that answers nothing on this path until what is returned is dropped.
+fn never_answering(path: &'static str) -> (Upstream, Sender<()>) {
+    let (end, ended) = channel();
+    let ended: Mutex<Receiver<()>> = Mutex::new(ended);
+    let up = Upstream::start(move |request| {
+        if request.target == path {
+            let _ = ended.lock().unwrap().recv();
+        }
+        reply(200, "hello")
+    });
+    (up, end)
+}
+
+/// Sends frames until the connection ends. Returns how it ended.
+fn flood(gateway: &Gateway, settings: &[(u16, u32)], next: impl Fn(u32) -> Vec<u8> + Send + 'static) -> Reaction {
+    let mut client = RawHttp2::connect(gateway.http, settings);
+    let mut writer = client.twin();
+    let sending: JoinHandle<()> = std::thread::spawn(move || {
+        let mut number = 0;
+        while number < MOST_FRAMES {
+            // Several frames go in one write, as attackers do it.
+            let some: Vec<u8> = (number..number + 50).flat_map(&next).collect();
+            number += 50;
+            if writer.send(&some).is_err() {
+                break;
+            }
+        }
+    });
+    let ending = client.ending();
+    drop(client);
+    sending.join().unwrap();
+    ending
+}
+
+/// Fails unless the connection of such a flood ends with ENHANCE_YOUR_CALM, and the metrics count that.
+#[track_caller]
+fn calmed(next: impl Fn(u32) -> Vec<u8> + Clone + Send + Sync + 'static) {
+    let _alone = alone();
+    let target = Target::start("", Upstream::start(|_| reply(200, "hello")));
+    let ended = target.attacked(|gateway| flood(gateway, &[], next.clone()));
+    assert_eq!(ended, [Reaction::GoAway(ENHANCE_YOUR_CALM); ATTACKERS]);
+    let metric = "gateway_http2_connection_errors_total{error=\"enhance_your_calm\"}";
+    let count = f64::from(u32::try_from(ATTACKERS).unwrap());
+    until("they are counted", Duration::from_secs(5), || target.gateway.metric(metric) == Some(count));
+}
+
+#[test]
+fn pings() {
+    calmed(|_| frame(kind::PING, 0, 0, b"gateway!"));
+}
+
+#[test]
+fn acknowledgements_of_pings() {
+    calmed(|_| frame(kind::PING, ACK, 0, b"gateway!"));
+}
+
+#[test]
+fn settings() {
+    calmed(|number| frame(kind::SETTINGS, 0, 0, &setting(4, 1000 + number % 2)));
+}
+
+#[test]
+fn priorities() {
+    calmed(|number| frame(kind::PRIORITY, 0, 2 * number + 1, &[0, 0, 0, 0, 16]));
+}
+
+#[test]
+fn windows() {
+    calmed(|_| frame(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]));
+}
+
+#[test]
+fn frames_of_unknown_types() {
+    calmed(|_| frame(0x42, 0xff, 0, b"anything"));
+}
+
+#[test]
+fn requests_that_are_reset_at_once() {
+    calmed(|number| {
+        let stream = 2 * number + 1;
+        [headers(stream, END_STREAM, GET), frame(kind::RST_STREAM, 0, stream, &[0, 0, 0, 8])].concat()
+    });
+}
+
+#[test]
+fn requests_that_are_reset_as_soon_as_they_are_read() {
+    let _alone = alone();
+    // The upstream never answers, so each request is in flight when it is reset.
+    let (up, end) = never_answering("/never");
+    let target = Target::start("", up);
+    let ended = target.attacked(|gateway| {
+        let mut client = RawHttp2::connect(gateway.http, &[]);
+        let get = [&GET[..3], &[(b":path", b"/never")]].concat();
+        for number in 0..MOST_FRAMES {
+            let stream = 2 * number + 1;
+            let sent = client.send(&headers(stream, END_STREAM, &get)).and_then(|()| {
+                // Until this is answered, the request has been read.
+                client.send(&frame(kind::PING, 0, 0, &u64::from(number).to_be_bytes()))
+            });
+            let end = Instant::now() + Duration::from_secs(10);
+            let answered = sent.and_then(|()| {
+                loop {
+                    match client.next(end)? {
+                        Some(frame) if frame.kind == kind::PING && frame.flags == ACK => break Ok(None),
+                        Some(frame) if frame.kind == kind::GOAWAY => break Ok(Some(frame.payload[7])),
+                        Some(_) => {}
+                        None => break Ok(Some(0)),
+                    }
+                }
+            });
+            match answered {
+                Ok(None) => {}
+                Ok(Some(code)) => return (number, u32::from(code)),
+                Err(error) => panic!("{error} after {number} requests"),
+            }
+            let _ = client.send(&frame(kind::RST_STREAM, 0, stream, &[0, 0, 0, 8]));
+        }
+        (MOST_FRAMES, 0)
+    });
+    drop(end);
+    for (number, code) in ended {
+        assert_eq!(code, ENHANCE_YOUR_CALM, "after {number}");
+        assert!(number < 3000, "{number}");
+    }
+}
+
+#[test]
+fn heads_that_go_on_and_on() {
+    calmed(|number| match number {
+        0 => frame(kind::HEADERS, 0, 1, b""),
+        _ => frame(kind::CONTINUATION, 0, 1, b""),
+    });
+    calmed(|number| match number {
+        0 => frame(kind::HEADERS, 0, 1, &block(GET)),
+        _ => frame(kind::CONTINUATION, 0, 1, &block(&[(b"x", &[b'y'; 16_000])])),
+    });
+}
+
+#[test]
+fn data_without_bytes() {
+    calmed(|number| match number {
+        0 => headers(1, 0, POST),
+        _ => frame(kind::DATA, 0, 1, b""),
+    });
+    // Padding is not content.
+    calmed(|number| match number {
+        0 => headers(1, 0, POST),
+        _ => frame(kind::DATA, 8, 1, &[8, 0, 0, 0, 0, 0, 0, 0, 0]),
+    });
+}
+
+#[test]
+fn fields_that_grow_when_they_are_decompressed() {
+    // The first head puts a field of 4 KB into the table; each of the others names it 4000 times, with a byte for each.
+    calmed(|number| {
+        let large = [&b"\x40\x01x\x7f\xa1\x1e"[..], &[b'y'; 4000]].concat();
+        let many = [&block(GET)[..], &[0xbe; 4000]].concat();
+        match number {
+            0 => frame(kind::HEADERS, END_HEADERS | END_STREAM, 1, &[block(GET), large].concat()),
+            _ => frame(kind::HEADERS, END_HEADERS | END_STREAM, 2 * number + 1, &many),
+        }
+    });
+}
+
+#[test]
+fn more_streams_than_allowed() {
+    // They stay open, since their bodies do not come.
+    calmed(|number| headers(2 * number + 1, 0, POST));
+}
+
+#[test]
+fn streams_that_are_made_to_be_reset() {
+    calmed(|number| headers(2 * number + 1, END_STREAM, &[GET, &[(b"content-length", b"5")]].concat()));
+}
+
+#[test]
+fn windows_that_stay_closed() {
+    let _alone = alone();
+    let large = "x".repeat(1 << 20);
+    let up = Upstream::start(move |request| reply(200, if request.target == "/large" { &large } else { "hello" }));
+    let target = Target::start("body_timeout = \"1s\"", up);
+    let get = [&GET[..3], &[(b":path", b"/large")]].concat();
+    for window in [0, 1, 20_000] {
+        let resets = target.attacked(|gateway| {
+            // No stream gets more window than this.
+            let mut client = RawHttp2::connect(gateway.http, &[(4, window)]);
+            client.send(&frame(kind::WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes())).unwrap();
+            (0..50).for_each(|number| client.send(&headers(2 * number + 1, END_STREAM, &get)).unwrap());
+            let is_reset = |frame: &Frame| frame.kind == kind::RST_STREAM;
+            (0..50).map(|_| client.find("reset", is_reset).payload[3]).collect::<Vec<_>>()
+        });
+        assert!(resets.concat().iter().all(|code| u32::from(*code) == CANCEL), "{resets:?}");
+    }
+    let metric = "gateway_http2_stream_errors_total{error=\"cancel\"}";
+    until("all are counted", Duration::from_secs(5), || target.gateway.metric(metric) == Some(600.0));
+}
+
+#[test]
+fn streams_whose_bodies_do_not_come() {
+    let _alone = alone();
+    let target = Target::start("body_timeout = \"1s\"", Upstream::start(|_| reply(200, "hello")));
+    let answers = target.attacked(|gateway| {
+        let mut client = RawHttp2::connect(gateway.http, &[]);
+        (0..250).for_each(|number| client.send(&headers(2 * number + 1, 0, POST)).unwrap());
+        (0..250).map(|_| client.find("answer", |frame| frame.kind == kind::HEADERS)).count()
+    });
+    assert_eq!(answers, [250; ATTACKERS]);
+    let metric = "gateway_request_failures_total{route=\"/*\",reason=\"body_timeout\"}";
+    until("all are counted", Duration::from_secs(5), || target.gateway.metric(metric) == Some(1000.0));
+}
+
+#[test]
+fn connections_on_which_nothing_comes() {
+    const CONNECTIONS: usize = 250;
+    let _alone = alone();
+    let server = "header_timeout = \"2s\"\nidle_timeout = \"2s\"";
+    let target = Target::start(server, Upstream::start(|_| reply(200, "hello")));
+    // Half of them have had a request, and all of them send pings.
+    let endings = target.attacked(|gateway| {
+        let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| RawHttp2::connect(gateway.http, &[])).collect();
+        clients.iter_mut().step_by(2).for_each(|client| client.send(&headers(1, END_STREAM, GET)).unwrap());
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(1) {
+            clients.iter_mut().for_each(|client| client.send(&frame(kind::PING, 0, 0, b"gateway!")).unwrap());
+            sleep(Duration::from_millis(200));
+        }
+        clients.iter_mut().map(|client| client.find("GOAWAY", |frame| frame.kind == kind::GOAWAY).payload[7]).max()
+    });
+    assert_eq!(endings, [Some(0); ATTACKERS]);
+}
+
+#[test]
+fn a_head_that_is_not_completed_ends_the_connection_although_other_requests_are_in_flight() {
+    let (up, _end) = never_answering("/");
+    let gateway = Gateway::with_server("header_timeout = \"1s\"", &up.everything());
+    for begun in [frame(kind::HEADERS, END_STREAM, 3, &block(GET)), headers(3, END_STREAM, GET)[..20].to_vec()] {
+        let mut client = RawHttp2::connect(gateway.http, &[]);
+        client.send(&headers(1, END_STREAM, GET)).unwrap();
+        client.send(&begun).unwrap();
+        assert_eq!(client.ending(), Reaction::GoAway(ENHANCE_YOUR_CALM));
+    }
+    // Without it, the request stays in flight.
+    let mut client = RawHttp2::connect(gateway.http, &[]);
+    client.send(&headers(1, END_STREAM, GET)).unwrap();
+    let end = Instant::now() + Duration::from_secs(3);
+    while let Ok(frame) = client.next(end) {
+        assert!(frame.is_some_and(|frame| frame.kind == kind::SETTINGS || frame.kind == kind::WINDOW_UPDATE));
+    }
+}
