@@ -265,6 +265,8 @@ pub struct Upstream {
     pub timeout: Duration,
     /// The longest time between two pieces of a response body; `None` is no limit.
     pub read_timeout: Option<Duration>,
+    /// The longest time for which no byte passes through a tunnel; `None` is no limit.
+    pub tunnel_idle_timeout: Option<Duration>,
     /// How long an unused connection is kept.
     pub max_idle: Duration,
     /// The maximum age of a connection.

@@ -137,6 +137,9 @@ impl Display for Description<'_> {
                 Some(limit) => writeln!(f, "    at most {limit:?} between two pieces of a response")?,
                 None => writeln!(f, "    no time limit between two pieces of a response")?,
             }
+            if let Some(limit) = upstream.tunnel_idle_timeout {
+                writeln!(f, "    closes a WebSocket after {limit:?} without a byte")?;
+            }
             writeln!(
                 f,
                 "    closes connections after {:?} without a request, and at an age of {:?}",

@@ -3,6 +3,7 @@
 mod client_socket;
 mod client_stream;
 mod listen;
+mod rewound;
 
 use std::io;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use tokio::net::TcpStream;
 
 pub use client_stream::ClientStream;
 pub use listen::{bind, is_v6_only};
+pub use rewound::{Duplex, Rewound};
 
 /// When and how often the system probes a connection on which nothing comes. A peer that has disappeared is noticed
 /// within two minutes.

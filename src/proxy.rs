@@ -1,6 +1,7 @@
 //! One request through the steps, in order. Start reading here.
 
 mod worker_snapshot;
+mod tunnel;
 mod target;
 
 use std::cell::RefCell;
@@ -10,11 +11,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode, header};
+use http::{HeaderMap, Response, StatusCode, Uri, header};
 use http_body::Body;
 
 use crate::clock::{self, Time};
-use crate::config::{AccessLog, OnError, Redirect};
+use crate::config::{AccessLog, OnError, PathRules, Redirect};
 use crate::decide::{self, Decision, DecisionInput, DecisionState};
 use crate::identify::client::{Client, client, scheme};
 use crate::identify::{KeyCache, RequestAttributes};
@@ -31,6 +32,9 @@ use crate::tls::ClientCertificate;
 use crate::upstream::{ConnectionPools, ForwardedInfo, Unanswered, Upstream, UpstreamRequest};
 
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
+
+use target::Target;
+use tunnel::Waits;
 
 /// What a worker needs to serve requests.
 pub struct Worker {
@@ -184,9 +188,7 @@ async fn serve(
             (Outcome::Responded, answer.map(ResponseBody::Own))
         }
         Action::Redirect(redirect) => {
-            let (host, path) = (&*target.host, &*target.path);
-            let (outcome, answer) =
-                redirection(redirect, &RedirectedRequest { host, path, uri: &head.uri, rules: gateway.paths });
+            let (outcome, answer) = redirection(redirect, &target, &head.uri, gateway.paths);
             (outcome, answer.map(ResponseBody::Own))
         }
         Action::Forward { upstream, strip, preserve_host } => {
@@ -204,12 +206,15 @@ async fn serve(
     }
     route.rate_limit_headers.add_headers(response.headers_mut(), &state.outcomes, &state.shadowed, now);
     route.change_headers(response.headers_mut(), scheme);
+    if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward { upstream, .. }) = (status, &route.action) {
+        return tunnel::begin(request, response, record, Waits::new(upstream, gateway.body_timeout));
+    }
     response.map(|content| record.settle(outcome, status, content))
 }
 
 /// The response of a route that sends clients elsewhere.
-fn redirection(redirect: &Redirect, request: &RedirectedRequest<'_>) -> (Outcome, LocalResponse) {
-    match redirect::location(redirect, request) {
+fn redirection(redirect: &Redirect, target: &Target<'_>, uri: &Uri, rules: PathRules) -> (Outcome, LocalResponse) {
+    match redirect::location(redirect, &RedirectedRequest { host: &target.host, path: &target.path, uri, rules }) {
         Some(location) => (Outcome::Responded, respond::redirection(redirect.status, location)),
         None => {
             let why = "The request names no host, which the redirect needs.";
@@ -316,7 +321,7 @@ impl UpstreamCall<'_> {
         request: &mut IncomingRequest,
         record: &mut RequestRecord,
     ) -> (Outcome, Response<ResponseBody>) {
-        let IncomingRequest { head, body, .. } = request;
+        let IncomingRequest { head, body, asks_for_websocket, .. } = request;
         let target = target::onward(&head.uri, self.strip, self.gateway.paths);
         target::name_host(&head.uri, &mut head.headers);
         // A client may send no Host header in HTTP/1.0, and an empty one in HTTP/1.1. The upstream always gets one.
@@ -337,6 +342,7 @@ impl UpstreamCall<'_> {
             counted: &self.route.single,
             body_timeout: self.gateway.body_timeout,
             max_body_size: self.route.max_body_size,
+            asks_for_websocket: *asks_for_websocket,
         };
         match self.upstream.send(&self.connection.worker.pools, &outbound, body.take()).await {
             Ok(response) => (Outcome::Forwarded, response.map(ResponseBody::Upstream)),

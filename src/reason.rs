@@ -37,11 +37,13 @@ pub enum Reason {
     HeaderTimeout,
     /// The client spoke HTTP without TLS where TLS is spoken.
     PlainHttp,
+    /// No byte passed through a tunnel for too long.
+    TunnelIdleTimeout,
 }
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Connect,
         Self::Tls,
         Self::ConnectTimeout,
@@ -58,6 +60,7 @@ impl Reason {
         Self::MaxHeaderSize,
         Self::HeaderTimeout,
         Self::PlainHttp,
+        Self::TunnelIdleTimeout,
     ];
 
     /// The name in logs and metrics.
@@ -79,6 +82,7 @@ impl Reason {
             Self::MaxHeaderSize => "max_header_size",
             Self::HeaderTimeout => "header_timeout",
             Self::PlainHttp => "plain_http",
+            Self::TunnelIdleTimeout => "tunnel_idle_timeout",
         }
     }
 
@@ -100,7 +104,8 @@ impl Reason {
             | Self::BadHead
             | Self::MaxHeaderSize
             | Self::HeaderTimeout
-            | Self::PlainHttp => false,
+            | Self::PlainHttp
+            | Self::TunnelIdleTimeout => false,
         }
     }
 }

@@ -12,6 +12,7 @@ mod worker_state;
 mod time_limits;
 mod connection_state;
 mod client_io;
+mod tunnel;
 mod http1;
 mod frames;
 mod trailer_check;
@@ -43,6 +44,7 @@ pub use connection_limits::{ConnectionCounts, ConnectionLimits};
 pub use connection_state::RequestGuard;
 pub use file_handles::{connections as connections_for, raise as raise_handles};
 pub use http2_errors::Http2Errors;
+pub use tunnel::{Tunnel, TunnelStream};
 
 use connection::{Registration, serve};
 use connection_limits::ConnectionPermit;
@@ -58,7 +60,6 @@ const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
 const LEAST_BUFFER: usize = 408 << 10;
 
 /// A request as it came. It is large, so the handler borrows it.
-#[derive(Debug)]
 pub struct IncomingRequest {
     /// Everything but the body.
     pub head: Parts,
@@ -66,6 +67,10 @@ pub struct IncomingRequest {
     pub body: Option<Incoming>,
     /// Why the request can be read in two ways, if it can. Then it must not be served.
     pub ambiguity: Option<&'static str>,
+    /// Whether the client asks for a WebSocket.
+    pub asks_for_websocket: bool,
+    /// What becomes of the connection after the response: the handler sets it if its response accepts a WebSocket.
+    pub tunnel: Option<Tunnel>,
 }
 
 /// The client of a connection.

@@ -29,6 +29,8 @@ pub use upstream_failures::UpstreamFailures;
 pub enum Outcome {
     /// An upstream answered.
     Forwarded,
+    /// An upstream accepted a tunnel, and both sides have ended it.
+    Tunneled,
     /// The route has a fixed response.
     Responded,
     /// Over a limit.
@@ -51,8 +53,9 @@ pub enum Outcome {
 
 impl Outcome {
     /// All of them, in order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Forwarded,
+        Self::Tunneled,
         Self::Responded,
         Self::Limited,
         Self::Silenced,
@@ -73,6 +76,7 @@ impl Outcome {
     pub fn name(self) -> &'static str {
         match self {
             Self::Forwarded => "forwarded",
+            Self::Tunneled => "tunneled",
             Self::Responded => "responded",
             Self::Limited => "limited",
             Self::Silenced => "silenced",
@@ -295,7 +299,24 @@ impl RequestRecord {
         if self.is_head || content.is_end_stream() {
             self.outcome = outcome;
         }
-        ObservedBody { content, record: self }
+        ObservedBody { content, record: Some(self) }
+    }
+
+    /// Records the status of a response that accepts a tunnel.
+    pub fn accepted_tunnel(&mut self, status: StatusCode) {
+        self.status = Some(status);
+    }
+
+    /// Records that a tunnel has sent so many bytes to the client.
+    pub fn sent(&mut self, bytes: usize) {
+        if let Some(entry) = &mut self.entry {
+            entry.bytes += bytes as u64;
+        }
+    }
+
+    /// Records how a tunnel ended. Until then, its client counts as having gone away.
+    pub fn ended(&mut self, outcome: Outcome) {
+        self.outcome = outcome;
     }
 }
 

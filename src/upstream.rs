@@ -25,6 +25,7 @@ use std::time::Duration;
 use http::Response;
 use hyper::body::Incoming;
 
+pub use connection::UpstreamTunnel;
 pub use endpoint::{Endpoint, EndpointTls, Endpoints};
 pub use error::UpstreamError;
 pub use http1::{BodyError, UpstreamBody};
@@ -45,6 +46,7 @@ pub struct Upstream {
     timeout: Duration,
     /// `None` if it is not limited.
     read_timeout: Option<Duration>,
+    tunnel_idle_timeout: Option<Duration>,
     keep: Keep,
 }
 
@@ -65,8 +67,19 @@ impl Upstream {
             connector: Connector::new(config.connect_timeout, lookups),
             timeout: config.timeout,
             read_timeout: config.read_timeout,
+            tunnel_idle_timeout: config.tunnel_idle_timeout,
             keep: Keep { idle: config.max_idle, age: config.max_age },
         }
+    }
+
+    /// The longest time for which it may send nothing where it is waited for; `None` is no limit.
+    pub fn read_timeout(&self) -> Option<Duration> {
+        self.read_timeout
+    }
+
+    /// The longest time for which no byte may pass through a tunnel; `None` is no limit.
+    pub fn tunnel_idle_timeout(&self) -> Option<Duration> {
+        self.tunnel_idle_timeout
     }
 
     /// The ids of its endpoints, and how long their connections are kept.

@@ -52,10 +52,10 @@ servers = ["http://10.0.1.1:9000", { url = "http://[::1]", weight = 2 }]
 connect_timeout = "250ms"
 timeout = "1h"
 read_timeout = "0"
+tunnel_idle_timeout = "5m"
 max_idle = "4s"
 max_age = "1d"
 balance = "round-robin"
-
 [upstreams.echo]
 servers = ["builtin:echo"]
 
@@ -71,7 +71,6 @@ status = 503
 body = "slow down"
 headers = "both"
 missing = "skip"
-
 [limits.all]
 key = "global"
 rates = ["1000/s"]
@@ -243,8 +242,9 @@ fn everything_is_read() {
     assert_eq!(store.on_error, OnError::Reject);
     assert_eq!(config.upstreams.iter().map(|upstream| upstream.name.as_str()).collect::<Vec<_>>(), ["zeta", "echo"]);
     assert_eq!(config.upstreams[0].servers[1].weight, 2);
-    let Upstream { read_timeout, max_idle, max_age, .. } = config.upstreams[0];
-    assert_eq!((read_timeout, max_idle.as_secs(), max_age.as_secs()), (None, 4, 86_400));
+    let Upstream { read_timeout, tunnel_idle_timeout, max_idle, max_age, .. } = config.upstreams[0];
+    assert_eq!((read_timeout, tunnel_idle_timeout.unwrap().as_secs()), (None, 300));
+    assert_eq!((max_idle.as_secs(), max_age.as_secs()), (4, 86_400));
     let limit = &config.limits[0];
     assert_eq!((limit.name.as_str(), limit.status.as_u16(), limit.missing), ("per-tenant", 503, Missing::Skip));
     assert_eq!(limit.rates[1].quota(), 3000);

@@ -32,8 +32,8 @@ pub(super) fn wait(section: &Section<'_>, key: &'static str, allowed: RangeInclu
 }
 
 /// The value of a key that is a duration, or `default` if it is absent. `None` is "0", which means no limit.
-pub(super) fn wait_or_none(section: &Section<'_>, key: &'static str, default: Duration) -> Option<Duration> {
-    let Some(field) = section.field(key) else { return Some(default) };
+pub(super) fn wait_or_none(section: &Section<'_>, key: &'static str, default: Option<Duration>) -> Option<Duration> {
+    let Some(field) = section.field(key) else { return default };
     if !field.is_text() {
         field.mistyped("a duration", DURATION);
         return None;

@@ -37,7 +37,7 @@ fn is_method_in_other_case(method: &str) -> bool {
 
 /// Reads the target.
 pub(super) fn read(request: &IncomingRequest, paths: PathRules) -> Result<Target<'_>, Unserved> {
-    let IncomingRequest { head, body, ambiguity } = request;
+    let IncomingRequest { head, body, ambiguity, .. } = request;
     if head.method == Method::CONNECT {
         let detail = "This is a reverse proxy: it has no tunnels, so CONNECT is not served.";
         return Err(Unserved { status: StatusCode::NOT_IMPLEMENTED, detail });

@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use super::connection_limits::ConnectionPermit;
 use super::connection_state::{ConnectionState, End};
 use super::connections::Connections;
+use super::http1::Next;
 use super::{Acceptor, ConnectedClient, Handler, HeadError, TlsPeer, http1, http2};
 use crate::net::ClientStream;
 use crate::reason::Reason;
@@ -46,8 +47,13 @@ pub(super) async fn serve<C, H>(
     }
     while connection.rest().await.is_continue() {
         // The state of the HTTP library is large. In a box it takes no memory while the connection rests.
-        if Box::pin(connection.serve_requests(&acceptor)).await.is_break() {
-            break;
+        match Box::pin(connection.serve_requests(&acceptor)).await {
+            Next::Rest => {}
+            Next::Close => break,
+            Next::Tunnel(begin, stream) => {
+                begin(stream).await;
+                break;
+            }
         }
     }
     let Connection { stream, state, .. } = connection;
@@ -133,8 +139,8 @@ impl Connection {
         .await
     }
 
-    /// Serves requests until the connection rests or ends.
-    async fn serve_requests<C, H>(&self, acceptor: &Acceptor<C>) -> ControlFlow<()>
+    /// Serves requests until the connection rests, ends or becomes a tunnel.
+    async fn serve_requests<C, H>(&self, acceptor: &Acceptor<C>) -> Next
     where
         C: Fn(&ConnectedClient) -> H + Clone + 'static,
         H: Handler,
@@ -148,7 +154,7 @@ impl Connection {
             }
             Protocol::Http2 => {
                 http2::serve(&acceptor.limits, (handler, client.address), stream, state).await;
-                ControlFlow::Break(())
+                Next::Close
             }
         }
     }

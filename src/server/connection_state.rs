@@ -65,7 +65,8 @@ pub(super) struct ConnectionState {
     since: Cell<Coarse>,
     end: Cell<Option<End>>,
     readiness: Cell<Readiness>,
-    ambiguous: Cell<bool>,
+    /// The first message on the connection that could be read in two ways.
+    first_ambiguous: Cell<Option<u64>>,
     /// Whether the bytes that came last end in the middle of a body.
     in_body: Cell<bool>,
     /// Whether the bytes that came last end in the middle of a head.
@@ -76,6 +77,8 @@ pub(super) struct ConnectionState {
     unsent: Cell<Option<Coarse>>,
     /// Whether the library has a response that is not sent completely.
     answering: Cell<bool>,
+    /// Whether the request in flight asks for a WebSocket and is not refused.
+    upgrading: Cell<bool>,
     /// Whether a part of a response was sent since the last request began to come, or was passed to the handler.
     answered: Cell<bool>,
     /// Set if the client sends no more: the moment when that was noticed, or a later one at which a request began or
@@ -95,12 +98,13 @@ impl ConnectionState {
             since: Cell::new(worker.now()),
             end: Cell::new(None),
             readiness: Cell::new(Readiness::Resting),
-            ambiguous: Cell::new(false),
+            first_ambiguous: Cell::new(None),
             in_body: Cell::new(false),
             in_head: Cell::new(false),
             head_since: Cell::new(None),
             unsent: Cell::new(None),
             answering: Cell::new(false),
+            upgrading: Cell::new(false),
             answered: Cell::new(false),
             closed_at: Cell::new(None),
             streams: RefCell::new(None),
@@ -211,7 +215,7 @@ impl ConnectionState {
 
     /// Records that bytes have come from the client, which `framing` has followed.
     pub(super) fn received(&self, framing: &FramingCheck) {
-        self.ambiguous.set(framing.is_ambiguous());
+        self.first_ambiguous.set(framing.first_ambiguous());
         self.in_body.set(framing.is_in_body());
         self.in_head.set(framing.is_in_head());
         if self.is_half_closed() {
@@ -239,9 +243,9 @@ impl ConnectionState {
         Duration::from_millis(self.worker.now() - self.since.get())
     }
 
-    /// Whether a head on this connection could be read in two ways.
-    pub(super) fn is_ambiguous(&self) -> bool {
-        self.ambiguous.get()
+    /// Whether the message with this number, from 0, or one before it could be read in two ways.
+    pub(super) fn is_ambiguous(&self, message: u64) -> bool {
+        self.first_ambiguous.get().is_some_and(|first| first <= message)
     }
 
     /// Records whether the system took some of the bytes that are to be sent. It takes none if the client does not
@@ -265,6 +269,16 @@ impl ConnectionState {
     /// Records that a response is given to the library.
     pub(super) fn answers(&self) {
         self.answering.set(true);
+    }
+
+    /// Records whether the connection may become a tunnel after the request in flight.
+    pub(super) fn set_upgrading(&self, upgrading: bool) {
+        self.upgrading.set(upgrading);
+    }
+
+    /// Whether the connection may become a tunnel after the request in flight.
+    pub(super) fn is_upgrading(&self) -> bool {
+        self.upgrading.get()
     }
 
     /// Records that everything that the library has written was sent.

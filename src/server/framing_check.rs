@@ -16,7 +16,10 @@ pub(super) struct FramingCheck {
     /// The beginning of a line whose end has not come yet.
     carried: Vec<u8>,
     head: Head,
-    ambiguous: bool,
+    /// How many messages are complete.
+    complete: u64,
+    /// The first message that could be read in two ways, from 0.
+    first_ambiguous: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +46,17 @@ struct Head {
 impl FramingCheck {
     /// Whether something could be read in two ways. This never changes back, because what follows is not reliable either.
     pub(super) fn is_ambiguous(&self) -> bool {
-        self.ambiguous || self.state == State::Lost
+        self.first_ambiguous.is_some()
+    }
+
+    /// The first message that could be read in two ways, from 0. Messages before it are not affected. In a tunnel, the
+    /// bytes behind the request are no message at all.
+    pub(super) fn first_ambiguous(&self) -> Option<u64> {
+        self.first_ambiguous
+    }
+
+    fn found_ambiguity(&mut self) {
+        self.first_ambiguous.get_or_insert(self.complete);
     }
 
     /// Whether a body or its trailers are incomplete.
@@ -65,11 +78,11 @@ impl FramingCheck {
                     let here = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
                     *left -= here as u64;
                     bytes = &bytes[here..];
-                    self.state = match self.state {
-                        State::Body(0) => State::Head,
-                        State::ChunkData(0) => State::ChunkSize,
-                        unfinished => unfinished,
-                    };
+                    match self.state {
+                        State::Body(0) => self.end_message(),
+                        State::ChunkData(0) => self.state = State::ChunkSize,
+                        _ => {}
+                    }
                 }
                 State::Head | State::ChunkSize | State::Trailers => {
                     let Some(end) = memchr(b'\n', bytes) else {
@@ -92,7 +105,7 @@ impl FramingCheck {
 
     fn carry(&mut self, bytes: &[u8]) {
         if self.carried.len() + bytes.len() > MAX_LINE {
-            self.state = State::Lost;
+            self.lose();
             self.carried = Vec::new();
         } else {
             self.carried.extend_from_slice(bytes);
@@ -102,48 +115,62 @@ impl FramingCheck {
     /// Reads a line without its line feed.
     fn line(&mut self, line: &[u8]) {
         let text = line.strip_suffix(b"\r").unwrap_or_else(|| {
-            self.ambiguous = true;
+            self.found_ambiguity();
             line
         });
-        self.state = match self.state {
+        match self.state {
             State::Head if text.is_empty() => self.head_end(),
             State::Head => self.head_line(text),
-            State::ChunkSize => chunk(text),
-            State::Trailers if text.is_empty() => State::Head,
-            state => state,
-        };
+            State::ChunkSize => match chunk(text) {
+                State::Lost => self.lose(),
+                state => self.state = state,
+            },
+            State::Trailers if text.is_empty() => self.end_message(),
+            _ => {}
+        }
     }
 
-    fn head_line(&mut self, text: &[u8]) -> State {
+    fn lose(&mut self) {
+        self.found_ambiguity();
+        self.state = State::Lost;
+    }
+
+    fn end_message(&mut self) {
+        self.complete += 1;
+        self.state = State::Head;
+    }
+
+    fn head_line(&mut self, text: &[u8]) {
         self.head.begun = true;
         match text.first() {
             Some(b'c' | b'C') => {
                 if let Some(value) = value(text, b"content-length:") {
                     match std::str::from_utf8(value).ok().and_then(|value| value.trim().parse().ok()) {
                         Some(length) => self.head.length = Some(length),
-                        None => return State::Lost,
+                        None => self.lose(),
                     }
                 }
             }
             Some(b't' | b'T') if value(text, b"transfer-encoding:").is_some() => self.head.coded = true,
             _ => {}
         }
-        State::Head
     }
 
-    fn head_end(&mut self) -> State {
+    fn head_end(&mut self) {
         let head = std::mem::take(&mut self.head);
         // An empty line before a request does not belong to it (RFC 9112, section 2.2).
         if !head.begun {
-            return State::Head;
+            return;
         }
         match head.length {
             length if head.coded => {
-                self.ambiguous |= length.is_some();
-                State::ChunkSize
+                if length.is_some() {
+                    self.found_ambiguity();
+                }
+                self.state = State::ChunkSize;
             }
-            None | Some(0) => State::Head,
-            Some(length) => State::Body(length),
+            None | Some(0) => self.end_message(),
+            Some(length) => self.state = State::Body(length),
         }
     }
 }
@@ -207,6 +234,20 @@ mod tests {
     }
 
     #[test]
+    fn messages_before_an_ambiguous_one_are_not_affected() {
+        for (at, before) in PLAIN.iter().enumerate() {
+            for text in ["GET / HTTP/1.1\nHost: a\r\n\r\n", "\n", "POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n"] {
+                let text = format!("{before}{text}");
+                let requests = if at < 2 { 1 } else { 2 };
+                for step in [1, 3, 1000] {
+                    let first = follow(text.as_bytes(), step).first_ambiguous();
+                    assert_eq!(first, Some(requests), "{text:?} by {step}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn ambiguous_heads_are_noticed_also_after_other_requests() {
         for text in [
             "GET / HTTP/1.1\nHost: a\r\n\r\n",
@@ -264,7 +305,7 @@ mod tests {
         #[test]
         fn does_not_panic_or_depend_on_how_bytes_are_split(bytes in prop::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'0'), any::<u8>()], 0..200), step in 1..20usize) {
             let (whole, pieces) = (follow(&bytes, 1000), follow(&bytes, step));
-            prop_assert_eq!((whole.state, whole.ambiguous), (pieces.state, pieces.ambiguous));
+            prop_assert_eq!((whole.state, whole.first_ambiguous), (pieces.state, pieces.first_ambiguous));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! HTTP/1.1 with a client. It drives the HTTP library, and ends it where it would wait for ever.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
@@ -12,45 +12,77 @@ use http_body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use super::client_io::ClientIo;
 use super::connection_limits::ConnectionLimits;
 use super::connection_state::{CloseReason, ConnectionState, End};
+use super::tunnel::{Tunnel, TunnelStream, asks_for_websocket};
 use super::{Handler, HeadError, IncomingRequest};
-use crate::net::ClientStream;
+use crate::net::{ClientStream, Rewound};
 use crate::reason::Reason;
 
 /// What the client is told about a request that can be read in two ways.
 const TWO_READINGS: &str = "The request can be read in two ways: lines end in CR LF, and a body has one framing.";
 
-/// Serves requests until the connection rests or ends.
+/// What becomes of a connection.
+pub(super) enum Next {
+    /// It rests.
+    Rest,
+    /// It ends.
+    Close,
+    /// It is a tunnel.
+    Tunnel(Tunnel, TunnelStream),
+}
+
+/// Serves requests until the connection rests, ends or becomes a tunnel.
 pub(super) async fn serve<H: Handler>(
     builder: &http1::Builder,
     limits: &ConnectionLimits,
     (handler, peer): (Rc<H>, SocketAddr),
     stream: &ClientStream,
     state: &Rc<ConnectionState>,
-) -> ControlFlow<()> {
+) -> Next {
     let (asked, requests) = (handler.clone(), state.clone());
+    let (messages, accepted) = (Cell::new(0), Rc::new(Cell::new(None)));
+    let tunnel = accepted.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let (head, body) = request.into_parts();
         let body = (!body.is_end_stream()).then_some(body);
-        let ambiguity = requests.is_ambiguous().then_some(TWO_READINGS);
-        let mut incoming = IncomingRequest { head, body, ambiguity };
+        let message = messages.replace(messages.get() + 1);
+        let ambiguity = requests.is_ambiguous(message).then_some(TWO_READINGS);
+        // The library sets it if there is an Upgrade header, which few requests have.
+        let may_upgrade = head.extensions.get::<OnUpgrade>().is_some();
+        let asks_for_websocket = may_upgrade && asks_for_websocket(&head, body.is_some());
+        let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket, tunnel: None };
         let (handler, state, guard) = (handler.clone(), requests.clone(), requests.begin());
+        let accepted = asks_for_websocket.then(|| accepted.clone());
+        if asks_for_websocket {
+            state.set_upgrading(true);
+        }
         async move {
             let response = handler.handle(&mut incoming, guard).await;
+            if let Some(accepted) = accepted {
+                state.set_upgrading(incoming.tunnel.is_some());
+                accepted.set(incoming.tunnel.take());
+            }
             state.answers();
             Ok::<_, std::convert::Infallible>(response)
         }
     });
     let io = ClientIo::new(stream.clone(), state.clone());
-    let mut connection = pin!(builder.serve_connection(io, service));
+    let mut connection = builder.serve_connection(io, service);
     // The library drops the requests that it holds only after this.
-    match until_ended(connection.as_mut(), stream, state).await {
-        ConnectionEnd::Rests => return ControlFlow::Continue(()),
-        ConnectionEnd::Closed | ConnectionEnd::Cut(CloseReason::Idle | CloseReason::Gone) => {}
+    match until_ended(Pin::new(&mut connection), stream, state).await {
+        ConnectionEnd::Rests => return Next::Rest,
+        ConnectionEnd::Closed => {
+            if let Some(begin) = tunnel.take() {
+                let early = connection.into_parts().read_buf;
+                return Next::Tunnel(begin, Box::new(Rewound::new(early, stream.clone())));
+            }
+        }
+        ConnectionEnd::Cut(CloseReason::Idle | CloseReason::Gone) => {}
         ConnectionEnd::Cut(CloseReason::SlowHead) => {
             let why = (StatusCode::REQUEST_TIMEOUT, Reason::HeaderTimeout);
             refuse(&*asked, stream, state, why, false);
@@ -64,7 +96,7 @@ pub(super) async fn serve<H: Handler>(
             None => tracing::debug!(%error, %peer, "connection failed"),
         },
     }
-    ControlFlow::Break(())
+    Next::Close
 }
 
 /// How the work on a connection ended.
@@ -100,7 +132,9 @@ where
                 Some(End::AfterRequest) => !told,
                 None => false,
             };
-            if last && state.is_busy() {
+            if last && state.is_upgrading() {
+                // The response to it ends HTTP on this connection, or else the connection ends after it.
+            } else if last && state.is_busy() {
                 told = true;
                 connection.as_mut().graceful_shutdown();
             } else if last && !stream.has_more() {
@@ -114,7 +148,7 @@ where
             }
             // The last request may have begun just now, or may have ended already.
             let waits = !state.is_busy() && last && stream.has_more();
-            if polled.is_ready() || !last || told || waits {
+            if polled.is_ready() || !last || told || waits || state.is_upgrading() {
                 return polled.map(|ended| ended.map_or_else(ConnectionEnd::Failed, |()| ConnectionEnd::Closed));
             }
         }

@@ -56,7 +56,7 @@ pub(super) async fn serve<H: Handler>(
         join_cookies(&mut head.headers);
         let body = (!body.is_end_stream()).then_some(body);
         let ambiguity = ambiguity(&head);
-        let mut incoming = IncomingRequest { head, body, ambiguity };
+        let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket: false, tunnel: None };
         let (handler, guard) = (handler.clone(), requests.begin());
         let progress = begun.begin(requests.worker());
         async move {

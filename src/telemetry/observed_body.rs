@@ -31,7 +31,15 @@ impl ResponseBody {
 /// A response's body with the record that it closes.
 pub struct ObservedBody {
     pub(super) content: ResponseBody,
-    pub(super) record: RequestRecord,
+    /// `None` if a tunnel has it.
+    pub(super) record: Option<RequestRecord>,
+}
+
+impl ObservedBody {
+    /// The body of a response after which the request goes on as a tunnel.
+    pub fn before_tunnel() -> Self {
+        Self { content: ResponseBody::Own(Full::default()), record: None }
+    }
 }
 
 impl Body for ResponseBody {
@@ -65,24 +73,23 @@ impl Body for ObservedBody {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let polled = Pin::new(&mut self.content).poll_frame(cx);
+        let Self { content, record } = &mut *self;
+        let polled = Pin::new(&mut *content).poll_frame(cx);
+        let Some(record) = record else { return polled };
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
-                if let Some(entry) = &mut self.record.entry {
-                    entry.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
-                }
-                if self.content.is_end_stream() {
-                    self.record.outcome = self.record.expected;
+                record.sent(frame.data_ref().map_or(0, Bytes::len));
+                if content.is_end_stream() {
+                    record.outcome = record.expected;
                 }
             }
             Poll::Ready(Some(Err(error))) => {
                 // The client gets an incomplete body, so the request has failed although its head was sent.
                 let reason = error.reason();
-                self.record.outcome = if reason.is_upstreams() { Outcome::Failed } else { Outcome::Abandoned };
-                let server = self.content.server();
-                self.record.fail(reason, &server, error);
+                record.outcome = if reason.is_upstreams() { Outcome::Failed } else { Outcome::Abandoned };
+                record.fail(reason, &content.server(), error);
             }
-            Poll::Ready(None) => self.record.outcome = self.record.expected,
+            Poll::Ready(None) => record.outcome = record.expected,
             Poll::Pending => {}
         }
         polled

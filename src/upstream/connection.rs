@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 
 use super::stall::StallTimer;
 use super::stream::UpstreamStream;
+use crate::net::{Duplex, Rewound};
 
 /// How many bytes a read may return: enough for a head and a small body at first, and more if a body is large.
 const SMALL_READ: usize = 8 * 1024;
@@ -39,7 +40,21 @@ pub(super) struct UpstreamConnection {
     pub(super) idle_since: Instant,
 }
 
+/// The upstream's side of a tunnel. The connection is closed when it is dropped.
+pub struct UpstreamTunnel {
+    /// The address of the server.
+    pub peer: SocketAddr,
+    /// What the server sends after its response, and what it is sent.
+    pub stream: Box<dyn Duplex>,
+}
+
 impl UpstreamConnection {
+    /// Only bytes pass from now on.
+    pub(super) fn into_tunnel(self) -> UpstreamTunnel {
+        let stream = Rewound::new(self.received.freeze(), self.stream);
+        UpstreamTunnel { peer: self.peer, stream: Box::new(stream) }
+    }
+
     /// Its age counts from `now`.
     ///
     /// # Errors

@@ -96,7 +96,8 @@ fn advance(
     }
     loop {
         if !connection.received.is_empty() {
-            let parsed = response_head::parse(&mut connection.received, request.method, interim);
+            let parsed =
+                response_head::parse(&mut connection.received, request.method, request.asks_for_websocket, interim);
             if let Some(head) = parsed.map_err(|bad| UpstreamError::Bad(bad.name()))? {
                 return Poll::Ready(Ok(head));
             }

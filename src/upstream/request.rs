@@ -29,6 +29,8 @@ pub struct UpstreamRequest<'a> {
     pub body_timeout: Duration,
     /// The most bytes that its body may have.
     pub max_body_size: u64,
+    /// Whether the upstream is asked for a WebSocket. Then the response may be 101, and its body becomes a tunnel.
+    pub asks_for_websocket: bool,
 }
 
 /// What the upstream is told about the client.

@@ -80,3 +80,4 @@ mod warnings;
 mod upstream_connections;
 mod upstream_tls;
 mod watching;
+mod websocket;

@@ -36,7 +36,8 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthoritie
     set(&mut connect_timeout, values::wait(&section, "connect_timeout", values::WAIT));
     let mut timeout = Duration::from_secs(30);
     set(&mut timeout, values::wait(&section, "timeout", values::WAIT));
-    let read_timeout = values::wait_or_none(&section, "read_timeout", Duration::from_secs(60));
+    let read_timeout = values::wait_or_none(&section, "read_timeout", Some(Duration::from_secs(60)));
+    let tunnel_idle_timeout = values::wait_or_none(&section, "tunnel_idle_timeout", None);
     let mut max_idle = Duration::from_secs(60);
     set(&mut max_idle, values::wait(&section, "max_idle", values::WAIT));
     let mut max_age = Duration::from_secs(600);
@@ -49,6 +50,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthoritie
         connect_timeout,
         timeout,
         read_timeout,
+        tunnel_idle_timeout,
         max_idle,
         max_age,
         tls,

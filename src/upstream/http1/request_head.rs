@@ -33,6 +33,10 @@ pub(super) fn encode(
         line(out, "host", host.as_bytes());
     }
     request_headers::each(request.headers, named, &request.forwarded, |name, value| line(out, name, value));
+    if request.asks_for_websocket {
+        line(out, "connection", b"upgrade");
+        line(out, "upgrade", b"websocket");
+    }
     match framing {
         Framing::None => {}
         Framing::Length(length) => line(out, "content-length", itoa::Buffer::new().format(length).as_bytes()),
@@ -86,6 +90,7 @@ mod tests {
                 counted: &Arc::new(SingleSources::new([])),
                 body_timeout: Duration::ZERO,
                 max_body_size: 0,
+                asks_for_websocket: false,
             };
             for (authority, host) in [(None, "client"), (Some("up:1"), "up:1")] {
                 let mut out = Vec::new();

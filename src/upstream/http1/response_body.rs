@@ -14,7 +14,7 @@ use super::chunked::{Decoder, Piece};
 use super::request_body::{RequestBody, RequestBodyError};
 use super::response_head::BodyEnd;
 use crate::reason::Reason;
-use crate::upstream::connection::UpstreamConnection;
+use crate::upstream::connection::{UpstreamConnection, UpstreamTunnel};
 use crate::upstream::pool::ConnectionPools;
 use crate::upstream::stall::{Position, Stalled};
 
@@ -99,7 +99,7 @@ impl UpstreamBody {
         let rest = match end {
             BodyEnd::Length(length) => Rest::Length(length),
             BodyEnd::Chunked => Rest::Chunked(Decoder::default()),
-            BodyEnd::Close => Rest::Close,
+            BodyEnd::Close | BodyEnd::Tunnel => Rest::Close,
         };
         Self { connection: Some(connection), rest, request_body: None, keep_alive, pools: pools.clone(), server }
     }
@@ -113,6 +113,11 @@ impl UpstreamBody {
     /// The address of the server, for the log.
     pub fn server(&self) -> String {
         self.connection.as_ref().map_or(String::new(), |connection| connection.peer.to_string())
+    }
+
+    /// The tunnel that the connection has become; only after a response that accepts one, and only once.
+    pub fn take_tunnel(&mut self) -> Option<UpstreamTunnel> {
+        self.connection.take().map(|connection| connection.into_tunnel())
     }
 
     /// The next piece of the received bytes; `More` if there is none.

@@ -25,6 +25,8 @@ pub(super) enum BodyEnd {
     Chunked,
     /// When the upstream closes the connection.
     Close,
+    /// There is no body: the connection becomes a tunnel.
+    Tunnel,
 }
 
 /// A response's head, ready to go to the client.
@@ -49,7 +51,7 @@ pub(super) enum BadHead {
     CutOff,
     /// There are too many interim responses before it.
     Interim,
-    /// It switches to another protocol, which the gateway has not requested.
+    /// It switches to a protocol that the gateway has not requested.
     Upgrade,
 }
 
@@ -69,8 +71,13 @@ impl BadHead {
 
 /// Removes the head of a response from `bytes`; `None` if it is incomplete. The values of its headers share the buffer
 /// with the body. Interim responses (RFC 9110, section 15.2) are counted and left out, because the gateway has already
-/// told the client to continue.
-pub(super) fn parse(bytes: &mut BytesMut, method: &Method, interim: &mut u32) -> Result<Option<Head>, BadHead> {
+/// told the client to continue. With `asked` the request asks for a WebSocket, so that a response may accept it.
+pub(super) fn parse(
+    bytes: &mut BytesMut,
+    method: &Method,
+    asked: bool,
+    interim: &mut u32,
+) -> Result<Option<Head>, BadHead> {
     loop {
         let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
         let mut parsed = httparse::Response::new(&mut []);
@@ -82,10 +89,8 @@ pub(super) fn parse(bytes: &mut BytesMut, method: &Method, interim: &mut u32) ->
             Err(_) => return Err(BadHead::NotHttp),
         };
         let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(BadHead::NotHttp)?;
-        if status == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(BadHead::Upgrade);
-        }
-        if status.is_informational() {
+        let switches = status == StatusCode::SWITCHING_PROTOCOLS;
+        if status.is_informational() && !switches {
             bytes.advance(length);
             *interim += 1;
             if *interim > MAX_INTERIM {
@@ -95,13 +100,20 @@ pub(super) fn parse(bytes: &mut BytesMut, method: &Method, interim: &mut u32) ->
         }
         let mut passing = Passing::new();
         let frame = Frame::read(parsed.headers, bytes, &mut passing)?;
-        let mut end = frame.body_end()?;
+        if switches && !(asked && frame.is_websocket) {
+            return Err(BadHead::Upgrade);
+        }
+        let mut end = if switches { BodyEnd::Tunnel } else { frame.body_end()? };
         if *method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
             end = BodyEnd::Length(0);
         }
         let persists = parsed.version == Some(1) || frame.keep_alive;
-        let keep_alive = persists && !frame.close && end != BodyEnd::Close;
+        let keep_alive = persists && !frame.close && !matches!(end, BodyEnd::Close | BodyEnd::Tunnel);
         drop(frame);
+        if switches {
+            // Such a response has no length (RFC 9110, section 8.6).
+            passing.retain(|(name, _)| *name != CONTENT_LENGTH);
+        }
 
         let mut response = Response::new(());
         *response.status_mut() = status;
@@ -112,7 +124,7 @@ pub(super) fn parse(bytes: &mut BytesMut, method: &Method, interim: &mut u32) ->
 
 /// What the headers say about the body and the connection.
 #[derive(Default)]
-#[expect(clippy::struct_excessive_bools, reason = "four independent properties of a head")]
+#[expect(clippy::struct_excessive_bools, reason = "five independent properties of a head")]
 struct Frame<'a> {
     length: Option<&'a [u8]>,
     lengths_differ: bool,
@@ -120,6 +132,8 @@ struct Frame<'a> {
     chunked: bool,
     close: bool,
     keep_alive: bool,
+    /// Whether Upgrade names WebSocket.
+    is_websocket: bool,
     /// The headers that Connection names.
     named: SmallVec<[&'a [u8]; 2]>,
 }
@@ -169,7 +183,7 @@ impl<'a> Frame<'a> {
                     }
                 }
             }
-            UPGRADE => {}
+            UPGRADE => self.is_websocket |= value.trim_ascii().eq_ignore_ascii_case(b"websocket"),
             _ => return !matches!(name.as_str(), "keep-alive" | "proxy-connection"),
         }
         false
@@ -215,7 +229,7 @@ mod tests {
     use super::*;
 
     fn head(text: &str, method: &Method) -> Result<Option<Head>, BadHead> {
-        parse(&mut BytesMut::from(text), method, &mut 0)
+        parse(&mut BytesMut::from(text), method, false, &mut 0)
     }
 
     fn end(fields: &str) -> Result<BodyEnd, BadHead> {
@@ -240,6 +254,24 @@ mod tests {
             "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
         ] {
             assert_eq!(end(fields), Err(BadHead::Length), "{fields}");
+        }
+    }
+
+    #[test]
+    fn a_tunnel_begins_only_if_it_was_asked_for() {
+        let switch = |fields: &str, asked| {
+            let text = format!("HTTP/1.1 101 Switching Protocols\r\n{fields}\r\nearly");
+            let mut bytes = BytesMut::from(&*text);
+            let head = parse(&mut bytes, &Method::GET, asked, &mut 0)?.unwrap();
+            assert_eq!((head.end, head.keep_alive, &bytes[..]), (BodyEnd::Tunnel, false, &b"early"[..]));
+            assert!(head.response.headers().get("content-length").is_none());
+            Ok(head.response.headers()["x-a"].clone())
+        };
+        let fields = "upgrade: WebSocket\r\nconnection: upgrade\r\ncontent-length: 3\r\nx-a: 1\r\n";
+        assert_eq!(switch(fields, true).unwrap(), "1");
+        assert_eq!(switch(fields, false), Err(BadHead::Upgrade));
+        for fields in ["", "upgrade: h2c\r\n", "upgrade: websockets\r\n"] {
+            assert_eq!(switch(fields, true), Err(BadHead::Upgrade), "{fields}");
         }
     }
 
@@ -273,7 +305,7 @@ mod tests {
         let text = "HTTP/1.1 200 OK\r\nconnection: x-hop, content-length\r\nx-hop: 1\r\nkeep-alive: 5\r\nupgrade: x\r\n\
                     content-length: 2\r\nset-cookie: a\r\nset-cookie: b\r\n\r\nok";
         let mut bytes = BytesMut::from(text);
-        let found = parse(&mut bytes, &Method::GET, &mut 0).unwrap().unwrap();
+        let found = parse(&mut bytes, &Method::GET, false, &mut 0).unwrap().unwrap();
         let names: Vec<_> =
             found.response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         assert_eq!(names, [("content-length", "2"), ("set-cookie", "a"), ("set-cookie", "b")]);
@@ -312,7 +344,7 @@ mod tests {
         fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), prefix in any::<bool>()) {
             let mut text = if prefix { BytesMut::from("HTTP/1.1 200 OK\r\n") } else { BytesMut::new() };
             text.extend_from_slice(&bytes);
-            let _ = parse(&mut text, &Method::GET, &mut 0);
+            let _ = parse(&mut text, &Method::GET, false, &mut 0);
         }
     }
 }

@@ -146,6 +146,11 @@ impl Wire {
         Ok(())
     }
 
+    /// Fills the buffer.
+    pub(crate) fn read_exact(&mut self, buffer: &mut [u8]) -> Result<()> {
+        self.reader.read_exact(buffer)
+    }
+
     /// Reads until the peer closes, cleanly or not: what came, and whether it closed at all.
     pub(crate) fn rest(&mut self) -> (Vec<u8>, bool) {
         let mut rest = Vec::new();

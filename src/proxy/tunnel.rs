@@ -1,0 +1,65 @@
+//! A request that becomes a tunnel: its response, and its record, which is closed when the tunnel ends.
+
+mod copy;
+
+use http::{HeaderValue, Response, StatusCode, Version, header};
+
+use crate::reason::Reason;
+use crate::server::{IncomingRequest, TunnelStream};
+use crate::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
+use crate::upstream::UpstreamTunnel;
+
+use copy::{Side, TunnelEnd, copy};
+
+pub(super) use copy::Waits;
+
+/// Tells the client that its handshake is accepted. The tunnel begins when the response has been sent.
+pub(super) fn begin(
+    request: &mut IncomingRequest,
+    mut response: Response<ResponseBody>,
+    mut record: RequestRecord,
+    waits: Waits,
+) -> Response<ObservedBody> {
+    let upstream = match response.body_mut() {
+        ResponseBody::Upstream(body) => body.take_tunnel(),
+        ResponseBody::Own(_) => None,
+    };
+    let Some(upstream) = upstream else {
+        let status = response.status();
+        return response.map(|content| record.settle(Outcome::Failed, status, content));
+    };
+    let headers = response.headers_mut();
+    if request.head.version == Version::HTTP_2 {
+        // RFC 8441, section 5.
+        headers.remove(header::SEC_WEBSOCKET_ACCEPT);
+        *response.status_mut() = StatusCode::OK;
+    } else {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    }
+    record.accepted_tunnel(response.status());
+    request.tunnel = Some(Box::new(move |client| Box::pin(run(client, upstream, record, waits))));
+    response.map(|_| ObservedBody::before_tunnel())
+}
+
+async fn run(client: TunnelStream, upstream: UpstreamTunnel, mut record: RequestRecord, waits: Waits) {
+    let UpstreamTunnel { peer, stream } = upstream;
+    match copy(client, stream, waits, |bytes| record.sent(bytes)).await {
+        TunnelEnd::Closed => record.ended(Outcome::Tunneled),
+        TunnelEnd::Failed(Side::Client, error) => tracing::debug!(%error, "the client's side of a tunnel failed"),
+        TunnelEnd::Failed(Side::Upstream, error) => {
+            record.ended(Outcome::Failed);
+            record.fail(Reason::Truncated, &peer, &error);
+        }
+        TunnelEnd::Idle(limit) => {
+            record.fail(Reason::TunnelIdleTimeout, &peer, &format_args!("nothing came for {limit:?}"));
+        }
+        TunnelEnd::Stalled(Side::Client, limit) => {
+            record.fail(Reason::BodyTimeout, &peer, &format_args!("the client was waited for {limit:?}"));
+        }
+        TunnelEnd::Stalled(Side::Upstream, limit) => {
+            record.ended(Outcome::Failed);
+            record.fail(Reason::ReadTimeout, &peer, &format_args!("a tunnel waited for it {limit:?}"));
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Passes bytes between the two sides of a tunnel until both have ended, one has failed, or a time limit is reached.
+//!
+//! Each direction reads into a buffer on the stack, and keeps only what the other side did not take. So a quiet tunnel
+//! needs no buffers, a busy one at most one in each direction, and a side is not read while the other does not read.
+
+use std::future::poll_fn;
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+use crate::deadline::Deadline;
+use crate::upstream::Upstream;
+
+/// How many bytes one read may return, and so the most that waits in one direction.
+const READ: usize = 16 * 1024;
+
+/// How long a tunnel may wait; `None` is no limit.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::proxy) struct Waits {
+    /// For a byte from either side.
+    idle: Option<Duration>,
+    /// For the client, while bytes wait for it, or while only it has not ended.
+    client: Duration,
+    /// The same for the upstream.
+    upstream: Option<Duration>,
+}
+
+impl Waits {
+    /// For a tunnel to this upstream, whose client may take `client` to read something.
+    pub(in crate::proxy) fn new(upstream: &Upstream, client: Duration) -> Self {
+        Self { idle: upstream.tunnel_idle_timeout(), client, upstream: upstream.read_timeout() }
+    }
+}
+
+/// One of the two sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// The client.
+    Client,
+    /// The upstream.
+    Upstream,
+}
+
+/// How a tunnel ended.
+#[derive(Debug)]
+pub(super) enum TunnelEnd {
+    /// Both sides have ended.
+    Closed,
+    /// The connection of this side failed.
+    Failed(Side, io::Error),
+    /// No byte came for this time.
+    Idle(Duration),
+    /// This side was waited for until its limit.
+    Stalled(Side, Duration),
+}
+
+/// Runs a tunnel. `to_client` is called with the number of bytes that the client was sent.
+pub(super) async fn copy<C, U>(
+    mut client: C,
+    mut upstream: U,
+    waits: Waits,
+    mut to_client: impl FnMut(usize),
+) -> TunnelEnd
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    U: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut up, mut down) = (Direction::default(), Direction::default());
+    let mut timer = Timer::new(waits, Instant::now());
+    poll_fn(|cx| {
+        let (was_over, before) = ((up.is_over, down.is_over), (up.passed, down.passed));
+        let upward = up.poll(cx, &mut client, &mut upstream);
+        let downward = down.poll(cx, &mut upstream, &mut client);
+        let now = Instant::now();
+        up.note_blocked(before.0, now);
+        down.note_blocked(before.1, now);
+        if was_over != (up.is_over, down.is_over) || before != (up.passed, down.passed) {
+            timer.since = now;
+        }
+        to_client(usize::try_from(down.passed - before.1).unwrap_or_default());
+        match (upward, downward) {
+            (Poll::Ready(Err(Broken::Source(error))), _) | (_, Poll::Ready(Err(Broken::Target(error)))) => {
+                Poll::Ready(TunnelEnd::Failed(Side::Client, error))
+            }
+            (Poll::Ready(Err(Broken::Target(error))), _) | (_, Poll::Ready(Err(Broken::Source(error)))) => {
+                Poll::Ready(TunnelEnd::Failed(Side::Upstream, error))
+            }
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(TunnelEnd::Closed),
+            _ => timer.poll(cx, &up, &down),
+        }
+    })
+    .await
+}
+
+/// Which connection of a direction has failed.
+enum Broken {
+    /// That which is read.
+    Source(io::Error),
+    /// That which is written to.
+    Target(io::Error),
+}
+
+/// One direction of a tunnel.
+#[derive(Debug, Default)]
+struct Direction {
+    /// What was read, and the target did not take; without memory if that is nothing.
+    waiting: Vec<u8>,
+    /// How much of `waiting` was written.
+    written: usize,
+    /// How many bytes the target took.
+    passed: u64,
+    /// Whether the source sends no more.
+    has_ended: bool,
+    /// Whether the target was told so.
+    is_over: bool,
+    /// Since when the target takes nothing, although something waits for it.
+    blocked_since: Option<Instant>,
+}
+
+impl Direction {
+    /// Passes as much as is possible now. Ready when the source has ended and the target was told so.
+    fn poll<S, T>(&mut self, cx: &mut Context<'_>, source: &mut S, target: &mut T) -> Poll<Result<(), Broken>>
+    where
+        S: AsyncRead + Unpin,
+        T: AsyncWrite + Unpin,
+    {
+        if self.is_over {
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            ready!(self.poll_write(cx, target)).map_err(Broken::Target)?;
+            if self.has_ended {
+                ready!(Pin::new(&mut *target).poll_shutdown(cx)).map_err(Broken::Target)?;
+                self.is_over = true;
+                return Poll::Ready(Ok(()));
+            }
+            let mut space = [MaybeUninit::uninit(); READ];
+            let mut read = ReadBuf::uninit(&mut space);
+            match Pin::new(&mut *source).poll_read(cx, &mut read) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(Broken::Source(error))),
+                Poll::Pending => {
+                    // What was written may wait in the target, for example to be encrypted together with more.
+                    ready!(Pin::new(&mut *target).poll_flush(cx)).map_err(Broken::Target)?;
+                    return Poll::Pending;
+                }
+            }
+            let read = read.filled();
+            self.has_ended = read.is_empty();
+            let taken = match Pin::new(&mut *target).poll_write(cx, read) {
+                _ if read.is_empty() => 0,
+                Poll::Ready(taken) => taken.map_err(Broken::Target)?,
+                Poll::Pending => 0,
+            };
+            self.passed += taken as u64;
+            self.waiting.extend_from_slice(&read[taken..]);
+        }
+    }
+
+    /// Writes what waits.
+    fn poll_write(&mut self, cx: &mut Context<'_>, target: &mut (impl AsyncWrite + Unpin)) -> Poll<io::Result<()>> {
+        while self.written < self.waiting.len() {
+            let taken = ready!(Pin::new(&mut *target).poll_write(cx, &self.waiting[self.written..]))?;
+            if taken == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.written += taken;
+            self.passed += taken as u64;
+        }
+        (self.waiting, self.written) = (Vec::new(), 0);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Records whether something waits for the target, which has taken `before` bytes until the last call.
+    fn note_blocked(&mut self, before: u64, now: Instant) {
+        let is_blocked = !self.waiting.is_empty() || (self.has_ended && !self.is_over);
+        let since = self.blocked_since.filter(|_| self.passed == before).unwrap_or(now);
+        self.blocked_since = is_blocked.then_some(since);
+    }
+}
+
+/// Measures how long a tunnel makes no progress.
+struct Timer {
+    waits: Waits,
+    /// When the last byte passed, or a side ended.
+    since: Instant,
+    /// There is none while nothing is limited.
+    deadline: Option<Deadline>,
+}
+
+impl Timer {
+    fn new(waits: Waits, now: Instant) -> Self {
+        Self { waits, since: now, deadline: None }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, up: &Direction, down: &Direction) -> Poll<TunnelEnd> {
+        let Waits { idle, client, upstream } = self.waits;
+        // When one side has ended, only the other one can still send something.
+        let waits = [
+            (up.blocked_since, upstream, Side::Upstream),
+            (up.is_over.then_some(self.since), upstream, Side::Upstream),
+            (down.blocked_since, Some(client), Side::Client),
+            (down.is_over.then_some(self.since), Some(client), Side::Client),
+        ];
+        let stalls = waits.into_iter().filter_map(|(since, limit, side)| {
+            let limit = limit?;
+            Some((since? + limit, TunnelEnd::Stalled(side, limit)))
+        });
+        let idle = idle.map(|limit| (self.since + limit, TunnelEnd::Idle(limit)));
+        let Some((at, end)) = stalls.chain(idle).min_by_key(|(at, _)| *at) else {
+            self.deadline = None;
+            return Poll::Pending;
+        };
+        let deadline = self.deadline.get_or_insert_with(Deadline::now);
+        deadline.set_at(at);
+        ready!(deadline.poll(cx));
+        Poll::Ready(end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
+    use tokio::task::{JoinHandle, spawn_local};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(400);
+    const NONE: Waits = Waits { idle: None, client: LIMIT.saturating_mul(100_000), upstream: None };
+
+    /// A tunnel with pipes of this size; its client, its upstream, and its end with the bytes that the client was sent.
+    fn tunnel(waits: Waits, size: usize) -> (DuplexStream, DuplexStream, JoinHandle<(TunnelEnd, usize)>) {
+        let ((client, near), (far, upstream)) = (duplex(size), duplex(size));
+        let running = spawn_local(async move {
+            let mut sent = 0;
+            let end = copy(near, far, waits, |bytes| sent += bytes).await;
+            (end, sent)
+        });
+        (client, upstream, running)
+    }
+
+    /// Runs a test whose tasks are in one thread.
+    fn run(test: impl Future<Output = ()>) {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_time().build_local(tokio::runtime::LocalOptions::default()).unwrap();
+        runtime.block_on(test);
+    }
+
+    #[test]
+    fn bytes_pass_in_both_directions_at_once() {
+        run(async {
+            for size in [1, 100, 100_000] {
+                let (client, upstream, running) = tunnel(NONE, size);
+                let sent: Vec<u8> = (0..200_000_u32).map(|at| (at % 251).to_le_bytes()[0]).collect();
+                let echo = spawn_local(async move {
+                    let (mut reader, mut writer) = split(upstream);
+                    tokio::io::copy(&mut reader, &mut writer).await.unwrap();
+                    writer.shutdown().await.unwrap();
+                });
+                let (mut reader, mut writer) = split(client);
+                let whole = sent.clone();
+                let writing = spawn_local(async move {
+                    writer.write_all(&whole).await.unwrap();
+                    writer.shutdown().await.unwrap();
+                });
+                let mut received = Vec::new();
+                reader.read_to_end(&mut received).await.unwrap();
+                writing.await.unwrap();
+                echo.await.unwrap();
+                assert!(received == sent, "size {size}");
+                let (end, bytes) = running.await.unwrap();
+                assert!(matches!(end, TunnelEnd::Closed) && bytes == sent.len(), "{end:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_side_that_has_ended_still_receives() {
+        run(async {
+            let (mut client, mut upstream, running) = tunnel(NONE, 10);
+            client.write_all(b"last").await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut all = Vec::new();
+            upstream.read_to_end(&mut all).await.unwrap();
+            assert_eq!(all, b"last");
+            tokio::time::sleep(LIMIT).await;
+            upstream.write_all(b"answer").await.unwrap();
+            upstream.shutdown().await.unwrap();
+            let mut all = Vec::new();
+            client.read_to_end(&mut all).await.unwrap();
+            assert_eq!(all, b"answer");
+            assert!(matches!(running.await.unwrap().0, TunnelEnd::Closed));
+        });
+    }
+
+    #[test]
+    fn a_side_is_read_only_as_far_as_the_other_one_reads() {
+        run(async {
+            let (mut client, _upstream, running) = tunnel(NONE, 100);
+            let mut written = 0;
+            while let Ok(taken) = tokio::time::timeout(LIMIT, client.write(&[0; 50])).await {
+                written += taken.unwrap();
+            }
+            // The two pipes, and what one read may return.
+            assert!((200..=200 + READ).contains(&written), "{written}");
+            assert!(!running.is_finished());
+        });
+    }
+
+    #[test]
+    fn each_wait_has_its_limit() {
+        run(async {
+            // Nothing is limited.
+            let (_client, _upstream, running) = tunnel(NONE, 10);
+            tokio::time::sleep(3 * LIMIT).await;
+            assert!(!running.is_finished());
+
+            // Any byte counts.
+            let (mut client, mut upstream, running) = tunnel(Waits { idle: Some(LIMIT), ..NONE }, 10);
+            for _ in 0..5 {
+                tokio::time::sleep(LIMIT / 2).await;
+                client.write_all(b"a").await.unwrap();
+                upstream.read_u8().await.unwrap();
+            }
+            tokio::time::sleep(LIMIT / 2).await;
+            assert!(!running.is_finished());
+            assert!(matches!(running.await.unwrap().0, TunnelEnd::Idle(_)));
+
+            // A client that reads nothing cannot keep the tunnel open by sending.
+            let waits = Waits { client: LIMIT, upstream: Some(3 * LIMIT), ..NONE };
+            let (mut client, mut upstream, running) = tunnel(waits, 10);
+            upstream.write_all(&[0; 20]).await.unwrap();
+            upstream.write_all(&[0; 5]).await.unwrap();
+            let mut sent = 0;
+            while !running.is_finished() {
+                tokio::time::sleep(LIMIT / 4).await;
+                let _ = client.write_all(b"a").await;
+                sent += 1;
+            }
+            assert!((3..9).contains(&sent), "{sent}");
+            assert!(matches!(running.await.unwrap().0, TunnelEnd::Stalled(Side::Client, _)));
+
+            // The same for an upstream, and for one that does not end when its client has.
+            let (mut client, _upstream, running) = tunnel(waits, 10);
+            client.write_all(&[0; 20]).await.unwrap();
+            client.write_all(&[0; 5]).await.unwrap();
+            assert!(matches!(running.await.unwrap().0, TunnelEnd::Stalled(Side::Upstream, _)));
+            let (mut client, _upstream, running) = tunnel(waits, 10);
+            client.shutdown().await.unwrap();
+            let begun = Instant::now();
+            assert!(matches!(running.await.unwrap().0, TunnelEnd::Stalled(Side::Upstream, _)));
+            assert!(begun.elapsed() >= 3 * LIMIT);
+        });
+    }
+
+    #[test]
+    fn it_is_known_which_side_has_failed() {
+        run(async {
+            for fails in [Side::Client, Side::Upstream] {
+                let (client, upstream, running) = tunnel(NONE, 10);
+                let (mut stays, goes) = if fails == Side::Client { (upstream, client) } else { (client, upstream) };
+                drop(goes);
+                // The other side is told that nothing more comes. What it sends then has nowhere to go.
+                assert_eq!(stays.read(&mut [0]).await.unwrap(), 0);
+                stays.write_all(b"a").await.unwrap();
+                assert!(matches!(running.await.unwrap().0, TunnelEnd::Failed(side, _) if side == fails));
+            }
+        });
+    }
+}

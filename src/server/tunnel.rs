@@ -1,0 +1,62 @@
+//! Tunnels: when both sides have agreed on another protocol, only bytes pass.
+
+use std::pin::Pin;
+
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, Method, header};
+
+use crate::net::Duplex;
+
+/// What a handler does with the client's stream once its response has accepted a tunnel.
+pub type Tunnel = Box<dyn FnOnce(TunnelStream) -> Pin<Box<dyn Future<Output = ()>>>>;
+
+/// The client's side of a tunnel.
+pub type TunnelStream = Box<dyn Duplex>;
+
+/// Whether a request asks for a WebSocket in HTTP/1.1 (RFC 6455, section 4.1; RFC 9110, section 7.8). A request with a
+/// body, or after which the connection is to be closed, is an ordinary one.
+pub(super) fn asks_for_websocket(head: &Parts, has_body: bool) -> bool {
+    head.method == Method::GET
+        && !has_body
+        && has_token(&head.headers, &header::UPGRADE, b"websocket")
+        && has_token(&head.headers, &header::CONNECTION, b"upgrade")
+        && !has_token(&head.headers, &header::CONNECTION, b"close")
+}
+
+fn has_token(headers: &HeaderMap, name: &HeaderName, token: &[u8]) -> bool {
+    let tokens = headers.get_all(name).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    tokens.map(<[u8]>::trim_ascii).any(|found| found.eq_ignore_ascii_case(token))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    #[test]
+    fn only_a_whole_handshake_asks_for_a_websocket() {
+        let asks = |method: Method, fields: &[(&str, &str)], has_body| {
+            let mut request = Request::builder().method(method);
+            for (name, value) in fields {
+                request = request.header(*name, *value);
+            }
+            asks_for_websocket(&request.body(()).unwrap().into_parts().0, has_body)
+        };
+        let asked = [("upgrade", "websocket"), ("connection", "upgrade")];
+        assert!(asks(Method::GET, &asked, false));
+        assert!(asks(Method::GET, &[("upgrade", "h2c, WebSocket"), ("connection", "keep-alive, Upgrade")], false));
+        assert!(asks(Method::GET, &[("upgrade", "h2c"), asked[0], ("connection", "x"), asked[1]], false));
+        for (method, fields, has_body) in [
+            (Method::POST, &asked[..], false),
+            (Method::GET, &asked, true),
+            (Method::GET, &asked[..1], false),
+            (Method::GET, &asked[1..], false),
+            (Method::GET, &[("upgrade", "h2c"), asked[1]], false),
+            (Method::GET, &[("upgrade", "websockets"), asked[1]], false),
+            (Method::GET, &[asked[0], ("connection", "upgrade, close")], false),
+        ] {
+            assert!(!asks(method.clone(), fields, has_body), "{method} {fields:?} {has_body}");
+        }
+    }
+}
