@@ -273,6 +273,8 @@ pub struct Upstream {
     pub max_age: Duration,
     /// How its `https://` servers are connected to; `None` if it has none.
     pub tls: Option<UpstreamTls>,
+    /// Whether its servers are spoken to in HTTP/2: with TLS those that agree, without TLS all.
+    pub http2: bool,
 }
 
 /// One server of an upstream.

@@ -128,6 +128,9 @@ impl Display for Description<'_> {
                 writeln!(f, "    {address}, weight {}", server.weight)?;
             }
             upstream.tls.iter().try_for_each(|tls| upstream_tls(f, tls))?;
+            if upstream.http2 {
+                writeln!(f, "    HTTP/2: with TLS for servers that agree, without TLS for all")?;
+            }
             writeln!(
                 f,
                 "    timeouts: {:?} to connect, {:?} until the head of the response",

@@ -191,9 +191,9 @@ impl SharedState {
         self.upstreams.lock().entry(name.to_owned()).or_insert_with(new).clone()
     }
 
-    /// The endpoint of a server with this address, for an upstream with these TLS settings.
-    fn endpoint(&self, address: &Address, tls: Option<&UpstreamTls>) -> Endpoint {
-        let (host, port, authority, name) = match address {
+    /// The endpoint of a server of this upstream.
+    fn endpoint(&self, server: &UpstreamServer, upstream: &config::Upstream) -> Endpoint {
+        let (host, port, authority, name) = match &server.address {
             Address::Http { host, port, authority, tls } => (host.clone(), *port, authority.clone(), tls.as_ref()),
             Address::Echo => {
                 // It was started before the snapshot is built. Port 0 accepts no connection.
@@ -201,13 +201,12 @@ impl SharedState {
                 (echo.ip().to_string(), echo.port(), echo.to_string(), None)
             }
         };
-        let tls = name.zip(tls).map(|(name, UpstreamTls { server_name, settings, .. })| EndpointTls {
-            settings: settings.clone(),
-            server_name: server_name.as_ref().unwrap_or(name).clone(),
+        let tls = name.zip(upstream.tls.as_ref()).map(|(name, UpstreamTls { server_name, settings, .. })| {
+            EndpointTls { settings: settings.clone(), server_name: server_name.as_ref().unwrap_or(name).clone() }
         });
         // The authority of a URL is always a valid header value.
         let authority = HeaderValue::try_from(authority).unwrap_or(HeaderValue::from_static("upstream"));
-        self.endpoints.get(host, port, authority, tls)
+        self.endpoints.get(Endpoint { id: 0, host, port, authority, tls, http2: upstream.http2 })
     }
 }
 
@@ -282,7 +281,7 @@ pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
 }
 
 fn connect(upstream: &config::Upstream, shared: &SharedState) -> Upstream {
-    let endpoint = |server: &UpstreamServer| (shared.endpoint(&server.address, upstream.tls.as_ref()), server.weight);
+    let endpoint = |server: &UpstreamServer| (shared.endpoint(server, upstream), server.weight);
     let servers = upstream.servers.iter().map(endpoint).collect();
     Upstream::new(upstream, servers, shared.lookups.clone())
 }
@@ -326,8 +325,8 @@ mod tests {
             Snapshot::build(&config, &shared)
         };
         let id = |host: &str, port| {
-            let authority = HeaderValue::from_static("a");
-            shared.endpoints.get(host.to_owned(), port, authority, None).id
+            let (host, authority) = (host.to_owned(), HeaderValue::from_static("a"));
+            shared.endpoints.get(Endpoint { id: 0, host, port, authority, tls: None, http2: false }).id
         };
         shared.keep_only(&build(1));
         let (stays, first) = (id("stays", 80), id("goes", 1));

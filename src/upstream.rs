@@ -12,11 +12,16 @@ mod stream;
 mod connection;
 mod resolver;
 mod connector;
-mod pool;
+mod keep;
 mod header_policy;
 mod request;
 mod request_headers;
+mod request_trailers;
+mod exchange;
+mod http2;
+mod pool;
 mod http1;
+mod body;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,18 +30,22 @@ use std::time::Duration;
 use http::Response;
 use hyper::body::Incoming;
 
+pub use body::UpstreamBody;
 pub use connection::UpstreamTunnel;
 pub use endpoint::{Endpoint, EndpointTls, Endpoints};
-pub use error::UpstreamError;
-pub use http1::{BodyError, UpstreamBody};
-pub use pool::{ConnectionPools, Keep, Keeps};
+pub use error::{BodyError, UpstreamError};
+pub use keep::{Keep, Keeps};
+pub use pool::ConnectionPools;
 pub use request::{ForwardedInfo, UpstreamRequest};
 pub use resolver::Lookups;
 
 use crate::config;
 use balancer::Balancer;
+use connection::UpstreamConnection;
 use connector::Connector;
-use http1::Exchange;
+use exchange::Exchange;
+use http2::{Failed, SendAgain, Spoken};
+use stream::Offered;
 
 /// Endpoints that share the requests of a route.
 #[derive(Debug)]
@@ -104,14 +113,13 @@ impl Upstream {
         self.send_to(endpoint, pools, request, body).await.map_err(unanswered)
     }
 
-    /// Sends the request to this endpoint. If a connection from the pool ends before a byte of the response has come, and
-    /// the request may be sent twice, it is sent again on a new connection.
+    /// Sends the request to this endpoint.
     async fn send_to(
         &self,
         endpoint: &Endpoint,
         pools: &Rc<ConnectionPools>,
         request: &UpstreamRequest<'_>,
-        mut body: Option<Incoming>,
+        body: Option<Incoming>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
         let exchange = Exchange {
             request,
@@ -119,19 +127,75 @@ impl Upstream {
             authority: (!request.preserve_host).then_some(&endpoint.authority),
             timeout: self.timeout,
             read_timeout: self.read_timeout,
-            pool: (pools, endpoint.id),
         };
-        // RFC 9110, section 9.2.2, says which methods may be sent twice. A body can be sent only once.
-        let is_replayable = request.method.is_idempotent() && body.is_none();
+        // With TLS, a server of HTTP/2 agrees on HTTP/1.1 too, through which WebSockets pass.
+        let needs_http1 = request.asks_for_websocket && endpoint.tls.is_some();
+        if endpoint.http2 && !needs_http1 {
+            // This future is large, and requests over HTTP/1.1 need not have room for it.
+            return Box::pin(self.send_over_http2(endpoint, pools, &exchange, body)).await;
+        }
+        self.send_over_http1(endpoint, pools, &exchange, body).await
+    }
+
+    /// Sends the request over HTTP/1.1. If a connection from the pool ends before a byte of the response has come, and the
+    /// request may be sent twice, it is sent again on a new connection.
+    async fn send_over_http1(
+        &self,
+        endpoint: &Endpoint,
+        pools: &Rc<ConnectionPools>,
+        exchange: &Exchange<'_>,
+        mut body: Option<Incoming>,
+    ) -> Result<Response<UpstreamBody>, UpstreamError> {
+        let pool = (pools, endpoint.id);
+        // A body can be sent only once.
+        let is_replayable = is_replayable(exchange) && body.is_none();
         if let Some(connection) = pools.take(endpoint.id, self.keep) {
-            match exchange.send(connection, body.take()).await {
+            match http1::send(exchange, connection, body.take(), pool).await {
                 // The server may have closed the connection before the request came. If the server closes it because of
                 // the request, the second attempt costs only one more connection.
                 Err(UpstreamError::Closed(_)) if is_replayable => {}
                 sent => return sent,
             }
         }
-        let connection = self.connector.connect(endpoint, pools.now()).await?;
-        exchange.send(connection, body).await
+        let stream = self.connector.connect(endpoint, Offered::Http1).await?;
+        let connection = UpstreamConnection::new(stream, pools.now()).map_err(UpstreamError::Connect)?;
+        http1::send(exchange, connection, body, pool).await
     }
+
+    /// Sends the request over HTTP/2, if the server agrees. It is sent again once if the server has certainly not processed
+    /// it, or if a connection that was used before ends and the request may be sent twice.
+    async fn send_over_http2(
+        &self,
+        endpoint: &Endpoint,
+        pools: &Rc<ConnectionPools>,
+        exchange: &Exchange<'_>,
+        mut body: Option<Incoming>,
+    ) -> Result<Response<UpstreamBody>, UpstreamError> {
+        let has_body = body.is_some();
+        let mut is_sent = false;
+        loop {
+            let found = pools.http2.stream(endpoint, &self.connector, self.timeout, (self.keep, pools.now())).await?;
+            let Spoken::Http2 { stream, is_new } = found else {
+                return self.send_over_http1(endpoint, pools, exchange, body).await;
+            };
+            let Failed { error, again } = match http2::send(exchange, stream, &mut body).await {
+                Ok(response) => return Ok(response),
+                Err(failed) => failed,
+            };
+            let may_send_again = match again {
+                SendAgain::Any => has_body == body.is_some(),
+                SendAgain::Idempotent => !is_new && !has_body && is_replayable(exchange),
+                SendAgain::No => false,
+            };
+            if is_sent || !may_send_again {
+                return Err(error);
+            }
+            is_sent = true;
+        }
+    }
+}
+
+/// Whether the method may be sent twice (RFC 9110, section 9.2.2).
+fn is_replayable(exchange: &Exchange<'_>) -> bool {
+    exchange.request.method.is_idempotent()
 }

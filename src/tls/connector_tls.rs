@@ -7,7 +7,7 @@ use rustls::sign::SingleCertAndKey;
 
 use super::authorities::Authorities;
 use super::identity::Identity;
-use super::{ALPN_HTTP1, ALPN_HTTP2, provider};
+use super::provider;
 
 /// What connections to the servers of an upstream use. Clones resume each other's sessions. Two are equal if connections
 /// that one of them has made may be used by the other.
@@ -15,37 +15,28 @@ use super::{ALPN_HTTP1, ALPN_HTTP2, provider};
 pub struct ConnectorTls {
     authorities: Authorities,
     identity: Option<Identity>,
-    offers_http2: bool,
     config: Arc<ClientConfig>,
 }
 
 impl PartialEq for ConnectorTls {
     fn eq(&self, other: &Self) -> bool {
-        (&self.authorities, &self.identity, self.offers_http2)
-            == (&other.authorities, &other.identity, other.offers_http2)
+        (&self.authorities, &self.identity) == (&other.authorities, &other.identity)
     }
 }
 
 impl ConnectorTls {
-    /// Servers need a certificate of one of `authorities`, and get that of `identity` if they ask for one. If
-    /// `offers_http2`, they may choose HTTP/2.
+    /// Servers need a certificate of one of `authorities`, and get that of `identity` if they ask for one.
     ///
     /// # Errors
     /// When the ciphers allow no version of TLS.
-    pub fn new(
-        authorities: Authorities,
-        identity: Option<Identity>,
-        offers_http2: bool,
-    ) -> Result<Self, rustls::Error> {
+    pub fn new(authorities: Authorities, identity: Option<Identity>) -> Result<Self, rustls::Error> {
         let builder = ClientConfig::builder_with_provider(provider().clone()).with_safe_default_protocol_versions()?;
         let builder = builder.with_root_certificates(authorities.roots.clone());
-        let mut config = match &identity {
+        let config = match &identity {
             Some(identity) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.key.clone()))),
             None => builder.with_no_client_auth(),
         };
-        let offered: &[&[u8]] = if offers_http2 { &[ALPN_HTTP2, ALPN_HTTP1] } else { &[ALPN_HTTP1] };
-        config.alpn_protocols = offered.iter().map(|protocol| protocol.to_vec()).collect();
-        Ok(Self { authorities, identity, offers_http2, config: Arc::new(config) })
+        Ok(Self { authorities, identity, config: Arc::new(config) })
     }
 
     /// What a new connection uses. It also has the sessions that can be resumed.

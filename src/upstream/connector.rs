@@ -1,16 +1,15 @@
-//! New connections to endpoints.
+//! New streams to endpoints.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::connection::UpstreamConnection;
 use super::endpoint::Endpoint;
 use super::error::UpstreamError;
 use super::resolver::Lookups;
-use super::stream::UpstreamStream;
+use super::stream::{Offered, UpstreamStream};
 
 /// How an upstream connects to its endpoints.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Connector {
     timeout: Duration,
     lookups: Arc<Lookups>,
@@ -22,21 +21,29 @@ impl Connector {
         Self { timeout, lookups }
     }
 
-    /// A connection whose age counts from `now`.
+    /// A stream to this endpoint, to whose server these protocols are `offered` if it speaks TLS.
     ///
     /// # Errors
     /// When the name has no address, no address accepts the connection, the server does not speak TLS or its certificate is
     /// not valid, or the time is over.
-    pub(super) async fn connect(
+    pub(super) async fn connect(&self, endpoint: &Endpoint, offered: Offered) -> Result<UpstreamStream, UpstreamError> {
+        self.connect_and(endpoint, offered, async |stream| Ok(stream)).await
+    }
+
+    /// The same, and what has to be done `then` in the same time.
+    ///
+    /// # Errors
+    /// As above, and those of `then`.
+    pub(super) async fn connect_and<T>(
         &self,
         endpoint: &Endpoint,
-        now: Instant,
-    ) -> Result<Box<UpstreamConnection>, UpstreamError> {
+        offered: Offered,
+        then: impl AsyncFnOnce(UpstreamStream) -> Result<T, UpstreamError>,
+    ) -> Result<T, UpstreamError> {
         let connecting = async {
             let found = self.lookups.find(&endpoint.host, endpoint.port).await;
             let addresses = found.map_err(UpstreamError::Connect)?;
-            let stream = UpstreamStream::connect(&addresses, endpoint.tls.as_ref()).await?;
-            UpstreamConnection::new(stream, now).map_err(UpstreamError::Connect)
+            then(UpstreamStream::connect(&addresses, endpoint.tls.as_ref(), offered).await?).await
         };
         let timed = tokio::time::timeout(self.timeout, connecting).await;
         timed.unwrap_or(Err(UpstreamError::ConnectTimeout(self.timeout)))

@@ -12,7 +12,7 @@ use crate::tls::ConnectorTls;
 /// One server of an upstream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Endpoint {
-    /// The id under which its connections are pooled. It is the same for the same host, port and TLS settings.
+    /// The id under which its connections are pooled. It is the same for the same host, port, TLS settings and protocol.
     pub id: usize,
     /// A name or an address.
     pub host: String,
@@ -22,6 +22,8 @@ pub struct Endpoint {
     pub authority: HeaderValue,
     /// How its connections use TLS; `None` if they do not.
     pub tls: Option<EndpointTls>,
+    /// Whether it is spoken to in HTTP/2: with TLS if it agrees, without TLS always.
+    pub http2: bool,
 }
 
 /// How the connections to an endpoint use TLS.
@@ -60,24 +62,23 @@ struct Ids {
 #[derive(Debug)]
 struct Known {
     tls: Option<EndpointTls>,
+    http2: bool,
     id: usize,
 }
 
 impl Endpoints {
-    /// The endpoint at this host and port with these TLS settings. It has the same id for as long as it is in the
-    /// configuration, and the sessions that its TLS settings can resume.
-    pub fn get(&self, host: String, port: u16, authority: HeaderValue, tls: Option<EndpointTls>) -> Endpoint {
+    /// The id of this endpoint, whose own is ignored. It is the same for as long as the endpoint is in the configuration. The
+    /// returned TLS settings have the sessions that can be resumed.
+    pub fn get(&self, endpoint: Endpoint) -> Endpoint {
         let Ids { known, last } = &mut *self.0.lock();
-        let at_address = known.entry((host.clone(), port)).or_default();
-        let (tls, id) = match at_address.iter().find(|known| known.tls == tls) {
-            Some(Known { tls, id }) => (tls.clone(), *id),
-            None => {
-                *last += 1;
-                at_address.push(Known { tls: tls.clone(), id: *last });
-                (tls, *last)
-            }
-        };
-        Endpoint { id, host, port, authority, tls }
+        let at_address = known.entry((endpoint.host.clone(), endpoint.port)).or_default();
+        let is_same = |known: &&Known| known.tls == endpoint.tls && known.http2 == endpoint.http2;
+        if let Some(Known { tls, id, .. }) = at_address.iter().find(is_same) {
+            return Endpoint { id: *id, tls: tls.clone(), ..endpoint };
+        }
+        *last += 1;
+        at_address.push(Known { tls: endpoint.tls.clone(), http2: endpoint.http2, id: *last });
+        Endpoint { id: *last, ..endpoint }
     }
 
     /// Drops the endpoints whose ids are not `wanted` any more.

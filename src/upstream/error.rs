@@ -1,4 +1,5 @@
-//! Why a request got no response from its upstream, and which status and text the client gets instead.
+//! Why a request got no response from its upstream, and which status and text the client gets instead; and why a body breaks
+//! off.
 
 use std::fmt;
 use std::io;
@@ -23,6 +24,10 @@ pub enum UpstreamError {
     Closed(io::Error),
     /// The upstream has sent this instead of a valid response.
     Bad(&'static str),
+    /// What the upstream has sent is not valid in HTTP/2.
+    BadHttp2(String),
+    /// The upstream speaks HTTP/2, which has no form for this request.
+    NoHttp2,
     /// The upstream has no endpoints.
     NoEndpoint,
     /// The client broke off while it sent its body.
@@ -36,6 +41,19 @@ pub enum UpstreamError {
 }
 
 impl UpstreamError {
+    /// The same error for another request that has waited for the same attempt to connect.
+    pub(super) fn of_another_request(&self) -> Self {
+        let copy = |error: &io::Error| io::Error::new(error.kind(), error.to_string());
+        match self {
+            Self::Tls(error) => Self::Tls(copy(error)),
+            Self::ConnectTimeout(limit) => Self::ConnectTimeout(*limit),
+            Self::Closed(error) => Self::Closed(copy(error)),
+            Self::BadHttp2(why) => Self::BadHttp2(why.clone()),
+            Self::Connect(error) => Self::Connect(copy(error)),
+            other => Self::Connect(io::Error::other(other.to_string())),
+        }
+    }
+
     /// The reason for logs and metrics.
     pub fn reason(&self) -> Reason {
         match self {
@@ -44,22 +62,22 @@ impl UpstreamError {
             Self::ConnectTimeout(_) => Reason::ConnectTimeout,
             Self::Timeout(_) => Reason::Timeout,
             Self::Closed(_) => Reason::Closed,
-            Self::Bad(_) => Reason::BadResponse,
+            Self::Bad(_) | Self::BadHttp2(_) => Reason::BadResponse,
             Self::Client(_) => Reason::BadBody,
             Self::BodyTimeout(_) => Reason::BodyTimeout,
             Self::TooLarge => Reason::MaxBodySize,
-            Self::TooManyNamed => Reason::BadHead,
+            Self::TooManyNamed | Self::NoHttp2 => Reason::BadHead,
         }
     }
 
     /// The status for the client: 504 if the upstream was too slow, 502 if it failed, and 4xx if the client failed.
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Connect(_) | Self::Tls(_) | Self::NoEndpoint | Self::Closed(_) | Self::Bad(_) => {
+            Self::Connect(_) | Self::Tls(_) | Self::NoEndpoint | Self::Closed(_) | Self::Bad(_) | Self::BadHttp2(_) => {
                 StatusCode::BAD_GATEWAY
             }
             Self::ConnectTimeout(_) | Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
-            Self::Client(_) | Self::TooManyNamed => StatusCode::BAD_REQUEST,
+            Self::Client(_) | Self::TooManyNamed | Self::NoHttp2 => StatusCode::BAD_REQUEST,
             Self::BodyTimeout(_) => StatusCode::REQUEST_TIMEOUT,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         }
@@ -74,10 +92,11 @@ impl UpstreamError {
             Self::ConnectTimeout(_) => "The upstream server did not accept a connection in time.",
             Self::Timeout(_) => "The upstream server did not answer in time.",
             Self::Closed(_) => "The upstream server closed the connection before it answered.",
-            Self::Bad(_) => "The upstream server's answer is not a valid HTTP response.",
+            Self::Bad(_) | Self::BadHttp2(_) => "The upstream server's answer is not a valid HTTP response.",
             Self::Client(_) => "The body of the request is not valid.",
             Self::BodyTimeout(_) => "The body of the request did not arrive in time.",
             Self::TooLarge => "The body of the request is too large.",
+            Self::NoHttp2 => "The request cannot be sent in HTTP/2, which the upstream server speaks.",
             Self::TooManyNamed => "The Connection header names more than 100 headers.",
         }
     }
@@ -92,6 +111,8 @@ impl fmt::Display for UpstreamError {
             Self::Timeout(limit) => write!(f, "no response within {limit:?}"),
             Self::Closed(error) => write!(f, "closed before a response: {error}"),
             Self::Bad(bad) => write!(f, "sent {bad}"),
+            Self::BadHttp2(error) => write!(f, "sent what is not valid in HTTP/2: {error}"),
+            Self::NoHttp2 => f.write_str("HTTP/2 has no form for the request"),
             Self::NoEndpoint => f.write_str("there are no servers"),
             Self::Client(error) => write!(f, "the client broke off: {error}"),
             Self::BodyTimeout(limit) => write!(f, "nothing of the request's body came for {limit:?}"),
@@ -100,3 +121,67 @@ impl fmt::Display for UpstreamError {
         }
     }
 }
+
+/// Why the body of a request cannot be sent.
+#[derive(Debug)]
+pub(super) enum RequestBodyError {
+    /// The client has broken off.
+    Client(hyper::Error),
+    /// It is larger than it may be.
+    TooLarge,
+    /// The upstream accepts no more. It may have sent a response.
+    Upstream,
+}
+
+/// Why a body breaks off.
+#[derive(Debug)]
+pub enum BodyError {
+    /// The upstream's connection failed.
+    Io(io::Error),
+    /// The upstream closed its connection before the end.
+    Truncated,
+    /// The upstream has ended the stream in HTTP/2, or what it sends there is not valid.
+    Http2(h2::Error),
+    /// The upstream's chunks are not valid.
+    NotChunked,
+    /// The upstream sent nothing for this time.
+    ReadTimeout(Duration),
+    /// The client has broken off its own body.
+    Client(hyper::Error),
+    /// The client sent nothing of an incomplete body for this time.
+    BodyTimeout(Duration),
+    /// The client's body is larger than it may be.
+    TooLarge,
+}
+
+impl BodyError {
+    /// The reason for logs and metrics.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Http2(error) if error.is_library() => Reason::BadResponse,
+            Self::Io(_) | Self::Truncated | Self::Http2(_) => Reason::Truncated,
+            Self::NotChunked => Reason::BadResponse,
+            Self::ReadTimeout(_) => Reason::ReadTimeout,
+            Self::Client(_) => Reason::BadBody,
+            Self::BodyTimeout(_) => Reason::BodyTimeout,
+            Self::TooLarge => Reason::MaxBodySize,
+        }
+    }
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => write!(f, "{error}"),
+            Self::Http2(error) => write!(f, "{error}"),
+            Self::Truncated => f.write_str("the upstream closed the connection before the end of the body"),
+            Self::NotChunked => f.write_str("the upstream's chunked coding is not valid"),
+            Self::ReadTimeout(limit) => write!(f, "nothing of the response's body came for {limit:?}"),
+            Self::Client(error) => write!(f, "the client broke off: {error}"),
+            Self::BodyTimeout(limit) => write!(f, "nothing of the request's body came for {limit:?}"),
+            Self::TooLarge => f.write_str("the request's body is too large"),
+        }
+    }
+}
+
+impl std::error::Error for BodyError {}

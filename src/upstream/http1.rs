@@ -12,72 +12,53 @@ use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
-use http::{HeaderValue, Response};
+use http::Response;
 use hyper::body::Incoming;
 
-pub use response_body::{BodyError, UpstreamBody};
+pub(super) use response_body::ResponseBody;
 
 use super::connection::UpstreamConnection;
-use super::error::UpstreamError;
+use super::error::{RequestBodyError, UpstreamError};
+use super::exchange::Exchange;
 use super::pool::ConnectionPools;
 use super::request::UpstreamRequest;
 use super::stall::Stalled;
-use request_body::{RequestBody, RequestBodyError};
+use request_body::RequestBody;
 use response_head::{BadHead, Head};
 
-/// A request to one endpoint, which may be sent more than once.
-#[derive(Debug)]
-pub(super) struct Exchange<'a> {
-    /// The request.
-    pub(super) request: &'a UpstreamRequest<'a>,
-    /// Which of its headers Connection names.
-    pub(super) named: &'a [&'a [u8]],
-    /// The Host header, if it is not the client's.
-    pub(super) authority: Option<&'a HeaderValue>,
-    /// The longest time that the upstream may take for the head of its response. It begins when the upstream has accepted the
-    /// last bytes of the request, because a long body takes time.
-    pub(super) timeout: Duration,
-    /// The longest time for which the upstream may send nothing of an incomplete body.
-    pub(super) read_timeout: Option<Duration>,
-    /// The pool to which the connection returns after the body, and the endpoint's id in it.
-    pub(super) pool: (&'a Rc<ConnectionPools>, usize),
-}
-
-impl Exchange<'_> {
-    /// Sends the request on `connection` and waits for the head of the response, which may come before all of the request is
-    /// sent.
-    ///
-    /// # Errors
-    /// An [`UpstreamError`] if no head comes.
-    pub(super) async fn send(
-        &self,
-        mut connection: Box<UpstreamConnection>,
-        body: Option<Incoming>,
-    ) -> Result<Response<UpstreamBody>, UpstreamError> {
-        let Self { request, named, authority, timeout, read_timeout, pool } = *self;
-        let mut body = RequestBody::new(body, request, named);
-        connection.sending.clear();
-        request_head::encode(&mut connection.sending, request, named, authority, body.framing());
-        connection.stall.begin(request.body_timeout, Some(timeout));
-        let mut interim = 0;
-        let head = poll_fn(|cx| {
-            let advanced = advance(request, cx, &mut connection, &mut body, &mut interim);
-            if advanced.is_ready() {
-                return advanced;
-            }
-            let position = body.position(&connection);
-            Poll::Ready(Err(match ready!(connection.stall.poll(cx, position)) {
-                Stalled::Client(limit) => UpstreamError::BodyTimeout(limit),
-                Stalled::Upstream(limit) => UpstreamError::Timeout(limit),
-            }))
-        });
-        let head = head.await?;
-        connection.stall.begin(request.body_timeout, read_timeout);
-        let response = UpstreamBody::new(connection, head.end, head.keep_alive, pool);
-        Ok(head.response.map(|()| if body.is_over() { response } else { response.uploading(body) }))
-    }
+/// Sends the request on `connection` and waits for the head of the response, which may come before all of the request is sent.
+/// After the body, the connection returns to its pool, with the id of its server.
+///
+/// # Errors
+/// An [`UpstreamError`] if no head comes.
+pub(super) async fn send<B: From<ResponseBody>>(
+    exchange: &Exchange<'_>,
+    mut connection: Box<UpstreamConnection>,
+    body: Option<Incoming>,
+    pool: (&Rc<ConnectionPools>, usize),
+) -> Result<Response<B>, UpstreamError> {
+    let Exchange { request, named, authority, timeout, read_timeout } = *exchange;
+    let mut body = RequestBody::new(body, request, named);
+    connection.sending.clear();
+    request_head::encode(&mut connection.sending, request, named, authority, body.framing());
+    connection.stall.begin(request.body_timeout, Some(timeout));
+    let mut interim = 0;
+    let head = poll_fn(|cx| {
+        let advanced = advance(request, cx, &mut connection, &mut body, &mut interim);
+        if advanced.is_ready() {
+            return advanced;
+        }
+        let position = body.position(&connection);
+        Poll::Ready(Err(match ready!(connection.stall.poll(cx, position)) {
+            Stalled::Client(limit) => UpstreamError::BodyTimeout(limit),
+            Stalled::Upstream(limit) => UpstreamError::Timeout(limit),
+        }))
+    });
+    let head = head.await?;
+    connection.stall.begin(request.body_timeout, read_timeout);
+    let response = ResponseBody::new(connection, head.end, head.keep_alive, pool);
+    Ok(head.response.map(|()| B::from(if body.is_over() { response } else { response.uploading(body) })))
 }
 
 /// Sends and receives as much as is possible now, and counts interim responses.

@@ -5,62 +5,26 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use foldhash::fast::RandomState;
 
 use super::connection::UpstreamConnection;
+use super::http2::Http2Pool;
+use super::keep::{Keep, Keeps, LONGEST_INTERVAL};
 
-/// The interval between two checks, and the shortest one if the limits of connections are short.
-const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
-/// How many checks there are during the shortest limit.
-const CHECKS_PER_LIMIT: u32 = 8;
 /// How many connections to one server may be idle although they were not needed since the last check. After a burst, each
 /// check closes half of the others.
 const MOST_SPARE: usize = 512;
-
-/// How long connections are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keep {
-    /// The longest time without a request.
-    pub idle: Duration,
-    /// The longest time since it was made.
-    pub age: Duration,
-}
-
-/// How long the connections of each server are kept.
-#[derive(Debug, Default)]
-pub struct Keeps {
-    /// By the id of the server.
-    servers: HashMap<usize, Keep, RandomState>,
-    interval: Duration,
-}
-
-impl Keeps {
-    /// From pairs of a server's id and how long an upstream keeps its connections. If several upstreams have a server, its
-    /// connections are kept for the longest of their times.
-    pub fn new(used: impl IntoIterator<Item = (usize, Keep)>) -> Self {
-        let (mut servers, mut shortest): (HashMap<_, Keep, _>, _) = (HashMap::default(), Duration::MAX);
-        for (server, keep) in used {
-            let known = servers.entry(server).or_insert(keep);
-            *known = Keep { idle: known.idle.max(keep.idle), age: known.age.max(keep.age) };
-            shortest = shortest.min(keep.idle).min(keep.age);
-        }
-        Self { servers, interval: (shortest / CHECKS_PER_LIMIT).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL) }
-    }
-
-    /// Whether an upstream has the server with this id.
-    pub fn has(&self, server: usize) -> bool {
-        self.servers.contains_key(&server)
-    }
-}
 
 /// See the head of this file.
 #[derive(Debug)]
 pub struct ConnectionPools {
     idle: RefCell<HashMap<usize, Idle, RandomState>>,
+    /// Connections that requests share are not idle, but are checked at the same time.
+    pub(super) http2: Rc<Http2Pool>,
     checked_at: Cell<Instant>,
     next_check: Cell<Instant>,
 }
@@ -88,7 +52,8 @@ impl Idle {
 impl Default for ConnectionPools {
     fn default() -> Self {
         let now = Instant::now();
-        Self { idle: RefCell::default(), checked_at: Cell::new(now), next_check: Cell::new(now + LONGEST_INTERVAL) }
+        let next_check = Cell::new(now + LONGEST_INTERVAL);
+        Self { idle: RefCell::default(), http2: Rc::default(), checked_at: Cell::new(now), next_check }
     }
 }
 
@@ -122,7 +87,8 @@ impl ConnectionPools {
         next <= connection.idle_since + keep.idle && next <= connection.connected_at + keep.age
     }
 
-    /// Closes connections whose time is over or that the server has closed. It never returns, and calls `in_force` before
+    /// Closes connections whose time is over or that the server has closed, and asks servers of HTTP/2 whether they still
+    /// exist. It never returns, and calls `in_force` before
     /// each check.
     pub async fn watch(&self, in_force: impl Fn() -> Arc<Keeps>) {
         loop {
@@ -130,8 +96,9 @@ impl ConnectionPools {
             let now = Instant::now();
             self.checked_at.set(now);
             self.next_check.set(now + keeps.interval);
+            self.http2.check(now, |server| keeps.of(server));
             self.idle.borrow_mut().retain(|server, idle| {
-                let keep = keeps.servers.get(server).copied();
+                let keep = keeps.of(*server);
                 idle.connections.retain_mut(|connection| {
                     keep.is_some_and(|keep| self.is_kept(connection, keep)) && connection.is_quiet()
                 });
@@ -146,10 +113,12 @@ impl ConnectionPools {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::upstream::stream::UpstreamStream;
+    use crate::upstream::stream::{Offered, UpstreamStream};
 
     const LONG: Duration = Duration::from_secs(3600);
     const KEEP: Keep = Keep { idle: LONG, age: LONG };
@@ -168,7 +137,8 @@ mod tests {
         /// A new connection, and the server's side of it.
         async fn connect(&self) -> (Box<UpstreamConnection>, TcpStream) {
             let address = [self.listener.local_addr().unwrap()];
-            let (stream, accepted) = tokio::join!(UpstreamStream::connect(&address, None), self.listener.accept());
+            let (stream, accepted) =
+                tokio::join!(UpstreamStream::connect(&address, None, Offered::Http1), self.listener.accept());
             (UpstreamConnection::new(stream.unwrap(), self.pools.now()).unwrap(), accepted.unwrap().0)
         }
     }
@@ -244,17 +214,5 @@ mod tests {
         used.into_iter().for_each(|connection| pools.put(0, connection));
         assert_eq!((check(), check()), (590, 512), "twenty were not needed, then none");
         assert_eq!(check(), 512);
-    }
-
-    #[test]
-    fn checks_are_as_frequent_as_the_shortest_limit_needs() {
-        let keep = |idle, age| Keep { idle: Duration::from_millis(idle), age: Duration::from_millis(age) };
-        let keeps = Keeps::new([(2, keep(60_000, 600_000)), (0, keep(800, 2_000)), (2, keep(90_000, 1_000))]);
-        let of = |server| keeps.servers.get(&server).copied();
-        assert_eq!([0, 1, 2].map(of), [Some(keep(800, 2_000)), None, Some(keep(90_000, 600_000))]);
-        assert_eq!([0, 1, 2].map(|server| keeps.has(server)), [true, false, true]);
-        assert_eq!(keeps.interval, Duration::from_millis(100));
-        assert_eq!(Keeps::new([(0, keep(1, 1))]).interval, SHORTEST_INTERVAL);
-        assert_eq!(Keeps::new([]).interval, LONGEST_INTERVAL);
     }
 }

@@ -18,13 +18,17 @@ pub(super) const MAX_NAMED: usize = 100;
 /// case.
 pub(super) type NamedHeaders<'a> = SmallVec<[&'a [u8]; 2]>;
 
-/// Calls `send` with the name and the value of each header. Those that are `named` are left out.
-pub(super) fn each(
-    headers: &HeaderMap,
-    named: &[&[u8]],
-    forwarded: &ForwardedInfo<'_>,
-    mut send: impl FnMut(&str, &[u8]),
-) {
+/// Takes the headers of a request in the form of a protocol.
+pub(super) trait HeaderSink {
+    /// A header of the client, which passes.
+    fn pass(&mut self, name: &HeaderName, value: &HeaderValue);
+
+    /// A header that the gateway writes.
+    fn own(&mut self, name: &'static str, value: &[u8]);
+}
+
+/// Passes each header to `sink`. Those that are `named` are left out.
+pub(super) fn each(headers: &HeaderMap, named: &[&[u8]], forwarded: &ForwardedInfo<'_>, sink: &mut impl HeaderSink) {
     let is_named = |name: &HeaderName| named.iter().any(|named| named.eq_ignore_ascii_case(name.as_str().as_bytes()));
     let (mut proto, mut host, mut forwarded_for, mut te) = (false, false, false, false);
     let mut client_host = None;
@@ -32,7 +36,7 @@ pub(super) fn each(
         let action = header_action(name, forwarded.trusted);
         if action == HeaderAction::Pass {
             if named.is_empty() || !is_named(name) {
-                send(name.as_str(), value.as_bytes());
+                sink.pass(name, value);
             }
             continue;
         }
@@ -52,35 +56,35 @@ pub(super) fn each(
             _ => {}
         }
         if passes {
-            send(name.as_str(), value.as_bytes());
+            sink.pass(name, value);
         }
     }
     let peer = forwarded.peer.as_bytes();
     if forwarded_for {
         // Many upstreams read only the first line.
         let lines = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes);
-        send(FORWARDED_FOR, &lines.chain([peer]).collect::<Vec<_>>().join(&b", "[..]));
+        sink.own(FORWARDED_FOR, &lines.chain([peer]).collect::<Vec<_>>().join(&b", "[..]));
     } else {
-        send(FORWARDED_FOR, peer);
+        sink.own(FORWARDED_FOR, peer);
     }
     match forwarded.client {
-        None => send(REAL_IP, peer),
-        Some(client) => send(REAL_IP, client.to_string().as_bytes()),
+        None => sink.own(REAL_IP, peer),
+        Some(client) => sink.own(REAL_IP, client.to_string().as_bytes()),
     }
     if !proto {
-        send(FORWARDED_PROTO, if forwarded.is_tls { b"https" } else { b"http" });
+        sink.own(FORWARDED_PROTO, if forwarded.is_tls { b"https" } else { b"http" });
     }
     if let Some(ClientCertificate { subject, sha256 }) = forwarded.certificate {
         let subject = subject.replace('\\', "\\\\").replace('"', "\\\"");
-        send(FORWARDED_CLIENT_CERT, format!("Hash={sha256};Subject=\"{subject}\"").as_bytes());
+        sink.own(FORWARDED_CLIENT_CERT, format!("Hash={sha256};Subject=\"{subject}\"").as_bytes());
     }
     if let Some(value) = client_host.filter(|_| !host) {
-        send(FORWARDED_HOST, value.as_bytes());
+        sink.own(FORWARDED_HOST, value.as_bytes());
     }
     if te && wants_trailers(headers) {
-        send("te", b"trailers");
+        sink.own("te", b"trailers");
     }
-    send("via", if forwarded.version == Version::HTTP_2 { b"2.0 gateway" } else { b"1.1 gateway" });
+    sink.own("via", if forwarded.version == Version::HTTP_2 { b"2.0 gateway" } else { b"1.1 gateway" });
 }
 
 /// The headers that Connection names.
@@ -114,6 +118,19 @@ mod tests {
 
     use super::*;
 
+    #[derive(Default)]
+    struct Lines(Vec<String>);
+
+    impl HeaderSink for Lines {
+        fn pass(&mut self, name: &HeaderName, value: &HeaderValue) {
+            self.0.push(format!("{name}: {}", value.to_str().unwrap()));
+        }
+
+        fn own(&mut self, name: &'static str, value: &[u8]) {
+            self.0.push(format!("{name}: {}", std::str::from_utf8(value).unwrap()));
+        }
+    }
+
     fn forwarded(lines: &[(&'static str, &'static str)], trusted: bool) -> Vec<String> {
         let mut all = HeaderMap::new();
         for (name, value) in lines {
@@ -128,11 +145,11 @@ mod tests {
             is_tls: false,
             certificate: None,
         };
-        let mut lines = Vec::new();
+        let mut lines = Lines::default();
         let named = named_by_connection(&all).unwrap();
-        each(&all, &named, &info, |name, value| lines.push(format!("{name}: {}", std::str::from_utf8(value).unwrap())));
-        lines.sort();
-        lines
+        each(&all, &named, &info, &mut lines);
+        lines.0.sort();
+        lines.0
     }
 
     #[test]

@@ -13,6 +13,7 @@ use tokio_rustls::client::TlsStream;
 use super::endpoint::EndpointTls;
 use super::error::UpstreamError;
 use crate::net::keep_alive;
+use crate::tls::{ALPN_HTTP1, ALPN_HTTP2};
 
 /// A connected stream.
 #[derive(Debug)]
@@ -21,17 +22,36 @@ pub(super) enum UpstreamStream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
+/// What a server is offered to speak when TLS begins (RFC 7301).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Offered {
+    /// HTTP/1.1
+    Http1,
+    /// HTTP/2, and HTTP/1.1 for a server that does not speak it.
+    Http2,
+}
+
 impl UpstreamStream {
     /// Connects to the first of these addresses that accepts the connection, and completes a TLS handshake if there is to
     /// be one.
     ///
     /// # Errors
     /// [`UpstreamError::Connect`] or [`UpstreamError::Tls`]. Nothing of a request was sent.
-    pub(super) async fn connect(addresses: &[SocketAddr], tls: Option<&EndpointTls>) -> Result<Self, UpstreamError> {
+    pub(super) async fn connect(
+        addresses: &[SocketAddr],
+        tls: Option<&EndpointTls>,
+        offered: Offered,
+    ) -> Result<Self, UpstreamError> {
         let socket = connect(addresses).await.map_err(UpstreamError::Connect)?;
         let Some(EndpointTls { settings, server_name }) = tls else { return Ok(Self::Plain(socket)) };
+        let protocols: &[&[u8]] = match offered {
+            Offered::Http1 => &[ALPN_HTTP1],
+            Offered::Http2 => &[ALPN_HTTP2, ALPN_HTTP1],
+        };
+        let protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        let connector = TlsConnector::from(settings.config());
         // The state of a handshake is large, and is dropped after it.
-        let handshake = Box::pin(TlsConnector::from(settings.config()).connect(server_name.clone(), socket));
+        let handshake = Box::pin(connector.with_alpn(protocols).connect(server_name.clone(), socket));
         handshake.await.map(|tls| Self::Tls(Box::new(tls))).map_err(UpstreamError::Tls)
     }
 
@@ -48,6 +68,16 @@ impl UpstreamStream {
     /// When the connection is already closed.
     pub(super) fn peer(&self) -> io::Result<SocketAddr> {
         self.socket().peer_addr()
+    }
+
+    /// Whether it uses TLS.
+    pub(super) fn is_tls(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+
+    /// Whether the server has chosen HTTP/2.
+    pub(super) fn has_chosen_http2(&self) -> bool {
+        matches!(self, Self::Tls(tls) if tls.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2))
     }
 
     /// Whether bytes that were written still wait in this process, encrypted.

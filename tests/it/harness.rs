@@ -5,6 +5,7 @@ mod clock;
 mod fault;
 mod gateway;
 pub(crate) mod http2;
+pub(crate) mod http2_server;
 mod memcached;
 mod tls;
 mod upstream;

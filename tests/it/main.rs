@@ -78,6 +78,8 @@ mod turns;
 mod unread;
 mod warnings;
 mod upstream_connections;
+mod upstream_http2;
+mod upstream_http2_frames;
 mod upstream_tls;
 mod watching;
 mod websocket;

@@ -34,7 +34,6 @@ impl SystemAuthorities {
 pub(super) fn read(
     section: Option<Section<'_>>,
     servers: &Field<'_>,
-    offers_http2: bool,
     system: &SystemAuthorities,
 ) -> Option<UpstreamTls> {
     let field = |key| section.as_ref().and_then(|section| section.field(key));
@@ -48,7 +47,7 @@ pub(super) fn read(
         Some(field) => authorities(field).unzip(),
         None => (None, system.get(servers)),
     };
-    match ConnectorTls::new(authorities?, identity, offers_http2) {
+    match ConnectorTls::new(authorities?, identity) {
         Ok(settings) => Some(UpstreamTls { ca, server_name, certificate, settings }),
         Err(error) => {
             servers.report(format!("cannot use TLS: {error}"), "");

@@ -7,7 +7,7 @@ use crate::config::read::{Field, Name, Section, report_repeated, set};
 use crate::config::{Address, Upstream, UpstreamServer, UpstreamTls, values};
 
 /// Keys that are planned, but not in this version.
-const LATER: [&str; 5] = ["retries", "max_in_flight", "http2", "health", "hash_key"];
+const LATER: [&str; 4] = ["retries", "max_in_flight", "health", "hash_key"];
 const SERVERS: &str = "[\"http://10.0.1.1:9000\"]";
 
 /// Reads one upstream; `None` if it has an error.
@@ -42,6 +42,10 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthoritie
     set(&mut max_idle, values::wait(&section, "max_idle", values::WAIT));
     let mut max_age = Duration::from_secs(600);
     set(&mut max_age, values::wait(&section, "max_age", values::WAIT));
+    let http2 = section.field("http2").and_then(|field| field.boolean()).unwrap_or(false);
+    if http2 && servers.iter().flatten().any(|server| server.address == Address::Echo) {
+        section.refuse(&["http2"], "is not spoken by `builtin:echo`", "remove it, or name a server of your own");
+    }
     section.choice("balance", &[("round-robin", ())], &["least-requests", "hash"]);
     section.close(&LATER);
     Some(Upstream {
@@ -54,6 +58,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthoritie
         max_idle,
         max_age,
         tls,
+        http2,
     })
 }
 
@@ -74,9 +79,9 @@ fn tls(
     }
     match own {
         Some(field) => {
-            upstream_tls::read(Some(field.section(format!("[upstreams.{}.tls]", name.text))?), listed?, false, system)
+            upstream_tls::read(Some(field.section(format!("[upstreams.{}.tls]", name.text))?), listed?, system)
         }
-        None if has_https => upstream_tls::read(None, listed?, false, system),
+        None if has_https => upstream_tls::read(None, listed?, system),
         None => None,
     }
 }

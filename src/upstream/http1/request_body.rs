@@ -1,19 +1,17 @@
 //! The body of a request on its way from the client to the upstream.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use http::HeaderName;
 use http::header::CONTENT_LENGTH;
 use hyper::body::{Body, Incoming};
 
 use super::chunked;
 use super::request_head::Framing;
-use crate::identify::ambiguity::SingleSources;
 use crate::upstream::connection::UpstreamConnection;
-use crate::upstream::header_policy::may_trail;
+use crate::upstream::error::RequestBodyError;
 use crate::upstream::request::UpstreamRequest;
+use crate::upstream::request_trailers::TrailerFilter;
 use crate::upstream::stall::Position;
 
 /// A body that is being sent.
@@ -22,45 +20,12 @@ pub(super) struct RequestBody {
     /// `None` when all of it is in the buffer of the connection.
     body: Option<Incoming>,
     framing: Framing,
-    trailers: Trailers,
+    trailers: TrailerFilter,
     /// Bytes of it that came from the client, and the most that may come.
     taken: u64,
     most: u64,
     /// Whether there is nothing more to do: everything is sent, or the upstream accepts no more.
     over: bool,
-}
-
-/// Decides which trailers are forwarded.
-#[derive(Debug, Default)]
-struct Trailers {
-    /// The sources of keys and costs: some upstreams read trailers as headers, and would use another key than was
-    /// counted.
-    counted: Option<Arc<SingleSources>>,
-    /// The headers that Connection names, which may be trailers too (RFC 9110, section 7.6.1).
-    named: Vec<HeaderName>,
-}
-
-impl Trailers {
-    fn new(request: &UpstreamRequest<'_>, named: &[&[u8]]) -> Self {
-        let named = named.iter().filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
-        Self { counted: Some(request.counted.clone()), named }
-    }
-
-    fn may_pass(&self, name: &HeaderName) -> bool {
-        let is_counted = self.counted.as_ref().is_some_and(|counted| counted.has_header(name));
-        may_trail(name) && !is_counted && !self.named.contains(name)
-    }
-}
-
-/// Why a body cannot be sent.
-#[derive(Debug)]
-pub(super) enum RequestBodyError {
-    /// The client has broken off.
-    Client(hyper::Error),
-    /// It is larger than it may be.
-    TooLarge,
-    /// The upstream accepts no more. It may have sent a response.
-    Upstream,
 }
 
 impl RequestBody {
@@ -73,7 +38,8 @@ impl RequestBody {
             Some(length) => Framing::Length(length),
             None => Framing::Chunked,
         };
-        let trailers = if framing == Framing::Chunked { Trailers::new(request, named) } else { Trailers::default() };
+        let trailers =
+            if framing == Framing::Chunked { TrailerFilter::new(request, named) } else { TrailerFilter::default() };
         Self { body, framing, trailers, taken: 0, most: request.max_body_size, over: false }
     }
 

@@ -1,9 +1,9 @@
 //! The head of a request in HTTP/1.1.
 
-use http::{HeaderValue, header};
+use http::{HeaderName, HeaderValue, header};
 
 use crate::upstream::request::UpstreamRequest;
-use crate::upstream::request_headers;
+use crate::upstream::request_headers::{self, HeaderSink};
 
 /// How the upstream learns where the body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(super) fn encode(
     if let Some(host) = authority.or_else(|| request.headers.get(header::HOST)) {
         line(out, "host", host.as_bytes());
     }
-    request_headers::each(request.headers, named, &request.forwarded, |name, value| line(out, name, value));
+    request_headers::each(request.headers, named, &request.forwarded, &mut Lines(out));
     if request.asks_for_websocket {
         line(out, "connection", b"upgrade");
         line(out, "upgrade", b"websocket");
@@ -43,6 +43,19 @@ pub(super) fn encode(
         Framing::Chunked => line(out, "transfer-encoding", b"chunked"),
     }
     out.extend_from_slice(b"\r\n");
+}
+
+/// Writes each header as a line.
+struct Lines<'a>(&'a mut Vec<u8>);
+
+impl HeaderSink for Lines<'_> {
+    fn pass(&mut self, name: &HeaderName, value: &HeaderValue) {
+        line(self.0, name.as_str(), value.as_bytes());
+    }
+
+    fn own(&mut self, name: &'static str, value: &[u8]) {
+        line(self.0, name, value);
+    }
 }
 
 fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {

@@ -1,71 +1,19 @@
 //! The body of a response from the upstream. At its end it returns its connection to the pool.
 
-use std::fmt;
-use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::chunked::{Decoder, Piece};
-use super::request_body::{RequestBody, RequestBodyError};
+use super::request_body::RequestBody;
 use super::response_head::BodyEnd;
-use crate::reason::Reason;
 use crate::upstream::connection::{UpstreamConnection, UpstreamTunnel};
+use crate::upstream::error::{BodyError, RequestBodyError};
 use crate::upstream::pool::ConnectionPools;
 use crate::upstream::stall::{Position, Stalled};
-
-/// Why a body breaks off.
-#[derive(Debug)]
-pub enum BodyError {
-    /// The upstream's connection failed.
-    Io(io::Error),
-    /// The upstream closed its connection before the end.
-    Truncated,
-    /// The upstream's chunks are not valid.
-    NotChunked,
-    /// The upstream sent nothing for this time.
-    ReadTimeout(Duration),
-    /// The client has broken off its own body.
-    Client(hyper::Error),
-    /// The client sent nothing of an incomplete body for this time.
-    BodyTimeout(Duration),
-    /// The client's body is larger than it may be.
-    TooLarge,
-}
-
-impl BodyError {
-    /// The reason for logs and metrics.
-    pub fn reason(&self) -> Reason {
-        match self {
-            Self::Io(_) | Self::Truncated => Reason::Truncated,
-            Self::NotChunked => Reason::BadResponse,
-            Self::ReadTimeout(_) => Reason::ReadTimeout,
-            Self::Client(_) => Reason::BadBody,
-            Self::BodyTimeout(_) => Reason::BodyTimeout,
-            Self::TooLarge => Reason::MaxBodySize,
-        }
-    }
-}
-
-impl fmt::Display for BodyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io(error) => write!(f, "{error}"),
-            Self::Truncated => f.write_str("the upstream closed the connection before the end of the body"),
-            Self::NotChunked => f.write_str("the upstream's chunked coding is not valid"),
-            Self::ReadTimeout(limit) => write!(f, "nothing of the response's body came for {limit:?}"),
-            Self::Client(error) => write!(f, "the client broke off: {error}"),
-            Self::BodyTimeout(limit) => write!(f, "nothing of the request's body came for {limit:?}"),
-            Self::TooLarge => f.write_str("the request's body is too large"),
-        }
-    }
-}
-
-impl std::error::Error for BodyError {}
 
 #[derive(Debug)]
 enum Rest {
@@ -78,7 +26,7 @@ enum Rest {
 
 /// See the head of this file.
 #[derive(Debug)]
-pub struct UpstreamBody {
+pub(in crate::upstream) struct ResponseBody {
     /// `None` when it is returned to the pool.
     connection: Option<Box<UpstreamConnection>>,
     rest: Rest,
@@ -89,7 +37,7 @@ pub struct UpstreamBody {
     server: usize,
 }
 
-impl UpstreamBody {
+impl ResponseBody {
     pub(super) fn new(
         connection: Box<UpstreamConnection>,
         end: BodyEnd,
@@ -111,12 +59,12 @@ impl UpstreamBody {
     }
 
     /// The address of the server, for the log.
-    pub fn server(&self) -> String {
+    pub(in crate::upstream) fn server(&self) -> String {
         self.connection.as_ref().map_or(String::new(), |connection| connection.peer.to_string())
     }
 
     /// The tunnel that the connection has become; only after a response that accepts one, and only once.
-    pub fn take_tunnel(&mut self) -> Option<UpstreamTunnel> {
+    pub(in crate::upstream) fn take_tunnel(&mut self) -> Option<UpstreamTunnel> {
         self.connection.take().map(|connection| connection.into_tunnel())
     }
 
@@ -196,7 +144,7 @@ impl UpstreamBody {
     }
 }
 
-impl Body for UpstreamBody {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -229,7 +177,7 @@ impl Body for UpstreamBody {
     }
 }
 
-impl Drop for UpstreamBody {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
         // A connection with an incomplete request or response cannot be used again.
         if let Some(connection) = self.connection.take()

@@ -1,0 +1,78 @@
+//! The body of a response from an upstream, over any protocol.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+
+use super::connection::UpstreamTunnel;
+use super::error::BodyError;
+use super::{http1, http2};
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct UpstreamBody(Protocol);
+
+#[derive(Debug)]
+enum Protocol {
+    Http1(http1::ResponseBody),
+    /// It is large.
+    Http2(Box<http2::ResponseBody>),
+}
+
+impl From<http1::ResponseBody> for UpstreamBody {
+    fn from(body: http1::ResponseBody) -> Self {
+        Self(Protocol::Http1(body))
+    }
+}
+
+impl From<http2::ResponseBody> for UpstreamBody {
+    fn from(body: http2::ResponseBody) -> Self {
+        Self(Protocol::Http2(Box::new(body)))
+    }
+}
+
+impl UpstreamBody {
+    /// The address of the server, for the log.
+    pub fn server(&self) -> String {
+        match &self.0 {
+            Protocol::Http1(body) => body.server(),
+            Protocol::Http2(body) => body.server(),
+        }
+    }
+
+    /// The tunnel that the connection has become; only after a response that accepts one, and only once.
+    pub fn take_tunnel(&mut self) -> Option<UpstreamTunnel> {
+        match &mut self.0 {
+            Protocol::Http1(body) => body.take_tunnel(),
+            Protocol::Http2(_) => None,
+        }
+    }
+}
+
+impl Body for UpstreamBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match &mut self.get_mut().0 {
+            Protocol::Http1(body) => Pin::new(body).poll_frame(cx),
+            Protocol::Http2(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Protocol::Http1(body) => body.is_end_stream(),
+            Protocol::Http2(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Protocol::Http1(body) => body.size_hint(),
+            Protocol::Http2(body) => body.size_hint(),
+        }
+    }
+}

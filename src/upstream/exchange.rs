@@ -1,0 +1,23 @@
+//! One attempt to send a request to one endpoint, over any protocol.
+
+use std::time::Duration;
+
+use http::HeaderValue;
+
+use super::request::UpstreamRequest;
+
+/// A request to one endpoint, which may be sent more than once.
+#[derive(Debug)]
+pub(super) struct Exchange<'a> {
+    /// The request.
+    pub(super) request: &'a UpstreamRequest<'a>,
+    /// Which of its headers Connection names.
+    pub(super) named: &'a [&'a [u8]],
+    /// The Host header, if it is not the client's.
+    pub(super) authority: Option<&'a HeaderValue>,
+    /// The longest time that the upstream may take for the head of its response. It begins when the upstream has accepted the
+    /// last bytes of the request, because a long body takes time.
+    pub(super) timeout: Duration,
+    /// The longest time for which the upstream may send nothing of an incomplete body.
+    pub(super) read_timeout: Option<Duration>,
+}

@@ -1,0 +1,155 @@
+//! One exchange of HTTP/2 with an upstream (RFC 9113): a request is sent on a stream of a connection that it shares with
+//! others, and the head of its response is awaited.
+//!
+//! The task of the request drives its stream, as with HTTP/1.1. Only the connection has a task of its own, which belongs to
+//! the library.
+
+mod connection;
+mod keep_alive;
+mod pool;
+mod request_body;
+mod request_head;
+mod response_body;
+mod response_head;
+mod windows;
+
+use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
+
+use h2::RecvStream;
+use h2::client::ResponseFuture;
+use http::{Response, Version};
+use hyper::body::Incoming;
+
+pub(super) use pool::{Http2Pool, Spoken};
+pub(super) use response_body::ResponseBody;
+
+use super::error::{RequestBodyError, UpstreamError};
+use super::exchange::Exchange;
+use super::stall::Stalled;
+use connection::{OpenStream, failure};
+use request_body::RequestBody;
+
+/// The most interim responses before the final one.
+const MAX_INTERIM: u32 = 100;
+
+/// A request that got no response.
+#[derive(Debug)]
+pub(super) struct Failed {
+    /// Why.
+    pub(super) error: UpstreamError,
+    /// Which requests may be sent again on another connection.
+    pub(super) again: SendAgain,
+}
+
+/// Which requests may be sent again. None whose body has begun may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SendAgain {
+    /// Each: the server has not processed it (RFC 9113, section 8.7).
+    Any,
+    /// An idempotent one: nobody knows whether the server has processed it.
+    Idempotent,
+    /// None.
+    No,
+}
+
+impl From<UpstreamError> for Failed {
+    fn from(error: UpstreamError) -> Self {
+        Self { error, again: SendAgain::No }
+    }
+}
+
+impl Failed {
+    /// For an error that the library has reported before the head of a response.
+    fn of_stream(error: h2::Error, stream: &OpenStream) -> Self {
+        let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+        if is_refused {
+            stream.connection().refuses();
+        }
+        // The library reports a GOAWAY only to streams above the last one that the server may have processed.
+        let again = if error.is_remote() && (is_refused || error.is_go_away()) {
+            SendAgain::Any
+        } else if error.is_io() {
+            SendAgain::Idempotent
+        } else {
+            SendAgain::No
+        };
+        let error = stream.connection().why_closed().map_or_else(|| failure(error), UpstreamError::Closed);
+        Self { error, again }
+    }
+}
+
+/// Sends the request on `stream` and waits for the head of the response, which may come before all of the request is sent.
+/// If nothing of it was used, the body stays in its place.
+///
+/// # Errors
+/// [`Failed`] if no head comes.
+pub(super) async fn send<B: From<ResponseBody>>(
+    exchange: &Exchange<'_>,
+    mut stream: OpenStream,
+    body: &mut Option<Incoming>,
+) -> Result<Response<B>, Failed> {
+    let Exchange { request, named, timeout, read_timeout, .. } = *exchange;
+    let head = request_head::head(exchange, stream.connection().scheme(), body.as_ref())?;
+    let (mut response, sender) = match stream.send(head, body.is_none()) {
+        Ok(sent) => sent,
+        // The connection has ended, or the server has said that it will.
+        Err(error) => return Err(Failed { error: failure(error), again: SendAgain::Any }),
+    };
+    let mut request_body = body.take().map(|body| RequestBody::new(body, sender, request, named));
+    stream.stall().begin(request.body_timeout, Some(timeout));
+    let mut interim = 0;
+    let head = poll_fn(|cx| {
+        let advanced = advance(cx, &stream, &mut response, request_body.as_mut(), &mut interim);
+        if advanced.is_ready() {
+            return advanced;
+        }
+        let position = request_body.as_ref().map(RequestBody::position).unwrap_or_default();
+        Poll::Ready(Err(Failed::from(match ready!(stream.stall().poll(cx, position)) {
+            Stalled::Client(limit) => UpstreamError::BodyTimeout(limit),
+            Stalled::Upstream(limit) => UpstreamError::Timeout(limit),
+        })))
+    });
+    let head = head.await.and_then(|response| Ok(response_head::check(response, request.method)?));
+    match head {
+        Ok(head) => {
+            stream.stall().begin(request.body_timeout, read_timeout);
+            let request_body = request_body.filter(|request_body| !request_body.is_over());
+            let ends_at_length = request.forwarded.version < Version::HTTP_2;
+            let body = |received| B::from(ResponseBody::new(stream, received, head.end, request_body, ends_at_length));
+            Ok(head.response.map(body))
+        }
+        Err(failed) => {
+            *body = request_body.and_then(RequestBody::unused);
+            Err(failed)
+        }
+    }
+}
+
+/// Sends and receives as much as is possible now, and counts interim responses.
+fn advance(
+    cx: &mut Context<'_>,
+    stream: &OpenStream,
+    response: &mut ResponseFuture,
+    request_body: Option<&mut RequestBody>,
+    interim: &mut u32,
+) -> Poll<Result<Response<RecvStream>, Failed>> {
+    if let Some(request_body) = request_body {
+        match request_body.poll(cx) {
+            Poll::Ready(Err(RequestBodyError::Client(error))) => {
+                return Poll::Ready(Err(UpstreamError::Client(error).into()));
+            }
+            Poll::Ready(Err(RequestBodyError::TooLarge)) => return Poll::Ready(Err(UpstreamError::TooLarge.into())),
+            // A server that accepts no more may have sent a response already. If it has not, there is an error.
+            Poll::Pending | Poll::Ready(Ok(()) | Err(RequestBodyError::Upstream)) => {}
+        }
+    }
+    while let Poll::Ready(Some(Ok(_))) = response.poll_informational(cx) {
+        *interim += 1;
+        if *interim > MAX_INTERIM {
+            return Poll::Ready(Err(UpstreamError::Bad("more than 100 interim responses").into()));
+        }
+    }
+    let response = ready!(Future::poll(std::pin::Pin::new(response), cx));
+    Poll::Ready(response.map_err(|error| Failed::of_stream(error, stream)))
+}

@@ -1,0 +1,143 @@
+//! The body of a response on a stream of HTTP/2. When it is dropped before its end, the stream is reset.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::RecvStream;
+use hyper::body::{Body, Frame, SizeHint};
+
+use super::connection::OpenStream;
+use super::request_body::RequestBody;
+use super::response_head::BodyEnd;
+use crate::upstream::error::{BodyError, RequestBodyError};
+use crate::upstream::stall::Stalled;
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(in crate::upstream) struct ResponseBody {
+    received: RecvStream,
+    rest: Rest,
+    /// The request's body, while it is still being sent.
+    request_body: Option<RequestBody>,
+    /// Whether the client cannot get trailers after a body of a stated length, as in HTTP/1.1.
+    ends_at_length: bool,
+    stream: OpenStream,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Rest {
+    /// So many bytes are to come, if that is known.
+    Data(Option<u64>),
+    /// The content has ended.
+    Trailers,
+    Over,
+}
+
+impl ResponseBody {
+    pub(super) fn new(
+        stream: OpenStream,
+        received: RecvStream,
+        end: BodyEnd,
+        request_body: Option<RequestBody>,
+        ends_at_length: bool,
+    ) -> Self {
+        let rest = match end {
+            BodyEnd::None => Rest::Over,
+            BodyEnd::Length(length) => Rest::Data(Some(length)),
+            BodyEnd::Stream => Rest::Data(None),
+        };
+        Self { received, rest, request_body, ends_at_length, stream }
+    }
+
+    /// The address of the server, for the log.
+    pub(in crate::upstream) fn server(&self) -> String {
+        self.stream.connection().peer.to_string()
+    }
+
+    /// Goes on sending the body of the request. The client's time limit holds whatever the upstream sends.
+    fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
+        let Some(request_body) = &mut self.request_body else { return Ok(()) };
+        match request_body.poll(cx) {
+            Poll::Pending => {
+                return match self.stream.stall().poll(cx, request_body.position()) {
+                    Poll::Ready(Stalled::Client(limit)) => Err(BodyError::BodyTimeout(limit)),
+                    // Whether the upstream has stopped is measured by what it sends.
+                    Poll::Ready(Stalled::Upstream(_)) | Poll::Pending => Ok(()),
+                };
+            }
+            Poll::Ready(Err(RequestBodyError::Client(error))) => return Err(BodyError::Client(error)),
+            Poll::Ready(Err(RequestBodyError::TooLarge)) => return Err(BodyError::TooLarge),
+            // It has sent a response without waiting for the rest, which is allowed.
+            Poll::Ready(Ok(()) | Err(RequestBodyError::Upstream)) => {}
+        }
+        self.request_body = None;
+        Ok(())
+    }
+
+    /// The next frame, or an error if one side has exceeded its time limit.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.poll_upload(cx)?;
+        let polled = self.poll_received(cx);
+        if polled.is_ready() {
+            self.stream.stall().upstream_sent();
+            return polled;
+        }
+        let position = self.request_body.as_ref().map(RequestBody::position).unwrap_or_default();
+        Poll::Ready(Some(Err(match ready!(self.stream.stall().poll(cx, position)) {
+            Stalled::Client(limit) => BodyError::BodyTimeout(limit),
+            Stalled::Upstream(limit) => BodyError::ReadTimeout(limit),
+        })))
+    }
+
+    fn poll_received(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        while let Rest::Data(left) = &mut self.rest {
+            match ready!(self.received.poll_data(cx)) {
+                Some(Ok(data)) => {
+                    // The client takes it at once: it is not asked for before the client has room for it.
+                    self.received.flow_control().release_capacity(data.len()).map_err(BodyError::Http2)?;
+                    if let Some(left) = left {
+                        *left = left.saturating_sub(data.len() as u64);
+                    }
+                    if !data.is_empty() {
+                        return Poll::Ready(Some(Ok(Frame::data(data))));
+                    }
+                }
+                Some(Err(error)) => return Poll::Ready(Some(Err(BodyError::Http2(error)))),
+                None => self.rest = Rest::Trailers,
+            }
+        }
+        if let Rest::Trailers = self.rest {
+            let trailers = ready!(self.received.poll_trailers(cx)).map_err(BodyError::Http2)?;
+            self.rest = Rest::Over;
+            return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+        }
+        Poll::Ready(None)
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.poll_next(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self.rest {
+            Rest::Over => true,
+            // Otherwise nobody would ask for the end of the stream, and the response would count as incomplete.
+            Rest::Data(Some(0)) if self.ends_at_length => true,
+            Rest::Data(_) | Rest::Trailers => self.received.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.rest {
+            Rest::Data(Some(left)) => SizeHint::with_exact(left),
+            Rest::Data(None) => SizeHint::default(),
+            Rest::Trailers | Rest::Over => SizeHint::with_exact(0),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! How long connections to servers are kept, and how often that is checked.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+
+/// The interval between two checks, and the shortest one if the limits of connections are short.
+pub(super) const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
+/// How many checks there are during the shortest limit.
+const CHECKS_PER_LIMIT: u32 = 8;
+
+/// How long connections are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// The longest time without a request.
+    pub idle: Duration,
+    /// The longest time since it was made.
+    pub age: Duration,
+}
+
+/// How long the connections of each server are kept.
+#[derive(Debug, Default)]
+pub struct Keeps {
+    /// By the id of the server.
+    servers: HashMap<usize, Keep, RandomState>,
+    /// How often connections are checked.
+    pub(super) interval: Duration,
+}
+
+impl Keeps {
+    /// From pairs of a server's id and how long an upstream keeps its connections. If several upstreams have a server, its
+    /// connections are kept for the longest of their times.
+    pub fn new(used: impl IntoIterator<Item = (usize, Keep)>) -> Self {
+        let (mut servers, mut shortest): (HashMap<_, Keep, _>, _) = (HashMap::default(), Duration::MAX);
+        for (server, keep) in used {
+            let known = servers.entry(server).or_insert(keep);
+            *known = Keep { idle: known.idle.max(keep.idle), age: known.age.max(keep.age) };
+            shortest = shortest.min(keep.idle).min(keep.age);
+        }
+        Self { servers, interval: (shortest / CHECKS_PER_LIMIT).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL) }
+    }
+
+    /// How long connections to the server with this id are kept; `None` if no upstream has it.
+    pub(super) fn of(&self, server: usize) -> Option<Keep> {
+        self.servers.get(&server).copied()
+    }
+
+    /// Whether an upstream has the server with this id.
+    pub fn has(&self, server: usize) -> bool {
+        self.servers.contains_key(&server)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_are_as_frequent_as_the_shortest_limit_needs() {
+        let keep = |idle, age| Keep { idle: Duration::from_millis(idle), age: Duration::from_millis(age) };
+        let keeps = Keeps::new([(2, keep(60_000, 600_000)), (0, keep(800, 2_000)), (2, keep(90_000, 1_000))]);
+        assert_eq!(
+            [0, 1, 2].map(|server| keeps.of(server)),
+            [Some(keep(800, 2_000)), None, Some(keep(90_000, 600_000))]
+        );
+        assert_eq!([0, 1, 2].map(|server| keeps.has(server)), [true, false, true]);
+        assert_eq!(keeps.interval, Duration::from_millis(100));
+        assert_eq!(Keeps::new([(0, keep(1, 1))]).interval, SHORTEST_INTERVAL);
+        assert_eq!(Keeps::new([]).interval, LONGEST_INTERVAL);
+    }
+}

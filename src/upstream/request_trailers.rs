@@ -1,0 +1,33 @@
+//! Which trailers of a client the upstream gets.
+
+use std::sync::Arc;
+
+use http::HeaderName;
+
+use super::header_policy::may_trail;
+use super::request::UpstreamRequest;
+use crate::identify::ambiguity::SingleSources;
+
+/// Decides which trailers are forwarded.
+#[derive(Debug, Default)]
+pub(super) struct TrailerFilter {
+    /// The sources of keys and costs: some upstreams read trailers as headers, and would use another key than was
+    /// counted.
+    counted: Option<Arc<SingleSources>>,
+    /// The headers that Connection names, which may be trailers too (RFC 9110, section 7.6.1).
+    named: Vec<HeaderName>,
+}
+
+impl TrailerFilter {
+    /// For the trailers of this request, in whose Connection header these headers are `named`.
+    pub(super) fn new(request: &UpstreamRequest<'_>, named: &[&[u8]]) -> Self {
+        let named = named.iter().filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
+        Self { counted: Some(request.counted.clone()), named }
+    }
+
+    /// Whether a trailer with this name is forwarded.
+    pub(super) fn may_pass(&self, name: &HeaderName) -> bool {
+        let is_counted = self.counted.as_ref().is_some_and(|counted| counted.has_header(name));
+        may_trail(name) && !is_counted && !self.named.contains(name)
+    }
+}
