@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode, Uri, header};
+use http::{HeaderMap, Response, StatusCode, Uri, Version, header};
 use http_body::Body;
 
 use crate::clock::{self, Time};
@@ -29,7 +29,7 @@ use crate::snapshot::{Action, CompiledRoute};
 use crate::store::Store;
 use crate::telemetry::{AccessLogEntry, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
 use crate::tls::ClientCertificate;
-use crate::upstream::{ConnectionPools, ForwardedInfo, Unanswered, Upstream, UpstreamRequest};
+use crate::upstream::{ConnectionPools, ForwardedInfo, Unanswered, Upstream, UpstreamError, UpstreamRequest};
 
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
@@ -322,6 +322,10 @@ impl UpstreamCall<'_> {
         record: &mut RequestRecord,
     ) -> (Outcome, Response<ResponseBody>) {
         let IncomingRequest { head, body, asks_for_websocket, .. } = request;
+        let key = (*asks_for_websocket && head.version == Version::HTTP_2).then(tunnel::new_key);
+        if key.is_some() {
+            head.headers.remove(header::SEC_WEBSOCKET_KEY);
+        }
         let target = target::onward(&head.uri, self.strip, self.gateway.paths);
         target::name_host(&head.uri, &mut head.headers);
         // A client may send no Host header in HTTP/1.0, and an empty one in HTTP/1.1. The upstream always gets one.
@@ -343,8 +347,20 @@ impl UpstreamCall<'_> {
             body_timeout: self.gateway.body_timeout,
             max_body_size: self.route.max_body_size,
             asks_for_websocket: *asks_for_websocket,
+            websocket_key: key.as_deref(),
         };
-        match self.upstream.send(&self.connection.worker.pools, &outbound, body.take()).await {
+        let sent = self.upstream.send(&self.connection.worker.pools, &outbound, body.take()).await;
+        let sent = sent.and_then(|response| match &key {
+            Some(key)
+                if response.status() == StatusCode::SWITCHING_PROTOCOLS
+                    && !tunnel::accepts(response.headers(), key) =>
+            {
+                let error = UpstreamError::Bad("a handshake of WebSocket with a wrong key");
+                Err(Unanswered { endpoint: None, error })
+            }
+            _ => Ok(response),
+        });
+        match sent {
             Ok(response) => (Outcome::Forwarded, response.map(ResponseBody::Upstream)),
             Err(Unanswered { endpoint, error }) => {
                 let reason = error.reason();

@@ -39,7 +39,7 @@ fn is_method_in_other_case(method: &str) -> bool {
 pub(super) fn read(request: &IncomingRequest, paths: PathRules) -> Result<Target<'_>, Unserved> {
     let IncomingRequest { head, body, ambiguity, .. } = request;
     if head.method == Method::CONNECT {
-        let detail = "This is a reverse proxy: it has no tunnels, so CONNECT is not served.";
+        let detail = "This is a reverse proxy: CONNECT is served only for a WebSocket in HTTP/2.";
         return Err(Unserved { status: StatusCode::NOT_IMPLEMENTED, detail });
     }
     if is_method_in_other_case(head.method.as_str()) {

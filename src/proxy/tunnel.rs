@@ -1,6 +1,7 @@
 //! A request that becomes a tunnel: its response, and its record, which is closed when the tunnel ends.
 
 mod copy;
+mod handshake;
 
 use http::{HeaderValue, Response, StatusCode, Version, header};
 
@@ -12,6 +13,7 @@ use crate::upstream::UpstreamTunnel;
 use copy::{Side, TunnelEnd, copy};
 
 pub(super) use copy::Waits;
+pub(super) use handshake::{accepts, new_key};
 
 /// Tells the client that its handshake is accepted. The tunnel begins when the response has been sent.
 pub(super) fn begin(

@@ -13,12 +13,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use http::{HeaderMap, HeaderValue, Request, header};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::task::spawn_local;
 use tokio::time::sleep;
 
 use super::connection_limits::ConnectionLimits;
@@ -27,7 +29,8 @@ use super::frame_check::Violation;
 use super::http2_errors::ErrorCode;
 use super::http2_head::ambiguity;
 use super::multiplexed_io::MultiplexedIo;
-use super::streams::{StreamBody, Streams};
+use super::streams::{Progress, StreamBody, Streams};
+use super::tunnel::{Tunnel, take_extended_connect};
 use super::{Handler, IncomingRequest};
 use crate::config::Http2;
 use crate::net::ClientStream;
@@ -55,12 +58,23 @@ pub(super) async fn serve<H: Handler>(
         let (mut head, body) = request.into_parts();
         join_cookies(&mut head.headers);
         let body = (!body.is_end_stream()).then_some(body);
-        let ambiguity = ambiguity(&head);
-        let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket: false, tunnel: None };
+        let upgrade = take_extended_connect(&mut head);
+        let (ambiguity, asks_for_websocket) = (ambiguity(&head), upgrade.is_some());
+        let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket, tunnel: None };
         let (handler, guard) = (handler.clone(), requests.begin());
         let progress = begun.begin(requests.worker());
+        let streams = upgrade.is_some().then(|| begun.clone());
         async move {
-            let response = handler.handle(&mut incoming, guard).await;
+            let mut response = handler.handle(&mut incoming, guard).await;
+            if let Some((upgrade, streams)) = upgrade.zip(streams) {
+                if let Some(tunnel) = incoming.tunnel.take() {
+                    streams.begin_tunnel(&progress);
+                    spawn_local(run(tunnel, upgrade, progress.clone()));
+                } else if response.status().is_success() {
+                    // The client would take it for a tunnel (RFC 8441, section 5).
+                    *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
+                }
+            }
             Ok::<_, Infallible>(response.map(|body| StreamBody::new(body, progress)))
         }
     });
@@ -70,6 +84,7 @@ pub(super) async fn serve<H: Handler>(
         .timer(TokioTimer::new())
         .max_concurrent_streams(max_streams)
         .max_header_list_size(max_header_list)
+        .enable_connect_protocol()
         .max_send_buf_size(SEND_BUFFER)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW);
@@ -111,6 +126,16 @@ pub(super) async fn serve<H: Handler>(
             limits.stalled();
             tracing::debug!(%peer, "the client does not read what is sent to it");
         }
+    }
+}
+
+/// Runs a tunnel through a stream, as soon as the response that accepts it is on its way.
+async fn run(tunnel: Tunnel, upgrade: OnUpgrade, progress: Rc<Progress>) {
+    if let Ok(stream) = upgrade.await {
+        progress.goes_on();
+        tunnel(Box::new(TokioIo::new(stream))).await;
+        // The library may still have to send the last bytes.
+        progress.waits();
     }
 }
 

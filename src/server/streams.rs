@@ -52,6 +52,11 @@ impl Streams {
         progress
     }
 
+    /// The next task that the library spawns sends what the tunnel of this stream writes, and can be reset like the stream.
+    pub(super) fn begin_tunnel(&self, progress: &Rc<Progress>) {
+        *self.newest.borrow_mut() = Some(progress.clone());
+    }
+
     /// Resets the streams that have waited for their client for as long as `limit`.
     pub(super) fn reset_stalled(&self, now: Coarse, limit: Coarse) {
         self.all.borrow_mut().retain(|progress| {
@@ -62,6 +67,18 @@ impl Streams {
             }
             true
         });
+    }
+}
+
+impl Progress {
+    /// Records that the client is not waited for.
+    pub(super) fn goes_on(&self) {
+        self.waits_since.set(None);
+    }
+
+    /// Records that the client is waited for from now on.
+    pub(super) fn waits(&self) {
+        self.waits_since.set(Some(self.worker.now()));
     }
 }
 
@@ -103,7 +120,7 @@ pub(super) struct StreamBody<B> {
 impl<B> StreamBody<B> {
     pub(super) fn new(body: B, progress: Rc<Progress>) -> Self {
         // It asks when the client has granted window.
-        progress.waits_since.set(Some(progress.worker.now()));
+        progress.waits();
         Self { body, progress }
     }
 }

@@ -4,6 +4,8 @@ use std::pin::Pin;
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Method, header};
+use hyper::ext::Protocol;
+use hyper::upgrade::OnUpgrade;
 
 use crate::net::Duplex;
 
@@ -21,6 +23,17 @@ pub(super) fn asks_for_websocket(head: &Parts, has_body: bool) -> bool {
         && has_token(&head.headers, &header::UPGRADE, b"websocket")
         && has_token(&head.headers, &header::CONNECTION, b"upgrade")
         && !has_token(&head.headers, &header::CONNECTION, b"close")
+}
+
+/// Makes a request out of an extended CONNECT that asks for a WebSocket in HTTP/2 (RFC 8441, section 5): it takes the routes
+/// and the limits that its handshake has in HTTP/1.1. Returns where its stream will be; `None` for any other request.
+pub(super) fn take_extended_connect(head: &mut Parts) -> Option<OnUpgrade> {
+    let is_websocket = head.extensions.get::<Protocol>().is_some_and(|protocol| protocol.as_str() == "websocket");
+    if head.method != Method::CONNECT || !is_websocket {
+        return None;
+    }
+    head.method = Method::GET;
+    head.extensions.remove::<OnUpgrade>()
 }
 
 fn has_token(headers: &HeaderMap, name: &HeaderName, token: &[u8]) -> bool {

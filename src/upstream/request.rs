@@ -31,6 +31,8 @@ pub struct UpstreamRequest<'a> {
     pub max_body_size: u64,
     /// Whether the upstream is asked for a WebSocket. Then the response may be 101, and its body becomes a tunnel.
     pub asks_for_websocket: bool,
+    /// The Sec-WebSocket-Key for the upstream instead of the client's: in HTTP/2 a handshake has none.
+    pub websocket_key: Option<&'a str>,
 }
 
 /// What the upstream is told about the client.

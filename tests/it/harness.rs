@@ -17,5 +17,5 @@ pub(crate) use fault::{Fault, Mode};
 pub(crate) use gateway::{Gateway, limited, run, run_with_handles};
 pub(crate) use memcached::{Memcached, both_stores};
 pub(crate) use tls::{Authority, Handshake, Issued, TlsClient, TlsServer, TlsStream, curl, read_request};
-pub(crate) use upstream::{Upstream, closed_port, reply};
+pub(crate) use upstream::{Received, Upstream, closed_port, reply};
 pub(crate) use wire::{Framing, Headers, Pattern, Wire};

@@ -83,3 +83,4 @@ mod upstream_http2_frames;
 mod upstream_tls;
 mod watching;
 mod websocket;
+mod websocket_http2;

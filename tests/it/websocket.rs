@@ -61,7 +61,7 @@ fn ended(gateway: &Gateway, outcome: &str) -> serde_json::Value {
 }
 
 /// A server that somebody else wrote, which echoes messages.
-fn tungstenite_echo() -> SocketAddr {
+pub(crate) fn tungstenite_echo() -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {

@@ -36,6 +36,9 @@ pub(super) fn encode(
     if request.asks_for_websocket {
         line(out, "connection", b"upgrade");
         line(out, "upgrade", b"websocket");
+        if let Some(key) = request.websocket_key {
+            line(out, "sec-websocket-key", key.as_bytes());
+        }
     }
     match framing {
         Framing::None => {}
@@ -104,6 +107,7 @@ mod tests {
                 body_timeout: Duration::ZERO,
                 max_body_size: 0,
                 asks_for_websocket: false,
+                websocket_key: None,
             };
             for (authority, host) in [(None, "client"), (Some("up:1"), "up:1")] {
                 let mut out = Vec::new();
