@@ -11,6 +11,7 @@ mod connection_limits;
 mod worker_state;
 mod time_limits;
 mod connection_state;
+mod request_guard;
 mod client_io;
 mod tunnel;
 mod http1;
@@ -41,9 +42,9 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_local};
 
 pub use connection_limits::{ConnectionCounts, ConnectionLimits};
-pub use connection_state::RequestGuard;
 pub use file_handles::{connections as connections_for, raise as raise_handles};
 pub use http2_errors::Http2Errors;
+pub use request_guard::RequestGuard;
 pub use tunnel::{Tunnel, TunnelStream};
 
 use connection::{Registration, serve};

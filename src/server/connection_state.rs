@@ -9,7 +9,6 @@ use super::framing_check::FramingCheck;
 use super::streams::Streams;
 use super::time_limits::TimeLimits;
 use super::worker_state::{Coarse, WorkerState};
-use crate::reason::Reason;
 
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -331,8 +330,8 @@ impl ConnectionState {
         self.closed_at.get().is_some()
     }
 
-    /// Begins a request, which ends when the guard is dropped. Others may be in flight at the same time.
-    pub(super) fn begin(self: &Rc<Self>) -> RequestGuard {
+    /// A request begins. Others may be in flight at the same time.
+    pub(super) fn begin_request(&self) {
         let earlier = if let Phase::Busy(requests) = self.phase.get() { requests } else { 0 };
         self.enter(Phase::Busy(earlier + 1));
         self.answering.set(false);
@@ -341,7 +340,25 @@ impl ConnectionState {
             // The client had sent it together with an earlier one. Each of them has the whole time.
             self.half_closed();
         }
-        RequestGuard(self.clone())
+    }
+
+    /// A request ends.
+    pub(super) fn end_request(&self) {
+        if let Phase::Busy(requests @ 2..) = self.phase.get() {
+            self.phase.set(Phase::Busy(requests - 1));
+            return;
+        }
+        // A part of the next head may have come together with this request.
+        let next = if self.in_head.get() { Phase::Head } else { Phase::Idle };
+        self.enter(next);
+        if next == Phase::Idle && self.worker.is_place_needed() {
+            self.end(End::AfterRequest);
+        }
+    }
+
+    /// Whether the gateway ends the connection because the client does not read.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.end.get() == Some(End::Now(CloseReason::NotReading))
     }
 
     /// Tells the task of the connection to end it.
@@ -363,32 +380,5 @@ impl ConnectionState {
             *waker = Some(cx.waker().clone());
         }
         self.end.get()
-    }
-}
-
-/// A request is in flight until this is dropped.
-#[derive(Debug)]
-pub struct RequestGuard(Rc<ConnectionState>);
-
-impl RequestGuard {
-    /// Why the gateway has closed the connection during the request; `None` if it has not, or if the client has gone.
-    pub fn cut_off(&self) -> Option<Reason> {
-        (self.0.end.get() == Some(End::Now(CloseReason::NotReading))).then_some(Reason::BodyTimeout)
-    }
-}
-
-impl Drop for RequestGuard {
-    fn drop(&mut self) {
-        let state = &self.0;
-        if let Phase::Busy(requests @ 2..) = state.phase.get() {
-            state.phase.set(Phase::Busy(requests - 1));
-            return;
-        }
-        // A part of the next head may have come together with this request.
-        let next = if state.in_head.get() { Phase::Head } else { Phase::Idle };
-        state.enter(next);
-        if next == Phase::Idle && state.worker.is_place_needed() {
-            state.end(End::AfterRequest);
-        }
     }
 }

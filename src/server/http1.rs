@@ -18,6 +18,7 @@ use hyper_util::rt::TokioIo;
 use super::client_io::ClientIo;
 use super::connection_limits::ConnectionLimits;
 use super::connection_state::{CloseReason, ConnectionState, End};
+use super::request_guard::RequestGuard;
 use super::tunnel::{Tunnel, TunnelStream, asks_for_websocket};
 use super::{Handler, HeadError, IncomingRequest};
 use crate::net::{ClientStream, Rewound};
@@ -56,7 +57,8 @@ pub(super) async fn serve<H: Handler>(
         let may_upgrade = head.extensions.get::<OnUpgrade>().is_some();
         let asks_for_websocket = may_upgrade && asks_for_websocket(&head, body.is_some());
         let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket, tunnel: None };
-        let (handler, state, guard) = (handler.clone(), requests.clone(), requests.begin());
+        let guard = RequestGuard::new(requests.clone(), None);
+        let (handler, state) = (handler.clone(), requests.clone());
         let accepted = asks_for_websocket.then(|| accepted.clone());
         if asks_for_websocket {
             state.set_upgrading(true);

@@ -29,6 +29,7 @@ use super::frame_check::Violation;
 use super::http2_errors::ErrorCode;
 use super::http2_head::ambiguity;
 use super::multiplexed_io::MultiplexedIo;
+use super::request_guard::RequestGuard;
 use super::streams::{Progress, StreamBody, Streams};
 use super::tunnel::{Tunnel, take_extended_connect};
 use super::{Handler, IncomingRequest};
@@ -61,8 +62,8 @@ pub(super) async fn serve<H: Handler>(
         let upgrade = take_extended_connect(&mut head);
         let (ambiguity, asks_for_websocket) = (ambiguity(&head), upgrade.is_some());
         let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket, tunnel: None };
-        let (handler, guard) = (handler.clone(), requests.begin());
         let progress = begun.begin(requests.worker());
+        let (handler, guard) = (handler.clone(), RequestGuard::new(requests.clone(), Some(progress.clone())));
         let streams = upgrade.is_some().then(|| begun.clone());
         async move {
             let mut response = handler.handle(&mut incoming, guard).await;

@@ -71,6 +71,11 @@ impl Streams {
 }
 
 impl Progress {
+    /// Whether the stream is reset because its client grants no window.
+    pub(super) fn is_reset(&self) -> bool {
+        self.is_reset.get()
+    }
+
     /// Records that the client is not waited for.
     pub(super) fn goes_on(&self) {
         self.waits_since.set(None);

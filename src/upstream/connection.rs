@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use bytes::BytesMut;
+use http::Version;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 
 use super::stall::StallTimer;
@@ -20,6 +21,8 @@ use crate::net::{Duplex, Rewound};
 /// How many bytes a read may return: enough for a head and a small body at first, and more if a body is large.
 const SMALL_READ: usize = 8 * 1024;
 const LARGE_READ: usize = 64 * 1024;
+/// The same for a client that may have hundreds of requests on one connection, and may read none of the responses.
+const MULTIPLEXED_READ: usize = 16 * 1024;
 
 /// A connection with its buffers.
 #[derive(Debug)]
@@ -32,6 +35,7 @@ pub(super) struct UpstreamConnection {
     /// Bytes to be sent.
     pub(super) sending: Vec<u8>,
     sent: usize,
+    large_read: usize,
     /// Limits how long either side may take.
     pub(super) stall: StallTimer,
     /// When it was made, by the clock of its pool.
@@ -62,7 +66,22 @@ impl UpstreamConnection {
     pub(super) fn new(stream: UpstreamStream, now: Instant) -> io::Result<Box<Self>> {
         let peer = stream.peer()?;
         let (received, sending, stall) = (BytesMut::new(), Vec::new(), StallTimer::new());
-        Ok(Box::new(Self { stream, peer, received, sending, sent: 0, stall, connected_at: now, idle_since: now }))
+        Ok(Box::new(Self {
+            stream,
+            peer,
+            received,
+            sending,
+            sent: 0,
+            large_read: LARGE_READ,
+            stall,
+            connected_at: now,
+            idle_since: now,
+        }))
+    }
+
+    /// The next response is for a client that speaks this version.
+    pub(super) fn serves(&mut self, version: Version) {
+        self.large_read = if version == Version::HTTP_2 { MULTIPLEXED_READ } else { LARGE_READ };
     }
 
     /// Sends all bytes that wait to be sent.
@@ -94,7 +113,7 @@ impl UpstreamConnection {
             self.received.clear();
         }
         // If the parts of the buffer that were passed on as a body are dropped, their memory is used again.
-        self.received.reserve(if large { LARGE_READ } else { SMALL_READ });
+        self.received.reserve(if large { self.large_read } else { SMALL_READ });
         pin!(self.stream.read_buf(&mut self.received)).poll(cx)
     }
 

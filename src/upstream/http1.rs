@@ -41,6 +41,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     let Exchange { request, named, authority, timeout, read_timeout } = *exchange;
     let mut body = RequestBody::new(body, request, named);
     connection.sending.clear();
+    connection.serves(request.forwarded.version);
     request_head::encode(&mut connection.sending, request, named, authority, body.framing());
     connection.stall.begin(request.body_timeout, Some(timeout));
     let mut interim = 0;

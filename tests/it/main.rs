@@ -36,6 +36,7 @@ mod http2;
 mod http2_ambiguity;
 mod http2_floods;
 mod http2_frames;
+mod http2_streams;
 mod inspection;
 mod key_parts;
 mod keys;

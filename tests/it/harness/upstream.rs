@@ -46,7 +46,11 @@ impl Upstream {
 
     /// Hands every connection, with its number from 0, to `serve` in a thread of its own.
     pub(crate) fn raw(serve: impl Fn(Wire, usize) + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        // Some tests open a thousand connections at once.
+        socket.listen(4096).unwrap();
+        let listener = TcpListener::from(socket);
         let address = listener.local_addr().unwrap();
         let (connections, serve) = (Arc::new(AtomicUsize::new(0)), Arc::new(serve));
         let count = Arc::clone(&connections);

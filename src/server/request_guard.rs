@@ -1,0 +1,36 @@
+//! A request in flight, as its connection counts it.
+
+use std::rc::Rc;
+
+use super::connection_state::ConnectionState;
+use super::streams::Progress;
+use crate::reason::Reason;
+
+/// A request is in flight until this is dropped.
+#[derive(Debug)]
+pub struct RequestGuard {
+    connection: Rc<ConnectionState>,
+    /// Its stream in HTTP/2.
+    stream: Option<Rc<Progress>>,
+}
+
+impl RequestGuard {
+    /// Begins a request on this connection.
+    pub(super) fn new(connection: Rc<ConnectionState>, stream: Option<Rc<Progress>>) -> Self {
+        connection.begin_request();
+        Self { connection, stream }
+    }
+
+    /// Why the gateway has closed the connection or the stream during the request; `None` if it has not, or if the client
+    /// has gone.
+    pub fn cut_off(&self) -> Option<Reason> {
+        let is_stalled = self.connection.is_stalled() || self.stream.as_ref().is_some_and(|stream| stream.is_reset());
+        is_stalled.then_some(Reason::BodyTimeout)
+    }
+}
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        self.connection.end_request();
+    }
+}

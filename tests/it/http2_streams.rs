@@ -1,0 +1,231 @@
+//! Streams of one HTTP/2 connection: each has its own time limits, waits for the slower side, and holds up no other.
+
+use std::future::{Future, poll_fn};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::SendStream;
+use h2::client::SendRequest;
+use http::Request;
+
+use crate::harness::http2::{END_STREAM, RawHttp2, Reaction, headers};
+use crate::harness::{Framing, Gateway, Upstream, reply, until};
+
+const PIECE: usize = 16 << 10;
+
+fn run<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), future).await.expect("in time") })
+}
+
+/// A connection with prior knowledge that lets the gateway send so many bytes on each stream, and as many as that on all.
+async fn connect(address: SocketAddr, window: u32) -> SendRequest<Bytes> {
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(window).initial_connection_window_size(1 << 30);
+    let (client, connection) = builder.handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    client.ready().await.unwrap()
+}
+
+fn post(path: &str) -> Request<()> {
+    Request::post(format!("http://a.test{path}")).body(()).unwrap()
+}
+
+/// An upstream that does nothing with requests for `/held` until what is returned is dropped. Then it reads and answers
+/// them like all others: with the length of their bodies.
+fn holding() -> (Upstream, Sender<()>) {
+    let (end, ended): (_, Receiver<()>) = channel();
+    let ended = Arc::new(Mutex::new(ended));
+    let up = Upstream::raw(move |mut wire, _| {
+        while let Ok(Some((line, headers))) = wire.head() {
+            if line.contains("/held") {
+                let _ = ended.lock().unwrap().recv();
+            }
+            let mut length = 0;
+            let framing = headers.framing(Framing::Length(0)).unwrap();
+            if wire.body(framing, &mut |piece| length += piece.len()).is_err() {
+                break;
+            }
+            wire.write(&reply(200, &length.to_string())).unwrap();
+        }
+    });
+    (up, end)
+}
+
+/// Sends as much as the gateway takes, up to `most` bytes. Returns how much that was once it takes no more for a while.
+async fn send(stream: &mut SendStream<Bytes>, most: usize) -> usize {
+    let mut sent = 0;
+    while sent < most {
+        stream.reserve_capacity(PIECE);
+        let capacity = tokio::time::timeout(Duration::from_secs(1), poll_fn(|cx| stream.poll_capacity(cx))).await;
+        let Ok(capacity) = capacity else { break };
+        let length = capacity.unwrap().unwrap().min(most - sent);
+        stream.send_data(vec![b'x'; length].into(), false).unwrap();
+        sent += length;
+    }
+    sent
+}
+
+#[test]
+fn each_request_has_its_own_time_limits_and_its_own_line() {
+    let (up, _end) = holding();
+    let gateway = Gateway::with_server(
+        "body_timeout = \"1s\"",
+        &format!("{}timeout = \"2s\"\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n", up.section()),
+    );
+    let request = |stream: u32, flags: u8, method: &[u8], path: &[u8]| {
+        headers(stream, flags, &[(b":method", method), (b":scheme", b"http"), (b":authority", b"a"), (b":path", path)])
+    };
+    let mut client = RawHttp2::connect(gateway.http, &[]);
+    client.send(&request(1, END_STREAM, b"GET", b"/held")).unwrap();
+    client.send(&request(3, 0, b"POST", b"/body")).unwrap();
+    for stream in (5..25).step_by(2) {
+        client.send(&request(stream, END_STREAM, b"GET", b"/")).unwrap();
+        assert_eq!(client.reaction(stream), Reaction::Status(200));
+    }
+    assert_eq!(client.reaction(3), Reaction::Status(408));
+    client.send(&request(25, END_STREAM, b"GET", b"/")).unwrap();
+    assert_eq!(client.reaction(25), Reaction::Status(200));
+    assert_eq!(client.reaction(1), Reaction::Status(504));
+    for (path, status, reason) in [("/body", 408, "body_timeout"), ("/held", 504, "timeout")] {
+        gateway.wait_log(path, |line| line["path"] == path && line["status"] == status && line["reason"] == reason);
+    }
+    let answered = gateway.log().iter().filter(|line| line.contains("\"path\":\"/\"")).count();
+    assert_eq!(answered, 11);
+}
+
+#[test]
+fn a_stream_that_is_not_read_has_its_reason_in_the_log() {
+    let large = "x".repeat(1 << 20);
+    let up = Upstream::start(move |_| reply(200, &large));
+    let gateway = Gateway::with_server("body_timeout = \"1s\"", &up.everything());
+    let mut client = RawHttp2::connect(gateway.http, &[(4, 0)]);
+    let get = [(&b":method"[..], &b"GET"[..]), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
+    client.send(&headers(1, END_STREAM, &get)).unwrap();
+    assert_eq!(client.reaction(1), Reaction::Status(200));
+    assert_eq!(client.reaction(1), Reaction::Reset(8));
+    let line = gateway.wait_log("the request", |line| line["path"] == "/");
+    assert_eq!((&line["outcome"], &line["reason"]), (&"abandoned".into(), &"body_timeout".into()), "{line}");
+}
+
+#[test]
+fn an_upstream_that_does_not_read_stops_its_clients_and_no_others() {
+    const MOST: usize = 64 << 20;
+    let (up, end) = holding();
+    let gateway = Gateway::start(&up.everything());
+    let memory = gateway.memory("VmRSS");
+    run(async {
+        let mut client = connect(gateway.http, 65_535).await;
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            let (response, mut stream) = client.send_request(post("/held"), false).unwrap();
+            let sent = send(&mut stream, MOST).await;
+            assert!(sent < MOST, "the gateway keeps everything");
+            held.push((response, stream, sent));
+        }
+        for _ in 0..10 {
+            let (response, mut stream) = client.send_request(post("/"), false).unwrap();
+            assert_eq!(send(&mut stream, 1 << 20).await, 1 << 20);
+            stream.send_data(Bytes::new(), true).unwrap();
+            let mut body = response.await.unwrap().into_body();
+            assert_eq!(body.data().await.unwrap().unwrap(), "1048576");
+        }
+        let grown = gateway.memory("VmHWM").saturating_sub(memory);
+        assert!(grown < 16 << 20, "{grown} bytes more were resident");
+        drop(end);
+        for (response, mut stream, sent) in held {
+            stream.send_data(Bytes::new(), true).unwrap();
+            let mut body = response.await.unwrap().into_body();
+            assert_eq!(body.data().await.unwrap().unwrap(), sent.to_string());
+        }
+    });
+}
+
+#[test]
+fn clients_that_do_not_read_stop_their_upstreams_and_no_others() {
+    const MOST: usize = 64 << 20;
+    const STREAMS: u64 = 20;
+    let written = Arc::new(AtomicU64::new(0));
+    let count = written.clone();
+    let up = Upstream::raw(move |mut wire, _| {
+        while let Ok(Some((line, _))) = wire.head() {
+            let length = if line.contains("/large") { MOST } else { 3 * PIECE };
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+            wire.write(head.as_bytes()).unwrap();
+            for _ in 0..length / PIECE {
+                if wire.stream().write_all(&[b'x'; PIECE]).is_err() {
+                    return;
+                }
+                count.fetch_add(PIECE as u64, Ordering::SeqCst);
+            }
+        }
+    });
+    let gateway = Gateway::start(&up.everything());
+    let memory = gateway.memory("VmRSS");
+    run(async {
+        let mut client = connect(gateway.http, 100_000).await;
+        let mut unread = Vec::new();
+        for _ in 0..STREAMS {
+            unread.push(client.send_request(post("/large"), true).unwrap().0.await.unwrap().into_body());
+        }
+        // The upstream is stopped when the buffers of the system are full.
+        let mut before = u64::MAX;
+        while before != written.load(Ordering::SeqCst) {
+            before = written.load(Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        assert!(before < STREAMS * MOST as u64 / 2, "{before}");
+        for _ in 0..10 {
+            let mut body = client.send_request(post("/"), true).unwrap().0.await.unwrap().into_body();
+            let mut length = 0;
+            while let Some(piece) = body.data().await {
+                length += piece.unwrap().len();
+            }
+            assert_eq!(length, 3 * PIECE);
+        }
+        let grown = gateway.memory("VmHWM").saturating_sub(memory);
+        assert!(grown < 16 << 20, "{grown} bytes more were resident");
+        // One that is read again goes on to its end.
+        let mut body = unread.remove(0);
+        let mut length = 0;
+        while let Some(piece) = body.data().await {
+            let piece = piece.unwrap();
+            length += piece.len();
+            body.flow_control().release_capacity(piece.len()).unwrap();
+        }
+        assert_eq!(length, MOST);
+    });
+}
+
+#[test]
+fn an_expectation_is_dropped_and_the_body_is_read() {
+    let up = Upstream::start(|request| reply(200, &request.body.len().to_string()));
+    let gateway = Gateway::start(&up.everything());
+    let mut body = tempfile::NamedTempFile::new().unwrap();
+    body.write_all(&vec![b'x'; 3_000_000]).unwrap();
+    let output = Command::new("curl")
+        .args([
+            "--silent",
+            "--http2-prior-knowledge",
+            "--max-time",
+            "15",
+            "--header",
+            "Expect: 100-continue",
+            "--data-binary",
+        ])
+        .arg(format!("@{}", body.path().display()))
+        .arg(format!("http://{}/", gateway.http))
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "3000000");
+    let request = up.received().remove(0);
+    assert_eq!((request.headers.get("expect"), request.headers.must("content-length")), (None, "3000000"));
+    until("it is counted", Duration::from_secs(5), || gateway.metric("gateway_requests_total") == Some(1.0));
+}
