@@ -95,3 +95,52 @@ impl Endpoints {
         self.0.lock().known.values().map(Vec::len).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::Authorities;
+
+    fn endpoint(host: &str, port: u16) -> Endpoint {
+        let authority = HeaderValue::from_static("a");
+        Endpoint { id: 0, host: host.to_owned(), port, authority, tls: None, http2: false }
+    }
+
+    fn with_tls(name: &'static str) -> Endpoint {
+        // Nobody is trusted, which makes no difference here.
+        let settings = ConnectorTls::new(Authorities::new(Vec::new()).unwrap(), None).unwrap();
+        let tls = EndpointTls { settings, server_name: name.try_into().unwrap() };
+        Endpoint { tls: Some(tls), ..endpoint("a", 1) }
+    }
+
+    #[test]
+    fn whatever_makes_a_difference_for_a_connection_makes_another_id() {
+        let endpoints = Endpoints::default();
+        let all = || {
+            let http2 = |endpoint| Endpoint { http2: true, ..endpoint };
+            [
+                endpoint("a", 1),
+                endpoint("b", 1),
+                endpoint("a", 2),
+                http2(endpoint("a", 1)),
+                with_tls("a"),
+                with_tls("b"),
+                http2(with_tls("a")),
+            ]
+        };
+        let ids = all().map(|endpoint| endpoints.get(endpoint).id);
+        assert_eq!(ids, [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(all().map(|endpoint| endpoints.get(endpoint).id), ids, "for as long as they are known");
+        endpoints.retain(|id| id == 5);
+        assert_eq!(endpoints.count(), 1);
+        assert_eq!(endpoints.get(with_tls("a")).id, 5);
+        assert_eq!(endpoints.get(with_tls("b")).id, 8, "no id is used twice");
+    }
+
+    #[test]
+    fn equal_settings_share_their_sessions() {
+        let endpoints = Endpoints::default();
+        let [first, again] = [0; 2].map(|_| endpoints.get(with_tls("a")).tls.unwrap().settings.config());
+        assert!(std::sync::Arc::ptr_eq(&first, &again));
+    }
+}

@@ -1,6 +1,7 @@
 //! HTTP/2 to upstreams, frame by frame: which requests are sent again, and what becomes of servers that break the rules or
 //! fall silent.
 
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -137,6 +138,12 @@ fn a_body_that_has_begun_is_not_sent_again() {
     };
     let (gateway_, came) = gateway(refuses, "");
     gateway_.client().call(POST).expect_problem(502);
+    assert_eq!(*came.lock().unwrap(), [0]);
+    // Nor one of which a part has come.
+    let (gateway_, came) = gateway(refuses, "");
+    let mut client = gateway_.client();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
+    client.response(false).expect_problem(502);
     assert_eq!(*came.lock().unwrap(), [0]);
 
     // One that has not can be sent.
@@ -277,6 +284,18 @@ fn a_server_that_closes_every_connection_at_once_is_502() {
         gateway.client().get("/").expect_problem(502);
     }
     assert!(up.connections() <= 10, "{}", up.connections());
+}
+
+#[test]
+fn a_server_that_says_nothing_is_given_up_in_time() {
+    let _alone = alone();
+    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let rest = over_http2("http", silent.local_addr().unwrap(), "connect_timeout = \"300ms\"");
+    let gateway = Gateway::with_server("workers = 1", &rest);
+    let begun = Instant::now();
+    gateway.client().get("/").expect_problem(504);
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert_eq!(gateway.wait_message("upstream failed")["reason"], "connect_timeout");
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl Http2Server {
         server
     }
 
-    /// Answers with the path of the request, or with its body and its trailers.
+    /// Answers with the path of the request, or with its body, its trailers and a list of these.
     pub(crate) fn echo(tls: Option<ServerConfig>) -> Self {
         Self::start(tls, Builder::new(), |request, mut respond| async move {
             let path = request.uri().path().to_owned();
@@ -83,7 +83,12 @@ impl Http2Server {
                 }
             }
             match body.trailers().await {
-                Ok(Some(trailers)) => _ = sender.send_trailers(trailers),
+                Ok(Some(mut trailers)) => {
+                    // The gateway may drop some of them on their way back.
+                    let names = trailers.keys().map(http::HeaderName::as_str).collect::<Vec<_>>().join(" ");
+                    trailers.insert("x-names", names.parse().unwrap());
+                    let _ = sender.send_trailers(trailers);
+                }
                 _ => _ = sender.send_data(Bytes::new(), true),
             }
         })
