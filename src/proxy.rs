@@ -2,16 +2,16 @@
 
 mod worker_snapshot;
 mod tunnel;
+mod forward;
 mod target;
 
 use std::cell::RefCell;
-use std::fmt::Display;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode, Uri, Version, header};
+use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use http_body::Body;
 
 use crate::clock::{self, Time};
@@ -22,17 +22,18 @@ use crate::identify::{KeyCache, RequestAttributes};
 use crate::reason::Reason;
 use crate::respond::rate_limit_headers::RefusalCache;
 use crate::respond::redirect::{self, RedirectedRequest};
-use crate::respond::{self, LocalResponse};
+use crate::respond::{self, LocalResponse, grpc};
 use crate::route::{RouteConditions, path};
 use crate::server::{ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
 use crate::snapshot::{Action, CompiledRoute};
 use crate::store::Store;
 use crate::telemetry::{AccessLogEntry, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
 use crate::tls::ClientCertificate;
-use crate::upstream::{ConnectionPools, ForwardedInfo, Unanswered, Upstream, UpstreamError, UpstreamRequest};
+use crate::upstream::ConnectionPools;
 
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
+use forward::UpstreamCall;
 use target::Target;
 use tunnel::Waits;
 
@@ -118,7 +119,7 @@ async fn serve(
             let record = open(&gateway, None, now, client, head, "", guard);
             let answer = respond::problem(why.status, why.detail);
             // The following bytes on the connection may belong to what could not be read.
-            return own(record, Outcome::Refused, respond::closing(answer));
+            return own(record, Outcome::Refused, head, respond::closing(answer));
         }
     };
     let conditions = RouteConditions { method: &head.method, headers: &head.headers, scheme };
@@ -126,7 +127,7 @@ async fn serve(
     let mut record = open(&gateway, found, now, client, head, &target.host, guard);
     let Some(route) = found.and_then(|index| gateway.served.get(index)) else {
         let allowed = gateway.routes.allowed(&target.host, &target.path, conditions);
-        return own(record, Outcome::Unrouted, respond::unrouted(&allowed));
+        return own(record, Outcome::Unrouted, head, respond::unrouted(&allowed));
     };
 
     // No limit decides about such a request, so none charges it.
@@ -134,7 +135,7 @@ async fn serve(
         record.refused_for(Reason::MaxBodySize);
         let mut answer = respond::problem(StatusCode::PAYLOAD_TOO_LARGE, "The body of the request is too large.");
         route.change_headers(answer.headers_mut(), scheme);
-        return own(record, Outcome::Refused, respond::closing(answer));
+        return own(record, Outcome::Refused, head, respond::closing(answer));
     }
     let path = path::key(&target.path, gateway.paths, route.ignore_case);
     let attributes = RequestAttributes {
@@ -151,7 +152,7 @@ async fn serve(
         record.refused_for(Reason::AmbiguousKey);
         let mut answer = respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string());
         route.change_headers(answer.headers_mut(), scheme);
-        return own(record, Outcome::Refused, answer);
+        return own(record, Outcome::Refused, head, answer);
     }
     let input = DecisionInput {
         limits: &route.limits,
@@ -176,7 +177,7 @@ async fn serve(
             let mut answer =
                 refuse(route, decision, &state, attributes.headers, now, &mut connection.refusal_cache.borrow_mut());
             route.change_headers(answer.headers_mut(), scheme);
-            return own(record, outcome(decision), answer);
+            return own(record, outcome(decision), head, answer);
         }
     }
     record.hold(std::mem::take(&mut state.permits));
@@ -209,6 +210,12 @@ async fn serve(
     if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward { upstream, .. }) = (status, &route.action) {
         return tunnel::begin(request, response, record, Waits::new(upstream, gateway.body_timeout));
     }
+    finish(record, outcome, translated(&request.head, outcome, response))
+}
+
+/// The response with the record of its request, which is closed when the response has been sent.
+fn finish(record: RequestRecord, outcome: Outcome, response: Response<ResponseBody>) -> Response<ObservedBody> {
+    let status = response.status();
     response.map(|content| record.settle(outcome, status, content))
 }
 
@@ -298,81 +305,31 @@ fn open(
     RequestRecord::open(gateway.recorder(route).clone(), now, &head.method, entry, guard)
 }
 
-fn own(record: RequestRecord, outcome: Outcome, answer: LocalResponse) -> Response<ObservedBody> {
-    let status = answer.status();
-    answer.map(|body| record.settle(outcome, status, ResponseBody::Own(body)))
+/// Answers a request, in the form that its client understands.
+fn own(record: RequestRecord, outcome: Outcome, head: &Parts, answer: LocalResponse) -> Response<ObservedBody> {
+    finish(record, outcome, for_client(head, outcome, answer).map(ResponseBody::Own))
 }
 
-/// One request with everything that is needed to forward it.
-struct UpstreamCall<'a> {
-    gateway: &'a WorkerSnapshot,
-    route: &'a CompiledRoute,
-    upstream: &'a Upstream,
-    strip: usize,
-    preserve_host: bool,
-    connection: &'a ConnectionContext,
-    client: Client,
+/// A response of the gateway in the form that its client understands, if it says why the request failed.
+fn translated(head: &Parts, outcome: Outcome, response: Response<ResponseBody>) -> Response<ResponseBody> {
+    if !matches!(outcome, Outcome::Failed | Outcome::Refused | Outcome::Abandoned) {
+        return response;
+    }
+    let (parts, body) = response.into_parts();
+    match body {
+        ResponseBody::Own(body) => for_client(head, outcome, Response::from_parts(parts, body)).map(ResponseBody::Own),
+        body @ ResponseBody::Upstream(_) => Response::from_parts(parts, body),
+    }
 }
 
-impl UpstreamCall<'_> {
-    /// Forwards the request. A failure is recorded and becomes a response.
-    async fn forward(
-        &self,
-        request: &mut IncomingRequest,
-        record: &mut RequestRecord,
-    ) -> (Outcome, Response<ResponseBody>) {
-        let IncomingRequest { head, body, asks_for_websocket, .. } = request;
-        let key = (*asks_for_websocket && head.version == Version::HTTP_2).then(tunnel::new_key);
-        if key.is_some() {
-            head.headers.remove(header::SEC_WEBSOCKET_KEY);
-        }
-        let target = target::onward(&head.uri, self.strip, self.gateway.paths);
-        target::name_host(&head.uri, &mut head.headers);
-        // A client may send no Host header in HTTP/1.0, and an empty one in HTTP/1.1. The upstream always gets one.
-        let preserve_host = self.preserve_host && head.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
-        let outbound = UpstreamRequest {
-            method: &head.method,
-            target: &target,
-            headers: &head.headers,
-            preserve_host,
-            forwarded: ForwardedInfo {
-                peer: &self.connection.address,
-                client: Some(self.client.address).filter(|client| *client != self.connection.peer),
-                trusted: self.client.via_trusted,
-                version: head.version,
-                is_tls: self.connection.tls.is_some(),
-                certificate: self.connection.certificate(),
-            },
-            counted: &self.route.single,
-            body_timeout: self.gateway.body_timeout,
-            max_body_size: self.route.max_body_size,
-            asks_for_websocket: *asks_for_websocket,
-            websocket_key: key.as_deref(),
-        };
-        let sent = self.upstream.send(&self.connection.worker.pools, &outbound, body.take()).await;
-        let sent = sent.and_then(|response| match &key {
-            Some(key)
-                if response.status() == StatusCode::SWITCHING_PROTOCOLS
-                    && !tunnel::accepts(response.headers(), key) =>
-            {
-                let error = UpstreamError::Bad("a handshake of WebSocket with a wrong key");
-                Err(Unanswered { endpoint: None, error })
-            }
-            _ => Ok(response),
-        });
-        match sent {
-            Ok(response) => (Outcome::Forwarded, response.map(ResponseBody::Upstream)),
-            Err(Unanswered { endpoint, error }) => {
-                let reason = error.reason();
-                let server = endpoint.map_or(&"" as &dyn Display, |endpoint| endpoint);
-                record.fail(reason, server, &error);
-                let answer = respond::problem(error.status(), error.detail());
-                if reason.is_upstreams() {
-                    return (Outcome::Failed, answer.map(ResponseBody::Own));
-                }
-                // The following bytes on the connection are the rest of this request's body.
-                (Outcome::Refused, respond::closing(answer).map(ResponseBody::Own))
-            }
-        }
+/// The same response in gRPC, if the request is a call of gRPC. A limit that does not show that it exists has said itself
+/// what is sent.
+fn for_client(head: &Parts, outcome: Outcome, answer: LocalResponse) -> LocalResponse {
+    if head.method != Method::POST || outcome == Outcome::Silenced {
+        return answer;
+    }
+    match grpc::content_type(&head.headers) {
+        Some(kind) => grpc::translate(answer, kind, outcome == Outcome::Limited),
+        None => answer,
     }
 }

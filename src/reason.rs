@@ -39,11 +39,13 @@ pub enum Reason {
     PlainHttp,
     /// No byte passed through a tunnel for too long.
     TunnelIdleTimeout,
+    /// The time that a client has given a call of gRPC was over.
+    GrpcTimeout,
 }
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Connect,
         Self::Tls,
         Self::ConnectTimeout,
@@ -61,6 +63,7 @@ impl Reason {
         Self::HeaderTimeout,
         Self::PlainHttp,
         Self::TunnelIdleTimeout,
+        Self::GrpcTimeout,
     ];
 
     /// The name in logs and metrics.
@@ -83,6 +86,7 @@ impl Reason {
             Self::HeaderTimeout => "header_timeout",
             Self::PlainHttp => "plain_http",
             Self::TunnelIdleTimeout => "tunnel_idle_timeout",
+            Self::GrpcTimeout => "grpc_timeout",
         }
     }
 
@@ -105,7 +109,8 @@ impl Reason {
             | Self::MaxHeaderSize
             | Self::HeaderTimeout
             | Self::PlainHttp
-            | Self::TunnelIdleTimeout => false,
+            | Self::TunnelIdleTimeout
+            | Self::GrpcTimeout => false,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Errors are problem documents (RFC 9457) that say what happened.
 
 mod policy;
+pub mod grpc;
 pub mod rate_limit_headers;
 pub mod redirect;
 

@@ -7,6 +7,7 @@
 mod endpoint;
 mod balancer;
 mod error;
+mod call_deadline;
 mod stall;
 mod stream;
 mod connection;
@@ -41,6 +42,7 @@ pub use resolver::Lookups;
 
 use crate::config;
 use balancer::Balancer;
+use call_deadline::CallDeadline;
 use connection::UpstreamConnection;
 use connector::Connector;
 use exchange::Exchange;
@@ -110,7 +112,14 @@ impl Upstream {
             return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint });
         };
         let unanswered = |error| Unanswered { endpoint: Some(endpoint), error };
-        self.send_to(endpoint, pools, request, body).await.map_err(unanswered)
+        let Some(limit) = request.call_timeout else {
+            return self.send_to(endpoint, pools, request, body).await.map_err(unanswered);
+        };
+        let mut deadline = CallDeadline::new(limit);
+        // This future is large, and other requests need not have room for it.
+        let sent = Box::pin(deadline.bound(self.send_to(endpoint, pools, request, body))).await;
+        let response = sent.unwrap_or_else(|limit| Err(UpstreamError::Deadline(limit))).map_err(unanswered)?;
+        Ok(response.map(|body| body.until(deadline)))
     }
 
     /// Sends the request to this endpoint.

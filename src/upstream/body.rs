@@ -6,13 +6,17 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 
+use super::call_deadline::CallDeadline;
 use super::connection::UpstreamTunnel;
 use super::error::BodyError;
 use super::{http1, http2};
 
 /// See the head of this file.
 #[derive(Debug)]
-pub struct UpstreamBody(Protocol);
+pub struct UpstreamBody {
+    protocol: Protocol,
+    deadline: Option<CallDeadline>,
+}
 
 #[derive(Debug)]
 enum Protocol {
@@ -23,20 +27,25 @@ enum Protocol {
 
 impl From<http1::ResponseBody> for UpstreamBody {
     fn from(body: http1::ResponseBody) -> Self {
-        Self(Protocol::Http1(body))
+        Self { protocol: Protocol::Http1(body), deadline: None }
     }
 }
 
 impl From<http2::ResponseBody> for UpstreamBody {
     fn from(body: http2::ResponseBody) -> Self {
-        Self(Protocol::Http2(Box::new(body)))
+        Self { protocol: Protocol::Http2(Box::new(body)), deadline: None }
     }
 }
 
 impl UpstreamBody {
+    /// The same body, which breaks off at this moment.
+    pub(super) fn until(self, deadline: CallDeadline) -> Self {
+        Self { deadline: Some(deadline), ..self }
+    }
+
     /// The address of the server, for the log.
     pub fn server(&self) -> String {
-        match &self.0 {
+        match &self.protocol {
             Protocol::Http1(body) => body.server(),
             Protocol::Http2(body) => body.server(),
         }
@@ -44,7 +53,7 @@ impl UpstreamBody {
 
     /// The tunnel that the connection has become; only after a response that accepts one, and only once.
     pub fn take_tunnel(&mut self) -> Option<UpstreamTunnel> {
-        match &mut self.0 {
+        match &mut self.protocol {
             Protocol::Http1(body) => body.take_tunnel(),
             Protocol::Http2(_) => None,
         }
@@ -56,21 +65,27 @@ impl Body for UpstreamBody {
     type Error = BodyError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut self.get_mut().0 {
+        let Self { protocol, deadline } = self.get_mut();
+        if let Some(deadline) = deadline
+            && let Poll::Ready(limit) = deadline.poll(cx)
+        {
+            return Poll::Ready(Some(Err(BodyError::Deadline(limit))));
+        }
+        match protocol {
             Protocol::Http1(body) => Pin::new(body).poll_frame(cx),
             Protocol::Http2(body) => Pin::new(body).poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
+        match &self.protocol {
             Protocol::Http1(body) => body.is_end_stream(),
             Protocol::Http2(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
+        match &self.protocol {
             Protocol::Http1(body) => body.size_hint(),
             Protocol::Http2(body) => body.size_hint(),
         }

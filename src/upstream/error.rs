@@ -38,6 +38,8 @@ pub enum UpstreamError {
     TooLarge,
     /// The client's Connection header names too many headers.
     TooManyNamed,
+    /// The time that the client has given the call is over.
+    Deadline(Duration),
 }
 
 impl UpstreamError {
@@ -67,6 +69,7 @@ impl UpstreamError {
             Self::BodyTimeout(_) => Reason::BodyTimeout,
             Self::TooLarge => Reason::MaxBodySize,
             Self::TooManyNamed | Self::NoHttp2 => Reason::BadHead,
+            Self::Deadline(_) => Reason::GrpcTimeout,
         }
     }
 
@@ -76,7 +79,7 @@ impl UpstreamError {
             Self::Connect(_) | Self::Tls(_) | Self::NoEndpoint | Self::Closed(_) | Self::Bad(_) | Self::BadHttp2(_) => {
                 StatusCode::BAD_GATEWAY
             }
-            Self::ConnectTimeout(_) | Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
+            Self::ConnectTimeout(_) | Self::Timeout(_) | Self::Deadline(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::Client(_) | Self::TooManyNamed | Self::NoHttp2 => StatusCode::BAD_REQUEST,
             Self::BodyTimeout(_) => StatusCode::REQUEST_TIMEOUT,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -98,6 +101,7 @@ impl UpstreamError {
             Self::TooLarge => "The body of the request is too large.",
             Self::NoHttp2 => "The request cannot be sent in HTTP/2, which the upstream server speaks.",
             Self::TooManyNamed => "The Connection header names more than 100 headers.",
+            Self::Deadline(_) => "The deadline of the call is over.",
         }
     }
 }
@@ -117,6 +121,7 @@ impl fmt::Display for UpstreamError {
             Self::Client(error) => write!(f, "the client broke off: {error}"),
             Self::BodyTimeout(limit) => write!(f, "nothing of the request's body came for {limit:?}"),
             Self::TooLarge => f.write_str("the request's body is too large"),
+            Self::Deadline(limit) => write!(f, "the client's deadline of {limit:?} is over"),
             Self::TooManyNamed => f.write_str("the request names more than 100 headers in Connection"),
         }
     }
@@ -152,6 +157,8 @@ pub enum BodyError {
     BodyTimeout(Duration),
     /// The client's body is larger than it may be.
     TooLarge,
+    /// The time that the client has given the call is over.
+    Deadline(Duration),
 }
 
 impl BodyError {
@@ -165,6 +172,7 @@ impl BodyError {
             Self::Client(_) => Reason::BadBody,
             Self::BodyTimeout(_) => Reason::BodyTimeout,
             Self::TooLarge => Reason::MaxBodySize,
+            Self::Deadline(_) => Reason::GrpcTimeout,
         }
     }
 }
@@ -180,6 +188,7 @@ impl fmt::Display for BodyError {
             Self::Client(error) => write!(f, "the client broke off: {error}"),
             Self::BodyTimeout(limit) => write!(f, "nothing of the request's body came for {limit:?}"),
             Self::TooLarge => f.write_str("the request's body is too large"),
+            Self::Deadline(limit) => write!(f, "the client's deadline of {limit:?} is over"),
         }
     }
 }

@@ -33,6 +33,8 @@ pub struct UpstreamRequest<'a> {
     pub asks_for_websocket: bool,
     /// The Sec-WebSocket-Key for the upstream instead of the client's: in HTTP/2 a handshake has none.
     pub websocket_key: Option<&'a str>,
+    /// The time that the client gives the whole call, if it says so.
+    pub call_timeout: Option<Duration>,
 }
 
 /// What the upstream is told about the client.

@@ -29,6 +29,7 @@ mod flights;
 mod floods;
 mod forwarding;
 mod gone;
+mod grpc;
 mod half_close;
 mod harness;
 mod headers;

@@ -1,0 +1,92 @@
+//! Forwards one request to its upstream.
+
+use std::fmt::Display;
+
+use http::{Response, StatusCode, Version, header};
+
+use super::target::{name_host, onward};
+use super::tunnel::{accepts, new_key};
+use super::{ConnectionContext, WorkerSnapshot};
+use crate::identify::client::Client;
+use crate::reason::Reason;
+use crate::respond::{self, grpc};
+use crate::server::IncomingRequest;
+use crate::snapshot::CompiledRoute;
+use crate::telemetry::{Outcome, RequestRecord, ResponseBody};
+use crate::upstream::{ForwardedInfo, Unanswered, Upstream, UpstreamError, UpstreamRequest};
+
+/// One request with everything that is needed to forward it.
+pub(super) struct UpstreamCall<'a> {
+    pub(super) gateway: &'a WorkerSnapshot,
+    pub(super) route: &'a CompiledRoute,
+    pub(super) upstream: &'a Upstream,
+    pub(super) strip: usize,
+    pub(super) preserve_host: bool,
+    pub(super) connection: &'a ConnectionContext,
+    pub(super) client: Client,
+}
+
+impl UpstreamCall<'_> {
+    /// Forwards the request. A failure is recorded and becomes a response.
+    pub(super) async fn forward(
+        &self,
+        request: &mut IncomingRequest,
+        record: &mut RequestRecord,
+    ) -> (Outcome, Response<ResponseBody>) {
+        let IncomingRequest { head, body, asks_for_websocket, .. } = request;
+        let key = (*asks_for_websocket && head.version == Version::HTTP_2).then(new_key);
+        if key.is_some() {
+            head.headers.remove(header::SEC_WEBSOCKET_KEY);
+        }
+        let target = onward(&head.uri, self.strip, self.gateway.paths);
+        name_host(&head.uri, &mut head.headers);
+        // A client may send no Host header in HTTP/1.0, and an empty one in HTTP/1.1. The upstream always gets one.
+        let preserve_host = self.preserve_host && head.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
+        let outbound = UpstreamRequest {
+            method: &head.method,
+            target: &target,
+            headers: &head.headers,
+            preserve_host,
+            forwarded: ForwardedInfo {
+                peer: &self.connection.address,
+                client: Some(self.client.address).filter(|client| *client != self.connection.peer),
+                trusted: self.client.via_trusted,
+                version: head.version,
+                is_tls: self.connection.tls.is_some(),
+                certificate: self.connection.certificate(),
+            },
+            counted: &self.route.single,
+            body_timeout: self.gateway.body_timeout,
+            max_body_size: self.route.max_body_size,
+            asks_for_websocket: *asks_for_websocket,
+            websocket_key: key.as_deref(),
+            call_timeout: grpc::content_type(&head.headers).and_then(|_| grpc::timeout(&head.headers)),
+        };
+        let sent = self.upstream.send(&self.connection.worker.pools, &outbound, body.take()).await;
+        let sent = sent.and_then(|response| match &key {
+            Some(key) if response.status() == StatusCode::SWITCHING_PROTOCOLS && !accepts(response.headers(), key) => {
+                let error = UpstreamError::Bad("a handshake of WebSocket with a wrong key");
+                Err(Unanswered { endpoint: None, error })
+            }
+            _ => Ok(response),
+        });
+        match sent {
+            Ok(response) => (Outcome::Forwarded, response.map(ResponseBody::Upstream)),
+            Err(Unanswered { endpoint, error }) => {
+                let reason = error.reason();
+                let server = endpoint.map_or(&"" as &dyn Display, |endpoint| endpoint);
+                record.fail(reason, server, &error);
+                let answer = respond::problem(error.status(), error.detail());
+                if reason.is_upstreams() {
+                    return (Outcome::Failed, answer.map(ResponseBody::Own));
+                }
+                // The client does not wait any longer, as if it had gone away.
+                if reason == Reason::GrpcTimeout {
+                    return (Outcome::Abandoned, answer.map(ResponseBody::Own));
+                }
+                // The following bytes on the connection are the rest of this request's body.
+                (Outcome::Refused, respond::closing(answer).map(ResponseBody::Own))
+            }
+        }
+    }
+}

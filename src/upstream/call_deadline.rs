@@ -1,0 +1,36 @@
+//! The time that a client gives a whole call, from its request to the end of its response.
+
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::{Sleep, sleep};
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(super) struct CallDeadline {
+    timer: Pin<Box<Sleep>>,
+    limit: Duration,
+}
+
+impl CallDeadline {
+    /// It begins now, in a runtime with timers.
+    pub(super) fn new(limit: Duration) -> Self {
+        Self { timer: Box::pin(sleep(limit)), limit }
+    }
+
+    /// Ready with the limit once it is reached.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Duration> {
+        self.timer.as_mut().poll(cx).map(|()| self.limit)
+    }
+
+    /// What `future` returns, or the limit if that is reached before.
+    pub(super) async fn bound<T>(&mut self, future: impl Future<Output = T>) -> Result<T, Duration> {
+        let mut future = pin!(future);
+        std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(value) => Poll::Ready(Ok(value)),
+            Poll::Pending => self.poll(cx).map(Err),
+        })
+        .await
+    }
+}
