@@ -164,7 +164,7 @@ fn connections(counts: ConnectionCounts) -> [MetricFamily; 6] {
     ]
 }
 
-fn http2_errors(errors: &Http2Errors) -> [MetricFamily; 2] {
+fn http2_errors(errors: &Http2Errors) -> [MetricFamily; 3] {
     let counted = |(error, count): (&str, u64)| counter(count, &[("error", error)]);
     [
         family(
@@ -178,6 +178,13 @@ fn http2_errors(errors: &Http2Errors) -> [MetricFamily; 2] {
             "Streams of HTTP/2 clients that were reset with an error (RST_STREAM), by error.",
             MetricType::COUNTER,
             errors.streams().map(counted),
+        ),
+        family(
+            "gateway_http2_requests_refused_total",
+            "Requests of HTTP/2 clients that reached no route, because their heads were not valid or too large, or there \
+             were too many at once; counted when their connection ends.",
+            MetricType::COUNTER,
+            [counter(errors.refused_requests(), &[])],
         ),
     ]
 }

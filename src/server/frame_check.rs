@@ -48,8 +48,9 @@ pub(super) struct FrameCheck {
     preface_left: usize,
     frames: Frames,
     has_settings: bool,
-    /// The highest stream that the client has opened.
+    /// The highest stream that the client has opened, and how many it has opened.
     last_stream: u32,
+    opened: u64,
     /// Whether the last frame has fields of a request, or trailers, and whether more frames with them have to follow.
     has_fields: bool,
     has_more_fields: bool,
@@ -66,6 +67,7 @@ impl FrameCheck {
             frames: Frames::default(),
             has_settings: false,
             last_stream: 0,
+            opened: 0,
             has_fields: false,
             has_more_fields: false,
             trailers: None,
@@ -76,6 +78,11 @@ impl FrameCheck {
     /// The highest stream that the client has opened.
     pub(super) fn last_stream(&self) -> u32 {
         self.last_stream
+    }
+
+    /// How many streams the client has opened.
+    pub(super) fn opened(&self) -> u64 {
+        self.opened
     }
 
     /// Whether the fields of a request, or trailers, have begun and are incomplete.
@@ -117,10 +124,12 @@ impl FrameCheck {
         self.has_fields = matches!(head.kind, kind::HEADERS | kind::CONTINUATION);
         self.has_more_fields = self.has_fields && !head.has(flag::END_HEADERS);
         match head.kind {
-            kind::HEADERS => {
-                self.trailers = (head.stream <= self.last_stream).then(|| TrailerCheck::new(head));
-                self.last_stream = self.last_stream.max(head.stream);
+            kind::HEADERS if head.stream > self.last_stream => {
+                self.trailers = None;
+                self.last_stream = head.stream;
+                self.opened += 1;
             }
+            kind::HEADERS => self.trailers = Some(TrailerCheck::new(head)),
             kind::CONTINUATION => {}
             _ => self.trailers = None,
         }
@@ -225,7 +234,7 @@ mod tests {
             check.follow(&next[next.len() - 1..], 0).unwrap();
             assert_eq!(check.is_in_head(), in_head, "{next:?}");
         }
-        assert_eq!(check.last_stream(), 9);
+        assert_eq!((check.last_stream(), check.opened()), (9, 2));
     }
 
     /// How many of these frames may come until the connection has to end.

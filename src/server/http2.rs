@@ -4,6 +4,7 @@
 //! The HTTP library bounds what a client can make it keep. It does not end a stream whose client grants no more window, and
 //! goes on with some floods; [`streams`](super::streams) and [`frame_check`](super::frame_check) do that.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -55,7 +56,10 @@ pub(super) async fn serve<H: Handler>(
     state.set_streams(streams.clone());
     let begun = streams.clone();
     let requests = state.clone();
+    let served = Rc::new(Cell::new(0));
+    let count = served.clone();
     let service = service_fn(move |request: Request<Incoming>| {
+        count.set(count.get() + 1);
         let (mut head, body) = request.into_parts();
         join_cookies(&mut head.headers);
         let body = (!body.is_end_stream()).then_some(body);
@@ -111,7 +115,13 @@ pub(super) async fn serve<H: Handler>(
         }
         connection.as_mut().poll(cx).map(Ok)
     });
-    match ended.await {
+    let ended = ended.await;
+    let refused = io.opened().saturating_sub(served.get());
+    if refused > 0 {
+        limits.http2_errors().refused(refused);
+        tracing::debug!(refused, %peer, "requests were not valid or too large, or there were too many at once");
+    }
+    match ended {
         Ok(Ok(())) | Err(CloseReason::Gone) => {}
         Ok(Err(error)) => {
             tracing::debug!(%error, %peer, "connection failed");

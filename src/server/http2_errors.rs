@@ -35,6 +35,7 @@ impl ErrorCode {
 pub struct Http2Errors {
     connections: [AtomicU64; NAMES.len()],
     streams: [AtomicU64; NAMES.len()],
+    refused: AtomicU64,
 }
 
 impl Http2Errors {
@@ -46,6 +47,16 @@ impl Http2Errors {
     /// Counts a stream that is reset.
     pub(super) fn stream(&self, code: ErrorCode) {
         count(&self.streams, code);
+    }
+
+    /// Counts requests that the HTTP library has refused.
+    pub(super) fn refused(&self, requests: u64) {
+        self.refused.fetch_add(requests, Ordering::Relaxed);
+    }
+
+    /// How many requests the HTTP library has refused, so that they have no other record.
+    pub fn refused_requests(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// The names of the errors with which connections have ended, and how many.

@@ -67,6 +67,11 @@ impl MultiplexedIo {
         self.followed.borrow().violation
     }
 
+    /// How many streams the client has opened.
+    pub(super) fn opened(&self) -> u64 {
+        self.followed.borrow().received.opened()
+    }
+
     /// Tells the client that the connection ends, if it has not been told, once the library has ended. Without an error
     /// this is polite; a client that does not read cannot be told.
     pub(super) fn go_away(&self, code: ErrorCode) {

@@ -4,13 +4,15 @@
 //! An error of a stream may also end the connection (RFC 9113, section 5.4), and the code of an error is a hint. So what is
 //! checked is who is affected: nobody, the stream, or the connection.
 
+use std::io::{Read, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::harness::http2::{
     ACK, END_HEADERS, END_STREAM, PADDED, PREFACE, RawHttp2, Reaction, WITH_PRIORITY, block, frame, headers, kind,
     setting,
 };
-use crate::harness::{Gateway, Upstream, reply};
+use crate::harness::{Authority, Gateway, TlsClient, Upstream, reply, until};
 
 const GET: &[(&[u8], &[u8])] = &[(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
 const POST: &[(&[u8], &[u8])] =
@@ -428,5 +430,63 @@ fn what_is_right_is_answered() {
         let piece = client.find("DATA", is_data).payload.len();
         assert!(piece <= 16_384, "{piece}");
         received += piece;
+    }
+}
+
+#[test]
+fn a_head_that_is_too_large_is_431_and_is_counted() {
+    let up = Upstream::start(|_| reply(200, ""));
+    let gateway = Gateway::with_server("[server.http2]\nmax_header_list = \"16KiB\"", &up.everything());
+    let mut client = RawHttp2::connect(gateway.http, &[]);
+    for (stream, length, expected) in [(1, 15_000, 200), (3, 17_000, 431), (5, 1000, 200)] {
+        let fields = block(&[GET, &[(b"x", &vec![b'y'; length])]].concat());
+        let (first, rest) = fields.split_at(fields.len() / 2);
+        client.send(&frame(kind::HEADERS, END_STREAM, stream, first)).unwrap();
+        client.send(&frame(kind::CONTINUATION, END_HEADERS, stream, rest)).unwrap();
+        assert_eq!(client.reaction(stream), Reaction::Status(expected), "{length} bytes");
+    }
+    assert_eq!(up.received().len(), 2);
+    drop(client);
+    let counted = || gateway.metric("gateway_http2_requests_refused_total") == Some(1.0);
+    until("it is counted", Duration::from_secs(5), counted);
+}
+
+/// A client that has agreed on HTTP/2 in TLS.
+fn agreed(authority: &Authority, gateway: &Gateway) -> TlsClient {
+    let mut config = (*authority.client(None)).clone();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    TlsClient::connect(gateway.https(), &Arc::new(config), "site.test").unwrap()
+}
+
+/// What comes until the end.
+fn rest(client: &mut TlsClient) -> Vec<u8> {
+    let mut rest = Vec::new();
+    // A client that goes on sending may be cut off.
+    let _ = client.stream.read_to_end(&mut rest);
+    rest
+}
+
+#[test]
+fn the_rules_hold_in_tls() {
+    let authority = Authority::new();
+    let site = authority.issue("site", "site", &["site.test"]);
+    let up = Upstream::start(|_| reply(200, ""));
+    let server = format!("[server.tls]\ncertificates = [{}]\n", site.toml());
+    let listen = "listen = [{ address = \"127.0.0.1:0\", tls = false }, { address = \"127.0.0.1:0\" }]\n";
+    let gateway = Gateway::with_server(&format!("{listen}{server}"), &up.everything());
+    // What was agreed on is spoken, whatever the client begins with.
+    let mut client = agreed(&authority, &gateway);
+    client.stream.write_all(b"GET / HTTP/1.1\r\nHost: site.test\r\n\r\n").unwrap();
+    let answer = rest(&mut client);
+    assert!(!answer.windows(4).any(|four| four == b"HTTP"), "{answer:x?}");
+    assert!(up.received().is_empty());
+    for (frames, code) in [
+        (frame(kind::PING, 0, 0, b"gateway!"), 1),
+        ([&frame(kind::SETTINGS, 0, 0, b"")[..], &frame(kind::PING, 0, 0, b"gateway!").repeat(1000)].concat(), 11),
+    ] {
+        let mut client = agreed(&authority, &gateway);
+        client.stream.write_all(&[PREFACE, &frames].concat()).unwrap();
+        let answer = rest(&mut client);
+        assert!(answer.ends_with(&frame(kind::GOAWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, code])), "{answer:x?}");
     }
 }
