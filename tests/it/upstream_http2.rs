@@ -170,44 +170,50 @@ fn requests_that_need_the_first_connection_wait_for_one_attempt() {
 #[test]
 fn bodies_and_trailers_pass_both_ways() {
     const LENGTH: usize = 30_000_000;
-    let up = Http2Server::echo(None);
-    let gateway = Gateway::start(&up.everything("http", ""));
-    let (received, trailers) = run(async {
-        let mut client = client_of(&gateway).await;
-        let request = Request::post("http://test.example/").body(()).unwrap();
-        let (response, mut sender) = client.send_request(request, false).unwrap();
-        let sending = tokio::spawn(async move {
-            let mut pattern = Pattern::new();
-            for _ in 0..LENGTH / 50_000 {
-                send(&mut sender, Bytes::copy_from_slice(pattern.next(50_000))).await.unwrap();
-            }
-            let trailers = [("x-sum", "7"), ("authorization", "secret")];
-            let trailers = trailers.map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
-            sender.send_trailers(HeaderMap::from_iter(trailers)).unwrap();
+    let authority = Authority::new();
+    let own = authority.issue("up", "up", &["127.0.0.1"]);
+    let tls = format!("[upstreams.up.tls]\nca = \"{}\"\n", authority.ca().display());
+    for (scheme, config, keys) in [("http", None, ""), ("https", Some(authority.server(&own, false)), &*tls)] {
+        let up = Http2Server::echo(config);
+        let gateway = Gateway::start(&up.everything(scheme, keys));
+        let (received, trailers) = run(async {
+            let mut client = client_of(&gateway).await;
+            let request = Request::post("http://test.example/").body(()).unwrap();
+            let (response, mut sender) = client.send_request(request, false).unwrap();
+            let sending = tokio::spawn(async move {
+                let mut pattern = Pattern::new();
+                for _ in 0..LENGTH / 50_000 {
+                    send(&mut sender, Bytes::copy_from_slice(pattern.next(50_000))).await.unwrap();
+                }
+                let trailers = [("x-sum", "7"), ("authorization", "secret")];
+                let trailers = trailers.map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
+                sender.send_trailers(HeaderMap::from_iter(trailers)).unwrap();
+            });
+            let answered = read(response.await.unwrap().into_body()).await.unwrap();
+            sending.await.unwrap();
+            answered
         });
-        let answered = read(response.await.unwrap().into_body()).await.unwrap();
-        sending.await.unwrap();
-        answered
-    });
-    Pattern::new().check(&received);
-    assert_eq!(received.len(), LENGTH);
-    let trailers = trailers.unwrap();
-    assert_eq!(
-        (&trailers["x-sum"], &trailers["x-names"]),
-        (&HeaderValue::from_static("7"), &HeaderValue::from_static("x-sum"))
-    );
+        Pattern::new().check(&received);
+        assert_eq!(received.len(), LENGTH);
+        let trailers = trailers.unwrap();
+        assert_eq!(
+            (&trailers["x-sum"], &trailers["x-names"]),
+            (&HeaderValue::from_static("7"), &HeaderValue::from_static("x-sum"))
+        );
 
-    // From and to HTTP/1.1.
-    let mut client = gateway.client();
-    let mut pattern = Pattern::new();
-    let mut request = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n").into_bytes();
-    (0..LENGTH / 50_000).for_each(|_| request.extend_from_slice(pattern.next(50_000)));
-    let mut writing = client.wire.stream().try_clone().unwrap();
-    let writer = std::thread::spawn(move || std::io::Write::write_all(&mut writing, &request).unwrap());
-    let response = client.response(false);
-    writer.join().unwrap();
-    Pattern::new().check(&response.body);
-    assert_eq!(response.body.len(), LENGTH);
+        // From and to HTTP/1.1.
+        let mut client = gateway.client();
+        let mut pattern = Pattern::new();
+        let mut request = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n").into_bytes();
+        (0..LENGTH / 50_000).for_each(|_| request.extend_from_slice(pattern.next(50_000)));
+        let mut writing = client.wire.stream().try_clone().unwrap();
+        let writer = std::thread::spawn(move || std::io::Write::write_all(&mut writing, &request).unwrap());
+        let response = client.response(false);
+        writer.join().unwrap();
+        Pattern::new().check(&response.body);
+        assert_eq!(response.body.len(), LENGTH);
+        assert!(up.requests().iter().all(|request| request.uri.scheme_str() == Some(scheme)));
+    }
 }
 
 #[test]

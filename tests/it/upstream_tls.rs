@@ -372,12 +372,13 @@ fn the_check_says_who_is_trusted() {
     authority.issue("own", "own", &[]);
     let config = authority.folder().join("gateway.toml");
     let text =
-        "[upstreams.up]\nservers = [\"https://up.test\"]\n[upstreams.up.tls]\nca = \"ca.pem\"\nserver_name = \"a.test\"
+        "[upstreams.up]\nservers = [\"https://up.test\"]\nhttp2 = true\n[upstreams.up.tls]\nca = \"ca.pem\"\nserver_name = \"a.test\"
          cert = \"own.pem\"\nkey = \"own.key\"\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n";
     std::fs::write(&config, text).unwrap();
     let output = crate::harness::run(&["check", "--config", config.to_str().unwrap()]);
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("https://up.test, weight 1"), "{said}");
+    assert!(said.contains("HTTP/2: with TLS for servers that agree"), "{said}");
     let file = |name: &str| Path::new(authority.folder()).join(name).display().to_string();
     let trusted = format!("trusts the authorities in {}, for certificates of a.test", file("ca.pem"));
     assert!(said.contains(&format!("{trusted}; shows the certificate in {}", file("own.pem"))), "{said}");
