@@ -1,4 +1,4 @@
-//! gRPC through the gateway, with the client and the server of grpcio, which `scripts/test` installs.
+//! gRPC through the gateway, with the clients and servers of grpcio and grpc-js, which `scripts/test` installs.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -10,10 +10,17 @@ use serde_json::{Value, json};
 
 use crate::harness::{Gateway, Upstream, closed_port, reply};
 
-fn python() -> Command {
+/// The programs that are clients and servers, and what runs them.
+const PEERS: [Peer; 2] = [PYTHON, ("node", "grpc_peer.js")];
+const PYTHON: Peer = ("python3", "grpc_peer.py");
+
+type Peer = (&'static str, &'static str);
+
+fn command((interpreter, program): Peer) -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut command = Command::new("python3");
-    command.env("PYTHONPATH", root.join("target/grpcio")).arg(root.join("tests/it/grpc_peer.py"));
+    let mut command = Command::new(interpreter);
+    command.env("PYTHONPATH", root.join("target/grpcio")).env("NODE_PATH", root.join("target/grpc-js/node_modules"));
+    command.arg(root.join("tests/it").join(program));
     command
 }
 
@@ -25,12 +32,12 @@ struct Server {
 }
 
 impl Server {
-    fn start() -> Self {
-        let mut process = python().arg("serve").stdout(Stdio::piped()).spawn().unwrap();
+    fn start(peer: Peer) -> Self {
+        let mut process = command(peer).arg("serve").stdout(Stdio::piped()).spawn().unwrap();
         let mut output = BufReader::new(process.stdout.take().unwrap());
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
-        let port = line.trim().parse().expect("grpcio is there: scripts/test installs it");
+        let port = line.trim().parse().expect("the library is there: scripts/test installs it");
         Self { process, output, port }
     }
 
@@ -60,39 +67,51 @@ fn routed(address: SocketAddr, more: &str) -> String {
 
 /// What a client gets for one call.
 fn call(gateway: &Gateway, arguments: &[&str]) -> Value {
-    let output = python().args(["call", &gateway.http.to_string()]).args(arguments).output().unwrap();
+    call_with(PYTHON, gateway, arguments)
+}
+
+fn call_with(client: Peer, gateway: &Gateway, arguments: &[&str]) -> Value {
+    let output = command(client).args(["call", &gateway.http.to_string()]).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
 #[test]
 fn calls_of_all_four_kinds_pass() {
-    let server = Server::start();
-    let gateway = Gateway::start(&server.routed(""));
-    let unary = call(&gateway, &["Unary", "1"]);
+    for server in PEERS.map(Server::start) {
+        let gateway = Gateway::start(&server.routed(""));
+        for client in PEERS {
+            all_kinds(|arguments| call_with(client, &gateway, arguments));
+        }
+    }
+}
+
+fn all_kinds(call: impl Fn(&[&str]) -> Value) {
+    let unary = call(&["Unary", "1"]);
     assert_eq!((&unary["code"], &unary["messages"]), (&json!("OK"), &json!(["hello!"])), "{unary}");
     assert_eq!(unary["initial"]["x-initial"], "value");
     assert_eq!((&unary["trailing"]["x-trailing"], &unary["trailing"]["x-bytes-bin"]), (&json!("end"), &json!("\0ÿ")));
-    let failed = call(&gateway, &["Fail", "1"]);
+    let failed = call(&["Fail", "1"]);
     assert_eq!((&failed["code"], &failed["details"]), (&json!("NOT_FOUND"), &json!("no such é%")), "{failed}");
-    let collected = call(&gateway, &["ClientStream", "100"]);
+    let collected = call(&["ClientStream", "100"]);
     let all: Vec<_> = (0..100).map(|index| format!("m{index}")).collect();
     assert_eq!(collected["messages"], json!([all.join(",")]), "{collected}");
-    let listed = call(&gateway, &["ServerStream", "100"]);
+    let listed = call(&["ServerStream", "100"]);
     assert_eq!(listed["messages"], json!((0..100).map(|index| index.to_string()).collect::<Vec<_>>()), "{listed}");
     // Each message is sent only after the answer to the one before, so nothing may wait for more.
-    let echoed = call(&gateway, &["Bidirectional", "50"]);
+    let echoed = call(&["Bidirectional", "50"]);
     assert_eq!(echoed["messages"], json!((0..50).map(|index| format!("m{index}!")).collect::<Vec<_>>()), "{echoed}");
 }
 
 #[test]
 fn a_call_over_a_limit_is_told_when_to_try_again() {
-    let server = Server::start();
+    let server = Server::start(PYTHON);
     let limit = "[limits.l]\nkey = \"global\"\nrates = [\"1/h\"]\n";
     let gateway = Gateway::start(&format!("{limit}{}", server.routed("limits = [\"l\"]")));
     assert_eq!(call(&gateway, &["Unary", "1"])["code"], "OK");
-    for method in ["Unary", "ServerStream", "Bidirectional"] {
-        let refused = call(&gateway, &[method, "1"]);
+    let methods = ["Unary", "ServerStream", "Bidirectional"];
+    for (client, method) in PEERS.into_iter().flat_map(|client| methods.map(|method| (client, method))) {
+        let refused = call_with(client, &gateway, &[method, "1"]);
         assert_eq!(refused["code"], "RESOURCE_EXHAUSTED", "{refused}");
         let details = refused["details"].as_str().unwrap();
         assert!(details.contains("The limit \"l\" allows 1/h"), "{refused}");
@@ -130,7 +149,7 @@ fn other_failures_have_their_codes() {
 
 #[test]
 fn a_deadline_cuts_the_call_of_the_upstream() {
-    let mut server = Server::start();
+    let mut server = Server::start(PYTHON);
     let gateway = Gateway::start(&server.routed(""));
     // This client does not enforce its deadline itself.
     let begun = Instant::now();
