@@ -342,3 +342,25 @@ fn a_tunnel_makes_no_room_for_other_connections() {
     drop(client);
     assert_eq!(waiting.response(false).status, 101);
 }
+
+#[test]
+fn a_quiet_tunnel_holds_no_buffers() {
+    const TUNNELS: u64 = 200;
+    let up = accepting(echo);
+    let gateway = Gateway::start(&up.everything());
+    let used = |count| {
+        let tunnels: Vec<_> = (0..count)
+            .map(|_| {
+                let mut client = open(&gateway);
+                client.send([b'x'; 10_000]);
+                expect(&mut client, &[b'x'; 10_000]);
+                client
+            })
+            .collect();
+        (gateway.memory("VmRSS"), tunnels)
+    };
+    let (before, _few) = used(20);
+    let (after, _many) = used(TUNNELS);
+    // About 4 KiB were measured.
+    assert!(after.saturating_sub(before) / TUNNELS < 12 << 10, "{} bytes each", (after - before) / TUNNELS);
+}
