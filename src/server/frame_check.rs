@@ -11,14 +11,14 @@ use super::worker_state::Coarse;
 /// The length of what comes before the first frame (RFC 9113, section 3.4). The library compares it.
 const PREFACE: usize = 24;
 
-/// How many frames that carry nothing a client may send at once, how many more in each second, and how many more for each
-/// frame with a part of a response that it is sent.
-///
-/// A page that is left resets some hundred streams at once. Each DATA frame may be answered by two WINDOW_UPDATE frames
-/// and a PING that measures the connection.
+/// How many streams a client may reset, and how many frames that carry nothing it may send, at once and in each second. A
+/// page that is left resets some hundred streams at once.
 const AT_ONCE: u64 = 1000;
 const PER_SECOND: u64 = 100;
-const PER_ANSWER: u64 = 4;
+/// How many more frames that carry nothing it may send for each frame of a response that it is sent. Some clients answer a
+/// DATA frame of 16 KiB with a WINDOW_UPDATE for each 4 KiB, for the stream and for the connection, and with a PING. They may
+/// do so much later, so this adds up.
+const PER_FRAME: u64 = 16;
 
 /// Why a connection has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,8 @@ pub(super) struct FrameCheck {
     has_more_fields: bool,
     /// Set while the bytes are trailers.
     trailers: Option<TrailerCheck>,
-    budget: Budget,
+    resets: Budget,
+    others: Budget,
 }
 
 impl FrameCheck {
@@ -71,7 +72,8 @@ impl FrameCheck {
             has_fields: false,
             has_more_fields: false,
             trailers: None,
-            budget: Budget { left: AT_ONCE, since: now },
+            resets: Budget::new(now),
+            others: Budget::new(now),
         }
     }
 
@@ -90,9 +92,17 @@ impl FrameCheck {
         self.has_more_fields || self.has_fields && !self.frames.is_between()
     }
 
-    /// Records that the client is sent a frame with a part of a response.
-    pub(super) fn answered(&mut self) {
-        self.budget.add(PER_ANSWER);
+    /// Records that the client is sent a frame of this kind.
+    pub(super) fn sent(&mut self, kind: u8) {
+        match kind {
+            // It may reset a stream whose response has begun, for as long as there are such streams.
+            kind::HEADERS => {
+                self.resets.left += 1;
+                self.others.left += PER_FRAME;
+            }
+            kind::DATA => self.others.left += PER_FRAME,
+            _ => {}
+        }
     }
 
     /// Follows the bytes that came next.
@@ -133,12 +143,16 @@ impl FrameCheck {
             kind::CONTINUATION => {}
             _ => self.trailers = None,
         }
-        let carries_nothing = !self.has_fields && head.kind != kind::DATA;
-        if carries_nothing && !self.budget.take(now) { Err(Violation::Flood) } else { Ok(()) }
+        let is_within_budget = match head.kind {
+            kind::HEADERS | kind::CONTINUATION | kind::DATA => true,
+            kind::RST_STREAM => self.resets.take(now),
+            _ => self.others.take(now),
+        };
+        if is_within_budget { Ok(()) } else { Err(Violation::Flood) }
     }
 }
 
-/// How many frames that carry nothing may still come.
+/// How many frames may still come.
 #[derive(Debug)]
 struct Budget {
     left: u64,
@@ -147,15 +161,16 @@ struct Budget {
 }
 
 impl Budget {
-    fn add(&mut self, more: u64) {
-        self.left = (self.left + more).min(AT_ONCE);
+    fn new(now: Coarse) -> Self {
+        Self { left: AT_ONCE, since: now }
     }
 
     /// Takes one. Returns whether there was one.
     fn take(&mut self, now: Coarse) -> bool {
         let more = now.saturating_sub(self.since) * PER_SECOND / 1000;
         self.since += more * 1000 / PER_SECOND;
-        self.add(more);
+        // Time alone allows no more than this.
+        self.left = self.left.max((self.left + more).min(AT_ONCE));
         self.left.checked_sub(1).map(|left| self.left = left).is_some()
     }
 }
@@ -246,15 +261,21 @@ mod tests {
     fn frames_that_carry_nothing_are_bounded() {
         let at_once = usize::try_from(AT_ONCE).unwrap();
         // PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, and unknown types.
-        for kind in [2, 3, 4, 5, 6, 7, 8, 0x10, 0xff] {
+        for (kind, per_head, per_data) in
+            [2, 4, 5, 6, 7, 8, 0x10, 0xff].map(|kind| (kind, 16, 16)).into_iter().chain([(3, 1, 0)])
+        {
             let mut check = begun();
             let count = allowed(&mut check, &frame(kind, 0, 1, b""), 0);
-            assert_eq!(count, at_once - 1, "{kind}: the first SETTINGS is one of them");
+            // The first SETTINGS is one of them.
+            assert_eq!(count, at_once - usize::from(kind != kind::RST_STREAM), "{kind}");
             // In 250 ms there are 25 more, however often the time is looked at.
             let more = (0..=250).map(|now| allowed(&mut check, &frame(kind, 0, 1, b""), now)).sum::<usize>();
             assert_eq!(more, 25, "{kind}");
-            check.answered();
-            assert_eq!(allowed(&mut check, &frame(kind, 0, 1, b""), 250), 4, "{kind}");
+            check.sent(kind::HEADERS);
+            assert_eq!(allowed(&mut check, &frame(kind, 0, 1, b""), 250), per_head, "{kind}");
+            // What is allowed for responses adds up, and what time allows does not.
+            (0..1000).for_each(|_| check.sent(kind::DATA));
+            assert_eq!(allowed(&mut check, &frame(kind, 0, 1, b""), 250), 1000 * per_data, "{kind}");
             assert_eq!(allowed(&mut check, &frame(kind, 0, 1, b""), 1_000_000), at_once, "{kind}");
         }
     }

@@ -96,15 +96,17 @@ impl Followed {
     fn sent(&mut self, mut bytes: &[u8]) {
         while let Some(piece) = self.sent.next(&mut bytes) {
             match piece {
-                Piece::Head(head) => match head.kind {
-                    kind::DATA | kind::HEADERS => self.received.answered(),
-                    kind::RST_STREAM => self.error = Some(SentError::new(Http2Errors::stream, 0)),
-                    kind::GOAWAY => {
-                        self.is_going_away = true;
-                        self.error = Some(SentError::new(Http2Errors::connection, 4));
+                Piece::Head(head) => {
+                    self.received.sent(head.kind);
+                    match head.kind {
+                        kind::RST_STREAM => self.error = Some(SentError::new(Http2Errors::stream, 0)),
+                        kind::GOAWAY => {
+                            self.is_going_away = true;
+                            self.error = Some(SentError::new(Http2Errors::connection, 4));
+                        }
+                        _ => {}
                     }
-                    _ => {}
-                },
+                }
                 Piece::Payload(payload) => {
                     if let Some(error) = &mut self.error
                         && let Some(code) = error.follow(payload)

@@ -1,5 +1,6 @@
 //! Streams of one HTTP/2 connection: each has its own time limits, waits for the slower side, and holds up no other.
 
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io::Write;
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ use h2::SendStream;
 use h2::client::SendRequest;
 use http::Request;
 
-use crate::harness::http2::{END_STREAM, RawHttp2, Reaction, headers};
+use crate::harness::http2::{END_STREAM, RawHttp2, Reaction, frame, headers, kind};
 use crate::harness::{Framing, Gateway, Upstream, reply, until};
 
 const PIECE: usize = 16 << 10;
@@ -202,6 +203,38 @@ fn clients_that_do_not_read_stop_their_upstreams_and_no_others() {
         }
         assert_eq!(length, MOST);
     });
+}
+
+#[test]
+fn a_client_that_often_grants_window_is_no_flood() {
+    const LENGTH: usize = 16 << 20;
+    let up = Upstream::start(|request| reply(200, &"x".repeat(if request.target == "/large" { LENGTH } else { 2 })));
+    let gateway = Gateway::start(&up.everything());
+    let get = |stream: u32, path: &'static [u8]| {
+        headers(
+            stream,
+            END_STREAM,
+            &[(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", path)],
+        )
+    };
+    let grant = |stream: u32, by: usize| {
+        frame(kind::WINDOW_UPDATE, 0, stream, &u32::try_from(by.max(1)).unwrap().to_be_bytes())
+    };
+    let mut client = RawHttp2::connect(gateway.http, &[(4, 4 << 20)]);
+    client.send(&[grant(0, 4 << 20), get(1, b"/large")].concat()).unwrap();
+    // It grants a quarter of each frame at a time, for the stream and for the connection, and does so late.
+    let (mut received, mut late) = (0, VecDeque::new());
+    while received < LENGTH {
+        let data = client.find("DATA", |frame| frame.kind == kind::DATA).payload.len();
+        received += data;
+        late.push_back([grant(1, data / 4), grant(0, data / 4)].concat().repeat(4));
+        if late.len() > 200 {
+            client.send(&late.pop_front().unwrap()).unwrap();
+        }
+    }
+    late.into_iter().for_each(|grants| client.send(&grants).unwrap());
+    client.send(&get(3, b"/")).unwrap();
+    assert_eq!(client.reaction(3), Reaction::Status(200));
 }
 
 #[test]
