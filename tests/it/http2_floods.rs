@@ -45,9 +45,9 @@ impl Target {
     #[track_caller]
     fn attacked<T: Send>(&self, attack: impl Fn(&Gateway) -> T + Sync) -> Vec<T> {
         let over = AtomicBool::new(false);
-        let (ended, slowest, count) = scope(|scope| {
+        let (ended, (slowest, latest, count)) = scope(|scope| {
             let others = scope.spawn(|| {
-                let (mut slowest, mut count) = (Duration::ZERO, 0);
+                let (mut slowest, mut latest, mut count) = (Duration::ZERO, Duration::ZERO, 0);
                 while !over.load(Ordering::SeqCst) {
                     for path in ["/", "/own"] {
                         let begun = Instant::now();
@@ -55,17 +55,24 @@ impl Target {
                         slowest = slowest.max(begun.elapsed());
                         count += 1;
                     }
+                    // How late this thread wakes up shows how busy the machine is with other tests.
+                    let begun = Instant::now();
                     sleep(Duration::from_millis(10));
+                    latest = latest.max(begun.elapsed());
                 }
-                (slowest, count)
+                (slowest, latest, count)
             });
             let attackers: Vec<_> = (0..ATTACKERS).map(|_| scope.spawn(|| attack(&self.gateway))).collect();
             let ended: Vec<_> = attackers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
             over.store(true, Ordering::SeqCst);
-            let (slowest, count) = others.join().unwrap();
-            (ended.into_iter().map(Result::unwrap).collect(), slowest, count)
+            let others = others.join().unwrap();
+            (ended.into_iter().map(Result::unwrap).collect(), others)
         });
-        assert!(count > 0 && slowest < MOST_WAIT, "another client waited {slowest:?}");
+        // A response takes several turns of this process and of the gateway.
+        assert!(
+            count > 0 && slowest < MOST_WAIT + 4 * latest,
+            "another client waited {slowest:?}, a thread {latest:?}"
+        );
         let grown = self.gateway.memory("VmHWM").saturating_sub(self.memory);
         assert!(grown < MOST_MEMORY, "{} MiB more were resident", grown >> 20);
         ended
