@@ -66,10 +66,10 @@ fn a_request_has_a_hundred_header_fields_at_most() {
 }
 
 #[test]
-fn an_upgrade_is_forwarded_as_an_ordinary_request() {
+fn an_upgrade_other_than_websocket_is_forwarded_as_an_ordinary_request() {
     let upstream = Upstream::start(|_| reply(200, ""));
     let gateway = Gateway::start(&upstream.everything());
-    let response = gateway.client().get_with("/", "Connection: Upgrade\r\nUpgrade: websocket\r\n");
+    let response = gateway.client().get_with("/", "Connection: Upgrade\r\nUpgrade: h2c\r\n");
     assert_eq!(response.status, 200);
     let received = upstream.received();
     assert!(received[0].headers.get("upgrade").is_none(), "{received:?}");
