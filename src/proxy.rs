@@ -15,7 +15,7 @@ use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use http_body::Body;
 
 use crate::clock::{self, Time};
-use crate::config::{AccessLog, OnError, PathRules, Redirect};
+use crate::config::{AccessLog, OnError, PathRules, Redirect, Scheme};
 use crate::decide::{self, Decision, DecisionInput, DecisionState};
 use crate::identify::client::{Client, client, scheme};
 use crate::identify::{KeyCache, RequestAttributes};
@@ -133,9 +133,8 @@ async fn serve(
     // No limit decides about such a request, so none charges it.
     if request.body.as_ref().is_some_and(|body| body.size_hint().lower() > route.max_body_size) {
         record.refused_for(Reason::MaxBodySize);
-        let mut answer = respond::problem(StatusCode::PAYLOAD_TOO_LARGE, "The body of the request is too large.");
-        route.change_headers(answer.headers_mut(), scheme);
-        return own(record, Outcome::Refused, head, respond::closing(answer));
+        let answer = respond::problem(StatusCode::PAYLOAD_TOO_LARGE, "The body of the request is too large.");
+        return own_on((route, scheme), record, Outcome::Refused, head, respond::closing(answer));
     }
     let path = path::key(&target.path, gateway.paths, route.ignore_case);
     let attributes = RequestAttributes {
@@ -150,9 +149,8 @@ async fn serve(
     };
     if let Some(ambiguity) = route.single.ambiguity(&attributes) {
         record.refused_for(Reason::AmbiguousKey);
-        let mut answer = respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string());
-        route.change_headers(answer.headers_mut(), scheme);
-        return own(record, Outcome::Refused, head, answer);
+        let answer = respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string());
+        return own_on((route, scheme), record, Outcome::Refused, head, answer);
     }
     let input = DecisionInput {
         limits: &route.limits,
@@ -174,10 +172,9 @@ async fn serve(
         Decision::Unknown if input.fail_open => {}
         decision => {
             record.refused_by(refusing(decision, &state).and_then(|place| Some(&route.limits.get(place)?.metrics)));
-            let mut answer =
+            let answer =
                 refuse(route, decision, &state, attributes.headers, now, &mut connection.refusal_cache.borrow_mut());
-            route.change_headers(answer.headers_mut(), scheme);
-            return own(record, outcome(decision), head, answer);
+            return own_on((route, scheme), record, outcome(decision), head, answer);
         }
     }
     record.hold(std::mem::take(&mut state.permits));
@@ -210,7 +207,10 @@ async fn serve(
     if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward { upstream, .. }) = (status, &route.action) {
         return tunnel::begin(request, response, record, Waits::new(upstream, gateway.body_timeout));
     }
-    finish(record, outcome, translated(&request.head, outcome, response))
+    if matches!(outcome, Outcome::Failed | Outcome::Refused | Outcome::Abandoned) {
+        response = translated(&request.head, outcome, response);
+    }
+    finish(record, outcome, response)
 }
 
 /// The response with the record of its request, which is closed when the response has been sent.
@@ -310,11 +310,20 @@ fn own(record: RequestRecord, outcome: Outcome, head: &Parts, answer: LocalRespo
     finish(record, outcome, for_client(head, outcome, answer).map(ResponseBody::Own))
 }
 
-/// A response of the gateway in the form that its client understands, if it says why the request failed.
+/// Answers a request that this route takes.
+fn own_on(
+    (route, scheme): (&CompiledRoute, Scheme),
+    record: RequestRecord,
+    outcome: Outcome,
+    head: &Parts,
+    mut answer: LocalResponse,
+) -> Response<ObservedBody> {
+    route.change_headers(answer.headers_mut(), scheme);
+    own(record, outcome, head, answer)
+}
+
+/// The response to a request that failed. If it is the gateway's own, it gets the form that the client understands.
 fn translated(head: &Parts, outcome: Outcome, response: Response<ResponseBody>) -> Response<ResponseBody> {
-    if !matches!(outcome, Outcome::Failed | Outcome::Refused | Outcome::Abandoned) {
-        return response;
-    }
     let (parts, body) = response.into_parts();
     match body {
         ResponseBody::Own(body) => for_client(head, outcome, Response::from_parts(parts, body)).map(ResponseBody::Own),

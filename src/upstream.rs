@@ -122,13 +122,14 @@ impl Upstream {
         Ok(response.map(|body| body.until(deadline)))
     }
 
-    /// Sends the request to this endpoint.
+    /// Sends the request to this endpoint. If a connection of HTTP/1.1 from the pool ends before a byte of the response has
+    /// come, and the request may be sent twice, it is sent again on a new connection.
     async fn send_to(
         &self,
         endpoint: &Endpoint,
         pools: &Rc<ConnectionPools>,
         request: &UpstreamRequest<'_>,
-        body: Option<Incoming>,
+        mut body: Option<Incoming>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
         let exchange = Exchange {
             request,
@@ -141,25 +142,16 @@ impl Upstream {
         let needs_http1 = request.asks_for_websocket && endpoint.tls.is_some();
         if endpoint.http2 && !needs_http1 {
             // This future is large, and requests over HTTP/1.1 need not have room for it.
-            return Box::pin(self.send_over_http2(endpoint, pools, &exchange, body)).await;
+            let sent = Box::pin(self.send_over_http2(endpoint, pools, &exchange, &mut body)).await;
+            if let Some(response) = sent? {
+                return Ok(response);
+            }
         }
-        self.send_over_http1(endpoint, pools, &exchange, body).await
-    }
-
-    /// Sends the request over HTTP/1.1. If a connection from the pool ends before a byte of the response has come, and the
-    /// request may be sent twice, it is sent again on a new connection.
-    async fn send_over_http1(
-        &self,
-        endpoint: &Endpoint,
-        pools: &Rc<ConnectionPools>,
-        exchange: &Exchange<'_>,
-        mut body: Option<Incoming>,
-    ) -> Result<Response<UpstreamBody>, UpstreamError> {
         let pool = (pools, endpoint.id);
         // A body can be sent only once.
-        let is_replayable = is_replayable(exchange) && body.is_none();
+        let is_replayable = is_replayable(&exchange) && body.is_none();
         if let Some(connection) = pools.take(endpoint.id, self.keep) {
-            match http1::send(exchange, connection, body.take(), pool).await {
+            match http1::send(&exchange, connection, body.take(), pool).await {
                 // The server may have closed the connection before the request came. If the server closes it because of
                 // the request, the second attempt costs only one more connection.
                 Err(UpstreamError::Closed(_)) if is_replayable => {}
@@ -168,27 +160,25 @@ impl Upstream {
         }
         let stream = self.connector.connect(endpoint, Offered::Http1).await?;
         let connection = UpstreamConnection::new(stream, pools.now()).map_err(UpstreamError::Connect)?;
-        http1::send(exchange, connection, body, pool).await
+        http1::send(&exchange, connection, body, pool).await
     }
 
-    /// Sends the request over HTTP/2, if the server agrees. It is sent again once if the server has certainly not processed
+    /// Sends the request over HTTP/2; `None` if the server has chosen HTTP/1.1. The request is sent again once if the server has certainly not processed
     /// it, or if a connection that was used before ends and the request may be sent twice.
     async fn send_over_http2(
         &self,
         endpoint: &Endpoint,
         pools: &Rc<ConnectionPools>,
         exchange: &Exchange<'_>,
-        mut body: Option<Incoming>,
-    ) -> Result<Response<UpstreamBody>, UpstreamError> {
+        body: &mut Option<Incoming>,
+    ) -> Result<Option<Response<UpstreamBody>>, UpstreamError> {
         let has_body = body.is_some();
         let mut is_sent = false;
         loop {
             let found = pools.http2.stream(endpoint, &self.connector, self.timeout, (self.keep, pools.now())).await?;
-            let Spoken::Http2 { stream, is_new } = found else {
-                return self.send_over_http1(endpoint, pools, exchange, body).await;
-            };
-            let Failed { error, again } = match http2::send(exchange, stream, &mut body).await {
-                Ok(response) => return Ok(response),
+            let Spoken::Http2 { stream, is_new } = found else { return Ok(None) };
+            let Failed { error, again } = match http2::send(exchange, stream, body).await {
+                Ok(response) => return Ok(Some(response)),
                 Err(failed) => failed,
             };
             let may_send_again = match again {

@@ -62,14 +62,14 @@ impl UpstreamCall<'_> {
             websocket_key: key.as_deref(),
             call_timeout: grpc::content_type(&head.headers).and_then(|_| grpc::timeout(&head.headers)),
         };
-        let sent = self.upstream.send(&self.connection.worker.pools, &outbound, body.take()).await;
-        let sent = sent.and_then(|response| match &key {
-            Some(key) if response.status() == StatusCode::SWITCHING_PROTOCOLS && !accepts(response.headers(), key) => {
-                let error = UpstreamError::Bad("a handshake of WebSocket with a wrong key");
-                Err(Unanswered { endpoint: None, error })
-            }
-            _ => Ok(response),
-        });
+        let mut sent = self.upstream.send(&self.connection.worker.pools, &outbound, body.take()).await;
+        if let (Some(key), Ok(response)) = (&key, &sent)
+            && response.status() == StatusCode::SWITCHING_PROTOCOLS
+            && !accepts(response.headers(), key)
+        {
+            let error = UpstreamError::Bad("a handshake of WebSocket with a wrong key");
+            sent = Err(Unanswered { endpoint: None, error });
+        }
         match sent {
             Ok(response) => (Outcome::Forwarded, response.map(ResponseBody::Upstream)),
             Err(Unanswered { endpoint, error }) => {
