@@ -3,12 +3,12 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Upstream, closed_port, reply};
+use crate::harness::{Gateway, Process, Upstream, closed_port, reply};
 
 /// The programs that are clients and servers, and what runs them.
 const PEERS: [Peer; 2] = [PYTHON, ("node", "grpc_peer.js")];
@@ -26,19 +26,19 @@ fn command((interpreter, program): Peer) -> Command {
 
 /// A server of gRPC, which ends when it is dropped.
 struct Server {
-    process: Child,
+    _process: Process,
     output: BufReader<ChildStdout>,
     port: u16,
 }
 
 impl Server {
     fn start(peer: Peer) -> Self {
-        let mut process = command(peer).arg("serve").stdout(Stdio::piped()).spawn().unwrap();
+        let mut process = Process(command(peer).arg("serve").stdout(Stdio::piped()).spawn().unwrap());
         let mut output = BufReader::new(process.stdout.take().unwrap());
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
         let port = line.trim().parse().expect("the library is there: scripts/test installs it");
-        Self { process, output, port }
+        Self { _process: process, output, port }
     }
 
     /// This server as an upstream, and a route to it with these keys.
@@ -50,13 +50,6 @@ impl Server {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         line.trim().to_owned()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

@@ -8,11 +8,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use h2::Reason;
 use h2::client::{ResponseFuture, SendRequest};
-use h2::{Reason, RecvStream};
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use rustix::process::Signal;
 
+use crate::harness::http2_server::read;
 use crate::harness::{Authority, Client, Gateway, Headers, Upstream, curl, limited, reply, until};
 
 /// What a connection begins with, and no settings.
@@ -43,17 +44,6 @@ fn get(path: &str) -> Request<()> {
 /// Sends a request without a body.
 fn send(client: &mut SendRequest<bytes::Bytes>, request: Request<()>) -> ResponseFuture {
     client.send_request(request, true).unwrap().0
-}
-
-/// The rest of a body, as fast as it comes, and its trailers.
-async fn read(mut body: RecvStream) -> Result<(Vec<u8>, Option<HeaderMap>), h2::Error> {
-    let mut whole = Vec::new();
-    while let Some(piece) = body.data().await {
-        let piece = piece?;
-        body.flow_control().release_capacity(piece.len())?;
-        whole.extend_from_slice(&piece);
-    }
-    Ok((whole, body.trailers().await?))
 }
 
 fn names(headers: &Headers) -> Vec<&str> {

@@ -2,17 +2,17 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::harness::{Client, until};
+use crate::harness::{Client, Process, until};
 
 /// A gateway whose log is read only when the test does it.
 struct Unread {
-    child: Child,
+    child: Process,
     stderr: BufReader<ChildStderr>,
     http: SocketAddr,
     admin: SocketAddr,
@@ -29,7 +29,7 @@ impl Unread {
         std::fs::write(&config, text).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
         command.arg("--config").arg(&config).stdin(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        let mut child = Process(command.spawn().unwrap());
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let unknown = SocketAddr::from(([0; 4], 0));
         let mut gateway = Self { child, stderr, http: unknown, admin: unknown };
@@ -67,13 +67,6 @@ impl Unread {
             code.is_some()
         });
         code.unwrap().code()
-    }
-}
-
-impl Drop for Unread {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

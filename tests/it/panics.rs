@@ -5,13 +5,15 @@
 
 use std::env;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
 use gateway::config::{AccessLog, Log, LogFormat};
 use serde_json::Value;
+
+use crate::harness::Process;
 
 const PANICS: &str = "GATEWAY_TEST_PANICS";
 const DONE: &str = "all have panicked";
@@ -32,21 +34,14 @@ fn panicking() {
 }
 
 /// Kills the process when the test ends.
-struct Panicking(Child);
+struct Panicking(Process);
 
 impl Panicking {
     fn start(panics: u32) -> Self {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(["--exact", "panics::panicking", "--ignored", "--nocapture"]).env(PANICS, panics.to_string());
         command.env_remove("RUST_BACKTRACE").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Self(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Panicking {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        Self(Process(command.spawn().unwrap()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! HTTP/2 to upstreams: what is agreed on, what passes, how connections are shared, and what holds up what.
 
 use std::net::Shutdown;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use tokio::sync::Semaphore;
 
 use crate::harness::http2_server::{Http2Server, over_http2, read, send};
-use crate::harness::{Authority, Client, Gateway, Pattern, TlsServer, alone, closed_port, until};
+use crate::harness::{Authority, Client, Gateway, Pattern, Process, TlsServer, alone, closed_port, until};
 
 const BOUND: Duration = Duration::from_secs(10);
 
@@ -418,7 +418,10 @@ fn a_reload_that_changes_the_protocol_uses_other_connections() {
 }
 
 /// The server of another project.
-struct Nghttpd(Child, u16);
+struct Nghttpd {
+    _process: Process,
+    port: u16,
+}
 
 impl Nghttpd {
     fn start(folder: &std::path::Path) -> Self {
@@ -428,16 +431,10 @@ impl Nghttpd {
         let mut command = Command::new("nghttpd");
         command.args(["--no-tls", "--address", "127.0.0.1", "--echo-upload", "--trailer", "x-sum: 7", "--htdocs"]);
         command.arg(folder).arg(address.port().to_string()).stdout(Stdio::null()).stderr(Stdio::null());
-        let server = Self(command.spawn().expect("nghttpd is installed: scripts/test does that"), address.port());
+        let process = Process(command.spawn().expect("nghttpd is installed: scripts/test does that"));
+        let server = Self { _process: process, port: address.port() };
         until("it listens", BOUND, || std::net::TcpStream::connect(address).is_ok());
         server
-    }
-}
-
-impl Drop for Nghttpd {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -448,7 +445,7 @@ fn nghttpd_is_an_upstream() {
     let content: Vec<u8> = (0..200).flat_map(|_| pattern.next(50_000).to_vec()).collect();
     std::fs::write(folder.path().join("file"), &content).unwrap();
     let up = Nghttpd::start(folder.path());
-    let address = ([127, 0, 0, 1], up.1).into();
+    let address = ([127, 0, 0, 1], up.port).into();
     let gateway = Gateway::start(&over_http2("http", address, ""));
     let mut client = gateway.client();
     for _ in 0..3 {

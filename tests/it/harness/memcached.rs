@@ -3,19 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::clock::until;
+use super::process::Process;
 
 const LOOPBACK: &str = "127.0.0.1";
 
 /// One memcached; dropping it kills it.
 pub(crate) struct Memcached {
-    child: Child,
+    child: Process,
     options: &'static [&'static str],
     /// The counters that were seen in it.
     names: Mutex<BTreeSet<String>>,
@@ -32,7 +33,7 @@ impl Memcached {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("port");
         // -1 lets the system pick the port, which memcached writes into this file.
-        let child = spawn(LOOPBACK, "-1", options).env("MEMCACHED_PORT_FILENAME", &file).spawn().unwrap();
+        let child = Process(spawn(LOOPBACK, "-1", options).env("MEMCACHED_PORT_FILENAME", &file).spawn().unwrap());
         let mut port = None;
         until("memcached writes its port", Duration::from_secs(10), || {
             let text = std::fs::read_to_string(&file).unwrap_or_default();
@@ -44,7 +45,7 @@ impl Memcached {
 
     /// At this address, which nobody else may listen on.
     pub(crate) fn start_at(address: SocketAddr) -> Self {
-        let child = spawn(&address.ip().to_string(), &address.port().to_string(), &[]).spawn().unwrap();
+        let child = Process(spawn(&address.ip().to_string(), &address.port().to_string(), &[]).spawn().unwrap());
         let started = Self { child, options: &[], names: Mutex::default(), address };
         started.wait();
         started
@@ -67,7 +68,7 @@ impl Memcached {
 
     /// Starts it again, empty, where it was.
     pub(crate) fn restart(&mut self) {
-        self.child = spawn(LOOPBACK, &self.address.port().to_string(), self.options).spawn().unwrap();
+        self.child = Process(spawn(LOOPBACK, &self.address.port().to_string(), self.options).spawn().unwrap());
         self.wait();
     }
 
@@ -183,13 +184,6 @@ pub(crate) fn both_stores(test: impl Fn(&str)) {
     // With "reject" a request that memcached did not count shows.
     test(&memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\""));
     assert!(memcached.stat("curr_items") > 0, "memcached was never asked");
-}
-
-impl Drop for Memcached {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 fn store(address: SocketAddr, more: &str) -> String {
