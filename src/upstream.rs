@@ -6,6 +6,7 @@
 
 mod endpoint;
 mod balancer;
+mod response_rules;
 mod error;
 mod call_deadline;
 mod stall;
@@ -30,6 +31,7 @@ use std::time::Duration;
 
 use http::Response;
 use hyper::body::Incoming;
+use tokio::time::timeout_at;
 
 pub use body::UpstreamBody;
 pub use connection::UpstreamTunnel;
@@ -115,10 +117,10 @@ impl Upstream {
         let Some(limit) = request.call_timeout else {
             return self.send_to(endpoint, pools, request, body).await.map_err(unanswered);
         };
-        let mut deadline = CallDeadline::new(limit);
+        let deadline = CallDeadline::new(limit);
         // This future is large, and other requests need not have room for it.
-        let sent = Box::pin(deadline.bound(self.send_to(endpoint, pools, request, body))).await;
-        let response = sent.unwrap_or_else(|limit| Err(UpstreamError::Deadline(limit))).map_err(unanswered)?;
+        let sent = timeout_at(deadline.at(), Box::pin(self.send_to(endpoint, pools, request, body))).await;
+        let response = sent.unwrap_or(Err(UpstreamError::Deadline(limit))).map_err(unanswered)?;
         Ok(response.map(|body| body.until(deadline)))
     }
 

@@ -4,15 +4,12 @@
 //! it among its headers ("Trailers-Only" in
 //! <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>).
 
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
-use http_body::Body as _;
 use http_body_util::Full;
 use integer_encoding::VarInt;
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
@@ -80,11 +77,8 @@ pub fn content_type(headers: &HeaderMap) -> Option<&HeaderValue> {
 
 /// The same response for a gRPC call with this content type. `limited` is whether a limit has caused it.
 pub fn translate(response: LocalResponse, kind: &HeaderValue, limited: bool) -> LocalResponse {
-    let (mut head, mut body) = response.into_parts();
-    let body = match Pin::new(&mut body).poll_frame(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
-        Poll::Ready(_) | Poll::Pending => Bytes::new(),
-    };
+    let (mut head, body) = response.into_parts();
+    let body = body.into_inner().unwrap_or_default();
     let code = if limited { Code::ResourceExhausted } else { Code::of(head.status) };
     let message = message(&head.headers, &body);
     let retry_after = head.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());

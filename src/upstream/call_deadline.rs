@@ -1,10 +1,10 @@
 //! The time that a client gives a whole call, from its request to the end of its response.
 
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -24,13 +24,8 @@ impl CallDeadline {
         self.timer.as_mut().poll(cx).map(|()| self.limit)
     }
 
-    /// What `future` returns, or the limit if that is reached before.
-    pub(super) async fn bound<T>(&mut self, future: impl Future<Output = T>) -> Result<T, Duration> {
-        let mut future = pin!(future);
-        std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
-            Poll::Ready(value) => Poll::Ready(Ok(value)),
-            Poll::Pending => self.poll(cx).map(Err),
-        })
-        .await
+    /// When it is reached.
+    pub(super) fn at(&self) -> Instant {
+        self.timer.deadline()
     }
 }

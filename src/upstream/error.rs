@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use super::response_rules::BadHead;
 use crate::reason::Reason;
 
 /// Why there is no response.
@@ -40,6 +41,12 @@ pub enum UpstreamError {
     TooManyNamed,
     /// The time that the client has given the call is over.
     Deadline(Duration),
+}
+
+impl From<BadHead> for UpstreamError {
+    fn from(bad: BadHead) -> Self {
+        Self::Bad(bad.name())
+    }
 }
 
 impl UpstreamError {

@@ -23,9 +23,10 @@ use super::error::{RequestBodyError, UpstreamError};
 use super::exchange::Exchange;
 use super::pool::ConnectionPools;
 use super::request::UpstreamRequest;
+use super::response_rules::BadHead;
 use super::stall::Stalled;
 use request_body::RequestBody;
-use response_head::{BadHead, Head};
+use response_head::Head;
 
 /// Sends the request on `connection` and waits for the head of the response, which may come before all of the request is sent.
 /// After the body, the connection returns to its pool, with the id of its server.
@@ -80,7 +81,7 @@ fn advance(
         if !connection.received.is_empty() {
             let parsed =
                 response_head::parse(&mut connection.received, request.method, request.asks_for_websocket, interim);
-            if let Some(head) = parsed.map_err(|bad| UpstreamError::Bad(bad.name()))? {
+            if let Some(head) = parsed? {
                 return Poll::Ready(Ok(head));
             }
         }
@@ -90,7 +91,7 @@ fn advance(
                 return Poll::Ready(Err(UpstreamError::Closed(io::ErrorKind::UnexpectedEof.into())));
             }
             Err(error) if nothing_came => return Poll::Ready(Err(UpstreamError::Closed(error))),
-            Ok(0) | Err(_) => return Poll::Ready(Err(UpstreamError::Bad(BadHead::CutOff.name()))),
+            Ok(0) | Err(_) => return Poll::Ready(Err(BadHead::CutOff.into())),
             Ok(_) => {}
         }
     }

@@ -26,12 +26,10 @@ pub(super) use response_body::ResponseBody;
 
 use super::error::{RequestBodyError, UpstreamError};
 use super::exchange::Exchange;
+use super::response_rules::{BadHead, MAX_INTERIM};
 use super::stall::Stalled;
 use connection::{OpenStream, failure};
 use request_body::RequestBody;
-
-/// The most interim responses before the final one.
-const MAX_INTERIM: u32 = 100;
 
 /// A request that got no response.
 #[derive(Debug)]
@@ -110,7 +108,9 @@ pub(super) async fn send<B: From<ResponseBody>>(
             Stalled::Upstream(limit) => UpstreamError::Timeout(limit),
         })))
     });
-    let head = head.await.and_then(|response| Ok(response_head::check(response, request.method)?));
+    let head = head
+        .await
+        .and_then(|response| Ok(response_head::check(response, request.method).map_err(UpstreamError::from)?));
     match head {
         Ok(head) => {
             stream.stall().begin(request.body_timeout, read_timeout);
@@ -147,7 +147,7 @@ fn advance(
     while let Poll::Ready(Some(Ok(_))) = response.poll_informational(cx) {
         *interim += 1;
         if *interim > MAX_INTERIM {
-            return Poll::Ready(Err(UpstreamError::Bad("more than 100 interim responses").into()));
+            return Poll::Ready(Err(UpstreamError::from(BadHead::Interim).into()));
         }
     }
     let response = ready!(Future::poll(std::pin::Pin::new(response), cx));

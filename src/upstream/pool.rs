@@ -88,8 +88,7 @@ impl ConnectionPools {
     }
 
     /// Closes connections whose time is over or that the server has closed, and asks servers of HTTP/2 whether they still
-    /// exist. It never returns, and calls `in_force` before
-    /// each check.
+    /// exist. It never returns, and calls `in_force` before each check.
     pub async fn watch(&self, in_force: impl Fn() -> Arc<Keeps>) {
         loop {
             let keeps = in_force();

@@ -9,12 +9,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use smallvec::SmallVec;
 
 use crate::upstream::request_headers::MAX_NAMED;
+use crate::upstream::response_rules::{BadHead, MAX_INTERIM, content_length, has_no_content};
 
 /// The largest head that is read.
 const MAX_HEAD: usize = 64 * 1024;
 const MAX_FIELDS: usize = 128;
-/// The most interim responses before the final one.
-const MAX_INTERIM: u32 = 100;
 
 /// How the end of a response's body is known (RFC 9112, section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,37 +35,6 @@ pub(super) struct Head {
     pub(super) end: BodyEnd,
     /// Whether the connection can be used for another request afterwards.
     pub(super) keep_alive: bool,
-}
-
-/// Why a head cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BadHead {
-    /// It is not HTTP/1.
-    NotHttp,
-    /// It is larger than 64 KiB, has more than 128 fields, or names more than 100 in Connection.
-    TooLarge,
-    /// The length of the body can be read in two ways.
-    Length,
-    /// The connection ended in the middle of it.
-    CutOff,
-    /// There are too many interim responses before it.
-    Interim,
-    /// It switches to a protocol that the gateway has not requested.
-    Upgrade,
-}
-
-impl BadHead {
-    /// In words.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::NotHttp => "not an HTTP/1 response",
-            Self::TooLarge => "a response head of more than 64 KiB, 128 fields, or 100 names in Connection",
-            Self::Length => "a response whose length can be read in two ways",
-            Self::CutOff => "a response head that breaks off",
-            Self::Interim => "more than 100 interim responses",
-            Self::Upgrade => "a switch of protocols that was not asked for",
-        }
-    }
 }
 
 /// Removes the head of a response from `bytes`; `None` if it is incomplete. The values of its headers share the buffer
@@ -104,7 +72,7 @@ pub(super) fn parse(
             return Err(BadHead::Upgrade);
         }
         let mut end = if switches { BodyEnd::Tunnel } else { frame.body_end()? };
-        if *method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+        if has_no_content(method, status) {
             end = BodyEnd::Length(0);
         }
         let persists = parsed.version == Some(1) || frame.keep_alive;
@@ -192,7 +160,7 @@ impl<'a> Frame<'a> {
     fn body_end(&self) -> Result<BodyEnd, BadHead> {
         match (self.codings, self.length) {
             (0, None) => Ok(BodyEnd::Close),
-            (0, Some(length)) if !self.lengths_differ => number(length).map(BodyEnd::Length),
+            (0, Some(length)) if !self.lengths_differ => content_length(length).map(BodyEnd::Length),
             (1, None) if self.chunked => Ok(BodyEnd::Chunked),
             _ => Err(BadHead::Length),
         }
@@ -215,11 +183,6 @@ fn fill(headers: &mut HeaderMap, passing: &mut Passing, head: &Bytes) -> Result<
         }
     }
     Ok(())
-}
-
-fn number(digits: &[u8]) -> Result<u64, BadHead> {
-    let text = std::str::from_utf8(digits).ok().filter(|_| digits.iter().all(u8::is_ascii_digit));
-    text.and_then(|text| text.parse().ok()).ok_or(BadHead::Length)
 }
 
 #[cfg(test)]

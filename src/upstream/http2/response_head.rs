@@ -3,9 +3,9 @@
 
 use h2::RecvStream;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::{HeaderMap, Method, Response};
 
-use crate::upstream::error::UpstreamError;
+use crate::upstream::response_rules::{BadHead, content_length, has_no_content};
 
 /// How the end of a response's body is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,18 +28,17 @@ pub(super) struct Head<B> {
 /// Checks the head of the response to a request with this method.
 ///
 /// # Errors
-/// [`UpstreamError::Bad`] if it switches to another protocol, or the length of its body can be read in two ways.
-pub(super) fn check(response: Response<RecvStream>, method: &Method) -> Result<Head<RecvStream>, UpstreamError> {
+/// [`BadHead`] if it switches to another protocol, or the length of its body can be read in two ways.
+pub(super) fn check(response: Response<RecvStream>, method: &Method) -> Result<Head<RecvStream>, BadHead> {
     let is_over = response.body().is_end_stream();
     let (head, received) = response.into_parts();
     let (status, mut headers) = (head.status, head.headers);
     if status.is_informational() {
-        return Err(UpstreamError::Bad("a switch of protocols that was not asked for"));
+        return Err(BadHead::Upgrade);
     }
     let length = length(&mut headers)?;
-    let has_none = *method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let end = match length {
-        _ if has_none || is_over => BodyEnd::None,
+        _ if is_over || has_no_content(method, status) => BodyEnd::None,
         Some(length) => BodyEnd::Length(length),
         None => BodyEnd::Stream,
     };
@@ -52,17 +51,15 @@ pub(super) fn check(response: Response<RecvStream>, method: &Method) -> Result<H
 }
 
 /// The length that the headers state. A repeated length is forwarded once (RFC 9110, section 8.6).
-fn length(headers: &mut HeaderMap) -> Result<Option<u64>, UpstreamError> {
+fn length(headers: &mut HeaderMap) -> Result<Option<u64>, BadHead> {
     let Some(first) = headers.get(CONTENT_LENGTH) else { return Ok(None) };
-    let digits = first.to_str().ok().filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
-    let length = digits.and_then(|digits| digits.parse().ok());
-    let are_equal = headers.get_all(CONTENT_LENGTH).iter().all(|length| length == first);
-    if length.is_none() || !are_equal {
-        return Err(UpstreamError::Bad("a response whose length can be read in two ways"));
+    let length = content_length(first.as_bytes())?;
+    if headers.get_all(CONTENT_LENGTH).iter().any(|other| other != first) {
+        return Err(BadHead::Length);
     }
     let first = first.clone();
     headers.insert(CONTENT_LENGTH, first);
-    Ok(length)
+    Ok(Some(length))
 }
 
 #[cfg(test)]
