@@ -7,6 +7,7 @@ pub mod background;
 pub mod clock;
 pub mod deadline;
 pub mod fingerprint;
+pub mod header_list;
 pub mod metrics;
 pub mod percent;
 pub mod reason;

@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, Method, header};
 use hyper::ext::Protocol;
 use hyper::upgrade::OnUpgrade;
 
+use crate::header_list;
 use crate::net::Duplex;
 
 /// What a handler does with the client's stream once its response has accepted a tunnel.
@@ -37,8 +38,7 @@ pub(super) fn take_extended_connect(head: &mut Parts) -> Option<OnUpgrade> {
 }
 
 fn has_token(headers: &HeaderMap, name: &HeaderName, token: &[u8]) -> bool {
-    let tokens = headers.get_all(name).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-    tokens.map(<[u8]>::trim_ascii).any(|found| found.eq_ignore_ascii_case(token))
+    header_list::members(headers, name).any(|found| found.eq_ignore_ascii_case(token))
 }
 
 #[cfg(test)]

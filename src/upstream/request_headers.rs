@@ -9,6 +9,7 @@ use super::header_policy::{
     FORWARDED_CLIENT_CERT, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, HeaderAction, REAL_IP, header_action,
 };
 use super::request::ForwardedInfo;
+use crate::header_list;
 use crate::tls::ClientCertificate;
 
 /// The most names that Connection may contain: as many as a request may have headers.
@@ -93,10 +94,8 @@ pub(super) fn each(headers: &HeaderMap, named: &[&[u8]], forwarded: &ForwardedIn
 /// [`UpstreamError::TooManyNamed`] if it has more names than a request can have headers: each name would be compared with
 /// each header.
 pub(super) fn named_by_connection(headers: &HeaderMap) -> Result<NamedHeaders<'_>, UpstreamError> {
-    let lines = headers.get_all(header::CONNECTION).iter();
-    let options = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
     let mut named = NamedHeaders::new();
-    for (index, name) in options.enumerate() {
+    for (index, name) in header_list::members(headers, &header::CONNECTION).enumerate() {
         if index == MAX_NAMED {
             return Err(UpstreamError::TooManyNamed);
         }
@@ -108,8 +107,8 @@ pub(super) fn named_by_connection(headers: &HeaderMap) -> Result<NamedHeaders<'_
 }
 
 fn wants_trailers(headers: &HeaderMap) -> bool {
-    let codings = headers.get_all(header::TE).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-    codings.take(MAX_NAMED).any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+    let codings = header_list::members(headers, &header::TE);
+    codings.take(MAX_NAMED).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
 }
 
 #[cfg(test)]
