@@ -16,14 +16,12 @@ use tokio::net::TcpStream;
 use super::connection_limits::ConnectionPermit;
 use super::connection_state::{ConnectionState, End};
 use super::connections::Connections;
+use super::frames::PREFACE;
 use super::http1::Next;
-use super::{Acceptor, ConnectedClient, Handler, HeadError, TlsPeer, http1, http2};
+use super::{Acceptor, ConnectedClient, Handler, TlsPeer, http1, http2};
 use crate::net::ClientStream;
 use crate::reason::Reason;
 use crate::tls::ALPN_HTTP2;
-
-/// What a connection of HTTP/2 begins with (RFC 9113, section 3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Serves one connection to its end.
 pub(super) async fn serve<C, H>(
@@ -119,11 +117,10 @@ impl Connection {
         C: Fn(&ConnectedClient) -> H + Clone + 'static,
         H: Handler,
     {
-        let refusal = HeadError { status: StatusCode::BAD_REQUEST, reason: Reason::PlainHttp, took: self.state.age() };
-        let answer = (acceptor.connected)(&self.client).refused(&refusal);
-        // The response is short. If the system does not take all of it at once, the client does not read.
-        let _ = self.stream.try_write(&answer);
-        linger(&self.stream, false).await;
+        let Self { stream, client, state } = self;
+        let why = (StatusCode::BAD_REQUEST, Reason::PlainHttp);
+        http1::refuse(&(acceptor.connected)(client), stream, state, why, false);
+        linger(stream, false).await;
     }
 
     /// Waits, with nothing but the socket, until the client sends something or the connection has to end.

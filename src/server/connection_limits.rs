@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -200,9 +200,10 @@ impl ConnectionLimits {
         self.wanted.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Counts a connection that is ended because its client does not read.
-    pub(super) fn stalled(&self) {
+    /// Counts and logs a connection that is ended because its client does not read.
+    pub(super) fn stalled(&self, peer: SocketAddr) {
         self.stalled.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(%peer, "the client does not read what is sent to it");
     }
 
     /// Counts a connection that could not be accepted because file handles or memory are exhausted.

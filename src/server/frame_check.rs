@@ -4,12 +4,9 @@
 //! The library itself ends a connection for too many CONTINUATION frames, small DATA frames, refused or invalid streams,
 //! resets of streams that it has not read yet, and for fields that grow too much when they are decompressed.
 
-use super::frames::{FrameHead, Frames, Piece, flag, kind};
+use super::frames::{FrameHead, Frames, PREFACE, Piece, flag, kind};
 use super::trailer_check::TrailerCheck;
 use super::worker_state::Coarse;
-
-/// The length of what comes before the first frame (RFC 9113, section 3.4). The library compares it.
-const PREFACE: usize = 24;
 
 /// How many streams a client may reset, and how many frames that carry nothing it may send, at once and in each second. A
 /// page that is left resets some hundred streams at once.
@@ -45,6 +42,7 @@ impl Violation {
 /// See the head of this file.
 #[derive(Debug)]
 pub(super) struct FrameCheck {
+    /// How much of the preface is still to come. The library compares it.
     preface_left: usize,
     frames: Frames,
     has_settings: bool,
@@ -64,7 +62,7 @@ impl FrameCheck {
     /// For a connection that begins now.
     pub(super) fn new(now: Coarse) -> Self {
         Self {
-            preface_left: PREFACE,
+            preface_left: PREFACE.len(),
             frames: Frames::default(),
             has_settings: false,
             last_stream: 0,

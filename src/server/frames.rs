@@ -1,5 +1,7 @@
 //! Finds the frames in the bytes of an HTTP/2 connection (RFC 9113, section 4.1), however they are cut. Pure.
 
+/// What a client sends before its first frame (RFC 9113, section 3.4).
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The length of a frame's head.
 const HEAD: usize = 9;
 

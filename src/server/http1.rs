@@ -89,10 +89,7 @@ pub(super) async fn serve<H: Handler>(
             let why = (StatusCode::REQUEST_TIMEOUT, Reason::HeaderTimeout);
             refuse(&*asked, stream, state, why, false);
         }
-        ConnectionEnd::Cut(CloseReason::NotReading) => {
-            limits.stalled();
-            tracing::debug!(%peer, "the client does not read what is sent to it");
-        }
+        ConnectionEnd::Cut(CloseReason::NotReading) => limits.stalled(peer),
         ConnectionEnd::Failed(error) => match refusal(&error) {
             Some(why) => refuse(&*asked, stream, state, why, state.is_answered()),
             None => tracing::debug!(%error, %peer, "connection failed"),
@@ -179,7 +176,7 @@ fn refusal(error: &hyper::Error) -> Option<(StatusCode, Reason)> {
 }
 
 /// Records that the client has sent something that is not a request, and responds unless a response was sent.
-fn refuse<H: Handler>(
+pub(super) fn refuse<H: Handler>(
     handler: &H,
     stream: &ClientStream,
     state: &ConnectionState,

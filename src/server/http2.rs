@@ -133,10 +133,7 @@ pub(super) async fn serve<H: Handler>(
         }
         Err(CloseReason::Idle) => io.go_away(ErrorCode::NO_ERROR),
         Err(CloseReason::SlowHead) => io.go_away(ErrorCode::ENHANCE_YOUR_CALM),
-        Err(CloseReason::NotReading) => {
-            limits.stalled();
-            tracing::debug!(%peer, "the client does not read what is sent to it");
-        }
+        Err(CloseReason::NotReading) => limits.stalled(peer),
     }
 }
 
