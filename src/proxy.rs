@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{HeaderMap, Method, Response, StatusCode, Uri};
+use http::{HeaderMap, Response, StatusCode, Uri};
 use http_body::Body;
 
 use crate::clock::{self, Time};
@@ -85,8 +85,13 @@ impl ConnectionContext {
 impl Handler for ConnectionContext {
     type Body = ObservedBody;
 
-    async fn handle(&self, request: &mut IncomingRequest, guard: RequestGuard) -> Response<ObservedBody> {
-        serve(self, request, guard).await
+    fn handle(
+        &self,
+        request: &mut IncomingRequest,
+        response: &mut Response<ObservedBody>,
+        guard: RequestGuard,
+    ) -> impl Future<Output = ()> {
+        serve(self, request, response, guard)
     }
 
     fn refused(&self, refusal: &HeadError) -> Vec<u8> {
@@ -104,8 +109,9 @@ impl Handler for ConnectionContext {
 async fn serve(
     connection: &ConnectionContext,
     request: &mut IncomingRequest,
+    response: &mut Response<ObservedBody>,
     guard: RequestGuard,
-) -> Response<ObservedBody> {
+) {
     let worker = &*connection.worker;
     let now = clock::now();
     let gateway = worker.snapshots.current();
@@ -119,7 +125,7 @@ async fn serve(
             let record = open(&gateway, None, now, client, head, "", guard);
             let answer = respond::problem(why.status, why.detail);
             // The following bytes on the connection may belong to what could not be read.
-            return own(record, Outcome::Refused, head, respond::closing(answer));
+            return own(response, record, Outcome::Refused, head, respond::closing(answer));
         }
     };
     let conditions = RouteConditions { method: &head.method, headers: &head.headers, scheme };
@@ -127,14 +133,14 @@ async fn serve(
     let mut record = open(&gateway, found, now, client, head, &target.host, guard);
     let Some(route) = found.and_then(|index| gateway.served.get(index)) else {
         let allowed = gateway.routes.allowed(&target.host, &target.path, conditions);
-        return own(record, Outcome::Unrouted, head, respond::unrouted(&allowed));
+        return own(response, record, Outcome::Unrouted, head, respond::unrouted(&allowed));
     };
 
     // No limit decides about such a request, so none charges it.
     if request.body.as_ref().is_some_and(|body| body.size_hint().lower() > route.max_body_size) {
         record.refused_for(Reason::MaxBodySize);
         let answer = respond::problem(StatusCode::PAYLOAD_TOO_LARGE, "The body of the request is too large.");
-        return own_on((route, scheme), record, Outcome::Refused, head, respond::closing(answer));
+        return own_on((route, scheme), response, record, Outcome::Refused, head, respond::closing(answer));
     }
     let path = path::key(&target.path, gateway.paths, route.ignore_case);
     let attributes = RequestAttributes {
@@ -150,7 +156,7 @@ async fn serve(
     if let Some(ambiguity) = route.single.ambiguity(&attributes) {
         record.refused_for(Reason::AmbiguousKey);
         let answer = respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string());
-        return own_on((route, scheme), record, Outcome::Refused, head, answer);
+        return own_on((route, scheme), response, record, Outcome::Refused, head, answer);
     }
     let input = DecisionInput {
         limits: &route.limits,
@@ -174,26 +180,23 @@ async fn serve(
             record.refused_by(refusing(decision, &state).and_then(|place| Some(&route.limits.get(place)?.metrics)));
             let answer =
                 refuse(route, decision, &state, attributes.headers, now, &mut connection.refusal_cache.borrow_mut());
-            return own_on((route, scheme), record, outcome(decision), head, answer);
+            return own_on((route, scheme), response, record, outcome(decision), head, answer);
         }
     }
     record.hold(std::mem::take(&mut state.permits));
     drop(path);
 
-    let (outcome, mut response) = match &route.action {
+    let outcome = match &route.action {
         Action::Respond { status, body, content_type } => {
-            let answer = respond::with_body(*status, content_type.clone(), body.clone());
-            (Outcome::Responded, answer.map(ResponseBody::Own))
+            *response = respond::with_body(*status, content_type.clone(), body.clone()).map(ObservedBody::from);
+            Outcome::Responded
         }
-        Action::Redirect(redirect) => {
-            let (outcome, answer) = redirection(redirect, &target, &head.uri, gateway.paths);
-            (outcome, answer.map(ResponseBody::Own))
-        }
+        Action::Redirect(redirect) => redirection(response, redirect, &target, &head.uri, gateway.paths),
         Action::Forward { upstream, strip, preserve_host } => {
             drop(target);
             let (strip, preserve_host) = (*strip, *preserve_host);
             let call = UpstreamCall { gateway: &gateway, route, upstream, strip, preserve_host, connection, client };
-            call.forward(request, &mut record).await
+            call.forward(request, &mut record, response).await
         }
     };
     let status = response.status();
@@ -208,26 +211,29 @@ async fn serve(
         return tunnel::begin(request, response, record, Waits::new(upstream, gateway.body_timeout));
     }
     if matches!(outcome, Outcome::Failed | Outcome::Refused | Outcome::Abandoned) {
-        response = translated(&request.head, outcome, response);
+        translate(response, outcome, &request.head);
     }
-    finish(record, outcome, response)
+    record.settle(outcome, response);
 }
 
-/// The response with the record of its request, which is closed when the response has been sent.
-fn finish(record: RequestRecord, outcome: Outcome, response: Response<ResponseBody>) -> Response<ObservedBody> {
-    let status = response.status();
-    response.map(|content| record.settle(outcome, status, content))
-}
-
-/// The response of a route that sends clients elsewhere.
-fn redirection(redirect: &Redirect, target: &Target<'_>, uri: &Uri, rules: PathRules) -> (Outcome, LocalResponse) {
-    match redirect::location(redirect, &RedirectedRequest { host: &target.host, path: &target.path, uri, rules }) {
+/// Sends the client elsewhere.
+fn redirection(
+    response: &mut Response<ObservedBody>,
+    redirect: &Redirect,
+    target: &Target<'_>,
+    uri: &Uri,
+    rules: PathRules,
+) -> Outcome {
+    let request = RedirectedRequest { host: &target.host, path: &target.path, uri, rules };
+    let (outcome, answer) = match redirect::location(redirect, &request) {
         Some(location) => (Outcome::Responded, respond::redirection(redirect.status, location)),
         None => {
             let why = "The request names no host, which the redirect needs.";
             (Outcome::Refused, respond::problem(StatusCode::BAD_REQUEST, why))
         }
-    }
+    };
+    *response = answer.map(ObservedBody::from);
+    outcome
 }
 
 /// The outcome of a request that its limits do not admit.
@@ -306,38 +312,46 @@ fn open(
 }
 
 /// Answers a request, in the form that its client understands.
-fn own(record: RequestRecord, outcome: Outcome, head: &Parts, answer: LocalResponse) -> Response<ObservedBody> {
-    finish(record, outcome, for_client(head, outcome, answer).map(ResponseBody::Own))
+fn own(
+    response: &mut Response<ObservedBody>,
+    record: RequestRecord,
+    outcome: Outcome,
+    head: &Parts,
+    answer: LocalResponse,
+) {
+    *response = for_client(head, outcome, answer).map(ObservedBody::from);
+    record.settle(outcome, response);
 }
 
 /// Answers a request that this route takes.
 fn own_on(
     (route, scheme): (&CompiledRoute, Scheme),
+    response: &mut Response<ObservedBody>,
     record: RequestRecord,
     outcome: Outcome,
     head: &Parts,
     mut answer: LocalResponse,
-) -> Response<ObservedBody> {
+) {
     route.change_headers(answer.headers_mut(), scheme);
-    own(record, outcome, head, answer)
+    own(response, record, outcome, head, answer);
 }
 
-/// The response to a request that failed. If it is the gateway's own, it gets the form that the client understands.
-fn translated(head: &Parts, outcome: Outcome, response: Response<ResponseBody>) -> Response<ResponseBody> {
-    let (parts, body) = response.into_parts();
-    match body {
-        ResponseBody::Own(body) => for_client(head, outcome, Response::from_parts(parts, body)).map(ResponseBody::Own),
-        body @ ResponseBody::Upstream(_) => Response::from_parts(parts, body),
+/// If the response to a request that failed is the gateway's own, it gets the form that the client understands.
+fn translate(response: &mut Response<ObservedBody>, outcome: Outcome, head: &Parts) {
+    if let ResponseBody::Own(body) = &mut response.body_mut().content {
+        let body = std::mem::take(body);
+        let answer = std::mem::take(response).map(|_| body);
+        *response = for_client(head, outcome, answer).map(ObservedBody::from);
     }
 }
 
 /// The same response in gRPC, if the request is a call of gRPC. A limit that does not show that it exists has said itself
 /// what is sent.
 fn for_client(head: &Parts, outcome: Outcome, answer: LocalResponse) -> LocalResponse {
-    if head.method != Method::POST || outcome == Outcome::Silenced {
+    if outcome == Outcome::Silenced {
         return answer;
     }
-    match grpc::content_type(&head.headers) {
+    match grpc::content_type(&head.method, &head.headers) {
         Some(kind) => grpc::translate(answer, kind, outcome == Outcome::Limited),
         None => answer,
     }

@@ -109,11 +109,17 @@ pub struct Listener {
 /// Answers the requests of one connection.
 pub trait Handler: 'static {
     /// The body of an answer.
-    type Body: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Unpin + 'static;
+    type Body: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Default + Unpin + 'static;
 
-    /// Answers a request. It is in flight until `guard` is dropped, which has to happen when the body of the response
-    /// has been sent, or cannot be sent any more.
-    fn handle(&self, request: &mut IncomingRequest, guard: RequestGuard) -> impl Future<Output = Response<Self::Body>>;
+    /// Answers a request: it fills `response`, which is empty at first and too large to be moved. The request is in flight
+    /// until `guard` is dropped, which has to happen when the body of the response has been sent, or cannot be sent any
+    /// more.
+    fn handle(
+        &self,
+        request: &mut IncomingRequest,
+        response: &mut Response<Self::Body>,
+        guard: RequestGuard,
+    ) -> impl Future<Output = ()>;
 
     /// Records that the client has sent something that is not a request. Returns the bytes of the response, which are
     /// sent if the connection has sent no other response to it.

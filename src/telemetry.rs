@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::{Method, StatusCode};
+use http::{Method, Response, StatusCode};
 use http_body::Body;
 
 use crate::clock::{self, Time};
@@ -292,14 +292,15 @@ impl RequestRecord {
         }
     }
 
-    /// The body of the response, which closes the record when it has been sent.
-    pub fn settle(mut self, outcome: Outcome, status: StatusCode, content: ResponseBody) -> ObservedBody {
-        self.status = Some(status);
+    /// Gives the record to the body of the response, which closes it when it has been sent.
+    pub fn settle(mut self, outcome: Outcome, response: &mut Response<ObservedBody>) {
+        self.status = Some(response.status());
         self.expected = outcome;
-        if self.is_head || content.is_end_stream() {
+        let body = response.body_mut();
+        if self.is_head || body.is_end_stream() {
             self.outcome = outcome;
         }
-        ObservedBody { content, record: Some(self) }
+        body.record = Some(self);
     }
 
     /// Records the status of a response that accepts a tunnel.

@@ -29,7 +29,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Response;
+use http::{HeaderMap, StatusCode};
 use hyper::body::Incoming;
 use tokio::time::timeout_at;
 
@@ -100,7 +100,8 @@ impl Upstream {
         self.balancer.endpoints().iter().map(|endpoint| (endpoint.id, self.keep))
     }
 
-    /// Sends the request and returns the response as soon as its head is there.
+    /// Sends the request and returns the response as soon as its head is there. The response's headers go to `headers`: they
+    /// are large, and would be moved from each function to the one that calls it.
     ///
     /// # Errors
     /// [`Unanswered`] if no head comes.
@@ -109,19 +110,20 @@ impl Upstream {
         pools: &Rc<ConnectionPools>,
         request: &UpstreamRequest<'_>,
         body: Option<Incoming>,
-    ) -> Result<Response<UpstreamBody>, Unanswered<'_>> {
+        headers: &mut HeaderMap,
+    ) -> Result<(StatusCode, UpstreamBody), Unanswered<'_>> {
         let Some(endpoint) = self.balancer.choose() else {
             return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint });
         };
         let unanswered = |error| Unanswered { endpoint: Some(endpoint), error };
         let Some(limit) = request.call_timeout else {
-            return self.send_to(endpoint, pools, request, body).await.map_err(unanswered);
+            return self.send_to(endpoint, pools, request, body, headers).await.map_err(unanswered);
         };
         let deadline = CallDeadline::new(limit);
         // This future is large, and other requests need not have room for it.
-        let sent = timeout_at(deadline.at(), Box::pin(self.send_to(endpoint, pools, request, body))).await;
-        let response = sent.unwrap_or(Err(UpstreamError::Deadline(limit))).map_err(unanswered)?;
-        Ok(response.map(|body| body.until(deadline)))
+        let sent = timeout_at(deadline.at(), Box::pin(self.send_to(endpoint, pools, request, body, headers))).await;
+        let (status, body) = sent.unwrap_or(Err(UpstreamError::Deadline(limit))).map_err(unanswered)?;
+        Ok((status, body.until(deadline)))
     }
 
     /// Sends the request to this endpoint. If a connection of HTTP/1.1 from the pool ends before a byte of the response has
@@ -132,7 +134,8 @@ impl Upstream {
         pools: &Rc<ConnectionPools>,
         request: &UpstreamRequest<'_>,
         mut body: Option<Incoming>,
-    ) -> Result<Response<UpstreamBody>, UpstreamError> {
+        headers: &mut HeaderMap,
+    ) -> Result<(StatusCode, UpstreamBody), UpstreamError> {
         let exchange = Exchange {
             request,
             named: &request_headers::named_by_connection(request.headers)?,
@@ -144,7 +147,7 @@ impl Upstream {
         let needs_http1 = request.asks_for_websocket && endpoint.tls.is_some();
         if endpoint.http2 && !needs_http1 {
             // This future is large, and requests over HTTP/1.1 need not have room for it.
-            let sent = Box::pin(self.send_over_http2(endpoint, pools, &exchange, &mut body)).await;
+            let sent = Box::pin(self.send_over_http2(endpoint, pools, &exchange, &mut body, headers)).await;
             if let Some(response) = sent? {
                 return Ok(response);
             }
@@ -153,7 +156,7 @@ impl Upstream {
         // A body can be sent only once.
         let is_replayable = is_replayable(&exchange) && body.is_none();
         if let Some(connection) = pools.take(endpoint.id, self.keep) {
-            match http1::send(&exchange, connection, body.take(), pool).await {
+            match http1::send(&exchange, connection, body.take(), pool, headers).await {
                 // The server may have closed the connection before the request came. If the server closes it because of
                 // the request, the second attempt costs only one more connection.
                 Err(UpstreamError::Closed(_)) if is_replayable => {}
@@ -162,7 +165,7 @@ impl Upstream {
         }
         let stream = self.connector.connect(endpoint, Offered::Http1).await?;
         let connection = UpstreamConnection::new(stream, pools.now()).map_err(UpstreamError::Connect)?;
-        http1::send(&exchange, connection, body, pool).await
+        http1::send(&exchange, connection, body, pool, headers).await
     }
 
     /// Sends the request over HTTP/2; `None` if the server has chosen HTTP/1.1. The request is sent again once if the server has certainly not processed
@@ -173,13 +176,14 @@ impl Upstream {
         pools: &Rc<ConnectionPools>,
         exchange: &Exchange<'_>,
         body: &mut Option<Incoming>,
-    ) -> Result<Option<Response<UpstreamBody>>, UpstreamError> {
+        headers: &mut HeaderMap,
+    ) -> Result<Option<(StatusCode, UpstreamBody)>, UpstreamError> {
         let has_body = body.is_some();
         let mut is_sent = false;
         loop {
             let found = pools.http2.stream(endpoint, &self.connector, self.timeout, (self.keep, pools.now())).await?;
             let Spoken::Http2 { stream, is_new } = found else { return Ok(None) };
-            let Failed { error, again } = match http2::send(exchange, stream, body).await {
+            let Failed { error, again } = match http2::send(exchange, stream, body, headers).await {
                 Ok(response) => return Ok(Some(response)),
                 Err(failed) => failed,
             };

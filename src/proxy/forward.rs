@@ -12,7 +12,7 @@ use crate::reason::Reason;
 use crate::respond::{self, grpc};
 use crate::server::IncomingRequest;
 use crate::snapshot::CompiledRoute;
-use crate::telemetry::{Outcome, RequestRecord, ResponseBody};
+use crate::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
 use crate::upstream::{ForwardedInfo, Unanswered, Upstream, UpstreamError, UpstreamRequest};
 
 /// One request with everything that is needed to forward it.
@@ -27,12 +27,13 @@ pub(super) struct UpstreamCall<'a> {
 }
 
 impl UpstreamCall<'_> {
-    /// Forwards the request. A failure is recorded and becomes a response.
+    /// Forwards the request and fills `response`. A failure is recorded and becomes a response.
     pub(super) async fn forward(
         &self,
         request: &mut IncomingRequest,
         record: &mut RequestRecord,
-    ) -> (Outcome, Response<ResponseBody>) {
+        response: &mut Response<ObservedBody>,
+    ) -> Outcome {
         let IncomingRequest { head, body, asks_for_websocket, .. } = request;
         let key = (*asks_for_websocket && head.version == Version::HTTP_2).then(new_key);
         if key.is_some() {
@@ -60,32 +61,37 @@ impl UpstreamCall<'_> {
             max_body_size: self.route.max_body_size,
             asks_for_websocket: *asks_for_websocket,
             websocket_key: key.as_deref(),
-            call_timeout: grpc::content_type(&head.headers).and_then(|_| grpc::timeout(&head.headers)),
+            call_timeout: grpc::content_type(&head.method, &head.headers).and_then(|_| grpc::timeout(&head.headers)),
         };
-        let mut sent = self.upstream.send(&self.connection.worker.pools, &outbound, body.take()).await;
-        if let (Some(key), Ok(response)) = (&key, &sent)
-            && response.status() == StatusCode::SWITCHING_PROTOCOLS
+        let mut sent =
+            self.upstream.send(&self.connection.worker.pools, &outbound, body.take(), response.headers_mut()).await;
+        if let (Some(key), Ok((status, _))) = (&key, &sent)
+            && *status == StatusCode::SWITCHING_PROTOCOLS
             && !accepts(response.headers(), key)
         {
             let error = UpstreamError::Bad("a handshake of WebSocket with a wrong key");
             sent = Err(Unanswered { endpoint: None, error });
         }
         match sent {
-            Ok(response) => (Outcome::Forwarded, response.map(ResponseBody::Upstream)),
+            Ok((status, body)) => {
+                *response.status_mut() = status;
+                response.body_mut().content = ResponseBody::Upstream(body);
+                Outcome::Forwarded
+            }
             Err(Unanswered { endpoint, error }) => {
                 let reason = error.reason();
                 let server = endpoint.map_or(&"" as &dyn Display, |endpoint| endpoint);
                 record.fail(reason, server, &error);
                 let answer = respond::problem(error.status(), error.detail());
-                if reason.is_upstreams() {
-                    return (Outcome::Failed, answer.map(ResponseBody::Own));
-                }
-                // The client does not wait any longer, as if it had gone away.
-                if reason == Reason::GrpcTimeout {
-                    return (Outcome::Abandoned, answer.map(ResponseBody::Own));
-                }
-                // The following bytes on the connection are the rest of this request's body.
-                (Outcome::Refused, respond::closing(answer).map(ResponseBody::Own))
+                let (outcome, answer) = match reason {
+                    _ if reason.is_upstreams() => (Outcome::Failed, answer),
+                    // The client does not wait any longer, as if it had gone away.
+                    Reason::GrpcTimeout => (Outcome::Abandoned, answer),
+                    // The following bytes on the connection are the rest of this request's body.
+                    _ => (Outcome::Refused, respond::closing(answer)),
+                };
+                *response = answer.map(ObservedBody::from);
+                outcome
             }
         }
     }

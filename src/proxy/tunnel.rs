@@ -18,18 +18,15 @@ pub(super) use handshake::{accepts, new_key};
 /// Tells the client that its handshake is accepted. The tunnel begins when the response has been sent.
 pub(super) fn begin(
     request: &mut IncomingRequest,
-    mut response: Response<ResponseBody>,
+    response: &mut Response<ObservedBody>,
     mut record: RequestRecord,
     waits: Waits,
-) -> Response<ObservedBody> {
-    let upstream = match response.body_mut() {
+) {
+    let upstream = match &mut response.body_mut().content {
         ResponseBody::Upstream(body) => body.take_tunnel(),
         ResponseBody::Own(_) => None,
     };
-    let Some(upstream) = upstream else {
-        let status = response.status();
-        return response.map(|content| record.settle(Outcome::Failed, status, content));
-    };
+    let Some(upstream) = upstream else { return record.settle(Outcome::Failed, response) };
     let headers = response.headers_mut();
     if request.head.version == Version::HTTP_2 {
         // RFC 8441, section 5.
@@ -41,7 +38,7 @@ pub(super) fn begin(
     }
     record.accepted_tunnel(response.status());
     request.tunnel = Some(Box::new(move |client| Box::pin(run(client, upstream, record, waits))));
-    response.map(|_| ObservedBody::before_tunnel())
+    *response.body_mut() = ObservedBody::default();
 }
 
 async fn run(client: TunnelStream, upstream: UpstreamTunnel, mut record: RequestRecord, waits: Waits) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::Full;
 use integer_encoding::VarInt;
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
@@ -68,8 +68,11 @@ impl Code {
     }
 }
 
-/// The content type of a gRPC call; `None` if the request is no gRPC call.
-pub fn content_type(headers: &HeaderMap) -> Option<&HeaderValue> {
+/// The content type of a gRPC call; `None` if the request is no gRPC call, which is always a POST.
+pub fn content_type<'a>(method: &Method, headers: &'a HeaderMap) -> Option<&'a HeaderValue> {
+    if *method != Method::POST {
+        return None;
+    }
     let kind = headers.get(header::CONTENT_TYPE)?;
     let rest = kind.as_bytes().strip_prefix(b"application/grpc")?;
     matches!(rest.first(), None | Some(b'+' | b';' | b'-')).then_some(kind)
@@ -172,7 +175,8 @@ mod tests {
             ("", false),
         ] {
             let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(kind))]);
-            assert_eq!(content_type(&headers).is_some(), is_grpc, "{kind}");
+            assert_eq!(content_type(&Method::POST, &headers).is_some(), is_grpc, "{kind}");
+            assert_eq!(content_type(&Method::GET, &headers), None, "{kind}");
         }
     }
 

@@ -1,13 +1,14 @@
 //! HTTP/1.1 with a client. It drives the HTTP library, and ends it where it would wait for ever.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
-use http::{Request, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -49,28 +50,28 @@ pub(super) async fn serve<H: Handler>(
     let (messages, accepted) = (Cell::new(0), Rc::new(Cell::new(None)));
     let tunnel = accepted.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (head, body) = request.into_parts();
-        let body = (!body.is_end_stream()).then_some(body);
         let message = messages.replace(messages.get() + 1);
         let ambiguity = requests.is_ambiguous(message).then_some(TWO_READINGS);
-        // The library sets it if there is an Upgrade header, which few requests have.
-        let may_upgrade = head.extensions.get::<OnUpgrade>().is_some();
-        let asks_for_websocket = may_upgrade && asks_for_websocket(&head, body.is_some());
-        let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket, tunnel: None };
         let guard = RequestGuard::new(requests.clone(), None);
-        let (handler, state) = (handler.clone(), requests.clone());
-        let accepted = asks_for_websocket.then(|| accepted.clone());
-        if asks_for_websocket {
-            state.set_upgrading(true);
-        }
+        let (handler, state, accepted) = (handler.clone(), requests.clone(), accepted.clone());
         async move {
-            let response = handler.handle(&mut incoming, guard).await;
-            if let Some(accepted) = accepted {
+            let (head, body) = request.into_parts();
+            let body = (!body.is_end_stream()).then_some(body);
+            // The library sets it if there is an Upgrade header, which few requests have.
+            let may_upgrade = head.extensions.get::<OnUpgrade>().is_some();
+            let asks_for_websocket = may_upgrade && asks_for_websocket(&head, body.is_some());
+            if asks_for_websocket {
+                state.set_upgrading(true);
+            }
+            let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket, tunnel: None };
+            let mut response = Response::default();
+            handler.handle(&mut incoming, &mut response, guard).await;
+            if asks_for_websocket {
                 state.set_upgrading(incoming.tunnel.is_some());
                 accepted.set(incoming.tunnel.take());
             }
             state.answers();
-            Ok::<_, std::convert::Infallible>(response)
+            Ok::<_, Infallible>(response)
         }
     });
     let io = ClientIo::new(stream.clone(), state.clone());

@@ -14,7 +14,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -70,7 +70,8 @@ pub(super) async fn serve<H: Handler>(
         let (handler, guard) = (handler.clone(), RequestGuard::new(requests.clone(), Some(progress.clone())));
         let streams = upgrade.is_some().then(|| begun.clone());
         async move {
-            let mut response = handler.handle(&mut incoming, guard).await;
+            let mut response = Response::default();
+            handler.handle(&mut incoming, &mut response, guard).await;
             if let Some((upgrade, streams)) = upgrade.zip(streams) {
                 if let Some(tunnel) = incoming.tunnel.take() {
                     streams.begin_tunnel(&progress);

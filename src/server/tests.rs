@@ -39,13 +39,12 @@ struct Numbers {
 impl Handler for Numbering {
     type Body = Guarded;
 
-    async fn handle(&self, request: &mut IncomingRequest, guard: RequestGuard) -> Response<Guarded> {
+    async fn handle(&self, request: &mut IncomingRequest, response: &mut Response<Guarded>, guard: RequestGuard) {
         let Numbers { handled, padding } = &*self.0;
         handled.set(handled.get() + 1);
         let body = Full::from(format!("{:0width$}", handled.get(), width = padding.get()));
-        let mut answer = Response::new(Guarded(body, guard));
-        answer.headers_mut().insert("for", request.head.uri.path().parse().unwrap());
-        answer
+        *response.body_mut() = Guarded(body, Some(guard));
+        response.headers_mut().insert("for", request.head.uri.path().parse().unwrap());
     }
 
     fn refused(&self, _: &HeadError) -> Vec<u8> {
@@ -54,7 +53,8 @@ impl Handler for Numbering {
 }
 
 /// A body whose request is in flight until the body is dropped.
-struct Guarded(Full<Bytes>, #[expect(dead_code, reason = "it is dropped with the body")] RequestGuard);
+#[derive(Default)]
+struct Guarded(Full<Bytes>, #[expect(dead_code, reason = "it is dropped with the body")] Option<RequestGuard>);
 
 impl Body for Guarded {
     type Data = Bytes;

@@ -28,17 +28,24 @@ impl ResponseBody {
     }
 }
 
+impl Default for ResponseBody {
+    fn default() -> Self {
+        Self::Own(Full::default())
+    }
+}
+
 /// A response's body with the record that it closes.
+#[derive(Default)]
 pub struct ObservedBody {
-    pub(super) content: ResponseBody,
-    /// `None` if a tunnel has it.
+    /// What is sent.
+    pub content: ResponseBody,
+    /// `None` until it is settled, and if a tunnel has it.
     pub(super) record: Option<RequestRecord>,
 }
 
-impl ObservedBody {
-    /// The body of a response after which the request goes on as a tunnel.
-    pub fn before_tunnel() -> Self {
-        Self { content: ResponseBody::Own(Full::default()), record: None }
+impl From<Full<Bytes>> for ObservedBody {
+    fn from(body: Full<Bytes>) -> Self {
+        Self { content: ResponseBody::Own(body), record: None }
     }
 }
 

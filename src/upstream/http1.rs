@@ -13,7 +13,7 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use http::Response;
+use http::{HeaderMap, StatusCode};
 use hyper::body::Incoming;
 
 pub(super) use response_body::ResponseBody;
@@ -29,7 +29,7 @@ use request_body::RequestBody;
 use response_head::Head;
 
 /// Sends the request on `connection` and waits for the head of the response, which may come before all of the request is sent.
-/// After the body, the connection returns to its pool, with the id of its server.
+/// Its headers go to `headers`. After the body, the connection returns to its pool, with the id of its server.
 ///
 /// # Errors
 /// An [`UpstreamError`] if no head comes.
@@ -38,7 +38,8 @@ pub(super) async fn send<B: From<ResponseBody>>(
     mut connection: Box<UpstreamConnection>,
     body: Option<Incoming>,
     pool: (&Rc<ConnectionPools>, usize),
-) -> Result<Response<B>, UpstreamError> {
+    headers: &mut HeaderMap,
+) -> Result<(StatusCode, B), UpstreamError> {
     let Exchange { request, named, authority, timeout, read_timeout } = *exchange;
     let mut body = RequestBody::new(body, request, named);
     connection.sending.clear();
@@ -47,7 +48,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     connection.stall.begin(request.body_timeout, Some(timeout));
     let mut interim = 0;
     let head = poll_fn(|cx| {
-        let advanced = advance(request, cx, &mut connection, &mut body, &mut interim);
+        let advanced = advance(request, cx, &mut connection, &mut body, (&mut interim, headers));
         if advanced.is_ready() {
             return advanced;
         }
@@ -60,7 +61,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     let head = head.await?;
     connection.stall.begin(request.body_timeout, read_timeout);
     let response = ResponseBody::new(connection, head.end, head.keep_alive, pool);
-    Ok(head.response.map(|()| B::from(if body.is_over() { response } else { response.uploading(body) })))
+    Ok((head.status, B::from(if body.is_over() { response } else { response.uploading(body) })))
 }
 
 /// Sends and receives as much as is possible now, and counts interim responses.
@@ -69,7 +70,7 @@ fn advance(
     cx: &mut Context<'_>,
     connection: &mut UpstreamConnection,
     request_body: &mut RequestBody,
-    interim: &mut u32,
+    (interim, headers): (&mut u32, &mut HeaderMap),
 ) -> Poll<Result<Head, UpstreamError>> {
     match request_body.poll(cx, connection) {
         Poll::Ready(Err(RequestBodyError::Client(error))) => return Poll::Ready(Err(UpstreamError::Client(error))),
@@ -79,9 +80,8 @@ fn advance(
     }
     loop {
         if !connection.received.is_empty() {
-            let parsed =
-                response_head::parse(&mut connection.received, request.method, request.asks_for_websocket, interim);
-            if let Some(head) = parsed? {
+            let (received, asked) = (&mut connection.received, request.asks_for_websocket);
+            if let Some(head) = response_head::parse(received, request.method, asked, interim, headers)? {
                 return Poll::Ready(Ok(head));
             }
         }

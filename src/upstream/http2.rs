@@ -18,7 +18,7 @@ use std::task::{Context, Poll, ready};
 
 use h2::RecvStream;
 use h2::client::ResponseFuture;
-use http::{Response, Version};
+use http::{HeaderMap, Response, StatusCode, Version};
 use hyper::body::Incoming;
 
 pub(super) use pool::{Http2Pool, Spoken};
@@ -78,7 +78,7 @@ impl Failed {
 }
 
 /// Sends the request on `stream` and waits for the head of the response, which may come before all of the request is sent.
-/// If nothing of it was used, the body stays in its place.
+/// Its headers go to `headers`. If nothing of it was used, the body stays in its place.
 ///
 /// # Errors
 /// [`Failed`] if no head comes.
@@ -86,7 +86,8 @@ pub(super) async fn send<B: From<ResponseBody>>(
     exchange: &Exchange<'_>,
     mut stream: OpenStream,
     body: &mut Option<Incoming>,
-) -> Result<Response<B>, Failed> {
+    headers: &mut HeaderMap,
+) -> Result<(StatusCode, B), Failed> {
     let Exchange { request, named, timeout, read_timeout, .. } = *exchange;
     let head = request_head::head(exchange, stream.connection().scheme(), body.as_ref())?;
     let (mut response, sender) = match stream.send(head, body.is_none()) {
@@ -117,7 +118,8 @@ pub(super) async fn send<B: From<ResponseBody>>(
             let request_body = request_body.filter(|request_body| !request_body.is_over());
             let ends_at_length = request.forwarded.version < Version::HTTP_2;
             let body = |received| B::from(ResponseBody::new(stream, received, head.end, request_body, ends_at_length));
-            Ok(head.response.map(body))
+            *headers = head.headers;
+            Ok((head.status, body(head.received)))
         }
         Err(failed) => {
             *body = request_body.and_then(RequestBody::unused);

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use smallvec::SmallVec;
 
 use crate::upstream::request_headers::MAX_NAMED;
@@ -28,23 +28,24 @@ pub(super) enum BodyEnd {
     Tunnel,
 }
 
-/// A response's head, ready to go to the client.
-#[derive(Debug)]
+/// What a response's head says beside its headers.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
-    pub(super) response: Response<()>,
+    pub(super) status: StatusCode,
     pub(super) end: BodyEnd,
     /// Whether the connection can be used for another request afterwards.
     pub(super) keep_alive: bool,
 }
 
-/// Removes the head of a response from `bytes`; `None` if it is incomplete. The values of its headers share the buffer
-/// with the body. Interim responses (RFC 9110, section 15.2) are counted and left out, because the gateway has already
+/// Removes the head of a response from `bytes`; `None` if it is incomplete. The headers for the client go to `headers`, and
+/// their values share the buffer with the body. Interim responses (RFC 9110, section 15.2) are counted and left out, because the gateway has already
 /// told the client to continue. With `asked` the request asks for a WebSocket, so that a response may accept it.
 pub(super) fn parse(
     bytes: &mut BytesMut,
     method: &Method,
     asked: bool,
     interim: &mut u32,
+    headers: &mut HeaderMap,
 ) -> Result<Option<Head>, BadHead> {
     loop {
         let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
@@ -82,11 +83,8 @@ pub(super) fn parse(
             // Such a response has no length (RFC 9110, section 8.6).
             passing.retain(|(name, _)| *name != CONTENT_LENGTH);
         }
-
-        let mut response = Response::new(());
-        *response.status_mut() = status;
-        fill(response.headers_mut(), &mut passing, &bytes.split_to(length).freeze())?;
-        return Ok(Some(Head { response, end, keep_alive }));
+        fill(headers, &mut passing, &bytes.split_to(length).freeze())?;
+        return Ok(Some(Head { status, end, keep_alive }));
     }
 }
 
@@ -192,7 +190,7 @@ mod tests {
     use super::*;
 
     fn head(text: &str, method: &Method) -> Result<Option<Head>, BadHead> {
-        parse(&mut BytesMut::from(text), method, false, &mut 0)
+        parse(&mut BytesMut::from(text), method, false, &mut 0, &mut HeaderMap::new())
     }
 
     fn end(fields: &str) -> Result<BodyEnd, BadHead> {
@@ -225,10 +223,11 @@ mod tests {
         let switch = |fields: &str, asked| {
             let text = format!("HTTP/1.1 101 Switching Protocols\r\n{fields}\r\nearly");
             let mut bytes = BytesMut::from(&*text);
-            let head = parse(&mut bytes, &Method::GET, asked, &mut 0)?.unwrap();
+            let mut headers = HeaderMap::new();
+            let head = parse(&mut bytes, &Method::GET, asked, &mut 0, &mut headers)?.unwrap();
             assert_eq!((head.end, head.keep_alive, &bytes[..]), (BodyEnd::Tunnel, false, &b"early"[..]));
-            assert!(head.response.headers().get("content-length").is_none());
-            Ok(head.response.headers()["x-a"].clone())
+            assert!(headers.get("content-length").is_none());
+            Ok(headers["x-a"].clone())
         };
         let fields = "upgrade: WebSocket\r\nconnection: upgrade\r\ncontent-length: 3\r\nx-a: 1\r\n";
         assert_eq!(switch(fields, true).unwrap(), "1");
@@ -243,9 +242,11 @@ mod tests {
         for (status, method) in
             [("204 No Content", Method::GET), ("304 Not Modified", Method::GET), ("200 OK", Method::HEAD)]
         {
-            let found = head(&format!("HTTP/1.1 {status}\r\ncontent-length: 7\r\n\r\n"), &method).unwrap().unwrap();
+            let mut bytes = BytesMut::from(&*format!("HTTP/1.1 {status}\r\ncontent-length: 7\r\n\r\n"));
+            let mut headers = HeaderMap::new();
+            let found = parse(&mut bytes, &method, false, &mut 0, &mut headers).unwrap().unwrap();
             assert_eq!(found.end, BodyEnd::Length(0));
-            assert_eq!(found.response.headers()["content-length"], "7", "a HEAD tells what a GET would");
+            assert_eq!(headers["content-length"], "7", "a HEAD tells what a GET would");
             assert!(found.keep_alive);
         }
     }
@@ -268,9 +269,9 @@ mod tests {
         let text = "HTTP/1.1 200 OK\r\nconnection: x-hop, content-length\r\nx-hop: 1\r\nkeep-alive: 5\r\nupgrade: x\r\n\
                     content-length: 2\r\nset-cookie: a\r\nset-cookie: b\r\n\r\nok";
         let mut bytes = BytesMut::from(text);
-        let found = parse(&mut bytes, &Method::GET, false, &mut 0).unwrap().unwrap();
-        let names: Vec<_> =
-            found.response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        let mut headers = HeaderMap::new();
+        parse(&mut bytes, &Method::GET, false, &mut 0, &mut headers).unwrap().unwrap();
+        let names: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         assert_eq!(names, [("content-length", "2"), ("set-cookie", "a"), ("set-cookie", "b")]);
         assert_eq!(&bytes[..], b"ok");
     }
@@ -279,7 +280,7 @@ mod tests {
     fn interim_responses_are_left_out() {
         let text =
             "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n";
-        assert_eq!(head(text, &Method::GET).unwrap().unwrap().response.status(), 204);
+        assert_eq!(head(text, &Method::GET).unwrap().unwrap().status, 204);
         assert!(head("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.", &Method::GET).unwrap().is_none());
         assert_eq!(head("HTTP/1.1 101 Switching Protocols\r\n\r\n", &Method::GET).unwrap_err(), BadHead::Upgrade);
     }
@@ -307,7 +308,7 @@ mod tests {
         fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), prefix in any::<bool>()) {
             let mut text = if prefix { BytesMut::from("HTTP/1.1 200 OK\r\n") } else { BytesMut::new() };
             text.extend_from_slice(&bytes);
-            let _ = parse(&mut text, &Method::GET, false, &mut 0);
+            let _ = parse(&mut text, &Method::GET, false, &mut 0, &mut HeaderMap::new());
         }
     }
 }

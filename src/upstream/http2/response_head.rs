@@ -3,7 +3,8 @@
 
 use h2::RecvStream;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Method, Response};
+use http::response::Parts;
+use http::{HeaderMap, Method, Response, StatusCode};
 
 use crate::upstream::response_rules::{BadHead, content_length, has_no_content};
 
@@ -20,8 +21,10 @@ pub(super) enum BodyEnd {
 
 /// A response's head, ready to go to the client.
 #[derive(Debug)]
-pub(super) struct Head<B> {
-    pub(super) response: Response<B>,
+pub(super) struct Head {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) received: RecvStream,
     pub(super) end: BodyEnd,
 }
 
@@ -29,10 +32,9 @@ pub(super) struct Head<B> {
 ///
 /// # Errors
 /// [`BadHead`] if it switches to another protocol, or the length of its body can be read in two ways.
-pub(super) fn check(response: Response<RecvStream>, method: &Method) -> Result<Head<RecvStream>, BadHead> {
+pub(super) fn check(response: Response<RecvStream>, method: &Method) -> Result<Head, BadHead> {
     let is_over = response.body().is_end_stream();
-    let (head, received) = response.into_parts();
-    let (status, mut headers) = (head.status, head.headers);
+    let (Parts { status, mut headers, .. }, received) = response.into_parts();
     if status.is_informational() {
         return Err(BadHead::Upgrade);
     }
@@ -44,10 +46,7 @@ pub(super) fn check(response: Response<RecvStream>, method: &Method) -> Result<H
     };
     // The headers of the limits are added later.
     headers.reserve(4);
-    let mut response = Response::new(received);
-    *response.status_mut() = status;
-    *response.headers_mut() = headers;
-    Ok(Head { response, end })
+    Ok(Head { status, headers, received, end })
 }
 
 /// The length that the headers state. A repeated length is forwarded once (RFC 9110, section 8.6).
