@@ -8,6 +8,7 @@ mod connections;
 mod framing_check;
 mod file_handles;
 mod connection_limits;
+mod date_header;
 mod worker_state;
 mod time_limits;
 mod connection_state;
@@ -20,9 +21,14 @@ mod trailer_check;
 mod frame_check;
 mod http2_errors;
 mod http2_head;
+mod http2_response;
+mod http2_stream;
 mod multiplexed_io;
 mod http2;
 mod streams;
+mod stream_tunnel;
+mod interim_responses;
+mod client_body;
 
 use std::io;
 use std::net::SocketAddr;
@@ -35,15 +41,16 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode};
 use http_body::Body;
-use hyper::body::Incoming;
 use rustls::server::ServerConnection;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_local};
 
+pub use client_body::{ClientBody, ClientBodyError};
 pub use connection_limits::{ConnectionCounts, ConnectionLimits};
 pub use file_handles::{connections as connections_for, raise as raise_handles};
 pub use http2_errors::Http2Errors;
+pub use interim_responses::InterimResponses;
 pub use request_guard::RequestGuard;
 pub use tunnel::{Tunnel, TunnelStream};
 
@@ -65,11 +72,13 @@ pub struct IncomingRequest {
     /// Everything but the body.
     pub head: Parts,
     /// The body. `None` if the request has none, and once it was taken.
-    pub body: Option<Incoming>,
+    pub body: Option<ClientBody>,
     /// Why the request can be read in two ways, if it can. Then it must not be served.
     pub ambiguity: Option<&'static str>,
     /// Whether the client asks for a WebSocket.
     pub asks_for_websocket: bool,
+    /// Where interim responses go; `None` if the client cannot be sent any.
+    pub interim: Option<InterimResponses>,
     /// What becomes of the connection after the response: the handler sets it if its response accepts a WebSocket.
     pub tunnel: Option<Tunnel>,
 }

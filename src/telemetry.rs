@@ -324,6 +324,9 @@ impl RequestRecord {
 impl Drop for RequestRecord {
     fn drop(&mut self) {
         let micros = clock::now().micros().saturating_sub(self.begun.micros());
+        if self.guard.is_unsent() && matches!(self.outcome, Outcome::Forwarded | Outcome::Responded) {
+            self.outcome = Outcome::Abandoned;
+        }
         let cut_off = || self.guard.cut_off().filter(|_| self.outcome == Outcome::Abandoned);
         let end = RequestEnd { outcome: self.outcome, reason: self.reason.or_else(cut_off), status: self.status };
         self.recorder.close(end, micros, self.entry.as_deref());

@@ -30,7 +30,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
-use hyper::body::Incoming;
 use tokio::time::timeout_at;
 
 pub use body::UpstreamBody;
@@ -43,6 +42,7 @@ pub use request::{ForwardedInfo, UpstreamRequest};
 pub use resolver::Lookups;
 
 use crate::config;
+use crate::server::ClientBody;
 use balancer::Balancer;
 use call_deadline::CallDeadline;
 use connection::UpstreamConnection;
@@ -109,7 +109,7 @@ impl Upstream {
         &self,
         pools: &Rc<ConnectionPools>,
         request: &UpstreamRequest<'_>,
-        body: Option<Incoming>,
+        body: Option<ClientBody>,
         headers: &mut HeaderMap,
     ) -> Result<(StatusCode, UpstreamBody), Unanswered<'_>> {
         let Some(endpoint) = self.balancer.choose() else {
@@ -133,7 +133,7 @@ impl Upstream {
         endpoint: &Endpoint,
         pools: &Rc<ConnectionPools>,
         request: &UpstreamRequest<'_>,
-        mut body: Option<Incoming>,
+        mut body: Option<ClientBody>,
         headers: &mut HeaderMap,
     ) -> Result<(StatusCode, UpstreamBody), UpstreamError> {
         let exchange = Exchange {
@@ -175,7 +175,7 @@ impl Upstream {
         endpoint: &Endpoint,
         pools: &Rc<ConnectionPools>,
         exchange: &Exchange<'_>,
-        body: &mut Option<Incoming>,
+        body: &mut Option<ClientBody>,
         headers: &mut HeaderMap,
     ) -> Result<Option<(StatusCode, UpstreamBody)>, UpstreamError> {
         let has_body = body.is_some();

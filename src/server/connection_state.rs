@@ -84,7 +84,7 @@ pub(super) struct ConnectionState {
     /// bytes were read that the client had sent before.
     closed_at: Cell<Option<Coarse>>,
     /// The streams of HTTP/2.
-    streams: RefCell<Option<Streams>>,
+    streams: RefCell<Option<Rc<Streams>>>,
     waker: RefCell<Option<Waker>>,
     worker: Rc<WorkerState>,
 }
@@ -181,7 +181,7 @@ impl ConnectionState {
     }
 
     /// Watches these streams from now on.
-    pub(super) fn set_streams(&self, streams: Streams) {
+    pub(super) fn set_streams(&self, streams: Rc<Streams>) {
         *self.streams.borrow_mut() = Some(streams);
     }
 

@@ -16,6 +16,7 @@ use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
+use super::client_body::ClientBody;
 use super::client_io::ClientIo;
 use super::connection_limits::ConnectionLimits;
 use super::connection_state::{CloseReason, ConnectionState, End};
@@ -56,14 +57,15 @@ pub(super) async fn serve<H: Handler>(
         let (handler, state, accepted) = (handler.clone(), requests.clone(), accepted.clone());
         async move {
             let (head, body) = request.into_parts();
-            let body = (!body.is_end_stream()).then_some(body);
+            let body = (!body.is_end_stream()).then(|| ClientBody::http1(body));
             // The library sets it if there is an Upgrade header, which few requests have.
             let may_upgrade = head.extensions.get::<OnUpgrade>().is_some();
             let asks_for_websocket = may_upgrade && asks_for_websocket(&head, body.is_some());
             if asks_for_websocket {
                 state.set_upgrading(true);
             }
-            let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket, tunnel: None };
+            let mut incoming =
+                IncomingRequest { head, body, ambiguity, asks_for_websocket, interim: None, tunnel: None };
             let mut response = Response::default();
             handler.handle(&mut incoming, &mut response, guard).await;
             if asks_for_websocket {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::connection_state::ConnectionState;
-use super::streams::Progress;
+use super::streams::Stream;
 use crate::reason::Reason;
 
 /// A request is in flight until this is dropped.
@@ -11,12 +11,12 @@ use crate::reason::Reason;
 pub struct RequestGuard {
     connection: Rc<ConnectionState>,
     /// Its stream in HTTP/2.
-    stream: Option<Rc<Progress>>,
+    stream: Option<Rc<Stream>>,
 }
 
 impl RequestGuard {
     /// Begins a request on this connection.
-    pub(super) fn new(connection: Rc<ConnectionState>, stream: Option<Rc<Progress>>) -> Self {
+    pub(super) fn new(connection: Rc<ConnectionState>, stream: Option<Rc<Stream>>) -> Self {
         connection.begin_request();
         Self { connection, stream }
     }
@@ -26,6 +26,11 @@ impl RequestGuard {
     pub fn cut_off(&self) -> Option<Reason> {
         let is_stalled = self.connection.is_stalled() || self.stream.as_ref().is_some_and(|stream| stream.is_reset());
         is_stalled.then_some(Reason::BodyTimeout)
+    }
+
+    /// Whether the client has not got the part of the response that was taken from its body last.
+    pub fn is_unsent(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.is_waiting())
     }
 }
 

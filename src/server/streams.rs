@@ -1,183 +1,167 @@
-//! The streams of a connection whose responses wait for the client. A client may stop to grant window to a stream for as
-//! long as it likes; after `body_timeout` the stream is reset, and the other streams of the connection go on.
+//! The streams of a connection of HTTP/2: what the task of each shares with its request, and with the checks of the time
+//! limits. A client may stop to grant window to a stream for as long as it likes; after `body_timeout` the stream is reset,
+//! and the other streams of the connection go on.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, header};
-use http_body::{Body, Frame, SizeHint};
-use hyper::rt::Executor;
-use tokio::task::spawn_local;
+use h2::server::SendResponse;
+use h2::{Reason, SendStream};
+use http::{HeaderMap, Response, StatusCode};
 
+use super::http2_response::remove_connection_headers;
 use super::worker_state::{Coarse, WorkerState};
 
-/// All streams of a connection, and where they run.
-#[derive(Clone, Debug, Default)]
+/// How many bytes the fields of all interim responses to one request may have. They are queued whether the client reads or
+/// not. Early hints are a few links.
+const MAX_INTERIM_BYTES: usize = 16 << 10;
+
+/// The streams of one connection.
+#[derive(Debug)]
 pub(super) struct Streams {
-    all: Rc<RefCell<Vec<Weak<Progress>>>>,
-    /// The stream whose task is about to be spawned.
-    newest: Rc<RefCell<Option<Rc<Progress>>>>,
+    worker: Rc<WorkerState>,
+    /// Those that have waited for the client at least once, and may have ended.
+    waiting: RefCell<Vec<Weak<Stream>>>,
 }
 
-/// Whether the response of one stream waits for the client.
+/// One stream, from its request to the end of its response.
 #[derive(Debug)]
-pub(super) struct Progress {
-    worker: Rc<WorkerState>,
-    /// Since when the library has asked for no more of the body, although there may be more.
+pub(super) struct Stream {
+    streams: Rc<Streams>,
+    responder: RefCell<SendResponse<Bytes>>,
+    /// Whether the response has begun, after which there are no interim responses.
+    is_answered: Cell<bool>,
+    /// Whether the client waits for a word before it sends the body of its request.
+    expects_continue: Cell<bool>,
+    /// How many bytes its further interim responses may have.
+    interim_left: Cell<usize>,
+    /// Since when a part of the response waits for window.
     waits_since: Cell<Option<Coarse>>,
+    is_listed: Cell<bool>,
     is_reset: Cell<bool>,
-    /// Of the stream's task.
-    waker: RefCell<Option<Waker>>,
 }
 
 impl Streams {
-    /// A stream begins.
-    pub(super) fn begin(&self, worker: &Rc<WorkerState>) -> Rc<Progress> {
-        let progress = Rc::new(Progress {
-            worker: worker.clone(),
-            waits_since: Cell::new(None),
-            is_reset: Cell::new(false),
-            waker: RefCell::default(),
-        });
-        let mut all = self.all.borrow_mut();
-        if all.len() == all.capacity() {
-            all.retain(|progress| progress.strong_count() > 0);
-        }
-        all.push(Rc::downgrade(&progress));
-        *self.newest.borrow_mut() = Some(progress.clone());
-        progress
+    /// For a new connection.
+    pub(super) fn new(worker: Rc<WorkerState>) -> Self {
+        Self { worker, waiting: RefCell::default() }
     }
 
-    /// The next task that the library spawns sends what the tunnel of this stream writes, and can be reset like the stream.
-    pub(super) fn begin_tunnel(&self, progress: &Rc<Progress>) {
-        *self.newest.borrow_mut() = Some(progress.clone());
+    /// A stream begins, whose response is sent through `responder`.
+    pub(super) fn begin(self: &Rc<Self>, responder: SendResponse<Bytes>) -> Rc<Stream> {
+        Rc::new(Stream {
+            streams: self.clone(),
+            responder: RefCell::new(responder),
+            is_answered: Cell::new(false),
+            expects_continue: Cell::new(false),
+            interim_left: Cell::new(MAX_INTERIM_BYTES),
+            waits_since: Cell::new(None),
+            is_listed: Cell::new(false),
+            is_reset: Cell::new(false),
+        })
     }
 
     /// Resets the streams that have waited for their client for as long as `limit`.
     pub(super) fn reset_stalled(&self, now: Coarse, limit: Coarse) {
-        self.all.borrow_mut().retain(|progress| {
-            let Some(progress) = progress.upgrade() else { return false };
-            if progress.waits_since.get().is_some_and(|since| now - since >= limit) {
-                progress.is_reset.set(true);
-                progress.waker.borrow().iter().for_each(Waker::wake_by_ref);
+        self.waiting.borrow_mut().retain(|stream| {
+            let Some(stream) = stream.upgrade() else { return false };
+            if stream.waits_since.get().is_some_and(|since| now - since >= limit) {
+                stream.is_reset.set(true);
+                // This wakes its task, which ends then.
+                stream.responder.borrow_mut().send_reset(Reason::CANCEL);
             }
             true
         });
     }
 }
 
-impl Progress {
-    /// Whether the stream is reset because its client grants no window.
-    pub(super) fn is_reset(&self) -> bool {
-        self.is_reset.get()
+impl Stream {
+    /// The state of its worker.
+    pub(super) fn worker(&self) -> &WorkerState {
+        &self.streams.worker
     }
 
-    /// Records that the client is not waited for.
+    /// Ready when the client has reset the stream, or the connection has ended, before the response has begun.
+    pub(super) fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.responder.borrow_mut().poll_reset(cx).map(|_| ())
+    }
+
+    /// Begins the response, and ends it if it `is_end`. Returns where its body is sent.
+    ///
+    /// # Errors
+    /// When the stream has ended.
+    pub(super) fn respond(&self, head: Response<()>, is_end: bool) -> Result<SendStream<Bytes>, h2::Error> {
+        self.is_answered.set(true);
+        self.responder.borrow_mut().send_response(head, is_end)
+    }
+
+    /// Sends an interim response, unless the response has begun, or there were too many. Fields that belong to a connection are left out.
+    pub(super) fn inform(&self, mut head: Response<()>) {
+        remove_connection_headers(head.headers_mut());
+        let Some(left) = self.interim_left.get().checked_sub(size(head.headers())) else { return };
+        if self.is_answered.get() {
+            return;
+        }
+        self.interim_left.set(left);
+        if let Err(error) = self.responder.borrow_mut().send_informational(head) {
+            tracing::debug!(%error, "an interim response is not sent");
+        }
+    }
+
+    /// Records that the client waits to be told to send the body of its request.
+    pub(super) fn expect_continue(&self) {
+        self.expects_continue.set(true);
+    }
+
+    /// The body of the request is asked for, and none of it has come: tells the client to send it, if it waits for that (RFC
+    /// 9110, section 10.1.1).
+    pub(super) fn wants_body(&self) {
+        if self.expects_continue.take() {
+            let mut head = Response::new(());
+            *head.status_mut() = StatusCode::CONTINUE;
+            self.inform(head);
+        }
+    }
+
+    /// The client sends the body of the request without being told to.
+    pub(super) fn has_body(&self) {
+        self.expects_continue.set(false);
+    }
+
+    /// Records that a part of the response waits for window from now on.
+    pub(super) fn waits(self: &Rc<Self>) {
+        if self.waits_since.get().is_some() {
+            return;
+        }
+        self.waits_since.set(Some(self.worker().now()));
+        if !self.is_listed.replace(true) {
+            let mut waiting = self.streams.waiting.borrow_mut();
+            if waiting.len() == waiting.capacity() {
+                waiting.retain(|stream| stream.strong_count() > 0);
+            }
+            waiting.push(Rc::downgrade(self));
+        }
+    }
+
+    /// Records that the client has granted window.
     pub(super) fn goes_on(&self) {
         self.waits_since.set(None);
     }
 
-    /// Records that the client is waited for from now on.
-    pub(super) fn waits(&self) {
-        self.waits_since.set(Some(self.worker.now()));
+    /// Whether a part of the response waits for window, or has waited for it to the end of the stream.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waits_since.get().is_some()
+    }
+
+    /// Whether the stream is reset because its client grants no window.
+    pub(super) fn is_reset(&self) -> bool {
+        self.is_reset.get()
     }
 }
 
-/// Runs the tasks of the library: one for each stream, which is spawned right after the stream has begun.
-impl<F> Executor<F> for Streams
-where
-    F: Future<Output = ()> + 'static,
-{
-    fn execute(&self, task: F) {
-        let Some(progress) = self.newest.borrow_mut().take() else {
-            spawn_local(task);
-            return;
-        };
-        spawn_local(async move {
-            let mut task = pin!(task);
-            poll_fn(|cx| {
-                if progress.is_reset.get() {
-                    // The library resets the stream when its task is dropped.
-                    return Poll::Ready(());
-                }
-                let polled = task.as_mut().poll(cx);
-                let mut waker = progress.waker.borrow_mut();
-                if polled.is_pending() && !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                    *waker = Some(cx.waker().clone());
-                }
-                polled
-            })
-            .await;
-        });
-    }
-}
-
-/// The body of a response, which records when the library asks for more of it.
-pub(super) struct StreamBody<B> {
-    body: B,
-    progress: Rc<Progress>,
-}
-
-impl<B> StreamBody<B> {
-    pub(super) fn new(body: B, progress: Rc<Progress>) -> Self {
-        // It asks when the client has granted window.
-        progress.waits();
-        Self { body, progress }
-    }
-}
-
-impl<B: Body<Data = Bytes> + Unpin> Body for StreamBody<B> {
-    type Data = Bytes;
-    type Error = B::Error;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let Self { body, progress } = self.get_mut();
-        let mut polled = Pin::new(body).poll_frame(cx);
-        if let Poll::Ready(Some(Ok(frame))) = &mut polled
-            && let Some(trailers) = frame.trailers_mut()
-        {
-            drop_misplaced(trailers);
-        }
-        progress.waits_since.set(polled.is_ready().then(|| progress.worker.now()));
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// The headers that a response cannot have as trailers: those of a connection (RFC 9113, section 8.2.2), and those that have
-/// to be known before the content (RFC 9110, section 6.5.1). For HTTP/1.1 the library drops them.
-const MISPLACED: [HeaderName; 16] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    header::TE,
-    header::TRAILER,
-    header::HOST,
-    header::CONTENT_LENGTH,
-    header::CONTENT_TYPE,
-    header::CONTENT_ENCODING,
-    header::CONTENT_RANGE,
-    header::CACHE_CONTROL,
-    header::AUTHORIZATION,
-    header::MAX_FORWARDS,
-    header::SET_COOKIE,
-];
-
-fn drop_misplaced(trailers: &mut HeaderMap) {
-    MISPLACED.iter().for_each(|name| {
-        trailers.remove(name);
-    });
+/// How many bytes these fields have, and at least one for each response, so that their number is bounded too.
+fn size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() + 1
 }

@@ -2,10 +2,9 @@
 
 use std::pin::Pin;
 
+use h2::ext::Protocol;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Method, header};
-use hyper::ext::Protocol;
-use hyper::upgrade::OnUpgrade;
 
 use crate::header_list;
 use crate::net::Duplex;
@@ -27,14 +26,14 @@ pub(super) fn asks_for_websocket(head: &Parts, has_body: bool) -> bool {
 }
 
 /// Makes a request out of an extended CONNECT that asks for a WebSocket in HTTP/2 (RFC 8441, section 5): it takes the routes
-/// and the limits that its handshake has in HTTP/1.1. Returns where its stream will be; `None` for any other request.
-pub(super) fn take_extended_connect(head: &mut Parts) -> Option<OnUpgrade> {
+/// and the limits that its handshake has in HTTP/1.1. Returns whether it is one.
+pub(super) fn take_extended_connect(head: &mut Parts) -> bool {
     let is_websocket = head.extensions.get::<Protocol>().is_some_and(|protocol| protocol.as_str() == "websocket");
-    if head.method != Method::CONNECT || !is_websocket {
-        return None;
+    let asks = head.method == Method::CONNECT && is_websocket;
+    if asks {
+        head.method = Method::GET;
     }
-    head.method = Method::GET;
-    head.extensions.remove::<OnUpgrade>()
+    asks
 }
 
 fn has_token(headers: &HeaderMap, name: &HeaderName, token: &[u8]) -> bool {

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::connection_limits::ConnectionLimits;
+use super::date_header::DateHeader;
 
 /// Milliseconds since the worker began to check its connections, as of the last check.
 pub(super) type Coarse = u64;
@@ -14,17 +15,23 @@ pub(super) struct WorkerState {
     now: Cell<Coarse>,
     /// Whether a connection may have become idle since the last call of [`WorkerState::take_has_idle`].
     has_idle: Cell<bool>,
+    date: DateHeader,
     limits: Arc<ConnectionLimits>,
 }
 
 impl WorkerState {
     /// For a worker whose connections have these limits.
     pub(super) fn new(limits: Arc<ConnectionLimits>) -> Self {
-        Self { now: Cell::new(0), has_idle: Cell::new(false), limits }
+        Self { now: Cell::new(0), has_idle: Cell::new(false), date: DateHeader::default(), limits }
     }
 
     pub(super) fn limits(&self) -> &Arc<ConnectionLimits> {
         &self.limits
+    }
+
+    /// The Date of responses.
+    pub(super) fn date(&self) -> &DateHeader {
+        &self.date
     }
 
     /// The time.

@@ -9,6 +9,7 @@ use http::StatusCode;
 
 use super::response_rules::BadHead;
 use crate::reason::Reason;
+use crate::server::ClientBodyError;
 
 /// Why there is no response.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ pub enum UpstreamError {
     /// The upstream has no endpoints.
     NoEndpoint,
     /// The client broke off while it sent its body.
-    Client(hyper::Error),
+    Client(ClientBodyError),
     /// The client sent nothing of an incomplete body for this time.
     BodyTimeout(Duration),
     /// The client's body is larger than it may be.
@@ -138,7 +139,7 @@ impl fmt::Display for UpstreamError {
 #[derive(Debug)]
 pub(super) enum RequestBodyError {
     /// The client has broken off.
-    Client(hyper::Error),
+    Client(ClientBodyError),
     /// It is larger than it may be.
     TooLarge,
     /// The upstream accepts no more. It may have sent a response.
@@ -159,7 +160,7 @@ pub enum BodyError {
     /// The upstream sent nothing for this time.
     ReadTimeout(Duration),
     /// The client has broken off its own body.
-    Client(hyper::Error),
+    Client(ClientBodyError),
     /// The client sent nothing of an incomplete body for this time.
     BodyTimeout(Duration),
     /// The client's body is larger than it may be.

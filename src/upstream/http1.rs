@@ -14,7 +14,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use http::{HeaderMap, StatusCode};
-use hyper::body::Incoming;
 
 pub(super) use response_body::ResponseBody;
 
@@ -28,6 +27,8 @@ use super::stall::Stalled;
 use request_body::RequestBody;
 use response_head::Head;
 
+use crate::server::ClientBody;
+
 /// Sends the request on `connection` and waits for the head of the response, which may come before all of the request is sent.
 /// Its headers go to `headers`. After the body, the connection returns to its pool, with the id of its server.
 ///
@@ -36,7 +37,7 @@ use response_head::Head;
 pub(super) async fn send<B: From<ResponseBody>>(
     exchange: &Exchange<'_>,
     mut connection: Box<UpstreamConnection>,
-    body: Option<Incoming>,
+    body: Option<ClientBody>,
     pool: (&Rc<ConnectionPools>, usize),
     headers: &mut HeaderMap,
 ) -> Result<(StatusCode, B), UpstreamError> {

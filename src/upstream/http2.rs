@@ -19,7 +19,6 @@ use std::task::{Context, Poll, ready};
 use h2::RecvStream;
 use h2::client::ResponseFuture;
 use http::{HeaderMap, Response, StatusCode, Version};
-use hyper::body::Incoming;
 
 pub(super) use pool::{Http2Pool, Spoken};
 pub(super) use response_body::ResponseBody;
@@ -30,6 +29,8 @@ use super::response_rules::{BadHead, MAX_INTERIM};
 use super::stall::Stalled;
 use connection::{OpenStream, failure};
 use request_body::RequestBody;
+
+use crate::server::ClientBody;
 
 /// A request that got no response.
 #[derive(Debug)]
@@ -85,7 +86,7 @@ impl Failed {
 pub(super) async fn send<B: From<ResponseBody>>(
     exchange: &Exchange<'_>,
     mut stream: OpenStream,
-    body: &mut Option<Incoming>,
+    body: &mut Option<ClientBody>,
     headers: &mut HeaderMap,
 ) -> Result<(StatusCode, B), Failed> {
     let Exchange { request, named, timeout, read_timeout, .. } = *exchange;

@@ -4,10 +4,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use http::header::CONTENT_LENGTH;
-use hyper::body::{Body, Incoming};
+use http_body::Body;
 
 use super::chunked;
 use super::request_head::Framing;
+use crate::server::ClientBody;
 use crate::upstream::connection::UpstreamConnection;
 use crate::upstream::error::RequestBodyError;
 use crate::upstream::request::UpstreamRequest;
@@ -18,7 +19,7 @@ use crate::upstream::stall::Position;
 #[derive(Debug)]
 pub(super) struct RequestBody {
     /// `None` when all of it is in the buffer of the connection.
-    body: Option<Incoming>,
+    body: Option<ClientBody>,
     framing: Framing,
     trailers: TrailerFilter,
     /// Bytes of it that came from the client, and the most that may come.
@@ -31,7 +32,7 @@ pub(super) struct RequestBody {
 impl RequestBody {
     /// The body of a request, framed as its size allows; `None` if the request has no body. Connection names the
     /// headers in `named`.
-    pub(super) fn new(body: Option<Incoming>, request: &UpstreamRequest<'_>, named: &[&[u8]]) -> Self {
+    pub(super) fn new(body: Option<ClientBody>, request: &UpstreamRequest<'_>, named: &[&[u8]]) -> Self {
         let framing = match body.as_ref().map_or(Some(0), |body| body.size_hint().exact()) {
             // Some requests state that they have no body, others need not (RFC 9110, section 8.6).
             Some(0) if !request.headers.contains_key(CONTENT_LENGTH) => Framing::None,

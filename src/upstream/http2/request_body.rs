@@ -6,8 +6,9 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use h2::SendStream;
 use http::HeaderMap;
-use hyper::body::{Body, Incoming};
+use http_body::Body;
 
+use crate::server::ClientBody;
 use crate::upstream::error::RequestBodyError;
 use crate::upstream::request::UpstreamRequest;
 use crate::upstream::request_trailers::TrailerFilter;
@@ -17,7 +18,7 @@ use crate::upstream::stall::Position;
 #[derive(Debug)]
 pub(super) struct RequestBody {
     /// `None` when all of it has come.
-    body: Option<Incoming>,
+    body: Option<ClientBody>,
     sender: SendStream<Bytes>,
     /// What has come and is not passed to the library, because the server has not granted window for it.
     waiting: Bytes,
@@ -31,7 +32,7 @@ pub(super) struct RequestBody {
 
 impl RequestBody {
     pub(super) fn new(
-        body: Incoming,
+        body: ClientBody,
         sender: SendStream<Bytes>,
         request: &UpstreamRequest<'_>,
         named: &[&[u8]],
@@ -46,7 +47,7 @@ impl RequestBody {
     }
 
     /// The body, if nothing of it has come yet.
-    pub(super) fn unused(self) -> Option<Incoming> {
+    pub(super) fn unused(self) -> Option<ClientBody> {
         self.body.filter(|_| self.taken == 0)
     }
 

@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, Version, header};
-use hyper::body::{Body, Incoming};
+use http_body::Body;
 
+use crate::server::ClientBody;
 use crate::upstream::error::UpstreamError;
 use crate::upstream::exchange::Exchange;
 use crate::upstream::request_headers::{self, HeaderSink};
@@ -16,7 +17,7 @@ use crate::upstream::request_headers::{self, HeaderSink};
 pub(super) fn head(
     exchange: &Exchange<'_>,
     scheme: &Scheme,
-    body: Option<&Incoming>,
+    body: Option<&ClientBody>,
 ) -> Result<Request<()>, UpstreamError> {
     let request = exchange.request;
     let host = exchange.authority.or_else(|| request.headers.get(header::HOST));

@@ -1,0 +1,112 @@
+//! The body of a request as it comes from the client, in any protocol.
+
+use std::fmt;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::RecvStream;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use super::streams::Stream;
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct ClientBody(Source);
+
+#[derive(Debug)]
+enum Source {
+    Http1(Incoming),
+    Http2(StreamBody),
+}
+
+/// The client has broken off its body, or what it has sent is not valid.
+#[derive(Debug)]
+pub enum ClientBodyError {
+    /// In HTTP/1.1.
+    Http1(hyper::Error),
+    /// In HTTP/2.
+    Http2(h2::Error),
+}
+
+impl ClientBody {
+    /// A body in HTTP/1.1.
+    pub(super) fn http1(body: Incoming) -> Self {
+        Self(Source::Http1(body))
+    }
+
+    /// A body on a stream of HTTP/2, with the length that its head states.
+    pub(super) fn http2(received: RecvStream, stream: Rc<Stream>, length: Option<u64>) -> Self {
+        Self(Source::Http2(StreamBody { received, stream, left: length, passed_on: 0 }))
+    }
+}
+
+impl Body for ClientBody {
+    type Data = Bytes;
+    type Error = ClientBodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
+        match &mut self.get_mut().0 {
+            Source::Http1(body) => Pin::new(body).poll_frame(cx).map_err(ClientBodyError::Http1),
+            Source::Http2(body) => body.poll_frame(cx).map_err(ClientBodyError::Http2),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Source::Http1(body) => body.is_end_stream(),
+            Source::Http2(body) => body.received.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Source::Http1(body) => body.size_hint(),
+            Source::Http2(body) => body.left.map_or_else(SizeHint::default, SizeHint::with_exact),
+        }
+    }
+}
+
+impl fmt::Display for ClientBodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Http1(error) => error.fmt(f),
+            Self::Http2(error) => error.fmt(f),
+        }
+    }
+}
+
+/// A body in HTTP/2. The library checks that it has the length that its head states.
+#[derive(Debug)]
+struct StreamBody {
+    received: RecvStream,
+    stream: Rc<Stream>,
+    /// How many bytes are still to come, if that is known.
+    left: Option<u64>,
+    /// How many bytes were passed on, and are not granted to the client again.
+    passed_on: usize,
+}
+
+impl StreamBody {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        if self.passed_on > 0 {
+            // More is asked for when the upstream has taken what was passed on.
+            self.received.flow_control().release_capacity(std::mem::take(&mut self.passed_on))?;
+        }
+        let polled = self.received.poll_data(cx);
+        if polled.is_pending() {
+            self.stream.wants_body();
+        }
+        if let Some(data) = ready!(polled) {
+            let data = data?;
+            self.stream.has_body();
+            self.passed_on = data.len();
+            self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
+        let trailers = ready!(self.received.poll_trailers(cx))?;
+        Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+    }
+}

@@ -1,0 +1,212 @@
+//! One request on a stream of HTTP/2 and its response, in a task of its own: a stream that waits holds up no other.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use h2::{Reason, RecvStream, SendStream};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http_body::Body;
+
+use super::client_body::ClientBody;
+use super::http2_head::ambiguity;
+use super::http2_response::{complete, has_no_content, remove_misplaced};
+use super::interim_responses::InterimResponses;
+use super::request_guard::RequestGuard;
+use super::stream_tunnel::StreamTunnel;
+use super::streams::Stream;
+use super::tunnel::take_extended_connect;
+use super::{Handler, IncomingRequest};
+
+/// Serves a request. Ends at once if the client resets the stream, or the connection ends.
+pub(super) async fn serve<H: Handler>(
+    handler: Rc<H>,
+    request: Request<RecvStream>,
+    stream: Rc<Stream>,
+    guard: RequestGuard,
+) {
+    let (mut head, received) = request.into_parts();
+    join_cookies(&mut head.headers);
+    let asks_for_websocket = take_extended_connect(&mut head);
+    let ambiguity = ambiguity(&head);
+    let (body, through) = match asks_for_websocket {
+        true => (None, Some(received)),
+        false => (body(&head, received, &stream), None),
+    };
+    let interim = Some(InterimResponses::new(stream.clone()));
+    let mut incoming = IncomingRequest { head, body, ambiguity, asks_for_websocket, interim, tunnel: None };
+    let mut response = Response::default();
+    if !respond(&*handler, (&mut incoming, &mut response), &stream, guard).await {
+        return;
+    }
+    let IncomingRequest { head: Parts { method, .. }, tunnel, .. } = incoming;
+    if asks_for_websocket && tunnel.is_none() && response.status().is_success() {
+        // The client would take it for a tunnel (RFC 8441, section 5).
+        *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
+    }
+    let has_no_content = has_no_content(&method, response.status());
+    let (mut head, body) = response.into_parts();
+    let is_over = body.is_end_stream();
+    let length = if is_over || head.status == StatusCode::NO_CONTENT { None } else { body.size_hint().exact() };
+    complete(&mut head, length, stream.worker());
+    let is_end = tunnel.is_none() && (is_over || has_no_content);
+    let sender = match stream.respond(Response::from_parts(head, ()), is_end) {
+        Ok(sender) => sender,
+        Err(error) => return tracing::debug!(%error, "the client does not wait for its response"),
+    };
+    match tunnel.zip(through) {
+        Some((tunnel, received)) => tunnel(Box::new(StreamTunnel::new(received, sender))).await,
+        None if is_end => {}
+        None => ResponseSender { sender, body, stream, waiting: Bytes::new(), is_last: false }.await,
+    }
+}
+
+/// The body of a request that has one.
+fn body(head: &Parts, received: RecvStream, stream: &Rc<Stream>) -> Option<ClientBody> {
+    if received.is_end_stream() {
+        return None;
+    }
+    let is_continue = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
+    if head.headers.get(header::EXPECT).is_some_and(is_continue) {
+        stream.expect_continue();
+    }
+    // The library has checked that it is a number.
+    let length = head.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    Some(ClientBody::http2(received, stream.clone(), length))
+}
+
+/// Lets the handler fill the response. Returns whether it has: not if the client does not wait for it any more.
+async fn respond<H: Handler>(
+    handler: &H,
+    (incoming, response): (&mut IncomingRequest, &mut Response<H::Body>),
+    stream: &Stream,
+    guard: RequestGuard,
+) -> bool {
+    let mut responding = pin!(handler.handle(incoming, response, guard));
+    poll_fn(|cx| match responding.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(true),
+        Poll::Pending => stream.poll_reset(cx).map(|()| false),
+    })
+    .await
+}
+
+/// Sends the body of a response, as fast as the client grants window for it. The library never gets more than that: what it
+/// has got is sent as soon as the client reads anything.
+struct ResponseSender<B> {
+    sender: SendStream<Bytes>,
+    body: B,
+    stream: Rc<Stream>,
+    /// What waits for window.
+    waiting: Bytes,
+    /// Whether that is the end of the body.
+    is_last: bool,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> ResponseSender<B> {
+    /// # Errors
+    /// When the stream has ended.
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        loop {
+            ready!(self.poll_waiting(cx))?;
+            if self.is_last {
+                return Poll::Ready(Ok(()));
+            }
+            let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
+                return self.sender.poll_reset(cx).map(|reset| Err(reset?.into()));
+            };
+            let Some(frame) = frame else { return Poll::Ready(self.sender.send_data(Bytes::new(), true)) };
+            let Ok(frame) = frame else {
+                // The client must not take what it has got for all of it. The body has recorded why.
+                self.sender.send_reset(Reason::INTERNAL_ERROR);
+                return Poll::Ready(Ok(()));
+            };
+            match frame.into_data() {
+                Ok(data) => {
+                    self.is_last = self.body.is_end_stream();
+                    if data.is_empty() && self.is_last {
+                        return Poll::Ready(self.sender.send_data(data, true));
+                    }
+                    self.waiting = data;
+                }
+                Err(frame) => {
+                    let Ok(mut trailers) = frame.into_trailers() else { continue };
+                    remove_misplaced(&mut trailers);
+                    return Poll::Ready(self.sender.send_trailers(trailers));
+                }
+            }
+        }
+    }
+
+    /// Passes on what waits for window.
+    fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        let Self { sender, stream, waiting, is_last, .. } = self;
+        while !waiting.is_empty() {
+            sender.reserve_capacity(waiting.len());
+            if sender.capacity() == 0 {
+                match sender.poll_capacity(cx) {
+                    Poll::Ready(Some(granted)) => _ = granted?,
+                    Poll::Ready(None) => return Poll::Ready(Err(Reason::CANCEL.into())),
+                    Poll::Pending => {
+                        stream.waits();
+                        return Poll::Pending;
+                    }
+                }
+                continue;
+            }
+            stream.goes_on();
+            let part = waiting.split_to(sender.capacity().min(waiting.len()));
+            sender.send_data(part, *is_last && waiting.is_empty())?;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Future for ResponseSender<B> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let sent = ready!(self.get_mut().poll_body(cx));
+        if let Err(error) = sent {
+            tracing::debug!(%error, "the client does not wait for the rest of its response");
+        }
+        Poll::Ready(())
+    }
+}
+
+/// Makes one line of the cookies of a request, which a client may send in several (RFC 9113, section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut lines = headers.get_all(header::COOKIE).iter();
+    let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return };
+    let mut joined = BytesMut::from(first.as_bytes());
+    for line in [second].into_iter().chain(lines) {
+        joined.extend_from_slice(b"; ");
+        joined.extend_from_slice(line.as_bytes());
+    }
+    // Each of them is a value, and so are all of them.
+    if let Ok(joined) = HeaderValue::from_maybe_shared(joined.freeze()) {
+        headers.insert(header::COOKIE, joined);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_become_one_line() {
+        for (lines, expected) in
+            [(&[][..], None), (&["a=1"], Some("a=1")), (&["a=1", "b=2; c=3", ""], Some("a=1; b=2; c=3; "))]
+        {
+            let mut headers = HeaderMap::new();
+            lines.iter().for_each(|line| {
+                headers.append(header::COOKIE, HeaderValue::from_static(line));
+            });
+            join_cookies(&mut headers);
+            let joined: Vec<_> = headers.get_all(header::COOKIE).iter().map(|line| line.to_str().unwrap()).collect();
+            assert_eq!(joined, Vec::from_iter(expected));
+        }
+    }
+}

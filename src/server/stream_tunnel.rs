@@ -1,0 +1,64 @@
+//! A tunnel through a stream of HTTP/2 (RFC 8441, section 5): its DATA frames in both directions are one stream of bytes.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use h2::{RecvStream, SendStream};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// See the head of this file. The stream is reset if this is dropped before both directions have ended.
+#[derive(Debug)]
+pub(super) struct StreamTunnel {
+    received: RecvStream,
+    /// What has come and is not read.
+    unread: Bytes,
+    sender: SendStream<Bytes>,
+}
+
+impl StreamTunnel {
+    /// Through the stream with these two directions.
+    pub(super) fn new(received: RecvStream, sender: SendStream<Bytes>) -> Self {
+        Self { received, unread: Bytes::new(), sender }
+    }
+}
+
+impl AsyncRead for StreamTunnel {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Self { received, unread, .. } = self.get_mut();
+        while unread.is_empty() {
+            let Some(data) = ready!(received.poll_data(cx)) else { return Poll::Ready(Ok(())) };
+            *unread = data.map_err(io::Error::other)?;
+        }
+        let length = unread.len().min(buf.remaining());
+        buf.put_slice(&unread[..length]);
+        unread.advance(length);
+        received.flow_control().release_capacity(length).map_err(io::Error::other)?;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for StreamTunnel {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let Self { sender, .. } = self.get_mut();
+        // The library gets no more than the client has granted window for. So the rest waits where its time is measured.
+        sender.reserve_capacity(bytes.len());
+        while sender.capacity() == 0 && !bytes.is_empty() {
+            let granted = ready!(sender.poll_capacity(cx)).ok_or(io::ErrorKind::BrokenPipe)?;
+            granted.map_err(io::Error::other)?;
+        }
+        let length = sender.capacity().min(bytes.len());
+        sender.send_data(Bytes::copy_from_slice(&bytes[..length]), false).map_err(io::Error::other)?;
+        Poll::Ready(Ok(length))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The task of the connection sends what the library has got.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.get_mut().sender.send_data(Bytes::new(), true).map_err(io::Error::other))
+    }
+}
