@@ -84,6 +84,13 @@ impl CompiledRoute {
             changes.apply(headers, scheme == Scheme::Https);
         }
     }
+
+    /// Removes the headers of an interim response that a final response would not show.
+    pub fn hide_headers(&self, headers: &mut HeaderMap) {
+        if let Some(changes) = &self.response_headers {
+            changes.hide(headers);
+        }
+    }
 }
 
 /// How the requests of a route are answered.

@@ -38,7 +38,7 @@ pub use endpoint::{Endpoint, EndpointTls, Endpoints};
 pub use error::{BodyError, UpstreamError};
 pub use keep::{Keep, Keeps};
 pub use pool::ConnectionPools;
-pub use request::{ForwardedInfo, UpstreamRequest};
+pub use request::{ForwardedInfo, PassInterim, UpstreamRequest};
 pub use resolver::Lookups;
 
 use crate::config;

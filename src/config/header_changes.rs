@@ -28,6 +28,13 @@ impl HeaderChanges {
             headers.append(name.clone(), value.clone());
         }
     }
+
+    /// Removes the headers that it removes or replaces. Interim responses get none of a route, and show none that it hides.
+    pub fn hide(&self, headers: &mut HeaderMap) {
+        for name in self.remove.iter().chain(self.set.iter().map(|(name, _)| name)) {
+            headers.remove(name);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -57,6 +64,9 @@ mod tests {
             lines.sort();
             lines
         };
+        let mut hidden = headers.clone();
+        changes.hide(&mut hidden);
+        assert_eq!(hidden.keys().collect::<Vec<_>>(), [header::SET_COOKIE]);
         let plain = ["set-cookie: a=1", "set-cookie: b=2", "set-cookie: c=3", "x-a: new"];
         assert_eq!(lines(false), plain);
         assert_eq!(lines(true), [&plain[..3], &["strict-transport-security: max-age=1", "x-a: new"]].concat());

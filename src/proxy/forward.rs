@@ -13,7 +13,7 @@ use crate::respond::{self, grpc};
 use crate::server::IncomingRequest;
 use crate::snapshot::CompiledRoute;
 use crate::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
-use crate::upstream::{ForwardedInfo, Unanswered, Upstream, UpstreamError, UpstreamRequest};
+use crate::upstream::{ForwardedInfo, PassInterim, Unanswered, Upstream, UpstreamError, UpstreamRequest};
 
 /// One request with everything that is needed to forward it.
 pub(super) struct UpstreamCall<'a> {
@@ -34,7 +34,7 @@ impl UpstreamCall<'_> {
         record: &mut RequestRecord,
         response: &mut Response<ObservedBody>,
     ) -> Outcome {
-        let IncomingRequest { head, body, asks_for_websocket, .. } = request;
+        let IncomingRequest { head, body, asks_for_websocket, interim, .. } = request;
         let key = (*asks_for_websocket && head.version == Version::HTTP_2).then(new_key);
         if key.is_some() {
             head.headers.remove(header::SEC_WEBSOCKET_KEY);
@@ -43,6 +43,12 @@ impl UpstreamCall<'_> {
         name_host(&head.uri, &mut head.headers);
         // A client may send no Host header in HTTP/1.0, and an empty one in HTTP/1.1. The upstream always gets one.
         let preserve_host = self.preserve_host && head.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
+        let pass = interim.as_ref().map(|client| {
+            |mut response: Response<()>| {
+                self.route.hide_headers(response.headers_mut());
+                client.send(response);
+            }
+        });
         let outbound = UpstreamRequest {
             method: &head.method,
             target: &target,
@@ -61,6 +67,7 @@ impl UpstreamCall<'_> {
             max_body_size: self.route.max_body_size,
             asks_for_websocket: *asks_for_websocket,
             websocket_key: key.as_deref(),
+            interim: pass.as_ref().map(|pass| pass as &PassInterim<'_>),
             call_timeout: grpc::content_type(&head.method, &head.headers).and_then(|_| grpc::timeout(&head.headers)),
         };
         let mut sent =

@@ -47,7 +47,7 @@ pub(super) async fn serve<H: Handler>(
     let streams = Rc::new(Streams::new(state.worker().clone()));
     state.set_streams(streams.clone());
     let io = MultiplexedIo::new(stream.clone(), state.clone());
-    let mut requests = Requests::new(io.clone(), &limits.server().http2);
+    let mut requests = Requests::new(io.clone(), limits.server().http2);
     let mut served = 0;
     let mut closing = pin!(sleep(CLOSES_WITHIN));
     let ended = poll_fn(|cx| {
@@ -112,7 +112,7 @@ enum Stage {
 type Next = (Request<RecvStream>, SendResponse<Bytes>);
 
 impl Requests {
-    fn new(io: MultiplexedIo, config: &Http2) -> Self {
+    fn new(io: MultiplexedIo, config: Http2) -> Self {
         let mut builder = Builder::new();
         builder
             .max_concurrent_streams(config.max_streams)

@@ -97,7 +97,8 @@ impl Stream {
         self.responder.borrow_mut().send_response(head, is_end)
     }
 
-    /// Sends an interim response, unless the response has begun, or there were too many. Fields that belong to a connection are left out.
+    /// Sends an interim response without the fields that belong to a connection, unless the response has begun or its interim
+    /// responses become too large.
     pub(super) fn inform(&self, mut head: Response<()>) {
         remove_connection_headers(head.headers_mut());
         let Some(left) = self.interim_left.get().checked_sub(size(head.headers())) else { return };

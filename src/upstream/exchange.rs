@@ -7,7 +7,6 @@ use http::HeaderValue;
 use super::request::UpstreamRequest;
 
 /// A request to one endpoint, which may be sent more than once.
-#[derive(Debug)]
 pub(super) struct Exchange<'a> {
     /// The request.
     pub(super) request: &'a UpstreamRequest<'a>,

@@ -22,12 +22,11 @@ use super::error::{RequestBodyError, UpstreamError};
 use super::exchange::Exchange;
 use super::pool::ConnectionPools;
 use super::request::UpstreamRequest;
-use super::response_rules::BadHead;
+use super::response_rules::{BadHead, Interim};
 use super::stall::Stalled;
+use crate::server::ClientBody;
 use request_body::RequestBody;
 use response_head::Head;
-
-use crate::server::ClientBody;
 
 /// Sends the request on `connection` and waits for the head of the response, which may come before all of the request is sent.
 /// Its headers go to `headers`. After the body, the connection returns to its pool, with the id of its server.
@@ -47,7 +46,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     connection.serves(request.forwarded.version);
     request_head::encode(&mut connection.sending, request, named, authority, body.framing());
     connection.stall.begin(request.body_timeout, Some(timeout));
-    let mut interim = 0;
+    let mut interim = Interim::new(request.interim);
     let head = poll_fn(|cx| {
         let advanced = advance(request, cx, &mut connection, &mut body, (&mut interim, headers));
         if advanced.is_ready() {
@@ -65,13 +64,13 @@ pub(super) async fn send<B: From<ResponseBody>>(
     Ok((head.status, B::from(if body.is_over() { response } else { response.uploading(body) })))
 }
 
-/// Sends and receives as much as is possible now, and counts interim responses.
+/// Sends and receives as much as is possible now. Interim responses are passed on.
 fn advance(
     request: &UpstreamRequest<'_>,
     cx: &mut Context<'_>,
     connection: &mut UpstreamConnection,
     request_body: &mut RequestBody,
-    (interim, headers): (&mut u32, &mut HeaderMap),
+    (interim, headers): (&mut Interim<'_>, &mut HeaderMap),
 ) -> Poll<Result<Head, UpstreamError>> {
     match request_body.poll(cx, connection) {
         Poll::Ready(Err(RequestBodyError::Client(error))) => return Poll::Ready(Err(UpstreamError::Client(error))),
@@ -86,7 +85,7 @@ fn advance(
                 return Poll::Ready(Ok(head));
             }
         }
-        let nothing_came = connection.received.is_empty() && *interim == 0;
+        let nothing_came = connection.received.is_empty() && interim.is_none();
         match ready!(connection.poll_fill(cx, false)) {
             Ok(0) if nothing_came => {
                 return Poll::Ready(Err(UpstreamError::Closed(io::ErrorKind::UnexpectedEof.into())));

@@ -25,12 +25,11 @@ pub(super) use response_body::ResponseBody;
 
 use super::error::{RequestBodyError, UpstreamError};
 use super::exchange::Exchange;
-use super::response_rules::{BadHead, MAX_INTERIM};
+use super::response_rules::{Interim, interim_head};
 use super::stall::Stalled;
+use crate::server::ClientBody;
 use connection::{OpenStream, failure};
 use request_body::RequestBody;
-
-use crate::server::ClientBody;
 
 /// A request that got no response.
 #[derive(Debug)]
@@ -98,7 +97,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     };
     let mut request_body = body.take().map(|body| RequestBody::new(body, sender, request, named));
     stream.stall().begin(request.body_timeout, Some(timeout));
-    let mut interim = 0;
+    let mut interim = Interim::new(request.interim);
     let head = poll_fn(|cx| {
         let advanced = advance(cx, &stream, &mut response, request_body.as_mut(), &mut interim);
         if advanced.is_ready() {
@@ -129,13 +128,13 @@ pub(super) async fn send<B: From<ResponseBody>>(
     }
 }
 
-/// Sends and receives as much as is possible now, and counts interim responses.
+/// Sends and receives as much as is possible now. Interim responses are passed on.
 fn advance(
     cx: &mut Context<'_>,
     stream: &OpenStream,
     response: &mut ResponseFuture,
     request_body: Option<&mut RequestBody>,
-    interim: &mut u32,
+    interim: &mut Interim<'_>,
 ) -> Poll<Result<Response<RecvStream>, Failed>> {
     if let Some(request_body) = request_body {
         match request_body.poll(cx) {
@@ -147,10 +146,10 @@ fn advance(
             Poll::Pending | Poll::Ready(Ok(()) | Err(RequestBodyError::Upstream)) => {}
         }
     }
-    while let Poll::Ready(Some(Ok(_))) = response.poll_informational(cx) {
-        *interim += 1;
-        if *interim > MAX_INTERIM {
-            return Poll::Ready(Err(UpstreamError::from(BadHead::Interim).into()));
+    while let Poll::Ready(Some(Ok(head))) = response.poll_informational(cx) {
+        if let Some(pass) = interim.count(head.status()).map_err(UpstreamError::from)? {
+            let (head, ()) = head.into_parts();
+            pass(interim_head(head.status, head.headers));
         }
     }
     let response = ready!(Future::poll(std::pin::Pin::new(response), cx));

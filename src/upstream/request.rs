@@ -4,13 +4,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, Method, Version};
+use http::{HeaderMap, Method, Response, Version};
 
 use crate::identify::ambiguity::SingleSources;
 use crate::tls::ClientCertificate;
 
+/// Passes an interim response to the client, without waiting for it.
+pub type PassInterim<'a> = dyn Fn(Response<()>) + 'a;
+
 /// A request to an upstream.
-#[derive(Debug)]
 pub struct UpstreamRequest<'a> {
     /// The method.
     pub method: &'a Method,
@@ -33,6 +35,8 @@ pub struct UpstreamRequest<'a> {
     pub asks_for_websocket: bool,
     /// The Sec-WebSocket-Key for the upstream instead of the client's: in HTTP/2 a handshake has none.
     pub websocket_key: Option<&'a str>,
+    /// Takes interim responses other than `100 Continue`, each as soon as it has come; `None` if they are dropped.
+    pub interim: Option<&'a PassInterim<'a>>,
     /// The time that the client gives the whole call, if it says so.
     pub call_timeout: Option<Duration>,
 }

@@ -1,9 +1,12 @@
-//! What holds for the head of a response in every protocol. Pure.
+//! What holds for the head of a response in every protocol.
 
-use http::{Method, StatusCode};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, Method, Response, StatusCode};
+
+use super::request::PassInterim;
 
 /// The most interim responses before the final one.
-pub(super) const MAX_INTERIM: u32 = 100;
+const MAX_INTERIM: u32 = 100;
 
 /// Why a head cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,46 @@ impl BadHead {
             Self::Upgrade => "a switch of protocols that was not asked for",
         }
     }
+}
+
+/// The interim responses before the final one (RFC 9110, section 15.2). They are counted and, if the client can be sent any,
+/// passed on.
+pub(super) struct Interim<'a> {
+    count: u32,
+    pass: Option<&'a PassInterim<'a>>,
+}
+
+impl<'a> Interim<'a> {
+    /// None has come.
+    pub(super) fn new(pass: Option<&'a PassInterim<'a>>) -> Self {
+        Self { count: 0, pass }
+    }
+
+    /// Whether none has come.
+    pub(super) fn is_none(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Counts one with this status. Returns what passes it on, if it goes to the client. `100 Continue` does not: the gateway
+    /// itself tells the client to send the body, when it wants it.
+    ///
+    /// # Errors
+    /// [`BadHead::Interim`] if there were too many.
+    pub(super) fn count(&mut self, status: StatusCode) -> Result<Option<&'a PassInterim<'a>>, BadHead> {
+        self.count += 1;
+        if self.count > MAX_INTERIM {
+            return Err(BadHead::Interim);
+        }
+        Ok(self.pass.filter(|_| status != StatusCode::CONTINUE && status != StatusCode::SWITCHING_PROTOCOLS))
+    }
+}
+
+/// The head of an interim response, which has no length (RFC 9110, section 8.6).
+pub(super) fn interim_head(status: StatusCode, mut headers: HeaderMap) -> Response<()> {
+    headers.remove(CONTENT_LENGTH);
+    let mut response = Response::new(());
+    (*response.status_mut(), *response.headers_mut()) = (status, headers);
+    response
 }
 
 /// Whether a response with this status to a request with this method has no content, whatever its headers say (RFC 9110,

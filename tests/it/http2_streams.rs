@@ -15,7 +15,7 @@ use h2::SendStream;
 use h2::client::SendRequest;
 use http::Request;
 
-use crate::harness::http2::{END_STREAM, RawHttp2, Reaction, frame, headers, kind};
+use crate::harness::http2::{CANCEL, END_STREAM, RawHttp2, Reaction, frame, headers, kind};
 use crate::harness::{Framing, Gateway, Upstream, reply, until};
 
 const PIECE: usize = 16 << 10;
@@ -114,6 +114,33 @@ fn a_stream_that_is_not_read_has_its_reason_in_the_log() {
     assert_eq!(client.reaction(1), Reaction::Reset(8));
     let line = gateway.wait_log("the request", |line| line["path"] == "/");
     assert_eq!((&line["outcome"], &line["reason"]), (&"abandoned".into(), &"body_timeout".into()), "{line}");
+}
+
+#[test]
+fn the_end_of_a_response_that_is_not_read_is_no_exception() {
+    // All of it is there at once, and less than a frame may have.
+    let up = Upstream::start(move |_| reply(200, &"x".repeat(10 << 10)));
+    let limit = "[server.http2]\nmax_streams = 2\n[limits.l]\nkey = \"client-ip\"\nmax_in_flight = 2\n";
+    let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\nlimits = [\"l\"]\n";
+    let gateway = Gateway::with_server("body_timeout = \"1s\"", &format!("{limit}{}{route}", up.section()));
+    let get = [(&b":method"[..], &b"GET"[..]), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
+    // One is granted nothing, and the other all but one byte.
+    for (window, streams) in [(0, [1, 3]), ((10 << 10) - 1, [5, 7])] {
+        let mut client = RawHttp2::connect(gateway.http, &[(4, window)]);
+        for stream in streams {
+            client.send(&headers(stream, END_STREAM, &get)).unwrap();
+            assert_eq!(client.reaction(stream), Reaction::Status(200), "{window}");
+        }
+        for stream in streams {
+            assert_eq!(client.reaction(stream), Reaction::Reset(CANCEL), "{window}");
+        }
+        // Their places are free, in the protocol as under the limit.
+        client.send(&headers(9, END_STREAM, &get)).unwrap();
+        assert_eq!(client.reaction(9), Reaction::Status(200), "{window}");
+    }
+    let line = gateway.wait_log("the request", |line| line["path"] == "/");
+    assert_eq!((&line["outcome"], &line["reason"]), (&"abandoned".into(), &"body_timeout".into()), "{line}");
+    assert_eq!(gateway.metric("gateway_http2_stream_errors_total{error=\"cancel\"}"), Some(4.0));
 }
 
 #[test]

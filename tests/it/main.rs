@@ -39,6 +39,7 @@ mod http2_floods;
 mod http2_frames;
 mod http2_streams;
 mod inspection;
+mod interim;
 mod key_parts;
 mod keys;
 mod life;

@@ -108,6 +108,7 @@ mod tests {
                 max_body_size: 0,
                 asks_for_websocket: false,
                 websocket_key: None,
+                interim: None,
                 call_timeout: None,
             };
             for (authority, host) in [(None, "client"), (Some("up:1"), "up:1")] {

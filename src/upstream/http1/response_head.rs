@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use smallvec::SmallVec;
 
 use crate::upstream::request_headers::MAX_NAMED;
-use crate::upstream::response_rules::{BadHead, MAX_INTERIM, content_length, has_no_content};
+use crate::upstream::response_rules::{BadHead, Interim, content_length, has_no_content, interim_head};
 
 /// The largest head that is read.
 const MAX_HEAD: usize = 64 * 1024;
@@ -38,13 +38,13 @@ pub(super) struct Head {
 }
 
 /// Removes the head of a response from `bytes`; `None` if it is incomplete. The headers for the client go to `headers`, and
-/// their values share the buffer with the body. Interim responses (RFC 9110, section 15.2) are counted and left out, because the gateway has already
-/// told the client to continue. With `asked` the request asks for a WebSocket, so that a response may accept it.
+/// their values share the buffer with the body. Interim responses before it go to `interim`. With `asked` the request asks
+/// for a WebSocket, so that a response may accept it.
 pub(super) fn parse(
     bytes: &mut BytesMut,
     method: &Method,
     asked: bool,
-    interim: &mut u32,
+    interim: &mut Interim<'_>,
     headers: &mut HeaderMap,
 ) -> Result<Option<Head>, BadHead> {
     loop {
@@ -60,11 +60,15 @@ pub(super) fn parse(
         let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or(BadHead::NotHttp)?;
         let switches = status == StatusCode::SWITCHING_PROTOCOLS;
         if status.is_informational() && !switches {
-            bytes.advance(length);
-            *interim += 1;
-            if *interim > MAX_INTERIM {
-                return Err(BadHead::Interim);
-            }
+            let Some(pass) = interim.count(status)? else {
+                bytes.advance(length);
+                continue;
+            };
+            let mut passing = Passing::new();
+            Frame::read(parsed.headers, bytes, &mut passing)?;
+            let mut headers = HeaderMap::new();
+            fill(&mut headers, &mut passing, &bytes.split_to(length).freeze())?;
+            pass(interim_head(status, headers));
             continue;
         }
         let mut passing = Passing::new();
@@ -185,12 +189,15 @@ fn fill(headers: &mut HeaderMap, passing: &mut Passing, head: &Bytes) -> Result<
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
+    use http::Response;
     use proptest::prelude::*;
 
     use super::*;
 
     fn head(text: &str, method: &Method) -> Result<Option<Head>, BadHead> {
-        parse(&mut BytesMut::from(text), method, false, &mut 0, &mut HeaderMap::new())
+        parse(&mut BytesMut::from(text), method, false, &mut Interim::new(None), &mut HeaderMap::new())
     }
 
     fn end(fields: &str) -> Result<BodyEnd, BadHead> {
@@ -224,7 +231,7 @@ mod tests {
             let text = format!("HTTP/1.1 101 Switching Protocols\r\n{fields}\r\nearly");
             let mut bytes = BytesMut::from(&*text);
             let mut headers = HeaderMap::new();
-            let head = parse(&mut bytes, &Method::GET, asked, &mut 0, &mut headers)?.unwrap();
+            let head = parse(&mut bytes, &Method::GET, asked, &mut Interim::new(None), &mut headers)?.unwrap();
             assert_eq!((head.end, head.keep_alive, &bytes[..]), (BodyEnd::Tunnel, false, &b"early"[..]));
             assert!(headers.get("content-length").is_none());
             Ok(headers["x-a"].clone())
@@ -244,7 +251,7 @@ mod tests {
         {
             let mut bytes = BytesMut::from(&*format!("HTTP/1.1 {status}\r\ncontent-length: 7\r\n\r\n"));
             let mut headers = HeaderMap::new();
-            let found = parse(&mut bytes, &method, false, &mut 0, &mut headers).unwrap().unwrap();
+            let found = parse(&mut bytes, &method, false, &mut Interim::new(None), &mut headers).unwrap().unwrap();
             assert_eq!(found.end, BodyEnd::Length(0));
             assert_eq!(headers["content-length"], "7", "a HEAD tells what a GET would");
             assert!(found.keep_alive);
@@ -270,7 +277,7 @@ mod tests {
                     content-length: 2\r\nset-cookie: a\r\nset-cookie: b\r\n\r\nok";
         let mut bytes = BytesMut::from(text);
         let mut headers = HeaderMap::new();
-        parse(&mut bytes, &Method::GET, false, &mut 0, &mut headers).unwrap().unwrap();
+        parse(&mut bytes, &Method::GET, false, &mut Interim::new(None), &mut headers).unwrap().unwrap();
         let names: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         assert_eq!(names, [("content-length", "2"), ("set-cookie", "a"), ("set-cookie", "b")]);
         assert_eq!(&bytes[..], b"ok");
@@ -283,6 +290,27 @@ mod tests {
         assert_eq!(head(text, &Method::GET).unwrap().unwrap().status, 204);
         assert!(head("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.", &Method::GET).unwrap().is_none());
         assert_eq!(head("HTTP/1.1 101 Switching Protocols\r\n\r\n", &Method::GET).unwrap_err(), BadHead::Upgrade);
+    }
+
+    #[test]
+    fn interim_responses_are_passed_on() {
+        let passed = RefCell::new(Vec::new());
+        let pass = |head: Response<()>| passed.borrow_mut().push(head);
+        let mut bytes = BytesMut::from(
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\nlink: y\r\nconnection: x-hop\r\nx-hop: 1\r\n\
+             keep-alive: 5\r\ncontent-length: 3\r\n\r\nHTTP/1.1 204 No Con",
+        );
+        let mut interim = Interim::new(Some(&pass));
+        let mut headers = HeaderMap::new();
+        assert!(parse(&mut bytes, &Method::GET, false, &mut interim, &mut headers).unwrap().is_none());
+        let passed = passed.take();
+        let [hint] = &passed[..] else { panic!("{passed:?}") };
+        assert_eq!((hint.status(), hint.headers().len()), (StatusCode::EARLY_HINTS, 2));
+        assert_eq!(hint.headers().get_all("link").iter().collect::<Vec<_>>(), ["x", "y"]);
+        assert!(!interim.is_none());
+        bytes.extend_from_slice(b"tent\r\n\r\n");
+        let found = parse(&mut bytes, &Method::GET, false, &mut interim, &mut headers).unwrap().unwrap();
+        assert_eq!((found.status, headers.len()), (StatusCode::NO_CONTENT, 0));
     }
 
     #[test]
@@ -308,7 +336,7 @@ mod tests {
         fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300), prefix in any::<bool>()) {
             let mut text = if prefix { BytesMut::from("HTTP/1.1 200 OK\r\n") } else { BytesMut::new() };
             text.extend_from_slice(&bytes);
-            let _ = parse(&mut text, &Method::GET, false, &mut 0, &mut HeaderMap::new());
+            let _ = parse(&mut text, &Method::GET, false, &mut Interim::new(None), &mut HeaderMap::new());
         }
     }
 }
