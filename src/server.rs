@@ -22,13 +22,13 @@ mod frame_check;
 mod http2_errors;
 mod http2_head;
 mod http2_response;
-mod http2_stream;
+mod streams;
 mod multiplexed_io;
 mod http2;
-mod streams;
 mod stream_tunnel;
 mod interim_responses;
 mod client_body;
+mod http2_stream;
 
 use std::io;
 use std::net::SocketAddr;

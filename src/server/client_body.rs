@@ -90,11 +90,18 @@ struct StreamBody {
 }
 
 impl StreamBody {
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
-        if self.passed_on > 0 {
-            // More is asked for when the upstream has taken what was passed on.
-            self.received.flow_control().release_capacity(std::mem::take(&mut self.passed_on))?;
+    /// Grants window to the client again for what was passed on.
+    fn release(&mut self) {
+        let passed_on = std::mem::take(&mut self.passed_on);
+        if passed_on > 0 {
+            // If this fails, the stream has ended, and needs no window.
+            let _ = self.received.flow_control().release_capacity(passed_on);
         }
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        // More is asked for when the upstream has taken what was passed on.
+        self.release();
         let polled = self.received.poll_data(cx);
         if polled.is_pending() {
             self.stream.wants_body();
@@ -108,5 +115,12 @@ impl StreamBody {
         }
         let trailers = ready!(self.received.poll_trailers(cx))?;
         Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+    }
+}
+
+impl Drop for StreamBody {
+    fn drop(&mut self) {
+        // The stream may go on for long with its response, and the connection needs the window for other streams.
+        self.release();
     }
 }

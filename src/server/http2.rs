@@ -46,7 +46,7 @@ pub(super) async fn serve<H: Handler>(
 ) {
     let streams = Rc::new(Streams::new(state.worker().clone()));
     state.set_streams(streams.clone());
-    let io = MultiplexedIo::new(stream.clone(), state.clone());
+    let io = MultiplexedIo::new(stream.clone(), state.clone(), streams.clone());
     let mut requests = Requests::new(io.clone(), limits.server().http2);
     let mut served = 0;
     let mut closing = pin!(sleep(CLOSES_WITHIN));

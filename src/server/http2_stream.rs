@@ -42,7 +42,9 @@ pub(super) async fn serve<H: Handler>(
     if !respond(&*handler, (&mut incoming, &mut response), &stream, guard).await {
         return;
     }
-    let IncomingRequest { head: Parts { method, .. }, tunnel, .. } = incoming;
+    let (method, tunnel) = (std::mem::take(&mut incoming.head.method), incoming.tunnel.take());
+    // What nobody wants of the request's body is not kept.
+    drop(incoming);
     if asks_for_websocket && tunnel.is_none() && response.status().is_success() {
         // The client would take it for a tunnel (RFC 8441, section 5).
         *response.status_mut() = StatusCode::NOT_IMPLEMENTED;

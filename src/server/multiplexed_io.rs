@@ -17,6 +17,7 @@ use super::connection_state::ConnectionState;
 use super::frame_check::{FrameCheck, Violation};
 use super::frames::{Frames, Piece, kind};
 use super::http2_errors::{ErrorCode, Http2Errors};
+use super::streams::Streams;
 use crate::net::ClientStream;
 
 /// See the head of this file. Clones refer to the same stream.
@@ -32,6 +33,7 @@ struct Followed {
     received: FrameCheck,
     violation: Option<Violation>,
     sent: Frames,
+    streams: Rc<Streams>,
     /// The error that is being sent, of a stream or of the connection.
     error: Option<SentError>,
     is_going_away: bool,
@@ -49,12 +51,13 @@ struct SentError {
 }
 
 impl MultiplexedIo {
-    pub(super) fn new(stream: ClientStream, state: Rc<ConnectionState>) -> Self {
+    pub(super) fn new(stream: ClientStream, state: Rc<ConnectionState>, streams: Rc<Streams>) -> Self {
         let worker = state.worker();
         let followed = Followed {
             received: FrameCheck::new(worker.now()),
             violation: None,
             sent: Frames::default(),
+            streams,
             error: None,
             is_going_away: false,
             limits: worker.limits().clone(),
@@ -97,7 +100,11 @@ impl Followed {
         while let Some(piece) = self.sent.next(&mut bytes) {
             match piece {
                 Piece::Head(head) => {
-                    self.received.sent(head.kind);
+                    match head.kind {
+                        // It costs the upstream nothing more to cause one, so it allows the client nothing more.
+                        kind::HEADERS if self.streams.sends_interim() => {}
+                        _ => self.received.sent(head.kind),
+                    }
                     match head.kind {
                         kind::RST_STREAM => self.error = Some(SentError::new(Http2Errors::stream, 0)),
                         kind::GOAWAY => {

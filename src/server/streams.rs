@@ -24,6 +24,8 @@ pub(super) struct Streams {
     worker: Rc<WorkerState>,
     /// Those that have waited for the client at least once, and may have ended.
     waiting: RefCell<Vec<Weak<Stream>>>,
+    /// How many interim responses the library has got and may not have sent.
+    unsent_interim: Cell<u32>,
 }
 
 /// One stream, from its request to the end of its response.
@@ -46,7 +48,7 @@ pub(super) struct Stream {
 impl Streams {
     /// For a new connection.
     pub(super) fn new(worker: Rc<WorkerState>) -> Self {
-        Self { worker, waiting: RefCell::default() }
+        Self { worker, waiting: RefCell::default(), unsent_interim: Cell::new(0) }
     }
 
     /// A stream begins, whose response is sent through `responder`.
@@ -61,6 +63,14 @@ impl Streams {
             is_listed: Cell::new(false),
             is_reset: Cell::new(false),
         })
+    }
+
+    /// Whether a head that is being sent counts as an interim response. With the order of streams and responses unknown, each
+    /// interim response counts for one head.
+    pub(super) fn sends_interim(&self) -> bool {
+        let unsent = self.unsent_interim.get();
+        self.unsent_interim.set(unsent.saturating_sub(1));
+        unsent > 0
     }
 
     /// Resets the streams that have waited for their client for as long as `limit`.
@@ -106,8 +116,9 @@ impl Stream {
             return;
         }
         self.interim_left.set(left);
-        if let Err(error) = self.responder.borrow_mut().send_informational(head) {
-            tracing::debug!(%error, "an interim response is not sent");
+        match self.responder.borrow_mut().send_informational(head) {
+            Ok(()) => self.streams.unsent_interim.set(self.streams.unsent_interim.get() + 1),
+            Err(error) => tracing::debug!(%error, "an interim response is not sent"),
         }
     }
 

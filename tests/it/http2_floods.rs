@@ -206,6 +206,25 @@ fn requests_that_are_reset_as_soon_as_they_are_read() {
 }
 
 #[test]
+fn requests_that_are_reset_when_their_bodies_are_wanted() {
+    let up = Upstream::start(|_| reply(200, "hello"));
+    let gateway = Gateway::start(&up.everything());
+    let post = [POST, &[(b"expect", b"100-continue")]].concat();
+    let mut client = RawHttp2::connect(gateway.http, &[]);
+    for number in 0..3000 {
+        let stream = 2 * number + 1;
+        let _ = client.send(&headers(stream, 0, &post));
+        let next = client.find("reaction", |frame| [kind::HEADERS, kind::GOAWAY].contains(&frame.kind));
+        if next.kind == kind::GOAWAY {
+            assert_eq!((u32::from(next.payload[7]), number > 900), (ENHANCE_YOUR_CALM, true), "after {number}");
+            return;
+        }
+        let _ = client.send(&frame(kind::RST_STREAM, 0, stream, &[0, 0, 0, 8]));
+    }
+    panic!("the connection goes on");
+}
+
+#[test]
 fn heads_that_go_on_and_on() {
     calmed(|number| match number {
         0 => frame(kind::HEADERS, 0, 1, b""),
