@@ -134,6 +134,38 @@ fn the_authority_is_the_host() {
 }
 
 #[test]
+fn heads_are_complete_and_those_without_content_have_none() {
+    let up = Upstream::start(|request| match &*request.target {
+        "/dated" => {
+            b"HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 5\r\n\r\nhello".to_vec()
+        }
+        _ if request.method == "HEAD" => b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n".to_vec(),
+        _ => b"HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n".to_vec(),
+    });
+    let own = "[[routes]]\npath = \"/own\"\nrespond = { status = 200, body = \"hello\" }\n";
+    let gateway = Gateway::start(&format!("{own}{}", up.everything()));
+    run(async {
+        let mut client = connect(gateway.http, 65_535).await;
+        for (method, path, length, body) in [
+            ("GET", "/own", "5", "hello"),
+            ("HEAD", "/own", "5", ""),
+            ("GET", "/dated", "5", "hello"),
+            ("HEAD", "/up", "7", ""),
+            ("GET", "/up", "7", ""),
+        ] {
+            let request = Request::builder().method(method).uri(format!("http://test.example{path}"));
+            let response = send(&mut client, request.body(()).unwrap()).await.unwrap();
+            let dates: Vec<_> = response.headers().get_all("date").iter().cloned().collect();
+            assert_eq!(dates.len(), 1, "{method} {path}");
+            assert_eq!(dates[0] == "Sun, 06 Nov 1994 08:49:37 GMT", path == "/dated");
+            assert_eq!(response.headers()["content-length"], length, "{method} {path}");
+            assert_eq!(response.body().is_end_stream(), body.is_empty(), "{method} {path}");
+            assert_eq!(read(response.into_body()).await.unwrap().0, body.as_bytes(), "{method} {path}");
+        }
+    });
+}
+
+#[test]
 fn bodies_and_trailers_pass_both_ways() {
     const LENGTH: usize = 3_000_000;
     let up = Upstream::start(|request| {
