@@ -221,6 +221,36 @@ fn hints_that_a_client_does_not_read_take_little_memory() {
 }
 
 #[test]
+fn a_client_that_resets_its_requests_while_hints_come_goes_on() {
+    let up = Upstream::raw(|mut wire, _| {
+        while let Ok(Some(_)) = wire.head() {
+            for _ in 0..50 {
+                if wire.write(b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n").is_err() {
+                    return;
+                }
+            }
+            let _ = wire.write(&reply(200, "hello"));
+        }
+    });
+    let gateway = Gateway::start(&up.everything());
+    let get = [(&b":method"[..], &b"GET"[..]), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
+    let mut client = RawHttp2::connect(gateway.http, &[]);
+    for number in 0..300 {
+        let stream = 2 * number + 1;
+        client.send(&headers(stream, END_STREAM, &get)).unwrap();
+        if number % 3 > 0 {
+            client.find("hint", |frame| frame.kind == kind::HEADERS && frame.stream == stream);
+        }
+        client.send(&frame(kind::RST_STREAM, 0, stream, &[0, 0, 0, 8])).unwrap();
+    }
+    client.send(&headers(601, END_STREAM, &get)).unwrap();
+    let last =
+        client.find("response", |frame| [kind::DATA, kind::GOAWAY].contains(&frame.kind) && frame.stream % 601 == 0);
+    assert_eq!((last.kind, &last.payload[..]), (kind::DATA, &b"hello"[..]));
+    assert!(gateway.log().iter().all(|line| !line.contains("panic")));
+}
+
+#[test]
 fn a_client_that_waits_is_told_to_send_its_body() {
     let up = Upstream::start(|request| reply(200, &request.body.len().to_string()));
     let over_http2 = Http2Server::echo(None);
