@@ -5,6 +5,7 @@
 // The base: no configuration, and no I/O of its own.
 pub mod background;
 pub mod clock;
+pub mod content;
 pub mod deadline;
 pub mod fingerprint;
 pub mod header_list;

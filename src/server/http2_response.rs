@@ -1,7 +1,7 @@
 //! The head and the trailers of a response in the form of HTTP/2 (RFC 9113, section 8.3.2).
 
 use http::response::Parts;
-use http::{HeaderMap, HeaderName, Method, StatusCode, header};
+use http::{HeaderMap, HeaderName, header};
 
 use super::worker_state::WorkerState;
 use crate::clock;
@@ -10,11 +10,11 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 /// The headers of a connection, which HTTP/2 does not have (RFC 9113, section 8.2.2).
-const OF_CONNECTION: [HeaderName; 6] =
+static OF_CONNECTION: [HeaderName; 6] =
     [header::CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE, header::TE];
 
 /// The headers that have to be known before the content, so that they cannot be trailers (RFC 9110, section 6.5.1).
-const BEFORE_CONTENT: [HeaderName; 10] = [
+static BEFORE_CONTENT: [HeaderName; 10] = [
     header::TRAILER,
     header::HOST,
     header::CONTENT_LENGTH,
@@ -26,11 +26,6 @@ const BEFORE_CONTENT: [HeaderName; 10] = [
     header::MAX_FORWARDS,
     header::SET_COOKIE,
 ];
-
-/// Whether a response to this method with this status has no content, whatever its headers say (RFC 9110, section 6.4.1).
-pub(super) fn has_no_content(method: &Method, status: StatusCode) -> bool {
-    *method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
-}
 
 /// Completes the head of a response: it gets a Date, and the `length` of its content if that is known.
 pub(super) fn complete(head: &mut Parts, length: Option<u64>, worker: &WorkerState) {

@@ -13,13 +13,14 @@ use http_body::Body;
 
 use super::client_body::ClientBody;
 use super::http2_head::ambiguity;
-use super::http2_response::{complete, has_no_content, remove_misplaced};
+use super::http2_response::{complete, remove_misplaced};
 use super::interim_responses::InterimResponses;
 use super::request_guard::RequestGuard;
 use super::stream_tunnel::StreamTunnel;
 use super::streams::Stream;
 use super::tunnel::take_extended_connect;
 use super::{Handler, IncomingRequest};
+use crate::content::has_no_content;
 
 /// Serves a request. Ends at once if the client resets the stream, or the connection ends.
 pub(super) async fn serve<H: Handler>(

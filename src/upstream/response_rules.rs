@@ -1,7 +1,7 @@
 //! What holds for the head of a response in every protocol.
 
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 
 use super::request::PassInterim;
 
@@ -77,12 +77,6 @@ pub(super) fn interim_head(status: StatusCode, mut headers: HeaderMap) -> Respon
     let mut response = Response::new(());
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
     response
-}
-
-/// Whether a response with this status to a request with this method has no content, whatever its headers say (RFC 9110,
-/// section 6.4.1).
-pub(super) fn has_no_content(method: &Method, status: StatusCode) -> bool {
-    *method == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
 /// The number in Content-Length (RFC 9110, section 8.6).

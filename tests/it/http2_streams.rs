@@ -119,28 +119,58 @@ fn a_stream_that_is_not_read_has_its_reason_in_the_log() {
 #[test]
 fn the_end_of_a_response_that_is_not_read_is_no_exception() {
     // All of it is there at once, and less than a frame may have.
-    let up = Upstream::start(move |_| reply(200, &"x".repeat(10 << 10)));
+    let up = Upstream::start(move |request| reply(200, &"x".repeat(request.target[1..].parse().unwrap())));
     let limit = "[server.http2]\nmax_streams = 2\n[limits.l]\nkey = \"client-ip\"\nmax_in_flight = 2\n";
     let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\nlimits = [\"l\"]\n";
     let gateway = Gateway::with_server("body_timeout = \"1s\"", &format!("{limit}{}{route}", up.section()));
-    let get = [(&b":method"[..], &b"GET"[..]), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
-    // One is granted nothing, and the other all but one byte.
-    for (window, streams) in [(0, [1, 3]), ((10 << 10) - 1, [5, 7])] {
+    // Some clients grant nothing, and others all but one byte.
+    for (path, window) in [("/5000", 0), ("/5001", 5000), ("/10240", 0), ("/10241", 10_240)] {
+        let get =
+            [(&b":method"[..], &b"GET"[..]), (b":scheme", b"http"), (b":authority", b"a"), (b":path", path.as_bytes())];
         let mut client = RawHttp2::connect(gateway.http, &[(4, window)]);
-        for stream in streams {
+        for stream in [1, 3] {
             client.send(&headers(stream, END_STREAM, &get)).unwrap();
-            assert_eq!(client.reaction(stream), Reaction::Status(200), "{window}");
+            assert_eq!(client.reaction(stream), Reaction::Status(200), "{path}");
         }
-        for stream in streams {
-            assert_eq!(client.reaction(stream), Reaction::Reset(CANCEL), "{window}");
+        for stream in [1, 3] {
+            assert_eq!(client.reaction(stream), Reaction::Reset(CANCEL), "{path}");
         }
         // Their places are free, in the protocol as under the limit.
-        client.send(&headers(9, END_STREAM, &get)).unwrap();
-        assert_eq!(client.reaction(9), Reaction::Status(200), "{window}");
+        client.send(&headers(5, END_STREAM, &get)).unwrap();
+        assert_eq!(client.reaction(5), Reaction::Status(200), "{path}");
+        let line = gateway.wait_log("the request", |line| line["path"] == path);
+        assert_eq!((&line["outcome"], &line["reason"]), (&"abandoned".into(), &"body_timeout".into()), "{line}");
     }
-    let line = gateway.wait_log("the request", |line| line["path"] == "/");
-    assert_eq!((&line["outcome"], &line["reason"]), (&"abandoned".into(), &"body_timeout".into()), "{line}");
-    assert_eq!(gateway.metric("gateway_http2_stream_errors_total{error=\"cancel\"}"), Some(4.0));
+    assert_eq!(gateway.metric("gateway_http2_stream_errors_total{error=\"cancel\"}"), Some(8.0));
+}
+
+#[test]
+fn responses_that_wait_keep_no_window_of_their_requests() {
+    const STREAMS: usize = 80;
+    let up = Upstream::raw(|mut wire, _| {
+        while let Ok(Some((_, headers))) = wire.head() {
+            wire.body(headers.framing(Framing::Length(0)).unwrap(), &mut |_| {}).unwrap();
+            // The rest never comes.
+            wire.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello").unwrap();
+        }
+    });
+    let gateway = Gateway::start(&up.everything());
+    run(async {
+        let mut client = connect(gateway.http, 65_535).await;
+        let mut waiting = Vec::new();
+        // Together they are more than a connection may have ahead.
+        for _ in 0..STREAMS {
+            let request = Request::post("http://a.test/").header("content-length", PIECE).body(()).unwrap();
+            let (response, mut stream) = client.send_request(request, false).unwrap();
+            stream.reserve_capacity(PIECE);
+            while stream.capacity() < PIECE {
+                poll_fn(|cx| stream.poll_capacity(cx)).await.unwrap().unwrap();
+            }
+            // The end comes together with all of the body.
+            stream.send_data(vec![b'x'; PIECE].into(), true).unwrap();
+            waiting.push(response.await.unwrap());
+        }
+    });
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use h2::Reason;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::server::Builder;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -282,9 +283,11 @@ fn a_client_whose_body_is_not_wanted_is_not_told_to_send_it() {
             if status == 429 {
                 client.send_request(get(), true).unwrap().0.await.unwrap();
             }
-            let (mut response, _body) = client.send_request(post(5000), false).unwrap();
+            let (mut response, mut body) = client.send_request(post(5000), false).unwrap();
             assert_eq!(interim(&mut response).await.map(|head| head.status()), None, "{status}");
             assert_eq!(response.await.unwrap().status(), status);
+            // It has the whole response, and need not send anything (RFC 9113, section 8.1).
+            assert_eq!(poll_fn(|cx| body.poll_reset(cx)).await.unwrap(), Reason::NO_ERROR);
         });
     }
     assert_eq!(up.connections(), 0);

@@ -6,7 +6,8 @@ use http::header::CONTENT_LENGTH;
 use http::response::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 
-use crate::upstream::response_rules::{BadHead, content_length, has_no_content};
+use crate::content::has_no_content;
+use crate::upstream::response_rules::{BadHead, content_length};
 
 /// How the end of a response's body is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
