@@ -104,11 +104,11 @@ impl StreamBody {
         self.release();
         let polled = self.received.poll_data(cx);
         if polled.is_pending() {
-            self.stream.wants_body();
+            self.stream.asks_for_body();
         }
         if let Some(data) = ready!(polled) {
             let data = data?;
-            self.stream.has_body();
+            self.stream.receives_body();
             self.passed_on = data.len();
             self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
             return Poll::Ready(Some(Ok(Frame::data(data))));

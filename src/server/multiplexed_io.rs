@@ -101,7 +101,7 @@ impl Followed {
             match piece {
                 Piece::Head(head) => {
                     match head.kind {
-                        // It costs the upstream nothing more to cause one, so it allows the client nothing more.
+                        // A client can have one for each request that it resets, so these allow it nothing.
                         kind::HEADERS if self.streams.sends_interim() => {}
                         _ => self.received.sent(head.kind),
                     }

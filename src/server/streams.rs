@@ -65,8 +65,8 @@ impl Streams {
         })
     }
 
-    /// Whether a head that is being sent counts as an interim response. With the order of streams and responses unknown, each
-    /// interim response counts for one head.
+    /// Whether a head that is being sent counts as that of an interim response. Nobody knows which head it is, so each interim
+    /// response counts for one.
     pub(super) fn sends_interim(&self) -> bool {
         let unsent = self.unsent_interim.get();
         self.unsent_interim.set(unsent.saturating_sub(1));
@@ -129,7 +129,7 @@ impl Stream {
 
     /// The body of the request is asked for, and none of it has come: tells the client to send it, if it waits for that (RFC
     /// 9110, section 10.1.1).
-    pub(super) fn wants_body(&self) {
+    pub(super) fn asks_for_body(&self) {
         if self.expects_continue.take() {
             let mut head = Response::new(());
             *head.status_mut() = StatusCode::CONTINUE;
@@ -137,8 +137,8 @@ impl Stream {
         }
     }
 
-    /// The client sends the body of the request without being told to.
-    pub(super) fn has_body(&self) {
+    /// A part of the body of the request has come, so the client does not wait to be told to send it.
+    pub(super) fn receives_body(&self) {
         self.expects_continue.set(false);
     }
 

@@ -169,6 +169,7 @@ fn what_has_one_place_stays_there() {
         ("SystemTime", &["clock"][..]),
         ("memcache::", &["store"]),
         ("prometheus::", &["admin"]),
+        ("h2::", &["server", "upstream"]),
         ("clap::", &["cli"]),
         ("socket2::", &["net"]),
         ("aho_corasick::", &["overrides"]),

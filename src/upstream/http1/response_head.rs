@@ -68,7 +68,9 @@ pub(super) fn parse(
             let mut passing = Passing::new();
             Frame::read(parsed.headers, bytes, &mut passing)?;
             let mut headers = HeaderMap::new();
-            fill(&mut headers, &mut passing, &bytes.split_to(length).freeze())?;
+            // The client may read it much later. Until then, the values keep this copy and not the whole buffer.
+            fill(&mut headers, &mut passing, &Bytes::copy_from_slice(&bytes[..length]))?;
+            bytes.advance(length);
             pass(interim_head(status, headers));
             continue;
         }
