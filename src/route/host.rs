@@ -23,15 +23,18 @@ const fn kinds() -> [u8; 256] {
 
 /// The normal form of the name in `name:port`; `None` if it is not a host. Borrowed if it is in normal form already.
 pub fn normal(authority: &str) -> Option<Cow<'_, str>> {
-    let (name, port) = match authority.bytes().rposition(|byte| matches!(byte, b':' | b']')) {
-        Some(at) if authority.as_bytes()[at] == b':' => (&authority[..at], &authority[at + 1..]),
-        _ => (authority, ""),
+    // Only an address of IPv6 contains colons.
+    let end = match authority.as_bytes().first() {
+        Some(b'[') => authority.rfind(']').map_or(authority.len(), |at| at + 1),
+        _ => authority.bytes().position(|byte| byte == b':').unwrap_or(authority.len()),
     };
+    let (name, rest) = authority.split_at(end);
+    let port = if rest.is_empty() { "" } else { rest.strip_prefix(':')? };
     let kinds = name.bytes().fold(0, |kinds, byte| kinds | KINDS[usize::from(byte)]);
     let inner = || name.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
     let is_name = kinds & FOREIGN == 0 || inner().is_some();
     let empty_name_with_port = name.is_empty() && !authority.is_empty();
-    let is_port = port.is_empty() || port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    let is_port = port.is_empty() || !port.starts_with('+') && port.parse::<u16>().is_ok();
     if !is_name || empty_name_with_port || !is_port {
         return None;
     }
@@ -64,7 +67,7 @@ mod tests {
     fn what_cannot_be_a_host_is_none() {
         for written in [
             ":80", "a:b", "a:65536", "a:+80", "a:80:90", "a b", "a/b", "a@b", "[a]", "[::1", "::1]", "ä", "a\t",
-            "[::1]x",
+            "[::1]x", "[::1]]", "[::1]80", "[::1]:x", "a[::1]:8", "ä:80", "a:ä",
         ] {
             assert_eq!(normal(written), None, "{written}");
         }
