@@ -311,7 +311,7 @@ fn open(
     RequestRecord::open(gateway.recorder(route).clone(), now, &head.method, entry, guard)
 }
 
-/// Answers a request, in the form that its client understands.
+/// Answers a request.
 fn own(
     response: &mut Response<ObservedBody>,
     record: RequestRecord,
@@ -319,7 +319,8 @@ fn own(
     head: &Parts,
     answer: LocalResponse,
 ) {
-    *response = for_client(head, outcome, answer).map(ObservedBody::from);
+    *response = answer.map(ObservedBody::from);
+    translate(response, outcome, head);
     record.settle(outcome, response);
 }
 
@@ -330,29 +331,25 @@ fn own_on(
     record: RequestRecord,
     outcome: Outcome,
     head: &Parts,
-    mut answer: LocalResponse,
+    answer: LocalResponse,
 ) {
-    route.change_headers(answer.headers_mut(), scheme);
-    own(response, record, outcome, head, answer);
+    *response = answer.map(ObservedBody::from);
+    route.change_headers(response.headers_mut(), scheme);
+    translate(response, outcome, head);
+    record.settle(outcome, response);
 }
 
-/// If the response to a request that failed is the gateway's own, it gets the form that the client understands.
+/// Gives a response of the gateway itself to a gRPC call the form that its client understands. A limit that does not show
+/// that it exists has said itself what is sent.
 fn translate(response: &mut Response<ObservedBody>, outcome: Outcome, head: &Parts) {
-    if let ResponseBody::Own(body) = &mut response.body_mut().content {
+    if outcome == Outcome::Silenced {
+        return;
+    }
+    if let Some(kind) = grpc::content_type(&head.method, &head.headers)
+        && let ResponseBody::Own(body) = &mut response.body_mut().content
+    {
         let body = std::mem::take(body);
         let answer = std::mem::take(response).map(|_| body);
-        *response = for_client(head, outcome, answer).map(ObservedBody::from);
-    }
-}
-
-/// The same response in gRPC, if the request is a call of gRPC. A limit that does not show that it exists has said itself
-/// what is sent.
-fn for_client(head: &Parts, outcome: Outcome, answer: LocalResponse) -> LocalResponse {
-    if outcome == Outcome::Silenced {
-        return answer;
-    }
-    match grpc::content_type(&head.method, &head.headers) {
-        Some(kind) => grpc::translate(answer, kind, outcome == Outcome::Limited),
-        None => answer,
+        *response = grpc::translate(answer, kind, outcome == Outcome::Limited).map(ObservedBody::from);
     }
 }
