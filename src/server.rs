@@ -25,6 +25,7 @@ mod http2_response;
 mod streams;
 mod multiplexed_io;
 mod http2;
+mod send_window;
 mod stream_tunnel;
 mod interim_responses;
 mod client_body;
@@ -52,6 +53,7 @@ pub use file_handles::{connections as connections_for, raise as raise_handles};
 pub use http2_errors::Http2Errors;
 pub use interim_responses::InterimResponses;
 pub use request_guard::RequestGuard;
+pub use send_window::poll_granted;
 pub use tunnel::{Tunnel, TunnelStream};
 
 use connection::{Registration, serve};

@@ -16,6 +16,7 @@ use super::http2_head::ambiguity;
 use super::http2_response::{complete, remove_misplaced};
 use super::interim_responses::InterimResponses;
 use super::request_guard::RequestGuard;
+use super::send_window::poll_granted;
 use super::stream_tunnel::StreamTunnel;
 use super::streams::Stream;
 use super::tunnel::take_extended_connect;
@@ -147,20 +148,13 @@ impl<B: Body<Data = Bytes> + Unpin> ResponseSender<B> {
     fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         let Self { sender, stream, waiting, is_last, .. } = self;
         while !waiting.is_empty() {
-            sender.reserve_capacity(waiting.len());
-            if sender.capacity() == 0 {
-                match sender.poll_capacity(cx) {
-                    Poll::Ready(Some(granted)) => _ = granted?,
-                    Poll::Ready(None) => return Poll::Ready(Err(Reason::CANCEL.into())),
-                    Poll::Pending => {
-                        stream.waits();
-                        return Poll::Pending;
-                    }
-                }
-                continue;
-            }
+            let Poll::Ready(granted) = poll_granted(sender, waiting.len(), cx) else {
+                stream.waits();
+                return Poll::Pending;
+            };
+            let granted = granted.unwrap_or(Err(Reason::CANCEL.into()))?;
             stream.goes_on();
-            let part = waiting.split_to(sender.capacity().min(waiting.len()));
+            let part = waiting.split_to(granted);
             sender.send_data(part, *is_last && waiting.is_empty())?;
         }
         Poll::Ready(Ok(()))

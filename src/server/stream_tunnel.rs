@@ -8,6 +8,8 @@ use bytes::{Buf, Bytes};
 use h2::{RecvStream, SendStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::send_window::poll_granted;
+
 /// See the head of this file. The stream is reset if this is dropped before both directions have ended.
 #[derive(Debug)]
 pub(super) struct StreamTunnel {
@@ -43,13 +45,8 @@ impl AsyncRead for StreamTunnel {
 impl AsyncWrite for StreamTunnel {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let Self { sender, .. } = self.get_mut();
-        // The library gets no more than the client has granted window for. So the rest waits where its time is measured.
-        sender.reserve_capacity(bytes.len());
-        while sender.capacity() == 0 && !bytes.is_empty() {
-            let granted = ready!(sender.poll_capacity(cx)).ok_or(io::ErrorKind::BrokenPipe)?;
-            granted.map_err(io::Error::other)?;
-        }
-        let length = sender.capacity().min(bytes.len());
+        let granted = ready!(poll_granted(sender, bytes.len(), cx)).ok_or(io::ErrorKind::BrokenPipe)?;
+        let length = granted.map_err(io::Error::other)?;
         sender.send_data(Bytes::copy_from_slice(&bytes[..length]), false).map_err(io::Error::other)?;
         Poll::Ready(Ok(length))
     }

@@ -8,7 +8,7 @@ use h2::SendStream;
 use http::HeaderMap;
 use http_body::Body;
 
-use crate::server::ClientBody;
+use crate::server::{ClientBody, poll_granted};
 use crate::upstream::error::RequestBodyError;
 use crate::upstream::request::UpstreamRequest;
 use crate::upstream::request_trailers::TrailerFilter;
@@ -88,14 +88,10 @@ impl RequestBody {
     /// Passes on what waits for window.
     fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {
         while !self.waiting.is_empty() {
-            self.sender.reserve_capacity(self.waiting.len());
-            if self.sender.capacity() == 0 {
-                match ready!(self.sender.poll_capacity(cx)) {
-                    Some(Ok(_)) => continue,
-                    Some(Err(_)) | None => return Poll::Ready(Err(RequestBodyError::Upstream)),
-                }
-            }
-            let part = self.waiting.split_to(self.sender.capacity().min(self.waiting.len()));
+            let Some(Ok(granted)) = ready!(poll_granted(&mut self.sender, self.waiting.len(), cx)) else {
+                return Poll::Ready(Err(RequestBodyError::Upstream));
+            };
+            let part = self.waiting.split_to(granted);
             self.sender.send_data(part, false).map_err(|_| RequestBodyError::Upstream)?;
         }
         Poll::Ready(Ok(()))
