@@ -125,7 +125,7 @@ async fn serve(
             let record = open(&gateway, None, now, client, head, "", guard);
             let answer = respond::problem(why.status, why.detail);
             // The following bytes on the connection may belong to what could not be read.
-            return own(response, record, Outcome::Refused, head, respond::closing(answer));
+            return own(None, response, record, Outcome::Refused, head, respond::closing(answer));
         }
     };
     let conditions = RouteConditions { method: &head.method, headers: &head.headers, scheme };
@@ -133,14 +133,14 @@ async fn serve(
     let mut record = open(&gateway, found, now, client, head, &target.host, guard);
     let Some(route) = found.and_then(|index| gateway.served.get(index)) else {
         let allowed = gateway.routes.allowed(&target.host, &target.path, conditions);
-        return own(response, record, Outcome::Unrouted, head, respond::unrouted(&allowed));
+        return own(None, response, record, Outcome::Unrouted, head, respond::unrouted(&allowed));
     };
 
     // No limit decides about such a request, so none charges it.
     if request.body.as_ref().is_some_and(|body| body.size_hint().lower() > route.max_body_size) {
         record.refused_for(Reason::MaxBodySize);
         let answer = respond::problem(StatusCode::PAYLOAD_TOO_LARGE, "The body of the request is too large.");
-        return own_on((route, scheme), response, record, Outcome::Refused, head, respond::closing(answer));
+        return own(Some((route, scheme)), response, record, Outcome::Refused, head, respond::closing(answer));
     }
     let path = path::key(&target.path, gateway.paths, route.ignore_case);
     let attributes = RequestAttributes {
@@ -156,7 +156,7 @@ async fn serve(
     if let Some(ambiguity) = route.single.ambiguity(&attributes) {
         record.refused_for(Reason::AmbiguousKey);
         let answer = respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string());
-        return own_on((route, scheme), response, record, Outcome::Refused, head, answer);
+        return own(Some((route, scheme)), response, record, Outcome::Refused, head, answer);
     }
     let input = DecisionInput {
         limits: &route.limits,
@@ -180,7 +180,7 @@ async fn serve(
             record.refused_by(refusing(decision, &state).and_then(|place| Some(&route.limits.get(place)?.metrics)));
             let answer =
                 refuse(route, decision, &state, attributes.headers, now, &mut connection.refusal_cache.borrow_mut());
-            return own_on((route, scheme), response, record, outcome(decision), head, answer);
+            return own(Some((route, scheme)), response, record, outcome(decision), head, answer);
         }
     }
     record.hold(std::mem::take(&mut state.permits));
@@ -311,8 +311,9 @@ fn open(
     RequestRecord::open(gateway.recorder(route).clone(), now, &head.method, entry, guard)
 }
 
-/// Answers a request.
+/// Answers a request, on the route that takes it, if one does.
 fn own(
+    route: Option<(&CompiledRoute, Scheme)>,
     response: &mut Response<ObservedBody>,
     record: RequestRecord,
     outcome: Outcome,
@@ -320,21 +321,9 @@ fn own(
     answer: LocalResponse,
 ) {
     *response = answer.map(ObservedBody::from);
-    translate(response, outcome, head);
-    record.settle(outcome, response);
-}
-
-/// Answers a request that this route takes.
-fn own_on(
-    (route, scheme): (&CompiledRoute, Scheme),
-    response: &mut Response<ObservedBody>,
-    record: RequestRecord,
-    outcome: Outcome,
-    head: &Parts,
-    answer: LocalResponse,
-) {
-    *response = answer.map(ObservedBody::from);
-    route.change_headers(response.headers_mut(), scheme);
+    if let Some((route, scheme)) = route {
+        route.change_headers(response.headers_mut(), scheme);
+    }
     translate(response, outcome, head);
     record.settle(outcome, response);
 }

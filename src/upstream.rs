@@ -168,8 +168,8 @@ impl Upstream {
         http1::send(&exchange, connection, body, pool, headers).await
     }
 
-    /// Sends the request over HTTP/2; `None` if the server has chosen HTTP/1.1. The request is sent again once if the server has certainly not processed
-    /// it, or if a connection that was used before ends and the request may be sent twice.
+    /// Sends the request over HTTP/2; `None` if the server has chosen HTTP/1.1. The request is sent again once if the server
+    /// has certainly not processed it, or if a connection that was used before ends and the request may be sent twice.
     async fn send_over_http2(
         &self,
         endpoint: &Endpoint,
