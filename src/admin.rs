@@ -1,5 +1,7 @@
-//! The admin listener: liveness, readiness and metrics.
+//! The admin listener: liveness, readiness, metrics, and how upstreams do.
 
+mod families;
+mod upstreams;
 pub mod metrics;
 
 use std::collections::VecDeque;
@@ -11,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::Full;
@@ -26,7 +29,7 @@ use crate::log::DroppedLines;
 use crate::metrics::Counter;
 use crate::respond::{self, LocalResponse};
 use crate::server::ConnectionLimits;
-use crate::snapshot::SharedState;
+use crate::snapshot::{SharedState, Snapshot};
 use crate::store::Store;
 use crate::tls::ListenerTls;
 
@@ -34,6 +37,8 @@ use crate::tls::ListenerTls;
 pub struct View {
     /// The metrics of routes, limits and upstreams.
     pub shared: Arc<SharedState>,
+    /// What is in force.
+    pub snapshot: Arc<ArcSwap<Snapshot>>,
     /// The store of the limits' counters.
     pub store: Arc<Store>,
     /// The log lines that were dropped.
@@ -124,7 +129,11 @@ fn respond(view: &View, request: &Request<Incoming>) -> LocalResponse {
             response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(prometheus::TEXT_FORMAT));
             response
         }
-        _ => respond::problem(StatusCode::NOT_FOUND, "The admin listener has /healthz, /readyz and /metrics."),
+        "/api/upstreams" => upstreams::response(view),
+        _ => {
+            let why = "The admin listener has /healthz, /readyz, /metrics and /api/upstreams.";
+            respond::problem(StatusCode::NOT_FOUND, why)
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod file;
 mod check;
 mod source;
 mod tls;
+mod upstream;
 mod upstream_tls;
 mod anew;
 mod spellings;
@@ -26,7 +27,6 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use ipnet::IpNet;
-use rustls::pki_types::ServerName;
 use toml::de::DeTable;
 
 use crate::known_keys::KnownKeys;
@@ -39,6 +39,7 @@ pub use redirect::{LocationPart, Redirect};
 pub use report::Problems;
 pub use source::ConfigSource;
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
+pub use upstream::{Address, Balance, Ejection, HealthCheck, Overload, Retry, Upstream, UpstreamServer};
 pub use upstream_tls::UpstreamTls;
 
 /// Reads the text of a file. Problems call the file `name`. Relative paths in it start at `folder`.
@@ -250,58 +251,6 @@ pub enum OnError {
     Allow,
     /// They are answered 503.
     Reject,
-}
-
-/// `[upstreams.NAME]`: servers that answer requests.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Upstream {
-    /// The name that routes use.
-    pub name: String,
-    /// At least one.
-    pub servers: Vec<UpstreamServer>,
-    /// The longest time for a connection attempt.
-    pub connect_timeout: Duration,
-    /// The longest time until the head of the response arrives.
-    pub timeout: Duration,
-    /// The longest time between two pieces of a response body; `None` is no limit.
-    pub read_timeout: Option<Duration>,
-    /// The longest time for which no byte passes through a tunnel; `None` is no limit.
-    pub tunnel_idle_timeout: Option<Duration>,
-    /// How long an unused connection is kept.
-    pub max_idle: Duration,
-    /// The maximum age of a connection.
-    pub max_age: Duration,
-    /// How its `https://` servers are connected to; `None` if it has none.
-    pub tls: Option<UpstreamTls>,
-    /// Whether its servers are spoken to in HTTP/2: with TLS those that agree, without TLS all.
-    pub http2: bool,
-}
-
-/// One server of an upstream.
-#[derive(Clone, Debug, PartialEq)]
-pub struct UpstreamServer {
-    /// Its address.
-    pub address: Address,
-    /// Its share of requests, relative to the other servers, 1 to 100.
-    pub weight: u32,
-}
-
-/// The address of a server.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Address {
-    /// `http://host:port` or `https://host:port`
-    Http {
-        /// A name or an address; IPv6 has no brackets.
-        host: String,
-        /// If the URL has no port, 80, or 443 with TLS.
-        port: u16,
-        /// The Host header to send, as written in the URL.
-        authority: String,
-        /// `https`: the host as a name that the server's certificate can have. `None` is `http`.
-        tls: Option<ServerName<'static>>,
-    },
-    /// `builtin:echo`, the upstream that is part of the binary.
-    Echo,
 }
 
 /// `[limits.NAME]`: what is counted, and how much is allowed.

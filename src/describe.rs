@@ -1,12 +1,13 @@
 //! Describes a configuration for `gateway check`.
 
+mod upstreams;
+
 use std::fmt::{self, Display, Write as _};
 use std::ops::RangeInclusive;
 
 use crate::config::{
-    self, Action, Address, Config, ConfigSource, Cost, EscapedSlashes, HeaderChanges, Key, Limit, Listener,
-    MaxConnections, Missing, OnError, OnLimit, PathMatching, PathPattern, PathRules, Recounted, Route, Store,
-    UNLIMITED, UpstreamTls,
+    self, Action, Config, ConfigSource, Cost, EscapedSlashes, HeaderChanges, Key, Limit, Listener, MaxConnections,
+    Missing, OnError, OnLimit, PathMatching, PathPattern, PathRules, Recounted, Route, Store, UNLIMITED,
 };
 use crate::limit::{Edge, Rate, Strategy};
 use crate::overrides::Allowance;
@@ -117,55 +118,8 @@ impl Display for Description<'_> {
         }
         config.limits.iter().try_for_each(|limit| self::limit(f, limit))?;
         writeln!(f, "\nupstreams")?;
-        for upstream in &config.upstreams {
-            writeln!(f, "  {}", upstream.name)?;
-            for server in &upstream.servers {
-                let address = match &server.address {
-                    Address::Http { authority, tls: None, .. } => format!("http://{authority}"),
-                    Address::Http { authority, tls: Some(_), .. } => format!("https://{authority}"),
-                    Address::Echo => "builtin:echo".to_owned(),
-                };
-                writeln!(f, "    {address}, weight {}", server.weight)?;
-            }
-            upstream.tls.iter().try_for_each(|tls| upstream_tls(f, tls))?;
-            if upstream.http2 {
-                writeln!(f, "    HTTP/2: with TLS for servers that agree, without TLS for all")?;
-            }
-            writeln!(
-                f,
-                "    timeouts: {:?} to connect, {:?} until the head of the response",
-                upstream.connect_timeout, upstream.timeout
-            )?;
-            match upstream.read_timeout {
-                Some(limit) => writeln!(f, "    at most {limit:?} between two pieces of a response")?,
-                None => writeln!(f, "    no time limit between two pieces of a response")?,
-            }
-            if let Some(limit) = upstream.tunnel_idle_timeout {
-                writeln!(f, "    closes a WebSocket after {limit:?} without a byte")?;
-            }
-            writeln!(
-                f,
-                "    closes connections after {:?} without a request, and at an age of {:?}",
-                upstream.max_idle, upstream.max_age
-            )?;
-        }
-        Ok(())
+        config.upstreams.iter().try_for_each(|upstream| upstreams::describe(f, upstream))
     }
-}
-
-fn upstream_tls(f: &mut fmt::Formatter<'_>, tls: &UpstreamTls) -> fmt::Result {
-    let UpstreamTls { ca, server_name, certificate, .. } = tls;
-    match ca {
-        Some(ca) => write!(f, "    trusts the authorities in {}", ca.display())?,
-        None => write!(f, "    trusts the authorities of the system")?,
-    }
-    if let Some(name) = server_name {
-        write!(f, ", for certificates of {}", name.to_str())?;
-    }
-    if let Some(certificate) = certificate {
-        write!(f, "; shows the certificate in {}", certificate.cert.display())?;
-    }
-    writeln!(f)
 }
 
 fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
@@ -202,12 +156,8 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
             writeln!(f, "    a request costs the number in the response header {name}; {reserve} until then")?;
         }
         Cost::OnStatus(cost, statuses) => {
-            let statuses: Vec<_> = statuses.iter().map(statuses_in_words).collect();
-            writeln!(
-                f,
-                "    a request costs {cost}, which is given back unless the response has status {}",
-                statuses.join(", ")
-            )?;
+            let statuses = self::statuses(statuses);
+            writeln!(f, "    a request costs {cost}, which is given back unless the response has status {statuses}")?;
         }
     }
     if let Some(known) = &limit.known_keys {
@@ -267,6 +217,10 @@ fn exceptions(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
 
 fn joined(rates: &[Rate]) -> String {
     rates.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+}
+
+fn statuses(ranges: &[RangeInclusive<u16>]) -> String {
+    ranges.iter().map(statuses_in_words).collect::<Vec<_>>().join(", ")
 }
 
 fn statuses_in_words(range: &RangeInclusive<u16>) -> String {

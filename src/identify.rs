@@ -168,6 +168,12 @@ impl KeyExtractor {
         Some(fingerprint)
     }
 
+    /// A hash of the key of a request; `None` if every part of the key is missing.
+    pub fn hash(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> Option<u64> {
+        // No limit of a route has this place, so nothing is cached.
+        self.extract(attributes, usize::MAX, key_cache).map(Fingerprint::high)
+    }
+
     /// The value of the first part of the key, which overrides and tiers are looked up by.
     pub fn subject<'m>(&self, attributes: &RequestAttributes<'_>, key_cache: &'m mut KeyCache) -> Option<Subject<'m>> {
         key_cache.bytes.clear();

@@ -184,6 +184,10 @@ async fn serve(
         }
     }
     record.hold(std::mem::take(&mut state.permits));
+    let balanced_by = {
+        let key_cache = &mut connection.key_cache.borrow_mut();
+        route.balance_key.as_ref().and_then(|key| key.hash(&attributes, key_cache))
+    };
     drop(path);
 
     let outcome = match &route.action {
@@ -195,7 +199,18 @@ async fn serve(
         Action::Forward { upstream, strip, preserve_host } => {
             drop(target);
             let (strip, preserve_host) = (*strip, *preserve_host);
-            let call = UpstreamCall { gateway: &gateway, route, upstream, strip, preserve_host, connection, client };
+            let begun = if state.held_since.is_some() { clock::now() } else { now };
+            let call = UpstreamCall {
+                gateway: &gateway,
+                route,
+                upstream,
+                strip,
+                preserve_host,
+                connection,
+                client,
+                begun,
+                balanced_by,
+            };
             call.forward(request, &mut record, response).await
         }
     };

@@ -11,6 +11,8 @@ pub enum Reason {
     Tls,
     /// The upstream did not accept the connection in time.
     ConnectTimeout,
+    /// Each server of the upstream had as many requests in flight as it may.
+    MaxInFlight,
     /// The head of the response did not arrive in time.
     Timeout,
     /// The upstream closed the connection before it sent anything of a response.
@@ -45,10 +47,11 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Connect,
         Self::Tls,
         Self::ConnectTimeout,
+        Self::MaxInFlight,
         Self::Timeout,
         Self::Closed,
         Self::BadResponse,
@@ -72,6 +75,7 @@ impl Reason {
             Self::Connect => "connect",
             Self::Tls => "tls",
             Self::ConnectTimeout => "connect_timeout",
+            Self::MaxInFlight => "max_in_flight",
             Self::Timeout => "timeout",
             Self::Closed => "closed",
             Self::BadResponse => "bad_response",
@@ -96,6 +100,7 @@ impl Reason {
             Self::Connect
             | Self::Tls
             | Self::ConnectTimeout
+            | Self::MaxInFlight
             | Self::Timeout
             | Self::Closed
             | Self::BadResponse

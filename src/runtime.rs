@@ -32,7 +32,7 @@ use crate::server::{self, ConnectedClient, ConnectionLimits, Listener, Stage};
 use crate::snapshot::{SharedState, Snapshot};
 use crate::store::Store;
 use crate::tls::ListenerTls;
-use crate::upstream::ConnectionPools;
+use crate::upstream::{ConnectionPools, UpstreamWatch};
 
 pub use apply::needs_restart;
 
@@ -129,6 +129,7 @@ pub fn run(source: ConfigSource, config: Config, dropped_lines: DroppedLines) ->
 
     let view = Arc::new(View {
         shared,
+        snapshot: gateway.clone(),
         store,
         dropped_lines,
         connections: limits,
@@ -184,7 +185,7 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, store: Arc<Store>) ->
     let pools = Rc::new(ConnectionPools::default());
     let mut background = JoinSet::new();
     let (watched, in_force) = (pools.clone(), gateway.clone());
-    background.spawn_local(async move { watched.watch(move || in_force.load().keeps.clone()).await });
+    background.spawn_local(async move { watched.watch(move || in_force.load().keeps()).await });
     let (carrying, index) = (store.clone(), plan.index);
     background.spawn_local(async move { carrying.carry(index).await });
     let finishing = store.clone();
@@ -227,6 +228,8 @@ impl Control {
         if let Some(listener) = admin {
             spawn_local(admin::serve(listener, self.in_force.view.clone()));
         }
+        let (names, snapshot) = (self.in_force.view.shared.names().clone(), self.in_force.snapshot.clone());
+        spawn_local(UpstreamWatch::default().run(names, move || snapshot.load().upstreams.clone()));
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         // A configuration that is read warns of them already.
         let mut expiry = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);

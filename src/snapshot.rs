@@ -2,7 +2,7 @@
 //! replaces it as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -11,9 +11,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use ipnet::IpNet;
 use parking_lot::Mutex;
 
-use crate::config::{
-    self, AccessLog, Address, Config, HeaderChanges, OnError, PathRules, Redirect, Scheme, UpstreamServer, UpstreamTls,
-};
+use crate::config::{self, AccessLog, Balance, Config, HeaderChanges, OnError, PathRules, Redirect, Scheme};
 use crate::decide::{ConcurrencyLimiter, LimitMetrics, RateSelector, RateTable, RouteLimit, WaitQueues};
 use crate::identify::KeyExtractor;
 use crate::identify::ambiguity::SingleSources;
@@ -22,7 +20,7 @@ use crate::respond::rate_limit_headers::RateLimitHeaders;
 use crate::route::{self, Routes};
 use crate::store::LimitChanges;
 use crate::telemetry::{RouteMetrics, UpstreamFailures};
-use crate::upstream::{Endpoint, EndpointTls, Endpoints, Keeps, Lookups, Upstream};
+use crate::upstream::{Endpoints, Keeps, Names, Upstream};
 
 /// The name under which requests without a route are counted.
 pub const NO_ROUTE: &str = "none";
@@ -39,8 +37,8 @@ pub struct Snapshot {
     pub limits: Vec<Arc<RateTable>>,
     /// Counts the requests without a route.
     pub unrouted: Arc<RouteMetrics>,
-    /// How long idle connections to upstreams are kept.
-    pub keeps: Arc<Keeps>,
+    /// The upstreams.
+    pub upstreams: Vec<Arc<Upstream>>,
     /// The networks of proxies whose X-Forwarded-For is used.
     pub trusted_proxies: Vec<IpNet>,
     /// The longest time for which a client may send nothing of an incomplete body.
@@ -73,6 +71,8 @@ pub struct CompiledRoute {
     pub max_body_size: u64,
     /// What changes about the headers of its responses, if anything does.
     pub response_headers: Option<Box<HeaderChanges>>,
+    /// What its upstream chooses a server by, if it does so by keys.
+    pub balance_key: Option<KeyExtractor>,
     /// Counts the failures of its upstream, if it has one.
     pub failures: Option<Arc<UpstreamFailures>>,
 }
@@ -123,9 +123,9 @@ pub struct SharedState {
     routes: Mutex<BTreeMap<String, Arc<RouteMetrics>>>,
     limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
     upstreams: Mutex<BTreeMap<String, Arc<UpstreamFailures>>>,
-    endpoints: Endpoints,
+    endpoints: Arc<Endpoints>,
     echo: OnceLock<SocketAddr>,
-    lookups: Arc<Lookups>,
+    names: Arc<Names>,
     concurrency: Arc<ConcurrencyLimiter>,
     wait_queues: Arc<WaitQueues>,
 }
@@ -134,9 +134,9 @@ impl SharedState {
     /// For `workers` worker threads.
     pub fn new(workers: usize) -> Self {
         let (routes, limits, upstreams) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (endpoints, lookups) = (Endpoints::default(), Arc::default());
+        let (endpoints, names) = (Arc::default(), Arc::default());
         let (concurrency, wait_queues) = (Arc::default(), Arc::default());
-        Self { workers, routes, limits, upstreams, endpoints, echo: OnceLock::new(), lookups, concurrency, wait_queues }
+        Self { workers, routes, limits, upstreams, endpoints, echo: OnceLock::new(), names, concurrency, wait_queues }
     }
 
     /// How many requests are held.
@@ -165,7 +165,8 @@ impl SharedState {
         self.routes.lock().retain(|name, _| routes.contains(name.as_str()));
         self.limits.lock().retain(|name, _| limits.contains(name.as_str()));
         self.upstreams.lock().retain(|name, _| upstreams.contains(name.as_str()));
-        self.endpoints.retain(|id| gateway.keeps.has(id));
+        let keeps = gateway.keeps();
+        self.endpoints.retain(|id| keeps.has(id));
     }
 
     /// The counters of all routes.
@@ -198,29 +199,17 @@ impl SharedState {
         self.upstreams.lock().entry(name.to_owned()).or_insert_with(new).clone()
     }
 
-    /// The endpoint of a server of this upstream.
-    fn endpoint(&self, server: &UpstreamServer, upstream: &config::Upstream) -> Endpoint {
-        let (host, port, authority, name) = match &server.address {
-            Address::Http { host, port, authority, tls } => (host.clone(), *port, authority.clone(), tls.as_ref()),
-            Address::Echo => {
-                // It was started before the snapshot is built. Port 0 accepts no connection.
-                let echo = self.echo().unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
-                (echo.ip().to_string(), echo.port(), echo.to_string(), None)
-            }
-        };
-        let tls = name.zip(upstream.tls.as_ref()).map(|(name, UpstreamTls { server_name, settings, .. })| {
-            EndpointTls { settings: settings.clone(), server_name: server_name.as_ref().unwrap_or(name).clone() }
-        });
-        // The authority of a URL is always a valid header value.
-        let authority = HeaderValue::try_from(authority).unwrap_or(HeaderValue::from_static("upstream"));
-        self.endpoints.get(Endpoint { id: 0, host, port, authority, tls, http2: upstream.http2 })
+    /// The addresses of servers' names.
+    pub fn names(&self) -> &Arc<Names> {
+        &self.names
     }
 }
 
 impl Snapshot {
     /// Builds the snapshot. It opens nothing, so it cannot fail.
     pub fn build(config: &Config, shared: &SharedState) -> Self {
-        let upstreams: Vec<_> = config.upstreams.iter().map(|upstream| Arc::new(connect(upstream, shared))).collect();
+        let upstream = |upstream| Arc::new(Upstream::new(upstream, &shared.endpoints, &shared.names, shared.echo()));
+        let upstreams: Vec<_> = config.upstreams.iter().map(upstream).collect();
         let rate_table: Vec<_> = config.limits.iter().map(|limit| Arc::new(RateTable::new(limit))).collect();
         let on_error = match &config.store {
             config::Store::Memory { .. } => OnError::Allow,
@@ -255,6 +244,10 @@ impl Snapshot {
                 max_body_size: route.max_body_size,
                 response_headers: (route.response_headers != HeaderChanges::default())
                     .then(|| Box::new(route.response_headers.clone())),
+                balance_key: upstream(route).and_then(|upstream| match &upstream.balance {
+                    Balance::Hash(key) => Some(KeyExtractor::new(&upstream.name, key, &route.path)),
+                    Balance::RoundRobin | Balance::LeastRequests => None,
+                }),
                 failures: upstream(route).map(|upstream| shared.failures(&upstream.name)),
             }
         };
@@ -264,7 +257,7 @@ impl Snapshot {
             served: config.routes.iter().map(served).collect(),
             limits: rate_table,
             unrouted: shared.route(NO_ROUTE),
-            keeps: Arc::new(Keeps::new(upstreams.iter().flat_map(|upstream| upstream.keeps()))),
+            upstreams,
             trusted_proxies: config.server.trusted_proxies.clone(),
             body_timeout: config.server.body_timeout,
             access_log: config.log.access,
@@ -272,6 +265,13 @@ impl Snapshot {
             concurrency: shared.concurrency.clone(),
             wait_queues: shared.wait_queues.clone(),
         }
+    }
+}
+
+impl Snapshot {
+    /// How long idle connections to the endpoints of its upstreams are kept.
+    pub fn keeps(&self) -> Keeps {
+        Keeps::new(self.upstreams.iter().flat_map(|upstream| upstream.keeps()))
     }
 }
 
@@ -285,12 +285,6 @@ pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
         in_use: new.limits.iter().flat_map(|rate_table| rate_table.limits()).cloned().collect(),
         replaced: replaced.flatten().map(|(old, new)| (old.clone(), new.clone())).collect(),
     }
-}
-
-fn connect(upstream: &config::Upstream, shared: &SharedState) -> Upstream {
-    let endpoint = |server: &UpstreamServer| (shared.endpoint(server, upstream), server.weight);
-    let servers = upstream.servers.iter().map(endpoint).collect();
-    Upstream::new(upstream, servers, shared.lookups.clone())
 }
 
 fn action(action: &config::Action, upstreams: &[Arc<Upstream>]) -> Action {
@@ -331,21 +325,21 @@ mod tests {
             let config = config::parse(text.as_bytes(), "test", Path::new("")).unwrap();
             Snapshot::build(&config, &shared)
         };
-        let id = |host: &str, port| {
-            let (host, authority) = (host.to_owned(), HeaderValue::from_static("a"));
-            shared.endpoints.get(Endpoint { id: 0, host, port, authority, tls: None, http2: false }).id
+        let ids = |gateway: &Snapshot| {
+            let status = gateway.upstreams[0].status();
+            [status[0].0.id, status[1].0.id]
         };
-        shared.keep_only(&build(1));
-        let (stays, first) = (id("stays", 80), id("goes", 1));
+        let gateway = build(1);
+        shared.keep_only(&gateway);
+        let [stays, first] = ids(&gateway);
         for port in 2..1_000 {
             let gateway = build(port);
             // A request of the earlier snapshot may still use its servers.
             assert_eq!(shared.endpoints.count(), 3);
             shared.keep_only(&gateway);
             assert_eq!(shared.endpoints.count(), 2);
-            assert_eq!(id("stays", 80), stays, "its connections are kept");
+            assert_eq!(ids(&gateway)[0], stays, "its connections are kept");
         }
-        shared.keep_only(&build(1));
-        assert!(id("goes", 1) != first, "an id could still be in use");
+        assert!(ids(&build(1))[1] != first, "an id could still be in use");
     }
 }

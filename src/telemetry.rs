@@ -292,6 +292,13 @@ impl RequestRecord {
         }
     }
 
+    /// Counts and logs for the upstream that an attempt has failed, after which the request is sent again.
+    pub fn failed_attempt(&self, reason: Reason, server: &dyn Display, error: &dyn Display) {
+        if let Some(upstream) = &self.recorder.upstream {
+            upstream.record(self.recorder.worker, reason, server, error, clock::now());
+        }
+    }
+
     /// Gives the record to the body of the response, which closes it when it has been sent.
     pub fn settle(mut self, outcome: Outcome, response: &mut Response<ObservedBody>) {
         self.status = Some(response.status());

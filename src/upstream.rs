@@ -4,7 +4,12 @@
 //! connector, and a protocol carries the request over it. Only this file decides which endpoint gets the request, and
 //! whether the request is sent a second time.
 
+mod health;
+mod endpoint_state;
+mod retry_budget;
+mod upstream_state;
 mod endpoint;
+mod in_flight;
 mod balancer;
 mod response_rules;
 mod error;
@@ -13,47 +18,64 @@ mod stall;
 mod stream;
 mod connection;
 mod resolver;
+mod names;
 mod connector;
 mod keep;
 mod header_policy;
 mod request;
 mod request_headers;
 mod request_trailers;
+mod outgoing_body;
 mod exchange;
 mod http2;
 mod pool;
 mod http1;
 mod body;
+mod attempts;
+mod servers;
+mod outcomes;
+mod delivery;
+mod happy_eyeballs;
+mod health_check;
+mod watch;
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 pub use body::UpstreamBody;
 pub use connection::UpstreamTunnel;
-pub use endpoint::{Endpoint, EndpointTls, Endpoints};
+pub use endpoint::{Endpoint, Endpoints};
+pub use endpoint_state::EndpointStatus;
 pub use error::{BodyError, UpstreamError};
+pub use health::Availability;
 pub use keep::{Keep, Keeps};
+pub use names::Names;
 pub use pool::ConnectionPools;
 pub use request::{ForwardedInfo, PassInterim, UpstreamRequest};
-pub use resolver::Lookups;
+pub use upstream_state::RetryCounts;
+pub use watch::UpstreamWatch;
 
+use crate::clock;
 use crate::config;
 use crate::server::ClientBody;
-use balancer::Balancer;
+use attempts::Attempts;
+use balancer::{Balancer, Choice, Wish};
 use call_deadline::CallDeadline;
-use connection::UpstreamConnection;
 use connector::Connector;
-use exchange::Exchange;
-use http2::{Failed, SendAgain, Spoken};
-use stream::Offered;
+use error::{Failed, SendAgain};
+use in_flight::InFlight;
+use servers::Servers;
+use upstream_state::UpstreamState;
 
 /// Endpoints that share the requests of a route.
 #[derive(Debug)]
 pub struct Upstream {
+    name: String,
+    servers: Servers,
     balancer: Balancer,
     connector: Connector,
     timeout: Duration,
@@ -61,28 +83,58 @@ pub struct Upstream {
     read_timeout: Option<Duration>,
     tunnel_idle_timeout: Option<Duration>,
     keep: Keep,
+    retry: config::Retry,
+    overload: config::Overload,
+    health: Option<config::HealthCheck>,
+    ejection: config::Ejection,
+    /// How often the names of its servers are looked up.
+    resolve_every: Duration,
+    state: Arc<UpstreamState>,
 }
+
+/// Is told of each failure after which a request is sent again.
+pub type OnFailedAttempt<'a> = dyn Fn(&Endpoint, &UpstreamError) + 'a;
 
 /// A request that got no response.
 #[derive(Debug)]
-pub struct Unanswered<'a> {
-    /// The endpoint to which it was sent; `None` if the upstream has none.
-    pub endpoint: Option<&'a Endpoint>,
+pub struct Unanswered {
+    /// The endpoint to which it was sent last; `None` if there was none.
+    pub endpoint: Option<Arc<Endpoint>>,
     /// Why there is no response.
     pub error: UpstreamError,
 }
 
 impl Upstream {
-    /// The upstream as configured, with its endpoints and their weights. `lookups` are those of the whole process.
-    pub fn new(config: &config::Upstream, endpoints: Vec<(Endpoint, u32)>, lookups: Arc<Lookups>) -> Self {
+    /// The upstream as configured. `endpoints` are those of all upstreams, `names` the names of all servers, and `echo` is
+    /// where the built-in server listens.
+    pub fn new(
+        config: &config::Upstream,
+        endpoints: &Arc<Endpoints>,
+        names: &Arc<Names>,
+        echo: Option<std::net::SocketAddr>,
+    ) -> Self {
+        let servers = Servers::new(config, endpoints.clone(), names.clone(), echo);
         Self {
-            balancer: Balancer::new(endpoints),
-            connector: Connector::new(config.connect_timeout, lookups),
+            name: config.name.clone(),
+            balancer: Balancer::new(&config.balance, config.overload.max_in_flight, servers.endpoints()),
+            servers,
+            connector: Connector::new(config.connect_timeout, names.clone()),
             timeout: config.timeout,
             read_timeout: config.read_timeout,
             tunnel_idle_timeout: config.tunnel_idle_timeout,
             keep: Keep { idle: config.max_idle, age: config.max_age },
+            retry: config.retry.clone(),
+            overload: config.overload,
+            health: config.health.clone(),
+            ejection: config.ejection,
+            resolve_every: config.resolve_every,
+            state: endpoints.state(&config.name),
         }
+    }
+
+    /// Its name in the configuration.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The longest time for which it may send nothing where it is waited for; `None` is no limit.
@@ -97,11 +149,31 @@ impl Upstream {
 
     /// The ids of its endpoints, and how long their connections are kept.
     pub fn keeps(&self) -> impl Iterator<Item = (usize, Keep)> {
-        self.balancer.endpoints().iter().map(|endpoint| (endpoint.id, self.keep))
+        self.balancer.endpoints().into_iter().map(|weighted| (weighted.endpoint.id, self.keep))
+    }
+
+    /// Its endpoints with their weights, and what is known of each.
+    pub fn status(&self) -> Vec<(Arc<Endpoint>, u32, EndpointStatus)> {
+        let status = |weighted: balancer::Weighted| {
+            let status = weighted.endpoint.state.status();
+            (weighted.endpoint, weighted.weight, status)
+        };
+        self.balancer.endpoints().into_iter().map(status).collect()
+    }
+
+    /// How often its requests were sent again.
+    pub fn retries(&self) -> RetryCounts {
+        self.state.retries()
+    }
+
+    /// How many requests wait for an endpoint.
+    pub fn waiting(&self) -> usize {
+        self.state.waiting()
     }
 
     /// Sends the request and returns the response as soon as its head is there. The response's headers go to `headers`: they
-    /// are large, and would be moved from each function to the one that calls it.
+    /// are large, and would be moved from each function to the one that calls it. Failures after which the request is sent
+    /// again go to `on_failure`.
     ///
     /// # Errors
     /// [`Unanswered`] if no head comes.
@@ -111,96 +183,139 @@ impl Upstream {
         request: &UpstreamRequest<'_>,
         body: Option<ClientBody>,
         headers: &mut HeaderMap,
-    ) -> Result<(StatusCode, UpstreamBody), Unanswered<'_>> {
-        let Some(endpoint) = self.balancer.choose() else {
-            return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint });
-        };
-        let unanswered = |error| Unanswered { endpoint: Some(endpoint), error };
+        on_failure: &OnFailedAttempt<'_>,
+    ) -> Result<(StatusCode, UpstreamBody), Unanswered> {
         let Some(limit) = request.call_timeout else {
-            return self.send_to(endpoint, pools, request, body, headers).await.map_err(unanswered);
+            return self.attempt(pools, request, body, headers, on_failure).await;
         };
         let deadline = CallDeadline::new(limit);
         // This future is large, and other requests need not have room for it.
-        let sent = timeout_at(deadline.at(), Box::pin(self.send_to(endpoint, pools, request, body, headers))).await;
-        let (status, body) = sent.unwrap_or(Err(UpstreamError::Deadline(limit))).map_err(unanswered)?;
+        let sent = timeout_at(deadline.at(), Box::pin(self.attempt(pools, request, body, headers, on_failure))).await;
+        let over = || Err(Unanswered { endpoint: None, error: UpstreamError::Deadline(limit) });
+        let (status, body) = sent.unwrap_or_else(|_| over())?;
         Ok((status, body.until(deadline)))
     }
 
-    /// Sends the request to this endpoint. If a connection of HTTP/1.1 from the pool ends before a byte of the response has
-    /// come, and the request may be sent twice, it is sent again on a new connection.
-    async fn send_to(
+    /// Sends the request to one endpoint after the other, as long as that is allowed and necessary.
+    async fn attempt(
         &self,
-        endpoint: &Endpoint,
         pools: &Rc<ConnectionPools>,
         request: &UpstreamRequest<'_>,
-        mut body: Option<ClientBody>,
+        body: Option<ClientBody>,
         headers: &mut HeaderMap,
-    ) -> Result<(StatusCode, UpstreamBody), UpstreamError> {
-        let exchange = Exchange {
-            request,
-            named: &request_headers::named_by_connection(request.headers)?,
-            authority: (!request.preserve_host).then_some(&endpoint.authority),
-            timeout: self.timeout,
-            read_timeout: self.read_timeout,
+        on_failure: &OnFailedAttempt<'_>,
+    ) -> Result<(StatusCode, UpstreamBody), Unanswered> {
+        self.state.begin();
+        let mut attempts = Attempts::new(&self.retry, request, body);
+        let wish = Wish { key: request.balanced_by, tried: &[] };
+        let mut in_flight = match self.begin(wish) {
+            Choice::Endpoint(endpoint) => self.in_flight(endpoint),
+            Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
+            Choice::Full => Box::pin(self.wait(wish)).await?,
         };
-        // With TLS, a server of HTTP/2 agrees on HTTP/1.1 too, through which WebSockets pass.
-        let needs_http1 = request.asks_for_websocket && endpoint.tls.is_some();
-        if endpoint.http2 && !needs_http1 {
-            // This future is large, and requests over HTTP/1.1 need not have room for it.
-            let sent = Box::pin(self.send_over_http2(endpoint, pools, &exchange, &mut body, headers)).await;
-            if let Some(response) = sent? {
-                return Ok(response);
+        let mut begun = request.begun;
+        loop {
+            let is_doubtful = needs_race(in_flight.endpoint(), pools);
+            let raced = if is_doubtful { Box::pin(self.race(pools, &mut in_flight)).await } else { Ok(()) };
+            let endpoint = in_flight.endpoint();
+            let sent = match raced {
+                Ok(()) => self.send_to(endpoint, pools, request, &mut attempts.body, headers).await,
+                Err(error) => Err(Failed::from(error)),
+            };
+            let again = match &sent {
+                Ok((status, _)) => {
+                    self.answered(endpoint, *status, begun);
+                    attempts.after_status(*status)
+                }
+                Err(failed) => {
+                    self.failed(endpoint, &failed.error);
+                    failed.again
+                }
+            };
+            let Some(next) = self.next(&mut attempts, again, request, endpoint) else {
+                return match sent {
+                    Ok((status, body)) => Ok((status, body.counted(in_flight))),
+                    Err(Failed { error, .. }) => {
+                        Err(Unanswered { endpoint: Some(in_flight.endpoint().clone()), error })
+                    }
+                };
+            };
+            if let Err(Failed { error, .. }) = &sent {
+                on_failure(endpoint, error);
             }
+            headers.clear();
+            (in_flight, begun) = (next, clock::now());
         }
-        let pool = (pools, endpoint.id);
-        // A body can be sent only once.
-        let is_replayable = is_replayable(&exchange) && body.is_none();
-        if let Some(connection) = pools.take(endpoint.id, self.keep) {
-            match http1::send(&exchange, connection, body.take(), pool, headers).await {
-                // The server may have closed the connection before the request came. If the server closes it because of
-                // the request, the second attempt costs only one more connection.
-                Err(UpstreamError::Closed(_)) if is_replayable => {}
-                sent => return sent,
-            }
-        }
-        let stream = self.connector.connect(endpoint, Offered::Http1).await?;
-        let connection = UpstreamConnection::new(stream, pools.now()).map_err(UpstreamError::Connect)?;
-        http1::send(&exchange, connection, body, pool, headers).await
     }
 
-    /// Sends the request over HTTP/2; `None` if the server has chosen HTTP/1.1. The request is sent again once if the server
-    /// has certainly not processed it, or if a connection that was used before ends and the request may be sent twice.
-    async fn send_over_http2(
+    /// The endpoint for a further attempt, if there is to be one.
+    #[inline]
+    fn next(
         &self,
+        attempts: &mut Attempts<'_>,
+        again: SendAgain,
+        request: &UpstreamRequest<'_>,
         endpoint: &Endpoint,
-        pools: &Rc<ConnectionPools>,
-        exchange: &Exchange<'_>,
-        body: &mut Option<ClientBody>,
-        headers: &mut HeaderMap,
-    ) -> Result<Option<(StatusCode, UpstreamBody)>, UpstreamError> {
-        let has_body = body.is_some();
-        let mut is_sent = false;
-        loop {
-            let found = pools.http2.stream(endpoint, &self.connector, self.timeout, (self.keep, pools.now())).await?;
-            let Spoken::Http2 { stream, is_new } = found else { return Ok(None) };
-            let Failed { error, again } = match http2::send(exchange, stream, body, headers).await {
-                Ok(response) => return Ok(Some(response)),
-                Err(failed) => failed,
-            };
-            let may_send_again = match again {
-                SendAgain::Any => has_body == body.is_some(),
-                SendAgain::Idempotent => !is_new && !has_body && is_replayable(exchange),
-                SendAgain::No => false,
-            };
-            if is_sent || !may_send_again {
-                return Err(error);
+    ) -> Option<InFlight> {
+        if again == SendAgain::No { None } else { self.next_endpoint(attempts, again, request, endpoint) }
+    }
+
+    #[cold]
+    fn next_endpoint(
+        &self,
+        attempts: &mut Attempts<'_>,
+        again: SendAgain,
+        request: &UpstreamRequest<'_>,
+        endpoint: &Endpoint,
+    ) -> Option<InFlight> {
+        attempts.tried.push(endpoint.id);
+        if attempts.tried.len() >= self.balancer.count() || !attempts.may_send_again(again, request) {
+            return None;
+        }
+        if again == SendAgain::Idempotent && !self.state.take_retry(self.retry.budget, clock::now()) {
+            return None;
+        }
+        match self.balancer.choose(Wish { key: request.balanced_by, tried: &attempts.tried }) {
+            Choice::Endpoint(next) => {
+                attempts.begin_again(again);
+                Some(self.in_flight(next))
             }
-            is_sent = true;
+            Choice::Full | Choice::None => None,
+        }
+    }
+
+    /// Chooses an endpoint for a request that was not sent yet.
+    fn begin(&self, wish: Wish<'_>) -> Choice {
+        // Those that wait are first.
+        if self.overload.max_waiting > 0 && self.state.waiting() > 0 {
+            return Choice::Full;
+        }
+        self.balancer.choose(wish)
+    }
+
+    fn in_flight(&self, endpoint: Arc<Endpoint>) -> InFlight {
+        InFlight::new(endpoint, (self.overload.max_waiting > 0).then(|| self.state.clone()))
+    }
+
+    /// Waits until an endpoint has room for the request, as long as the configuration allows.
+    async fn wait(&self, wish: Wish<'_>) -> Result<InFlight, Unanswered> {
+        let overloaded = || Unanswered { endpoint: None, error: UpstreamError::Overloaded };
+        let waiting = self.state.wait(self.overload.max_waiting).ok_or_else(overloaded)?;
+        let deadline = Instant::now() + self.overload.max_wait;
+        loop {
+            // A request that ends from now on wakes this one.
+            let mut ended = std::pin::pin!(waiting.ended().notified());
+            ended.as_mut().enable();
+            match self.balancer.choose(wish) {
+                Choice::Endpoint(endpoint) => return Ok(self.in_flight(endpoint)),
+                Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
+                Choice::Full => timeout_at(deadline, ended).await.map_err(|_| overloaded())?,
+            }
         }
     }
 }
 
-/// Whether the method may be sent twice (RFC 9110, section 9.2.2).
-fn is_replayable(exchange: &Exchange<'_>) -> bool {
-    exchange.request.method.is_idempotent()
+/// Whether a connection has to be made, and the endpoint has a sibling of the other family.
+fn needs_race(endpoint: &Endpoint, pools: &ConnectionPools) -> bool {
+    endpoint.state.has_sibling() && !endpoint.target.http2 && !pools.has_idle(endpoint.id)
 }

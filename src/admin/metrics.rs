@@ -1,12 +1,14 @@
 //! `/metrics`: all counters in Prometheus' text format. No client's key is ever a label.
 
 use prometheus::TextEncoder;
-use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{Metric, MetricFamily, MetricType};
 
 use super::View;
+use super::families::{Label, counter, family, gauge, histogram, real};
+use super::upstreams as upstream_servers;
 use crate::clock::Time;
 use crate::decide::{DecisionCounters, LimitMetrics};
-use crate::metrics::{BOUNDS, Counter, HistogramSnapshot};
+use crate::metrics::{Counter, HistogramSnapshot};
 use crate::reason::Reason;
 use crate::server::{ConnectionCounts, Http2Errors};
 use crate::store::Store;
@@ -14,7 +16,6 @@ use crate::store::memcached::{Health, Server};
 use crate::telemetry::{CLASSES, Outcome, RouteMetrics};
 use crate::tls::ListenerTls;
 
-type Label<'a> = (&'a str, &'a str);
 type Failed = [Counter; Reason::ALL.len()];
 
 /// All metrics as text.
@@ -82,6 +83,7 @@ pub fn text(view: &View) -> String {
             [counter(view.dropped_lines.count(), &[])],
         ),
     ];
+    families.extend(upstream_servers::metrics(view));
     families.extend(connections(view.connections.counts()));
     families.extend(http2_errors(view.connections.http2_errors()));
     families.extend(tls(&view.tls));
@@ -307,66 +309,4 @@ fn health(health: &Health) -> Vec<MetricFamily> {
             [histogram(&snapshot, &[])],
         ),
     ]
-}
-
-fn family(name: &str, help: &str, kind: MetricType, metrics: impl IntoIterator<Item = Metric>) -> MetricFamily {
-    let mut family = MetricFamily::default();
-    family.set_name(name.to_owned());
-    family.set_help(help.to_owned());
-    family.set_field_type(kind);
-    family.set_metric(metrics.into_iter().collect());
-    family
-}
-
-fn metric(labels: &[Label<'_>]) -> Metric {
-    let pair = |(name, value): &Label<'_>| {
-        let mut pair = LabelPair::default();
-        pair.set_name((*name).to_owned());
-        pair.set_value((*value).to_owned());
-        pair
-    };
-    Metric::from_label(labels.iter().map(pair).collect())
-}
-
-/// The format has only floats, which are exact up to 2^53.
-#[expect(clippy::cast_precision_loss, reason = "a count beyond 2^53 would take centuries")]
-fn counter(count: u64, labels: &[Label<'_>]) -> Metric {
-    let mut value = proto::Counter::default();
-    value.set_value(count as f64);
-    let mut metric = metric(labels);
-    metric.set_counter(value);
-    metric
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a count beyond 2^53 would take centuries")]
-fn gauge(count: usize, labels: &[Label<'_>]) -> Metric {
-    real(count as f64, labels)
-}
-
-fn real(number: f64, labels: &[Label<'_>]) -> Metric {
-    let mut value = proto::Gauge::default();
-    value.set_value(number);
-    let mut metric = metric(labels);
-    metric.set_gauge(value);
-    metric
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a sum beyond 2^53 microseconds would take centuries")]
-fn histogram(snapshot: &HistogramSnapshot, labels: &[Label<'_>]) -> Metric {
-    let mut value = proto::Histogram::default();
-    let mut cumulative = 0;
-    let mut buckets = Vec::with_capacity(BOUNDS.len());
-    for (bound, count) in BOUNDS.iter().zip(&snapshot.buckets) {
-        cumulative += count;
-        let mut bucket = proto::Bucket::default();
-        bucket.set_upper_bound(*bound as f64 / 1e6);
-        bucket.set_cumulative_count(cumulative);
-        buckets.push(bucket);
-    }
-    value.set_bucket(buckets);
-    value.set_sample_count(snapshot.buckets.iter().sum());
-    value.set_sample_sum(snapshot.micros as f64 / 1e6);
-    let mut metric = metric(labels);
-    metric.set_histogram(value);
-    metric
 }

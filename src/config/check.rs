@@ -10,7 +10,7 @@ use super::file::{Answer, Draft, RouteDraft};
 use super::read::{Name, Source};
 use super::report::{either, nearest, place};
 use super::spellings::{unmatchable, ways_around};
-use super::{Action, Config, Host, Limit, PathPattern, Route, Segment, Source as KeySource, Tiers};
+use super::{Action, Balance, Config, Host, PathPattern, Route, Segment, Source as KeySource, Tiers, Upstream};
 
 const SMALLEST: &str = "the smallest file is\n\n[upstreams.api]\nservers = [\"http://127.0.0.1:9000\"]\n\n\
                         [[routes]]\npath = \"/*\"\nupstream = \"api\"";
@@ -118,7 +118,8 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
         let Some(index) = find(name, &draft.limits, "limit", source) else { continue };
         limits.push(index);
         if let (Some(limit), Some(path)) = (&draft.limits[index].1, &route.path) {
-            captures(limit, path, name, source);
+            let tier = limit.tiers.as_ref().map(|tiers| &tiers.source);
+            captures(&limit.name, limit.key.parts.iter().flatten().chain(tier), path, name, source);
         }
     }
     let action = match route.answer.as_ref()? {
@@ -126,11 +127,15 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
             Action::Respond { status: *status, body: body.clone(), content_type: content_type.clone() }
         }
         Answer::Redirect(redirect) => Action::Redirect(redirect.clone()),
-        Answer::Forward { upstream, strip, preserve_host } => Action::Forward {
-            upstream: find(upstream, &draft.upstreams, "upstream", source)?,
-            strip: *strip,
-            preserve_host: *preserve_host,
-        },
+        Answer::Forward { upstream: name, strip, preserve_host } => {
+            let index = find(name, &draft.upstreams, "upstream", source)?;
+            if let (Some(Upstream { balance: Balance::Hash(key), .. }), Some(path)) =
+                (&draft.upstreams[index].1, &route.path)
+            {
+                captures(name.text, key.parts.iter().flatten(), path, name, source);
+            }
+            Action::Forward { upstream: index, strip: *strip, preserve_host: *preserve_host }
+        }
     };
     Some(Route {
         host: route.host.clone()?,
@@ -161,24 +166,29 @@ fn find<T>(name: &Name<'_>, defined: &[(Name<'_>, T)], what: &str, source: &Sour
     index
 }
 
-/// Checks that every capture in the key or tier of a limit is in the path of the route that uses the limit.
-fn captures(limit: &Limit, path: &PathPattern, name: &Name<'_>, source: &Source<'_>) {
+/// Checks that every capture in the `sources` of a limit or an upstream is in the path of the route that uses it.
+fn captures<'a>(
+    owner: &str,
+    sources: impl Iterator<Item = &'a KeySource>,
+    path: &PathPattern,
+    name: &Name<'_>,
+    source: &Source<'_>,
+) {
     let captured = path.segments.iter().filter_map(|segment| match segment {
         Segment::Capture(name) => Some(name.as_str()),
         Segment::Literal(_) => None,
     });
     let captured: Vec<&str> = captured.collect();
-    let tier = limit.tiers.as_ref().map(|tiers| &tiers.source);
-    for wanted in limit.key.parts.iter().flatten().chain(tier) {
+    for wanted in sources {
         let KeySource::Capture(wanted) = wanted else { continue };
         if captured.contains(&wanted.as_str()) {
             continue;
         }
         let help = match nearest(wanted, captured.iter().copied()) {
-            Some(near) => format!("did you mean `path:{near}` in the limit, or {{{wanted}}} in the path?"),
-            None => format!("write {{{wanted}}} for a segment of the path, or use another limit"),
+            Some(near) => format!("did you mean `path:{near}` in its key, or {{{wanted}}} in the path?"),
+            None => format!("write {{{wanted}}} for a segment of the path, or use another key"),
         };
-        let message = format!("`{}` needs `path:{wanted}`, but `{}` captures no `{wanted}`", limit.name, path.text);
+        let message = format!("`{owner}` needs `path:{wanted}`, but `{}` captures no `{wanted}`", path.text);
         source.report(name.span.clone(), message, help);
     }
 }

@@ -2,12 +2,13 @@
 
 mod named_file;
 mod content;
+mod statuses;
 mod listen;
 mod tls;
 mod store;
 mod upstream_tls;
-mod upstreams;
 mod limits;
+mod upstreams;
 mod paths;
 mod headers;
 mod redirect;

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::ops::{Range, RangeInclusive};
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeFloat, DeInteger, DeTable, DeValue};
 
 use super::report::{did_you_mean, either, nearest, quoted};
 
@@ -250,6 +250,23 @@ impl<'a> Field<'a> {
             self.report(format!("{} is out of range: {integer}", self.what), format!("allowed: {least} to {most}"));
         }
         value
+    }
+
+    /// A number from 0 to 1, in thousandths.
+    pub(super) fn share(&self) -> Option<u32> {
+        let written = self.value.as_float().map(DeFloat::as_str);
+        let written = written.or_else(|| self.value.as_integer().map(DeInteger::as_str));
+        let help = "allowed: 0.0 to 1.0, like 0.2 for a fifth";
+        let Some(written) = written else {
+            self.mistyped("a number", help);
+            return None;
+        };
+        let share = written.parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share));
+        if share.is_none() {
+            self.report(format!("{} is out of range: {written}", self.what), help);
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and 1000")]
+        share.map(|share| (share * 1000.0).round() as u32)
     }
 
     /// The elements of a list.

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode};
@@ -18,6 +19,9 @@ pub(super) const MOST: usize = 8;
 
 /// The allowed range of timeouts.
 pub(super) const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(7 * 86_400);
+
+/// The most bytes of the path of a Unix socket on every system (`sun_path`, without its final zero).
+const LONGEST_SOCKET_PATH: usize = 103;
 
 type Read<T> = Result<T, Wrong>;
 
@@ -92,6 +96,16 @@ pub(super) fn bytes(
         return None;
     }
     field.parse(size(allowed, bounds))
+}
+
+/// The value of a key that is a number of bytes of at most `most`, or "0". `bounds` is their text for messages.
+pub(super) fn bytes_or_none(section: &Section<'_>, key: &'static str, most: u64, bounds: &str) -> Option<usize> {
+    let field = section.field(key)?;
+    if !field.is_text() {
+        field.mistyped("a size", size_of_number(&field));
+        return None;
+    }
+    field.parse(|text| if text == "0" { Ok(0) } else { size(0..=most, bounds)(text) })
 }
 
 /// Help for a number without a unit: it is probably a number of bytes, so the help shows how to write that.
@@ -176,6 +190,9 @@ pub(super) fn server(text: &str) -> Read<Address> {
             )),
         };
     }
+    if let Some(path) = text.strip_prefix("unix:") {
+        return unix(path).map(Address::Unix).map_err(|wrong| wrong.at(text.len() - path.len()..text.len()));
+    }
     let Some((scheme, rest)) = text.split_once("://") else {
         let message = format!("{} is not a server: it has no scheme", quoted(text));
         let help = match authority(text, 80) {
@@ -214,6 +231,20 @@ pub(super) fn server(text: &str) -> Read<Address> {
         Wrong::new(message, "no part of a name begins or ends with `-`").at(place(0))
     })?;
     Ok(Address::Http { host, port, authority: rest.to_owned(), tls })
+}
+
+/// The path of a Unix socket.
+fn unix(path: &str) -> Read<PathBuf> {
+    let help = "write its absolute path, like \"unix:/run/app.sock\"";
+    if path.starts_with("//") || !path.starts_with('/') || path.ends_with('/') || path.contains('\0') {
+        return Err(Wrong::new(format!("{} is not the path of a socket", quoted(path)), help));
+    }
+    if path.len() > LONGEST_SOCKET_PATH {
+        let message =
+            format!("the path of a socket has at most {LONGEST_SOCKET_PATH} bytes, and this one {}", path.len());
+        return Err(Wrong::new(message, "the system accepts no longer ones"));
+    }
+    Ok(PathBuf::from(path))
 }
 
 /// A server of the store: `host:port`, with the default port added if there is none.
@@ -338,8 +369,14 @@ mod tests {
         assert_eq!(server("https://10.0.1.1:80"), Ok(https("10.0.1.1", 80, "10.0.1.1:80")));
         assert_eq!(server("https://[::1]"), Ok(https("::1", 443, "[::1]")));
         assert_eq!(server("builtin:echo"), Ok(Address::Echo));
+        assert_eq!(server("unix:/run/app.sock"), Ok(Address::Unix("/run/app.sock".into())));
         for text in [
             "",
+            "unix:",
+            "unix:run/app.sock",
+            "unix:///run/app.sock",
+            "unix:/run/",
+            "unix:/run/\0",
             "http://",
             "http://:80",
             "http://a:",

@@ -1,19 +1,24 @@
 //! Forwards one request to its upstream.
 
+use std::cell::Cell;
 use std::fmt::Display;
 
-use http::{Response, StatusCode, Version, header};
+use http::{HeaderValue, Response, StatusCode, Version, header};
 
 use super::target::{name_host, onward};
 use super::tunnel::{accepts, new_key};
 use super::{ConnectionContext, WorkerSnapshot};
+use crate::clock::Time;
 use crate::identify::client::Client;
 use crate::reason::Reason;
 use crate::respond::{self, grpc};
 use crate::server::IncomingRequest;
 use crate::snapshot::CompiledRoute;
 use crate::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
-use crate::upstream::{ForwardedInfo, PassInterim, Unanswered, Upstream, UpstreamError, UpstreamRequest};
+use crate::upstream::{Endpoint, ForwardedInfo, PassInterim, Unanswered, Upstream, UpstreamError, UpstreamRequest};
+
+/// When a client may try again if the servers have too many requests: nobody knows, but mostly soon.
+const RETRY_SOON: HeaderValue = HeaderValue::from_static("1");
 
 /// One request with everything that is needed to forward it.
 pub(super) struct UpstreamCall<'a> {
@@ -24,6 +29,10 @@ pub(super) struct UpstreamCall<'a> {
     pub(super) preserve_host: bool,
     pub(super) connection: &'a ConnectionContext,
     pub(super) client: Client,
+    /// When the request is sent.
+    pub(super) begun: Time,
+    /// The hash of the key by which the upstream chooses a server.
+    pub(super) balanced_by: Option<u64>,
 }
 
 impl UpstreamCall<'_> {
@@ -43,8 +52,10 @@ impl UpstreamCall<'_> {
         name_host(&head.uri, &mut head.headers);
         // A client may send no Host header in HTTP/1.0, and an empty one in HTTP/1.1. The upstream always gets one.
         let preserve_host = self.preserve_host && head.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
+        let has_response = Cell::new(false);
         let pass = interim.as_ref().map(|client| {
             |mut response: Response<()>| {
+                has_response.set(true);
                 self.route.hide_headers(response.headers_mut());
                 client.send(response);
             }
@@ -67,11 +78,17 @@ impl UpstreamCall<'_> {
             max_body_size: self.route.max_body_size,
             asks_for_websocket: *asks_for_websocket,
             websocket_key: key.as_deref(),
+            begun: self.begun,
+            balanced_by: self.balanced_by,
+            has_response: &has_response,
             interim: pass.as_ref().map(|pass| pass as &PassInterim<'_>),
             call_timeout: grpc::content_type(&head.method, &head.headers).and_then(|_| grpc::timeout(&head.headers)),
         };
-        let mut sent =
-            self.upstream.send(&self.connection.worker.pools, &outbound, body.take(), response.headers_mut()).await;
+        let on_failure = |endpoint: &Endpoint, error: &UpstreamError| {
+            record.failed_attempt(error.reason(), endpoint, error);
+        };
+        let (pools, headers) = (&self.connection.worker.pools, response.headers_mut());
+        let mut sent = self.upstream.send(pools, &outbound, body.take(), headers, &on_failure).await;
         if let (Some(key), Ok((status, _))) = (&key, &sent)
             && *status == StatusCode::SWITCHING_PROTOCOLS
             && !accepts(response.headers(), key)
@@ -87,9 +104,12 @@ impl UpstreamCall<'_> {
             }
             Err(Unanswered { endpoint, error }) => {
                 let reason = error.reason();
-                let server = endpoint.map_or(&"" as &dyn Display, |endpoint| endpoint);
+                let server = endpoint.as_ref().map_or(&"" as &dyn Display, |endpoint| endpoint);
                 record.fail(reason, server, &error);
-                let answer = respond::problem(error.status(), error.detail());
+                let mut answer = respond::problem(error.status(), error.detail());
+                if reason == Reason::MaxInFlight {
+                    answer.headers_mut().insert(header::RETRY_AFTER, RETRY_SOON);
+                }
                 let (outcome, answer) = match reason {
                     _ if reason.is_upstreams() => (Outcome::Failed, answer),
                     // The client does not wait any longer, as if it had gone away.

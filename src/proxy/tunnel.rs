@@ -42,7 +42,8 @@ pub(super) fn begin(
 }
 
 async fn run(client: TunnelStream, upstream: UpstreamTunnel, mut record: RequestRecord, waits: Waits) {
-    let UpstreamTunnel { peer, stream } = upstream;
+    // The rest of it counts the request as in flight until the tunnel has ended.
+    let UpstreamTunnel { peer, stream, .. } = upstream;
     match copy(client, stream, waits, |bytes| record.sent(bytes)).await {
         TunnelEnd::Closed => record.ended(Outcome::Tunneled),
         TunnelEnd::Failed(Side::Client, error) => tracing::debug!(%error, "the client's side of a tunnel failed"),

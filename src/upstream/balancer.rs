@@ -1,62 +1,274 @@
-//! Chooses an endpoint for each request: the endpoints of an upstream share the requests by their weights.
+//! Chooses an endpoint for each request.
+//!
+//! The candidates are the endpoints that get requests now. They are computed when that changes, and a request reads them
+//! without a lock.
 
+mod rendezvous;
+mod schedule;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use arc_swap::ArcSwap;
+
 use super::endpoint::Endpoint;
+use super::health::{Availability, FULL_SHARE};
+use crate::config::Balance;
+use rendezvous::Rendezvous;
+use schedule::schedule;
+
+/// How often a random choice is repeated if it hits an endpoint that cannot get the request.
+const TRIES: usize = 8;
 
 /// See the head of this file.
 #[derive(Debug)]
 pub(super) struct Balancer {
-    endpoints: Vec<Endpoint>,
-    /// Indices of endpoints, each as often as its weight, and spread evenly.
+    strategy: Strategy,
+    /// The most requests in flight of each endpoint.
+    most: Option<usize>,
+    candidates: ArcSwap<Candidates>,
+    turn: AtomicUsize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Strategy {
+    RoundRobin,
+    LeastRequests,
+    Hash,
+}
+
+/// An endpoint with its weight, 1 to 100.
+#[derive(Clone, Debug)]
+pub(super) struct Weighted {
+    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) weight: u32,
+}
+
+/// All endpoints of an upstream, and which of them get requests.
+#[derive(Debug, Default)]
+struct Candidates {
+    all: Vec<Weighted>,
+    availabilities: Vec<Availability>,
+    /// Indices of those that get requests.
+    usable: Vec<usize>,
+    /// The same indices, each as often as its weight, and spread evenly.
     schedule: Vec<usize>,
-    next: AtomicUsize,
+    rendezvous: Rendezvous,
+}
+
+/// What the balancer has chosen.
+#[derive(Debug)]
+pub(super) enum Choice {
+    /// This endpoint, which counts the request as begun.
+    Endpoint(Arc<Endpoint>),
+    /// All endpoints have as many requests in flight as they may.
+    Full,
+    /// There is no endpoint, or all were tried.
+    None,
+}
+
+/// What a request wants to be considered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wish<'a> {
+    /// The hash of the key by which it is balanced, if the upstream balances by keys and the request has one.
+    pub(super) key: Option<u64>,
+    /// The ids of the endpoints that have failed to serve it.
+    pub(super) tried: &'a [usize],
 }
 
 impl Balancer {
-    /// A balancer over these endpoints with their weights.
-    pub(super) fn new(weighted: Vec<(Endpoint, u32)>) -> Self {
-        let weights: Vec<u32> = weighted.iter().map(|(_, weight)| *weight).collect();
-        let endpoints = weighted.into_iter().map(|(endpoint, _)| endpoint).collect();
-        Self { endpoints, schedule: schedule(&weights), next: AtomicUsize::new(0) }
+    /// A balancer over these endpoints, each of which may have `most` requests in flight.
+    pub(super) fn new(balance: &Balance, most: Option<usize>, endpoints: Vec<Weighted>) -> Self {
+        let strategy = match balance {
+            Balance::RoundRobin => Strategy::RoundRobin,
+            Balance::LeastRequests => Strategy::LeastRequests,
+            Balance::Hash(_) => Strategy::Hash,
+        };
+        let candidates = ArcSwap::from_pointee(Candidates::new(endpoints));
+        Self { strategy, most, candidates, turn: AtomicUsize::new(0) }
+    }
+
+    /// Balances over these endpoints from now on.
+    pub(super) fn set(&self, endpoints: Vec<Weighted>) {
+        self.candidates.store(Arc::new(Candidates::new(endpoints)));
+    }
+
+    /// Looks again which endpoints get requests. Returns whether that has changed.
+    pub(super) fn refresh(&self) -> bool {
+        let current = self.candidates.load();
+        let has_changed = !current.all.iter().map(availability).eq(current.availabilities.iter().copied());
+        if has_changed {
+            self.set(current.all.clone());
+        }
+        has_changed
     }
 
     /// All endpoints.
-    pub(super) fn endpoints(&self) -> &[Endpoint] {
-        &self.endpoints
+    pub(super) fn endpoints(&self) -> Vec<Weighted> {
+        self.candidates.load().all.clone()
     }
 
-    /// The endpoint for the next request; `None` if there are none.
-    pub(super) fn choose(&self) -> Option<&Endpoint> {
-        let turns = self.schedule.len();
-        let turn = if turns > 1 { self.next.fetch_add(1, Ordering::Relaxed) % turns } else { 0 };
-        self.endpoints.get(*self.schedule.get(turn)?)
+    /// Whether an endpoint other than this one gets requests.
+    pub(super) fn has_other(&self, than: &Endpoint) -> bool {
+        let current = self.candidates.load();
+        let mut usable = current.usable.iter().filter_map(|index| current.all.get(*index));
+        usable.any(|other| other.endpoint.id != than.id && availability(other) == Availability::Available)
+    }
+
+    /// An endpoint that gets requests, at an address of the same name and of the other family. It counts a request as begun.
+    pub(super) fn sibling(&self, of: &Endpoint) -> Option<Arc<Endpoint>> {
+        let current = self.candidates.load();
+        let usable = current.usable.iter().filter_map(|index| current.all.get(*index));
+        let mut siblings = usable.filter(|weighted| of.target.is_sibling(&weighted.endpoint.target));
+        siblings.find(|weighted| weighted.endpoint.state.begin(self.most)).map(|weighted| weighted.endpoint.clone())
+    }
+
+    /// How many endpoints there are.
+    pub(super) fn count(&self) -> usize {
+        self.candidates.load().all.len()
+    }
+
+    /// The endpoint for a request.
+    pub(super) fn choose(&self, wish: Wish<'_>) -> Choice {
+        let candidates = &*self.candidates.load();
+        let mut is_full = false;
+        // Another worker may take the last place of an endpoint at the same time.
+        for _ in 0..TRIES {
+            match self.find(candidates, wish) {
+                Ok(found) if found.endpoint.state.begin(self.most) => return Choice::Endpoint(found.endpoint.clone()),
+                Ok(_) => {}
+                Err(NotFound::Full) => {
+                    is_full = true;
+                    break;
+                }
+                Err(NotFound::NoneLeft) => return Choice::None,
+            }
+        }
+        if is_full || !candidates.usable.is_empty() { Choice::Full } else { Choice::None }
+    }
+
+    fn find<'c>(&self, candidates: &'c Candidates, wish: Wish<'_>) -> Result<&'c Weighted, NotFound> {
+        if let [only] = candidates.all.as_slice()
+            && wish.tried.is_empty()
+        {
+            return if self.has_room(only) { Ok(only) } else { Err(NotFound::Full) };
+        }
+        let chosen = match (self.strategy, wish.key) {
+            // A further attempt takes no turn. Otherwise one of two servers that fails would always be the next in turn.
+            (Strategy::RoundRobin, _) if wish.tried.is_empty() => self.next_in_turn(candidates, wish),
+            (Strategy::Hash, Some(key)) => {
+                candidates.rendezvous.find(key, &candidates.all, |weighted| self.is_open(weighted, wish))
+            }
+            (Strategy::RoundRobin | Strategy::LeastRequests, _) | (Strategy::Hash, None) => {
+                self.less_busy(candidates, wish)
+            }
+        };
+        if let Some(chosen) = chosen {
+            return Ok(chosen);
+        }
+        let usable = || candidates.usable.iter().filter_map(|index| candidates.all.get(*index));
+        let is_tried = |weighted: &&Weighted| wish.tried.contains(&weighted.endpoint.id);
+        if let Some(open) = usable().find(|weighted| self.is_open(weighted, wish)) {
+            return Ok(open);
+        }
+        if !usable().all(|weighted| is_tried(&weighted)) {
+            return Err(NotFound::Full);
+        }
+        // Those that get no requests are better than a failure.
+        let others = candidates.all.iter().filter(|weighted| !is_tried(weighted));
+        let mut is_full = false;
+        for other in others {
+            if self.has_room(other) {
+                return Ok(other);
+            }
+            is_full = true;
+        }
+        Err(if is_full { NotFound::Full } else { NotFound::NoneLeft })
+    }
+
+    fn has_room(&self, weighted: &Weighted) -> bool {
+        self.most.is_none_or(|most| weighted.endpoint.state.in_flight() < most)
+    }
+
+    /// Whether the request can be sent to this endpoint.
+    fn is_open(&self, weighted: &Weighted, wish: Wish<'_>) -> bool {
+        !wish.tried.contains(&weighted.endpoint.id) && self.has_room(weighted)
+    }
+
+    /// The next one in turn.
+    fn next_in_turn<'c>(&self, candidates: &'c Candidates, wish: Wish<'_>) -> Option<&'c Weighted> {
+        let turns = &candidates.schedule;
+        (0..turns.len()).find_map(|_| {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed) % turns.len();
+            let weighted = candidates.all.get(*turns.get(turn)?)?;
+            (self.is_open(weighted, wish) && takes_share(weighted)).then_some(weighted)
+        })
+    }
+
+    /// The less busy one of two that are chosen at random by their weights. (Mitzenmacher, "The Power of Two Choices in
+    /// Randomized Load Balancing", 2001.)
+    fn less_busy<'c>(&self, candidates: &'c Candidates, wish: Wish<'_>) -> Option<&'c Weighted> {
+        let random = |but: Option<&Weighted>| {
+            (0..TRIES).find_map(|_| {
+                let turn = fastrand::usize(..candidates.schedule.len().max(1));
+                let weighted = candidates.all.get(*candidates.schedule.get(turn)?)?;
+                let is_another = but.is_none_or(|but| but.endpoint.id != weighted.endpoint.id);
+                (is_another && self.is_open(weighted, wish) && takes_share(weighted)).then_some(weighted)
+            })
+        };
+        let first = random(None)?;
+        if candidates.usable.len() == 1 {
+            return Some(first);
+        }
+        let Some(second) = random(Some(first)) else { return Some(first) };
+        let load =
+            |one: &Weighted, other: &Weighted| one.endpoint.state.in_flight().saturating_mul(other.weight as usize);
+        Some(if load(second, first) < load(first, second) { second } else { first })
     }
 }
 
-/// Spreads indices evenly (smooth weighted round-robin): the next one is that whose share is furthest behind.
-fn schedule(weights: &[u32]) -> Vec<usize> {
-    let total: i64 = weights.iter().map(|weight| i64::from(*weight)).sum();
-    let mut owed = vec![0i64; weights.len()];
-    let mut turn = || {
-        owed.iter_mut().zip(weights).for_each(|(owed, weight)| *owed += i64::from(*weight));
-        let chosen = (0..owed.len()).max_by_key(|index| (owed[*index], std::cmp::Reverse(*index)))?;
-        owed[chosen] -= total;
-        Some(chosen)
-    };
-    (0..total).map_while(|_| turn()).collect()
+/// Why no endpoint was found.
+#[derive(Clone, Copy, Debug)]
+enum NotFound {
+    /// Those that were not tried have as many requests in flight as they may.
+    Full,
+    /// All were tried, or there are none.
+    NoneLeft,
+}
+
+/// Whether an endpoint that has returned lately takes this request: only a share of them.
+fn takes_share(weighted: &Weighted) -> bool {
+    let share = weighted.endpoint.state.share();
+    share == FULL_SHARE || fastrand::u32(..FULL_SHARE) < share
+}
+
+fn availability(weighted: &Weighted) -> Availability {
+    weighted.endpoint.state.availability()
+}
+
+/// Endpoints get requests if none has a lower rank.
+fn rank(availability: Availability) -> u8 {
+    match availability {
+        Availability::Available => 0,
+        Availability::Unchecked => 1,
+        Availability::Unhealthy | Availability::Ejected => 2,
+    }
+}
+
+impl Candidates {
+    fn new(all: Vec<Weighted>) -> Self {
+        let availabilities: Vec<_> = all.iter().map(availability).collect();
+        // The best that there are. If none is well, the checks may be wrong rather than all endpoints.
+        let best = availabilities.iter().map(|availability| rank(*availability)).min();
+        let is_usable = |index: &usize| availabilities.get(*index).map(|availability| rank(*availability)) == best;
+        let usable: Vec<_> = (0..all.len()).filter(is_usable).collect();
+        let weight = |index: &usize| all.get(*index).map_or(1, |weighted| weighted.weight);
+        let turns = schedule(&usable.iter().map(weight).collect::<Vec<_>>());
+        let schedule = turns.into_iter().filter_map(|turn| usable.get(turn).copied()).collect();
+        let rendezvous = Rendezvous::new(&all, &usable);
+        Self { all, availabilities, usable, schedule, rendezvous }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn turns_are_spread_by_weight() {
-        assert_eq!(schedule(&[1]), [0]);
-        assert_eq!(schedule(&[1, 1]), [0, 1]);
-        assert_eq!(schedule(&[3, 1]), [0, 0, 1, 0]);
-        assert_eq!(schedule(&[]), Vec::<usize>::new());
-        assert_eq!(schedule(&[100, 50, 1]).len(), 151);
-    }
-}
+mod tests;

@@ -9,6 +9,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use super::call_deadline::CallDeadline;
 use super::connection::UpstreamTunnel;
 use super::error::BodyError;
+use super::in_flight::InFlight;
 use super::{http1, http2};
 
 /// See the head of this file.
@@ -16,6 +17,8 @@ use super::{http1, http2};
 pub struct UpstreamBody {
     protocol: Protocol,
     deadline: Option<CallDeadline>,
+    /// The request is in flight until its response has ended.
+    in_flight: Option<InFlight>,
 }
 
 #[derive(Debug)]
@@ -27,13 +30,13 @@ enum Protocol {
 
 impl From<http1::ResponseBody> for UpstreamBody {
     fn from(body: http1::ResponseBody) -> Self {
-        Self { protocol: Protocol::Http1(body), deadline: None }
+        Self { protocol: Protocol::Http1(body), deadline: None, in_flight: None }
     }
 }
 
 impl From<http2::ResponseBody> for UpstreamBody {
     fn from(body: http2::ResponseBody) -> Self {
-        Self { protocol: Protocol::Http2(Box::new(body)), deadline: None }
+        Self { protocol: Protocol::Http2(Box::new(body)), deadline: None, in_flight: None }
     }
 }
 
@@ -41,6 +44,11 @@ impl UpstreamBody {
     /// The same body, which breaks off at this moment.
     pub(super) fn until(self, deadline: CallDeadline) -> Self {
         Self { deadline: Some(deadline), ..self }
+    }
+
+    /// The same body, until whose end the request is in flight.
+    pub(super) fn counted(self, in_flight: InFlight) -> Self {
+        Self { in_flight: Some(in_flight), ..self }
     }
 
     /// The address of the server, for the log.
@@ -54,7 +62,10 @@ impl UpstreamBody {
     /// The tunnel that the connection has become; only after a response that accepts one, and only once.
     pub fn take_tunnel(&mut self) -> Option<UpstreamTunnel> {
         match &mut self.protocol {
-            Protocol::Http1(body) => body.take_tunnel(),
+            Protocol::Http1(body) => {
+                let tunnel = body.take_tunnel()?;
+                Some(UpstreamTunnel { _in_flight: self.in_flight.take(), ..tunnel })
+            }
             Protocol::Http2(_) => None,
         }
     }
@@ -65,7 +76,7 @@ impl Body for UpstreamBody {
     type Error = BodyError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let Self { protocol, deadline } = self.get_mut();
+        let Self { protocol, deadline, .. } = self.get_mut();
         if let Some(deadline) = deadline
             && let Poll::Ready(limit) = deadline.poll(cx)
         {

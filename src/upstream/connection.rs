@@ -5,7 +5,6 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -14,6 +13,8 @@ use bytes::BytesMut;
 use http::Version;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 
+use super::endpoint::TargetAddress;
+use super::in_flight::InFlight;
 use super::stall::StallTimer;
 use super::stream::UpstreamStream;
 use crate::net::{Duplex, Rewound};
@@ -29,7 +30,7 @@ const MULTIPLEXED_READ: usize = 16 * 1024;
 pub(super) struct UpstreamConnection {
     stream: UpstreamStream,
     /// The address of the server.
-    pub(super) peer: SocketAddr,
+    pub(super) peer: TargetAddress,
     /// Bytes that were received and not used yet.
     pub(super) received: BytesMut,
     /// Bytes to be sent.
@@ -47,16 +48,18 @@ pub(super) struct UpstreamConnection {
 /// The upstream's side of a tunnel. The connection is closed when it is dropped.
 pub struct UpstreamTunnel {
     /// The address of the server.
-    pub peer: SocketAddr,
+    pub peer: TargetAddress,
     /// What the server sends after its response, and what it is sent.
     pub stream: Box<dyn Duplex>,
+    /// It counts as a request in flight.
+    pub(super) _in_flight: Option<InFlight>,
 }
 
 impl UpstreamConnection {
     /// Only bytes pass from now on.
     pub(super) fn into_tunnel(self) -> UpstreamTunnel {
         let stream = Rewound::new(self.received.freeze(), self.stream);
-        UpstreamTunnel { peer: self.peer, stream: Box::new(stream) }
+        UpstreamTunnel { peer: self.peer, stream: Box::new(stream), _in_flight: None }
     }
 
     /// Its age counts from `now`.

@@ -1,24 +1,25 @@
 //! New streams to endpoints.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, TargetAddress};
 use super::error::UpstreamError;
-use super::resolver::Lookups;
-use super::stream::{Offered, UpstreamStream};
+use super::names::Names;
+use super::stream::{Offered, Socket, UpstreamStream};
 
 /// How an upstream connects to its endpoints.
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
     timeout: Duration,
-    lookups: Arc<Lookups>,
+    names: Arc<Names>,
 }
 
 impl Connector {
     /// The lookup of the name, the connection and its TLS handshake may take `timeout` together.
-    pub(super) fn new(timeout: Duration, lookups: Arc<Lookups>) -> Self {
-        Self { timeout, lookups }
+    pub(super) fn new(timeout: Duration, names: Arc<Names>) -> Self {
+        Self { timeout, names }
     }
 
     /// A stream to this endpoint, to whose server these protocols are `offered` if it speaks TLS.
@@ -41,11 +42,18 @@ impl Connector {
         then: impl AsyncFnOnce(UpstreamStream) -> Result<T, UpstreamError>,
     ) -> Result<T, UpstreamError> {
         let connecting = async {
-            let found = self.lookups.find(&endpoint.host, endpoint.port).await;
-            let addresses = found.map_err(UpstreamError::Connect)?;
-            then(UpstreamStream::connect(&addresses, endpoint.tls.as_ref(), offered).await?).await
+            let socket = self.socket(&endpoint.target.address).await.map_err(UpstreamError::Connect)?;
+            then(UpstreamStream::begin(socket, endpoint.target.tls.as_ref(), offered).await?).await
         };
         let timed = tokio::time::timeout(self.timeout, connecting).await;
         timed.unwrap_or(Err(UpstreamError::ConnectTimeout(self.timeout)))
+    }
+
+    async fn socket(&self, address: &TargetAddress) -> io::Result<Socket> {
+        match address {
+            TargetAddress::Socket(address) => Socket::connect(&[*address]).await,
+            TargetAddress::Name(name, port) => Socket::connect(&self.names.find(name, *port).await?).await,
+            TargetAddress::Unix(path) => Socket::connect_unix(path).await,
+        }
     }
 }

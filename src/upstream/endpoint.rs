@@ -1,98 +1,142 @@
-//! One server of an upstream, and the ids under which its connections are pooled. Ids outlive a reload.
+//! One server of an upstream, as requests reach it, and the endpoints of all upstreams. They outlive a reload, with their state.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use http::HeaderValue;
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 
+use super::endpoint_state::EndpointState;
+use super::upstream_state::UpstreamState;
 use crate::tls::ConnectorTls;
 
-/// One server of an upstream.
-#[derive(Clone, Debug, PartialEq)]
+/// One server of an upstream. If its name has several addresses, each of them is an endpoint.
+#[derive(Debug)]
 pub struct Endpoint {
-    /// The id under which its connections are pooled. It is the same for the same host, port, TLS settings and protocol.
+    /// The id under which its connections are pooled. No id is used twice, because requests of an earlier snapshot may still
+    /// use the ids of removed endpoints.
     pub id: usize,
-    /// A name or an address.
-    pub host: String,
-    /// The port.
-    pub port: u16,
+    /// How it is reached.
+    pub target: Target,
+    /// How it does.
+    pub(super) state: EndpointState,
+}
+
+/// How an endpoint is reached.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// Where it listens.
+    pub address: TargetAddress,
     /// The Host header it expects.
     pub authority: HeaderValue,
     /// How its connections use TLS; `None` if they do not.
-    pub tls: Option<EndpointTls>,
+    pub tls: Option<TargetTls>,
     /// Whether it is spoken to in HTTP/2: with TLS if it agrees, without TLS always.
     pub http2: bool,
 }
 
+/// Where an endpoint listens.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TargetAddress {
+    /// At this address.
+    Socket(SocketAddr),
+    /// At an address of this name, which is not known yet, and this port.
+    Name(String, u16),
+    /// At the Unix socket with this path.
+    Unix(PathBuf),
+}
+
 /// How the connections to an endpoint use TLS.
 #[derive(Clone, Debug, PartialEq)]
-pub struct EndpointTls {
+pub struct TargetTls {
     /// Who is trusted, and what is shown.
     pub settings: ConnectorTls,
     /// The name for which the server needs a certificate.
     pub server_name: ServerName<'static>,
 }
 
+impl Target {
+    /// Whether the other one is the same server at an address of the other family: an upstream has each name only once.
+    pub(super) fn is_sibling(&self, other: &Self) -> bool {
+        match (&self.address, &other.address) {
+            (TargetAddress::Socket(one), TargetAddress::Socket(two)) => {
+                one.is_ipv4() != two.is_ipv4() && self.authority == other.authority
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for TargetAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(address) => address.fmt(f),
+            Self::Name(name, port) => write!(f, "{name}:{port}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
+        self.target.address.fmt(f)
     }
 }
 
 /// The endpoints of all upstreams.
 #[derive(Debug, Default)]
-pub struct Endpoints(Mutex<Ids>);
+pub struct Endpoints(Mutex<Known>);
 
 #[derive(Debug, Default)]
-struct Ids {
-    /// By host and port.
-    known: BTreeMap<(String, u16), Vec<Known>>,
-    /// No id is used twice, because requests of an earlier snapshot may still use the ids of removed endpoints.
-    last: usize,
+struct Known {
+    /// By the name of the upstream.
+    upstreams: BTreeMap<String, OfUpstream>,
+    last_id: usize,
 }
 
-/// One of the endpoints at an address. A connection that was made with other TLS settings must not be used, so each of them
-/// has its own id.
-#[derive(Debug)]
-struct Known {
-    tls: Option<EndpointTls>,
-    http2: bool,
-    id: usize,
+/// The endpoints of one upstream. A connection that was made with other settings must not be used, so each combination is an
+/// endpoint.
+#[derive(Debug, Default)]
+struct OfUpstream {
+    endpoints: Vec<Arc<Endpoint>>,
+    state: Arc<UpstreamState>,
 }
 
 impl Endpoints {
-    /// The id of this endpoint, whose own is ignored. It is the same for as long as the endpoint is in the configuration. The
-    /// returned TLS settings have the sessions that can be resumed.
-    pub fn get(&self, endpoint: Endpoint) -> Endpoint {
-        let Ids { known, last } = &mut *self.0.lock();
-        let at_address = known.entry((endpoint.host.clone(), endpoint.port)).or_default();
-        let is_same = |known: &&Known| known.tls == endpoint.tls && known.http2 == endpoint.http2;
-        if let Some(Known { tls, id, .. }) = at_address.iter().find(is_same) {
-            return Endpoint { id: *id, tls: tls.clone(), ..endpoint };
+    /// The endpoint of this upstream that is reached so. It is the same for as long as it is in the configuration.
+    pub(super) fn get(&self, upstream: &str, target: Target, is_checked: bool) -> Arc<Endpoint> {
+        let Known { upstreams, last_id } = &mut *self.0.lock();
+        let OfUpstream { endpoints, .. } = upstreams.entry(upstream.to_owned()).or_default();
+        if let Some(known) = endpoints.iter().find(|known| known.target == target) {
+            return known.clone();
         }
-        *last += 1;
-        at_address.push(Known { tls: endpoint.tls.clone(), http2: endpoint.http2, id: *last });
-        Endpoint { id: *last, ..endpoint }
+        *last_id += 1;
+        let endpoint = Arc::new(Endpoint { id: *last_id, target, state: EndpointState::new(is_checked) });
+        endpoints.push(endpoint.clone());
+        endpoint
+    }
+
+    /// What the workers share about this upstream.
+    pub(super) fn state(&self, upstream: &str) -> Arc<UpstreamState> {
+        self.0.lock().upstreams.entry(upstream.to_owned()).or_default().state.clone()
     }
 
     /// Drops the endpoints whose ids are not `wanted` any more.
     pub fn retain(&self, wanted: impl Fn(usize) -> bool) {
-        self.0.lock().known.retain(|_, at_address| {
-            at_address.retain(|known| wanted(known.id));
-            !at_address.is_empty()
+        self.0.lock().upstreams.retain(|_, OfUpstream { endpoints, .. }| {
+            endpoints.retain(|known| wanted(known.id));
+            !endpoints.is_empty()
         });
     }
 
     /// How many are known.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
-        self.0.lock().known.values().map(Vec::len).sum()
+        self.0.lock().upstreams.values().map(|upstream| upstream.endpoints.len()).sum()
     }
 }
 
@@ -101,46 +145,42 @@ mod tests {
     use super::*;
     use crate::tls::Authorities;
 
-    fn endpoint(host: &str, port: u16) -> Endpoint {
-        let authority = HeaderValue::from_static("a");
-        Endpoint { id: 0, host: host.to_owned(), port, authority, tls: None, http2: false }
+    fn target(host: &str, port: u16) -> Target {
+        let address = TargetAddress::Name(host.to_owned(), port);
+        Target { address, authority: HeaderValue::from_static("a"), tls: None, http2: false }
     }
 
-    fn with_tls(name: &'static str) -> Endpoint {
+    fn with_tls(name: &'static str) -> Target {
         // Nobody is trusted, which makes no difference here.
         let settings = ConnectorTls::new(Authorities::new(Vec::new()).unwrap(), None).unwrap();
-        let tls = EndpointTls { settings, server_name: name.try_into().unwrap() };
-        Endpoint { tls: Some(tls), ..endpoint("a", 1) }
+        let tls = TargetTls { settings, server_name: name.try_into().unwrap() };
+        Target { tls: Some(tls), ..target("a", 1) }
     }
 
     #[test]
-    fn whatever_makes_a_difference_for_a_connection_makes_another_id() {
+    fn whatever_makes_a_difference_for_a_connection_makes_another_endpoint() {
         let endpoints = Endpoints::default();
         let all = || {
-            let http2 = |endpoint| Endpoint { http2: true, ..endpoint };
+            let http2 = |target| Target { http2: true, ..target };
+            let authority = |target| Target { authority: HeaderValue::from_static("b"), ..target };
             [
-                endpoint("a", 1),
-                endpoint("b", 1),
-                endpoint("a", 2),
-                http2(endpoint("a", 1)),
+                target("a", 1),
+                target("b", 1),
+                target("a", 2),
+                http2(target("a", 1)),
+                authority(target("a", 1)),
                 with_tls("a"),
                 with_tls("b"),
                 http2(with_tls("a")),
             ]
         };
-        let ids = all().map(|endpoint| endpoints.get(endpoint).id);
-        assert_eq!(ids, [1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!(all().map(|endpoint| endpoints.get(endpoint).id), ids, "for as long as they are known");
-        endpoints.retain(|id| id == 5);
-        assert_eq!(endpoints.count(), 1);
-        assert_eq!(endpoints.get(with_tls("a")).id, 5);
-        assert_eq!(endpoints.get(with_tls("b")).id, 8, "no id is used twice");
-    }
-
-    #[test]
-    fn equal_settings_share_their_sessions() {
-        let endpoints = Endpoints::default();
-        let [first, again] = [0; 2].map(|_| endpoints.get(with_tls("a")).tls.unwrap().settings.config());
-        assert!(std::sync::Arc::ptr_eq(&first, &again));
+        let ids = |upstream| all().map(|target| endpoints.get(upstream, target, false).id);
+        assert_eq!(ids("x"), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(ids("x"), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(ids("y"), [9, 10, 11, 12, 13, 14, 15, 16]);
+        endpoints.retain(|id| id == 2 || id > 8);
+        assert_eq!(ids("x"), [17, 2, 18, 19, 20, 21, 22, 23], "no id is used twice");
+        endpoints.retain(|id| id > 8 && id < 17);
+        assert_eq!(endpoints.count(), 8);
     }
 }

@@ -32,6 +32,8 @@ pub enum UpstreamError {
     NoHttp2,
     /// The upstream has no endpoints.
     NoEndpoint,
+    /// Each endpoint has as many requests in flight as it may.
+    Overloaded,
     /// The client broke off while it sent its body.
     Client(ClientBodyError),
     /// The client sent nothing of an incomplete body for this time.
@@ -68,6 +70,7 @@ impl UpstreamError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Connect(_) | Self::NoEndpoint => Reason::Connect,
+            Self::Overloaded => Reason::MaxInFlight,
             Self::Tls(_) => Reason::Tls,
             Self::ConnectTimeout(_) => Reason::ConnectTimeout,
             Self::Timeout(_) => Reason::Timeout,
@@ -81,12 +84,23 @@ impl UpstreamError {
         }
     }
 
-    /// The status for the client: 504 if the upstream was too slow, 502 if it failed, and 4xx if the client failed.
+    /// Which requests may be sent again to another endpoint.
+    pub(super) fn again(&self) -> SendAgain {
+        match self {
+            Self::Connect(_) | Self::Tls(_) | Self::ConnectTimeout(_) => SendAgain::Any,
+            Self::Closed(_) | Self::Bad(_) | Self::BadHttp2(_) | Self::Timeout(_) => SendAgain::Idempotent,
+            _ => SendAgain::No,
+        }
+    }
+
+    /// The status for the client: 503 if there was no room, 504 if the upstream was too slow, 502 if it failed, and 4xx if the
+    /// client failed.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Connect(_) | Self::Tls(_) | Self::NoEndpoint | Self::Closed(_) | Self::Bad(_) | Self::BadHttp2(_) => {
                 StatusCode::BAD_GATEWAY
             }
+            Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
             Self::ConnectTimeout(_) | Self::Timeout(_) | Self::Deadline(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::Client(_) | Self::TooManyNamed | Self::NoHttp2 => StatusCode::BAD_REQUEST,
             Self::BodyTimeout(_) => StatusCode::REQUEST_TIMEOUT,
@@ -100,6 +114,7 @@ impl UpstreamError {
             Self::Connect(_) => "The upstream server cannot be reached.",
             Self::Tls(_) => "The upstream server cannot be reached over a secure connection.",
             Self::NoEndpoint => "The upstream has no servers.",
+            Self::Overloaded => "The upstream servers have too many requests at the moment.",
             Self::ConnectTimeout(_) => "The upstream server did not accept a connection in time.",
             Self::Timeout(_) => "The upstream server did not answer in time.",
             Self::Closed(_) => "The upstream server closed the connection before it answered.",
@@ -126,12 +141,42 @@ impl fmt::Display for UpstreamError {
             Self::BadHttp2(error) => write!(f, "sent what is not valid in HTTP/2: {error}"),
             Self::NoHttp2 => f.write_str("HTTP/2 has no form for the request"),
             Self::NoEndpoint => f.write_str("there are no servers"),
+            Self::Overloaded => f.write_str("each server has max_in_flight requests"),
             Self::Client(error) => write!(f, "the client broke off: {error}"),
             Self::BodyTimeout(limit) => write!(f, "nothing of the request's body came for {limit:?}"),
             Self::TooLarge => f.write_str("the request's body is too large"),
             Self::Deadline(limit) => write!(f, "the client's deadline of {limit:?} is over"),
             Self::TooManyNamed => f.write_str("the request names more than 100 headers in Connection"),
         }
+    }
+}
+
+/// Which requests may be sent again after a failure. None whose response has begun may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SendAgain {
+    /// Each: nothing was sent, or the server has certainly not processed it (RFC 9113, section 8.7).
+    Any,
+    /// An idempotent one: nobody knows whether the server has processed it.
+    Idempotent,
+    /// None.
+    No,
+}
+
+/// A request that got no response.
+#[derive(Debug)]
+pub(super) struct Failed {
+    /// Why.
+    pub(super) error: UpstreamError,
+    /// Which requests may be sent again.
+    pub(super) again: SendAgain,
+    /// Whether the connection had ended. If it was used before, a new one to the same endpoint may do.
+    pub(super) has_ended: bool,
+}
+
+impl From<UpstreamError> for Failed {
+    fn from(error: UpstreamError) -> Self {
+        let (again, has_ended) = (error.again(), matches!(error, UpstreamError::Closed(_)));
+        Self { error, again, has_ended }
     }
 }
 

@@ -20,11 +20,11 @@ pub(super) use response_body::ResponseBody;
 use super::connection::UpstreamConnection;
 use super::error::{RequestBodyError, UpstreamError};
 use super::exchange::Exchange;
+use super::outgoing_body::OutgoingBody;
 use super::pool::ConnectionPools;
 use super::request::UpstreamRequest;
 use super::response_rules::{BadHead, Interim};
 use super::stall::Stalled;
-use crate::server::ClientBody;
 use request_body::RequestBody;
 use response_head::Head;
 
@@ -36,7 +36,7 @@ use response_head::Head;
 pub(super) async fn send<B: From<ResponseBody>>(
     exchange: &Exchange<'_>,
     mut connection: Box<UpstreamConnection>,
-    body: Option<ClientBody>,
+    body: Option<OutgoingBody>,
     pool: (&Rc<ConnectionPools>, usize),
     headers: &mut HeaderMap,
 ) -> Result<(StatusCode, B), UpstreamError> {

@@ -23,39 +23,13 @@ use http::{HeaderMap, Response, StatusCode, Version};
 pub(super) use pool::{Http2Pool, Spoken};
 pub(super) use response_body::ResponseBody;
 
-use super::error::{RequestBodyError, UpstreamError};
+use super::error::{Failed, RequestBodyError, SendAgain, UpstreamError};
 use super::exchange::Exchange;
+use super::outgoing_body::OutgoingBody;
 use super::response_rules::{Interim, interim_head};
 use super::stall::Stalled;
-use crate::server::ClientBody;
 use connection::{OpenStream, failure};
 use request_body::RequestBody;
-
-/// A request that got no response.
-#[derive(Debug)]
-pub(super) struct Failed {
-    /// Why.
-    pub(super) error: UpstreamError,
-    /// Which requests may be sent again on another connection.
-    pub(super) again: SendAgain,
-}
-
-/// Which requests may be sent again. None whose body has begun may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SendAgain {
-    /// Each: the server has not processed it (RFC 9113, section 8.7).
-    Any,
-    /// An idempotent one: nobody knows whether the server has processed it.
-    Idempotent,
-    /// None.
-    No,
-}
-
-impl From<UpstreamError> for Failed {
-    fn from(error: UpstreamError) -> Self {
-        Self { error, again: SendAgain::No }
-    }
-}
 
 impl Failed {
     /// For an error that the library has reported before the head of a response.
@@ -67,13 +41,12 @@ impl Failed {
         // The library reports a GOAWAY only to streams above the last one that the server may have processed.
         let again = if error.is_remote() && (is_refused || error.is_go_away()) {
             SendAgain::Any
-        } else if error.is_io() {
-            SendAgain::Idempotent
         } else {
-            SendAgain::No
+            SendAgain::Idempotent
         };
+        let has_ended = error.is_io();
         let error = stream.connection().why_closed().map_or_else(|| failure(error), UpstreamError::Closed);
-        Self { error, again }
+        Self { error, again, has_ended }
     }
 }
 
@@ -85,7 +58,7 @@ impl Failed {
 pub(super) async fn send<B: From<ResponseBody>>(
     exchange: &Exchange<'_>,
     mut stream: OpenStream,
-    body: &mut Option<ClientBody>,
+    body: &mut Option<OutgoingBody>,
     headers: &mut HeaderMap,
 ) -> Result<(StatusCode, B), Failed> {
     let Exchange { request, named, timeout, read_timeout, .. } = *exchange;
@@ -93,7 +66,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     let (mut response, sender) = match stream.send(head, body.is_none()) {
         Ok(sent) => sent,
         // The connection has ended, or the server has said that it will.
-        Err(error) => return Err(Failed { error: failure(error), again: SendAgain::Any }),
+        Err(error) => return Err(Failed { error: failure(error), again: SendAgain::Any, has_ended: true }),
     };
     let mut request_body = body.take().map(|body| RequestBody::new(body, sender, request, named));
     stream.stall().begin(request.body_timeout, Some(timeout));

@@ -30,13 +30,11 @@ pub struct Keeps {
 }
 
 impl Keeps {
-    /// From pairs of a server's id and how long an upstream keeps its connections. If several upstreams have a server, its
-    /// connections are kept for the longest of their times.
+    /// From pairs of a server's id and how long its connections are kept.
     pub fn new(used: impl IntoIterator<Item = (usize, Keep)>) -> Self {
         let (mut servers, mut shortest): (HashMap<_, Keep, _>, _) = (HashMap::default(), Duration::MAX);
         for (server, keep) in used {
-            let known = servers.entry(server).or_insert(keep);
-            *known = Keep { idle: known.idle.max(keep.idle), age: known.age.max(keep.age) };
+            servers.insert(server, keep);
             shortest = shortest.min(keep.idle).min(keep.age);
         }
         Self { servers, interval: (shortest / CHECKS_PER_LIMIT).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL) }
@@ -60,10 +58,10 @@ mod tests {
     #[test]
     fn checks_are_as_frequent_as_the_shortest_limit_needs() {
         let keep = |idle, age| Keep { idle: Duration::from_millis(idle), age: Duration::from_millis(age) };
-        let keeps = Keeps::new([(2, keep(60_000, 600_000)), (0, keep(800, 2_000)), (2, keep(90_000, 1_000))]);
+        let keeps = Keeps::new([(2, keep(60_000, 600_000)), (0, keep(800, 2_000)), (3, keep(90_000, 1_000))]);
         assert_eq!(
             [0, 1, 2].map(|server| keeps.of(server)),
-            [Some(keep(800, 2_000)), None, Some(keep(90_000, 600_000))]
+            [Some(keep(800, 2_000)), None, Some(keep(60_000, 600_000))]
         );
         assert_eq!([0, 1, 2].map(|server| keeps.has(server)), [true, false, true]);
         assert_eq!(keeps.interval, Duration::from_millis(100));

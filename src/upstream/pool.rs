@@ -6,7 +6,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Instant;
 
 use foldhash::fast::RandomState;
@@ -69,6 +68,11 @@ impl ConnectionPools {
         found
     }
 
+    /// Whether a connection to this server is idle.
+    pub(super) fn has_idle(&self, server: usize) -> bool {
+        self.idle.borrow().get(&server).is_some_and(|idle| !idle.connections.is_empty())
+    }
+
     /// Takes a connection back after a complete response.
     pub(super) fn put(&self, server: usize, mut connection: Box<UpstreamConnection>) {
         connection.idle_since = self.now();
@@ -89,7 +93,7 @@ impl ConnectionPools {
 
     /// Closes connections whose time is over or that the server has closed, and asks servers of HTTP/2 whether they still
     /// exist. It never returns, and calls `in_force` before each check.
-    pub async fn watch(&self, in_force: impl Fn() -> Arc<Keeps>) {
+    pub async fn watch(&self, in_force: impl Fn() -> Keeps) {
         loop {
             let keeps = in_force();
             let now = Instant::now();
@@ -117,7 +121,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::upstream::stream::{Offered, UpstreamStream};
+    use crate::upstream::stream::{Offered, Socket, UpstreamStream};
 
     const LONG: Duration = Duration::from_secs(3600);
     const KEEP: Keep = Keep { idle: LONG, age: LONG };
@@ -136,9 +140,9 @@ mod tests {
         /// A new connection, and the server's side of it.
         async fn connect(&self) -> (Box<UpstreamConnection>, TcpStream) {
             let address = [self.listener.local_addr().unwrap()];
-            let (stream, accepted) =
-                tokio::join!(UpstreamStream::connect(&address, None, Offered::Http1), self.listener.accept());
-            (UpstreamConnection::new(stream.unwrap(), self.pools.now()).unwrap(), accepted.unwrap().0)
+            let (socket, accepted) = tokio::join!(Socket::connect(&address), self.listener.accept());
+            let stream = UpstreamStream::begin(socket.unwrap(), None, Offered::Http1).await.unwrap();
+            (UpstreamConnection::new(stream, self.pools.now()).unwrap(), accepted.unwrap().0)
         }
     }
 
@@ -183,8 +187,7 @@ mod tests {
             pools.put(server, connection);
             open.push(accepted);
         }
-        let keeps = Arc::new(Keeps::new([(7, KEEP)]));
-        let watch = pools.watch(|| keeps.clone());
+        let watch = pools.watch(|| Keeps::new([(7, KEEP)]));
         // It checks at once, and then waits.
         assert!(tokio::time::timeout(Duration::from_millis(1), watch).await.is_err());
         assert_eq!(pools.idle.borrow().keys().collect::<Vec<_>>(), [&7]);

@@ -1,11 +1,13 @@
 //! A request to an upstream, for any protocol.
 
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, Method, Response, Version};
 
+use crate::clock::Time;
 use crate::identify::ambiguity::SingleSources;
 use crate::tls::ClientCertificate;
 
@@ -37,6 +39,12 @@ pub struct UpstreamRequest<'a> {
     pub websocket_key: Option<&'a str>,
     /// Takes interim responses other than `100 Continue`, each as soon as it has come; `None` if they are dropped.
     pub interim: Option<&'a PassInterim<'a>>,
+    /// When the request is sent.
+    pub begun: Time,
+    /// The hash of the key by which the upstream chooses a server, if it does so by keys and the request has one.
+    pub balanced_by: Option<u64>,
+    /// Whether a part of a response was passed on. From then on the request is not sent again.
+    pub has_response: &'a Cell<bool>,
     /// The time that the client gives the whole call, if it says so.
     pub call_timeout: Option<Duration>,
 }

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 /// The lookups of all workers that are not finished.
 #[derive(Debug, Default)]
-pub struct Lookups {
+pub(super) struct Lookups {
     /// By the name. A lookup is finished when its sender is gone.
     unfinished: Mutex<HashMap<String, watch::Receiver<Option<Found>>>>,
 }

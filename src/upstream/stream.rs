@@ -1,16 +1,17 @@
-//! The stream of bytes to an upstream server: a socket, with or without TLS.
+//! The stream of bytes to an upstream server: a socket of TCP, with or without TLS, or a Unix socket.
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::endpoint::EndpointTls;
+use super::endpoint::{TargetAddress, TargetTls};
 use super::error::UpstreamError;
 use crate::net::keep_alive;
 use crate::tls::{ALPN_HTTP1, ALPN_HTTP2};
@@ -18,8 +19,15 @@ use crate::tls::{ALPN_HTTP1, ALPN_HTTP2};
 /// A connected stream.
 #[derive(Debug)]
 pub(super) enum UpstreamStream {
-    Plain(TcpStream),
+    Plain(Socket),
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// A connected socket.
+#[derive(Debug)]
+pub(super) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
 }
 
 /// What a server is offered to speak when TLS begins (RFC 7301).
@@ -31,19 +39,49 @@ pub(super) enum Offered {
     Http2,
 }
 
-impl UpstreamStream {
-    /// Connects to the first of these addresses that accepts the connection, and completes a TLS handshake if there is to
-    /// be one.
+impl Socket {
+    /// Connects to the first of these addresses that accepts the connection.
     ///
     /// # Errors
-    /// [`UpstreamError::Connect`] or [`UpstreamError::Tls`]. Nothing of a request was sent.
-    pub(super) async fn connect(
-        addresses: &[SocketAddr],
-        tls: Option<&EndpointTls>,
+    /// Why the last one does not.
+    pub(super) async fn connect(addresses: &[SocketAddr]) -> io::Result<Self> {
+        let socket = TcpStream::connect(addresses).await?;
+        socket.set_nodelay(true)?;
+        keep_alive(&socket)?;
+        Ok(Self::Tcp(socket))
+    }
+
+    /// Connects to the Unix socket with this path.
+    ///
+    /// # Errors
+    /// When it does not exist, nobody listens there, or the gateway may not use it.
+    pub(super) async fn connect_unix(path: &Path) -> io::Result<Self> {
+        UnixStream::connect(path).await.map(Self::Unix)
+    }
+
+    fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.try_read(bytes),
+            Self::Unix(socket) => socket.try_read(bytes),
+        }
+    }
+}
+
+impl UpstreamStream {
+    /// Begins to use a socket. Completes a TLS handshake if there is to be one.
+    ///
+    /// # Errors
+    /// [`UpstreamError::Tls`]. Nothing of a request was sent.
+    pub(super) async fn begin(
+        socket: Socket,
+        tls: Option<&TargetTls>,
         offered: Offered,
     ) -> Result<Self, UpstreamError> {
-        let socket = connect(addresses).await.map_err(UpstreamError::Connect)?;
-        let Some(EndpointTls { settings, server_name }) = tls else { return Ok(Self::Plain(socket)) };
+        // The configuration has no Unix socket with TLS.
+        let (settings, server_name, socket) = match (tls, socket) {
+            (Some(TargetTls { settings, server_name }), Socket::Tcp(socket)) => (settings, server_name, socket),
+            (_, socket) => return Ok(Self::Plain(socket)),
+        };
         let protocols: &[&[u8]] = match offered {
             Offered::Http1 => &[ALPN_HTTP1],
             Offered::Http2 => &[ALPN_HTTP2, ALPN_HTTP1],
@@ -55,19 +93,19 @@ impl UpstreamStream {
         handshake.await.map(|tls| Self::Tls(Box::new(tls))).map_err(UpstreamError::Tls)
     }
 
-    fn socket(&self) -> &TcpStream {
-        match self {
-            Self::Plain(socket) => socket,
-            Self::Tls(tls) => tls.get_ref().0,
-        }
-    }
-
     /// The address of the server.
     ///
     /// # Errors
     /// When the connection is already closed.
-    pub(super) fn peer(&self) -> io::Result<SocketAddr> {
-        self.socket().peer_addr()
+    pub(super) fn peer(&self) -> io::Result<TargetAddress> {
+        match self {
+            Self::Plain(Socket::Tcp(socket)) => socket.peer_addr().map(TargetAddress::Socket),
+            Self::Plain(Socket::Unix(socket)) => {
+                let address = socket.peer_addr()?;
+                Ok(TargetAddress::Unix(address.as_pathname().unwrap_or(Path::new("")).to_owned()))
+            }
+            Self::Tls(tls) => tls.get_ref().0.peer_addr().map(TargetAddress::Socket),
+        }
     }
 
     /// Whether it uses TLS.
@@ -112,13 +150,6 @@ impl UpstreamStream {
         }
         false
     }
-}
-
-async fn connect(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
-    let socket = TcpStream::connect(addresses).await?;
-    socket.set_nodelay(true)?;
-    keep_alive(&socket)?;
-    Ok(socket)
 }
 
 /// Reads what has come, without waiting.
@@ -183,6 +214,51 @@ impl AsyncWrite for UpstreamStream {
         match self.get_mut() {
             Self::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
             Self::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_read(cx, buf),
+            Self::Unix(socket) => Pin::new(socket).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_write(cx, bytes),
+            Self::Unix(socket) => Pin::new(socket).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(cx, bytes),
+            Self::Unix(socket) => Pin::new(socket).poll_write_vectored(cx, bytes),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // A socket has no buffer of its own.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_shutdown(cx),
+            Self::Unix(socket) => Pin::new(socket).poll_shutdown(cx),
         }
     }
 }

@@ -339,3 +339,27 @@ fn nghttp_waits_until_its_body_is_wanted() {
     assert!(place(":status: 100") < place("send DATA frame") && place("send DATA frame") < place(":status: 200"));
     assert!(text.contains("300000"), "{text}");
 }
+
+#[test]
+fn nothing_is_sent_again_once_a_part_of_a_response_was_passed_on() {
+    let (hints, good) = (
+        Upstream::raw(|mut wire, _| {
+            let _ = wire.head();
+            let _ = wire.write(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n");
+        }),
+        Upstream::start(|_| reply(200, "ok")),
+    );
+    let servers = format!("servers = [\"http://{}\", \"http://{}\"]", hints.address(), good.address());
+    let eject = "balance = \"round-robin\"\n[upstreams.up.eject]\nfailures = 1000";
+    let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"";
+    let gateway = Gateway::start(&format!("[upstreams.up]\n{servers}\n{eject}\n{route}\n"));
+    run(async {
+        let mut requests = connect(&gateway).await;
+        assert_eq!(statuses(requests.send_request(get(), true).unwrap().0).await, [103, 502]);
+        assert!(good.received().is_empty());
+        assert_eq!(statuses(requests.send_request(get(), true).unwrap().0).await, [200]);
+    });
+    // A client of HTTP/1.1 is passed no hints, so its response has not begun.
+    assert_eq!(gateway.client().get("/").status, 200);
+    assert_eq!(gateway.metric("gateway_upstream_retries_total"), Some(1.0));
+}

@@ -23,6 +23,7 @@ mod details;
 mod drain;
 mod exceptions;
 mod explain;
+mod failover;
 mod failures;
 mod faults;
 mod flights;

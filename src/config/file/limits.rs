@@ -12,6 +12,8 @@ use crate::config::read::{Field, Name, Section, set};
 use crate::config::{HeaderStyle, Limit, Missing, OnLimit, values};
 use crate::limit::{MAX_QUOTA, Rate};
 
+pub(super) use key::key;
+
 use action::Reaction;
 use exceptions::Kinds;
 use rates::Terms;
@@ -32,7 +34,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
         return None;
     }
     let section = field.section(format!("[limits.{}]", name.text))?;
-    let key = section.required("key", KEY).and_then(|field| key::key(&field));
+    let key = section.required("key", KEY).and_then(|field| key(&field));
     let terms = Terms::read(&section);
     let (rates, max_in_flight) = allowed(&section, &terms);
     let own = rates.as_deref().unwrap_or_default();

@@ -1,13 +1,16 @@
 //! `[upstreams.NAME]`: servers that answer requests.
 
+mod balancing;
+mod health;
+mod overload;
+mod retries;
+
 use std::time::Duration;
 
 use super::upstream_tls::{self, SystemAuthorities};
 use crate::config::read::{Field, Name, Section, report_repeated, set};
 use crate::config::{Address, Upstream, UpstreamServer, UpstreamTls, values};
 
-/// Keys that are planned, but not in this version.
-const LATER: [&str; 4] = ["retries", "max_in_flight", "health", "hash_key"];
 const SERVERS: &str = "[\"http://10.0.1.1:9000\"]";
 
 /// Reads one upstream; `None` if it has an error.
@@ -46,19 +49,31 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthoritie
     if http2 && servers.iter().flatten().any(|server| server.address == Address::Echo) {
         section.refuse(&["http2"], "is not spoken by `builtin:echo`", "remove it, or name a server of your own");
     }
-    section.choice("balance", &[("round-robin", ())], &["least-requests", "hash"]);
-    section.close(&LATER);
+    let mut resolve_every = Duration::from_secs(30);
+    set(&mut resolve_every, values::wait(&section, "resolve_every", Duration::from_secs(1)..=*values::WAIT.end()));
+    let balance = balancing::read(&section);
+    let retry = retries::read(name.text, &section);
+    let overload = overload::read(&section);
+    let health = health::check(name.text, &section);
+    let ejection = health::ejection(name.text, &section);
+    section.close(&[]);
     Some(Upstream {
         name: name.text.to_owned(),
         servers: servers?,
+        balance,
         connect_timeout,
         timeout,
         read_timeout,
         tunnel_idle_timeout,
         max_idle,
         max_age,
+        resolve_every,
         tls,
         http2,
+        retry,
+        overload,
+        health,
+        ejection,
     })
 }
 

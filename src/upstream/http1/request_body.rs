@@ -8,9 +8,9 @@ use http_body::Body;
 
 use super::chunked;
 use super::request_head::Framing;
-use crate::server::ClientBody;
 use crate::upstream::connection::UpstreamConnection;
 use crate::upstream::error::RequestBodyError;
+use crate::upstream::outgoing_body::OutgoingBody;
 use crate::upstream::request::UpstreamRequest;
 use crate::upstream::request_trailers::TrailerFilter;
 use crate::upstream::stall::Position;
@@ -19,7 +19,7 @@ use crate::upstream::stall::Position;
 #[derive(Debug)]
 pub(super) struct RequestBody {
     /// `None` when all of it is in the buffer of the connection.
-    body: Option<ClientBody>,
+    body: Option<OutgoingBody>,
     framing: Framing,
     trailers: TrailerFilter,
     /// Bytes of it that came from the client, and the most that may come.
@@ -32,7 +32,7 @@ pub(super) struct RequestBody {
 impl RequestBody {
     /// The body of a request, framed as its size allows; `None` if the request has no body. Connection names the
     /// headers in `named`.
-    pub(super) fn new(body: Option<ClientBody>, request: &UpstreamRequest<'_>, named: &[&[u8]]) -> Self {
+    pub(super) fn new(body: Option<OutgoingBody>, request: &UpstreamRequest<'_>, named: &[&[u8]]) -> Self {
         let framing = match body.as_ref().map_or(Some(0), |body| body.size_hint().exact()) {
             // Some requests state that they have no body, others need not (RFC 9110, section 8.6).
             Some(0) if !request.headers.contains_key(CONTENT_LENGTH) => Framing::None,

@@ -70,12 +70,14 @@ fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::sync::Arc;
     use std::time::Duration;
 
     use http::{HeaderMap, Method};
 
     use super::*;
+    use crate::clock::Time;
     use crate::identify::ambiguity::SingleSources;
     use crate::upstream::request::ForwardedInfo;
 
@@ -109,6 +111,9 @@ mod tests {
                 asks_for_websocket: false,
                 websocket_key: None,
                 interim: None,
+                begun: Time::from_micros(0),
+                balanced_by: None,
+                has_response: &Cell::new(false),
                 call_timeout: None,
             };
             for (authority, host) in [(None, "client"), (Some("up:1"), "up:1")] {

@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -20,6 +19,7 @@ use tokio::task::{AbortHandle, spawn_local};
 
 use super::keep_alive::{Activity, Check, KeepAlive};
 use super::windows::{CONNECTION_WINDOW, STREAM_WINDOW, stream_window};
+use crate::upstream::endpoint::TargetAddress;
 use crate::upstream::error::UpstreamError;
 use crate::upstream::stall::StallTimer;
 use crate::upstream::stream::UpstreamStream;
@@ -37,7 +37,7 @@ pub(super) struct Http2Connection {
     requests: SendRequest<Bytes>,
     scheme: Scheme,
     /// The address of the server.
-    pub(super) peer: SocketAddr,
+    pub(super) peer: TargetAddress,
     /// When it was made, by the clock of its pool.
     pub(super) connected_at: Instant,
     state: Rc<State>,

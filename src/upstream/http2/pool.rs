@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
@@ -81,7 +82,7 @@ impl Http2Pool {
     /// Why there is no connection.
     pub(in crate::upstream) async fn stream(
         self: &Rc<Self>,
-        endpoint: &Endpoint,
+        endpoint: &Arc<Endpoint>,
         connector: &Connector,
         timeout: Duration,
         (keep, now): (Keep, Instant),
@@ -130,7 +131,7 @@ impl Http2Pool {
     /// Begins an attempt to connect.
     fn connect(
         self: &Rc<Self>,
-        endpoint: &Endpoint,
+        endpoint: &Arc<Endpoint>,
         connector: &Connector,
         timeout: Duration,
         now: Instant,

@@ -8,8 +8,9 @@ use h2::SendStream;
 use http::HeaderMap;
 use http_body::Body;
 
-use crate::server::{ClientBody, poll_granted};
+use crate::server::poll_granted;
 use crate::upstream::error::RequestBodyError;
+use crate::upstream::outgoing_body::OutgoingBody;
 use crate::upstream::request::UpstreamRequest;
 use crate::upstream::request_trailers::TrailerFilter;
 use crate::upstream::stall::Position;
@@ -18,7 +19,7 @@ use crate::upstream::stall::Position;
 #[derive(Debug)]
 pub(super) struct RequestBody {
     /// `None` when all of it has come.
-    body: Option<ClientBody>,
+    body: Option<OutgoingBody>,
     sender: SendStream<Bytes>,
     /// What has come and is not passed to the library, because the server has not granted window for it.
     waiting: Bytes,
@@ -32,7 +33,7 @@ pub(super) struct RequestBody {
 
 impl RequestBody {
     pub(super) fn new(
-        body: ClientBody,
+        body: OutgoingBody,
         sender: SendStream<Bytes>,
         request: &UpstreamRequest<'_>,
         named: &[&[u8]],
@@ -47,7 +48,7 @@ impl RequestBody {
     }
 
     /// The body, if nothing of it has come yet.
-    pub(super) fn unused(self) -> Option<ClientBody> {
+    pub(super) fn unused(self) -> Option<OutgoingBody> {
         self.body.filter(|_| self.taken == 0)
     }
 

@@ -5,9 +5,9 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, Version, header};
 use http_body::Body;
 
-use crate::server::ClientBody;
 use crate::upstream::error::UpstreamError;
 use crate::upstream::exchange::Exchange;
+use crate::upstream::outgoing_body::OutgoingBody;
 use crate::upstream::request_headers::{self, HeaderSink};
 
 /// The head of a request to a server that is reached by `scheme`.
@@ -17,7 +17,7 @@ use crate::upstream::request_headers::{self, HeaderSink};
 pub(super) fn head(
     exchange: &Exchange<'_>,
     scheme: &Scheme,
-    body: Option<&ClientBody>,
+    body: Option<&OutgoingBody>,
 ) -> Result<Request<()>, UpstreamError> {
     let request = exchange.request;
     let host = exchange.authority.or_else(|| request.headers.get(header::HOST));

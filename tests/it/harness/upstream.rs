@@ -1,6 +1,7 @@
 //! Upstreams: one that answers HTTP and remembers what it saw, and one whose bytes the test writes itself.
 
-use std::net::{SocketAddr, TcpListener};
+use std::collections::HashMap;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,11 +21,19 @@ pub(crate) struct Received {
     pub(crate) trailers: Headers,
 }
 
-/// A server in a thread for as long as the tests run.
+/// A server in a thread for as long as the tests run, or until it is ended.
 pub(crate) struct Upstream {
     address: SocketAddr,
+    ended: Arc<Mutex<Ended>>,
     connections: Arc<AtomicUsize>,
     received: Arc<Mutex<Vec<Received>>>,
+}
+
+/// Whether a server was ended, and what has to be closed then.
+#[derive(Default)]
+struct Ended {
+    is_over: bool,
+    open: HashMap<usize, TcpStream>,
 }
 
 impl Upstream {
@@ -32,13 +41,17 @@ impl Upstream {
     pub(crate) fn start(answer: impl Fn(&Received) -> Vec<u8> + Send + Sync + 'static) -> Self {
         let received = Arc::new(Mutex::new(Vec::new()));
         let record = Arc::clone(&received);
-        let mut upstream = Self::raw(move |mut wire, _| {
+        let ended = Arc::new(Mutex::new(Ended::default()));
+        let ending = Arc::clone(&ended);
+        let mut upstream = Self::listen(ended, move |mut wire, number| {
+            ending.lock().unwrap().open.insert(number, wire.stream().try_clone().unwrap());
             while let Ok(Some(request)) = receive(&mut wire) {
                 record.lock().unwrap().push(request.clone());
                 if wire.write(&answer(&request)).is_err() {
                     break;
                 }
             }
+            ending.lock().unwrap().open.remove(&number);
         });
         upstream.received = received;
         upstream
@@ -46,6 +59,10 @@ impl Upstream {
 
     /// Hands every connection, with its number from 0, to `serve` in a thread of its own.
     pub(crate) fn raw(serve: impl Fn(Wire, usize) + Send + Sync + 'static) -> Self {
+        Self::listen(Arc::default(), serve)
+    }
+
+    fn listen(ended: Arc<Mutex<Ended>>, serve: impl Fn(Wire, usize) + Send + Sync + 'static) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
         // Some tests open a thousand connections at once.
@@ -53,16 +70,30 @@ impl Upstream {
         let listener = TcpListener::from(socket);
         let address = listener.local_addr().unwrap();
         let (connections, serve) = (Arc::new(AtomicUsize::new(0)), Arc::new(serve));
-        let count = Arc::clone(&connections);
+        let (count, ending) = (Arc::clone(&connections), Arc::clone(&ended));
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { break };
+                if ending.lock().unwrap().is_over {
+                    break;
+                }
                 let number = count.fetch_add(1, Ordering::SeqCst);
                 let serve = Arc::clone(&serve);
                 std::thread::spawn(move || serve(Wire::new(stream), number));
             }
         });
-        Self { address, connections, received: Arc::default() }
+        Self { address, ended, connections, received: Arc::default() }
+    }
+
+    /// Ends it as if its process had been killed: its connections are closed, and no more are accepted.
+    pub(crate) fn end(self) {
+        {
+            let mut ended = self.ended.lock().unwrap();
+            ended.is_over = true;
+            ended.open.drain().for_each(|(_, stream)| _ = stream.shutdown(Shutdown::Both));
+        }
+        // The thread that accepts looks whether it is over after a connection.
+        let _ = TcpStream::connect(self.address);
     }
 
     /// `[upstreams.up]` with this server, and a route that sends everything to it.

@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 
 use http::HeaderName;
 
-use crate::config::read::{Field, Section, Wrong};
-use crate::config::report::quoted;
+use crate::config::file::statuses;
+use crate::config::read::{Field, Section};
 use crate::config::{Cost, values};
 use crate::limit::{MAX_QUOTA, Rate};
 
@@ -87,29 +87,5 @@ fn count(field: &Field<'_>) -> Option<Vec<RangeInclusive<u16>>> {
     let table = field.section("`count`")?;
     let list = table.required("status", &example);
     table.close(&[]);
-    let list = list?.some(STATUSES, 64)?;
-    let status = |field: &Field<'_>| {
-        if field.is_number() {
-            let status = field.integer(100..=599).and_then(|status| u16::try_from(status).ok())?;
-            return Some(status..=status);
-        }
-        field.parse(statuses)
-    };
-    let statuses: Vec<_> = list.iter().filter_map(status).collect();
-    Some(statuses).filter(|statuses| !statuses.is_empty())
-}
-
-/// A status, or a class of them.
-fn statuses(text: &str) -> Result<RangeInclusive<u16>, Wrong> {
-    let wrong = || {
-        let help = format!("a status is 100 to 599, a class is 1xx to 5xx: {STATUSES}");
-        Wrong::new(format!("{} is not a status", quoted(text)), help)
-    };
-    let (first, last) = match text.strip_suffix("xx").or(text.strip_suffix("XX")) {
-        Some(class) => (format!("{class}00"), format!("{class}99")),
-        None => (text.to_owned(), text.to_owned()),
-    };
-    let number = |text: String| text.parse().ok().filter(|code| text.len() == 3 && (100..=599).contains(code));
-    let range = number(first).zip(number(last)).map(|(first, last)| first..=last);
-    range.ok_or_else(wrong)
+    statuses::read(&list?, STATUSES)
 }

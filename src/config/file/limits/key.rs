@@ -20,8 +20,8 @@ const PLAIN: [(&str, Source); 8] = [
 const SOURCES: &str = "sources are client-ip, header:NAME, cookie:NAME, query:NAME, bearer, path, path:NAME, host, \
                        method, route, client-cert and global";
 
-/// Reads the key of a limit.
-pub(super) fn key(field: &Field<'_>) -> Option<Key> {
+/// Reads the key of a limit, or what an upstream balances by.
+pub(in crate::config::file) fn key(field: &Field<'_>) -> Option<Key> {
     if !field.is_list() {
         return Some(Key { parts: vec![field.parse(part)?] });
     }

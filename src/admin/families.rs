@@ -1,0 +1,79 @@
+//! The parts of which the metrics' text is made.
+
+use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
+
+use crate::metrics::{BOUNDS, HistogramSnapshot};
+
+/// The name and the value of a label.
+pub(super) type Label<'a> = (&'a str, &'a str);
+
+/// The metrics of one name.
+pub(super) fn family(
+    name: &str,
+    help: &str,
+    kind: MetricType,
+    metrics: impl IntoIterator<Item = Metric>,
+) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(name.to_owned());
+    family.set_help(help.to_owned());
+    family.set_field_type(kind);
+    family.set_metric(metrics.into_iter().collect());
+    family
+}
+
+fn metric(labels: &[Label<'_>]) -> Metric {
+    let pair = |(name, value): &Label<'_>| {
+        let mut pair = LabelPair::default();
+        pair.set_name((*name).to_owned());
+        pair.set_value((*value).to_owned());
+        pair
+    };
+    Metric::from_label(labels.iter().map(pair).collect())
+}
+
+/// A count that only grows. The format has only floats, which are exact up to 2^53.
+#[expect(clippy::cast_precision_loss, reason = "a count beyond 2^53 would take centuries")]
+pub(super) fn counter(count: u64, labels: &[Label<'_>]) -> Metric {
+    let mut value = proto::Counter::default();
+    value.set_value(count as f64);
+    let mut metric = metric(labels);
+    metric.set_counter(value);
+    metric
+}
+
+/// A count that may shrink.
+#[expect(clippy::cast_precision_loss, reason = "a count beyond 2^53 would take centuries")]
+pub(super) fn gauge(count: usize, labels: &[Label<'_>]) -> Metric {
+    real(count as f64, labels)
+}
+
+/// A number that may shrink.
+pub(super) fn real(number: f64, labels: &[Label<'_>]) -> Metric {
+    let mut value = proto::Gauge::default();
+    value.set_value(number);
+    let mut metric = metric(labels);
+    metric.set_gauge(value);
+    metric
+}
+
+/// Durations by their length, in seconds.
+#[expect(clippy::cast_precision_loss, reason = "a sum beyond 2^53 microseconds would take centuries")]
+pub(super) fn histogram(snapshot: &HistogramSnapshot, labels: &[Label<'_>]) -> Metric {
+    let mut value = proto::Histogram::default();
+    let mut cumulative = 0;
+    let mut buckets = Vec::with_capacity(BOUNDS.len());
+    for (bound, count) in BOUNDS.iter().zip(&snapshot.buckets) {
+        cumulative += count;
+        let mut bucket = proto::Bucket::default();
+        bucket.set_upper_bound(*bound as f64 / 1e6);
+        bucket.set_cumulative_count(cumulative);
+        buckets.push(bucket);
+    }
+    value.set_bucket(buckets);
+    value.set_sample_count(snapshot.buckets.iter().sum());
+    value.set_sample_sum(snapshot.micros as f64 / 1e6);
+    let mut metric = metric(labels);
+    metric.set_histogram(value);
+    metric
+}

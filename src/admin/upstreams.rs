@@ -1,0 +1,157 @@
+//! `/api/upstreams`: each server of each upstream, as JSON, and the same as metrics.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header};
+use prometheus::proto::{Metric, MetricFamily, MetricType};
+use serde_json::{Value, json};
+
+use super::View;
+use super::families::{counter, family, gauge};
+use crate::respond::{self, LocalResponse};
+use crate::upstream::{Availability, Endpoint, EndpointStatus, Upstream};
+
+/// The answer to a request for all upstreams.
+pub(super) fn response(view: &View) -> LocalResponse {
+    let upstreams: Vec<_> = view.snapshot.load().upstreams.iter().map(|upstream| describe(upstream)).collect();
+    let mut text = json!({ "upstreams": upstreams }).to_string();
+    text.push('\n');
+    let mut response = respond::text(StatusCode::OK, Bytes::from(text));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn describe(upstream: &Upstream) -> Value {
+    let retries = upstream.retries();
+    let servers: Vec<_> =
+        upstream.status().iter().map(|(endpoint, weight, status)| server(endpoint, *weight, status)).collect();
+    json!({
+        "name": upstream.name(),
+        "retries": retries.sent,
+        "retries_over_budget": retries.refused,
+        "waiting": upstream.waiting(),
+        "servers": servers,
+    })
+}
+
+fn server(endpoint: &Endpoint, weight: u32, status: &EndpointStatus) -> Value {
+    json!({
+        "server": endpoint.to_string(),
+        "weight": weight,
+        "health": status.availability.name(),
+        "in_flight": status.in_flight,
+        "requests": status.requests,
+        "failures": status.failures,
+        "failures_in_row": status.failures_in_row,
+        "ejections": status.ejections,
+        "failed_checks": status.failed_checks,
+        "latency_seconds": status.latency.map(|latency| latency.as_secs_f64()),
+    })
+}
+
+/// The metrics of all upstreams.
+pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
+    let upstreams = view.snapshot.load().upstreams.clone();
+    let servers: Vec<_> = upstreams
+        .iter()
+        .flat_map(|upstream| {
+            upstream.status().into_iter().map(|(endpoint, _, status)| Labelled::new(upstream, &endpoint, status))
+        })
+        .collect();
+    let each = |value: fn(&Labelled) -> Metric| servers.iter().map(value).collect::<Vec<_>>();
+    let of = |count: fn(&Upstream) -> u64| {
+        let metric = |upstream: &Arc<Upstream>| counter(count(upstream), &[("upstream", upstream.name())]);
+        upstreams.iter().map(metric).collect::<Vec<_>>()
+    };
+    vec![
+        family(
+            "gateway_upstream_server_healthy",
+            "Whether a server gets requests: 1, or 0 while it is unhealthy, ejected, or not checked yet.",
+            MetricType::GAUGE,
+            each(|server| server.gauge(usize::from(server.status.availability == Availability::Available))),
+        ),
+        family(
+            "gateway_upstream_server_in_flight",
+            "Requests in flight at a server.",
+            MetricType::GAUGE,
+            each(|server| server.gauge(server.status.in_flight)),
+        ),
+        family(
+            "gateway_upstream_server_requests_total",
+            "Requests that a server got, repeated ones included.",
+            MetricType::COUNTER,
+            each(|server| server.counter(server.status.requests)),
+        ),
+        family(
+            "gateway_upstream_server_failures_total",
+            "Requests that a server failed to answer, or answered with 502, 503 or 504.",
+            MetricType::COUNTER,
+            each(|server| server.counter(server.status.failures)),
+        ),
+        family(
+            "gateway_upstream_server_ejections_total",
+            "How often a server was ejected after failures.",
+            MetricType::COUNTER,
+            each(|server| server.counter(server.status.ejections)),
+        ),
+        family(
+            "gateway_upstream_server_failed_checks_total",
+            "Health checks of a server that failed.",
+            MetricType::COUNTER,
+            each(|server| server.counter(server.status.failed_checks)),
+        ),
+        family(
+            "gateway_upstream_retries_total",
+            "Requests that were sent again although a server may have processed them.",
+            MetricType::COUNTER,
+            of(|upstream| upstream.retries().sent),
+        ),
+        family(
+            "gateway_upstream_retries_over_budget_total",
+            "Requests that were not sent again because the budget was used up.",
+            MetricType::COUNTER,
+            of(|upstream| upstream.retries().refused),
+        ),
+        family(
+            "gateway_upstream_requests_waiting",
+            "Requests that wait because all servers have max_in_flight requests.",
+            MetricType::GAUGE,
+            upstreams
+                .iter()
+                .map(|upstream| gauge(upstream.waiting(), &[("upstream", upstream.name())]))
+                .collect::<Vec<_>>(),
+        ),
+        family(
+            "gateway_upstream_failed_lookups_total",
+            "Lookups of servers' names that failed.",
+            MetricType::COUNTER,
+            [counter(view.shared.names().failures(), &[])],
+        ),
+    ]
+}
+
+/// A server with its labels.
+struct Labelled {
+    upstream: String,
+    server: String,
+    status: EndpointStatus,
+}
+
+impl Labelled {
+    fn new(upstream: &Upstream, endpoint: &Endpoint, status: EndpointStatus) -> Self {
+        Self { upstream: upstream.name().to_owned(), server: endpoint.to_string(), status }
+    }
+
+    fn labels(&self) -> [(&str, &str); 2] {
+        [("upstream", &self.upstream), ("server", &self.server)]
+    }
+
+    fn gauge(&self, value: usize) -> Metric {
+        gauge(value, &self.labels())
+    }
+
+    fn counter(&self, count: u64) -> Metric {
+        counter(count, &self.labels())
+    }
+}

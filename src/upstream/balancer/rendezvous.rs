@@ -1,0 +1,71 @@
+//! Sends requests with the same key to the same endpoint.
+//!
+//! Each endpoint has a score for each key, and the highest wins (rendezvous hashing: Thaler and Ravishankar, "Using Name-Based
+//! Mappings to Increase Hit Rates", 1998; with weights: Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", 2005).
+//! When an endpoint goes, only its own keys move, and they move to all others by their weights. The scores depend on the
+//! addresses alone, so all gateways choose alike.
+//!
+//! An endpoint that has more than its share of the requests in flight, and a quarter more, is left out, so that keys that are
+//! busy do not overrun it (Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2016).
+
+use std::hash::BuildHasher;
+
+use foldhash::fast::FixedState;
+
+use super::Weighted;
+use crate::fingerprint::Fingerprint;
+
+/// By how much an endpoint may exceed its share, as a fraction.
+const BOUND: (u64, u64) = (5, 4);
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(super) struct Rendezvous {
+    /// The index of each usable endpoint, and the hash of its address.
+    endpoints: Vec<(usize, u64)>,
+    /// The sum of their weights.
+    weights: u64,
+}
+
+impl Rendezvous {
+    /// Over those of `all` with these indices.
+    pub(super) fn new(all: &[Weighted], usable: &[usize]) -> Self {
+        let of = |index: &usize| all.get(*index).map(|weighted| (*index, weighted));
+        let hash = |weighted: &Weighted| Fingerprint::of(weighted.endpoint.to_string().as_bytes()).high();
+        let weights = usable.iter().filter_map(of).map(|(_, weighted)| u64::from(weighted.weight)).sum();
+        let endpoints = usable.iter().filter_map(of).map(|(index, weighted)| (index, hash(weighted))).collect();
+        Self { endpoints, weights }
+    }
+
+    /// The endpoint for this key among those that are open.
+    pub(super) fn find<'a>(
+        &self,
+        key: u64,
+        all: &'a [Weighted],
+        is_open: impl Fn(&Weighted) -> bool,
+    ) -> Option<&'a Weighted> {
+        let each = || self.endpoints.iter().filter_map(|(index, hash)| Some((all.get(*index)?, *hash)));
+        let in_flight = |weighted: &Weighted| weighted.endpoint.state.in_flight() as u64;
+        let total: u64 = each().map(|(weighted, _)| in_flight(weighted)).sum::<u64>() + 1;
+        let is_within = |weighted: &Weighted| {
+            let share = (total * u64::from(weighted.weight) * BOUND.0).div_ceil(self.weights.max(1) * BOUND.1);
+            in_flight(weighted) < share
+        };
+        let candidates = each().filter(|(weighted, _)| is_open(weighted) && is_within(weighted));
+        let scored = candidates.map(|(weighted, hash)| {
+            // An endpoint that has returned lately gets its keys back one after the other.
+            let weight = f64::from(weighted.weight) * f64::from(weighted.endpoint.state.share());
+            (weighted, score(key, hash, weight))
+        });
+        scored.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(weighted, _)| weighted)
+    }
+}
+
+/// The score of an endpoint for a key. If the weight of one endpoint grows, the scores of the others stay the same.
+fn score(key: u64, endpoint: u64, weight: f64) -> f64 {
+    let hash = FixedState::with_seed(0).hash_one((key, endpoint));
+    // The top 53 bits as a number between 0 and 1, without both.
+    #[expect(clippy::cast_precision_loss, reason = "a number of 53 bits is exact")]
+    let uniform = ((hash >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+    -weight / uniform.ln()
+}

@@ -1,0 +1,235 @@
+//! How an endpoint does, for all workers: what is in flight, what has failed, and whether it gets requests.
+//!
+//! A request only reads and changes atomics. What changes rarely is behind a lock.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::health::{Availability, FULL_SHARE, Health};
+use crate::clock::{self, Time};
+use crate::config::{Ejection, HealthCheck};
+
+/// The weight of a new measurement in the smoothed latency, as a power of two: an eighth, as TCP's round-trip time (RFC 6298).
+const SMOOTHING: u32 = 3;
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(super) struct EndpointState {
+    in_flight: AtomicUsize,
+    /// How many requests in a row have failed.
+    failures_in_row: AtomicU32,
+    /// The smoothed time until the head of a response in microseconds; 0 if there was none.
+    latency: AtomicU32,
+    /// The number of an [`Availability`].
+    availability: AtomicU8,
+    /// The share of its requests that it gets, in thousandths.
+    share: AtomicU32,
+    /// Whether the same server has an address of the other family.
+    has_sibling: AtomicBool,
+    requests: AtomicU64,
+    failures: AtomicU64,
+    ejections: AtomicU64,
+    failed_checks: AtomicU64,
+    health: Mutex<Health>,
+}
+
+/// What is known of an endpoint, for metrics and the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointStatus {
+    /// Whether it gets requests.
+    pub availability: Availability,
+    /// How many requests are in flight.
+    pub in_flight: usize,
+    /// How many requests it got.
+    pub requests: u64,
+    /// How many of them failed.
+    pub failures: u64,
+    /// How many requests in a row have failed.
+    pub failures_in_row: u32,
+    /// How often it was ejected.
+    pub ejections: u64,
+    /// How many checks have failed.
+    pub failed_checks: u64,
+    /// The smoothed time until the head of a response; `None` if there was none.
+    pub latency: Option<Duration>,
+}
+
+impl EndpointState {
+    /// Of an endpoint that no request was sent to.
+    pub(super) fn new(is_checked: bool) -> Self {
+        let health = Health::new(is_checked);
+        Self {
+            in_flight: AtomicUsize::new(0),
+            failures_in_row: AtomicU32::new(0),
+            latency: AtomicU32::new(0),
+            availability: AtomicU8::new(health.availability() as u8),
+            share: AtomicU32::new(FULL_SHARE),
+            has_sibling: AtomicBool::new(false),
+            requests: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            ejections: AtomicU64::new(0),
+            failed_checks: AtomicU64::new(0),
+            health: Mutex::new(health),
+        }
+    }
+
+    /// Begins a request, unless `most` are in flight. Returns whether it has begun.
+    pub(super) fn begin(&self, most: Option<usize>) -> bool {
+        let before = self.in_flight.fetch_add(1, Ordering::SeqCst);
+        if most.is_some_and(|most| before >= most) {
+            self.end();
+            return false;
+        }
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Ends a request.
+    pub(super) fn end(&self) {
+        // Whoever begins to wait sees this, or is seen by this worker, which then wakes it.
+        self.in_flight.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// How many requests are in flight.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::SeqCst)
+    }
+
+    /// Records a response after this time that is no failure.
+    pub(super) fn succeeded(&self, after: Duration) {
+        // A request that reads does not take the line of memory from other cores.
+        if self.failures_in_row.load(Ordering::Relaxed) != 0 {
+            self.failures_in_row.store(0, Ordering::Relaxed);
+        }
+        // Another worker may replace the value at the same time; then one measurement is lost.
+        let measured = u32::try_from(clock::micros(after)).unwrap_or(u32::MAX).max(1);
+        let smoothed = self.latency.load(Ordering::Relaxed);
+        let next = if smoothed == 0 { measured } else { smoothed - (smoothed >> SMOOTHING) + (measured >> SMOOTHING) };
+        self.latency.store(next.max(1), Ordering::Relaxed);
+    }
+
+    /// Records a failure. Returns whether there were so many in a row that it is to be ejected.
+    pub(super) fn failed(&self, rules: &Ejection) -> bool {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        let before = self.failures_in_row.fetch_add(1, Ordering::Relaxed);
+        before.saturating_add(1) >= rules.failures && self.availability() == Availability::Available
+    }
+
+    /// Ejects it. Returns for how long; `None` if another worker has done so already.
+    pub(super) fn eject(&self, rules: &Ejection, now: Time) -> Option<Duration> {
+        let mut health = self.health.lock();
+        if health.availability() != Availability::Available {
+            return None;
+        }
+        let time = health.eject(rules, now);
+        self.ejections.fetch_add(1, Ordering::Relaxed);
+        self.publish(&health, now);
+        Some(time)
+    }
+
+    /// Takes the result of a check.
+    pub(super) fn checked(&self, is_good: bool, rules: &HealthCheck, now: Time) {
+        if !is_good {
+            self.failed_checks.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut health = self.health.lock();
+        health.checked(is_good, rules, now);
+        self.publish(&health, now);
+    }
+
+    /// Does what is due: an ejection ends, a share grows. It `is_checked`, or is not any more.
+    pub(super) fn advance(&self, is_checked: bool, now: Time) {
+        let mut health = self.health.lock();
+        health.set_checked(is_checked);
+        health.advance(now);
+        self.publish(&health, now);
+    }
+
+    fn publish(&self, health: &Health, now: Time) {
+        self.availability.store(health.availability() as u8, Ordering::Relaxed);
+        self.share.store(health.share(now), Ordering::Relaxed);
+    }
+
+    /// Whether it gets requests.
+    pub(super) fn availability(&self) -> Availability {
+        let number = usize::from(self.availability.load(Ordering::Relaxed));
+        Availability::ALL.get(number).copied().unwrap_or(Availability::Available)
+    }
+
+    /// The share of its requests that it gets, in thousandths.
+    pub(super) fn share(&self) -> u32 {
+        self.share.load(Ordering::Relaxed)
+    }
+
+    /// The same server has an address of the other family, or has none any more.
+    pub(super) fn set_has_sibling(&self, has_sibling: bool) {
+        self.has_sibling.store(has_sibling, Ordering::Relaxed);
+    }
+
+    /// Whether the same server has an address of the other family.
+    pub(super) fn has_sibling(&self) -> bool {
+        self.has_sibling.load(Ordering::Relaxed)
+    }
+
+    /// What is known of it.
+    pub(super) fn status(&self) -> EndpointStatus {
+        let latency = self.latency.load(Ordering::Relaxed);
+        EndpointStatus {
+            availability: self.availability(),
+            in_flight: self.in_flight(),
+            requests: self.requests.load(Ordering::Relaxed),
+            failures: self.failures.load(Ordering::Relaxed),
+            failures_in_row: self.failures_in_row.load(Ordering::Relaxed),
+            ejections: self.ejections.load(Ordering::Relaxed),
+            failed_checks: self.failed_checks.load(Ordering::Relaxed),
+            latency: (latency > 0).then(|| Duration::from_micros(u64::from(latency))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EJECTION: Ejection =
+        Ejection { failures: 3, first: Duration::from_secs(10), longest: Duration::from_secs(60) };
+
+    #[test]
+    fn a_success_between_failures_counts_from_zero_again() {
+        let state = EndpointState::new(false);
+        let failed = || state.failed(&EJECTION);
+        assert_eq!([failed(), failed()], [false, false]);
+        state.succeeded(Duration::from_millis(1));
+        assert_eq!([failed(), failed(), failed()], [false, false, true]);
+        let now = Time::from_micros(0);
+        assert_eq!(state.eject(&EJECTION, now), Some(EJECTION.first));
+        assert_eq!(state.eject(&EJECTION, now), None, "another worker was faster");
+        assert!(!failed(), "a request that was sent before");
+        state.advance(false, now.after(EJECTION.first));
+        assert!(failed(), "the next failure after the return");
+    }
+
+    #[test]
+    fn no_more_requests_begin_than_allowed() {
+        let state = EndpointState::new(false);
+        assert_eq!([0; 3].map(|_| state.begin(Some(2))), [true, true, false]);
+        assert_eq!((state.in_flight(), state.status().requests), (2, 2));
+        state.end();
+        assert!(state.begin(Some(2)) && state.begin(None));
+    }
+
+    #[test]
+    fn latency_follows_the_measurements() {
+        let state = EndpointState::new(false);
+        assert_eq!(state.status().latency, None);
+        let observe = |micros| {
+            state.succeeded(Duration::from_micros(micros));
+            state.status().latency.unwrap().as_micros()
+        };
+        assert_eq!([observe(8000), observe(16_000), observe(16_000)], [8000, 9000, 9875]);
+        (0..100).for_each(|_| _ = observe(400));
+        assert!((380..=420).contains(&observe(400)));
+    }
+}

@@ -1,0 +1,235 @@
+//! Whether an endpoint gets requests: what its checks say, and whether it is ejected after failures.
+//!
+//! An endpoint is ejected when so many requests in a row have failed as the configuration says, and for longer each time. When
+//! it returns, the next success proves it healthy, and the next failure ejects it again. What decides is pure: the time is an
+//! argument.
+
+use std::time::Duration;
+
+use crate::clock::{self, Time};
+use crate::config::{Ejection, HealthCheck};
+
+/// How long an endpoint that returns gets fewer requests than its weight says.
+const SLOW_START: Duration = Duration::from_secs(10);
+/// The share of its requests with which it begins, and the share of an endpoint that has been available for long, in thousandths.
+const FIRST_SHARE: u64 = 100;
+pub(super) const FULL_SHARE: u32 = 1000;
+
+/// Whether an endpoint gets requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Availability {
+    /// It gets requests.
+    Available,
+    /// No check has said yet that it is healthy. It gets requests if no endpoint is available.
+    Unchecked,
+    /// Too many checks have failed.
+    Unhealthy,
+    /// Too many requests have failed.
+    Ejected,
+}
+
+impl Availability {
+    /// All of them, in order.
+    pub(super) const ALL: [Self; 4] = [Self::Available, Self::Unchecked, Self::Unhealthy, Self::Ejected];
+
+    /// The name in logs, metrics and the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Available => "healthy",
+            Self::Unchecked => "unchecked",
+            Self::Unhealthy => "unhealthy",
+            Self::Ejected => "ejected",
+        }
+    }
+}
+
+/// See the head of this file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Health {
+    checks: Checks,
+    /// How many checks in a row have contradicted `checks`.
+    contradicting: u32,
+    ejected_until: Option<Time>,
+    /// How often it was ejected without having been available for long in between.
+    ejections: u32,
+    /// When it returned last.
+    returned_at: Option<Time>,
+}
+
+/// What the checks of an endpoint say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Checks {
+    /// It is not checked.
+    Off,
+    /// None has succeeded yet.
+    Unknown,
+    Healthy,
+    Unhealthy,
+}
+
+impl Health {
+    /// Of an endpoint that no request was sent to; its upstream has checks or has not.
+    pub(super) fn new(is_checked: bool) -> Self {
+        let checks = if is_checked { Checks::Unknown } else { Checks::Off };
+        Self { checks, contradicting: 0, ejected_until: None, ejections: 0, returned_at: None }
+    }
+
+    /// A reload has added or removed the checks.
+    pub(super) fn set_checked(&mut self, is_checked: bool) {
+        match (is_checked, self.checks) {
+            // It has got requests until now.
+            (true, Checks::Off) => self.checks = Checks::Healthy,
+            (false, _) => self.checks = Checks::Off,
+            (true, _) => return,
+        }
+        self.contradicting = 0;
+    }
+
+    /// Takes the result of a check. The first good one of an endpoint is enough, so that a new one need not wait longer.
+    pub(super) fn checked(&mut self, is_good: bool, rules: &HealthCheck, now: Time) {
+        let (needed, next) = match (self.checks, is_good) {
+            (Checks::Unknown, true) => (1, Checks::Healthy),
+            (Checks::Unhealthy, true) => (rules.healthy_after, Checks::Healthy),
+            (Checks::Healthy | Checks::Unknown, false) => (rules.unhealthy_after, Checks::Unhealthy),
+            (Checks::Healthy, true) | (Checks::Unhealthy, false) | (Checks::Off, _) => {
+                self.contradicting = 0;
+                return;
+            }
+        };
+        self.contradicting += 1;
+        if self.contradicting >= needed {
+            if self.checks == Checks::Unhealthy {
+                self.returned_at = Some(now);
+            }
+            (self.checks, self.contradicting) = (next, 0);
+        }
+    }
+
+    /// Ejects it. Returns for how long.
+    pub(super) fn eject(&mut self, rules: &Ejection, now: Time) -> Duration {
+        // After so long a time without an ejection, it begins anew with the shortest.
+        if self.returned_at.is_some_and(|returned| now > returned.after(rules.longest)) {
+            self.ejections = 0;
+        }
+        let doubled = rules.first.saturating_mul(1 << self.ejections.min(31));
+        let time = doubled.min(rules.longest);
+        self.ejections += 1;
+        self.ejected_until = Some(now.after(time));
+        time
+    }
+
+    /// Ends an ejection whose time is over.
+    pub(super) fn advance(&mut self, now: Time) {
+        if self.ejected_until.is_some_and(|until| now >= until) {
+            (self.ejected_until, self.returned_at) = (None, Some(now));
+        }
+    }
+
+    /// Whether it gets requests.
+    pub(super) fn availability(&self) -> Availability {
+        match self.checks {
+            Checks::Unhealthy => Availability::Unhealthy,
+            _ if self.ejected_until.is_some() => Availability::Ejected,
+            Checks::Unknown => Availability::Unchecked,
+            Checks::Off | Checks::Healthy => Availability::Available,
+        }
+    }
+
+    /// The share of its requests that it gets now, in thousandths: it grows evenly for [`SLOW_START`] after the return.
+    pub(super) fn share(&self, now: Time) -> u32 {
+        let Some(returned) = self.returned_at else { return FULL_SHARE };
+        let since = now.micros().saturating_sub(returned.micros());
+        let grown = (u64::from(FULL_SHARE) - FIRST_SHARE).saturating_mul(since) / clock::micros(SLOW_START);
+        u32::try_from(FIRST_SHARE + grown).unwrap_or(FULL_SHARE).min(FULL_SHARE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHECK: HealthCheck = HealthCheck {
+        path: String::new(),
+        interval: Duration::from_secs(5),
+        timeout: Duration::from_secs(1),
+        statuses: Vec::new(),
+        healthy_after: 2,
+        unhealthy_after: 3,
+    };
+    const EJECTION: Ejection =
+        Ejection { failures: 5, first: Duration::from_secs(10), longest: Duration::from_secs(60) };
+
+    fn at(seconds: u64) -> Time {
+        Time::from_micros(1_000_000 * (1_000_000 + seconds))
+    }
+
+    fn after(mut health: Health, checks: &[bool]) -> Availability {
+        checks.iter().for_each(|is_good| health.checked(*is_good, &CHECK, at(0)));
+        health.availability()
+    }
+
+    #[test]
+    fn checks_in_a_row_change_the_state() {
+        let new = || Health::new(true);
+        assert_eq!(after(new(), &[]), Availability::Unchecked);
+        assert_eq!(after(new(), &[true]), Availability::Available, "the first good one is enough");
+        assert_eq!(after(new(), &[false, false]), Availability::Unchecked);
+        assert_eq!(after(new(), &[false, false, false]), Availability::Unhealthy);
+        assert_eq!(after(new(), &[true, false, false, true, false, false]), Availability::Available);
+        assert_eq!(after(new(), &[true, false, false, false]), Availability::Unhealthy);
+        assert_eq!(after(new(), &[false, false, false, true, false, true]), Availability::Unhealthy);
+        assert_eq!(after(new(), &[false, false, false, true, true]), Availability::Available);
+        assert_eq!(after(Health::new(false), &[false, false, false]), Availability::Available, "it is not checked");
+    }
+
+    #[test]
+    fn a_reload_that_adds_checks_takes_no_endpoint_away() {
+        let mut health = Health::new(false);
+        health.set_checked(true);
+        assert_eq!(health.availability(), Availability::Available);
+        assert_eq!(after(health.clone(), &[false, false, false]), Availability::Unhealthy);
+        (0..3).for_each(|_| health.checked(false, &CHECK, at(0)));
+        health.set_checked(true);
+        assert_eq!(health.availability(), Availability::Unhealthy, "they were there before");
+        health.set_checked(false);
+        assert_eq!(health.availability(), Availability::Available);
+    }
+
+    #[test]
+    fn ejections_become_longer_until_it_has_been_well_for_long() {
+        let mut health = Health::new(false);
+        let mut now = at(0);
+        let mut eject = |health: &mut Health, later: u64| {
+            now = now.after(Duration::from_secs(later));
+            let time = health.eject(&EJECTION, now);
+            assert_eq!(health.availability(), Availability::Ejected);
+            health.advance(now.after(time.saturating_sub(Duration::from_micros(1))));
+            assert_eq!(health.availability(), Availability::Ejected);
+            now = now.after(time);
+            health.advance(now);
+            assert_eq!(health.availability(), Availability::Available);
+            time.as_secs()
+        };
+        let times: Vec<_> = (0..5).map(|_| eject(&mut health, 1)).collect();
+        assert_eq!(times, [10, 20, 40, 60, 60]);
+        assert_eq!(eject(&mut health, 60), 60);
+        assert_eq!(eject(&mut health, 61), 10);
+    }
+
+    #[test]
+    fn an_endpoint_that_returns_gets_its_share_slowly() {
+        let mut health = Health::new(false);
+        assert_eq!(health.share(at(0)), 1000);
+        let time = health.eject(&EJECTION, at(0));
+        health.advance(at(time.as_secs()));
+        let shares = [10, 11, 15, 19, 20, 21, 1_000_000].map(|seconds| health.share(at(seconds)));
+        assert_eq!(shares, [100, 190, 550, 910, 1000, 1000, 1000]);
+        assert_eq!(health.share(at(5)), 100, "the clock was set back");
+        let mut health = Health::new(true);
+        health.checked(true, &CHECK, at(0));
+        assert_eq!(health.share(at(0)), 1000, "a new endpoint does not return");
+        (0..3).for_each(|_| health.checked(false, &CHECK, at(0)));
+        (0..2).for_each(|_| health.checked(true, &CHECK, at(0)));
+        assert_eq!(health.share(at(0)), 100);
+    }
+}

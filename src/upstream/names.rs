@@ -1,0 +1,112 @@
+//! The addresses of servers' names, as last looked up. They outlive a reload.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::resolver::Lookups;
+
+/// The most addresses of a name that are used.
+const MOST_ADDRESSES: usize = 256;
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub struct Names {
+    lookups: Lookups,
+    known: Mutex<BTreeMap<String, Known>>,
+    failures: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// In order; empty if none was ever found.
+    addresses: Arc<[IpAddr]>,
+    /// Whether the last lookup has failed.
+    is_failing: bool,
+}
+
+impl Names {
+    /// The addresses of a host with this port, looked up now.
+    ///
+    /// # Errors
+    /// When the lookup fails.
+    pub(super) async fn find(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        self.lookups.find(host, port).await
+    }
+
+    /// The addresses of a name that are known; empty if none was ever found.
+    pub(super) fn known(&self, name: &str) -> Arc<[IpAddr]> {
+        self.known.lock().get(name).map(|known| known.addresses.clone()).unwrap_or_default()
+    }
+
+    /// Looks up a name again. If that fails, the addresses that are known stay.
+    pub(super) async fn look_up(&self, name: &str) {
+        let found = self.lookups.find(name, 0).await;
+        self.learn(name, found);
+    }
+
+    fn learn(&self, name: &str, found: io::Result<Vec<SocketAddr>>) {
+        let mut all = self.known.lock();
+        let known = all.entry(name.to_owned()).or_default();
+        match found {
+            Ok(found) => {
+                let mut addresses: Vec<_> = found.iter().map(SocketAddr::ip).collect();
+                addresses.sort_unstable();
+                addresses.dedup();
+                addresses.truncate(MOST_ADDRESSES);
+                if known.is_failing {
+                    tracing::info!(name, "the name of a server is found again");
+                }
+                if known.addresses[..] != addresses[..] {
+                    tracing::info!(name, ?addresses, "the name of a server has these addresses");
+                }
+                *known = Known { addresses: addresses.into(), is_failing: false };
+            }
+            Err(error) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                if !known.is_failing {
+                    let addresses = &known.addresses;
+                    tracing::warn!(name, %error, ?addresses, "the name of a server is not found: what is known stays");
+                }
+                known.is_failing = true;
+            }
+        }
+    }
+
+    /// How many lookups have failed.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// Forgets the names that are not `wanted` any more.
+    pub fn retain(&self, wanted: impl Fn(&str) -> bool) {
+        self.known.lock().retain(|name, _| wanted(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_stays_when_a_lookup_fails() {
+        let names = Names::default();
+        let found = |hosts: &[u8]| Ok(hosts.iter().map(|host| SocketAddr::from(([10, 0, 0, *host], 0))).collect());
+        let known = || names.known("a").iter().map(ToString::to_string).collect::<Vec<_>>();
+        let failed = || Err(io::Error::other("no answer"));
+        names.learn("a", failed());
+        assert_eq!(known(), [""; 0]);
+        names.learn("a", found(&[2, 1, 2]));
+        assert_eq!(known(), ["10.0.0.1", "10.0.0.2"]);
+        names.learn("a", failed());
+        assert_eq!((known().len(), names.failures()), (2, 2));
+        names.learn("a", found(&[3]));
+        assert_eq!(known(), ["10.0.0.3"]);
+        names.retain(|name| name != "a");
+        assert_eq!(known(), [""; 0]);
+    }
+}

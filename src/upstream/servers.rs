@@ -1,0 +1,101 @@
+//! The servers of an upstream as configured, and the endpoints that they are now: each address of a name is one.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use http::HeaderValue;
+
+use super::balancer::Weighted;
+use super::endpoint::{Endpoints, Target, TargetAddress, TargetTls};
+use super::names::Names;
+use crate::config::{self, Address, UpstreamServer, UpstreamTls};
+
+/// What a server without a name is asked for.
+const NO_NAME: HeaderValue = HeaderValue::from_static("localhost");
+
+/// See the head of this file.
+#[derive(Debug)]
+pub(super) struct Servers {
+    upstream: String,
+    is_checked: bool,
+    /// With their weights.
+    targets: Vec<(Target, u32)>,
+    endpoints: Arc<Endpoints>,
+    names: Arc<Names>,
+}
+
+impl Servers {
+    /// The servers of an upstream. `echo` is where the built-in server listens.
+    pub(super) fn new(
+        config: &config::Upstream,
+        endpoints: Arc<Endpoints>,
+        names: Arc<Names>,
+        echo: Option<SocketAddr>,
+    ) -> Self {
+        let target = |server: &UpstreamServer| (target(&server.address, config, echo), server.weight);
+        let targets = config.servers.iter().map(target).collect();
+        Self { upstream: config.name.clone(), is_checked: config.health.is_some(), targets, endpoints, names }
+    }
+
+    /// The names that have to be looked up.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.targets.iter().filter_map(|(target, _)| match &target.address {
+            TargetAddress::Name(name, _) => Some(name.as_str()),
+            TargetAddress::Socket(_) | TargetAddress::Unix(_) => None,
+        })
+    }
+
+    /// The endpoints by what is known of the names now. A name without a known address is an endpoint too, whose
+    /// connections look it up.
+    pub(super) fn endpoints(&self) -> Vec<Weighted> {
+        let mut all: Vec<Weighted> = Vec::new();
+        for (target, weight) in &self.targets {
+            for address in self.addresses(&target.address) {
+                let target = Target { address, ..target.clone() };
+                let endpoint = self.endpoints.get(&self.upstream, target, self.is_checked);
+                // Two names may have the same address.
+                if !all.iter().any(|other| other.endpoint.id == endpoint.id) {
+                    all.push(Weighted { endpoint, weight: *weight });
+                }
+            }
+        }
+        for Weighted { endpoint, .. } in &all {
+            let has_sibling = all.iter().any(|other| endpoint.target.is_sibling(&other.endpoint.target));
+            endpoint.state.set_has_sibling(has_sibling);
+        }
+        all
+    }
+
+    fn addresses(&self, address: &TargetAddress) -> Vec<TargetAddress> {
+        let TargetAddress::Name(name, port) = address else { return vec![address.clone()] };
+        let known = self.names.known(name);
+        if known.is_empty() {
+            return vec![address.clone()];
+        }
+        known.iter().map(|known| TargetAddress::Socket(SocketAddr::new(*known, *port))).collect()
+    }
+}
+
+fn target(address: &Address, config: &config::Upstream, echo: Option<SocketAddr>) -> Target {
+    let plain = |address, authority| Target { address, authority, tls: None, http2: config.http2 };
+    match address {
+        Address::Http { host, port, authority, tls: name } => {
+            let tls =
+                name.as_ref().zip(config.tls.as_ref()).map(|(name, UpstreamTls { server_name, settings, .. })| {
+                    TargetTls { settings: settings.clone(), server_name: server_name.as_ref().unwrap_or(name).clone() }
+                });
+            let address = match host.parse::<IpAddr>() {
+                Ok(address) => TargetAddress::Socket(SocketAddr::new(address, *port)),
+                Err(_) => TargetAddress::Name(host.clone(), *port),
+            };
+            // The authority of a URL is always a valid header value.
+            Target { tls, ..plain(address, HeaderValue::try_from(authority).unwrap_or(NO_NAME)) }
+        }
+        Address::Unix(path) => plain(TargetAddress::Unix(path.clone()), NO_NAME),
+        Address::Echo => {
+            // It was started before the snapshot is built. Port 0 accepts no connection.
+            let echo = echo.unwrap_or((Ipv4Addr::LOCALHOST, 0).into());
+            plain(TargetAddress::Socket(echo), HeaderValue::try_from(echo.to_string()).unwrap_or(NO_NAME))
+        }
+    }
+}

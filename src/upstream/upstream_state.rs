@@ -1,0 +1,92 @@
+//! What all workers share about an upstream: how many requests it got, and which wait for a server.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::retry_budget::RetryBudget;
+use crate::clock::Time;
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(super) struct UpstreamState {
+    requests: AtomicU64,
+    budget: Mutex<RetryBudget>,
+    retries: AtomicU64,
+    refused_retries: AtomicU64,
+    waiting: AtomicUsize,
+    /// Wakes the request that has waited longest when another one has ended.
+    ended: Notify,
+}
+
+/// How often requests of an upstream were sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryCounts {
+    /// Requests that were sent again.
+    pub sent: u64,
+    /// Those that were not, because the budget was used up.
+    pub refused: u64,
+}
+
+impl UpstreamState {
+    /// Counts a request.
+    pub(super) fn begin(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Records how many requests there were, every second or a little more often.
+    pub(super) fn observe(&self, now: Time) {
+        self.budget.lock().observe(now.seconds(), self.requests.load(Ordering::Relaxed));
+    }
+
+    /// Whether one more request may be sent again. At most `share` of all may be, in thousandths.
+    pub(super) fn take_retry(&self, share: u32, now: Time) -> bool {
+        let is_allowed = self.budget.lock().take(now.seconds(), self.requests.load(Ordering::Relaxed), share);
+        let counter = if is_allowed { &self.retries } else { &self.refused_retries };
+        counter.fetch_add(1, Ordering::Relaxed);
+        is_allowed
+    }
+
+    /// How often requests were sent again.
+    pub(super) fn retries(&self) -> RetryCounts {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        RetryCounts { sent: get(&self.retries), refused: get(&self.refused_retries) }
+    }
+
+    /// A place among those that wait, of which there are at most `most`.
+    pub(super) fn wait(&self, most: usize) -> Option<Waiting<'_>> {
+        let waiting = Waiting(self);
+        // If there are too many, the drop of `waiting` corrects the number.
+        (self.waiting.fetch_add(1, Ordering::SeqCst) < most).then_some(waiting)
+    }
+
+    /// How many requests wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
+    }
+
+    /// A request has ended, so that another one may be sent.
+    pub(super) fn ended(&self) {
+        if self.waiting() > 0 {
+            self.ended.notify_one();
+        }
+    }
+}
+
+/// A request that waits, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Waiting<'a>(&'a UpstreamState);
+
+impl Waiting<'_> {
+    /// What wakes it when a request has ended.
+    pub(super) fn ended(&self) -> &Notify {
+        &self.0.ended
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}

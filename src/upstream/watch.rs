@@ -1,0 +1,179 @@
+//! What one thread does for the endpoints of all workers: it checks them, ends their ejections, gives those that return more
+//! requests from moment to moment, and looks up the names of servers again.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use tokio::task::spawn_local;
+use tokio::time::interval;
+
+use super::Upstream;
+use super::endpoint::Endpoint;
+use super::health::Availability;
+use super::health_check::check;
+use super::names::Names;
+use crate::clock;
+
+/// How often it is looked for what is due.
+const TICK: Duration = Duration::from_millis(100);
+
+/// See the head of this file. It has to run on a thread's local runtime.
+#[derive(Debug, Default)]
+pub struct UpstreamWatch {
+    /// When each endpoint is checked next, by its id; `None` while a check is in progress.
+    checks: HashMap<usize, Option<Instant>>,
+    /// When each name is looked up next; `None` while a lookup is in progress.
+    lookups: HashMap<String, Option<Instant>>,
+}
+
+/// Something in progress has ended.
+#[derive(Debug)]
+enum Ended {
+    /// The check of the endpoint with this id.
+    Check(usize),
+    /// The lookup of this name.
+    Lookup(String),
+}
+
+impl UpstreamWatch {
+    /// Watches the upstreams in force. It never returns.
+    pub async fn run(mut self, names: Arc<Names>, in_force: impl Fn() -> Vec<Arc<Upstream>>) {
+        let (tell, mut ended) = mpsc::unbounded_channel();
+        let mut ticks = interval(TICK);
+        loop {
+            let upstreams = in_force();
+            tokio::select! {
+                _ = ticks.tick() => self.tick(&upstreams, &names, &tell),
+                Some(ended) = ended.recv() => self.take(ended, &upstreams),
+            }
+        }
+    }
+
+    fn tick(&mut self, upstreams: &[Arc<Upstream>], names: &Arc<Names>, tell: &mpsc::UnboundedSender<Ended>) {
+        for upstream in upstreams {
+            upstream.advance();
+            self.check(upstream, tell);
+            self.look_up(upstream, names, tell);
+        }
+        let ids: HashSet<_> = upstreams.iter().flat_map(|upstream| upstream.keeps()).map(|(id, _)| id).collect();
+        self.checks.retain(|id, _| ids.contains(id));
+        let wanted: HashSet<_> = upstreams.iter().flat_map(|upstream| upstream.servers.names()).collect();
+        self.lookups.retain(|name, _| wanted.contains(name.as_str()));
+        names.retain(|name| wanted.contains(name));
+    }
+
+    /// Begins the checks that are due.
+    fn check(&mut self, upstream: &Arc<Upstream>, tell: &mpsc::UnboundedSender<Ended>) {
+        let Some(rules) = &upstream.health else { return };
+        for weighted in upstream.balancer.endpoints() {
+            let due = self.checks.entry(weighted.endpoint.id).or_insert_with(|| Some(Instant::now()));
+            let now = Instant::now();
+            if due.is_none_or(|due| now < due) {
+                continue;
+            }
+            *due = None;
+            let (upstream, rules, tell) = (upstream.clone(), rules.clone(), tell.clone());
+            spawn_local(async move {
+                let checked = check(&upstream, &weighted.endpoint, &rules, clock::now()).await;
+                upstream.checked(&weighted.endpoint, &checked);
+                // The receiver lives as long as the thread.
+                let _ = tell.send(Ended::Check(weighted.endpoint.id));
+            });
+        }
+    }
+
+    /// Begins the lookups that are due.
+    fn look_up(&mut self, upstream: &Upstream, names: &Arc<Names>, tell: &mpsc::UnboundedSender<Ended>) {
+        for name in upstream.servers.names() {
+            let due = self.lookups.entry(name.to_owned()).or_insert_with(|| Some(Instant::now()));
+            if due.is_none_or(|due| Instant::now() < due) {
+                continue;
+            }
+            *due = None;
+            let (name, names, tell) = (name.to_owned(), names.clone(), tell.clone());
+            spawn_local(async move {
+                names.look_up(&name).await;
+                // The receiver lives as long as the thread.
+                let _ = tell.send(Ended::Lookup(name));
+            });
+        }
+    }
+
+    fn take(&mut self, ended: Ended, upstreams: &[Arc<Upstream>]) {
+        let now = Instant::now();
+        match ended {
+            Ended::Check(id) => {
+                let of = upstreams.iter().find(|upstream| upstream.keeps().any(|(other, _)| other == id));
+                let Some(rules) = of.and_then(|upstream| upstream.health.as_ref()) else { return };
+                // Checks of many endpoints that began together do not stay together.
+                let next = rules.interval.mul_f64(1.0 - fastrand::f64() / 10.0);
+                self.checks.insert(id, Some(now + next));
+            }
+            Ended::Lookup(name) => {
+                let of = upstreams.iter().filter(|upstream| upstream.servers.names().any(|other| other == name));
+                let mut every = None;
+                for upstream in of {
+                    upstream.resolved();
+                    every =
+                        Some(every.map_or(upstream.resolve_every, |every: Duration| every.min(upstream.resolve_every)));
+                }
+                if let Some(every) = every {
+                    self.lookups.insert(name, Some(now + every));
+                }
+            }
+        }
+    }
+}
+
+impl Upstream {
+    /// Does what is due for its endpoints.
+    fn advance(&self) {
+        let now = clock::now();
+        self.state.observe(now);
+        for weighted in self.balancer.endpoints() {
+            self.change(&weighted.endpoint, "its time is over", |endpoint| {
+                endpoint.state.advance(self.health.is_some(), now);
+            });
+        }
+        // Another snapshot with the same endpoints may have changed them.
+        self.balancer.refresh();
+    }
+
+    /// Takes the result of a check.
+    fn checked(&self, endpoint: &Arc<Endpoint>, result: &Result<(), String>) {
+        let Some(rules) = &self.health else { return };
+        if let Err(why) = result {
+            tracing::debug!(upstream = self.name, server = %endpoint, why, "a check has failed");
+        }
+        let why = result.as_ref().err().map_or("its check succeeds", String::as_str);
+        self.change(endpoint, why, |endpoint| endpoint.state.checked(result.is_ok(), rules, clock::now()));
+        self.balancer.refresh();
+    }
+
+    /// Changes the state of an endpoint, and logs if it gets requests from now on, or does not any more.
+    fn change(&self, endpoint: &Endpoint, why: &str, change: impl FnOnce(&Endpoint)) {
+        let before = endpoint.state.availability();
+        change(endpoint);
+        let after = endpoint.state.availability();
+        if before == after {
+            return;
+        }
+        if after == Availability::Available {
+            tracing::info!(upstream = self.name, server = %endpoint, was = before.name(), why, "a server gets requests");
+        } else {
+            tracing::warn!(upstream = self.name, server = %endpoint, is = after.name(), why, "a server gets no requests");
+        }
+    }
+
+    /// Uses what is known of the names of its servers now.
+    fn resolved(&self) {
+        let endpoints = self.servers.endpoints();
+        let ids =
+            |all: &[super::balancer::Weighted]| all.iter().map(|weighted| weighted.endpoint.id).collect::<Vec<_>>();
+        if ids(&endpoints) != ids(&self.balancer.endpoints()) {
+            self.balancer.set(endpoints);
+        }
+    }
+}
