@@ -14,6 +14,7 @@ mod upstream;
 mod upstream_tls;
 mod anew;
 mod spellings;
+mod template;
 mod redirect;
 mod header_changes;
 #[cfg(test)]
@@ -34,10 +35,11 @@ use crate::limit::Rate;
 use crate::overrides::Overrides;
 
 pub use anew::{Recounted, changed_overrides, dropped, recounted};
-pub use header_changes::HeaderChanges;
-pub use redirect::{LocationPart, Redirect};
+pub use header_changes::{HeaderChanges, HeaderText};
+pub use redirect::Redirect;
 pub use report::Problems;
 pub use source::ConfigSource;
+pub use template::{Template, TemplatePart};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
 pub use upstream::{Address, Balance, Ejection, HealthCheck, Overload, Retry, Upstream, UpstreamServer};
 pub use upstream_tls::UpstreamTls;
@@ -429,8 +431,12 @@ pub struct Route {
     pub limits: Vec<usize>,
     /// The largest request body in bytes, or [`UNLIMITED`]: the route's own or the server's.
     pub max_body_size: u64,
+    /// The longest time until the head of the response arrives, instead of that of its upstream.
+    pub timeout: Option<Duration>,
+    /// What changes about the headers that the upstream gets.
+    pub request_headers: HeaderChanges<HeaderText>,
     /// What changes about the headers of its responses.
-    pub response_headers: HeaderChanges,
+    pub response_headers: HeaderChanges<HeaderText>,
 }
 
 /// How a client has sent its request: to the gateway, or to a trusted proxy in front of it.
@@ -479,8 +485,8 @@ pub enum Action {
     Forward {
         /// Index into [`Config::upstreams`].
         upstream: usize,
-        /// How many leading segments of the path are removed, from `strip_prefix`.
-        strip: usize,
+        /// Which path it gets.
+        path: SentPath,
         /// Whether the upstream gets the client's Host header.
         preserve_host: bool,
     },
@@ -495,6 +501,15 @@ pub enum Action {
     },
     /// From the gateway, which sends the client to another URL.
     Redirect(Redirect),
+}
+
+/// The path that an upstream gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SentPath {
+    /// The client's, without so many leading segments, from `strip_prefix`.
+    Stripped(usize),
+    /// Another one, from `rewrite`.
+    Rewritten(Template),
 }
 
 /// Which paths a route matches: segments, then optionally a final `*`.

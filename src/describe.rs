@@ -5,9 +5,12 @@ mod upstreams;
 use std::fmt::{self, Display, Write as _};
 use std::ops::RangeInclusive;
 
+use http::{HeaderName, header};
+
 use crate::config::{
-    self, Action, Config, ConfigSource, Cost, EscapedSlashes, HeaderChanges, Key, Limit, Listener, MaxConnections,
-    Missing, OnError, OnLimit, PathMatching, PathPattern, PathRules, Recounted, Route, Store, UNLIMITED,
+    self, Action, Config, ConfigSource, Cost, EscapedSlashes, HeaderChanges, HeaderText, Key, Limit, Listener,
+    MaxConnections, Missing, OnError, OnLimit, PathMatching, PathPattern, PathRules, Recounted, Route, SentPath, Store,
+    UNLIMITED,
 };
 use crate::limit::{Edge, Rate, Strategy};
 use crate::overrides::Allowance;
@@ -99,7 +102,11 @@ impl Display for Description<'_> {
             if route.max_body_size != UNLIMITED {
                 writeln!(f, "    accepts bodies of at most {} bytes", route.max_body_size)?;
             }
-            changed_headers(f, &route.response_headers)?;
+            if let Some(limit) = route.timeout {
+                writeln!(f, "    waits at most {limit:?} for the head of the response")?;
+            }
+            changed_headers(f, "request", &route.request_headers)?;
+            changed_headers(f, "response", &route.response_headers)?;
             let limits: Vec<_> = route.limits.iter().map(|index| config.limits[*index].name.as_str()).collect();
             writeln!(
                 f,
@@ -261,26 +268,40 @@ fn paths(rules: PathRules) -> String {
     format!("{matching}; %2F and %5C are {slashes}")
 }
 
-fn changed_headers(f: &mut fmt::Formatter<'_>, changes: &HeaderChanges) -> fmt::Result {
+fn changed_headers(f: &mut fmt::Formatter<'_>, message: &str, changes: &HeaderChanges<HeaderText>) -> fmt::Result {
     for (verb, headers) in [("sets", &changes.set), ("adds", &changes.add)] {
-        for (name, value) in headers {
-            writeln!(f, "    {verb} the response header {name}: {}", String::from_utf8_lossy(value.as_bytes()))?;
+        for (name, text) in headers {
+            let value = match text {
+                _ if is_secret(name) => SECRET.into(),
+                HeaderText::Fixed(value) => String::from_utf8_lossy(value.as_bytes()),
+                HeaderText::Template(template) => template.text.as_str().into(),
+            };
+            writeln!(f, "    {verb} the {message} header {name}: {value}")?;
         }
     }
-    changes.remove.iter().try_for_each(|name| writeln!(f, "    removes the response header {name}"))
+    changes.remove.iter().try_for_each(|name| writeln!(f, "    removes the {message} header {name}"))
+}
+
+/// What is shown instead of the value of a secret.
+const SECRET: &str = "***";
+
+/// Whether the value of a header is a secret, by which a client or the gateway proves who it is.
+pub fn is_secret(name: &HeaderName) -> bool {
+    [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE].contains(name)
 }
 
 fn action(config: &Config, route: &Route) -> String {
     match &route.action {
         Action::Respond { status, .. } => format!("answers {status}"),
-        Action::Redirect(redirect) => format!("redirects to {} with status {}", redirect.text, redirect.status),
-        Action::Forward { upstream, strip, preserve_host } => {
-            let stripped = match strip {
-                0 => String::new(),
-                count => format!(", without {}", first_segments(&route.path, *count)),
+        Action::Redirect(redirect) => format!("redirects to {} with status {}", redirect.to.text, redirect.status),
+        Action::Forward { upstream, path, preserve_host } => {
+            let changed = match path {
+                SentPath::Stripped(0) => String::new(),
+                SentPath::Stripped(count) => format!(", without {}", first_segments(&route.path, *count)),
+                SentPath::Rewritten(template) => format!(", as {}", template.text),
             };
             let host = if *preserve_host { ", with the client's Host" } else { "" };
-            format!("forwards to {}{stripped}{host}", config.upstreams[*upstream].name)
+            format!("forwards to {}{changed}{host}", config.upstreams[*upstream].name)
         }
     }
 }

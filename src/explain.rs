@@ -11,13 +11,14 @@ use http::{HeaderMap, Request, header};
 use crate::clock;
 use crate::config::{self, Config, Cost, Missing, OnLimit, Scheme, Source};
 use crate::decide::{self, Decision, DecisionInput, DecisionState, RouteLimit, SelectedRates};
+use crate::describe::is_secret;
 use crate::identify::client::client;
 use crate::identify::{KeyCache, RequestAttributes};
 use crate::proxy;
 use crate::respond;
 use crate::respond::rate_limit_headers::RefusalCache;
-use crate::route::{self, RouteConditions, host, mismatch, path};
-use crate::snapshot::{Action, CompiledRoute, SharedState, Snapshot};
+use crate::route::{self, RouteConditions, TemplateInput, host, mismatch, path, rewrite};
+use crate::snapshot::{Action, CompiledRoute, Forwarding, SharedState, Snapshot};
 use crate::store::Store;
 
 /// What is shown instead of a key.
@@ -61,6 +62,8 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
         return Ok(text);
     };
     line(&mut text, &format!("\nroute {}\n  {}", served.metrics.name, action(config, index)));
+    let input = TemplateInput { client_ip: client.address, host: &host, path: &path };
+    sent(&mut text, config, served, request, &input);
 
     let key = path::key(&path, rules, served.ignore_case);
     let attributes = RequestAttributes {
@@ -104,7 +107,34 @@ fn action(config: &Config, index: usize) -> String {
     match &config.routes[index].action {
         config::Action::Forward { upstream, .. } => format!("forwards to {}", config.upstreams[*upstream].name),
         config::Action::Respond { status, .. } => format!("answers {status}"),
-        config::Action::Redirect(redirect) => format!("redirects to {} with status {}", redirect.text, redirect.status),
+        config::Action::Redirect(redirect) => {
+            format!("redirects to {} with status {}", redirect.to.text, redirect.status)
+        }
+    }
+}
+
+/// Adds what the upstream gets, if the request is forwarded.
+fn sent(text: &mut String, config: &Config, served: &CompiledRoute, request: &Request<()>, input: &TemplateInput<'_>) {
+    let Action::Forward(Forwarding { path, .. }) = &served.action else { return };
+    let uri = request.uri();
+    match rewrite::sent(path, uri.path(), config.server.paths) {
+        Ok(path) => {
+            let query = uri.query().map_or(String::new(), |query| format!("?{query}"));
+            line(text, &format!("  sends {} {path}{query}", request.method()));
+        }
+        Err(why) => line(text, &format!("  answers 400 instead of sending the rewritten path: {}", why.detail())),
+    }
+    if let Some(limit) = served.timeout {
+        line(text, &format!("  waits at most {limit:?} for the head of the response"));
+    }
+    let Some(changes) = &served.request_headers else { return };
+    let changes = changes.of(input);
+    changes.remove.iter().for_each(|name| line(text, &format!("  removes the request header {name}")));
+    for (verb, headers) in [("sets", &changes.set), ("adds", &changes.add)] {
+        for (name, value) in headers {
+            let value = if is_secret(name) { MASK.into() } else { String::from_utf8_lossy(value.as_bytes()) };
+            line(text, &format!("  {verb} the request header {name}: {value}"));
+        }
     }
 }
 
@@ -240,7 +270,7 @@ fn fresh(
     let outcome = if decision == Decision::Admitted {
         served.rate_limit_headers.add_headers(&mut headers, &state.outcomes, &state.shadowed, now);
         match &served.action {
-            Action::Forward { .. } => "forwarded".to_owned(),
+            Action::Forward(_) => "forwarded".to_owned(),
             Action::Respond { status, .. } => format!("answered {}", status.as_u16()),
             Action::Redirect(redirect) => format!("answered {}", redirect.status.as_u16()),
         }

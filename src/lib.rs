@@ -9,6 +9,7 @@ pub mod content;
 pub mod deadline;
 pub mod fingerprint;
 pub mod header_list;
+pub mod header_spelling;
 pub mod metrics;
 pub mod percent;
 pub mod reason;

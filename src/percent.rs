@@ -12,11 +12,27 @@ pub const fn is_plain(byte: u8) -> bool {
 
 /// Appends a byte in its normal form. Escapes are in upper case.
 pub fn push(text: &mut String, byte: u8) {
-    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
     if is_plain(byte) {
         text.push(char::from(byte));
     } else {
-        text.extend(['%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        push_escaped(text, byte);
+    }
+}
+
+/// Appends the escape of a byte, in upper case.
+pub fn push_escaped(text: &mut String, byte: u8) {
+    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
+    text.extend(['%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+}
+
+/// Appends a part of a URI. What is percent-encoded stays so, and only what a URI cannot contain is encoded (RFC 3986,
+/// section 2).
+pub fn push_as_written(text: &mut String, written: &str) {
+    for byte in written.bytes() {
+        match byte {
+            b'/' | b'?' | b'%' => text.push(char::from(byte)),
+            byte => push(text, byte),
+        }
     }
 }
 

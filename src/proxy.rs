@@ -23,9 +23,9 @@ use crate::reason::Reason;
 use crate::respond::rate_limit_headers::RefusalCache;
 use crate::respond::redirect::{self, RedirectedRequest};
 use crate::respond::{self, LocalResponse, grpc};
-use crate::route::{RouteConditions, path};
+use crate::route::{CurrentChanges, RouteConditions, TemplateInput, path};
 use crate::server::{ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
-use crate::snapshot::{Action, CompiledRoute};
+use crate::snapshot::{Action, CompiledRoute, Forwarding};
 use crate::store::Store;
 use crate::telemetry::{AccessLogEntry, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
 use crate::tls::ClientCertificate;
@@ -136,11 +136,14 @@ async fn serve(
         return own(None, response, record, Outcome::Unrouted, head, respond::unrouted(&allowed));
     };
 
+    let template_input = TemplateInput { client_ip: client.address, host: &target.host, path: &target.path };
+    let response_headers = route.response_headers.as_ref().map(|changes| (changes.of(&template_input), scheme));
+
     // No limit decides about such a request, so none charges it.
     if request.body.as_ref().is_some_and(|body| body.size_hint().lower() > route.max_body_size) {
         record.refused_for(Reason::MaxBodySize);
         let answer = respond::problem(StatusCode::PAYLOAD_TOO_LARGE, "The body of the request is too large.");
-        return own(Some((route, scheme)), response, record, Outcome::Refused, head, respond::closing(answer));
+        return own(response_headers.as_ref(), response, record, Outcome::Refused, head, respond::closing(answer));
     }
     let path = path::key(&target.path, gateway.paths, route.ignore_case);
     let attributes = RequestAttributes {
@@ -156,7 +159,7 @@ async fn serve(
     if let Some(ambiguity) = route.single.ambiguity(&attributes) {
         record.refused_for(Reason::AmbiguousKey);
         let answer = respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string());
-        return own(Some((route, scheme)), response, record, Outcome::Refused, head, answer);
+        return own(response_headers.as_ref(), response, record, Outcome::Refused, head, answer);
     }
     let input = DecisionInput {
         limits: &route.limits,
@@ -180,14 +183,11 @@ async fn serve(
             record.refused_by(refusing(decision, &state).and_then(|place| Some(&route.limits.get(place)?.metrics)));
             let answer =
                 refuse(route, decision, &state, attributes.headers, now, &mut connection.refusal_cache.borrow_mut());
-            return own(Some((route, scheme)), response, record, outcome(decision), head, answer);
+            return own(response_headers.as_ref(), response, record, outcome(decision), head, answer);
         }
     }
     record.hold(std::mem::take(&mut state.permits));
-    let balanced_by = {
-        let key_cache = &mut connection.key_cache.borrow_mut();
-        route.balance_key.as_ref().and_then(|key| key.hash(&attributes, key_cache))
-    };
+    let balanced_by = route.balanced_by(&attributes, &connection.key_cache);
     drop(path);
 
     let outcome = match &route.action {
@@ -196,21 +196,13 @@ async fn serve(
             Outcome::Responded
         }
         Action::Redirect(redirect) => redirection(response, redirect, &target, &head.uri, gateway.paths),
-        Action::Forward { upstream, strip, preserve_host } => {
+        Action::Forward(forwarding) => {
+            let request_headers = route.request_headers.as_ref().map(|changes| changes.of(&template_input));
             drop(target);
-            let (strip, preserve_host) = (*strip, *preserve_host);
-            let begun = if state.held_since.is_some() { clock::now() } else { now };
-            let call = UpstreamCall {
-                gateway: &gateway,
-                route,
-                upstream,
-                strip,
-                preserve_host,
-                connection,
-                client,
-                begun,
-                balanced_by,
-            };
+            let begun = state.held_since.map_or(now, |_| clock::now());
+            let changes = (request_headers.as_deref(), response_headers.as_ref().map(|(changes, _)| &**changes));
+            let (gateway, sent) = (&gateway, (begun, balanced_by));
+            let call = UpstreamCall { gateway, route, forwarding, changes, connection, client, sent };
             call.forward(request, &mut record, response).await
         }
     };
@@ -221,8 +213,8 @@ async fn serve(
         state.reservations.settle(status, response.headers(), &mut state.outcomes);
     }
     route.rate_limit_headers.add_headers(response.headers_mut(), &state.outcomes, &state.shadowed, now);
-    route.change_headers(response.headers_mut(), scheme);
-    if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward { upstream, .. }) = (status, &route.action) {
+    change_headers(response, response_headers.as_ref());
+    if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) = (status, &route.action) {
         return tunnel::begin(request, response, record, Waits::new(upstream, gateway.body_timeout));
     }
     if matches!(outcome, Outcome::Failed | Outcome::Refused | Outcome::Abandoned) {
@@ -326,9 +318,9 @@ fn open(
     RequestRecord::open(gateway.recorder(route).clone(), now, &head.method, entry, guard)
 }
 
-/// Answers a request, on the route that takes it, if one does.
+/// Answers a request. The route that takes it, if one does, changes the headers of the answer.
 fn own(
-    route: Option<(&CompiledRoute, Scheme)>,
+    changes: Option<&ResponseChanges<'_>>,
     response: &mut Response<ObservedBody>,
     record: RequestRecord,
     outcome: Outcome,
@@ -336,11 +328,18 @@ fn own(
     answer: LocalResponse,
 ) {
     *response = answer.map(ObservedBody::from);
-    if let Some((route, scheme)) = route {
-        route.change_headers(response.headers_mut(), scheme);
-    }
+    change_headers(response, changes);
     translate(response, outcome, head);
     record.settle(outcome, response);
+}
+
+/// What a route changes about the headers of a response to a client that has sent its request with this scheme.
+type ResponseChanges<'r> = (CurrentChanges<'r>, Scheme);
+
+fn change_headers(response: &mut Response<ObservedBody>, changes: Option<&ResponseChanges<'_>>) {
+    if let Some((changes, scheme)) = changes {
+        changes.apply(response.headers_mut(), *scheme == Scheme::Https);
+    }
 }
 
 /// Gives a response of the gateway itself to a gRPC call the form that its client understands. A limit that does not show

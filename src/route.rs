@@ -10,6 +10,8 @@
 
 pub mod host;
 pub mod path;
+pub mod rewrite;
+mod header_values;
 mod mismatch;
 mod tree;
 
@@ -24,6 +26,7 @@ use crate::config::{HeaderMatch, Host, PathMatching, Route, Segment};
 
 use tree::{Entry, Node, RouteRequest};
 
+pub use header_values::{CurrentChanges, PreparedChanges, TemplateInput};
 pub use mismatch::{Mismatch, mismatch};
 pub use tree::RouteConditions;
 
@@ -182,6 +185,8 @@ mod tests {
             scheme: None,
             limits: Vec::new(),
             max_body_size: UNLIMITED,
+            timeout: None,
+            request_headers: HeaderChanges::default(),
             response_headers: HeaderChanges::default(),
         }
     }

@@ -1,23 +1,24 @@
 //! The snapshot: everything that is built from one configuration to serve requests. It is immutable, and a reload
 //! replaces it as a whole.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderValue, StatusCode};
 use ipnet::IpNet;
 use parking_lot::Mutex;
 
-use crate::config::{self, AccessLog, Balance, Config, HeaderChanges, OnError, PathRules, Redirect, Scheme};
+use crate::config::{self, AccessLog, Balance, Config, OnError, PathRules, Redirect, SentPath};
 use crate::decide::{ConcurrencyLimiter, LimitMetrics, RateSelector, RateTable, RouteLimit, WaitQueues};
-use crate::identify::KeyExtractor;
+use crate::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::identify::ambiguity::SingleSources;
 use crate::metrics::PerWorker;
 use crate::respond::rate_limit_headers::RateLimitHeaders;
-use crate::route::{self, Routes};
+use crate::route::{self, PreparedChanges, Routes};
 use crate::store::LimitChanges;
 use crate::telemetry::{RouteMetrics, UpstreamFailures};
 use crate::upstream::{Endpoints, Keeps, Names, Upstream};
@@ -69,8 +70,12 @@ pub struct CompiledRoute {
     pub action: Action,
     /// The most bytes that a request's body may have.
     pub max_body_size: u64,
+    /// The longest time until the head of the response arrives, instead of that of its upstream.
+    pub timeout: Option<Duration>,
+    /// What changes about the headers that the upstream gets, if anything does.
+    pub request_headers: Option<Box<PreparedChanges>>,
     /// What changes about the headers of its responses, if anything does.
-    pub response_headers: Option<Box<HeaderChanges>>,
+    pub response_headers: Option<Box<PreparedChanges>>,
     /// What its upstream chooses a server by, if it does so by keys.
     pub balance_key: Option<KeyExtractor>,
     /// Counts the failures of its upstream, if it has one.
@@ -78,32 +83,16 @@ pub struct CompiledRoute {
 }
 
 impl CompiledRoute {
-    /// Changes the headers of a response to a client that has sent its request with this scheme.
-    pub fn change_headers(&self, headers: &mut HeaderMap, scheme: Scheme) {
-        if let Some(changes) = &self.response_headers {
-            changes.apply(headers, scheme == Scheme::Https);
-        }
-    }
-
-    /// Removes the headers of an interim response that a final response would not show.
-    pub fn hide_headers(&self, headers: &mut HeaderMap) {
-        if let Some(changes) = &self.response_headers {
-            changes.hide(headers);
-        }
+    /// The hash of the key by which the upstream chooses a server, if it does so by keys and the request has one.
+    pub fn balanced_by(&self, attributes: &RequestAttributes<'_>, key_cache: &RefCell<KeyCache>) -> Option<u64> {
+        self.balance_key.as_ref().and_then(|key| key.hash(attributes, &mut key_cache.borrow_mut()))
     }
 }
 
 /// How the requests of a route are answered.
 pub enum Action {
     /// They are forwarded.
-    Forward {
-        /// The upstream.
-        upstream: Arc<Upstream>,
-        /// How many segments are removed from the beginning of the path.
-        strip: usize,
-        /// Whether the upstream gets the client's Host header.
-        preserve_host: bool,
-    },
+    Forward(Forwarding),
     /// The gateway responds.
     Respond {
         /// The status.
@@ -115,6 +104,16 @@ pub enum Action {
     },
     /// The gateway sends the client to another URL.
     Redirect(Redirect),
+}
+
+/// Where requests are forwarded to, and how.
+pub struct Forwarding {
+    /// The upstream.
+    pub upstream: Arc<Upstream>,
+    /// Which path it gets.
+    pub path: SentPath,
+    /// Whether it gets the client's Host header.
+    pub preserve_host: bool,
 }
 
 /// What outlives a reload: counters of metrics never decrease, and connections stay in their pools.
@@ -242,8 +241,9 @@ impl Snapshot {
                 ignore_case: route.ignore_case,
                 action: action(&route.action, &upstreams),
                 max_body_size: route.max_body_size,
-                response_headers: (route.response_headers != HeaderChanges::default())
-                    .then(|| Box::new(route.response_headers.clone())),
+                timeout: route.timeout,
+                request_headers: PreparedChanges::new(&route.request_headers),
+                response_headers: PreparedChanges::new(&route.response_headers),
                 balance_key: upstream(route).and_then(|upstream| match &upstream.balance {
                     Balance::Hash(key) => Some(KeyExtractor::new(&upstream.name, key, &route.path)),
                     Balance::RoundRobin | Balance::LeastRequests => None,
@@ -289,9 +289,10 @@ pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
 
 fn action(action: &config::Action, upstreams: &[Arc<Upstream>]) -> Action {
     match action {
-        config::Action::Forward { upstream, strip, preserve_host } => match upstreams.get(*upstream) {
+        config::Action::Forward { upstream, path, preserve_host } => match upstreams.get(*upstream) {
             Some(upstream) => {
-                Action::Forward { upstream: upstream.clone(), strip: *strip, preserve_host: *preserve_host }
+                let (upstream, path) = (upstream.clone(), path.clone());
+                Action::Forward(Forwarding { upstream, path, preserve_host: *preserve_host })
             }
             None => Action::Respond {
                 status: StatusCode::BAD_GATEWAY,

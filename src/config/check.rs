@@ -127,14 +127,14 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
             Action::Respond { status: *status, body: body.clone(), content_type: content_type.clone() }
         }
         Answer::Redirect(redirect) => Action::Redirect(redirect.clone()),
-        Answer::Forward { upstream: name, strip, preserve_host } => {
+        Answer::Forward { upstream: name, path, preserve_host } => {
             let index = find(name, &draft.upstreams, "upstream", source)?;
-            if let (Some(Upstream { balance: Balance::Hash(key), .. }), Some(path)) =
+            if let (Some(Upstream { balance: Balance::Hash(key), .. }), Some(pattern)) =
                 (&draft.upstreams[index].1, &route.path)
             {
-                captures(name.text, key.parts.iter().flatten(), path, name, source);
+                captures(name.text, key.parts.iter().flatten(), pattern, name, source);
             }
-            Action::Forward { upstream: index, strip: *strip, preserve_host: *preserve_host }
+            Action::Forward { upstream: index, path: path.clone(), preserve_host: *preserve_host }
         }
     };
     Some(Route {
@@ -147,6 +147,8 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
         action,
         limits,
         max_body_size: route.max_body_size.unwrap_or(draft.server.max_body_size),
+        timeout: route.timeout,
+        request_headers: route.request_headers.clone()?,
         response_headers: route.response_headers.clone()?,
     })
 }

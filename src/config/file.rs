@@ -10,8 +10,10 @@ mod upstream_tls;
 mod limits;
 mod upstreams;
 mod paths;
+mod templates;
 mod headers;
 mod redirect;
+mod rewrite;
 mod routes;
 
 use std::net::SocketAddr;

@@ -1,19 +1,72 @@
-//! What a route changes about the headers of its responses.
+//! What a route changes about the headers of its requests or its responses.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-/// `response_headers` of a route.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HeaderChanges {
+use super::template::Template;
+
+/// `request_headers` or `response_headers` of a route. `V` is the value of a header: a [`HeaderText`] where requests may fill
+/// it in, a [`HeaderValue`] for one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderChanges<V> {
     /// Headers that get this value instead of any other.
-    pub set: Vec<(HeaderName, HeaderValue)>,
+    pub set: Vec<(HeaderName, V)>,
     /// Lines that are added to those that are there.
-    pub add: Vec<(HeaderName, HeaderValue)>,
+    pub add: Vec<(HeaderName, V)>,
     /// Headers that are removed.
     pub remove: Vec<HeaderName>,
 }
 
-impl HeaderChanges {
+/// The value of a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeaderText {
+    /// The same for every request.
+    Fixed(HeaderValue),
+    /// With placeholders.
+    Template(Template),
+}
+
+impl<V> Default for HeaderChanges<V> {
+    fn default() -> Self {
+        Self { set: Vec::new(), add: Vec::new(), remove: Vec::new() }
+    }
+}
+
+impl<V> HeaderChanges<V> {
+    /// Whether nothing changes.
+    pub fn is_empty(&self) -> bool {
+        self.set.is_empty() && self.add.is_empty() && self.remove.is_empty()
+    }
+
+    /// The headers that are removed or replaced.
+    pub fn replaced(&self) -> impl Iterator<Item = &HeaderName> {
+        self.remove.iter().chain(self.set.iter().map(|(name, _)| name))
+    }
+
+    /// Removes the headers that it removes or replaces. Interim responses get none of a route, and show none that it hides.
+    pub fn hide(&self, headers: &mut HeaderMap) {
+        for name in self.replaced() {
+            headers.remove(name);
+        }
+    }
+}
+
+impl HeaderChanges<HeaderText> {
+    /// The changes with the values that `fill` gives. A header to set that gets no value is removed, and a line to add is left
+    /// out.
+    pub fn filled(&self, mut fill: impl FnMut(&HeaderText) -> Option<HeaderValue>) -> HeaderChanges<HeaderValue> {
+        let mut filled = HeaderChanges { remove: self.remove.clone(), ..HeaderChanges::default() };
+        for (name, text) in &self.set {
+            match fill(text) {
+                Some(value) => filled.set.push((name.clone(), value)),
+                None => filled.remove.push(name.clone()),
+            }
+        }
+        filled.add.extend(self.add.iter().filter_map(|(name, text)| Some((name.clone(), fill(text)?))));
+        filled
+    }
+}
+
+impl HeaderChanges<HeaderValue> {
     /// Applies them. Strict-Transport-Security is left out unless the client has used TLS, because it must not be sent
     /// otherwise (RFC 6797, section 7.2).
     pub fn apply(&self, headers: &mut HeaderMap, over_tls: bool) {
@@ -26,13 +79,6 @@ impl HeaderChanges {
         }
         for (name, value) in self.add.iter().filter(|(name, _)| is_sent(name)) {
             headers.append(name.clone(), value.clone());
-        }
-    }
-
-    /// Removes the headers that it removes or replaces. Interim responses get none of a route, and show none that it hides.
-    pub fn hide(&self, headers: &mut HeaderMap) {
-        for name in self.remove.iter().chain(self.set.iter().map(|(name, _)| name)) {
-            headers.remove(name);
         }
     }
 }
@@ -70,5 +116,23 @@ mod tests {
         let plain = ["set-cookie: a=1", "set-cookie: b=2", "set-cookie: c=3", "x-a: new"];
         assert_eq!(lines(false), plain);
         assert_eq!(lines(true), [&plain[..3], &["strict-transport-security: max-age=1", "x-a: new"]].concat());
+    }
+
+    #[test]
+    fn a_header_without_a_value_is_not_sent() {
+        let texts = |names: &[&'static str]| {
+            let fixed =
+                |name: &&'static str| (HeaderName::from_static(name), HeaderText::Fixed(HeaderValue::from_static("1")));
+            names.iter().map(fixed).collect()
+        };
+        let changes = HeaderChanges { set: texts(&["a", "b"]), add: texts(&["c"]), remove: vec![header::SERVER] };
+        let mut calls = 0;
+        let filled = changes.filled(|_| {
+            calls += 1;
+            (calls == 1).then_some(HeaderValue::from_static("2"))
+        });
+        let b = HeaderName::from_static("b");
+        assert_eq!(filled.set, [(HeaderName::from_static("a"), HeaderValue::from_static("2"))]);
+        assert_eq!((filled.add, filled.remove), (vec![], vec![header::SERVER, b]));
     }
 }

@@ -257,7 +257,7 @@ pub(super) fn memcached(text: &str) -> Read<String> {
 }
 
 /// `host`, `host:port`, `[v6]` or `[v6]:port`.
-fn authority(text: &str, default: u16) -> Read<(String, u16)> {
+pub(super) fn authority(text: &str, default: u16) -> Read<(String, u16)> {
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, port)) => {
             if host.parse::<Ipv6Addr>().is_err() {

@@ -13,6 +13,7 @@ use percent_encoding::percent_decode;
 
 use super::{RequestAttributes, after_bearer};
 use crate::config::{Cost, Limit, Source};
+use crate::header_spelling::is_same_variable;
 
 /// The sources that the limits of a route read and that a request could give more than once.
 #[derive(Clone, Debug, Default)]
@@ -188,13 +189,6 @@ impl Rule {
         // Some servers read `name[x]` as an element of `name`.
         has_prefix && matches!(characters.next(), None | Some('[' | ']'))
     }
-}
-
-/// Whether both headers become the same CGI variable. Servers write `_` for everything but letters and digits (RFC
-/// 3875, section 4.1.18, as it is implemented).
-fn is_same_variable(one: &str, other: &str) -> bool {
-    let same = |(a, b): (u8, u8)| a == b || !(a.is_ascii_alphanumeric() || b.is_ascii_alphanumeric());
-    one.len() == other.len() && one.bytes().zip(other.bytes()).all(same)
 }
 
 /// A token must not contain a character at which some server ends it: Rails reads `Bearer KEY, x=1` and `Bearer

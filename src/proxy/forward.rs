@@ -9,30 +9,32 @@ use super::target::{name_host, onward};
 use super::tunnel::{accepts, new_key};
 use super::{ConnectionContext, WorkerSnapshot};
 use crate::clock::Time;
+use crate::config::HeaderChanges;
 use crate::identify::client::Client;
 use crate::reason::Reason;
 use crate::respond::{self, grpc};
 use crate::server::IncomingRequest;
-use crate::snapshot::CompiledRoute;
+use crate::snapshot::{CompiledRoute, Forwarding};
 use crate::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
-use crate::upstream::{Endpoint, ForwardedInfo, PassInterim, Unanswered, Upstream, UpstreamError, UpstreamRequest};
+use crate::upstream::{Endpoint, ForwardedInfo, PassInterim, Unanswered, UpstreamError, UpstreamRequest};
 
 /// When a client may try again if the servers have too many requests: nobody knows, but mostly soon.
 const RETRY_SOON: HeaderValue = HeaderValue::from_static("1");
+
+/// What changes about headers, if anything does.
+type Changes<'a> = Option<&'a HeaderChanges<HeaderValue>>;
 
 /// One request with everything that is needed to forward it.
 pub(super) struct UpstreamCall<'a> {
     pub(super) gateway: &'a WorkerSnapshot,
     pub(super) route: &'a CompiledRoute,
-    pub(super) upstream: &'a Upstream,
-    pub(super) strip: usize,
-    pub(super) preserve_host: bool,
+    pub(super) forwarding: &'a Forwarding,
+    /// What the route changes about the headers of the request and of its responses.
+    pub(super) changes: (Changes<'a>, Changes<'a>),
     pub(super) connection: &'a ConnectionContext,
     pub(super) client: Client,
-    /// When the request is sent.
-    pub(super) begun: Time,
-    /// The hash of the key by which the upstream chooses a server.
-    pub(super) balanced_by: Option<u64>,
+    /// When the request is sent, and the hash of the key by which the upstream chooses a server.
+    pub(super) sent: (Time, Option<u64>),
 }
 
 impl UpstreamCall<'_> {
@@ -48,15 +50,25 @@ impl UpstreamCall<'_> {
         if key.is_some() {
             head.headers.remove(header::SEC_WEBSOCKET_KEY);
         }
-        let target = onward(&head.uri, self.strip, self.gateway.paths);
+        let Forwarding { upstream, path, preserve_host } = self.forwarding;
+        let (request_headers, response_headers) = self.changes;
+        let target = match onward(&head.uri, path, self.gateway.paths) {
+            Ok(target) => target,
+            Err(why) => {
+                *response = respond::closing(respond::problem(why.status, why.detail)).map(ObservedBody::from);
+                return Outcome::Refused;
+            }
+        };
         name_host(&head.uri, &mut head.headers);
         // A client may send no Host header in HTTP/1.0, and an empty one in HTTP/1.1. The upstream always gets one.
-        let preserve_host = self.preserve_host && head.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
+        let preserve_host = *preserve_host && head.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
         let has_response = Cell::new(false);
         let pass = interim.as_ref().map(|client| {
             |mut response: Response<()>| {
                 has_response.set(true);
-                self.route.hide_headers(response.headers_mut());
+                if let Some(changes) = response_headers {
+                    changes.hide(response.headers_mut());
+                }
                 client.send(response);
             }
         });
@@ -73,13 +85,15 @@ impl UpstreamCall<'_> {
                 is_tls: self.connection.tls.is_some(),
                 certificate: self.connection.certificate(),
             },
+            changes: request_headers,
             counted: &self.route.single,
+            timeout: self.route.timeout,
             body_timeout: self.gateway.body_timeout,
             max_body_size: self.route.max_body_size,
             asks_for_websocket: *asks_for_websocket,
             websocket_key: key.as_deref(),
-            begun: self.begun,
-            balanced_by: self.balanced_by,
+            begun: self.sent.0,
+            balanced_by: self.sent.1,
             has_response: &has_response,
             interim: pass.as_ref().map(|pass| pass as &PassInterim<'_>),
             call_timeout: grpc::content_type(&head.method, &head.headers).and_then(|_| grpc::timeout(&head.headers)),
@@ -88,7 +102,7 @@ impl UpstreamCall<'_> {
             record.failed_attempt(error.reason(), endpoint, error);
         };
         let (pools, headers) = (&self.connection.worker.pools, response.headers_mut());
-        let mut sent = self.upstream.send(pools, &outbound, body.take(), headers, &on_failure).await;
+        let mut sent = upstream.send(pools, &outbound, body.take(), headers, &on_failure).await;
         if let (Some(key), Ok((status, _))) = (&key, &sent)
             && *status == StatusCode::SWITCHING_PROTOCOLS
             && !accepts(response.headers(), key)

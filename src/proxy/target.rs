@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version, header};
 
-use crate::config::PathRules;
-use crate::route::{host, path};
+use crate::config::{PathRules, SentPath};
+use crate::route::{host, path, rewrite};
 use crate::server::IncomingRequest;
 
 /// The host and the path that a request is for.
@@ -87,17 +87,17 @@ fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.len() > headers.keys_len() && headers.get_all(name).iter().nth(1).is_some()
 }
 
-/// The target for the upstream, in origin form and without the first `strip` segments of the path.
-pub(super) fn onward(uri: &Uri, strip: usize, paths: PathRules) -> Cow<'_, str> {
-    let path = path::onward(uri.path(), strip, paths);
-    match (uri.path_and_query(), uri.query()) {
+/// The target for the upstream, in origin form: the path that it gets, and the query of the request.
+pub(super) fn onward<'a>(uri: &'a Uri, sent: &SentPath, paths: PathRules) -> Result<Cow<'a, str>, Unserved> {
+    let path = rewrite::sent(sent, uri.path(), paths).map_err(|why| bad(why.detail()))?;
+    Ok(match (uri.path_and_query(), uri.query()) {
         // Nearly always it is forwarded as it came.
         (Some(whole), _) if path.len() == uri.path().len() && whole.as_str().starts_with(&*path) => {
             Cow::Borrowed(whole.as_str())
         }
         (_, Some(query)) => Cow::Owned(format!("{path}?{query}")),
         (_, None) => path,
-    }
+    })
 }
 
 /// Sets the Host header to the host of a target in absolute form (RFC 9112, section 3.2.2), since it may have been empty.

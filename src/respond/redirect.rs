@@ -2,8 +2,8 @@
 
 use http::{HeaderValue, Uri};
 
-use crate::config::{LocationPart, PathRules, Redirect};
-use crate::percent;
+use crate::config::{PathRules, Redirect, TemplatePart};
+use crate::percent::{self, push_as_written};
 use crate::route::path;
 
 /// The parts of a request that a location can contain.
@@ -24,51 +24,43 @@ pub struct RedirectedRequest<'a> {
 /// Segments and the host are in normal form; the path, the rest and the query are as the client wrote them, except for
 /// characters that a URI cannot contain (RFC 3986, section 2).
 pub fn location(redirect: &Redirect, request: &RedirectedRequest<'_>) -> Option<HeaderValue> {
-    if redirect.needs_host() && request.host.is_empty() {
+    if redirect.to.needs_host() && request.host.is_empty() {
         return None;
     }
-    let mut location = String::with_capacity(redirect.text.len() + request.path.len() + 16);
+    let mut location = String::with_capacity(redirect.to.text.len() + request.path.len() + 16);
     let mut in_query = false;
-    for part in &redirect.parts {
+    for part in &redirect.to.parts {
         // In the query of the location, a path is one value.
         let push = if in_query { push_value } else { push_as_written };
         match part {
-            LocationPart::Text(text) => {
+            TemplatePart::Text(text) => {
                 location.push_str(text);
                 in_query |= text.contains('?');
             }
-            LocationPart::Host => location.push_str(request.host),
-            LocationPart::Path => push(&mut location, &path::onward(request.uri.path(), 0, request.rules)),
-            LocationPart::Query => push_as_written(&mut location, request.uri.query().unwrap_or_default()),
-            LocationPart::QueryIfAny => {
+            TemplatePart::Host => location.push_str(request.host),
+            TemplatePart::Path => push(&mut location, &path::onward(request.uri.path(), 0, request.rules)),
+            TemplatePart::Query => push_as_written(&mut location, request.uri.query().unwrap_or_default()),
+            TemplatePart::QueryIfAny => {
                 if let Some(query) = request.uri.query() {
                     location.push('?');
                     push_as_written(&mut location, query);
                 }
             }
-            LocationPart::Segment(index) => {
+            TemplatePart::Segment(index) => {
                 push(&mut location, request.path.split('/').skip(1).nth(*index).unwrap_or_default());
             }
-            LocationPart::Rest(segments) => {
+            TemplatePart::Rest(segments) => {
                 let rest = path::onward(request.uri.path(), *segments, request.rules);
                 push(&mut location, rest.trim_start_matches('/'));
             }
+            // A location cannot have it.
+            TemplatePart::ClientIp => {}
         }
     }
     // A reference that begins with two slashes names a host (RFC 3986, section 4.2). Empty parts can leave such slashes.
     let doubled = location.bytes().take_while(|byte| *byte == b'/').count().saturating_sub(1);
     location.drain(..doubled);
     HeaderValue::try_from(location).ok()
-}
-
-/// Appends a part of a URI. What is percent-encoded stays so, and only what a URI cannot contain is encoded.
-fn push_as_written(location: &mut String, text: &str) {
-    for byte in text.bytes() {
-        match byte {
-            b'/' | b'?' | b'%' => location.push(char::from(byte)),
-            byte => percent::push(location, byte),
-        }
-    }
 }
 
 /// Appends the value of a parameter in a query.
@@ -91,17 +83,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::EscapedSlashes;
+    use crate::config::{EscapedSlashes, Template};
 
-    fn redirect(parts: &[LocationPart]) -> Redirect {
-        Redirect { text: String::new(), parts: parts.to_vec(), status: StatusCode::FOUND }
+    fn redirect(parts: &[TemplatePart]) -> Redirect {
+        Redirect { to: Template { text: String::new(), parts: parts.to_vec() }, status: StatusCode::FOUND }
     }
 
-    fn text(text: &str) -> LocationPart {
-        LocationPart::Text(text.to_owned())
+    fn text(text: &str) -> TemplatePart {
+        TemplatePart::Text(text.to_owned())
     }
 
-    fn located(parts: &[LocationPart], target: &str, rules: PathRules) -> Option<String> {
+    fn located(parts: &[TemplatePart], target: &str, rules: PathRules) -> Option<String> {
         let uri: Uri = target.parse().ok()?;
         let normal = path::normal(uri.path(), rules).ok()?;
         let request = RedirectedRequest { host: "a.test", path: &normal, uri: &uri, rules };
@@ -110,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_url_of_a_client_stays_as_it_was_written() {
-        let parts = [text("https://"), LocationPart::Host, LocationPart::Path, LocationPart::QueryIfAny];
+        let parts = [text("https://"), TemplatePart::Host, TemplatePart::Path, TemplatePart::QueryIfAny];
         for (target, location) in [
             ("/", "https://a.test/"),
             ("/a%20b/%c3%A9;x=1/?q=1&q=%2f?/+", "https://a.test/a%20b/%c3%A9;x=1/?q=1&q=%2f?/+"),
@@ -128,7 +120,7 @@ mod tests {
 
     #[test]
     fn segments_and_the_rest_are_put_in() {
-        let parts = [text("/new/"), LocationPart::Segment(1), text("/"), LocationPart::Rest(2)];
+        let parts = [text("/new/"), TemplatePart::Segment(1), text("/"), TemplatePart::Rest(2)];
         for (target, location) in [
             ("/v1/ac%6de/x/y/?q", "/new/acme/x/y/"),
             ("//v1//acme//x", "/new/acme/x"),
@@ -137,7 +129,7 @@ mod tests {
         ] {
             assert_eq!(located(&parts, target, PathRules::default()).as_deref(), Some(location), "{target}");
         }
-        let parts = [text("/login?next="), LocationPart::Path, text("&"), LocationPart::Query];
+        let parts = [text("/login?next="), TemplatePart::Path, text("&"), TemplatePart::Query];
         let location = located(&parts, "/a&admin=1/%26;b+c?q=1", PathRules::default()).unwrap();
         assert_eq!(location, "/login?next=/a%26admin%3D1/%2526%3Bb%2Bc&q=1");
     }
@@ -148,10 +140,10 @@ mod tests {
             let rules = [EscapedSlashes::Reject, EscapedSlashes::Keep, EscapedSlashes::Decode][slashes];
             let rules = PathRules { escaped_slashes: rules, ..PathRules::default() };
             for parts in [
-                &[LocationPart::Path, text("x")][..],
-                &[text("/"), LocationPart::Rest(0), text("/"), LocationPart::Rest(0)],
-                &[text("/"), LocationPart::Rest(1), text("/"), LocationPart::Segment(0)],
-                &[text("/"), LocationPart::Segment(0), LocationPart::QueryIfAny],
+                &[TemplatePart::Path, text("x")][..],
+                &[text("/"), TemplatePart::Rest(0), text("/"), TemplatePart::Rest(0)],
+                &[text("/"), TemplatePart::Rest(1), text("/"), TemplatePart::Segment(0)],
+                &[text("/"), TemplatePart::Segment(0), TemplatePart::QueryIfAny],
             ] {
                 if let Some(location) = located(parts, &target, rules) {
                     prop_assert!(location.starts_with('/'), "{}", location);

@@ -213,13 +213,40 @@ pub(super) fn lower(path: &str) -> Cow<'_, str> {
 /// reads them in the same way. Several slashes at the beginning become one: a server that resolves the path as a
 /// reference (RFC 3986, section 4.2) would read `//x/login` as `/login` on the host `x`.
 pub fn onward(path: &str, strip: usize, rules: PathRules) -> Cow<'_, str> {
-    if rules.escaped_slashes == EscapedSlashes::Decode && path.bytes().any(|byte| matches!(byte, b'%' | b'\\')) {
-        let slashed = ["%2F", "%2f", "%5C", "%5c", "\\"]
-            .into_iter()
-            .fold(path.to_owned(), |path, escaped| path.replace(escaped, "/"));
-        return Cow::Owned(rooted(&slashed, strip, rules).to_owned());
+    match slashed(path, rules) {
+        Cow::Borrowed(path) => Cow::Borrowed(rooted(path, strip, rules)),
+        Cow::Owned(path) => Cow::Owned(rooted(&path, strip, rules).to_owned()),
     }
-    Cow::Borrowed(rooted(path, strip, rules))
+}
+
+/// The segment with this index, as the client wrote it, but without parameters if they make no difference. For a path that
+/// [`normal`] has accepted; empty if it has no such segment. Segments that [`normal`] removes do not count.
+pub fn segment(path: &str, index: usize, rules: PathRules) -> String {
+    let path = slashed(path, rules);
+    let mut segments = path.split('/').filter(|segment| !is_removed(segment, rules));
+    let segment = segments.nth(index).unwrap_or_default();
+    let parameters = |sign: &&str| segment.find(*sign);
+    let end = PARAMETER_SIGNS.iter().filter_map(parameters).min();
+    let end = end.filter(|_| rules.matching == PathMatching::Forgiving).unwrap_or(segment.len());
+    segment[..end].to_owned()
+}
+
+/// The path with slashes in the place of encoded ones, if the gateway reads them as slashes.
+fn slashed(path: &str, rules: PathRules) -> Cow<'_, str> {
+    if rules.escaped_slashes == EscapedSlashes::Decode && path.bytes().any(|byte| matches!(byte, b'%' | b'\\')) {
+        let escapes = ["%2F", "%2f", "%5C", "%5c", "\\"];
+        return Cow::Owned(escapes.into_iter().fold(path.to_owned(), |path, escaped| path.replace(escaped, "/")));
+    }
+    Cow::Borrowed(path)
+}
+
+/// What begins the parameters of a segment.
+const PARAMETER_SIGNS: [&str; 3] = [";", "%3B", "%3b"];
+
+/// Whether [`normal`] removes a segment.
+fn is_removed(segment: &str, rules: PathRules) -> bool {
+    let forgiving = rules.matching == PathMatching::Forgiving;
+    segment.is_empty() || (forgiving && PARAMETER_SIGNS.iter().any(|sign| segment.starts_with(sign)))
 }
 
 fn rooted(path: &str, strip: usize, rules: PathRules) -> &str {
@@ -234,16 +261,12 @@ fn rooted(path: &str, strip: usize, rules: PathRules) -> &str {
 
 /// The path without its first `count` segments, as written. Segments that [`normal`] removes do not count.
 fn without(path: &str, count: usize, rules: PathRules) -> &str {
-    let is_removed = |segment: &str| {
-        let forgiving = rules.matching == PathMatching::Forgiving;
-        segment.is_empty() || (forgiving && [";", "%3B", "%3b"].iter().any(|sign| segment.starts_with(sign)))
-    };
     let mut rest = path;
     for _ in 0..count {
         while let Some(inner) = rest.strip_prefix('/') {
             let (segment, after) = inner.split_at(inner.find('/').unwrap_or(inner.len()));
             rest = after;
-            if !is_removed(segment) {
+            if !is_removed(segment, rules) {
                 break;
             }
         }

@@ -33,7 +33,7 @@ impl Upstream {
             request,
             named: &request_headers::named_by_connection(request.headers)?,
             authority: (!request.preserve_host).then_some(&target.authority),
-            timeout: self.timeout,
+            timeout: request.timeout.unwrap_or(self.timeout),
             read_timeout: self.read_timeout,
         };
         // With TLS, a server of HTTP/2 agrees on HTTP/1.1 too, through which WebSockets pass.

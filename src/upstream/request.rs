@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, Method, Response, Version};
+use http::{HeaderMap, HeaderValue, Method, Response, Version, header};
 
 use crate::clock::Time;
+use crate::config::HeaderChanges;
 use crate::identify::ambiguity::SingleSources;
 use crate::tls::ClientCertificate;
 
@@ -27,8 +28,12 @@ pub struct UpstreamRequest<'a> {
     pub preserve_host: bool,
     /// What the upstream is told about the client.
     pub forwarded: ForwardedInfo<'a>,
+    /// What the route changes about the headers, after everything else is written.
+    pub changes: Option<&'a HeaderChanges<HeaderValue>>,
     /// The sources of keys and costs, which must not be in trailers too.
     pub counted: &'a Arc<SingleSources>,
+    /// The longest time that the upstream may take for the head of its response, instead of its own limit.
+    pub timeout: Option<Duration>,
     /// The longest time for which the client may send nothing of an incomplete body.
     pub body_timeout: Duration,
     /// The most bytes that its body may have.
@@ -47,6 +52,14 @@ pub struct UpstreamRequest<'a> {
     pub has_response: &'a Cell<bool>,
     /// The time that the client gives the whole call, if it says so.
     pub call_timeout: Option<Duration>,
+}
+
+impl UpstreamRequest<'_> {
+    /// The Host header that the route sets.
+    pub(super) fn host(&self) -> Option<&HeaderValue> {
+        let (_, host) = self.changes?.set.iter().find(|(name, _)| *name == header::HOST)?;
+        Some(host)
+    }
 }
 
 /// What the upstream is told about the client.

@@ -1,5 +1,6 @@
-//! The headers that the upstream gets, in any protocol: those of the client that pass, those about the client, and Via
-//! (RFC 9110, section 7.6.3). The Host header is not among them, since each protocol has its own form for it.
+//! The headers that the upstream gets, in any protocol: those of the client that pass, those about the client, Via (RFC
+//! 9110, section 7.6.3), and those of the route. The Host header is not among them, since each protocol has its own form
+//! for it.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use smallvec::SmallVec;
@@ -8,8 +9,10 @@ use super::error::UpstreamError;
 use super::header_policy::{
     FORWARDED_CLIENT_CERT, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, HeaderAction, REAL_IP, header_action,
 };
-use super::request::ForwardedInfo;
+use super::request::{ForwardedInfo, UpstreamRequest};
+use crate::config::HeaderChanges;
 use crate::header_list;
+use crate::header_spelling::is_same_variable;
 use crate::tls::ClientCertificate;
 
 /// The most names that Connection may contain: as many as a request may have headers.
@@ -28,8 +31,43 @@ pub(super) trait HeaderSink {
     fn own(&mut self, name: &'static str, value: &[u8]);
 }
 
-/// Passes each header to `sink`. Those that are `named` are left out.
-pub(super) fn each(headers: &HeaderMap, named: &[&[u8]], forwarded: &ForwardedInfo<'_>, sink: &mut impl HeaderSink) {
+/// Passes each header of a request to `sink`. Those that are `named` are left out, and the changes of its route are made.
+pub(super) fn each(request: &UpstreamRequest<'_>, named: &[&[u8]], sink: &mut impl HeaderSink) {
+    let Some(changes) = request.changes else { return unchanged(request.headers, named, &request.forwarded, sink) };
+    unchanged(request.headers, named, &request.forwarded, &mut ChangedHeaders { changes, sink });
+    // Each protocol has its own form for Host.
+    for (name, value) in changes.set.iter().filter(|(name, _)| *name != header::HOST).chain(&changes.add) {
+        sink.pass(name, value);
+    }
+}
+
+/// Leaves out what a route removes or replaces, in every spelling that upstreams read as the same header.
+struct ChangedHeaders<'a, S> {
+    changes: &'a HeaderChanges<HeaderValue>,
+    sink: &'a mut S,
+}
+
+impl<S> ChangedHeaders<'_, S> {
+    fn keeps(&self, name: &str) -> bool {
+        !self.changes.replaced().any(|replaced| is_same_variable(replaced.as_str(), name))
+    }
+}
+
+impl<S: HeaderSink> HeaderSink for ChangedHeaders<'_, S> {
+    fn pass(&mut self, name: &HeaderName, value: &HeaderValue) {
+        if self.keeps(name.as_str()) {
+            self.sink.pass(name, value);
+        }
+    }
+
+    fn own(&mut self, name: &'static str, value: &[u8]) {
+        if self.keeps(name) {
+            self.sink.own(name, value);
+        }
+    }
+}
+
+fn unchanged(headers: &HeaderMap, named: &[&[u8]], forwarded: &ForwardedInfo<'_>, sink: &mut impl HeaderSink) {
     let is_named = |name: &HeaderName| named.iter().any(|named| named.eq_ignore_ascii_case(name.as_str().as_bytes()));
     let (mut proto, mut host, mut forwarded_for, mut te) = (false, false, false, false);
     let mut client_host = None;
@@ -146,7 +184,7 @@ mod tests {
         };
         let mut lines = Lines::default();
         let named = named_by_connection(&all).unwrap();
-        each(&all, &named, &info, &mut lines);
+        unchanged(&all, &named, &info, &mut lines);
         lines.0.sort();
         lines.0
     }

@@ -6,6 +6,7 @@ use http::HeaderName;
 
 use super::header_policy::may_trail;
 use super::request::UpstreamRequest;
+use crate::header_spelling::is_same_variable;
 use crate::identify::ambiguity::SingleSources;
 
 /// Decides which trailers are forwarded.
@@ -16,18 +17,22 @@ pub(super) struct TrailerFilter {
     counted: Option<Arc<SingleSources>>,
     /// The headers that Connection names, which may be trailers too (RFC 9110, section 7.6.1).
     named: Vec<HeaderName>,
+    /// The headers that the route removes or replaces.
+    replaced: Vec<HeaderName>,
 }
 
 impl TrailerFilter {
     /// For the trailers of this request, in whose Connection header these headers are `named`.
     pub(super) fn new(request: &UpstreamRequest<'_>, named: &[&[u8]]) -> Self {
         let named = named.iter().filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
-        Self { counted: Some(request.counted.clone()), named }
+        let replaced = request.changes.map(|changes| changes.replaced().cloned().collect()).unwrap_or_default();
+        Self { counted: Some(request.counted.clone()), named, replaced }
     }
 
     /// Whether a trailer with this name is forwarded.
     pub(super) fn may_pass(&self, name: &HeaderName) -> bool {
         let is_counted = self.counted.as_ref().is_some_and(|counted| counted.has_header(name));
-        may_trail(name) && !is_counted && !self.named.contains(name)
+        let is_replaced = self.replaced.iter().any(|other| is_same_variable(other.as_str(), name.as_str()));
+        may_trail(name) && !is_counted && !is_replaced && !self.named.contains(name)
     }
 }

@@ -147,3 +147,41 @@ respond = { status = 204 }
         }
     }
 }
+
+#[test]
+fn it_shows_what_the_route_changes_for_this_request() {
+    let config = r#"
+[upstreams.api]
+servers = ["http://127.0.0.1:9"]
+
+[[routes]]
+path = "/v1/{tenant}/*"
+upstream = "api"
+rewrite = "/in/{tenant}/{rest}"
+timeout = "5s"
+[routes.request_headers]
+set = { x-tenant = "{tenant} from {client_ip}", authorization = "Bearer secret-7" }
+add = { x-host = "{host}" }
+remove = ["x-debug"]
+
+[[routes]]
+path = "/v2/*"
+upstream = "api"
+rewrite = "/{rest}.."
+"#;
+    let (code, text) = explain(config, &["-X", "PUT", "http://api.example.com/v1/ac%6De/users?q=1"]);
+    assert_eq!(code, Some(0), "{text}");
+    for part in [
+        "sends PUT /in/ac%6De/users?q=1",
+        "waits at most 5s for the head of the response",
+        "sets the request header x-tenant: acme from 127.0.0.1",
+        "sets the request header authorization: ***",
+        "adds the request header x-host: api.example.com",
+        "removes the request header x-debug",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("secret"), "{text}");
+    let (code, text) = explain(config, &["http://api.example.com/v2"]);
+    assert!(code == Some(0) && text.contains("answers 400 instead of sending the rewritten path"), "{text}");
+}

@@ -69,6 +69,7 @@ mod reload_overrides;
 mod reservations;
 mod resting;
 mod reloading;
+mod route_changes;
 mod routing;
 mod several;
 mod shared;

@@ -94,3 +94,33 @@ fn the_url_for_explain_needs_no_scheme() {
     let (code, _, err) = said(&["explain", "-c", path, "?x=1"]);
     assert!(code == Some(2) && err.contains("write it like http://host/path, host/path or /path"), "{err}");
 }
+
+#[test]
+fn check_shows_what_a_route_changes() {
+    let config = r#"
+[upstreams.api]
+servers = ["http://127.0.0.1:9"]
+
+[[routes]]
+path = "/v1/{tenant}/*"
+upstream = "api"
+rewrite = "/in/{tenant}/{rest}"
+timeout = "5s"
+request_headers = { set = { x-tenant = "{tenant}", cookie = "secret=7" }, remove = ["x-debug"] }
+response_headers = { add = { x-host = "{host}", x-brace = "{{}}" } }
+"#;
+    let (_folder, path) = file(config);
+    let (code, out, err) = said(&["check", path.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{err}");
+    for part in [
+        "forwards to api, as /in/{tenant}/{rest}\n",
+        "waits at most 5s for the head of the response\n",
+        "sets the request header x-tenant: {tenant}\n",
+        "sets the request header cookie: ***\n",
+        "removes the request header x-debug\n",
+        "adds the response header x-host: {host}\n",
+        "adds the response header x-brace: {}\n",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+}

@@ -1,25 +1,16 @@
-//! Names and values of headers in a route: those that a request needs, and those that a response gets.
+//! Names and values of headers in a route: those that a request needs, and changes of those that the upstream or the client
+//! gets.
 
 use http::{HeaderName, HeaderValue, header};
 
+use super::templates::{Placeholders, check_host};
 use crate::config::read::{Field, Wrong, report_repeated};
 use crate::config::report::quoted;
-use crate::config::{HeaderChanges, values};
+use crate::config::{HeaderChanges, HeaderText, PathPattern, Template, TemplatePart, values};
+use crate::header_spelling::is_same_variable;
 
 /// The most names in one list.
 const MOST: usize = 64;
-
-/// Headers that the gateway writes, or that belong to the connection.
-const WRITTEN_BY_THE_GATEWAY: [HeaderName; 8] = [
-    header::CONNECTION,
-    header::CONTENT_LENGTH,
-    header::DATE,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("keep-alive"),
-];
 
 /// Reads a table of headers with values. `read` reads a value.
 pub(super) fn table<'a, T>(
@@ -64,51 +55,143 @@ pub(super) fn value(text: &str) -> Result<HeaderValue, Wrong> {
     })
 }
 
-/// Reads `response_headers`.
-pub(super) fn changes(field: &Field<'_>) -> Option<HeaderChanges> {
-    if !field.is_table() {
-        let help = "write response_headers = { set = { \"x-frame-options\" = \"DENY\" }, remove = [\"server\"] }";
-        field.mistyped("a table", help);
-        return None;
-    }
-    let section = field.section("`response_headers`")?;
-    let listed = |key| section.field(key).map_or(Some(Vec::new()), |field| written(&field, &format!("`{key}`")));
-    let (set, add) = (listed("set"), listed("add"));
-    let remove = section.field("remove").map_or(Some(Vec::new()), |field| removed(&field, set.as_deref()));
-    section.close(&[]);
-    Some(HeaderChanges { set: set?, add: add?, remove: remove? })
+/// What a route may change about the headers of its requests, or of its responses.
+pub(super) struct Changeable {
+    /// The key of the changes.
+    pub(super) key: &'static str,
+    example: &'static str,
+    /// Headers that cannot be changed: the gateway writes them, or they belong to the connection.
+    fixed: &'static [&'static str],
+    /// Whether other spellings of a fixed header are fixed too, because a server may read them as that header.
+    in_all_spellings: bool,
 }
 
-fn written(field: &Field<'_>, title: &str) -> Option<Vec<(HeaderName, HeaderValue)>> {
-    let names = if field.is_table() { field.section(title).map(|section| section.entries()) } else { None };
-    for (key, _) in names.into_iter().flatten() {
-        if values::header(key.text).is_ok_and(|name| WRITTEN_BY_THE_GATEWAY.contains(&name)) {
-            field.source.report(key.span, format!("the header `{}` cannot be changed", key.text), BY_THE_GATEWAY);
+/// `request_headers`.
+pub(super) const OF_REQUESTS: Changeable = Changeable {
+    key: "request_headers",
+    example: "write request_headers = { set = { \"x-team\" = \"a\" }, remove = [\"x-debug\"] }",
+    fixed: &[
+        "connection",
+        "content-length",
+        "expect",
+        "http2-settings",
+        "keep-alive",
+        "proxy-connection",
+        "sec-websocket-key",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    ],
+    in_all_spellings: true,
+};
+
+/// `response_headers`.
+pub(super) const OF_RESPONSES: Changeable = Changeable {
+    key: "response_headers",
+    example: "write response_headers = { set = { \"x-frame-options\" = \"DENY\" }, remove = [\"server\"] }",
+    fixed: &["connection", "content-length", "date", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"],
+    in_all_spellings: false,
+};
+
+const PLACEHOLDERS: Placeholders = Placeholders { built_in: &["client_ip", "host", "rest"], braces: "{{ or }}" };
+
+impl Changeable {
+    /// Reads the changes. `path` is that of the route, if it has no error.
+    pub(super) fn read(&self, field: &Field<'_>, path: Option<&PathPattern>) -> Option<HeaderChanges<HeaderText>> {
+        if !field.is_table() {
+            field.mistyped("a table", self.example);
+            return None;
         }
+        let section = field.section(format!("`{}`", self.key))?;
+        let listed = |key| section.field(key).map_or(Some(Vec::new()), |field| self.written(&field, key, path));
+        let (set, add) = (listed("set"), listed("add"));
+        let remove = section.field("remove").map_or(Some(Vec::new()), |field| self.removed(&field, set.as_deref()));
+        section.close(&[]);
+        Some(HeaderChanges { set: set?, add: add?, remove: remove? })
     }
-    table(field, title, |name, text| match name {
-        name if *name == header::STRICT_TRANSPORT_SECURITY => transport_security(text),
-        _ => value(text),
-    })
+
+    fn written(
+        &self,
+        field: &Field<'_>,
+        key: &str,
+        path: Option<&PathPattern>,
+    ) -> Option<Vec<(HeaderName, HeaderText)>> {
+        let title = format!("`{key}`");
+        let names =
+            if field.is_table() { field.section(title.as_str()).map(|section| section.entries()) } else { None };
+        for (written, _) in names.into_iter().flatten() {
+            let Ok(name) = values::header(written.text) else { continue };
+            if self.is_fixed(&name) {
+                let message = format!("the header `{}` cannot be changed", written.text);
+                field.source.report(written.span, message, BY_THE_GATEWAY);
+            } else if self.is_host(&name) && key == "add" {
+                let message = "a request has one Host header, so none can be added";
+                field.source.report(written.span, message, "write it in `set`, which replaces the one that is sent");
+            }
+        }
+        table(field, &title, |name, text| match name {
+            name if *name == header::STRICT_TRANSPORT_SECURITY => transport_security(text).map(HeaderText::Fixed),
+            name if self.is_host(name) => host(text, path),
+            _ => template(text, path),
+        })
+    }
+
+    fn removed(&self, field: &Field<'_>, set: Option<&[(HeaderName, HeaderText)]>) -> Option<Vec<HeaderName>> {
+        let list = field.list("[\"server\"]")?;
+        field.at_most(&list, MOST);
+        let names: Vec<_> =
+            list.iter().filter_map(|field| Some((field.parse(values::header)?, field.clone()))).collect();
+        report_repeated(&names, "this header", "list it once");
+        for (name, field) in &names {
+            if self.is_fixed(name) {
+                field.report(format!("the header `{name}` cannot be removed"), BY_THE_GATEWAY);
+            } else if self.is_host(name) {
+                let help = "write another one in `set`; without that it is the host in the upstream's URL";
+                field.report("the header `host` cannot be removed: every request has one", help);
+            }
+            if set.is_some_and(|set| set.iter().any(|(other, _)| other == name)) {
+                let help = "`set` replaces every other value, so it need not be removed";
+                field.report(format!("the header `{name}` is in `set` and in `remove`"), help);
+            }
+        }
+        (names.len() == list.len()).then(|| names.into_iter().map(|(name, _)| name).collect())
+    }
+
+    fn is_fixed(&self, name: &HeaderName) -> bool {
+        let is_it = |fixed: &&str| *fixed == name || (self.in_all_spellings && is_same_variable(fixed, name.as_str()));
+        self.fixed.iter().any(is_it)
+    }
+
+    fn is_host(&self, name: &HeaderName) -> bool {
+        *name == header::HOST && self.key == OF_REQUESTS.key
+    }
 }
 
 const BY_THE_GATEWAY: &str = "remove it: the gateway writes this header, or it belongs to the connection";
 
-fn removed(field: &Field<'_>, set: Option<&[(HeaderName, HeaderValue)]>) -> Option<Vec<HeaderName>> {
-    let list = field.list("[\"server\"]")?;
-    field.at_most(&list, MOST);
-    let names: Vec<_> = list.iter().filter_map(|field| Some((field.parse(values::header)?, field.clone()))).collect();
-    report_repeated(&names, "this header", "list it once");
-    for (name, field) in &names {
-        if WRITTEN_BY_THE_GATEWAY.contains(name) {
-            field.report(format!("the header `{name}` cannot be removed"), BY_THE_GATEWAY);
-        }
-        if set.is_some_and(|set| set.iter().any(|(other, _)| other == name)) {
-            let help = "`set` replaces every other value, so it need not be removed";
-            field.report(format!("the header `{name}` is in `set` and in `remove`"), help);
-        }
+/// A value that may have placeholders.
+fn template(text: &str, path: Option<&PathPattern>) -> Result<HeaderText, Wrong> {
+    let fixed = value(text)?;
+    if !text.contains(['{', '}']) {
+        return Ok(HeaderText::Fixed(fixed));
     }
-    (names.len() == list.len()).then(|| names.into_iter().map(|(name, _)| name).collect())
+    // The path has an error, so the route is not used.
+    let Some(path) = path else { return Ok(HeaderText::Fixed(fixed)) };
+    let parts: Vec<_> = PLACEHOLDERS.split(text, path)?.into_iter().map(|(part, _)| part).collect();
+    match &parts[..] {
+        [TemplatePart::Text(only)] => value(only).map(HeaderText::Fixed),
+        _ => Ok(HeaderText::Template(Template { text: text.to_owned(), parts })),
+    }
+}
+
+/// The value of Host. What clients write in their path cannot choose it.
+fn host(text: &str, path: Option<&PathPattern>) -> Result<HeaderText, Wrong> {
+    let read = template(text, path)?;
+    let placed = path.map(|path| PLACEHOLDERS.split(text, path)).transpose()?.unwrap_or_default();
+    check_host(text, &placed, &(0..text.len()))?;
+    values::authority(&text.replace("{host}", "host"), 80)?;
+    Ok(read)
 }
 
 /// Reads the value of Strict-Transport-Security (RFC 6797, section 6.1). Browsers ignore a value that is not valid, so

@@ -2,13 +2,14 @@
 
 use std::net::Ipv6Addr;
 use std::ops::Range;
+use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 
-use super::{content, headers, paths, redirect};
+use super::{content, headers, paths, redirect, rewrite};
 use crate::config::read::{Field, Name, Section, Wrong, report_repeated, set};
 use crate::config::report::quoted;
-use crate::config::{HeaderChanges, HeaderMatch, Host, PathPattern, Redirect, Scheme, values};
+use crate::config::{HeaderChanges, HeaderMatch, HeaderText, Host, PathPattern, Redirect, Scheme, SentPath, values};
 
 /// A route as read; a value that is `None` has an error that was reported.
 pub(in crate::config) struct Draft<'a> {
@@ -26,13 +27,15 @@ pub(in crate::config) struct Draft<'a> {
     pub(in crate::config) answer: Option<Answer<'a>>,
     pub(in crate::config) limits: Vec<Name<'a>>,
     pub(in crate::config) max_body_size: Option<u64>,
-    pub(in crate::config) response_headers: Option<HeaderChanges>,
+    pub(in crate::config) timeout: Option<Duration>,
+    pub(in crate::config) request_headers: Option<HeaderChanges<HeaderText>>,
+    pub(in crate::config) response_headers: Option<HeaderChanges<HeaderText>>,
 }
 
 /// Where the response comes from.
 pub(in crate::config) enum Answer<'a> {
     /// An upstream, by name.
-    Forward { upstream: Name<'a>, strip: usize, preserve_host: bool },
+    Forward { upstream: Name<'a>, path: SentPath, preserve_host: bool },
     /// The gateway.
     Respond { status: StatusCode, body: String, content_type: HeaderValue },
     /// The gateway, with another URL.
@@ -61,8 +64,13 @@ fn route(section: Section<'_>) -> Draft<'_> {
     let answer = answer(&section, path.as_ref());
     let limits = section.field("limits").map(|field| limits(&field)).unwrap_or_default();
     let max_body_size = values::body_size(&section);
-    let response_headers = section.field("response_headers");
-    let response_headers = response_headers.map_or(Some(HeaderChanges::default()), |field| headers::changes(&field));
+    let timeout = values::wait(&section, "timeout", values::WAIT);
+    let changes = |changeable: &headers::Changeable| match section.field(changeable.key) {
+        Some(field) => changeable.read(&field, path.as_ref()),
+        None => Some(HeaderChanges::default()),
+    };
+    let (request_headers, response_headers) = (changes(&headers::OF_REQUESTS), changes(&headers::OF_RESPONSES));
+    host_twice(&section, request_headers.as_ref());
     let span = section.span.clone();
     section.close(&[]);
     Draft {
@@ -77,7 +85,18 @@ fn route(section: Section<'_>) -> Draft<'_> {
         answer,
         limits,
         max_body_size,
+        timeout,
+        request_headers,
         response_headers,
+    }
+}
+
+/// Reports a Host header that is set although the client's is kept.
+fn host_twice(section: &Section<'_>, changes: Option<&HeaderChanges<HeaderText>>) {
+    let is_set = changes.is_some_and(|changes| changes.set.iter().any(|(name, _)| *name == header::HOST));
+    if is_set && section.field("preserve_host").is_some() {
+        let message = "`preserve_host` has no effect: `request_headers` sets the Host header";
+        section.source.report(section.key_span("preserve_host"), message, "keep one of them");
     }
 }
 
@@ -143,6 +162,7 @@ fn limits<'a>(field: &Field<'a>) -> Vec<Name<'a>> {
 fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answer<'a>> {
     let upstream = section.field("upstream");
     let strip = section.field("strip_prefix");
+    let rewrite = section.field("rewrite");
     let preserve_host = section.field("preserve_host");
     let own = [section.field("respond"), section.field("redirect")];
     let given: Vec<_> = [("upstream", &upstream), ("respond", &own[0]), ("redirect", &own[1])]
@@ -161,8 +181,8 @@ fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answe
         }
         ["upstream"] => {}
         [answers] => {
-            for (key, field) in [("strip_prefix", &strip), ("preserve_host", &preserve_host)] {
-                if field.is_some() {
+            for key in ["strip_prefix", "rewrite", "preserve_host", "timeout", "request_headers"] {
+                if section.field(key).is_some() {
                     let message = format!("`{key}` has no effect with `{answers}`");
                     section.source.report(section.key_span(key), message, "remove it: nothing is forwarded");
                 }
@@ -175,13 +195,16 @@ fn answer<'a>(section: &Section<'a>, path: Option<&PathPattern>) -> Option<Answe
         [None, None] => {}
     }
     let field = upstream?;
-    let strip = match (strip, path) {
-        (Some(strip), Some(path)) => strip.parse(|text| paths::stripped(text, path)),
-        _ => None,
-    };
+    if strip.is_some() && rewrite.is_some() {
+        let message = "the route has both `strip_prefix` and `rewrite`";
+        let help = "keep one: with `rewrite`, write {rest} for what follows the prefix";
+        section.source.report(section.key_span("rewrite"), message, help);
+    }
+    let rewritten = rewrite.zip(path).and_then(|(field, path)| field.parse(|text| rewrite::read(text, path)));
+    let stripped = strip.zip(path).and_then(|(field, path)| field.parse(|text| paths::stripped(text, path)));
     Some(Answer::Forward {
         upstream: Name { text: field.text()?, span: field.span },
-        strip: strip.unwrap_or(0),
+        path: rewritten.map_or(SentPath::Stripped(stripped.unwrap_or(0)), SentPath::Rewritten),
         preserve_host: preserve_host.and_then(|field| field.boolean()).unwrap_or(false),
     })
 }

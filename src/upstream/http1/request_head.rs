@@ -16,8 +16,8 @@ pub(super) enum Framing {
     Chunked,
 }
 
-/// Writes the head of a request without the headers that are `named` by Connection, with `authority` as its Host
-/// header, or else the client's.
+/// Writes the head of a request without the headers that are `named` by Connection. Its Host header is that of the route,
+/// or else `authority`, or else the client's.
 pub(super) fn encode(
     out: &mut Vec<u8>,
     request: &UpstreamRequest<'_>,
@@ -29,10 +29,10 @@ pub(super) fn encode(
     out.push(b' ');
     out.extend_from_slice(request.target.as_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    if let Some(host) = authority.or_else(|| request.headers.get(header::HOST)) {
+    if let Some(host) = request.host().or(authority).or_else(|| request.headers.get(header::HOST)) {
         line(out, "host", host.as_bytes());
     }
-    request_headers::each(request.headers, named, &request.forwarded, &mut Lines(out));
+    request_headers::each(request, named, &mut Lines(out));
     if request.asks_for_websocket {
         line(out, "connection", b"upgrade");
         line(out, "upgrade", b"websocket");
@@ -105,7 +105,9 @@ mod tests {
                     is_tls: false,
                     certificate: None,
                 },
+                changes: None,
                 counted: &Arc::new(SingleSources::new([])),
+                timeout: None,
                 body_timeout: Duration::ZERO,
                 max_body_size: 0,
                 asks_for_websocket: false,

@@ -20,7 +20,7 @@ pub(super) fn head(
     body: Option<&OutgoingBody>,
 ) -> Result<Request<()>, UpstreamError> {
     let request = exchange.request;
-    let host = exchange.authority.or_else(|| request.headers.get(header::HOST));
+    let host = request.host().or(exchange.authority).or_else(|| request.headers.get(header::HOST));
     let authority = host.and_then(|host| Authority::from_maybe_shared(Bytes::copy_from_slice(host.as_bytes())).ok());
     let target = PathAndQuery::from_maybe_shared(Bytes::copy_from_slice(request.target.as_bytes()));
     let uri = Uri::builder().scheme(scheme.clone());
@@ -28,7 +28,7 @@ pub(super) fn head(
     let uri = uri.path_and_query(target.map_err(|_| UpstreamError::NoHttp2)?).build();
 
     let mut headers = Headers { map: HeaderMap::with_capacity(request.headers.len() + 8), is_valid: true };
-    request_headers::each(request.headers, exchange.named, &request.forwarded, &mut headers);
+    request_headers::each(request, exchange.named, &mut headers);
     // The end of the stream shows where any other body ends.
     if let Some(length) = body.and_then(|body| body.size_hint().exact()) {
         headers.map.insert(header::CONTENT_LENGTH, length.into());
