@@ -62,7 +62,7 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
         return Ok(text);
     };
     line(&mut text, &format!("\nroute {}\n  {}", served.metrics.name, action(config, index)));
-    let input = TemplateInput { client_ip: client.address, host: &host, path: &path };
+    let input = TemplateInput { client_ip: client.address, host: &host, path: &path, request_id: "" };
     sent(&mut text, config, served, request, &input);
 
     let key = path::key(&path, rules, served.ignore_case);

@@ -136,7 +136,7 @@ async fn serve(
         return own(None, response, record, Outcome::Unrouted, head, respond::unrouted(&allowed));
     };
 
-    let template_input = TemplateInput { client_ip: client.address, host: &target.host, path: &target.path };
+    let template_input = template_input(client, &target);
     let response_headers = route.response_headers.as_ref().map(|changes| (changes.of(&template_input), scheme));
 
     // No limit decides about such a request, so none charges it.
@@ -221,6 +221,11 @@ async fn serve(
         translate(response, outcome, &request.head);
     }
     record.settle(outcome, response);
+}
+
+/// What values of headers can contain of a request.
+fn template_input<'a>(client: Client, target: &'a Target<'_>) -> TemplateInput<'a> {
+    TemplateInput { client_ip: client.address, host: &target.host, path: &target.path, request_id: "" }
 }
 
 /// Sends the client elsewhere.

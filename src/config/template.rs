@@ -19,6 +19,8 @@ pub enum TemplatePart {
     ClientIp,
     /// `{host}`: the host of the request, without the port.
     Host,
+    /// `{request_id}`: the id of the request.
+    RequestId,
     /// `{path}`: the path of the request.
     Path,
     /// `{query}`: the query of the request, without the question mark.

@@ -53,8 +53,8 @@ pub fn location(redirect: &Redirect, request: &RedirectedRequest<'_>) -> Option<
                 let rest = path::onward(request.uri.path(), *segments, request.rules);
                 push(&mut location, rest.trim_start_matches('/'));
             }
-            // A location cannot have it.
-            TemplatePart::ClientIp => {}
+            // A location cannot have these.
+            TemplatePart::ClientIp | TemplatePart::RequestId => {}
         }
     }
     // A reference that begins with two slashes names a host (RFC 3986, section 4.2). Empty parts can leave such slashes.

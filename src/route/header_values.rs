@@ -23,6 +23,8 @@ pub struct TemplateInput<'a> {
     pub host: &'a str,
     /// The path in the normal form in which routes match it.
     pub path: &'a str,
+    /// The id of the request. Empty if it has none.
+    pub request_id: &'a str,
 }
 
 /// Changes of headers as far as they are known before a request comes.
@@ -104,6 +106,7 @@ impl TemplateInput<'_> {
                 // Writing to a string cannot fail.
                 TemplatePart::ClientIp => _ = write!(value, "{}", self.client_ip),
                 TemplatePart::Host => push(&mut value, self.host),
+                TemplatePart::RequestId => push(&mut value, self.request_id),
                 TemplatePart::Segment(index) => {
                     push(&mut value, self.path.split('/').skip(1).nth(*index).unwrap_or_default());
                 }
@@ -150,7 +153,7 @@ mod tests {
     }
 
     fn value(parts: &[TemplatePart], host: &str, path: &str) -> Option<String> {
-        let input = TemplateInput { client_ip: "2001:db8::1".parse().unwrap(), host, path };
+        let input = TemplateInput { client_ip: "2001:db8::1".parse().unwrap(), host, path, request_id: "r-1" };
         Some(input.value(&template(parts))?.to_str().unwrap().to_owned())
     }
 
@@ -172,6 +175,7 @@ mod tests {
             assert_eq!(value(parts, "a.test", path).as_deref(), expected, "{parts:?} {path}");
         }
         assert_eq!(value(&[Host], "[::1]", "/").as_deref(), Some("[::1]"));
+        assert_eq!(value(&[TemplatePart::RequestId], "a.test", "/").as_deref(), Some("r-1"));
         assert_eq!(value(&[text("www."), Host], "", "/"), None);
         assert_eq!(value(&[text("host="), Host], "a;for=1", "/").as_deref(), Some("host=a%3Bfor%3D1"));
     }
@@ -181,7 +185,7 @@ mod tests {
         let template = HeaderText::Template(template(&[text("www."), TemplatePart::Host]));
         let changes = HeaderChanges { set: vec![(header::HOST, template)], ..HeaderChanges::default() };
         let set = |host| {
-            let input = TemplateInput { client_ip: IpAddr::from([127, 0, 0, 1]), host, path: "/" };
+            let input = TemplateInput { client_ip: IpAddr::from([127, 0, 0, 1]), host, path: "/", request_id: "" };
             PreparedChanges::new(&changes).unwrap().of(&input).set.len()
         };
         assert_eq!(["a.test", "[::1]", ""].map(set), [1, 0, 0]);

@@ -38,6 +38,7 @@ fn rewritten(template: &Template, path: &str, rules: PathRules) -> Result<String
             // A rewrite cannot have these.
             TemplatePart::ClientIp
             | TemplatePart::Host
+            | TemplatePart::RequestId
             | TemplatePart::Path
             | TemplatePart::Query
             | TemplatePart::QueryIfAny => {}

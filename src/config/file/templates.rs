@@ -100,6 +100,7 @@ fn built_in(name: &str, path: &PathPattern) -> Option<TemplatePart> {
     match name {
         "client_ip" => Some(TemplatePart::ClientIp),
         "host" => Some(TemplatePart::Host),
+        "request_id" => Some(TemplatePart::RequestId),
         "path" => Some(TemplatePart::Path),
         "query" => Some(TemplatePart::Query),
         "rest" => path.rest.then_some(TemplatePart::Rest(path.segments.len())),
