@@ -146,16 +146,7 @@ async fn serve(
         return own(response_headers.as_ref(), response, record, Outcome::Refused, head, respond::closing(answer));
     }
     let path = path::key(&target.path, gateway.paths, route.ignore_case);
-    let attributes = RequestAttributes {
-        method: &head.method,
-        host: &target.host,
-        path: &path,
-        query: head.uri.query(),
-        headers: &head.headers,
-        client: client.address,
-        client_cert: connection.certificate().map(|certificate| certificate.subject.as_str()),
-        route: &route.metrics.name,
-    };
+    let attributes = attributes(connection, head, &target.host, &path, client, route);
     if let Some(ambiguity) = route.single.ambiguity(&attributes) {
         record.refused_for(Reason::AmbiguousKey);
         let answer = respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string());
@@ -221,6 +212,27 @@ async fn serve(
         translate(response, outcome, &request.head);
     }
     record.settle(outcome, response);
+}
+
+/// What keys can be read from.
+fn attributes<'a>(
+    connection: &'a ConnectionContext,
+    head: &'a Parts,
+    host: &'a str,
+    path: &'a str,
+    client: Client,
+    route: &'a CompiledRoute,
+) -> RequestAttributes<'a> {
+    RequestAttributes {
+        method: &head.method,
+        host,
+        path,
+        query: head.uri.query(),
+        headers: &head.headers,
+        client: client.address,
+        client_cert: connection.certificate().map(|certificate| certificate.subject.as_str()),
+        route: &route.metrics.name,
+    }
 }
 
 /// What values of headers can contain of a request.

@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 
 use crate::config::{self, AccessLog, Balance, Config, OnError, PathRules, Redirect, SentPath};
 use crate::decide::{ConcurrencyLimiter, LimitMetrics, RateSelector, RateTable, RouteLimit, WaitQueues};
-use crate::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::identify::ambiguity::SingleSources;
+use crate::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::metrics::PerWorker;
 use crate::respond::rate_limit_headers::RateLimitHeaders;
 use crate::route::{self, PreparedChanges, Routes};

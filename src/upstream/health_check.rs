@@ -54,6 +54,8 @@ pub(super) async fn check(
         begun: now,
         balanced_by: None,
         has_response: &Cell::new(false),
+        changes: None,
+        timeout: None,
         call_timeout: None,
     };
     // No connection of other requests is used, and none is kept.
