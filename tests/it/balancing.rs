@@ -1,0 +1,180 @@
+//! How requests are shared among servers.
+
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use crate::harness::{Gateway, Upstream, reply, until};
+
+const ROUTE: &str = "[[routes]]\npath = \"/{tenant}/*\"\nupstream = \"up\"\n";
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn named(names: [&'static str; 3]) -> [Upstream; 3] {
+    names.map(|name| Upstream::start(move |_| reply(200, name)))
+}
+
+fn urls(servers: &[Upstream]) -> String {
+    servers.iter().map(|server| format!("\"http://{}\"", server.address())).collect::<Vec<_>>().join(", ")
+}
+
+/// How many of so many requests each server answers.
+fn shares(gateway: &Gateway, requests: usize) -> BTreeMap<String, usize> {
+    let mut client = gateway.client();
+    let mut shares = BTreeMap::new();
+    (0..requests).for_each(|_| *shares.entry(client.get("/a/").text().to_owned()).or_default() += 1);
+    shares
+}
+
+#[test]
+fn weights_hold_with_each_strategy() {
+    let servers = named(["a", "b", "c"]);
+    let [a, b, c] = [&servers[0], &servers[1], &servers[2]].map(Upstream::address);
+    let list =
+        format!("\"http://{a}\", {{ url = \"http://{b}\", weight = 2 }}, {{ url = \"http://{c}\", weight = 5 }}");
+    for balance in ["round-robin", "least-requests"] {
+        let gateway = Gateway::start(&format!("[upstreams.up]\nservers = [{list}]\nbalance = \"{balance}\"\n{ROUTE}"));
+        let shares = shares(&gateway, 800);
+        for (name, expected) in [("a", 100), ("b", 200), ("c", 500)] {
+            assert!(shares[name].abs_diff(expected) < 80, "{balance}: {shares:?}");
+        }
+    }
+}
+
+#[test]
+fn requests_with_the_same_key_go_to_the_same_server() {
+    let servers = named(["a", "b", "c"]);
+    let section = format!("[upstreams.up]\nservers = [{}]\nbalance = \"hash\"\n", urls(&servers));
+    let gateway = Gateway::start(&format!("{section}hash_key = \"path:tenant | client-ip\"\n{ROUTE}"));
+    let mut client = gateway.client();
+    let mut chosen = |tenant: usize| client.get(&format!("/{tenant}/x")).text().to_owned();
+    let first: Vec<_> = (0..60).map(&mut chosen).collect();
+    assert_eq!((0..60).map(&mut chosen).collect::<Vec<_>>(), first);
+    for name in ["a", "b", "c"] {
+        let count = first.iter().filter(|chosen| *chosen == name).count();
+        assert!((8..=32).contains(&count), "{name}: {count} of 60");
+    }
+    // Another gateway chooses alike, whatever the order of its file.
+    let [a, b, c] = [&servers[2], &servers[0], &servers[1]].map(Upstream::address);
+    let list = format!("\"http://{a}\", \"http://{b}\", \"http://{c}\"");
+    let section = format!("[upstreams.up]\nservers = [{list}]\nbalance = \"hash\"\nhash_key = \"path:tenant\"\n");
+    let other = Gateway::start(&format!("{section}{ROUTE}"));
+    let mut client = other.client();
+    let chosen: Vec<_> = (0..60).map(|tenant| client.get(&format!("/{tenant}/x")).text().to_owned()).collect();
+    assert!(chosen == first, "{chosen:?} {first:?}");
+}
+
+#[test]
+fn a_server_that_hangs_gets_few_requests() {
+    let (hanging, good) = (Upstream::raw(|mut wire, _| _ = wire.rest()), Upstream::start(|_| reply(200, "good")));
+    let list = format!("\"http://{}\", \"http://{}\"", hanging.address(), good.address());
+    let gateway = Gateway::start(&format!("[upstreams.up]\nservers = [{list}]\n{ROUTE}"));
+    let mut stuck = 0;
+    for _ in 0..100 {
+        let mut client = gateway.client();
+        client.send("GET /a/ HTTP/1.1\r\nHost: a\r\n\r\n");
+        let answered = std::sync::mpsc::channel();
+        let (tell, told) = answered;
+        std::thread::spawn(move || {
+            let _ = tell.send(client.try_response(false).is_ok());
+        });
+        if told.recv_timeout(Duration::from_millis(300)).is_err() {
+            stuck += 1;
+        }
+    }
+    assert!((1..=10).contains(&stuck), "{stuck} of 100 went to the server that hangs");
+}
+
+#[test]
+fn a_server_can_be_a_unix_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        use std::io::{BufRead, BufReader, Write};
+        for stream in listener.incoming() {
+            let stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                let mut stream = stream;
+                while let Some(Ok(first)) = lines.next() {
+                    let head: Vec<_> =
+                        lines.by_ref().map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+                    let host = head.iter().find(|line| line.starts_with("host: ")).cloned().unwrap_or_default();
+                    let _ = stream.write_all(&reply(200, &format!("{first} {host}")));
+                }
+            });
+        }
+    });
+    let socket = path.display();
+    let gateway = Gateway::start(&format!("[upstreams.up]\nservers = [\"unix:{socket}\"]\n{ROUTE}"));
+    let mut client = gateway.client();
+    for _ in 0..3 {
+        assert_eq!(client.get("/a/b").text(), "GET /a/b HTTP/1.1 host: localhost");
+    }
+    let status = gateway.admin("/api/upstreams").json();
+    assert_eq!(status["upstreams"][0]["servers"][0]["server"], format!("unix:{socket}"));
+    drop(gateway);
+    let missing = folder.path().join("missing.sock");
+    let gateway = Gateway::start(&format!("[upstreams.up]\nservers = [\"unix:{}\"]\n{ROUTE}", missing.display()));
+    gateway.client().get("/a/b").expect_problem(502);
+}
+
+/// A file in place of /etc/hosts; `None` where that is not possible.
+fn with_name(addresses: &[&str], port: u16, more: &str) -> Option<(Gateway, tempfile::TempDir)> {
+    let folder = tempfile::tempdir().unwrap();
+    write_hosts(&folder, addresses);
+    let section = format!("[upstreams.up]\nservers = [\"http://app.test:{port}\"]\n{more}\n");
+    let gateway = Gateway::with_hosts(&folder.path().join("hosts"), &format!("{section}{ROUTE}"))?;
+    Some((gateway, folder))
+}
+
+/// Writes the file in place, because it is bound.
+fn write_hosts(folder: &tempfile::TempDir, addresses: &[&str]) {
+    let lines: String = addresses.iter().map(|address| format!("{address} app.test\n")).collect();
+    std::fs::write(folder.path().join("hosts"), lines).unwrap();
+}
+
+fn endpoints(gateway: &Gateway) -> Vec<String> {
+    let servers = gateway.admin("/api/upstreams").json()["upstreams"][0]["servers"].clone();
+    servers.as_array().unwrap().iter().map(|server| server["server"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn all_addresses_of_a_name_are_servers_and_changes_are_followed() {
+    let up = Upstream::start(|_| reply(200, "ok"));
+    let port = up.address().port();
+    let Some((gateway, folder)) = with_name(&["127.0.0.1", "127.0.0.9"], port, "resolve_every = \"1s\"") else {
+        return eprintln!("skipped: no namespaces for users here");
+    };
+    until("the name is found", PATIENCE, || {
+        endpoints(&gateway) == [format!("127.0.0.1:{port}"), format!("127.0.0.9:{port}")]
+    });
+    let mut client = gateway.client();
+    (0..20).for_each(|_| assert_eq!(client.get("/a/").status, 200, "nobody listens on the second address"));
+    write_hosts(&folder, &["127.0.0.1", "127.0.0.8"]);
+    until("the change is seen", PATIENCE, || {
+        endpoints(&gateway) == [format!("127.0.0.1:{port}"), format!("127.0.0.8:{port}")]
+    });
+    write_hosts(&folder, &[]);
+    gateway.wait_message("the name of a server is not found: what is known stays");
+    assert_eq!(endpoints(&gateway).len(), 2);
+    assert_eq!(client.get("/a/").status, 200);
+    assert!(gateway.metric("gateway_upstream_failed_lookups_total").unwrap() >= 1.0);
+    write_hosts(&folder, &["127.0.0.1"]);
+    gateway.wait_message("the name of a server is found again");
+    until("the answer is used", PATIENCE, || endpoints(&gateway) == [format!("127.0.0.1:{port}")]);
+}
+
+#[test]
+fn a_name_with_a_family_that_does_not_work_fails_no_request() {
+    let up = Upstream::start(|_| reply(200, "ok"));
+    // The server listens only on IPv4, so that the other address refuses connections.
+    let Some((gateway, _folder)) = with_name(&["127.0.0.1", "::1"], up.address().port(), "retries = 0") else {
+        return eprintln!("skipped: no namespaces for users here");
+    };
+    let mut client = gateway.client();
+    for _ in 0..30 {
+        let response = client.call("POST /a/ HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab");
+        assert_eq!(response.text(), "ok");
+    }
+}

@@ -1,0 +1,129 @@
+//! Servers that have as many requests as they may: more are answered 503 at once, or wait for a while.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Client, Gateway, Upstream, alone, reply, until};
+
+const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A server that answers a request when it is told to.
+fn holding() -> (Upstream, Sender<()>) {
+    let (go, held): (_, Receiver<()>) = channel();
+    let held = Arc::new(Mutex::new(held));
+    let up = Upstream::raw(move |mut wire, _| {
+        while let Ok(Some(_)) = wire.head() {
+            if held.lock().unwrap().recv().is_err() || wire.write(&reply(200, "ok")).is_err() {
+                break;
+            }
+        }
+    });
+    (up, go)
+}
+
+fn gateway(up: &Upstream, more: &str) -> Gateway {
+    let server = format!("servers = [\"http://{}\"]", up.address());
+    Gateway::start(&format!("[upstreams.up]\n{server}\n{more}\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n"))
+}
+
+/// So many requests, of which the server has none answered yet.
+fn in_flight(gateway: &Gateway, count: usize) -> Vec<Client> {
+    let mut clients: Vec<_> = (0..count).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send(ASK));
+    let of_server = || gateway.metric("gateway_upstream_server_in_flight").unwrap_or(0.0);
+    #[expect(clippy::cast_precision_loss, reason = "they are few")]
+    until("they are in flight", PATIENCE, || of_server() == count as f64);
+    clients
+}
+
+#[test]
+fn more_than_max_in_flight_are_503_at_once() {
+    let (up, go) = holding();
+    let gateway = gateway(&up, "max_in_flight = 2");
+    let mut busy = in_flight(&gateway, 2);
+    let response = gateway.client().get("/");
+    response.expect_problem(503);
+    assert_eq!(response.headers.must("retry-after"), "1");
+    go.send(()).unwrap();
+    go.send(()).unwrap();
+    busy.iter_mut().for_each(|client| assert_eq!(client.response(false).status, 200));
+    go.send(()).unwrap();
+    assert_eq!(gateway.client().get("/").status, 200);
+    assert_eq!(gateway.metric("gateway_upstream_server_in_flight"), Some(0.0));
+    let line = gateway.wait_log("the refusal", |line| line["status"] == 503);
+    assert_eq!((line["outcome"].as_str(), line["reason"].as_str()), (Some("failed"), Some("max_in_flight")));
+}
+
+#[test]
+fn requests_wait_in_a_short_queue_if_configured() {
+    let (up, go) = holding();
+    let gateway = gateway(&up, "max_in_flight = 1\nmax_waiting = 2\nmax_wait = \"20s\"");
+    let mut busy = in_flight(&gateway, 1);
+    let mut waiting: Vec<_> = (0..2).map(|_| gateway.client()).collect();
+    for (count, client) in waiting.iter_mut().enumerate() {
+        client.send(ASK);
+        #[expect(clippy::cast_precision_loss, reason = "they are few")]
+        until("it waits", PATIENCE, || gateway.metric("gateway_upstream_requests_waiting") == Some((count + 1) as f64));
+    }
+    gateway.client().get("/").expect_problem(503);
+    for client in busy.iter_mut().chain(&mut waiting) {
+        go.send(()).unwrap();
+        assert_eq!(client.response(false).text(), "ok", "in the order in which they came");
+    }
+    assert_eq!(gateway.metric("gateway_upstream_requests_waiting"), Some(0.0));
+}
+
+#[test]
+fn a_request_waits_no_longer_than_configured() {
+    let _alone = alone();
+    let (up, go) = holding();
+    let gateway = gateway(&up, "max_in_flight = 1\nmax_waiting = 9\nmax_wait = \"300ms\"");
+    let _busy = in_flight(&gateway, 1);
+    let begun = Instant::now();
+    gateway.client().get("/").expect_problem(503);
+    let waited = begun.elapsed();
+    assert!((Duration::from_millis(290)..Duration::from_secs(2)).contains(&waited), "{waited:?}");
+    drop(go);
+}
+
+#[test]
+fn a_client_that_goes_away_frees_its_place_and_the_server() {
+    let (up, go) = holding();
+    let gateway = gateway(&up, "max_in_flight = 1\nmax_waiting = 9\nmax_wait = \"20s\"");
+    let busy = in_flight(&gateway, 1);
+    let mut waiting = gateway.client();
+    waiting.send(ASK);
+    let mut leaves = gateway.client();
+    leaves.send(ASK);
+    until("both wait", PATIENCE, || gateway.metric("gateway_upstream_requests_waiting") == Some(2.0));
+    drop(leaves);
+    until("one waits", PATIENCE, || gateway.metric("gateway_upstream_requests_waiting") == Some(1.0));
+    drop(busy);
+    until("none waits", PATIENCE, || gateway.metric("gateway_upstream_requests_waiting") == Some(0.0));
+    // The server reads the request that has waited on another connection, and may answer the first one, which nobody reads.
+    go.send(()).unwrap();
+    go.send(()).unwrap();
+    assert_eq!(waiting.response(false).text(), "ok");
+}
+
+#[test]
+fn a_response_is_in_flight_until_its_end() {
+    let (tell, told) = channel::<()>();
+    let told = Mutex::new(told);
+    let up = Upstream::raw(move |mut wire, _| {
+        let _ = wire.head();
+        let _ = wire.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\na");
+        let _ = told.lock().unwrap().recv();
+        let _ = wire.write(b"b");
+    });
+    let gateway = gateway(&up, "max_in_flight = 1");
+    let mut client = gateway.client();
+    client.send(ASK);
+    let (response, framing) = client.try_head().unwrap();
+    assert_eq!((response.status, framing), (200, crate::harness::Framing::Length(2)));
+    gateway.client().get("/").expect_problem(503);
+    tell.send(()).unwrap();
+    until("it has ended", PATIENCE, || gateway.metric("gateway_upstream_server_in_flight") == Some(0.0));
+}
