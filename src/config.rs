@@ -17,6 +17,7 @@ mod spellings;
 mod template;
 mod redirect;
 mod header_changes;
+mod jwt;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +37,7 @@ use crate::overrides::Overrides;
 
 pub use anew::{Recounted, changed_overrides, dropped, recounted};
 pub use header_changes::{HeaderChanges, HeaderText};
+pub use jwt::{Jwks, Jwt};
 pub use redirect::Redirect;
 pub use report::Problems;
 pub use source::ConfigSource;
@@ -71,6 +73,8 @@ pub struct Config {
     pub store: Store,
     /// `[upstreams.*]`, in the order of the file.
     pub upstreams: Vec<Upstream>,
+    /// `[jwt.*]`, in the order of the file.
+    pub jwts: Vec<Jwt>,
     /// `[limits.*]`, in the order of the file.
     pub limits: Vec<Limit>,
     /// `[[routes]]`, in the order of the file; `route` sorts them.
@@ -288,6 +292,13 @@ pub struct Limit {
     pub content_type: HeaderValue,
 }
 
+impl Limit {
+    /// The sources of its key and of its tiers.
+    pub fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.key.parts.iter().flatten().chain(self.tiers.as_ref().map(|tiers| &tiers.source))
+    }
+}
+
 /// What a request costs, and when that is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
@@ -375,6 +386,13 @@ pub enum Source {
     Route,
     /// `client-cert`: the subject of the certificate that the client has shown, and that TLS has verified.
     ClientCert,
+    /// `jwt:NAME:CLAIM`: a claim of a token that is verified.
+    Jwt {
+        /// The name of its `[jwt.*]`.
+        name: String,
+        /// The name of the claim.
+        claim: String,
+    },
     /// `global`: one counter for all requests.
     Global,
 }
@@ -382,7 +400,7 @@ pub enum Source {
 impl Source {
     /// Whether clients choose the value, and so can invent as many values as they like.
     pub fn is_chosen_by_clients(&self) -> bool {
-        !matches!(self, Self::ClientIp { .. } | Self::ClientCert | Self::Route | Self::Global)
+        !matches!(self, Self::ClientIp { .. } | Self::ClientCert | Self::Jwt { .. } | Self::Route | Self::Global)
     }
 }
 
@@ -558,6 +576,7 @@ impl std::fmt::Display for Source {
             Self::Method => f.write_str("method"),
             Self::Route => f.write_str("route"),
             Self::ClientCert => f.write_str("client-cert"),
+            Self::Jwt { name, claim } => write!(f, "jwt:{name}:{claim}"),
             Self::Global => f.write_str("global"),
         }
     }

@@ -8,10 +8,12 @@ use std::ops::RangeInclusive;
 use http::{HeaderName, header};
 
 use crate::config::{
-    self, Action, Config, ConfigSource, Cost, EscapedSlashes, HeaderChanges, HeaderText, Key, Limit, Listener,
-    MaxConnections, Missing, OnError, OnLimit, PathMatching, PathPattern, PathRules, Recounted, Route, SentPath, Store,
-    UNLIMITED,
+    self, Action, Config, ConfigSource, Cost, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Key, Limit,
+    Listener, MaxConnections, Missing, OnError, OnLimit, PathMatching, PathPattern, PathRules, Recounted, Route,
+    SentPath, Store, UNLIMITED,
 };
+use crate::jwks::FETCH_EVERY;
+use crate::jwt;
 use crate::limit::{Edge, Rate, Strategy};
 use crate::overrides::Allowance;
 use crate::route;
@@ -114,6 +116,10 @@ impl Display for Description<'_> {
                 if limits.is_empty() { "no limit".to_owned() } else { format!("limits: {}", limits.join(", ")) }
             )?;
         }
+        if !config.jwts.is_empty() {
+            writeln!(f, "\ntokens")?;
+            config.jwts.iter().try_for_each(|jwt| token(f, jwt))?;
+        }
         writeln!(f, "\nlimits")?;
         if !config.limits.is_empty() {
             let changes = match &config.store {
@@ -127,6 +133,25 @@ impl Display for Description<'_> {
         writeln!(f, "\nupstreams")?;
         config.upstreams.iter().try_for_each(|upstream| upstreams::describe(f, upstream))
     }
+}
+
+fn token(f: &mut fmt::Formatter<'_>, jwt: &Jwt) -> fmt::Result {
+    let Jwt { name, issuer, audience, jwks, algorithms, from, required } = jwt;
+    writeln!(f, "  {name}")?;
+    write!(f, "    from {from}, of the issuer {issuer}, ")?;
+    if audience.is_empty() {
+        writeln!(f, "without an audience")?;
+    } else {
+        writeln!(f, "for the audience {}", audience.join(" or "))?;
+    }
+    let names: Vec<_> = algorithms.iter().map(|algorithm| jwt::algorithm_name(*algorithm)).collect();
+    write!(f, "    signed with {}; ", names.join(", "))?;
+    match jwks {
+        Jwks::File { path, keys } => writeln!(f, "{} key(s) in {}", keys.count(), path.display())?,
+        Jwks::Server { url, .. } => writeln!(f, "the keys are fetched from {url} every {FETCH_EVERY:?}")?,
+    }
+    let without = if *required { "are answered 401" } else { "have no key" };
+    writeln!(f, "    on routes that use it, requests without a valid token {without}")
 }
 
 fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {

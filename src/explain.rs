@@ -13,7 +13,9 @@ use crate::config::{self, Config, Cost, Missing, OnLimit, Scheme, Source};
 use crate::decide::{self, Decision, DecisionInput, DecisionState, RouteLimit, SelectedRates};
 use crate::describe::is_secret;
 use crate::identify::client::client;
+use crate::identify::tokens::{TokenCache, TokenProblem, ValidTokens, valid_tokens};
 use crate::identify::{KeyCache, RequestAttributes};
+use crate::jwks;
 use crate::proxy;
 use crate::respond;
 use crate::respond::rate_limit_headers::RefusalCache;
@@ -65,6 +67,7 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
     let input = TemplateInput { client_ip: client.address, host: &host, path: &path, request_id: "" };
     sent(&mut text, config, served, request, &input);
 
+    let tokens = tokens(&mut text, &gateway, served, request.headers());
     let key = path::key(&path, rules, served.ignore_case);
     let attributes = RequestAttributes {
         method: request.method(),
@@ -74,10 +77,17 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
         headers: request.headers(),
         client: client.address,
         client_cert: None,
+        tokens: &tokens,
         route: &served.metrics.name,
     };
     if let Some(ambiguity) = served.single.ambiguity(&attributes) {
         line(&mut text, &format!("\nanswered 400 and counted by no limit: {ambiguity}"));
+        others(&mut text, config, Some(index), request, &host, &path);
+        return Ok(text);
+    }
+    let readers = &served.tokens;
+    if let Err(why) = valid_tokens(readers, request.headers(), clock::now(), 0, &mut TokenCache::default()) {
+        line(&mut text, &format!("\nanswered 401 and counted by no limit: {why}"));
         others(&mut text, config, Some(index), request, &host, &path);
         return Ok(text);
     }
@@ -90,6 +100,37 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
     fresh(&mut text, &gateway, served, &attributes).map_err(|error| error.to_string())?;
     others(&mut text, config, Some(index), request, &host, &path);
     Ok(text)
+}
+
+/// Says of each token that limits of the route use whether it is valid. Returns the valid ones.
+fn tokens<'a>(
+    text: &mut String,
+    gateway: &Snapshot,
+    served: &'a CompiledRoute,
+    headers: &HeaderMap,
+) -> ValidTokens<'a> {
+    let mut valid = ValidTokens::new();
+    if served.tokens.is_empty() {
+        return valid;
+    }
+    line(text, "\ntokens");
+    let fetched = jwks::fetch_first(&gateway.key_sources).map_err(|error| error.to_string());
+    let failures = gateway.key_sources.iter().filter_map(|source| Some((source.name(), source.last_error()?)));
+    for (name, error) in failures.chain(fetched.err().map(|error| ("all", error))) {
+        line(text, &format!("  {name}  has no keys: {error}"));
+    }
+    for reader in &served.tokens {
+        let (name, from) = (reader.name(), reader.from());
+        match reader.read(headers, clock::now(), 0, &mut TokenCache::default()) {
+            Ok(token) => {
+                line(text, &format!("  {name}  valid, from {from}"));
+                valid.push(token);
+            }
+            Err(TokenProblem::Missing) => line(text, &format!("  {name}  none in {from}")),
+            Err(why) => line(text, &format!("  {name}  not valid, from {from}: {why}")),
+        }
+    }
+    valid
 }
 
 /// The conditions of routes that the request meets. The scheme is that of its URL.

@@ -5,6 +5,7 @@
 
 pub mod ambiguity;
 pub mod client;
+pub mod tokens;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -16,6 +17,8 @@ use percent_encoding::percent_decode;
 use crate::config::{Key, PathPattern, Segment, Source};
 use crate::fingerprint::{Domain, Fingerprint};
 use crate::known_keys::KnownKeys;
+
+use tokens::ValidToken;
 
 /// What a key can be read from.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +37,8 @@ pub struct RequestAttributes<'a> {
     pub client: IpAddr,
     /// The subject of the certificate that the client has shown.
     pub client_cert: Option<&'a str>,
+    /// The tokens that limits of the route use and that are valid.
+    pub tokens: &'a [ValidToken<'a>],
     /// The name of the route.
     pub route: &'a str,
 }
@@ -234,6 +239,9 @@ impl Reader {
             Source::Method => self.push(attributes.method.as_str().as_bytes(), bytes),
             Source::Route => self.push(attributes.route.as_bytes(), bytes),
             Source::ClientCert => self.push(attributes.client_cert?.as_bytes(), bytes),
+            Source::Jwt { name, claim } => {
+                self.push(ValidToken::claim(attributes.tokens, name, claim)?.as_bytes(), bytes)
+            }
             Source::Global => self.push(b"*", bytes),
         }
     }
@@ -302,6 +310,7 @@ mod tests {
             headers,
             client,
             client_cert: None,
+            tokens: &[],
             route: "r",
         }
     }

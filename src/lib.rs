@@ -25,11 +25,16 @@ pub mod known_keys;
 // How clients are shown who the gateway is.
 pub mod tls;
 
+// Documents of other servers, and what tokens of clients have to be.
+pub mod fetch;
+pub mod jwt;
+
 // The configuration: as written, and as run.
 pub mod config;
 
 // What outlives a reload.
 pub mod store;
+pub mod jwks;
 
 // The client's side.
 pub mod net;

@@ -18,6 +18,7 @@ use crate::clock::{self, Time};
 use crate::config::{AccessLog, OnError, PathRules, Redirect, Scheme};
 use crate::decide::{self, Decision, DecisionInput, DecisionState};
 use crate::identify::client::{Client, client, scheme};
+use crate::identify::tokens::{TokenCache, ValidTokens, valid_tokens};
 use crate::identify::{KeyCache, RequestAttributes};
 use crate::reason::Reason;
 use crate::respond::rate_limit_headers::RefusalCache;
@@ -47,6 +48,8 @@ pub struct Worker {
     pub store: Arc<Store>,
     /// Its connections to upstreams.
     pub pools: Rc<ConnectionPools>,
+    /// The valid tokens of its clients.
+    pub tokens: RefCell<TokenCache>,
 }
 
 /// What the requests of one connection share: its peer, its worker, and what is cached of the last request.
@@ -139,19 +142,16 @@ async fn serve(
     let template_input = template_input(client, &target);
     let response_headers = route.response_headers.as_ref().map(|changes| (changes.of(&template_input), scheme));
 
-    // No limit decides about such a request, so none charges it.
-    if request.body.as_ref().is_some_and(|body| body.size_hint().lower() > route.max_body_size) {
-        record.refused_for(Reason::MaxBodySize);
-        let answer = respond::problem(StatusCode::PAYLOAD_TOO_LARGE, "The body of the request is too large.");
-        return own(response_headers.as_ref(), response, record, Outcome::Refused, head, respond::closing(answer));
-    }
     let path = path::key(&target.path, gateway.paths, route.ignore_case);
-    let attributes = attributes(connection, head, &target.host, &path, client, route);
-    if let Some(ambiguity) = route.single.ambiguity(&attributes) {
-        record.refused_for(Reason::AmbiguousKey);
-        let answer = respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string());
-        return own(response_headers.as_ref(), response, record, Outcome::Refused, head, answer);
-    }
+    let mut attributes = attributes(connection, head, &target.host, &path, client, route);
+    let tokens = match acceptable(route, request, &attributes, now, worker) {
+        Ok(tokens) => tokens,
+        Err((reason, answer)) => {
+            record.refused_for(reason);
+            return own(response_headers.as_ref(), response, record, Outcome::Refused, head, *answer);
+        }
+    };
+    attributes.tokens = &tokens;
     let input = DecisionInput {
         limits: &route.limits,
         attributes: &attributes,
@@ -214,7 +214,7 @@ async fn serve(
     record.settle(outcome, response);
 }
 
-/// What keys can be read from.
+/// What keys can be read from, as long as no token is verified.
 fn attributes<'a>(
     connection: &'a ConnectionContext,
     head: &'a Parts,
@@ -231,8 +231,32 @@ fn attributes<'a>(
         headers: &head.headers,
         client: client.address,
         client_cert: connection.certificate().map(|certificate| certificate.subject.as_str()),
+        tokens: &[],
         route: &route.metrics.name,
     }
+}
+
+/// The valid tokens of a request. An error is the response to a request that no limit decides about, so none charges it.
+fn acceptable<'r>(
+    route: &'r CompiledRoute,
+    request: &IncomingRequest,
+    attributes: &RequestAttributes<'_>,
+    now: Time,
+    worker: &Worker,
+) -> Result<ValidTokens<'r>, (Reason, Box<LocalResponse>)> {
+    if request.body.as_ref().is_some_and(|body| body.size_hint().lower() > route.max_body_size) {
+        let answer = respond::problem(StatusCode::PAYLOAD_TOO_LARGE, "The body of the request is too large.");
+        return Err((Reason::MaxBodySize, Box::new(respond::closing(answer))));
+    }
+    if let Some(ambiguity) = route.single.ambiguity(attributes) {
+        let answer = respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string());
+        return Err((Reason::AmbiguousKey, Box::new(answer)));
+    }
+    if route.tokens.is_empty() {
+        return Ok(ValidTokens::new());
+    }
+    valid_tokens(&route.tokens, attributes.headers, now, worker.index, &mut worker.tokens.borrow_mut())
+        .map_err(|why| (Reason::InvalidToken, Box::new(respond::unauthorized(why))))
 }
 
 /// What values of headers can contain of a request.

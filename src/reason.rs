@@ -31,6 +31,8 @@ pub enum Reason {
     BadBody,
     /// The request has the key of a limit more than once, or in a spelling that servers read differently.
     AmbiguousKey,
+    /// The request lacks a valid token that a limit of its route requires.
+    InvalidToken,
     /// The client did not send a valid head of a request.
     BadHead,
     /// The head of the request is too large, or has too many fields.
@@ -47,7 +49,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Connect,
         Self::Tls,
         Self::ConnectTimeout,
@@ -61,6 +63,7 @@ impl Reason {
         Self::MaxBodySize,
         Self::BadBody,
         Self::AmbiguousKey,
+        Self::InvalidToken,
         Self::BadHead,
         Self::MaxHeaderSize,
         Self::HeaderTimeout,
@@ -85,6 +88,7 @@ impl Reason {
             Self::MaxBodySize => "max_body_size",
             Self::BadBody => "bad_body",
             Self::AmbiguousKey => "ambiguous_key",
+            Self::InvalidToken => "invalid_token",
             Self::BadHead => "bad_head",
             Self::MaxHeaderSize => "max_header_size",
             Self::HeaderTimeout => "header_timeout",
@@ -110,6 +114,7 @@ impl Reason {
             | Self::MaxBodySize
             | Self::BadBody
             | Self::AmbiguousKey
+            | Self::InvalidToken
             | Self::BadHead
             | Self::MaxHeaderSize
             | Self::HeaderTimeout

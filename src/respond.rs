@@ -16,6 +16,7 @@ use http_body_util::Full;
 use serde::Serialize;
 
 use crate::clock::Time;
+use crate::identify::tokens::TokenProblem;
 use crate::reason::Reason;
 
 /// A response that the gateway generates itself.
@@ -51,6 +52,18 @@ pub fn unrouted(allowed: &BTreeSet<&str>) -> LocalResponse {
     let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, &why);
     // Methods are tokens, so their list is a header value.
     response.headers_mut().extend(HeaderValue::try_from(list).map(|list| (header::ALLOW, list)));
+    response
+}
+
+/// The response to a request without a valid token. Only a token that is not valid is called an error (RFC 6750, section
+/// 3.1).
+pub fn unauthorized(problem_of_token: TokenProblem) -> LocalResponse {
+    let challenge = match problem_of_token {
+        TokenProblem::Missing => "Bearer",
+        TokenProblem::Invalid(_) => "Bearer error=\"invalid_token\"",
+    };
+    let mut response = problem(StatusCode::UNAUTHORIZED, &problem_of_token.to_string());
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
     response
 }
 

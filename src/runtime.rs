@@ -6,6 +6,7 @@ mod listeners;
 mod reload;
 mod signals;
 
+use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -25,6 +26,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::admin::{self, View};
 use crate::clock;
 use crate::config::{self, Config, ConfigSource, Tls};
+use crate::jwks;
 use crate::log::{DroppedLines, panic_text};
 use crate::metrics::Counter;
 use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
@@ -111,7 +113,11 @@ pub fn run(source: ConfigSource, config: Config, dropped_lines: DroppedLines) ->
     let shared = Arc::new(SharedState::new(workers));
     start_echo(&config, &shared)?;
     let store = Arc::new(Store::open(&config.store, workers)?);
-    let gateway = Arc::new(ArcSwap::from_pointee(Snapshot::build(&config, &shared)));
+    let gateway = Snapshot::build(&config, &shared);
+    // Clients that connect meanwhile wait. Without the keys their tokens would not be valid.
+    jwks::fetch_first(&gateway.key_sources)?;
+    shared.key_sources().apply(gateway.key_sources.clone());
+    let gateway = Arc::new(ArcSwap::from_pointee(gateway));
     let (stage, staged) = watch::channel(Stage::Running);
 
     let (done, finished) = mpsc::channel(workers);
@@ -198,7 +204,7 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, store: Arc<Store>) ->
             sampling.next_second();
         }
     });
-    let worker = Rc::new(Worker { index: plan.index, snapshots, store, pools });
+    let worker = Rc::new(Worker { index: plan.index, snapshots, store, pools, tokens: RefCell::default() });
     let connected = move |client: &ConnectedClient| ConnectionContext::new(worker.clone(), client);
     let served = tokio::select! {
         served = server::run(plan.listeners, plan.tls, plan.limits, plan.stage, connected) => served,

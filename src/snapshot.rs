@@ -15,7 +15,9 @@ use parking_lot::Mutex;
 use crate::config::{self, AccessLog, Balance, Config, OnError, PathRules, Redirect, SentPath};
 use crate::decide::{ConcurrencyLimiter, LimitMetrics, RateSelector, RateTable, RouteLimit, WaitQueues};
 use crate::identify::ambiguity::SingleSources;
+use crate::identify::tokens::{TokenMetrics, TokenReader};
 use crate::identify::{KeyCache, KeyExtractor, RequestAttributes};
+use crate::jwks::{KeySource, KeySources};
 use crate::metrics::PerWorker;
 use crate::respond::rate_limit_headers::RateLimitHeaders;
 use crate::route::{self, PreparedChanges, Routes};
@@ -40,6 +42,8 @@ pub struct Snapshot {
     pub unrouted: Arc<RouteMetrics>,
     /// The upstreams.
     pub upstreams: Vec<Arc<Upstream>>,
+    /// The keys of the issuers of tokens.
+    pub key_sources: Vec<Arc<KeySource>>,
     /// The networks of proxies whose X-Forwarded-For is used.
     pub trusted_proxies: Vec<IpNet>,
     /// The longest time for which a client may send nothing of an incomplete body.
@@ -60,6 +64,8 @@ pub struct CompiledRoute {
     pub metrics: Arc<RouteMetrics>,
     /// The sources of its keys and costs, which a request may have only once.
     pub single: Arc<SingleSources>,
+    /// The tokens that its limits or its upstream use.
+    pub tokens: Vec<Arc<TokenReader>>,
     /// Its limits.
     pub limits: Vec<RouteLimit>,
     /// What its limits tell clients.
@@ -122,6 +128,8 @@ pub struct SharedState {
     routes: Mutex<BTreeMap<String, Arc<RouteMetrics>>>,
     limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
     upstreams: Mutex<BTreeMap<String, Arc<UpstreamFailures>>>,
+    tokens: Mutex<BTreeMap<String, Arc<TokenMetrics>>>,
+    key_sources: Arc<KeySources>,
     endpoints: Arc<Endpoints>,
     echo: OnceLock<SocketAddr>,
     names: Arc<Names>,
@@ -132,10 +140,19 @@ pub struct SharedState {
 impl SharedState {
     /// For `workers` worker threads.
     pub fn new(workers: usize) -> Self {
-        let (routes, limits, upstreams) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (endpoints, names) = (Arc::default(), Arc::default());
-        let (concurrency, wait_queues) = (Arc::default(), Arc::default());
-        Self { workers, routes, limits, upstreams, endpoints, echo: OnceLock::new(), names, concurrency, wait_queues }
+        Self {
+            workers,
+            routes: Mutex::default(),
+            limits: Mutex::default(),
+            upstreams: Mutex::default(),
+            tokens: Mutex::default(),
+            key_sources: Arc::default(),
+            endpoints: Arc::default(),
+            echo: OnceLock::new(),
+            names: Arc::default(),
+            concurrency: Arc::default(),
+            wait_queues: Arc::default(),
+        }
     }
 
     /// How many requests are held.
@@ -153,7 +170,13 @@ impl SharedState {
         let _ = self.echo.set(address);
     }
 
-    /// Drops the counters of routes, limits and upstreams that the snapshot in force does not have, and the ids of servers.
+    /// The keys of the issuers of tokens.
+    pub fn key_sources(&self) -> &Arc<KeySources> {
+        &self.key_sources
+    }
+
+    /// Drops what the snapshot in force does not have: counters of routes, limits, upstreams and tokens, the keys of
+    /// issuers, and the ids of servers.
     pub fn keep_only(&self, gateway: &Snapshot) {
         let limits = || gateway.served.iter().flat_map(|route| &route.limits);
         let routes = gateway.served.iter().map(|route| &route.metrics).chain([&gateway.unrouted]);
@@ -164,6 +187,8 @@ impl SharedState {
         self.routes.lock().retain(|name, _| routes.contains(name.as_str()));
         self.limits.lock().retain(|name, _| limits.contains(name.as_str()));
         self.upstreams.lock().retain(|name, _| upstreams.contains(name.as_str()));
+        self.tokens.lock().retain(|name, _| gateway.key_sources.iter().any(|source| source.name() == name));
+        self.key_sources.apply(gateway.key_sources.clone());
         let keeps = gateway.keeps();
         self.endpoints.retain(|id| keeps.has(id));
     }
@@ -181,6 +206,16 @@ impl SharedState {
     /// The failures of all upstreams of routes.
     pub fn upstreams(&self) -> Vec<Arc<UpstreamFailures>> {
         self.upstreams.lock().values().cloned().collect()
+    }
+
+    /// What was found in the tokens of requests.
+    pub fn tokens(&self) -> Vec<Arc<TokenMetrics>> {
+        self.tokens.lock().values().cloned().collect()
+    }
+
+    fn token(&self, name: &str) -> Arc<TokenMetrics> {
+        let new = || Arc::new(TokenMetrics { name: name.to_owned(), workers: PerWorker::new(self.workers) });
+        self.tokens.lock().entry(name.to_owned()).or_insert_with(new).clone()
     }
 
     fn route(&self, name: &str) -> Arc<RouteMetrics> {
@@ -210,6 +245,15 @@ impl Snapshot {
         let upstream = |upstream| Arc::new(Upstream::new(upstream, &shared.endpoints, &shared.names, shared.echo()));
         let upstreams: Vec<_> = config.upstreams.iter().map(upstream).collect();
         let rate_table: Vec<_> = config.limits.iter().map(|limit| Arc::new(RateTable::new(limit))).collect();
+        let key_sources: Vec<_> = config.jwts.iter().map(|jwt| shared.key_sources.get(jwt)).collect();
+        let readers: Vec<_> = config
+            .jwts
+            .iter()
+            .zip(&key_sources)
+            .map(|(jwt, keys)| {
+                Arc::new(TokenReader::new(jwt, config.claims_of(&jwt.name), keys.clone(), shared.token(&jwt.name)))
+            })
+            .collect();
         let on_error = match &config.store {
             config::Store::Memory { .. } => OnError::Allow,
             config::Store::Memcached(memcached) => memcached.on_error,
@@ -235,7 +279,8 @@ impl Snapshot {
                 limits_and_rates().zip(&limits).map(|((limit, _), route_limit)| (limit, route_limit.rates.profiles()));
             CompiledRoute {
                 metrics: shared.route(&route::label(route)),
-                single: Arc::new(SingleSources::new(limits_and_rates().map(|(limit, _)| limit))),
+                single: Arc::new(SingleSources::new(limits_and_rates().map(|(limit, _)| limit), &config.jwts)),
+                tokens: readers.iter().filter(|reader| config.uses_token(route, reader.name())).cloned().collect(),
                 rate_limit_headers: Arc::new(RateLimitHeaders::new(told)),
                 limits,
                 ignore_case: route.ignore_case,
@@ -258,6 +303,7 @@ impl Snapshot {
             limits: rate_table,
             unrouted: shared.route(NO_ROUTE),
             upstreams,
+            key_sources,
             trusted_proxies: config.server.trusted_proxies.clone(),
             body_timeout: config.server.body_timeout,
             access_log: config.log.access,

@@ -1,5 +1,7 @@
 //! `/metrics`: all counters in Prometheus' text format. No client's key is ever a label.
 
+mod tokens;
+
 use prometheus::TextEncoder;
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 
@@ -87,6 +89,7 @@ pub fn text(view: &View) -> String {
     families.extend(connections(view.connections.counts()));
     families.extend(http2_errors(view.connections.http2_errors()));
     families.extend(tls(&view.tls));
+    families.extend(tokens::families(&view.shared));
     families.extend(store(&view.store));
     families.retain(|family| !family.get_metric().is_empty());
     // Fails only for families without a metric or with a bad name.

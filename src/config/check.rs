@@ -27,15 +27,28 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
     ways_around(&draft.routes, draft.server.paths, source);
     endless_redirects(&draft, source);
     unknown_tiers(&draft, &routes, source);
-    Config {
+    let tokens: Vec<_> = draft.jwts.iter().map(|(name, _)| name.clone()).collect();
+    let config = Config {
         server: draft.server,
         log: draft.log,
         admin: draft.admin,
         store: draft.store,
         upstreams: draft.upstreams.into_iter().filter_map(|(_, upstream)| upstream).collect(),
+        jwts: draft.jwts.into_iter().filter_map(|(_, jwt)| jwt).collect(),
         limits: draft.limits.into_iter().filter_map(|(_, limit)| limit).collect(),
         routes,
         warnings: source.warnings(),
+    };
+    unused_tokens(&tokens, &config, source);
+    Config { warnings: source.warnings(), ..config }
+}
+
+/// Warns of tokens that no route uses: they have no effect.
+fn unused_tokens(tokens: &[Name<'_>], config: &Config, source: &Source<'_>) {
+    let is_used = |name: &Name<'_>| config.routes.iter().any(|route| config.uses_token(route, name.text));
+    for name in tokens.iter().filter(|name| source.is_clean() && !is_used(name)) {
+        let help = format!("add a limit with key = \"jwt:{}:sub | client-ip\" to a route, or remove it", name.text);
+        source.warn(name.span.clone(), format!("no route uses the tokens `{}`, so none is verified", name.text), help);
     }
 }
 

@@ -7,6 +7,7 @@ mod listen;
 mod tls;
 mod store;
 mod upstream_tls;
+mod jwt;
 mod limits;
 mod upstreams;
 mod paths;
@@ -26,8 +27,8 @@ use toml::de::DeTable;
 use super::read::{Field, Name, Section, Source, Wrong, set};
 use super::report::quoted;
 use super::{
-    AccessLog, Admin, EscapedSlashes, Http2, Limit, Listener, Log, LogFormat, MaxConnections, PathMatching, PathRules,
-    Server, Store, UNLIMITED, Upstream, values,
+    AccessLog, Admin, EscapedSlashes, Http2, Jwt, Limit, Listener, Log, LogFormat, MaxConnections, PathMatching,
+    PathRules, Server, Store, UNLIMITED, Upstream, values,
 };
 
 use upstream_tls::SystemAuthorities;
@@ -42,6 +43,8 @@ pub(super) struct Draft<'a> {
     pub(super) store: Store,
     /// `None` where the section itself is wrong.
     pub(super) upstreams: Vec<(Name<'a>, Option<Upstream>)>,
+    /// `None` where the section itself is wrong.
+    pub(super) jwts: Vec<(Name<'a>, Option<Jwt>)>,
     /// `None` where the section itself is wrong.
     pub(super) limits: Vec<(Name<'a>, Option<Limit>)>,
     pub(super) routes: Vec<RouteDraft<'a>>,
@@ -60,18 +63,23 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let store = store::read(section("store", "[store]"));
     let named = |key: &'static str, title: &str| section(key, title).map(|section| section.entries());
     let upstreams = named("upstreams", "[upstreams.NAME]").unwrap_or_default();
+    let jwts = named("jwt", "[jwt.NAME]").unwrap_or_default();
     let limits = named("limits", "[limits.NAME]").unwrap_or_default();
     let routes = root.field("routes").and_then(|field| routes::read(&field)).unwrap_or_default();
     root.close(&[]);
     let system = SystemAuthorities::default();
-    let upstream = |(name, field): (Name<'a>, Field<'a>)| (name.clone(), upstreams::read(&name, &field, &system));
+    let tokens = jwt::Names::new(&jwts);
+    let upstream =
+        |(name, field): (Name<'a>, Field<'a>)| (name.clone(), upstreams::read(&name, &field, &system, &tokens));
+    let limit = |(name, field): (Name<'a>, Field<'a>)| (name.clone(), limits::read(&name, &field, &tokens));
     Draft {
         server,
         log,
         admin,
         store,
         upstreams: upstreams.into_iter().map(upstream).collect(),
-        limits: limits.into_iter().map(|(name, field)| (name.clone(), limits::read(&name, &field))).collect(),
+        limits: limits.into_iter().map(limit).collect(),
+        jwts: jwts.into_iter().map(|(name, field)| (name.clone(), jwt::read(&name, &field, &system))).collect(),
         routes,
         listeners,
     }

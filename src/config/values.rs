@@ -5,13 +5,14 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use http::{HeaderName, Method, StatusCode};
+use http::{HeaderName, Method, StatusCode, Uri};
 use ipnet::IpNet;
 use rustls::pki_types::ServerName;
 
 use super::read::{Field, Section, Wrong};
 use super::report::quoted;
 use super::{Address, UNLIMITED};
+use crate::fetch::Url;
 use crate::units;
 
 /// The maximum number of elements in lists that cost time for every request.
@@ -247,6 +248,38 @@ fn unix(path: &str) -> Read<PathBuf> {
     Ok(PathBuf::from(path))
 }
 
+/// Where a document is: `https://`, or `http://` on this machine.
+pub(super) fn document(text: &str) -> Read<Url> {
+    let help = "write https://, or http:// for a server on this machine, like \"http://127.0.0.1:9000/keys\"";
+    let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+    let (start, end) = (text.len() - rest.len(), rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let (named, target) = rest.split_at(end);
+    if let Some(at) = named.rfind('@') {
+        return Err(Wrong::new("a URL must have no user name", "remove it").at(start..start + at + 1));
+    }
+    if let Some(at) = target.find('#') {
+        return Err(Wrong::new("a URL has no fragment here", "remove it").at(start + end + at..text.len()));
+    }
+    let default_port = match scheme {
+        "https" => 443,
+        "http" => 80,
+        _ => return Err(Wrong::new(format!("{} is not a scheme of documents", quoted(scheme)), help)),
+    };
+    let (host, port) = authority(named, default_port).map_err(|wrong| wrong.at(start..start + end))?;
+    let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    if scheme == "http" && !is_here {
+        return Err(Wrong::new("without TLS anybody on the way could change the document", help).at(0..start));
+    }
+    let no_name = |_| Wrong::new(format!("{} is not a name that a certificate can have", quoted(&host)), "");
+    let server_name = (scheme == "https").then(|| ServerName::try_from(host.clone())).transpose().map_err(no_name)?;
+    let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
+    if target.parse::<Uri>().is_err() {
+        let help = "write other characters as % and two hexadecimal digits";
+        return Err(Wrong::new("the path has characters that a URL cannot have", help).at(start + end..text.len()));
+    }
+    Ok(Url { host, port, authority: named.to_owned(), target, server_name })
+}
+
 /// A server of the store: `host:port`, with the default port added if there is none.
 pub(super) fn memcached(text: &str) -> Read<String> {
     if text.contains("://") {
@@ -408,6 +441,27 @@ mod tests {
         assert_eq!(network("10.0.0.0/8").unwrap().to_string(), "10.0.0.0/8");
         for text in ["", "10.0.0.0/33", "10.0.0.1/8", "10.0.0/8", "here"] {
             assert!(network(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn reads_urls_of_documents() {
+        for (text, port, target) in [
+            ("https://login.example.com/.well-known/jwks.json", 443, "/.well-known/jwks.json"),
+            ("https://login.example.com:8443/keys?v=1", 8443, "/keys?v=1"),
+            ("https://10.0.0.1/", 443, "/"),
+            ("http://localhost:9000/a", 9000, "/a"),
+            ("http://127.0.0.2/a", 80, "/a"),
+            ("http://[::1]:81/a", 81, "/a"),
+        ] {
+            let url = document(text).unwrap();
+            assert_eq!((url.to_string().as_str(), url.port, url.target.as_str()), (text, port, target));
+            assert_eq!(url.server_name.is_some(), text.starts_with("https"));
+        }
+        assert_eq!(document("https://a").unwrap().target, "/");
+        assert_eq!(document("https://a?b").unwrap().target, "/?b");
+        for text in ["", "https://", "/etc/keys", "http://10.0.0.1/", "http://localhost.evil.test/", "https://a b/"] {
+            assert!(document(text).is_err(), "{text}");
         }
     }
 

@@ -12,7 +12,7 @@ use memchr::memchr_iter;
 use percent_encoding::percent_decode;
 
 use super::{RequestAttributes, after_bearer};
-use crate::config::{Cost, Limit, Source};
+use crate::config::{Cost, Jwt, Limit, Source};
 use crate::header_spelling::is_same_variable;
 
 /// The sources that the limits of a route read and that a request could give more than once.
@@ -53,16 +53,16 @@ impl fmt::Display for Ambiguity<'_> {
 }
 
 impl SingleSources {
-    /// The sources by which these limits decide: those of their keys, tiers and costs.
-    pub fn new<'c>(limits: impl IntoIterator<Item = &'c Limit>) -> Self {
+    /// The sources by which these limits decide: those of their keys, tiers and costs. Claims are read from the tokens
+    /// `jwts`.
+    pub fn new<'c>(limits: impl IntoIterator<Item = &'c Limit>, jwts: &[Jwt]) -> Self {
         let mut rules: Vec<Rule> = Vec::new();
         for limit in limits {
             let cost = match &limit.cost {
                 Cost::RequestHeader(name) => Some(Source::Header(name.clone())),
                 Cost::Fixed(_) | Cost::ResponseHeader { .. } | Cost::OnStatus(..) => None,
             };
-            let sources = limit.key.parts.iter().flatten();
-            for source in sources.chain(limit.tiers.as_ref().map(|tiers| &tiers.source)).chain(&cost) {
+            for source in limit.sources().map(|source| place(source, jwts)).chain(&cost) {
                 if !rules.iter().any(|rule| rule.source == *source) {
                     rules.extend(Rule::new(source));
                 }
@@ -90,6 +90,14 @@ impl SingleSources {
             Source::Header(wanted) => is_same_variable(wanted.as_str(), name.as_str()),
             _ => false,
         })
+    }
+}
+
+/// Where the value of a source is in a request: claims are in the token.
+fn place<'a>(source: &'a Source, jwts: &'a [Jwt]) -> &'a Source {
+    match source {
+        Source::Jwt { name, .. } => jwts.iter().find(|jwt| jwt.name == *name).map_or(source, |jwt| &jwt.from),
+        _ => source,
     }
 }
 
@@ -126,6 +134,7 @@ impl Rule {
             | Source::Method
             | Source::Route
             | Source::ClientCert
+            | Source::Jwt { .. }
             | Source::Global => return None,
         };
         Some(Self { source: source.clone(), folded, has_spellings })
@@ -350,6 +359,7 @@ mod tests {
             headers: &headers,
             client,
             client_cert: None,
+            tokens: &[],
             route: "r",
         };
         let mut found = Found::default();

@@ -10,6 +10,7 @@ use crate::admin::View;
 use crate::clock;
 use crate::config::{self, Address, Config, ConfigSource, Tls};
 use crate::echo;
+use crate::jwks;
 use crate::overrides::Changes;
 use crate::snapshot::{self, SharedState, Snapshot};
 
@@ -49,6 +50,8 @@ impl Candidate {
         }
         start_echo(&config, shared).map_err(|error| format!("cannot start the built-in echo server: {error}"))?;
         let (snapshot, overrides) = (Snapshot::build(&config, shared), config::changed_overrides(running, &config));
+        jwks::fetch_first(&snapshot.key_sources)
+            .map_err(|error| format!("cannot fetch the keys of issuers: {error}"))?;
         Ok(Self { config, snapshot, overrides })
     }
 }

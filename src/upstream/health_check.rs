@@ -45,7 +45,7 @@ pub(super) async fn check(
             is_tls: false,
             certificate: None,
         },
-        counted: &Arc::new(SingleSources::new([])),
+        counted: &Arc::new(SingleSources::new([], &[])),
         body_timeout: rules.timeout,
         max_body_size: UNLIMITED,
         asks_for_websocket: false,

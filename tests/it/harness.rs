@@ -9,6 +9,7 @@ pub(crate) mod http2_server;
 mod memcached;
 mod process;
 mod tls;
+mod tokens;
 mod upstream;
 mod wire;
 
@@ -19,5 +20,6 @@ pub(crate) use gateway::{Gateway, limited, run, run_with_handles};
 pub(crate) use memcached::{Memcached, both_stores};
 pub(crate) use process::Process;
 pub(crate) use tls::{Authority, Handshake, Issued, TlsClient, TlsServer, TlsStream, curl, read_request};
+pub(crate) use tokens::{Signer, claims, key_set};
 pub(crate) use upstream::{Received, Upstream, closed_port, reply};
 pub(crate) use wire::{Framing, Headers, Pattern, Wire};

@@ -82,6 +82,8 @@ mod spellings;
 mod stores;
 mod tidy;
 mod tls;
+mod tokens;
+mod token_keys;
 mod trailers;
 mod turns;
 mod unread;

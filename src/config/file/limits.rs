@@ -8,6 +8,7 @@ mod exceptions;
 mod quotas;
 mod known_keys;
 
+use crate::config::file::jwt::Names;
 use crate::config::read::{Field, Name, Section, set};
 use crate::config::{HeaderStyle, Limit, Missing, OnLimit, values};
 use crate::limit::{MAX_QUOTA, Rate};
@@ -21,7 +22,7 @@ use rates::Terms;
 const KEY: &str = "add what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
 
 /// Reads one limit; `None` if it has an error.
-pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
+pub(super) fn read(name: &Name<'_>, field: &Field<'_>, jwts: &Names<'_>) -> Option<Limit> {
     if let Err(wrong) = values::name(name.text) {
         field.source.report(name.span.clone(), wrong.message, wrong.help);
     }
@@ -34,7 +35,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
         return None;
     }
     let section = field.section(format!("[limits.{}]", name.text))?;
-    let key = section.required("key", KEY).and_then(|field| key(&field));
+    let key = section.required("key", KEY).and_then(|field| key(&field, jwts));
     let terms = Terms::read(&section);
     let (rates, max_in_flight) = allowed(&section, &terms);
     let own = rates.as_deref().unwrap_or_default();
@@ -50,7 +51,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>) -> Option<Limit> {
     quotas::read(&section, &terms, kinds, has_rates, &mut overrides);
     let overrides = exceptions::finish(overrides, name, &section);
     let known_keys = known_keys::read(&section, key.as_ref());
-    let tiers = exceptions::tiers(&section, name.text, &terms);
+    let tiers = exceptions::tiers(&section, name.text, &terms, jwts);
     terms.close(&section);
     let styles = [
         ("draft", HeaderStyle::Draft),

@@ -19,13 +19,18 @@ pub(super) struct SystemAuthorities(OnceCell<Result<Authorities, String>>);
 impl SystemAuthorities {
     /// The authorities; if there are none, this is reported at the `servers` that need them.
     fn get(&self, servers: &Field<'_>) -> Option<Authorities> {
-        let read = self.0.get_or_init(|| Authorities::of_system().map_err(|error| error.to_string()));
-        if let Err(why) = read {
+        let read = self.read();
+        if let Err(why) = &read {
             let help = "name the authorities that have issued the certificates of these servers as `ca` in the section \
                         `tls`, or install those of the system (the package ca-certificates)";
             servers.report(format!("the system has no authorities that are trusted: {why}"), help);
         }
-        read.as_ref().ok().cloned()
+        read.ok()
+    }
+
+    /// The authorities, or why there are none.
+    pub(super) fn read(&self) -> Result<Authorities, String> {
+        self.0.get_or_init(|| Authorities::of_system().map_err(|error| error.to_string())).clone()
     }
 }
 

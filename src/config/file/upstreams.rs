@@ -7,6 +7,7 @@ mod retries;
 
 use std::time::Duration;
 
+use super::jwt::Names;
 use super::upstream_tls::{self, SystemAuthorities};
 use crate::config::read::{Field, Name, Section, report_repeated, set};
 use crate::config::{Address, Upstream, UpstreamServer, UpstreamTls, values};
@@ -14,7 +15,12 @@ use crate::config::{Address, Upstream, UpstreamServer, UpstreamTls, values};
 const SERVERS: &str = "[\"http://10.0.1.1:9000\"]";
 
 /// Reads one upstream; `None` if it has an error.
-pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthorities) -> Option<Upstream> {
+pub(super) fn read(
+    name: &Name<'_>,
+    field: &Field<'_>,
+    system: &SystemAuthorities,
+    jwts: &Names<'_>,
+) -> Option<Upstream> {
     if let Err(wrong) = values::name(name.text) {
         field.source.report(name.span.clone(), wrong.message, wrong.help);
     }
@@ -51,7 +57,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, system: &SystemAuthoritie
     }
     let mut resolve_every = Duration::from_secs(30);
     set(&mut resolve_every, values::wait(&section, "resolve_every", Duration::from_secs(1)..=*values::WAIT.end()));
-    let balance = balancing::read(&section);
+    let balance = balancing::read(&section, jwts);
     let retry = retries::read(name.text, &section);
     let overload = overload::read(&section);
     let health = health::check(name.text, &section);

@@ -106,7 +106,7 @@ mod tests {
                     certificate: None,
                 },
                 changes: None,
-                counted: &Arc::new(SingleSources::new([])),
+                counted: &Arc::new(SingleSources::new([], &[])),
                 timeout: None,
                 body_timeout: Duration::ZERO,
                 max_body_size: 0,

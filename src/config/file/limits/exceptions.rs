@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::key::source;
 use super::rates::Terms;
+use crate::config::file::jwt::Names;
 use crate::config::read::{Field, Name, Section, Wrong};
 use crate::config::report::quoted;
 use crate::config::{Key, Source, Tiers, values};
@@ -135,9 +136,9 @@ fn allowance(section: &Section<'_>, terms: &Terms, has_rates: bool) -> Option<Al
 }
 
 /// Reads the one source of a tier's name.
-fn tier(text: &str) -> Result<Source, Wrong> {
+fn tier(text: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
     let help = "use one source whose value is a word, like \"header:x-plan\"";
-    match source(text.trim()) {
+    match source(text.trim(), jwts) {
         _ if text.contains('|') => Err(Wrong::new(format!("{} is not one source", quoted(text)), help)),
         Ok(Source::ClientIp { .. } | Source::Global) => {
             Err(Wrong::new(format!("{} does not name a tier", quoted(text)), help))
@@ -147,7 +148,7 @@ fn tier(text: &str) -> Result<Source, Wrong> {
 }
 
 /// Reads `tier` and `[limits.NAME.tiers.*]`.
-pub(super) fn tiers(section: &Section<'_>, limit: &str, terms: &Terms) -> Option<Tiers> {
+pub(super) fn tiers(section: &Section<'_>, limit: &str, terms: &Terms, jwts: &Names<'_>) -> Option<Tiers> {
     let (attribute, table) = (section.field("tier"), section.field("tiers"));
     let example = format!("[limits.{limit}.tiers.gold] with rates = [\"100/s\"]");
     let (attribute, table) = match (attribute, table) {
@@ -163,7 +164,7 @@ pub(super) fn tiers(section: &Section<'_>, limit: &str, terms: &Terms) -> Option
         }
         (Some(attribute), Some(table)) => (attribute, table),
     };
-    let source = attribute.parse(tier);
+    let source = attribute.parse(|text| tier(text, jwts));
     let mut rates = Vec::new();
     for (name, field) in table.section(format!("[limits.{limit}.tiers]"))?.entries() {
         if !field.is_table() {

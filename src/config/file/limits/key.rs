@@ -1,7 +1,6 @@
 //! What a limit counts by: sources joined by `|`, or a list of such parts.
 
-use http::HeaderName;
-
+use crate::config::file::jwt::Names;
 use crate::config::read::{Field, Wrong};
 use crate::config::report::{did_you_mean, quoted};
 use crate::config::{Key, Source, values};
@@ -18,10 +17,11 @@ const PLAIN: [(&str, Source); 8] = [
     ("global", Source::Global),
 ];
 const SOURCES: &str = "sources are client-ip, header:NAME, cookie:NAME, query:NAME, bearer, path, path:NAME, host, \
-                       method, route, client-cert and global";
+                       method, route, client-cert, jwt:CLAIM and global";
 
 /// Reads the key of a limit, or what an upstream balances by.
-pub(in crate::config::file) fn key(field: &Field<'_>) -> Option<Key> {
+pub(in crate::config::file) fn key(field: &Field<'_>, jwts: &Names<'_>) -> Option<Key> {
+    let part = |text: &str| part(text, jwts);
     if !field.is_list() {
         return Some(Key { parts: vec![field.parse(part)?] });
     }
@@ -31,14 +31,15 @@ pub(in crate::config::file) fn key(field: &Field<'_>) -> Option<Key> {
 }
 
 /// Sources joined by `|`.
-fn part(text: &str) -> Result<Vec<Source>, Wrong> {
+fn part(text: &str, jwts: &Names<'_>) -> Result<Vec<Source>, Wrong> {
     let mut start = 0;
     let mut sources = Vec::new();
     for piece in text.split('|') {
         let word = piece.trim();
         let from = start + (piece.len() - piece.trim_start().len());
         let place = from..from + word.len();
-        let source = source(word).map_err(|wrong| if word.is_empty() { wrong } else { wrong.at(place.clone()) })?;
+        let source =
+            source(word, jwts).map_err(|wrong| if word.is_empty() { wrong } else { wrong.at(place.clone()) })?;
         if sources.contains(&source) {
             return Err(Wrong::new(format!("`{source}` is written twice"), "remove one of them").at(place));
         }
@@ -49,11 +50,12 @@ fn part(text: &str) -> Result<Vec<Source>, Wrong> {
 }
 
 /// Reads one source.
-pub(super) fn source(word: &str) -> Result<Source, Wrong> {
+pub(super) fn source(word: &str, jwts: &Names<'_>) -> Result<Source, Wrong> {
     let plain = |word: &str| PLAIN.iter().find(|(name, _)| *name == word).map(|(_, source)| source.clone());
     let Some((kind, name)) = word.split_once(':') else {
         return match word {
             "" => Err(Wrong::new("a source is missing", SOURCES)),
+            "jwt" => Err(Wrong::new("`jwt` has no claim", "write which one: \"jwt:CLAIM\", or \"jwt:NAME:CLAIM\"")),
             "header" | "cookie" | "query" => {
                 Err(Wrong::new(format!("`{word}` has no name"), format!("write which one: \"{word}:NAME\"")))
             }
@@ -68,7 +70,8 @@ pub(super) fn source(word: &str) -> Result<Source, Wrong> {
             prefix.map(|v6| Source::ClientIp { v6 }).ok_or_else(wrong)
         }
         "header" => values::header(name).map(Source::Header),
-        "cookie" if HeaderName::from_bytes(name.as_bytes()).is_ok() => Ok(Source::Cookie(name.to_owned())),
+        "jwt" => jwts.claim(name),
+        "cookie" if values::header(name).is_ok() => Ok(Source::Cookie(name.to_owned())),
         "query" if !name.is_empty() && !name.contains(char::is_control) => Ok(Source::Query(name.to_owned())),
         "cookie" | "query" => {
             Err(Wrong::new(format!("{} is not the name of a {kind}", quoted(name)), format!("like `{kind}:session`")))
@@ -83,7 +86,7 @@ pub(super) fn source(word: &str) -> Result<Source, Wrong> {
 
 fn unknown(word: &str, kind: &str) -> Wrong {
     let mut names: Vec<_> = PLAIN.iter().map(|(name, _)| *name).collect();
-    names.extend(["header", "cookie", "query"]);
+    names.extend(["header", "cookie", "query", "jwt"]);
     Wrong::new(format!("{} is not a source of keys", quoted(word)), did_you_mean(kind, &names, SOURCES))
 }
 
@@ -94,7 +97,7 @@ mod tests {
     #[test]
     fn reads_every_source() {
         let text = "client-ip|client-ip:128|header:x-api-key|cookie:sid|query:q|bearer|path|path:id|host|method|route|client-cert|global";
-        let sources = part(text).unwrap();
+        let sources = part(text, &Names::new(&[])).unwrap();
         assert_eq!(sources.iter().map(ToString::to_string).collect::<Vec<_>>().join("|"), text);
     }
 
@@ -118,7 +121,7 @@ mod tests {
             "ip",
             "host|host",
         ] {
-            assert!(part(text).is_err(), "{text}");
+            assert!(part(text, &Names::new(&[])).is_err(), "{text}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `balance` and `hash_key`: how requests are shared among the servers of an upstream.
 
+use crate::config::file::jwt::Names;
 use crate::config::file::limits::key;
 use crate::config::read::Section;
 use crate::config::{Balance, Key, Source};
@@ -12,7 +13,7 @@ enum Word {
 }
 
 /// Reads both keys.
-pub(super) fn read(section: &Section<'_>) -> Balance {
+pub(super) fn read(section: &Section<'_>, jwts: &Names<'_>) -> Balance {
     let words = [("round-robin", Word::RoundRobin), ("least-requests", Word::LeastRequests), ("hash", Word::Hash)];
     let word = section.choice("balance", &words, &[]).unwrap_or(Word::LeastRequests);
     let hash_key = section.field("hash_key");
@@ -23,7 +24,7 @@ pub(super) fn read(section: &Section<'_>) -> Balance {
         Word::RoundRobin => Balance::RoundRobin,
         Word::LeastRequests => Balance::LeastRequests,
         Word::Hash => {
-            let read = hash_key.and_then(|field| key(&field));
+            let read = hash_key.and_then(|field| key(&field, jwts));
             Balance::Hash(read.unwrap_or(Key { parts: vec![vec![Source::ClientIp { v6: 64 }]] }))
         }
     }

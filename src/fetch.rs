@@ -1,0 +1,146 @@
+//! Fetches small documents from HTTP servers: bounded in size and time, and without following redirects.
+//!
+//! A server that is asked over TLS needs a certificate that is trusted. Nothing here serves a request of a client: a
+//! fetch may take as long as [`LIMIT`].
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
+use hyper::client::conn::http1;
+use hyper::rt::{Read, Write};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::tls::ConnectorTls;
+
+/// The longest time that a fetch takes.
+pub const LIMIT: Duration = Duration::from_secs(5);
+
+/// The longest time for a connection to one address of a name, so that another can be tried.
+const CONNECT_LIMIT: Duration = Duration::from_millis(1500);
+
+/// Where a document is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// A name or an address; IPv6 has no brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The Host header to send.
+    pub authority: String,
+    /// The path, and the query if there is one.
+    pub target: String,
+    /// With `https`, the name that the certificate of the server has to have.
+    pub server_name: Option<ServerName<'static>>,
+}
+
+/// As it is written in the configuration.
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.server_name.is_some() { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority, self.target)
+    }
+}
+
+/// Why there is no document.
+#[derive(Debug)]
+pub enum FetchError {
+    /// The server cannot be connected to, or the TLS handshake fails.
+    Connect(io::Error),
+    /// The exchange fails.
+    Http(hyper::Error),
+    /// The server answers with another status than 200.
+    Status(StatusCode),
+    /// The document is larger than allowed, in bytes.
+    TooLarge(usize),
+    /// The body of the answer cannot be read.
+    Body,
+    /// It takes longer than [`LIMIT`].
+    TimedOut,
+}
+
+impl fmt::Display for FetchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect(error) => write!(f, "cannot connect to the server: {error}"),
+            Self::Http(error) => write!(f, "the server does not answer: {error}"),
+            Self::Status(status) if status.is_redirection() => {
+                write!(f, "the server answers {}, and redirects are not followed", status.as_u16())
+            }
+            Self::Status(status) => write!(f, "the server answers {}", status.as_u16()),
+            Self::TooLarge(most) => write!(f, "the document has more than {} KiB", most >> 10),
+            Self::Body => f.write_str("the server does not send all of the document"),
+            Self::TimedOut => write!(f, "not done within {}", humantime::format_duration(LIMIT)),
+        }
+    }
+}
+
+impl std::error::Error for FetchError {}
+
+/// Fetches a document of at most `most` bytes. `tls` is needed for `https`.
+///
+/// # Errors
+/// When there is no such document within [`LIMIT`].
+pub async fn fetch(url: &Url, tls: Option<&ConnectorTls>, most: usize) -> Result<Bytes, FetchError> {
+    let whole = async {
+        let stream = connect(url).await.map_err(FetchError::Connect)?;
+        match (&url.server_name, tls) {
+            (None, _) => get(TokioIo::new(stream), url, most).await,
+            (Some(name), Some(tls)) => {
+                let connector = TlsConnector::from(tls.config());
+                let stream = connector.connect(name.clone(), stream).await.map_err(FetchError::Connect)?;
+                get(TokioIo::new(stream), url, most).await
+            }
+            (Some(_), None) => Err(FetchError::Connect(io::Error::other("there are no authorities to trust"))),
+        }
+    };
+    timeout(LIMIT, whole).await.unwrap_or(Err(FetchError::TimedOut))
+}
+
+async fn connect(url: &Url) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in lookup_host((url.host.as_str(), url.port)).await? {
+        match timeout(CONNECT_LIMIT, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = error,
+            Err(_) => last = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(last)
+}
+
+async fn get(io: impl Read + Write + Unpin + Send + 'static, url: &Url, most: usize) -> Result<Bytes, FetchError> {
+    let (mut sender, connection) = http1::handshake(io).await.map_err(FetchError::Http)?;
+    // The connection ends at the latest when this function returns.
+    let mut driver = JoinSet::new();
+    driver.spawn(connection);
+    let mut request = Request::new(Empty::<Bytes>::new());
+    // Both were checked when the URL was read.
+    *request.uri_mut() = url.target.parse().unwrap_or_default();
+    let host = HeaderValue::try_from(&url.authority).unwrap_or(HeaderValue::from_static(""));
+    let agent = HeaderValue::from_static(concat!("gateway/", env!("CARGO_PKG_VERSION")));
+    let fields = [
+        (header::HOST, host),
+        (header::ACCEPT, HeaderValue::from_static("application/json, */*;q=0.5")),
+        (header::USER_AGENT, agent),
+        (header::CONNECTION, HeaderValue::from_static("close")),
+    ];
+    request.headers_mut().extend(fields);
+    let response = sender.send_request(request).await.map_err(FetchError::Http)?;
+    if response.status() != StatusCode::OK {
+        return Err(FetchError::Status(response.status()));
+    }
+    match Limited::new(response.into_body(), most).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(FetchError::TooLarge(most)),
+        Err(_) => Err(FetchError::Body),
+    }
+}
