@@ -177,6 +177,7 @@ fn what_has_one_place_stays_there() {
         ("x509_cert::", &["tls"]),
         ("rustls_native_certs::", &["tls"]),
         ("notify::", &["runtime"]),
+        ("jsonwebtoken::", &["jwt"]),
     ] {
         let users: BTreeSet<_> = sources()
             .iter()
