@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use jsonwebtoken::Algorithm;
 
 use crate::harness::{
-    Authority, Gateway, Signer, TlsServer, Upstream, claims, closed_port, key_set, limited, read_request, reply, until,
+    self, Authority, Gateway, Signer, TlsServer, Upstream, claims, closed_port, limited, read_request, reply, until,
 };
 
 /// A limit by the tokens of the issuer with these keys, which are required.
@@ -19,13 +19,31 @@ fn config(jwks: &str) -> String {
     )
 }
 
-fn signer(id: &str) -> Signer {
-    Signer::new(Algorithm::ES256, id)
+/// A key, and one token that it has signed. Gateways cache the token.
+struct Issued {
+    signer: Signer,
+    token: String,
+}
+
+fn signer(id: &str) -> Issued {
+    let signer = Signer::new(Algorithm::ES256, id);
+    let token = signer.sign(&claims("alice"));
+    Issued { signer, token }
+}
+
+fn key_set(issued: &Issued) -> String {
+    harness::key_set(&[&issued.signer])
+}
+
+/// A gateway with one worker, and so with one cache of tokens.
+#[track_caller]
+fn start(config: &str) -> Gateway {
+    Gateway::with_server("workers = 1", config)
 }
 
 /// The status of a request with a token of this signer.
-fn status(gateway: &Gateway, signer: &Signer) -> u16 {
-    gateway.client().get_with("/", format!("Authorization: Bearer {}\r\n", signer.sign(&claims("alice")))).status
+fn status(gateway: &Gateway, issued: &Issued) -> u16 {
+    gateway.client().get_with("/", format!("Authorization: Bearer {}\r\n", issued.token)).status
 }
 
 /// A server whose answer can be changed.
@@ -38,8 +56,8 @@ fn server(answer: Vec<u8>) -> (Upstream, Arc<Mutex<Vec<u8>>>) {
 #[test]
 fn new_keys_are_fetched_when_a_token_needs_them_but_not_for_every_token() {
     let (old, new) = (signer("old"), signer("new"));
-    let (issuer, answer) = server(reply(200, &key_set(&[&old])));
-    let gateway = Gateway::start(&config(&format!("http://{}/keys?v=1", issuer.address())));
+    let (issuer, answer) = server(reply(200, &key_set(&old)));
+    let gateway = start(&config(&format!("http://{}/keys?v=1", issuer.address())));
     assert_eq!(status(&gateway, &old), 200, "the first keys are there before the first request");
     assert_eq!(status(&gateway, &old), 200);
     let request = issuer.received().remove(0);
@@ -47,7 +65,7 @@ fn new_keys_are_fetched_when_a_token_needs_them_but_not_for_every_token() {
     assert_eq!(request.headers.must("host"), issuer.address().to_string());
     assert_eq!(issuer.received().len(), 1);
 
-    *answer.lock().unwrap() = reply(200, &key_set(&[&new]));
+    *answer.lock().unwrap() = reply(200, &key_set(&new));
     assert_eq!(status(&gateway, &new), 401, "no request waits for a fetch");
     until("the new keys are used", Duration::from_secs(10), || status(&gateway, &new) == 200);
     assert_eq!(status(&gateway, &old), 401, "what was valid with the old keys is not cached");
@@ -73,8 +91,8 @@ fn the_last_keys_stay_whatever_a_server_answers() {
         (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\nConnection: close\r\n\r\n{".to_vec(), "not done within 5s"),
         (b"nonsense\r\n\r\n".to_vec(), "does not answer"),
     ] {
-        let (issuer, answer) = server(reply(200, &key_set(&[&old])));
-        let gateway = Gateway::start(&config(&format!("http://{}/", issuer.address())));
+        let (issuer, answer) = server(reply(200, &key_set(&old)));
+        let gateway = start(&config(&format!("http://{}/", issuer.address())));
         assert_eq!(status(&gateway, &old), 200);
         *answer.lock().unwrap() = broken;
         assert_eq!(status(&gateway, &signer("new")), 401);
@@ -90,13 +108,13 @@ fn the_last_keys_stay_whatever_a_server_answers() {
 #[test]
 fn without_keys_it_starts_and_fetches_them_when_their_server_is_there() {
     let (socket, address) = closed_port();
-    let gateway = Gateway::start(&config(&format!("http://{address}/")));
+    let gateway = start(&config(&format!("http://{address}/")));
     let signer = signer("a");
     assert_eq!(status(&gateway, &signer), 401);
     assert_eq!(gateway.metric("gateway_jwks_last_success_timestamp_seconds"), Some(0.0));
     drop(socket);
     let listener = std::net::TcpListener::bind(address).unwrap();
-    let body = reply(200, &key_set(&[&signer]));
+    let body = reply(200, &key_set(&signer));
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             use std::io::{Read as _, Write as _};
@@ -112,7 +130,7 @@ fn without_keys_it_starts_and_fetches_them_when_their_server_is_there() {
 fn a_server_that_does_not_answer_delays_the_start_but_no_request() {
     let silent = Upstream::raw(|_wire, _| std::thread::sleep(Duration::from_secs(60)));
     let begun = Instant::now();
-    let gateway = Gateway::start(&config(&format!("http://{}/", silent.address())));
+    let gateway = start(&config(&format!("http://{}/", silent.address())));
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     // A token of an unknown key causes another fetch, which is under way at the same time as the requests below.
     let signer = signer("a");
@@ -130,7 +148,7 @@ fn a_server_is_asked_in_tls_and_needs_a_certificate_that_the_system_trusts() {
     let (authority, other) = (Authority::new(), Authority::new());
     let certificate = authority.issue("keys", "keys", &["localhost"]);
     let signer = signer("a");
-    let answer = reply(200, &key_set(&[&signer]));
+    let answer = reply(200, &key_set(&signer));
     let issuer = TlsServer::raw(authority.server(&certificate, false), move |mut stream, _| {
         if read_request(&mut stream).is_some() {
             let _ = std::io::Write::write_all(&mut stream, &answer);
@@ -150,28 +168,28 @@ fn a_reload_reads_files_again_and_fetches_what_is_new_before_it_is_in_force() {
     let (first, second) = (signer("a"), signer("a"));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("jwks.json");
-    fs::write(&file, key_set(&[&first])).unwrap();
+    fs::write(&file, key_set(&first)).unwrap();
     let from_file = config(file.to_str().unwrap());
-    let gateway = Gateway::start(&from_file);
+    let gateway = start(&from_file);
     assert_eq!((status(&gateway, &first), status(&gateway, &second)), (200, 401));
-    fs::write(&file, key_set(&[&second])).unwrap();
-    gateway.reload("", &from_file);
+    fs::write(&file, key_set(&second)).unwrap();
+    gateway.reload("workers = 1", &from_file);
     gateway.wait_message("reloaded");
     assert_eq!((status(&gateway, &first), status(&gateway, &second)), (401, 200), "though the first one was cached");
 
     fs::write(&file, "{}").unwrap();
-    gateway.reload("", &from_file);
+    gateway.reload("workers = 1", &from_file);
     gateway.wait_log("the refusal", |line| line.to_string().contains("it has no list `keys`"));
     assert_eq!(status(&gateway, &second), 200);
 
-    let (issuer, _) = server(reply(200, &key_set(&[&first])));
-    gateway.reload("", &config(&format!("http://{}/", issuer.address())));
+    let (issuer, _) = server(reply(200, &key_set(&first)));
+    gateway.reload("workers = 1", &config(&format!("http://{}/", issuer.address())));
     until("the reload", Duration::from_secs(20), || status(&gateway, &first) == 200);
     assert_eq!(status(&gateway, &second), 401);
     assert_eq!(issuer.connections(), 1);
     // What a token has to be has changed, so a cached one is verified again.
     let strict = config(&format!("http://{}/", issuer.address())).replace("[\"api\"]", "[\"web\"]");
-    gateway.reload("", &strict);
+    gateway.reload("workers = 1", &strict);
     until("the reload", Duration::from_secs(20), || status(&gateway, &first) == 401);
     assert_eq!(issuer.connections(), 1, "the keys are still there");
 }
