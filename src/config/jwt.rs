@@ -24,7 +24,7 @@ pub struct Jwt {
     pub algorithms: Vec<Algorithm>,
     /// Where a request has its token: a header, a cookie or `Authorization: Bearer`.
     pub from: Source,
-    /// Whether requests without a valid token are answered 401, on routes with a limit that uses the tokens.
+    /// Whether requests without a valid token are answered 401, on routes that use the tokens.
     pub required: bool,
 }
 

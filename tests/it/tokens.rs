@@ -7,7 +7,7 @@ use jsonwebtoken::Algorithm;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Client, Gateway, Signer, claims, key_set, limited, run, unix};
+use crate::harness::{Client, Gateway, Signer, Upstream, claims, key_set, limited, reply, run, unix};
 
 /// A file with the keys of these signers.
 fn file(signers: &[&Signer]) -> TempDir {
@@ -201,6 +201,26 @@ fn tokens_of_two_issuers_in_one_place_are_alternatives() {
 }
 
 #[test]
+fn an_upstream_can_be_balanced_by_a_claim() {
+    let signer = Signer::new(Algorithm::ES256, "a");
+    let folder = file(&[&signer]);
+    let servers: Vec<_> = (0..4).map(|number| Upstream::start(move |_| reply(200, &number.to_string()))).collect();
+    let urls: Vec<_> = servers.iter().map(|server| format!("http://{}", server.address())).collect();
+    let upstream = format!("[upstreams.up]\nservers = {urls:?}\nbalance = \"hash\"\nhash_key = \"jwt:sub\"\n");
+    let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\n";
+    let more = format!("{ES256}\nrequired = true");
+    let gateway = Gateway::start(&(section("site", folder.path(), &more) + &upstream + route));
+    let client = &mut gateway.client();
+    let mut server_of = |subject: &str| client.get_with("/", bearer(&signer.sign(&claims(subject)))).text().to_owned();
+    let subjects: Vec<_> = (0..16).map(|number| format!("user {number}")).collect();
+    let first: Vec<_> = subjects.iter().map(|subject| server_of(subject)).collect();
+    let second: Vec<_> = subjects.iter().map(|subject| server_of(subject)).collect();
+    assert_eq!(first, second);
+    assert!(first.iter().any(|server| *server != first[0]), "all of them have the same server");
+    assert_eq!(client.get("/").status, 401);
+}
+
+#[test]
 fn check_and_explain_say_what_is_believed() {
     let signer = Signer::new(Algorithm::ES256, "a");
     let folder = file(&[&signer]);
@@ -217,7 +237,7 @@ fn check_and_explain_say_what_is_believed() {
     let text = said(&["check"]);
     for line in [
         "from bearer, of the issuer https://login.test/, for the audience api",
-        "on routes whose limits use it, requests without a valid token have no key",
+        "on routes that use it, requests without a valid token have no key",
         "2/d per jwt:site:sub",
     ] {
         assert!(text.lines().any(|shown| shown.trim() == line), "no {line:?} in:\n{text}");

@@ -23,7 +23,7 @@ pub(super) fn families(shared: &SharedState) -> [MetricFamily; 4] {
     [
         family(
             "gateway_jwt_tokens_total",
-            "Tokens in requests on routes whose limits use them: verified and cached (valid), missing, or why they were \
+            "Tokens in requests on routes that use them: verified and cached (valid), missing, or why they were \
              not valid.",
             MetricType::COUNTER,
             tokens.iter().flat_map(|token| found(token)),
