@@ -130,8 +130,8 @@ fn with_name(addresses: &[&str], port: u16, more: &str) -> Option<(Gateway, temp
 
 /// Writes the file in place, because it is bound.
 fn write_hosts(folder: &tempfile::TempDir, addresses: &[&str]) {
-    let lines: String = addresses.iter().map(|address| format!("{address} app.test\n")).collect();
-    std::fs::write(folder.path().join("hosts"), lines).unwrap();
+    let lines: Vec<_> = addresses.iter().map(|address| format!("{address} app.test\n")).collect();
+    std::fs::write(folder.path().join("hosts"), lines.concat()).unwrap();
 }
 
 fn endpoints(gateway: &Gateway) -> Vec<String> {

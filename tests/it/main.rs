@@ -88,6 +88,7 @@ mod trailers;
 mod turns;
 mod unread;
 mod warnings;
+mod upstream_cases;
 mod upstream_connections;
 mod upstream_http2;
 mod upstream_http2_frames;

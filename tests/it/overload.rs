@@ -32,9 +32,9 @@ fn gateway(up: &Upstream, more: &str) -> Gateway {
 fn in_flight(gateway: &Gateway, count: usize) -> Vec<Client> {
     let mut clients: Vec<_> = (0..count).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send(ASK));
-    let of_server = || gateway.metric("gateway_upstream_server_in_flight").unwrap_or(0.0);
     #[expect(clippy::cast_precision_loss, reason = "they are few")]
-    until("they are in flight", PATIENCE, || of_server() == count as f64);
+    let all = Some(count as f64);
+    until("they are in flight", PATIENCE, || gateway.metric("gateway_upstream_server_in_flight") == all);
     clients
 }
 
