@@ -206,6 +206,8 @@ impl Upstream {
         on_failure: &OnFailedAttempt<'_>,
     ) -> Result<(StatusCode, UpstreamBody), Unanswered> {
         self.state.begin();
+        // A client may send its body as slowly as it likes, which says nothing about the endpoint.
+        let is_measured = body.is_none();
         let mut attempts = Attempts::new(&self.retry, request, body);
         let wish = Wish { key: request.balanced_by, tried: &[] };
         let mut in_flight = match self.begin(wish) {
@@ -224,7 +226,7 @@ impl Upstream {
             };
             let again = match &sent {
                 Ok((status, _)) => {
-                    self.answered(endpoint, *status, begun);
+                    self.answered(endpoint, *status, is_measured.then_some(begun));
                     attempts.after_status(*status)
                 }
                 Err(failed) => {

@@ -97,12 +97,13 @@ impl EndpointState {
         self.in_flight.load(Ordering::SeqCst)
     }
 
-    /// Records a response after this time that is no failure.
-    pub(super) fn succeeded(&self, after: Duration) {
+    /// Records a response that is no failure, after this time if it was measured.
+    pub(super) fn succeeded(&self, after: Option<Duration>) {
         // A request that reads does not take the line of memory from other cores.
         if self.failures_in_row.load(Ordering::Relaxed) != 0 {
             self.failures_in_row.store(0, Ordering::Relaxed);
         }
+        let Some(after) = after else { return };
         // Another worker may replace the value at the same time; then one measurement is lost.
         let measured = u32::try_from(clock::micros(after)).unwrap_or(u32::MAX).max(1);
         let smoothed = self.latency.load(Ordering::Relaxed);
@@ -201,7 +202,7 @@ mod tests {
         let state = EndpointState::new(false);
         let failed = || state.failed(&EJECTION);
         assert_eq!([failed(), failed()], [false, false]);
-        state.succeeded(Duration::from_millis(1));
+        state.succeeded(None);
         assert_eq!([failed(), failed(), failed()], [false, false, true]);
         let now = Time::from_micros(0);
         assert_eq!(state.eject(&EJECTION, now), Some(EJECTION.first));
@@ -225,7 +226,7 @@ mod tests {
         let state = EndpointState::new(false);
         assert_eq!(state.status().latency, None);
         let observe = |micros| {
-            state.succeeded(Duration::from_micros(micros));
+            state.succeeded(Some(Duration::from_micros(micros)));
             state.status().latency.unwrap().as_micros()
         };
         assert_eq!([observe(8000), observe(16_000), observe(16_000)], [8000, 9000, 9875]);

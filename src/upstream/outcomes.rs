@@ -11,13 +11,13 @@ use super::error::{SendAgain, UpstreamError};
 use crate::clock::{self, Time};
 
 impl Upstream {
-    /// Records a response of this endpoint to a request that was sent at `begun`.
-    pub(super) fn answered(&self, endpoint: &Endpoint, status: StatusCode, begun: Time) {
+    /// Records a response of this endpoint. Its time is measured if the request was sent at `begun`.
+    pub(super) fn answered(&self, endpoint: &Endpoint, status: StatusCode, begun: Option<Time>) {
         if matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT) {
             return self.failed_with(endpoint, &status);
         }
-        let micros = clock::now().micros().saturating_sub(begun.micros());
-        endpoint.state.succeeded(Duration::from_micros(micros));
+        let micros = |begun: Time| clock::now().micros().saturating_sub(begun.micros());
+        endpoint.state.succeeded(begun.map(|begun| Duration::from_micros(micros(begun))));
     }
 
     /// Records that a request got no response, if the endpoint caused that.

@@ -122,6 +122,10 @@ impl UpstreamWatch {
                 if let Some(every) = every {
                     self.lookups.insert(name, Some(now + every));
                 }
+                // Names may get other addresses for as long as the gateway runs.
+                let ids: HashSet<_> =
+                    upstreams.iter().flat_map(|upstream| upstream.keeps()).map(|(id, _)| id).collect();
+                upstreams.iter().take(1).for_each(|upstream| upstream.servers.forget_others(|id| ids.contains(&id)));
             }
         }
     }

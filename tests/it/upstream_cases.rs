@@ -46,7 +46,7 @@ impl Failing {
             "has a certificate that is not valid" => {
                 let (theirs, trusted) = (Authority::new(), Authority::new());
                 let server = TlsServer::start(theirs.server(&theirs.issue("server", "server", &["127.0.0.1"]), false));
-                let more = format!("[upstreams.up.tls]\nca = {:?}", trusted.ca());
+                let more = format!("[upstreams.up.tls]\nca = \"{}\"", trusted.ca().display());
                 (server.address, "https", more, vec![Held::Tls(server), Held::Authority(trusted)])
             }
             other => {
