@@ -99,6 +99,8 @@ pub struct Server {
     pub workers: usize,
     /// Networks whose X-Forwarded-For is believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// Whether every connection begins with a preamble of the PROXY protocol, which names the client.
+    pub proxy_protocol: bool,
     /// The longest time for a client to send a request head.
     pub header_timeout: Duration,
     /// The longest time that a connection stays open without a request.

@@ -77,6 +77,9 @@ impl Display for Description<'_> {
             Some(admin) => writeln!(f, "admin on {}", admin.listen)?,
             None => writeln!(f, "no admin listener")?,
         }
+        if config.server.proxy_protocol {
+            writeln!(f, "expects the PROXY protocol: the address of a connection is the one that its preamble names")?;
+        }
         if config.server.trusted_proxies.is_empty() {
             writeln!(f, "trusts no proxy: the client's address is that of the connection")?;
         } else {

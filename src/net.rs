@@ -1,8 +1,10 @@
-//! Sockets: listening sockets, the byte stream of a client, and keep-alive probes for every connection.
+//! Sockets: listening sockets, the byte stream of a client with what a proxy says in front of it, and keep-alive probes
+//! for every connection.
 
 mod client_socket;
 mod client_stream;
 mod listen;
+mod preamble;
 mod rewound;
 
 use std::io;
@@ -13,6 +15,7 @@ use tokio::net::TcpStream;
 
 pub use client_stream::ClientStream;
 pub use listen::{bind, is_v6_only};
+pub use preamble::{Preamble, PreambleError};
 pub use rewound::{Duplex, Rewound};
 
 /// When and how often the system probes a connection on which nothing comes. A peer that has disappeared is noticed

@@ -88,7 +88,7 @@ pub struct IncomingRequest {
 /// The client of a connection.
 #[derive(Clone, Debug)]
 pub struct ConnectedClient {
-    /// The address of the other side.
+    /// Its address: that of the other side, or the one that the PROXY protocol names.
     pub address: SocketAddr,
     /// What TLS says about it, if the connection uses TLS.
     pub tls: Option<Rc<TlsPeer>>,

@@ -131,7 +131,7 @@ fn durations(route: &RouteMetrics) -> Vec<Metric> {
     Outcome::ALL.into_iter().filter_map(of).collect()
 }
 
-fn connections(counts: ConnectionCounts) -> [MetricFamily; 6] {
+fn connections(counts: ConnectionCounts) -> [MetricFamily; 7] {
     let counted = |name: &str, help: &str, count: u64| family(name, help, MetricType::COUNTER, [counter(count, &[])]);
     [
         family(
@@ -150,6 +150,11 @@ fn connections(counts: ConnectionCounts) -> [MetricFamily; 6] {
             "gateway_connections_refused_total",
             "Connections that were closed at once, because their address had max_connections_per_ip.",
             counts.refused,
+        ),
+        counted(
+            "gateway_proxy_protocol_failures_total",
+            "Connections that were closed because they did not begin with a valid preamble of the PROXY protocol.",
+            counts.bad_preambles,
         ),
         counted(
             "gateway_connections_evicted_total",

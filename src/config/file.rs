@@ -92,6 +92,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
         http2: Http2 { max_streams: 250, max_header_list: 64 << 10 },
         workers: 0,
         trusted_proxies: Vec::new(),
+        proxy_protocol: false,
         header_timeout: Duration::from_secs(10),
         idle_timeout: Duration::from_secs(75),
         body_timeout: Duration::from_secs(60),
@@ -114,6 +115,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
     if let Some(list) = section.field("trusted_proxies").and_then(|field| field.list("[\"10.0.0.0/8\"]")) {
         server.trusted_proxies = list.iter().filter_map(|field| field.parse(values::network)).collect();
     }
+    set(&mut server.proxy_protocol, section.field("proxy_protocol").and_then(|field| field.boolean()));
     set(&mut server.header_timeout, values::wait(&section, "header_timeout", values::WAIT));
     set(&mut server.idle_timeout, values::wait(&section, "idle_timeout", values::WAIT));
     set(&mut server.body_timeout, values::wait(&section, "body_timeout", values::WAIT));
@@ -130,7 +132,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
     if let Some(http2) = section.field("http2").and_then(|field| field.section("[server.http2]")) {
         server.http2 = read_http2(http2, server.http2);
     }
-    section.close(&["proxy_protocol"]);
+    section.close(&[]);
     server
 }
 

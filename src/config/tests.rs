@@ -25,6 +25,7 @@ header_timeout = "5s"
 idle_timeout = "1m"
 body_timeout = "20s"
 max_connections = 5000
+proxy_protocol = true
 max_connections_per_ip = 50
 max_header_size = "16KiB"
 max_body_size = "1GiB"
@@ -199,6 +200,7 @@ fn defaults_are_put_in() {
         http2: Http2 { max_streams: 250, max_header_list: 64 << 10 },
         workers: 0,
         trusted_proxies: vec![],
+        proxy_protocol: false,
         header_timeout: Duration::from_secs(10),
         idle_timeout: Duration::from_secs(75),
         body_timeout: Duration::from_secs(60),
@@ -231,6 +233,7 @@ fn everything_is_read() {
     assert_eq!(config.server.body_timeout, Duration::from_secs(20));
     assert_eq!(config.server.max_connections, MaxConnections::Number(5000));
     assert_eq!(config.server.max_connections_per_ip, 50);
+    assert!(config.server.proxy_protocol);
     assert_eq!(config.server.drain_timeout, Duration::ZERO);
     let paths = PathRules { matching: PathMatching::Exact, escaped_slashes: EscapedSlashes::Keep };
     assert_eq!(config.server.paths, paths);

@@ -12,6 +12,8 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
 
+use super::preamble::{self, Preamble, PreambleError};
+
 /// The socket. Clones refer to the same one.
 #[derive(Clone, Debug)]
 pub(super) struct ClientSocket(Rc<TcpStream>);
@@ -20,10 +22,14 @@ impl ClientSocket {
     /// The socket of a connection that was accepted.
     pub(super) fn new(stream: TcpStream) -> Self {
         let socket = Self(Rc::new(stream));
-        // The runtime assumes that an accepted socket is readable until a read has found nothing. This one finds out, so
-        // that whoever waits for a client that is silent does wait.
-        let _ = socket.0.try_io(Interest::READABLE, || socket.socket().peek(&mut [MaybeUninit::uninit()]));
+        socket.notice_silence();
         socket
+    }
+
+    /// The runtime assumes that a socket is readable until a read has found nothing. This one finds out, so that whoever
+    /// waits for a client that is silent does wait.
+    fn notice_silence(&self) {
+        let _ = self.0.try_io(Interest::READABLE, || self.socket().peek(&mut [MaybeUninit::uninit()]));
     }
 
     /// Waits until the client sends no more or the connection has broken. Returns whether it has broken.
@@ -77,6 +83,50 @@ impl ClientSocket {
             }
         }
         false
+    }
+
+    /// Takes the preamble of the PROXY protocol from the beginning of what the client sends, and nothing of what follows.
+    ///
+    /// # Errors
+    /// When it is not valid, or does not come completely.
+    pub(super) async fn take_preamble(&self) -> Result<Preamble, PreambleError> {
+        let (mut bytes, mut length) = ([0; preamble::MOST_READ], 0);
+        loop {
+            let ready = self.0.ready(Interest::READABLE).await?;
+            let read = self.0.try_io(Interest::READABLE, || {
+                (length, _) = rustix::net::recv(&*self.0, &mut bytes[..], RecvFlags::PEEK)?;
+                // If more has to come, that there is something is not news any more.
+                preamble::read(&bytes[..length]).transpose().ok_or(io::ErrorKind::WouldBlock.into())
+            });
+            match read {
+                Ok(preamble) => {
+                    let preamble = preamble?;
+                    self.skip(preamble.length).await?;
+                    return Ok(preamble);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !ready.is_read_closed() => {}
+                Err(_) if length == 0 => return Err(PreambleError::Nothing),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error.into()),
+                Err(_) => return Err(PreambleError::CutOff),
+            }
+        }
+    }
+
+    /// Reads and discards so many bytes.
+    async fn skip(&self, mut length: usize) -> Result<(), PreambleError> {
+        let mut scrap = vec![0; length.min(4096)];
+        while length > 0 {
+            self.0.readable().await?;
+            let most = length.min(scrap.len());
+            match self.0.try_read(&mut scrap[..most]) {
+                Ok(0) => return Err(PreambleError::CutOff),
+                Ok(read) => length -= read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.notice_silence();
+        Ok(())
     }
 
     /// Sends what the system takes at once.

@@ -15,6 +15,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::client_socket::ClientSocket;
+use super::preamble::{Preamble, PreambleError};
 
 /// The stream. Clones refer to the same one.
 #[derive(Clone, Debug)]
@@ -27,6 +28,14 @@ impl ClientStream {
     /// The stream of a connection that was accepted.
     pub fn new(stream: TcpStream) -> Self {
         Self { socket: ClientSocket::new(stream), tls: None }
+    }
+
+    /// Takes the preamble of the PROXY protocol, which comes before anything else and before any TLS.
+    ///
+    /// # Errors
+    /// When it is not valid, or does not come completely.
+    pub async fn take_preamble(&self) -> Result<Preamble, PreambleError> {
+        self.socket.take_preamble().await
     }
 
     /// Performs the TLS handshake. Afterwards the stream is encrypted.

@@ -1,4 +1,5 @@
-//! One connection from its first byte to its last: TLS, the protocol that the client speaks, and resting.
+//! One connection from its first byte to its last: what a proxy says in front of it, TLS, the protocol that the client
+//! speaks, and resting.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,13 +14,13 @@ use http::StatusCode;
 use rustls::server::ServerConfig;
 use tokio::net::TcpStream;
 
-use super::connection_limits::ConnectionPermit;
+use super::connection_limits::{ConnectionLimits, ConnectionPermit};
 use super::connection_state::{ConnectionState, End};
 use super::connections::Connections;
 use super::frames::PREFACE;
 use super::http1::Next;
 use super::{Acceptor, ConnectedClient, Handler, TlsPeer, http1, http2};
-use crate::net::ClientStream;
+use crate::net::{ClientStream, PreambleError};
 use crate::reason::Reason;
 use crate::tls::ALPN_HTTP2;
 
@@ -29,7 +30,7 @@ pub(super) async fn serve<C, H>(
     client: ConnectedClient,
     acceptor: Acceptor<C>,
     tls: Option<Arc<ServerConfig>>,
-    (registration, state): (Registration, Rc<ConnectionState>),
+    (mut registration, state): (Registration, Rc<ConnectionState>),
 ) where
     C: Fn(&ConnectedClient) -> H + Clone + 'static,
     H: Handler,
@@ -38,6 +39,11 @@ pub(super) async fn serve<C, H>(
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
     let mut connection = Connection { stream: ClientStream::new(stream), client, state };
+    if registration.place.expects_preamble
+        && connection.read_preamble(&acceptor.limits, &mut registration.place).await.is_break()
+    {
+        return;
+    }
     if let Some(config) = tls
         && connection.start_tls(config, &acceptor).await.is_break()
     {
@@ -72,6 +78,37 @@ struct Connection {
 }
 
 impl Connection {
+    /// Waits for the preamble of the PROXY protocol, and takes over the address of the client that it names. Ends the
+    /// connection, without an answer, if there is none or the address has too many connections.
+    async fn read_preamble(&mut self, limits: &ConnectionLimits, place: &mut ConnectionPermit) -> ControlFlow<()> {
+        self.rest().await?;
+        self.state.begins_handshake();
+        let Self { stream, client, state } = self;
+        let read = {
+            // In a box it takes no memory afterwards.
+            let mut reading = Box::pin(stream.take_preamble());
+            poll_fn(|cx| match state.poll_end(cx) {
+                Some(End::Now(_)) => Poll::Ready(Err(PreambleError::TooLate)),
+                _ => reading.as_mut().poll(cx),
+            })
+            .await
+        };
+        match read {
+            Ok(preamble) => client.address = preamble.client.unwrap_or(client.address),
+            // Whoever only tries whether somebody listens does nothing wrong.
+            Err(PreambleError::Nothing) => return ControlFlow::Break(()),
+            Err(error) => {
+                limits.count_bad_preamble(client.address, &error);
+                return ControlFlow::Break(());
+            }
+        }
+        if !place.count_for(client.address.ip()) {
+            return ControlFlow::Break(());
+        }
+        state.ends_handshake();
+        ControlFlow::Continue(())
+    }
+
     /// Waits for the client to begin a TLS handshake and completes it. Ends the connection if the handshake fails or takes
     /// too long.
     async fn start_tls<C, H>(&mut self, config: Arc<ServerConfig>, acceptor: &Acceptor<C>) -> ControlFlow<()>
@@ -198,13 +235,13 @@ async fn linger(stream: &ClientStream, is_in_body: bool) {
 pub(super) struct Registration {
     connections: Rc<Connections>,
     index: usize,
-    _place: ConnectionPermit,
+    place: ConnectionPermit,
 }
 
 impl Registration {
     /// For the connection with this index.
     pub(super) fn new(connections: Rc<Connections>, index: usize, place: ConnectionPermit) -> Self {
-        Self { connections, index, _place: place }
+        Self { connections, index, place }
     }
 }
 

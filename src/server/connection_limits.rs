@@ -21,6 +21,7 @@ use tokio::sync::futures::Notified;
 use super::http2_errors::Http2Errors;
 use crate::clock;
 use crate::config::{MaxConnections, Server};
+use crate::net::PreambleError;
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub struct ConnectionLimits {
     freed: Notify,
     /// Connections that were closed because their address has too many.
     refused: Reported,
+    /// Connections that were closed because they had no valid preamble of the PROXY protocol.
+    bad_preambles: Reported,
     /// Connections that could not be accepted because file handles or memory are exhausted.
     exhausted: Reported,
     /// Idle connections that were ended to free their places.
@@ -88,6 +91,8 @@ pub struct ConnectionCounts {
     pub most: usize,
     /// How many were closed because their address has too many.
     pub refused: u64,
+    /// How many were closed because they had no valid preamble of the PROXY protocol.
+    pub bad_preambles: u64,
     /// How many idle ones were closed to free their places.
     pub made_room: u64,
     /// How many were ended because the client did not read.
@@ -109,6 +114,7 @@ impl ConnectionLimits {
             asked: Notify::new(),
             freed: Notify::new(),
             refused: Reported::default(),
+            bad_preambles: Reported::default(),
             exhausted: Reported::default(),
             made_room: AtomicU64::new(0),
             stalled: AtomicU64::new(0),
@@ -128,6 +134,7 @@ impl ConnectionLimits {
             open: self.open.load(Ordering::Relaxed),
             most: self.most(),
             refused: self.refused.count.load(Ordering::Relaxed),
+            bad_preambles: self.bad_preambles.count.load(Ordering::Relaxed),
             made_room: self.made_room.load(Ordering::Relaxed),
             stalled: self.stalled.load(Ordering::Relaxed),
             exhausted: self.exhausted.count.load(Ordering::Relaxed),
@@ -206,6 +213,13 @@ impl ConnectionLimits {
         tracing::debug!(%peer, "the client does not read what is sent to it");
     }
 
+    /// Counts a connection that has no valid preamble of the PROXY protocol.
+    pub(super) fn count_bad_preamble(&self, peer: SocketAddr, error: &PreambleError) {
+        if let Some(count) = self.bad_preambles.add() {
+            tracing::warn!(%peer, %error, count, "closed connections without a valid preamble of the PROXY protocol");
+        }
+    }
+
     /// Counts a connection that could not be accepted because file handles or memory are exhausted.
     pub(super) fn count_exhausted(&self, error: &io::Error) {
         if let Some(count) = self.exhausted.add() {
@@ -237,30 +251,38 @@ pub(super) struct ConnectionPermit {
     address: Option<IpAddr>,
     /// Whether it is taken.
     taken: bool,
+    /// Whether the connection begins with the PROXY protocol, so that the address of its client is not known yet.
+    pub(super) expects_preamble: bool,
 }
 
 impl ConnectionPermit {
-    /// A place for a connection from `peer`, which is not taken yet. `None` if its address has too many.
+    /// A place for a connection from `peer`, which is not taken yet. `None` if its address has too many. If the connection
+    /// begins with the PROXY protocol, it is counted later, for the address of its client.
     pub(super) fn new(limits: &Arc<ConnectionLimits>, peer: IpAddr) -> Option<Self> {
-        let mut place = Self { limits: limits.clone(), address: None, taken: false };
-        let server = limits.server();
-        let (most, address) = (server.max_connections_per_ip, counted(peer));
-        if most == 0 || server.trusted_proxies.iter().any(|network| network.contains(&peer.to_canonical())) {
-            return Some(place);
+        let expects_preamble = limits.server().proxy_protocol;
+        let mut place = Self { limits: limits.clone(), address: None, taken: false, expects_preamble };
+        (expects_preamble || place.count_for(peer)).then_some(place)
+    }
+
+    /// Counts the connection, which is not counted yet, for this address. Returns whether the address may have it.
+    pub(super) fn count_for(&mut self, client: IpAddr) -> bool {
+        let server = self.limits.server();
+        let (most, address) = (server.max_connections_per_ip, counted(client));
+        if most == 0 || server.trusted_proxies.iter().any(|network| network.contains(&client.to_canonical())) {
+            return true;
         }
-        let mut by_address = limits.by_address.lock();
+        let mut by_address = self.limits.by_address.lock();
         let count = by_address.entry(address).or_default();
         if *count < most {
             *count += 1;
-            drop(by_address);
-            place.address = Some(address);
-            return Some(place);
+            self.address = Some(address);
+            return true;
         }
         drop(by_address);
-        if let Some(count) = limits.refused.add() {
-            tracing::warn!(%peer, most, count, "closed connections over max_connections_per_ip");
+        if let Some(count) = self.limits.refused.add() {
+            tracing::warn!(peer = %client, most, count, "closed connections over max_connections_per_ip");
         }
-        None
+        false
     }
 
     /// Takes a place if one is free. Returns whether the connection has a place now.

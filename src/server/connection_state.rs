@@ -202,12 +202,12 @@ impl ConnectionState {
         self.head_since.set(is_incomplete.then(since));
     }
 
-    /// Records that the client has begun a handshake, which has as much time as the head of a request.
+    /// Records that a preamble of the PROXY protocol or a handshake has begun, which has as much time as the head of a request.
     pub(super) fn begins_handshake(&self) {
         self.enter(Phase::Head);
     }
 
-    /// Records that the handshake has ended. No request has come yet.
+    /// Records that it has ended. No request has come yet.
     pub(super) fn ends_handshake(&self) {
         self.enter(Phase::Fresh);
     }

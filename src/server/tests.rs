@@ -96,6 +96,7 @@ impl TestClient {
                 http2: crate::config::Http2 { max_streams: 250, max_header_list: 64 << 10 },
                 workers: 1,
                 trusted_proxies: Vec::new(),
+                proxy_protocol: false,
                 header_timeout: Duration::from_secs(60),
                 idle_timeout: Duration::from_secs(60),
                 body_timeout: Duration::from_secs(60),

@@ -64,6 +64,7 @@ mod outage;
 mod overload;
 mod panics;
 mod proxy;
+mod proxy_protocol;
 mod redirects;
 mod refusals;
 mod reload;

@@ -56,6 +56,12 @@ impl Client {
         self.get_with(path, "")
     }
 
+    /// The status of a GET; `None` if the connection is closed instead.
+    pub(crate) fn try_get(&mut self) -> Option<u16> {
+        self.wire.write(b"GET / HTTP/1.1\r\nHost: test.example\r\n\r\n").ok()?;
+        self.try_response(false).ok().map(|response| response.status)
+    }
+
     /// GET with more fields, each ending in `\r\n`.
     #[track_caller]
     pub(crate) fn get_with(&mut self, path: &str, fields: impl AsRef<[u8]>) -> Response {

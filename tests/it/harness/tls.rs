@@ -237,7 +237,11 @@ pub(crate) struct TlsClient {
 impl TlsClient {
     /// Connects and shakes hands with who has a certificate for `name`.
     pub(crate) fn connect(address: SocketAddr, config: &Arc<ClientConfig>, name: &str) -> Result<Self> {
-        let socket = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+        Self::over(TcpStream::connect_timeout(&address, Duration::from_secs(5))?, config, name)
+    }
+
+    /// The same on a connection on which something may have been sent before.
+    pub(crate) fn over(socket: TcpStream, config: &Arc<ClientConfig>, name: &str) -> Result<Self> {
         socket.set_read_timeout(Some(Duration::from_secs(20)))?;
         let name = ServerName::try_from(name.to_owned()).unwrap();
         let connection = ClientConnection::new(config.clone(), name).unwrap();
