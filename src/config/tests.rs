@@ -32,14 +32,12 @@ max_body_size = "1GiB"
 drain_timeout = "0s"
 path_matching = "exact"
 escaped_slashes = "keep"
-
 [log]
 level = "debug"
 format = "json"
 access = false
 [admin]
 listen = "127.0.0.1:9901"
-
 [store]
 type = "memcached"
 servers = ["10.0.0.1:11211", "cache-2"]
@@ -232,8 +230,7 @@ fn everything_is_read() {
     assert_eq!(config.server.trusted_proxies[1].to_string(), "192.0.2.7/32");
     assert_eq!(config.server.body_timeout, Duration::from_secs(20));
     assert_eq!(config.server.max_connections, MaxConnections::Number(5000));
-    assert_eq!(config.server.max_connections_per_ip, 50);
-    assert!(config.server.proxy_protocol);
+    assert_eq!((config.server.max_connections_per_ip, config.server.proxy_protocol), (50, true));
     assert_eq!(config.server.drain_timeout, Duration::ZERO);
     let paths = PathRules { matching: PathMatching::Exact, escaped_slashes: EscapedSlashes::Keep };
     assert_eq!(config.server.paths, paths);
