@@ -91,7 +91,7 @@ pub async fn serve(listener: std::net::TcpListener, view: Arc<View>) -> io::Resu
         }
         let view = view.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            let response = respond(&view, &request);
+            let response = respond(&view, &request).map(|body| Full::new(body.into_bytes()));
             async move { Ok::<_, Infallible>(response) }
         });
         let mut builder = http1::Builder::new();
@@ -146,7 +146,7 @@ mod tests {
 
     fn connection(room: usize) -> (impl Future, tokio::io::DuplexStream) {
         let (client, server) = tokio::io::duplex(room);
-        let large = || respond::text(StatusCode::OK, Bytes::from(vec![b'x'; 1 << 20]));
+        let large = || http::Response::new(Full::new(Bytes::from(vec![b'x'; 1 << 20])));
         let service = service_fn(move |_: Request<Incoming>| async move { Ok::<_, Infallible>(large()) });
         let connection = http1::Builder::new().serve_connection(TokioIo::new(server), service);
         (serve_connection(connection, Duration::from_millis(50), Duration::from_millis(50)), client)

@@ -64,7 +64,7 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
         return Ok(text);
     };
     line(&mut text, &format!("\nroute {}\n  {}", served.metrics.name, action(config, index)));
-    let input = TemplateInput { client_ip: client.address, host: &host, path: &path, request_id: "" };
+    let input = TemplateInput { client_ip: client.address, host: &host, path: &path, request_id: b"REQUEST-ID" };
     sent(&mut text, config, served, request, &input);
 
     let tokens = tokens(&mut text, &gateway, served, request.headers());

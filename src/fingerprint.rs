@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-/// The hexadecimal digits.
-const DIGITS: &[u8; 16] = b"0123456789abcdef";
+use crate::hex;
 
 /// The first half of a BLAKE3 hash. It is cryptographic, so that clients cannot find two keys that share a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,12 +41,18 @@ impl Fingerprint {
         (self.0 >> 64) as u64
     }
 
+    fn low(self) -> u64 {
+        #[expect(clippy::cast_possible_truncation, reason = "the top 64 bits are not wanted")]
+        let low = self.0 as u64;
+        low
+    }
+
     /// Its 32 hexadecimal digits.
     pub fn digits(self) -> [u8; 32] {
         let mut digits = [0; 32];
-        for (two, byte) in digits.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
-            two.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-        }
+        let (high, low) = digits.split_at_mut(16);
+        high.copy_from_slice(&hex::digits(self.high()));
+        low.copy_from_slice(&hex::digits(self.low()));
         digits
     }
 

@@ -7,12 +7,16 @@ pub mod background;
 pub mod clock;
 pub mod content;
 pub mod deadline;
+pub mod hex;
 pub mod fingerprint;
 pub mod header_list;
 pub mod header_spelling;
 pub mod metrics;
 pub mod percent;
+pub mod random;
 pub mod reason;
+pub mod request_id;
+pub mod trace_context;
 pub mod units;
 
 // The algorithm: pure.

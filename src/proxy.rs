@@ -1,11 +1,12 @@
 //! One request through the steps, in order. Start reading here.
 
 mod worker_snapshot;
+mod arrival;
 mod tunnel;
 mod forward;
 mod target;
 
-use std::cell::RefCell;
+use std::cell::{LazyCell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,7 +21,9 @@ use crate::decide::{self, Decision, DecisionInput, DecisionState};
 use crate::identify::client::{Client, client, scheme};
 use crate::identify::tokens::{TokenCache, ValidTokens, valid_tokens};
 use crate::identify::{KeyCache, RequestAttributes};
+use crate::random::Random;
 use crate::reason::Reason;
+use crate::request_id::RequestId;
 use crate::respond::rate_limit_headers::RefusalCache;
 use crate::respond::redirect::{self, RedirectedRequest};
 use crate::respond::{self, LocalResponse, grpc};
@@ -30,10 +33,12 @@ use crate::snapshot::{Action, CompiledRoute, Forwarding};
 use crate::store::Store;
 use crate::telemetry::{AccessLogEntry, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
 use crate::tls::ClientCertificate;
+use crate::trace_context::TraceContext;
 use crate::upstream::ConnectionPools;
 
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
+use arrival::Arrival;
 use forward::UpstreamCall;
 use target::Target;
 use tunnel::Waits;
@@ -50,6 +55,8 @@ pub struct Worker {
     pub pools: Rc<ConnectionPools>,
     /// The valid tokens of its clients.
     pub tokens: RefCell<TokenCache>,
+    /// Where new identifiers come from.
+    pub random: Random,
 }
 
 /// What the requests of one connection share: its peer, its worker, and what is cached of the last request.
@@ -103,8 +110,9 @@ impl Handler for ConnectionContext {
         // Nothing is known of its headers, so the client is the peer.
         let entry = (gateway.access_log != AccessLog::Off).then(|| AccessLogEntry::new(self.peer));
         let end = RequestEnd { outcome: Outcome::Refused, reason: Some(reason), status: Some(status) };
-        gateway.recorder(None).close(end, clock::micros(took), entry.as_ref());
-        respond::bad_head(status, reason, clock::now())
+        let id = RequestId::new(&self.worker.random);
+        gateway.recorder(None).close(end, clock::micros(took), &id, entry.as_ref());
+        respond::bad_head(status, reason, &id, clock::now())
     }
 }
 
@@ -115,17 +123,18 @@ async fn serve(
     response: &mut Response<ObservedBody>,
     guard: RequestGuard,
 ) {
-    let worker = &*connection.worker;
-    let now = clock::now();
-    let gateway = worker.snapshots.current();
-    let IncomingRequest { head, .. } = &*request;
+    let (worker, now) = (&*connection.worker, clock::now());
+    let (gateway, head) = (worker.snapshots.current(), &request.head);
     let client = client(connection.peer, &head.headers, &gateway.trusted_proxies);
     let scheme = scheme(connection.tls.is_some(), client, &head.headers);
+    // Most refusals need no trace.
+    let trace = LazyCell::new(|| TraceContext::of(&head.headers, &worker.random));
+    let arrival = Arrival { head, now, client, id: RequestId::of(&head.headers, &worker.random), guard };
 
     let target = match target::read(request, gateway.paths) {
         Ok(target) => target,
         Err(why) => {
-            let record = open(&gateway, None, now, client, head, "", guard);
+            let record = arrival.open(&gateway, None, "", || trace.id());
             let answer = respond::problem(why.status, why.detail);
             // The following bytes on the connection may belong to what could not be read.
             return own(None, response, record, Outcome::Refused, head, respond::closing(answer));
@@ -133,14 +142,15 @@ async fn serve(
     };
     let conditions = RouteConditions { method: &head.method, headers: &head.headers, scheme };
     let found = gateway.routes.find(&target.host, &target.path, conditions);
-    let mut record = open(&gateway, found, now, client, head, &target.host, guard);
+    let mut record = arrival.open(&gateway, found, &target.host, || trace.id());
     let Some(route) = found.and_then(|index| gateway.served.get(index)) else {
         let allowed = gateway.routes.allowed(&target.host, &target.path, conditions);
         return own(None, response, record, Outcome::Unrouted, head, respond::unrouted(&allowed));
     };
 
-    let template_input = template_input(client, &target);
-    let response_headers = route.response_headers.as_ref().map(|changes| (changes.of(&template_input), scheme));
+    let response_headers = route.response_headers.as_ref();
+    let response_headers =
+        response_headers.map(|changes| (changes.of(&template_input(client, &target, record.request_id())), scheme));
 
     let path = path::key(&target.path, gateway.paths, route.ignore_case);
     let mut attributes = attributes(connection, head, &target.host, &path, client, route);
@@ -183,17 +193,19 @@ async fn serve(
 
     let outcome = match &route.action {
         Action::Respond { status, body, content_type } => {
-            *response = respond::with_body(*status, content_type.clone(), body.clone()).map(ObservedBody::from);
+            fill(response, &record, respond::with_body(*status, content_type.clone(), body.clone()));
             Outcome::Responded
         }
-        Action::Redirect(redirect) => redirection(response, redirect, &target, &head.uri, gateway.paths),
+        Action::Redirect(redirect) => redirection(response, &record, redirect, &target, &head.uri, gateway.paths),
         Action::Forward(forwarding) => {
-            let request_headers = route.request_headers.as_ref().map(|changes| changes.of(&template_input));
+            let request_headers = route.request_headers.as_ref();
+            let request_headers =
+                request_headers.map(|changes| changes.of(&template_input(client, &target, record.request_id())));
             drop(target);
             let begun = state.held_since.map_or(now, |_| clock::now());
             let changes = (request_headers.as_deref(), response_headers.as_ref().map(|(changes, _)| &**changes));
-            let (gateway, sent) = (&gateway, (begun, balanced_by));
-            let call = UpstreamCall { gateway, route, forwarding, changes, connection, client, sent };
+            let (gateway, sent, trace) = (&gateway, (begun, balanced_by), *trace);
+            let call = UpstreamCall { gateway, route, forwarding, changes, connection, client, trace, sent };
             call.forward(request, &mut record, response).await
         }
     };
@@ -260,13 +272,14 @@ fn acceptable<'r>(
 }
 
 /// What values of headers can contain of a request.
-fn template_input<'a>(client: Client, target: &'a Target<'_>) -> TemplateInput<'a> {
-    TemplateInput { client_ip: client.address, host: &target.host, path: &target.path, request_id: "" }
+fn template_input<'a>(client: Client, target: &'a Target<'_>, id: &'a RequestId) -> TemplateInput<'a> {
+    TemplateInput { client_ip: client.address, host: &target.host, path: &target.path, request_id: id.as_bytes() }
 }
 
 /// Sends the client elsewhere.
 fn redirection(
     response: &mut Response<ObservedBody>,
+    record: &RequestRecord,
     redirect: &Redirect,
     target: &Target<'_>,
     uri: &Uri,
@@ -280,7 +293,7 @@ fn redirection(
             (Outcome::Refused, respond::problem(StatusCode::BAD_REQUEST, why))
         }
     };
-    *response = answer.map(ObservedBody::from);
+    fill(response, record, answer);
     outcome
 }
 
@@ -339,24 +352,9 @@ pub fn refuse(
     }
 }
 
-fn open(
-    gateway: &WorkerSnapshot,
-    route: Option<usize>,
-    now: Time,
-    client: Client,
-    head: &Parts,
-    host: &str,
-    guard: RequestGuard,
-) -> RequestRecord {
-    let entry = (gateway.access_log != AccessLog::Off).then(|| {
-        Box::new(AccessLogEntry {
-            method: Some(head.method.clone()),
-            host: host.to_owned(),
-            path: head.uri.path().to_owned(),
-            ..AccessLogEntry::new(client.address)
-        })
-    });
-    RequestRecord::open(gateway.recorder(route).clone(), now, &head.method, entry, guard)
+/// Writes an answer of the gateway itself to this request into its place.
+fn fill(response: &mut Response<ObservedBody>, record: &RequestRecord, answer: LocalResponse) {
+    *response = respond::finish(answer, record.request_id()).map(ObservedBody::from);
 }
 
 /// Answers a request. The route that takes it, if one does, changes the headers of the answer.
@@ -368,7 +366,7 @@ fn own(
     head: &Parts,
     answer: LocalResponse,
 ) {
-    *response = answer.map(ObservedBody::from);
+    fill(response, &record, answer);
     change_headers(response, changes);
     translate(response, outcome, head);
     record.settle(outcome, response);
@@ -392,7 +390,7 @@ fn translate(response: &mut Response<ObservedBody>, outcome: Outcome, head: &Par
     if let Some(kind) = grpc::content_type(&head.method, &head.headers)
         && let ResponseBody::Own(body) = &mut response.body_mut().content
     {
-        let body = std::mem::take(body);
+        let body = std::mem::take(body).into_inner().unwrap_or_default();
         let answer = std::mem::take(response).map(|_| body);
         *response = grpc::translate(answer, kind, outcome == Outcome::Limited).map(ObservedBody::from);
     }

@@ -18,9 +18,45 @@ use serde::Serialize;
 use crate::clock::Time;
 use crate::identify::tokens::TokenProblem;
 use crate::reason::Reason;
+use crate::request_id::{REQUEST_ID, RequestId};
 
-/// A response that the gateway generates itself.
-pub type LocalResponse = Response<Full<Bytes>>;
+/// A response that the gateway generates itself. [`finish`] makes it one that can be sent.
+pub type LocalResponse = Response<LocalBody>;
+
+/// The body of a response that the gateway generates itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LocalBody {
+    /// It is sent as it is.
+    Fixed(Bytes),
+    /// A problem document, which gets the identifier of the request.
+    Problem(Bytes),
+}
+
+impl LocalBody {
+    /// The body without the identifier of a request.
+    pub fn into_bytes(self) -> Bytes {
+        let (Self::Fixed(bytes) | Self::Problem(bytes)) = self;
+        bytes
+    }
+
+    /// The body of the response to the request with this identifier.
+    fn finish(self, id: &RequestId) -> Bytes {
+        match self {
+            Self::Fixed(bytes) => bytes,
+            Self::Problem(document) => {
+                // The text of an identifier needs no escape.
+                let fields = document.strip_suffix(b"}").unwrap_or(&document);
+                [fields, b",\"request_id\":\"", id.as_bytes(), b"\"}"].concat().into()
+            }
+        }
+    }
+}
+
+/// The response to the request with this identifier, as it is sent.
+pub fn finish(mut response: LocalResponse, id: &RequestId) -> Response<Full<Bytes>> {
+    response.headers_mut().insert(REQUEST_ID, id.to_header());
+    response.map(|body| Full::new(body.finish(id)))
+}
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -38,7 +74,8 @@ struct Problem<'a> {
 
 /// A problem document of no special type: `detail` is a sentence for people.
 pub fn problem(status: StatusCode, detail: &str) -> LocalResponse {
-    with_body(status, PROBLEM, document(status, "about:blank", detail, &[]))
+    let document = document(status, "about:blank", detail, &[]);
+    with_headers(status, HeaderMap::from_iter([(header::CONTENT_TYPE, PROBLEM)]), LocalBody::Problem(document))
 }
 
 /// The response to a request that no route takes: 404, or 405 if only the method is wrong (RFC 9110, section 15.5.6).
@@ -75,27 +112,28 @@ pub fn closing(mut response: LocalResponse) -> LocalResponse {
 
 /// The bytes of the response to a head that is not a valid request. The HTTP library cannot send it, since it has no
 /// request to answer. The connection is closed afterwards.
-pub fn bad_head(status: StatusCode, reason: Reason, now: Time) -> Vec<u8> {
+pub fn bad_head(status: StatusCode, reason: Reason, id: &RequestId, now: Time) -> Vec<u8> {
     let detail = match reason {
         Reason::HeaderTimeout => "The head of the request did not arrive in time.",
         Reason::MaxHeaderSize => "The head of the request is too large.",
         Reason::PlainHttp => "This port speaks TLS: use https instead of http.",
         _ => "This is not an HTTP/1.1 request.",
     };
-    let body = document(status, "about:blank", detail, &[]);
+    let body = LocalBody::Problem(document(status, "about:blank", detail, &[])).finish(id);
     let (title, length) = (status.canonical_reason().unwrap_or_default(), body.len());
     let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(now.seconds()));
     let head = format!(
         "HTTP/1.1 {} {title}\r\ncontent-type: application/problem+json\r\nconnection: close\r\n\
-         content-length: {length}\r\ndate: {date}\r\n\r\n",
-        status.as_u16()
+         content-length: {length}\r\nx-request-id: {}\r\ndate: {date}\r\n\r\n",
+        status.as_u16(),
+        id.as_str()
     );
     [head.as_bytes(), &body].concat()
 }
 
 /// Sends the client to another URL.
 pub fn redirection(status: StatusCode, location: HeaderValue) -> LocalResponse {
-    with_headers(status, HeaderMap::from_iter([(header::LOCATION, location)]), Bytes::new())
+    with_headers(status, HeaderMap::from_iter([(header::LOCATION, location)]), LocalBody::Fixed(Bytes::new()))
 }
 
 /// A response of plain text.
@@ -105,13 +143,13 @@ pub fn text(status: StatusCode, body: Bytes) -> LocalResponse {
 
 /// A response with a body of the content type `kind`.
 pub fn with_body(status: StatusCode, kind: HeaderValue, body: Bytes) -> LocalResponse {
-    with_headers(status, HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]), body)
+    with_headers(status, HeaderMap::from_iter([(header::CONTENT_TYPE, kind)]), LocalBody::Fixed(body))
 }
 
-fn with_headers(status: StatusCode, headers: HeaderMap, body: Bytes) -> LocalResponse {
+fn with_headers(status: StatusCode, headers: HeaderMap, body: LocalBody) -> LocalResponse {
     let (mut head, ()) = Response::new(()).into_parts();
     (head.status, head.headers) = (status, headers);
-    Response::from_parts(head, Full::new(body))
+    Response::from_parts(head, body)
 }
 
 fn document(status: StatusCode, kind: &str, detail: &str, violated: &[&str]) -> Bytes {

@@ -30,6 +30,7 @@ use crate::jwks;
 use crate::log::{DroppedLines, panic_text};
 use crate::metrics::Counter;
 use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
+use crate::random::Random;
 use crate::server::{self, ConnectedClient, ConnectionLimits, Listener, Stage};
 use crate::snapshot::{SharedState, Snapshot};
 use crate::store::Store;
@@ -204,7 +205,8 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, store: Arc<Store>) ->
             sampling.next_second();
         }
     });
-    let worker = Rc::new(Worker { index: plan.index, snapshots, store, pools, tokens: RefCell::default() });
+    let (tokens, random) = (RefCell::default(), Random::seeded()?);
+    let worker = Rc::new(Worker { index: plan.index, snapshots, store, pools, tokens, random });
     let connected = move |client: &ConnectedClient| ConnectionContext::new(worker.clone(), client);
     let served = tokio::select! {
         served = server::run(plan.listeners, plan.tls, plan.limits, plan.stage, connected) => served,

@@ -18,11 +18,13 @@ use crate::clock::{self, Time};
 use crate::decide::{ConcurrencyPermit, LimitMetrics};
 use crate::metrics::{Counter, Histogram, PerWorker};
 use crate::reason::Reason;
+use crate::request_id::RequestId;
 use crate::server::RequestGuard;
+use crate::trace_context::TraceId;
 
 pub use observed_body::{ObservedBody, ResponseBody};
 pub use sampler::Sampler;
-pub use upstream_failures::UpstreamFailures;
+pub use upstream_failures::{Failure, UpstreamFailures};
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +127,8 @@ pub struct AccessLogEntry {
     pub host: String,
     /// The path, without the query.
     pub path: String,
+    /// The trace that it belongs to, if its headers are known.
+    pub trace: Option<TraceId>,
     /// The limit that refused it.
     pub limit: Option<Arc<LimitMetrics>>,
     /// Microseconds for which a limit held it back.
@@ -137,7 +141,7 @@ impl AccessLogEntry {
     /// The entry of a request of which only the client is known.
     pub fn new(client: IpAddr) -> Self {
         let (host, path) = (String::new(), String::new());
-        Self { client, method: None, host, path, limit: None, held_micros: None, bytes: 0 }
+        Self { client, method: None, host, path, trace: None, limit: None, held_micros: None, bytes: 0 }
     }
 }
 
@@ -175,11 +179,12 @@ impl RouteRecorder {
         Self { route, upstream, worker, sampler }
     }
 
-    /// Counts a request that ended after so many microseconds, and logs its entry if it has one.
+    /// Counts the request `id` that ended after so many microseconds, and logs its entry if it has one.
     pub fn close(
         &self,
         RequestEnd { outcome, reason, status }: RequestEnd,
         micros: u64,
+        id: &RequestId,
         entry: Option<&AccessLogEntry>,
     ) {
         let Self { route, worker, sampler, .. } = self;
@@ -208,6 +213,8 @@ impl RouteRecorder {
                 held_micros = entry.held_micros,
                 bytes = entry.bytes,
                 micros,
+                request_id = id.as_str(),
+                trace_id = entry.trace.map(tracing::field::display),
                 "request"
             );
         }
@@ -219,6 +226,7 @@ impl RouteRecorder {
 pub struct RequestRecord {
     recorder: Rc<RouteRecorder>,
     begun: Time,
+    id: RequestId,
     entry: Option<Box<AccessLogEntry>>,
     /// The permits of limits on requests in flight, held until the end.
     permits: Option<Box<[ConcurrencyPermit]>>,
@@ -234,10 +242,11 @@ pub struct RequestRecord {
 }
 
 impl RequestRecord {
-    /// Begins the record of a request that arrived at `begun`. Without an `entry` nothing is logged.
+    /// Begins the record of the request `id` that arrived at `begun`. Without an `entry` nothing is logged.
     pub fn open(
         recorder: Rc<RouteRecorder>,
         begun: Time,
+        id: RequestId,
         method: &Method,
         entry: Option<Box<AccessLogEntry>>,
         guard: RequestGuard,
@@ -245,6 +254,7 @@ impl RequestRecord {
         Self {
             recorder,
             begun,
+            id,
             entry,
             permits: None,
             guard,
@@ -254,6 +264,11 @@ impl RequestRecord {
             reason: None,
             is_head: *method == Method::HEAD,
         }
+    }
+
+    /// The identifier of the request.
+    pub fn request_id(&self) -> &RequestId {
+        &self.id
     }
 
     /// Records why the request is refused.
@@ -286,16 +301,19 @@ impl RequestRecord {
         self.reason = Some(reason);
         match &self.recorder.upstream {
             Some(upstream) if reason.is_upstreams() => {
-                upstream.record(self.recorder.worker, reason, server, error, clock::now());
+                upstream.record(self.recorder.worker, &Failure { reason, id: &self.id, server, error }, clock::now());
             }
-            _ => tracing::debug!(route = self.recorder.route.name, reason = reason.name(), %error, "request failed"),
+            _ => {
+                let (route, request_id) = (&self.recorder.route.name, self.id.as_str());
+                tracing::debug!(route, reason = reason.name(), %error, request_id, "request failed");
+            }
         }
     }
 
     /// Counts and logs for the upstream that an attempt has failed, after which the request is sent again.
     pub fn failed_attempt(&self, reason: Reason, server: &dyn Display, error: &dyn Display) {
         if let Some(upstream) = &self.recorder.upstream {
-            upstream.record(self.recorder.worker, reason, server, error, clock::now());
+            upstream.record(self.recorder.worker, &Failure { reason, id: &self.id, server, error }, clock::now());
         }
     }
 
@@ -336,6 +354,6 @@ impl Drop for RequestRecord {
         }
         let cut_off = || self.guard.cut_off().filter(|_| self.outcome == Outcome::Abandoned);
         let end = RequestEnd { outcome: self.outcome, reason: self.reason.or_else(cut_off), status: self.status };
-        self.recorder.close(end, micros, self.entry.as_deref());
+        self.recorder.close(end, micros, &self.id, self.entry.as_deref());
     }
 }

@@ -12,10 +12,12 @@ use crate::clock::Time;
 use crate::config::HeaderChanges;
 use crate::identify::client::Client;
 use crate::reason::Reason;
+use crate::request_id::REQUEST_ID;
 use crate::respond::{self, grpc};
 use crate::server::IncomingRequest;
 use crate::snapshot::{CompiledRoute, Forwarding};
 use crate::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
+use crate::trace_context::TraceContext;
 use crate::upstream::{Endpoint, ForwardedInfo, PassInterim, Unanswered, UpstreamError, UpstreamRequest};
 
 /// When a client may try again if the servers have too many requests: nobody knows, but mostly soon.
@@ -33,6 +35,7 @@ pub(super) struct UpstreamCall<'a> {
     pub(super) changes: (Changes<'a>, Changes<'a>),
     pub(super) connection: &'a ConnectionContext,
     pub(super) client: Client,
+    pub(super) trace: TraceContext,
     /// When the request is sent, and the hash of the key by which the upstream chooses a server.
     pub(super) sent: (Time, Option<u64>),
 }
@@ -55,7 +58,8 @@ impl UpstreamCall<'_> {
         let target = match onward(&head.uri, path, self.gateway.paths) {
             Ok(target) => target,
             Err(why) => {
-                *response = respond::closing(respond::problem(why.status, why.detail)).map(ObservedBody::from);
+                let answer = respond::closing(respond::problem(why.status, why.detail));
+                *response = respond::finish(answer, record.request_id()).map(ObservedBody::from);
                 return Outcome::Refused;
             }
         };
@@ -84,6 +88,7 @@ impl UpstreamCall<'_> {
                 version: head.version,
                 is_tls: self.connection.tls.is_some(),
                 certificate: self.connection.certificate(),
+                origin: Some((record.request_id(), &self.trace)),
             },
             changes: request_headers,
             counted: &self.route.single,
@@ -113,6 +118,7 @@ impl UpstreamCall<'_> {
         match sent {
             Ok((status, body)) => {
                 *response.status_mut() = status;
+                response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());
                 response.body_mut().content = ResponseBody::Upstream(body);
                 Outcome::Forwarded
             }
@@ -131,7 +137,7 @@ impl UpstreamCall<'_> {
                     // The following bytes on the connection are the rest of this request's body.
                     _ => (Outcome::Refused, respond::closing(answer)),
                 };
-                *response = answer.map(ObservedBody::from);
+                *response = respond::finish(answer, record.request_id()).map(ObservedBody::from);
                 outcome
             }
         }

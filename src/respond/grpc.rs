@@ -15,7 +15,7 @@ use integer_encoding::VarInt;
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use serde::Deserialize;
 
-use super::{LocalResponse, PROBLEM};
+use super::PROBLEM;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -79,9 +79,8 @@ pub fn content_type<'a>(method: &Method, headers: &'a HeaderMap) -> Option<&'a H
 }
 
 /// The same response for a gRPC call with this content type. `limited` is whether a limit has caused it.
-pub fn translate(response: LocalResponse, kind: &HeaderValue, limited: bool) -> LocalResponse {
+pub fn translate(response: Response<Bytes>, kind: &HeaderValue, limited: bool) -> Response<Full<Bytes>> {
     let (mut head, body) = response.into_parts();
-    let body = body.into_inner().unwrap_or_default();
     let code = if limited { Code::ResourceExhausted } else { Code::of(head.status) };
     let message = message(&head.headers, &body);
     let retry_after = head.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
@@ -156,9 +155,10 @@ pub fn timeout(headers: &HeaderMap) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::respond::{problem, with_body};
+    use crate::respond::{LocalBody, LocalResponse, problem, with_body};
 
     fn translated(response: LocalResponse, limited: bool) -> (HeaderMap, u16) {
+        let response = response.map(LocalBody::into_bytes);
         let response = translate(response, &HeaderValue::from_static("application/grpc+proto"), limited);
         (response.headers().clone(), response.status().as_u16())
     }

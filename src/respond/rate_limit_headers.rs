@@ -13,10 +13,11 @@ use sfv::{ListSerializer, StringRef};
 use smallvec::SmallVec;
 
 use super::policy::{Policies, Policy};
-use super::{LocalResponse, PROBLEM, problem, with_body, with_headers};
+use super::{LocalBody, LocalResponse, PROBLEM, problem, with_body, with_headers};
 use crate::clock::Time;
 use crate::config::{self, HeaderStyle, OnLimit};
 use crate::decide::{LimitOutcome, LimitVerdict, longest_refusal};
+use crate::request_id::REQUEST_ID;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -112,7 +113,7 @@ impl RateLimitHeaders {
         }
         match &cache.0 {
             Some(refusal) => refusal.response.clone(),
-            None => with_body(StatusCode::TOO_MANY_REQUESTS, PROBLEM, Bytes::new()),
+            None => problem(StatusCode::TOO_MANY_REQUESTS, "A limit refuses the request."),
         }
     }
 
@@ -120,10 +121,10 @@ impl RateLimitHeaders {
         let longest = longest_refusal(outcomes)?;
         let limit_headers = self.limits.get(longest.place)?;
         let (kind, body) = match (&limit_headers.body, self.policy(longest)) {
-            (Some((kind, body)), _) => (kind.clone(), body.clone()),
+            (Some((kind, body)), _) => (kind.clone(), LocalBody::Fixed(body.clone())),
             (None, policy) => {
                 let refusal = |policy: &Policy| policy.refusal(longest.verdict.remaining(), longest.need);
-                (PROBLEM, policy.map(refusal).unwrap_or_default())
+                (PROBLEM, LocalBody::Problem(policy.map(refusal).unwrap_or_default()))
             }
         };
         let mut headers = HeaderMap::new();
@@ -133,6 +134,8 @@ impl RateLimitHeaders {
             headers.insert(RETRY_AFTER, digits(seconds(wait)));
         }
         self.write(&mut headers, outcomes, now);
+        // Each request replaces it, for which a copy of these headers need not grow.
+        headers.insert(REQUEST_ID, HeaderValue::from_static(""));
         let verdicts = outcomes.iter().map(|outcome| SentVerdict::new(outcome, now)).collect();
         let response = with_headers(limit_headers.status, headers, body);
         Some(Refusal { rate_limit_headers: self.clone(), verdicts, response })
@@ -144,8 +147,8 @@ impl RateLimitHeaders {
             Some(LimitHeaders { status, body: Some((kind, body)), .. }) => {
                 with_body(*status, kind.clone(), body.clone())
             }
-            Some(LimitHeaders { status, body: None, .. }) => with_headers(*status, HeaderMap::new(), Bytes::new()),
-            None => with_headers(StatusCode::OK, HeaderMap::new(), Bytes::new()),
+            Some(LimitHeaders { status, body: None, .. }) => empty(*status),
+            None => empty(StatusCode::OK),
         }
     }
 
@@ -277,6 +280,11 @@ impl LimitHeaders {
             profiles: (0..profiles).map(|_| OnceLock::new()).collect(),
         }
     }
+}
+
+/// A response without a body or a content type.
+fn empty(status: StatusCode) -> LocalResponse {
+    with_headers(status, HeaderMap::new(), LocalBody::Fixed(Bytes::new()))
 }
 
 /// `wait` microseconds in whole seconds, rounded up.

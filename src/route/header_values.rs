@@ -24,7 +24,7 @@ pub struct TemplateInput<'a> {
     /// The path in the normal form in which routes match it.
     pub path: &'a str,
     /// The id of the request. Empty if it has none.
-    pub request_id: &'a str,
+    pub request_id: &'a [u8],
 }
 
 /// Changes of headers as far as they are known before a request comes.
@@ -106,7 +106,7 @@ impl TemplateInput<'_> {
                 // Writing to a string cannot fail.
                 TemplatePart::ClientIp => _ = write!(value, "{}", self.client_ip),
                 TemplatePart::Host => push(&mut value, self.host),
-                TemplatePart::RequestId => push(&mut value, self.request_id),
+                TemplatePart::RequestId => push(&mut value, std::str::from_utf8(self.request_id).unwrap_or_default()),
                 TemplatePart::Segment(index) => {
                     push(&mut value, self.path.split('/').skip(1).nth(*index).unwrap_or_default());
                 }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn value(parts: &[TemplatePart], host: &str, path: &str) -> Option<String> {
-        let input = TemplateInput { client_ip: "2001:db8::1".parse().unwrap(), host, path, request_id: "r-1" };
+        let input = TemplateInput { client_ip: "2001:db8::1".parse().unwrap(), host, path, request_id: b"r-1" };
         Some(input.value(&template(parts))?.to_str().unwrap().to_owned())
     }
 
@@ -185,7 +185,7 @@ mod tests {
         let template = HeaderText::Template(template(&[text("www."), TemplatePart::Host]));
         let changes = HeaderChanges { set: vec![(header::HOST, template)], ..HeaderChanges::default() };
         let set = |host| {
-            let input = TemplateInput { client_ip: IpAddr::from([127, 0, 0, 1]), host, path: "/", request_id: "" };
+            let input = TemplateInput { client_ip: IpAddr::from([127, 0, 0, 1]), host, path: "/", request_id: b"" };
             PreparedChanges::new(&changes).unwrap().of(&input).set.len()
         };
         assert_eq!(["a.test", "[::1]", ""].map(set), [1, 0, 0]);

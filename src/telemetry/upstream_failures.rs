@@ -9,6 +9,19 @@ use parking_lot::Mutex;
 use crate::clock::Time;
 use crate::metrics::{Counter, PerWorker};
 use crate::reason::Reason;
+use crate::request_id::RequestId;
+
+/// One failure of an upstream.
+pub struct Failure<'a> {
+    /// Why the request failed.
+    pub reason: Reason,
+    /// The request.
+    pub id: &'a RequestId,
+    /// The server that it was sent to.
+    pub server: &'a dyn Display,
+    /// What exactly happened.
+    pub error: &'a dyn Display,
+}
 
 /// The failures of one upstream.
 #[derive(Debug)]
@@ -53,9 +66,9 @@ impl UpstreamFailures {
         Self { name, workers: PerWorker::new(workers), unreported: Mutex::default() }
     }
 
-    /// Counts a failure on this worker. Unless this second has a line already, logs it together with the earlier ones;
-    /// `server` and `error` are those of this failure.
-    pub fn record(&self, worker: usize, reason: Reason, server: &dyn Display, error: &dyn Display, now: Time) {
+    /// Counts a failure on this worker. Unless this second has a line already, logs it together with the earlier ones.
+    pub fn record(&self, worker: usize, failure: &Failure<'_>, now: Time) {
+        let Failure { reason, id, server, error } = *failure;
         self.workers.of(worker)[reason as usize].one();
         let due = {
             let mut unreported = self.unreported.lock();
@@ -63,7 +76,8 @@ impl UpstreamFailures {
             unreported.take(now)
         };
         if let Some((failures, _)) = due {
-            tracing::warn!(upstream = self.name, %server, reason = reason.name(), %error, failures, "upstream failed");
+            let (upstream, reason, request_id) = (&self.name, reason.name(), id.as_str());
+            tracing::warn!(upstream, %server, reason, %error, failures, request_id, "upstream failed");
         }
     }
 

@@ -9,11 +9,14 @@
 
 use http::HeaderName;
 
+use crate::trace_context::{TRACEPARENT, TRACESTATE};
+
 pub(super) const FORWARDED_FOR: &str = "x-forwarded-for";
 pub(super) const FORWARDED_PROTO: &str = "x-forwarded-proto";
 pub(super) const FORWARDED_HOST: &str = "x-forwarded-host";
 pub(super) const FORWARDED_CLIENT_CERT: &str = "x-forwarded-client-cert";
 pub(super) const REAL_IP: &str = "x-real-ip";
+pub(super) const REQUEST_ID: &str = "x-request-id";
 
 /// From which peers a listed header passes to the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,10 @@ const LISTED: &[(&str, From)] = &[
     ("proxy-connection", From::Nobody),
     ("upgrade", From::Nobody),
     (REAL_IP, From::Nobody),
+    (REQUEST_ID, From::Nobody),
+    // They pass if they are valid.
+    (TRACEPARENT, From::Nobody),
+    (TRACESTATE, From::Nobody),
     (FORWARDED_FOR, From::TrustedAsWritten),
     (FORWARDED_PROTO, From::TrustedAsWritten),
     (FORWARDED_HOST, From::TrustedAsWritten),
@@ -203,7 +210,16 @@ mod tests {
 
     #[test]
     fn headers_that_the_gateway_writes_never_pass() {
-        for name in ["X-Real-IP", "Host", "Content-Length", "Transfer-Encoding", "Connection", "Keep-Alive", "TE"] {
+        for name in [
+            "X-Real-IP",
+            "X-Request-ID",
+            "Host",
+            "Content-Length",
+            "Transfer-Encoding",
+            "Connection",
+            "Keep-Alive",
+            "TE",
+        ] {
             for name in [name.to_owned(), name.replace('-', "_")] {
                 assert_eq!((of(&name, false), of(&name, true)), (HeaderAction::Drop, HeaderAction::Drop), "{name}");
             }
@@ -225,7 +241,7 @@ mod tests {
             "referer",
             "x-api-key",
             "x_api_key",
-            "x-request-id",
+            "x-request-ids",
             "x-requested-with",
             "x-forward",
             "x-forwardedfor",

@@ -44,6 +44,7 @@ pub(super) async fn check(
             version: Version::HTTP_11,
             is_tls: false,
             certificate: None,
+            origin: None,
         },
         counted: &Arc::new(SingleSources::new([], &[])),
         body_timeout: rules.timeout,

@@ -10,7 +10,9 @@ use http::{HeaderMap, HeaderValue, Method, Response, Version, header};
 use crate::clock::Time;
 use crate::config::HeaderChanges;
 use crate::identify::ambiguity::SingleSources;
+use crate::request_id::RequestId;
 use crate::tls::ClientCertificate;
+use crate::trace_context::TraceContext;
 
 /// Passes an interim response to the client, without waiting for it.
 pub type PassInterim<'a> = dyn Fn(Response<()>) + 'a;
@@ -62,7 +64,7 @@ impl UpstreamRequest<'_> {
     }
 }
 
-/// What the upstream is told about the client.
+/// What the upstream is told about the client and its request.
 #[derive(Clone, Copy, Debug)]
 pub struct ForwardedInfo<'a> {
     /// The address of the peer of the connection, as text.
@@ -77,4 +79,6 @@ pub struct ForwardedInfo<'a> {
     pub is_tls: bool,
     /// The certificate that the peer has shown.
     pub certificate: Option<&'a ClientCertificate>,
+    /// The identifier and the trace of the request; `None` for a request of the gateway itself.
+    pub origin: Option<(&'a RequestId, &'a TraceContext)>,
 }

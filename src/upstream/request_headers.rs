@@ -7,13 +7,15 @@ use smallvec::SmallVec;
 
 use super::error::UpstreamError;
 use super::header_policy::{
-    FORWARDED_CLIENT_CERT, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, HeaderAction, REAL_IP, header_action,
+    FORWARDED_CLIENT_CERT, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, HeaderAction, REAL_IP, REQUEST_ID,
+    header_action,
 };
 use super::request::{ForwardedInfo, UpstreamRequest};
 use crate::config::HeaderChanges;
 use crate::header_list;
 use crate::header_spelling::is_same_variable;
 use crate::tls::ClientCertificate;
+use crate::trace_context::{TRACEPARENT, TRACESTATE};
 
 /// The most names that Connection may contain: as many as a request may have headers.
 pub(super) const MAX_NAMED: usize = 100;
@@ -71,6 +73,7 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], forwarded: &ForwardedInfo<'_>
     let is_named = |name: &HeaderName| named.iter().any(|named| named.eq_ignore_ascii_case(name.as_str().as_bytes()));
     let (mut proto, mut host, mut forwarded_for, mut te) = (false, false, false, false);
     let mut client_host = None;
+    let new_parent = forwarded.origin.and_then(|(_, trace)| trace.new_parent());
     for (name, value) in headers {
         let action = header_action(name, forwarded.trusted);
         if action == HeaderAction::Pass {
@@ -88,6 +91,10 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], forwarded: &ForwardedInfo<'_>
             }
             // The certificate that the peer has shown itself is sent instead.
             FORWARDED_CLIENT_CERT if forwarded.certificate.is_some() => continue,
+            TRACEPARENT | TRACESTATE if new_parent.is_none() => {
+                sink.pass(name, value);
+                continue;
+            }
             FORWARDED_PROTO => proto |= passes,
             FORWARDED_HOST => host |= passes,
             "host" => client_host = Some(value).filter(|host| !host.is_empty()),
@@ -119,6 +126,12 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], forwarded: &ForwardedInfo<'_>
     }
     if let Some(value) = client_host.filter(|_| !host) {
         sink.own(FORWARDED_HOST, value.as_bytes());
+    }
+    if let Some((id, _)) = forwarded.origin {
+        sink.own(REQUEST_ID, id.as_bytes());
+    }
+    if let Some(parent) = new_parent {
+        sink.own(TRACEPARENT, &parent);
     }
     if te && wants_trailers(headers) {
         sink.own("te", b"trailers");
@@ -154,6 +167,11 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
+    use crate::random::Random;
+    use crate::request_id::RequestId;
+    use crate::trace_context::TraceContext;
+
+    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[derive(Default)]
     struct Lines(Vec<String>);
@@ -174,6 +192,10 @@ mod tests {
             all.append(*name, HeaderValue::from_static(value));
         }
         let client = trusted.then(|| IpAddr::from([1, 1, 1, 1]));
+        let random = Random::seeded().unwrap();
+        let mut id = HeaderMap::new();
+        id.insert("x-request-id", HeaderValue::from_static("r-1"));
+        let (id, trace) = (&RequestId::of(&id, &random), &TraceContext::of(&all, &random));
         let info = ForwardedInfo {
             peer: "192.0.2.1",
             client,
@@ -181,6 +203,7 @@ mod tests {
             version: Version::HTTP_11,
             is_tls: false,
             certificate: None,
+            origin: Some((id, trace)),
         };
         let mut lines = Lines::default();
         let named = named_by_connection(&all).unwrap();
@@ -202,15 +225,18 @@ mod tests {
             ("expect", "100-continue"),
             ("transfer-encoding", "chunked"),
             ("accept", "*/*"),
+            ("traceparent", PARENT),
         ];
         let expected = [
             "accept: */*",
             "te: trailers",
+            "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
             "via: 1.1 gateway",
             "x-forwarded-for: 192.0.2.1",
             "x-forwarded-host: a",
             "x-forwarded-proto: http",
             "x-real-ip: 192.0.2.1",
+            "x-request-id: r-1",
         ];
         assert_eq!(forwarded(&sent, false), expected);
     }
@@ -227,26 +253,49 @@ mod tests {
             ("x-real-ip", "3.3.3.3"),
             ("x_forwarded_for", "3.3.3.3"),
             ("via", "1.0 old"),
+            ("x_request_id", "mine"),
+            ("traceparent", PARENT),
         ];
         let expected = [
+            "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
             "via: 1.0 old",
             "via: 1.1 gateway",
             "x-forwarded-for: 192.0.2.1",
             "x-forwarded-host: a",
             "x-forwarded-proto: http",
             "x-real-ip: 192.0.2.1",
+            "x-request-id: r-1",
         ];
         assert_eq!(forwarded(&sent, false), expected);
         let expected = [
             "forwarded: for=1.1.1.1",
+            "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
             "via: 1.0 old",
             "via: 1.1 gateway",
             "x-forwarded-for: 1.1.1.1, 10.0.0.2, 192.0.2.1",
             "x-forwarded-host: site",
             "x-forwarded-proto: https",
             "x-real-ip: 1.1.1.1",
+            "x-request-id: r-1",
         ];
         assert_eq!(forwarded(&sent, true), expected);
+    }
+
+    #[test]
+    fn the_state_of_a_trace_passes_only_beside_a_valid_parent() {
+        let states = [("tracestate", "a=1"), ("tracestate", "b=2")];
+        let traces =
+            |lines: Vec<String>| lines.into_iter().filter(|line| line.starts_with("trace")).collect::<Vec<_>>();
+        let valid: Vec<_> = [("traceparent", PARENT), ("connection", "tracestate")].into_iter().chain(states).collect();
+        assert_eq!(
+            traces(forwarded(&valid, false)),
+            [&format!("traceparent: {PARENT}"), "tracestate: a=1", "tracestate: b=2"]
+        );
+        for wrong in [&[][..], &[("traceparent", "00-0-0-00")], &[("traceparent", PARENT), ("traceparent", PARENT)]] {
+            let lines: Vec<_> = wrong.iter().copied().chain(states).collect();
+            let sent = traces(forwarded(&lines, false));
+            assert!(sent.len() == 1 && sent[0].len() == 68 && sent[0].ends_with("-00"), "{wrong:?}: {sent:?}");
+        }
     }
 
     #[test]

@@ -67,6 +67,7 @@ mod proxy;
 mod proxy_protocol;
 mod redirects;
 mod refusals;
+mod request_id;
 mod reload;
 mod reload_counters;
 mod reload_overrides;

@@ -69,6 +69,8 @@ fn a_request_of_http_1_becomes_one_of_http_2() {
     let mut headers: Vec<_> =
         one.headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
     headers.sort_unstable();
+    // They differ each time.
+    headers.retain(|(name, _)| !matches!(*name, "traceparent" | "x-request-id"));
     let expected = [
         ("cookie", "a=1"),
         ("te", "trailers"),

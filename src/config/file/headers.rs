@@ -94,7 +94,8 @@ pub(super) const OF_RESPONSES: Changeable = Changeable {
     in_all_spellings: false,
 };
 
-const PLACEHOLDERS: Placeholders = Placeholders { built_in: &["client_ip", "host", "rest"], braces: "{{ or }}" };
+const PLACEHOLDERS: Placeholders =
+    Placeholders { built_in: &["client_ip", "host", "request_id", "rest"], braces: "{{ or }}" };
 
 impl Changeable {
     /// Reads the changes. `path` is that of the route, if it has no error.

@@ -79,6 +79,9 @@ mod tests {
     use super::*;
     use crate::clock::Time;
     use crate::identify::ambiguity::SingleSources;
+    use crate::random::Random;
+    use crate::request_id::RequestId;
+    use crate::trace_context::TraceContext;
     use crate::upstream::request::ForwardedInfo;
 
     #[test]
@@ -92,6 +95,10 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert("content-length", HeaderValue::from_static("99"));
             headers.insert("host", HeaderValue::from_static("client"));
+            headers.insert("x-request-id", HeaderValue::from_static("r-1"));
+            let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+            headers.insert("traceparent", HeaderValue::from_static(parent));
+            let random = Random::seeded().unwrap();
             let request = UpstreamRequest {
                 method: &Method::POST,
                 target: "/a?b",
@@ -104,6 +111,7 @@ mod tests {
                     version: http::Version::HTTP_11,
                     is_tls: false,
                     certificate: None,
+                    origin: Some((&RequestId::of(&headers, &random), &TraceContext::of(&headers, &random))),
                 },
                 changes: None,
                 counted: &Arc::new(SingleSources::new([], &[])),
@@ -122,8 +130,9 @@ mod tests {
                 let mut out = Vec::new();
                 let authority = authority.map(HeaderValue::from_static);
                 encode(&mut out, &request, &[], authority.as_ref(), framing);
-                let head = format!("POST /a?b HTTP/1.1\r\nhost: {host}\r\nx-forwarded-for: ::1\r\nx-real-ip: ::1\r\n");
-                let more = "x-forwarded-proto: http\r\nx-forwarded-host: client\r\nvia: 1.1 gateway\r\n";
+                let head = format!("POST /a?b HTTP/1.1\r\nhost: {host}\r\ntraceparent: {parent}\r\n");
+                let about = "x-forwarded-for: ::1\r\nx-real-ip: ::1\r\nx-forwarded-proto: http\r\n";
+                let more = format!("{about}x-forwarded-host: client\r\nx-request-id: r-1\r\nvia: 1.1 gateway\r\n");
                 assert_eq!(String::from_utf8(out).unwrap(), format!("{head}{more}{expected}\r\n"));
             }
         }

@@ -27,7 +27,7 @@ pub(super) fn head(
     let uri = uri.authority(authority.ok_or(UpstreamError::NoHttp2)?);
     let uri = uri.path_and_query(target.map_err(|_| UpstreamError::NoHttp2)?).build();
 
-    let mut headers = Headers { map: HeaderMap::with_capacity(request.headers.len() + 8), is_valid: true };
+    let mut headers = Headers { map: HeaderMap::with_capacity(request.headers.len() + 10), is_valid: true };
     request_headers::each(request, exchange.named, &mut headers);
     // The end of the stream shows where any other body ends.
     if let Some(length) = body.and_then(|body| body.size_hint().exact()) {

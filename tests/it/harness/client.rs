@@ -113,18 +113,24 @@ impl Response {
         std::str::from_utf8(&self.body).unwrap()
     }
 
+    /// The body without the identifier of the request, which differs each time.
+    pub(crate) fn anonymous(&self) -> String {
+        self.text().replace(self.headers.must("x-request-id"), "")
+    }
+
     #[track_caller]
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.text()))
     }
 
-    /// Fails unless the body is a problem document of this status, as the gateway's own errors are.
+    /// Fails unless the body is a problem document of this status about this very request, as the gateway's own errors are.
     #[track_caller]
     pub(crate) fn expect_problem(&self, status: u16) {
         assert_eq!(self.status, status, "{self:?}");
         assert_eq!(self.headers.must("content-type"), "application/problem+json");
         let problem = self.json();
         assert_eq!(problem["status"], status, "{problem}");
+        assert_eq!(problem["request_id"], self.headers.must("x-request-id"), "{problem}");
         assert!(problem["title"].as_str().is_some_and(|title| !title.is_empty()), "{problem}");
         assert!(problem["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{problem}");
     }

@@ -1,0 +1,149 @@
+//! The identifier of a request, by which it is found in the logs of every system that it has passed: the client's if it
+//! can be written anywhere as it is, or else 128 random bits.
+//!
+//! There is no standard for `X-Request-ID`. 32 hexadecimal digits are what nginx makes, and the form of a trace id.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::hex;
+use crate::random::Random;
+
+/// The header in which it comes, goes on and goes back.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The longest identifier of a client that is kept.
+const MOST_KEPT: usize = 128;
+
+/// See the head of this file.
+#[derive(Clone, Debug)]
+pub struct RequestId(Text);
+
+#[derive(Clone, Debug)]
+enum Text {
+    Made([u8; 32]),
+    Kept(Box<str>),
+}
+
+impl RequestId {
+    /// The identifier of a request with these headers.
+    pub fn of(headers: &HeaderMap, random: &Random) -> Self {
+        kept(headers).map_or_else(|| Self::new(random), |text| Self(Text::Kept(text.into())))
+    }
+
+    /// A new identifier.
+    pub fn new(random: &Random) -> Self {
+        let mut digits = [0; 32];
+        let (high, low) = digits.split_at_mut(16);
+        high.copy_from_slice(&hex::digits(random.bits()));
+        low.copy_from_slice(&hex::digits(random.bits()));
+        Self(Text::Made(digits))
+    }
+
+    /// Its text: 1 to 128 characters that need no escape in JSON.
+    pub fn as_str(&self) -> &str {
+        match &self.0 {
+            Text::Made(digits) => std::str::from_utf8(digits).unwrap_or_default(),
+            Text::Kept(text) => text,
+        }
+    }
+
+    /// The bytes of its text, which need no check.
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Text::Made(digits) => digits,
+            Text::Kept(text) => text.as_bytes(),
+        }
+    }
+
+    /// As the value of a header.
+    pub fn to_header(&self) -> HeaderValue {
+        // All its characters can be in a header.
+        HeaderValue::from_bytes(self.as_bytes()).unwrap_or(HeaderValue::from_static(""))
+    }
+}
+
+/// The identifier of the client, if it is there once and can be written anywhere as it is.
+fn kept(headers: &HeaderMap) -> Option<&str> {
+    let mut lines = headers.get_all(&REQUEST_ID).iter();
+    let (Some(only), None) = (lines.next(), lines.next()) else { return None };
+    let is_short = (1..=MOST_KEPT).contains(&only.len());
+    if !is_short || !only.as_bytes().iter().all(|byte| IS_PLAIN[usize::from(*byte)]) {
+        return None;
+    }
+    only.to_str().ok()
+}
+
+/// The characters that end or change no text that they are written into: a JSON string, a line of a log, a command, a list
+/// in a header.
+static IS_PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = b'!';
+    while byte <= b'~' {
+        plain[byte as usize] = !matches!(byte, b'"' | b'\'' | b'`' | b'\\' | b'<' | b'>' | b',');
+        byte += 1;
+    }
+    plain
+};
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn of(lines: &[&[u8]]) -> String {
+        let value = |line: &&[u8]| (REQUEST_ID, HeaderValue::from_bytes(line).unwrap());
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines.iter().map(value) {
+            headers.append(name, value);
+        }
+        let id = RequestId::of(&headers, &Random::seeded().unwrap());
+        assert_eq!(id.to_header(), id.as_str());
+        assert_eq!(serde_json::to_string(id.as_str()).unwrap(), format!("\"{}\"", id.as_str()));
+        id.as_str().to_owned()
+    }
+
+    fn is_made(id: &str) -> bool {
+        id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    }
+
+    #[test]
+    fn a_plain_one_is_kept() {
+        let long = "x".repeat(128);
+        for id in ["1", "0199f3a1-7c3e-7b54-8a0e-2f4f5d3c1b2a", "Root=1-67891233-abcdef;Self=1", "a:b/c+d@e", &long] {
+            assert_eq!(of(&[id.as_bytes()]), id);
+        }
+    }
+
+    #[test]
+    fn others_are_replaced() {
+        let long = "x".repeat(129);
+        for lines in [
+            &[][..],
+            &[&b""[..]],
+            &[b"a b"],
+            &[b"a\tb"],
+            &[b"a\"b"],
+            &[b"a'b"],
+            &[b"a\\b"],
+            &[b"<b>"],
+            &[b"a,b"],
+            &[b"`id`"],
+            &[b"\xc3\xa9"],
+            &[b"\xff"],
+            &[long.as_bytes()],
+            &[b"a", b"b"],
+            &[b"a", b"a"],
+        ] {
+            let id = of(lines);
+            assert!(is_made(&id), "{lines:?}: {id}");
+        }
+    }
+
+    #[test]
+    fn no_two_are_the_same() {
+        let random = Random::seeded().unwrap();
+        let made: BTreeSet<_> = (0..10_000).map(|_| RequestId::new(&random).as_str().to_owned()).collect();
+        assert_eq!(made.len(), 10_000);
+        assert_ne!(of(&[]), of(&[]), "and no two generators");
+    }
+}
