@@ -43,7 +43,7 @@ pub use report::Problems;
 pub use source::ConfigSource;
 pub use template::{Template, TemplatePart};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
-pub use upstream::{Address, Balance, Ejection, HealthCheck, Overload, Retry, Upstream, UpstreamServer};
+pub use upstream::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer};
 pub use upstream_tls::UpstreamTls;
 
 /// Reads the text of a file. Problems call the file `name`. Relative paths in it start at `folder`.

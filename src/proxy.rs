@@ -63,6 +63,7 @@ pub struct Worker {
 pub struct ConnectionContext {
     worker: Rc<Worker>,
     peer: IpAddr,
+    port: u16,
     /// The peer's address as text, which upstreams are sent with every request.
     address: String,
     tls: Option<Rc<TlsPeer>>,
@@ -77,6 +78,7 @@ impl ConnectionContext {
         Self {
             worker,
             peer,
+            port: client.address.port(),
             address: peer.to_string(),
             tls: client.tls.clone(),
             key_cache: RefCell::default(),

@@ -19,6 +19,7 @@ mod stream;
 mod connection;
 mod resolver;
 mod names;
+mod preamble;
 mod connector;
 mod keep;
 mod header_policy;
@@ -39,6 +40,7 @@ mod happy_eyeballs;
 mod health_check;
 mod watch;
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,6 +89,8 @@ pub struct Upstream {
     overload: config::Overload,
     health: Option<config::HealthCheck>,
     ejection: config::Ejection,
+    /// How its servers are told who the client is; `None` if they are not.
+    proxy_protocol: Option<config::ProxyProtocol>,
     /// How often the names of its servers are looked up.
     resolve_every: Duration,
     state: Arc<UpstreamState>,
@@ -111,7 +115,7 @@ impl Upstream {
         config: &config::Upstream,
         endpoints: &Arc<Endpoints>,
         names: &Arc<Names>,
-        echo: Option<std::net::SocketAddr>,
+        echo: Option<SocketAddr>,
     ) -> Self {
         let servers = Servers::new(config, endpoints.clone(), names.clone(), echo);
         Self {
@@ -127,6 +131,7 @@ impl Upstream {
             overload: config.overload,
             health: config.health.clone(),
             ejection: config.ejection,
+            proxy_protocol: config.proxy_protocol,
             resolve_every: config.resolve_every,
             state: endpoints.state(&config.name),
         }
@@ -217,8 +222,8 @@ impl Upstream {
         };
         let mut begun = request.begun;
         loop {
-            let is_doubtful = needs_race(in_flight.endpoint(), pools);
-            let raced = if is_doubtful { Box::pin(self.race(pools, &mut in_flight)).await } else { Ok(()) };
+            let is_doubtful = self.needs_race(in_flight.endpoint(), pools, request);
+            let raced = if is_doubtful { Box::pin(self.race(pools, &mut in_flight, request)).await } else { Ok(()) };
             let endpoint = in_flight.endpoint();
             let sent = match raced {
                 Ok(()) => self.send_to(endpoint, pools, request, &mut attempts.body, headers).await,
@@ -286,6 +291,17 @@ impl Upstream {
         }
     }
 
+    /// Whether a connection has to be made, and the endpoint has a sibling of the other family.
+    fn needs_race(&self, endpoint: &Endpoint, pools: &ConnectionPools, request: &UpstreamRequest<'_>) -> bool {
+        let has_idle = || pools.has_idle(endpoint.id, self.announced(request));
+        endpoint.state.has_sibling() && !endpoint.target.http2 && !has_idle()
+    }
+
+    /// The client that is announced to servers, so that the connection can be used for no other.
+    fn announced(&self, request: &UpstreamRequest<'_>) -> Option<SocketAddr> {
+        self.proxy_protocol.and(request.client)
+    }
+
     /// Chooses an endpoint for a request that was not sent yet.
     fn begin(&self, wish: Wish<'_>) -> Choice {
         // Those that wait are first.
@@ -315,9 +331,4 @@ impl Upstream {
             }
         }
     }
-}
-
-/// Whether a connection has to be made, and the endpoint has a sibling of the other family.
-fn needs_race(endpoint: &Endpoint, pools: &ConnectionPools) -> bool {
-    endpoint.state.has_sibling() && !endpoint.target.http2 && !pools.has_idle(endpoint.id)
 }

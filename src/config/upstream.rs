@@ -35,6 +35,8 @@ pub struct Upstream {
     pub tls: Option<UpstreamTls>,
     /// Whether its servers are spoken to in HTTP/2: with TLS those that agree, without TLS all.
     pub http2: bool,
+    /// How its servers are told who the client is, before anything else; `None` if they are not.
+    pub proxy_protocol: Option<ProxyProtocol>,
     /// Which requests are sent again to another server.
     pub retry: Retry,
     /// How many requests a server gets at the same time.
@@ -72,6 +74,15 @@ pub enum Address {
     Unix(PathBuf),
     /// `builtin:echo`, the upstream that is part of the binary.
     Echo,
+}
+
+/// A version of the PROXY protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
 }
 
 /// How requests are shared among the servers of an upstream.

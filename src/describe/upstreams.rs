@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{key, statuses};
-use crate::config::{Address, Balance, Ejection, HealthCheck, Overload, Retry, Upstream, UpstreamTls};
+use crate::config::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamTls};
 
 /// Describes one upstream.
 pub(super) fn describe(f: &mut fmt::Formatter<'_>, upstream: &Upstream) -> fmt::Result {
@@ -23,6 +23,15 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, upstream: &Upstream) -> fmt::
         Balance::Hash(by) => writeln!(f, "    requests with the same {} go to the same server", key(by))?,
     }
     upstream.tls.iter().try_for_each(|tls| self::tls(f, tls))?;
+    match upstream.proxy_protocol {
+        Some(ProxyProtocol::V1) => {
+            writeln!(f, "    tells servers who the client is with the PROXY protocol, version 1")?
+        }
+        Some(ProxyProtocol::V2) => {
+            writeln!(f, "    tells servers who the client is with the PROXY protocol, version 2")?
+        }
+        None => {}
+    }
     if upstream.http2 {
         writeln!(f, "    HTTP/2: with TLS for servers that agree, without TLS for all")?;
     }

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::fmt::Display;
+use std::net::SocketAddr;
 
 use http::{HeaderValue, Response, StatusCode, Version, header};
 
@@ -41,6 +42,12 @@ pub(super) struct UpstreamCall<'a> {
 }
 
 impl UpstreamCall<'_> {
+    /// The client's address, and its port if it is the peer.
+    fn client_socket(&self) -> SocketAddr {
+        let is_peer = self.client.address == self.connection.peer;
+        SocketAddr::new(self.client.address, if is_peer { self.connection.port } else { 0 })
+    }
+
     /// Forwards the request and fills `response`. A failure is recorded and becomes a response.
     pub(super) async fn forward(
         &self,
@@ -97,6 +104,7 @@ impl UpstreamCall<'_> {
             max_body_size: self.route.max_body_size,
             asks_for_websocket: *asks_for_websocket,
             websocket_key: key.as_deref(),
+            client: Some(self.client_socket()),
             begun: self.sent.0,
             balanced_by: self.sent.1,
             has_response: &has_response,

@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -39,6 +40,8 @@ pub(super) struct UpstreamConnection {
     large_read: usize,
     /// Limits how long either side may take.
     pub(super) stall: StallTimer,
+    /// The client for which it was made, if the server was told so; then it is for no other.
+    pub(super) announced: Option<SocketAddr>,
     /// When it was made, by the clock of its pool.
     pub(super) connected_at: Instant,
     /// When it was last put into its pool, by the clock of the pool.
@@ -77,9 +80,16 @@ impl UpstreamConnection {
             sent: 0,
             large_read: LARGE_READ,
             stall,
+            announced: None,
             connected_at: now,
             idle_since: now,
         }))
+    }
+
+    /// The server was told that it is for this client.
+    pub(super) fn announced_to_be(mut self: Box<Self>, client: Option<SocketAddr>) -> Box<Self> {
+        self.announced = client;
+        self
     }
 
     /// The next response is for a client that speaks this version.

@@ -1,13 +1,25 @@
 //! New streams to endpoints.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::endpoint::{Endpoint, TargetAddress};
 use super::error::UpstreamError;
 use super::names::Names;
+use super::preamble;
 use super::stream::{Offered, Socket, UpstreamStream};
+use crate::config::ProxyProtocol;
+use tokio::io::AsyncWriteExt;
+
+/// Who a server is told that the client is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Announced {
+    pub(super) version: ProxyProtocol,
+    /// `None` if the connection is for the gateway itself.
+    pub(super) client: Option<SocketAddr>,
+}
 
 /// How an upstream connects to its endpoints.
 #[derive(Clone, Debug)]
@@ -22,13 +34,19 @@ impl Connector {
         Self { timeout, names }
     }
 
-    /// A stream to this endpoint, to whose server these protocols are `offered` if it speaks TLS.
+    /// A stream to this endpoint, to whose server the client is `announced` first, and these protocols are `offered` if it
+    /// speaks TLS.
     ///
     /// # Errors
     /// When the name has no address, no address accepts the connection, the server does not speak TLS or its certificate is
     /// not valid, or the time is over.
-    pub(super) async fn connect(&self, endpoint: &Endpoint, offered: Offered) -> Result<UpstreamStream, UpstreamError> {
-        self.connect_and(endpoint, offered, async |stream| Ok(stream)).await
+    pub(super) async fn connect(
+        &self,
+        endpoint: &Endpoint,
+        announced: Option<Announced>,
+        offered: Offered,
+    ) -> Result<UpstreamStream, UpstreamError> {
+        self.connect_and(endpoint, announced, offered, async |stream| Ok(stream)).await
     }
 
     /// The same, and what has to be done `then` in the same time.
@@ -38,11 +56,16 @@ impl Connector {
     pub(super) async fn connect_and<T>(
         &self,
         endpoint: &Endpoint,
+        announced: Option<Announced>,
         offered: Offered,
         then: impl AsyncFnOnce(UpstreamStream) -> Result<T, UpstreamError>,
     ) -> Result<T, UpstreamError> {
         let connecting = async {
-            let socket = self.socket(&endpoint.target.address).await.map_err(UpstreamError::Connect)?;
+            let mut socket = self.socket(&endpoint.target.address).await.map_err(UpstreamError::Connect)?;
+            if let Some(Announced { version, client }) = announced {
+                let preamble = preamble::encode(version, client, socket.peer());
+                socket.write_all(&preamble).await.map_err(UpstreamError::Connect)?;
+            }
             then(UpstreamStream::begin(socket, endpoint.target.tls.as_ref(), offered).await?).await
         };
         let timed = tokio::time::timeout(self.timeout, connecting).await;

@@ -7,6 +7,7 @@ use http::{HeaderMap, StatusCode};
 
 use super::body::UpstreamBody;
 use super::connection::UpstreamConnection;
+use super::connector::Announced;
 use super::endpoint::Endpoint;
 use super::error::{Failed, SendAgain, UpstreamError};
 use super::exchange::Exchange;
@@ -46,7 +47,7 @@ impl Upstream {
             }
         }
         let pool = (pools, endpoint.id);
-        if let Some(connection) = pools.take(endpoint.id, self.keep) {
+        if let Some(connection) = pools.take(endpoint.id, self.announced(request), self.keep) {
             match http1::send(&exchange, connection, body.next.take(), pool, headers).await {
                 // The server may have closed the connection before the request came. If the server closes it because of
                 // the request, the second attempt costs only one more connection.
@@ -54,7 +55,7 @@ impl Upstream {
                 sent => return Ok(sent?),
             }
         }
-        let connection = self.connect(pools, endpoint).await?;
+        let connection = self.connect(pools, endpoint, request).await?;
         Ok(http1::send(&exchange, connection, body.next.take(), pool, headers).await?)
     }
 
@@ -94,8 +95,11 @@ impl Upstream {
         &self,
         pools: &ConnectionPools,
         endpoint: &Endpoint,
+        request: &UpstreamRequest<'_>,
     ) -> Result<Box<UpstreamConnection>, UpstreamError> {
-        let stream = self.connector.connect(endpoint, Offered::Http1).await?;
-        UpstreamConnection::new(stream, pools.now()).map_err(UpstreamError::Connect)
+        let announced = self.proxy_protocol.map(|version| Announced { version, client: request.client });
+        let stream = self.connector.connect(endpoint, announced, Offered::Http1).await?;
+        let connection = UpstreamConnection::new(stream, pools.now()).map_err(UpstreamError::Connect)?;
+        Ok(connection.announced_to_be(self.announced(request)))
     }
 }

@@ -13,6 +13,7 @@ use super::Upstream;
 use super::error::UpstreamError;
 use super::in_flight::InFlight;
 use super::pool::ConnectionPools;
+use super::request::UpstreamRequest;
 
 /// How long the first address is tried alone: the Connection Attempt Delay of RFC 8305.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -27,9 +28,10 @@ impl Upstream {
         &self,
         pools: &Rc<ConnectionPools>,
         in_flight: &mut InFlight,
+        request: &UpstreamRequest<'_>,
     ) -> Result<(), UpstreamError> {
         let first_endpoint = in_flight.endpoint().clone();
-        let mut first = pin!(self.connect(pools, &first_endpoint));
+        let mut first = pin!(self.connect(pools, &first_endpoint, request));
         if let Ok(connected) = timeout(ATTEMPT_DELAY, first.as_mut()).await {
             pools.put(first_endpoint.id, connected?);
             return Ok(());
@@ -39,7 +41,7 @@ impl Upstream {
             return Ok(());
         };
         let endpoint = sibling.endpoint().clone();
-        let mut second = pin!(self.connect(pools, &endpoint));
+        let mut second = pin!(self.connect(pools, &endpoint, request));
         let (is_first, connected) = tokio::select! {
             connected = first.as_mut() => match connected {
                 Ok(connection) => (true, Ok(connection)),

@@ -52,6 +52,7 @@ pub(super) async fn check(
         asks_for_websocket: false,
         websocket_key: None,
         interim: None,
+        client: None,
         begun: now,
         balanced_by: None,
         has_response: &Cell::new(false),

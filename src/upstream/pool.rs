@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -57,27 +58,46 @@ impl Default for ConnectionPools {
 }
 
 impl ConnectionPools {
-    /// A connection to this server that is still open and may be used.
-    pub(super) fn take(&self, server: usize, keep: Keep) -> Option<Box<UpstreamConnection>> {
+    /// A connection to this server that is still open and may be used for a client that is `announced`, or for any.
+    pub(super) fn take(
+        &self,
+        server: usize,
+        announced: Option<SocketAddr>,
+        keep: Keep,
+    ) -> Option<Box<UpstreamConnection>> {
         let mut idle = self.idle.borrow_mut();
         let Idle { connections, fewest } = idle.get_mut(&server)?;
-        let found = std::iter::from_fn(|| connections.pop()).find_map(|mut connection| {
+        let next = || match announced {
+            None => connections.pop(),
+            Some(_) => {
+                let index = connections.iter().rposition(|connection| connection.announced == announced)?;
+                Some(connections.remove(index))
+            }
+        };
+        let found = std::iter::from_fn(next).find_map(|mut connection| {
             (self.is_kept(&connection, keep) && connection.is_quiet()).then_some(connection)
         });
         *fewest = connections.len().min(*fewest);
         found
     }
 
-    /// Whether a connection to this server is idle.
-    pub(super) fn has_idle(&self, server: usize) -> bool {
-        self.idle.borrow().get(&server).is_some_and(|idle| !idle.connections.is_empty())
+    /// Whether a connection to this server is idle, for a client that is `announced`, or for any.
+    pub(super) fn has_idle(&self, server: usize, announced: Option<SocketAddr>) -> bool {
+        let idle = self.idle.borrow();
+        let mut connections = idle.get(&server).into_iter().flat_map(|idle| &idle.connections);
+        connections.any(|connection| connection.announced == announced)
     }
 
     /// Takes a connection back after a complete response.
     pub(super) fn put(&self, server: usize, mut connection: Box<UpstreamConnection>) {
         connection.idle_since = self.now();
         let mut idle = self.idle.borrow_mut();
-        idle.entry(server).or_default().connections.push(connection);
+        let connections = &mut idle.entry(server).or_default().connections;
+        if connection.announced.is_some() && connections.len() >= MOST_SPARE {
+            // Each client has connections of its own, and may never come back.
+            connections.remove(0);
+        }
+        connections.push(connection);
     }
 
     /// The moment of the last check: now, or shortly before.
@@ -156,7 +176,7 @@ mod tests {
         }
         // The system needs some time to notice it.
         tokio::time::sleep(Duration::from_millis(50)).await;
-        assert!(setup.pools.take(0, KEEP).is_none());
+        assert!(setup.pools.take(0, None, KEEP).is_none());
     }
 
     #[tokio::test]
@@ -166,15 +186,15 @@ mod tests {
         let (mut connection, _open) = setup.connect().await;
         for keep in [KEEP, Keep { idle: Duration::from_secs(1), age: LONG }] {
             pools.put(0, connection);
-            connection = pools.take(0, keep).expect("it was used just now");
+            connection = pools.take(0, None, keep).expect("it was used just now");
         }
         pools.put(0, connection);
         // The next check is in two seconds. Until then the connection would be idle for too long.
         pools.next_check.set(pools.now() + Duration::from_secs(2));
-        assert!(pools.take(0, Keep { idle: Duration::from_secs(1), age: LONG }).is_none());
+        assert!(pools.take(0, None, Keep { idle: Duration::from_secs(1), age: LONG }).is_none());
         let (connection, _open) = setup.connect().await;
         pools.put(0, connection);
-        assert!(pools.take(0, Keep { idle: LONG, age: Duration::from_secs(1) }).is_none());
+        assert!(pools.take(0, None, Keep { idle: LONG, age: Duration::from_secs(1) }).is_none());
     }
 
     #[tokio::test]
@@ -191,7 +211,7 @@ mod tests {
         // It checks at once, and then waits.
         assert!(tokio::time::timeout(Duration::from_millis(1), watch).await.is_err());
         assert_eq!(pools.idle.borrow().keys().collect::<Vec<_>>(), [&7]);
-        assert!(pools.take(7, KEEP).is_some());
+        assert!(pools.take(7, None, KEEP).is_some());
     }
 
     #[tokio::test]
@@ -212,7 +232,7 @@ mod tests {
         };
         // They came since the last check.
         assert_eq!(check(), 600);
-        let used: Vec<_> = (0..580).map_while(|_| pools.take(0, KEEP)).collect();
+        let used: Vec<_> = (0..580).map_while(|_| pools.take(0, None, KEEP)).collect();
         used.into_iter().for_each(|connection| pools.put(0, connection));
         assert_eq!((check(), check()), (590, 512), "twenty were not needed, then none");
         assert_eq!(check(), 512);

@@ -1,7 +1,7 @@
 //! A request to an upstream, for any protocol.
 
 use std::cell::Cell;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ pub struct UpstreamRequest<'a> {
     pub websocket_key: Option<&'a str>,
     /// Takes interim responses other than `100 Continue`, each as soon as it has come; `None` if they are dropped.
     pub interim: Option<&'a PassInterim<'a>>,
+    /// The client's address, with port 0 if only a proxy in front knows the port; `None` if the gateway itself asks.
+    pub client: Option<SocketAddr>,
     /// When the request is sent.
     pub begun: Time,
     /// The hash of the key by which the upstream chooses a server, if it does so by keys and the request has one.

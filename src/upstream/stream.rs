@@ -59,6 +59,14 @@ impl Socket {
         UnixStream::connect(path).await.map(Self::Unix)
     }
 
+    /// The address of the server, if it has one.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(socket) => socket.peer_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+
     fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(socket) => socket.try_read(bytes),

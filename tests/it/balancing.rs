@@ -178,3 +178,55 @@ fn a_name_with_a_family_that_does_not_work_fails_no_request() {
         assert_eq!(response.text(), "ok");
     }
 }
+
+/// A server that answers each request with the first line of its connection, which is a preamble.
+fn echoing_preambles() -> Upstream {
+    Upstream::raw(|mut wire, _| {
+        let Ok(Some(preamble)) = wire.first_line() else { return };
+        while let Ok(Some(_)) = wire.head() {
+            if wire.write(&reply(200, &preamble)).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+#[test]
+fn servers_are_told_who_the_client_is_and_no_connection_is_used_for_another() {
+    let up = echoing_preambles();
+    let section = format!("[upstreams.up]\nservers = [\"http://{}\"]\nproxy_protocol = \"v1\"\n", up.address());
+    let gateway = Gateway::with_server("trusted_proxies = [\"127.0.0.9\"]", &format!("{section}{ROUTE}"));
+    let (ip, port) = (up.address().ip(), up.address().port());
+    let told = |client: &mut crate::harness::Client, fields: &str| client.get_with("/a/b", fields).text().to_owned();
+    let mut clients: Vec<_> = (0..2).map(|_| gateway.client()).collect();
+    for _ in 0..3 {
+        for client in &mut clients {
+            let own = client.local_address();
+            assert_eq!(told(client, ""), format!("PROXY TCP4 127.0.0.1 {ip} {} {port}", own.port()));
+        }
+    }
+    assert_eq!(up.connections(), 2, "each client has a connection of its own, which is used again");
+    let mut proxied = crate::harness::Client::connect_from([127, 0, 0, 9].into(), gateway.http);
+    let for_client = |address: &str| format!("X-Forwarded-For: {address}\r\n");
+    assert_eq!(told(&mut proxied, &for_client("192.0.2.1")), format!("PROXY TCP4 192.0.2.1 {ip} 0 {port}"));
+    assert_eq!(told(&mut proxied, &for_client("2001:db8::1")), format!("PROXY TCP6 2001:db8::1 ::ffff:{ip} 0 {port}"));
+    assert_eq!(told(&mut proxied, &for_client("192.0.2.1")), format!("PROXY TCP4 192.0.2.1 {ip} 0 {port}"));
+    assert_eq!(up.connections(), 4);
+}
+
+#[test]
+fn a_gateway_behind_a_gateway_knows_the_client() {
+    let inner = Gateway::with_server(
+        "proxy_protocol = true",
+        "[[routes]]\npath = \"/*\"\nrespond = { body = \"ok\" }\nresponse_headers = { set = { x-client = \"{client_ip}\" } }\n",
+    );
+    for version in ["v1", "v2"] {
+        let health = "[upstreams.up.health]\npath = \"/\"\ninterval = \"100ms\"\n";
+        let section =
+            format!("[upstreams.up]\nservers = [\"http://{}\"]\nproxy_protocol = \"{version}\"\n{health}", inner.http);
+        let gateway = Gateway::start(&format!("{section}{ROUTE}"));
+        let mut client = crate::harness::Client::connect_from([127, 0, 0, 7].into(), gateway.http);
+        assert_eq!(client.get("/a/b").headers.must("x-client"), "127.0.0.7", "{version}");
+        gateway.wait_log("the check succeeds", |line| line["message"] == "a server gets requests");
+    }
+}

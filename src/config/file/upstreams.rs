@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::jwt::Names;
 use super::upstream_tls::{self, SystemAuthorities};
 use crate::config::read::{Field, Name, Section, report_repeated, set};
-use crate::config::{Address, Upstream, UpstreamServer, UpstreamTls, values};
+use crate::config::{Address, ProxyProtocol, Upstream, UpstreamServer, UpstreamTls, values};
 
 const SERVERS: &str = "[\"http://10.0.1.1:9000\"]";
 
@@ -57,6 +57,11 @@ pub(super) fn read(
     }
     let mut resolve_every = Duration::from_secs(30);
     set(&mut resolve_every, values::wait(&section, "resolve_every", Duration::from_secs(1)..=*values::WAIT.end()));
+    let proxy_protocol = proxy_protocol(&section);
+    if http2 && proxy_protocol.is_some() {
+        let why = "has no effect with `http2`, where the requests of many clients share a connection";
+        section.refuse(&["proxy_protocol"], why, "remove one of them");
+    }
     let balance = balancing::read(&section, jwts);
     let retry = retries::read(name.text, &section);
     let overload = overload::read(&section);
@@ -76,6 +81,7 @@ pub(super) fn read(
         resolve_every,
         tls,
         http2,
+        proxy_protocol,
         retry,
         overload,
         health,
@@ -105,6 +111,18 @@ fn tls(
         None if has_https => upstream_tls::read(None, listed?, system),
         None => None,
     }
+}
+
+fn proxy_protocol(section: &Section<'_>) -> Option<ProxyProtocol> {
+    let field = section.field("proxy_protocol")?;
+    if field.is_boolean() && field.boolean() == Some(false) {
+        return None;
+    }
+    if !field.is_text() {
+        field.mistyped("a version", "write \"v1\" or \"v2\", or false");
+        return None;
+    }
+    field.choice(&[("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)], &[])
 }
 
 fn server(field: &Field<'_>) -> Option<UpstreamServer> {

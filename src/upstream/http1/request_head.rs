@@ -121,6 +121,7 @@ mod tests {
                 asks_for_websocket: false,
                 websocket_key: None,
                 interim: None,
+                client: None,
                 begun: Time::from_micros(0),
                 balanced_by: None,
                 has_response: &Cell::new(false),

@@ -195,5 +195,5 @@ async fn connect(
         }
         Http2Connection::open(stream, timeout, now).await.map(Some)
     };
-    connector.connect_and(endpoint, Offered::Http2, open).await
+    connector.connect_and(endpoint, None, Offered::Http2, open).await
 }

@@ -38,6 +38,11 @@ impl Client {
         Self { wire: Wire::new(socket.into()) }
     }
 
+    /// Its own address.
+    pub(crate) fn local_address(&self) -> SocketAddr {
+        self.wire.stream().local_addr().unwrap()
+    }
+
     #[track_caller]
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.wire.write(bytes.as_ref()).unwrap();

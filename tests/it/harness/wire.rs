@@ -70,6 +70,11 @@ impl Wire {
         self.reader.get_mut().write_all(bytes)
     }
 
+    /// A line without its end; `None` where the peer closed before it began.
+    pub(crate) fn first_line(&mut self) -> Result<Option<String>> {
+        Ok(self.line()?.map(|line| String::from_utf8_lossy(&line).into_owned()))
+    }
+
     /// The first line and the fields; `None` where the peer closed before it began.
     pub(crate) fn head(&mut self) -> Result<Option<(String, Headers)>> {
         let Some(first) = self.line()? else { return Ok(None) };
