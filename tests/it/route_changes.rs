@@ -40,6 +40,7 @@ fn headers_are_removed_set_and_added_after_those_of_the_gateway() {
     let mut all: Vec<_> =
         headers.0.iter().map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value))).collect();
     all.sort();
+    all.retain(|line| !differs_each_time(line));
     let expected = [
         "cookie: a=1".to_owned(),
         "cookie: c=3".to_owned(),
@@ -56,6 +57,11 @@ fn headers_are_removed_set_and_added_after_those_of_the_gateway() {
         "x-where: test.example x/y".to_owned(),
     ];
     assert_eq!(all, expected);
+}
+
+/// Whether a line is about this very request.
+fn differs_each_time(line: &str) -> bool {
+    ["traceparent: ", "x-request-id: "].iter().any(|name| line.starts_with(name))
 }
 
 fn run<F: Future>(future: F) -> F::Output {
@@ -100,6 +106,7 @@ fn the_same_holds_in_http_2_and_for_trailers() {
     let mut all: Vec<_> =
         head.headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
     all.sort();
+    all.retain(|line| !differs_each_time(line));
     let expected = [
         "cookie: c=3",
         "x-brace: {acme}",
