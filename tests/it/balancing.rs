@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-use crate::harness::{Gateway, Upstream, reply, until};
+use crate::harness::{Gateway, Upstream, alone, full_queue, reply, until};
 
 const ROUTE: &str = "[[routes]]\npath = \"/{tenant}/*\"\nupstream = \"up\"\n";
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -177,6 +177,32 @@ fn a_name_with_a_family_that_does_not_work_fails_no_request() {
         let response = client.call("POST /a/ HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab");
         assert_eq!(response.text(), "ok");
     }
+}
+
+#[test]
+fn requests_do_not_wait_for_a_family_that_swallows_connections() {
+    let _alone = alone();
+    // The same port in both families; a port that is taken is given up.
+    let found = (0..20).find_map(|_| {
+        let up = Upstream::start(|_| reply(200, "ok"));
+        let queue = full_queue((std::net::Ipv6Addr::LOCALHOST, up.address().port()).into()).ok()?;
+        Some((up, queue))
+    });
+    let Some((up, _queue)) = found else { return eprintln!("skipped: no IPv6 here") };
+    let more = "connect_timeout = \"10s\"\nretries = 0\nbalance = \"round-robin\"\n[upstreams.up.eject]\nfailures = 3";
+    let Some((gateway, _folder)) = with_name(&["127.0.0.1", "::1"], up.address().port(), more) else {
+        return eprintln!("skipped: no namespaces for users here");
+    };
+    until("both are known", PATIENCE, || endpoints(&gateway).len() == 2);
+    let begun = std::time::Instant::now();
+    for _ in 0..12 {
+        // Each request needs a new connection.
+        let response = gateway.client().call("POST /a/ HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab");
+        assert_eq!(response.text(), "ok");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    let line = gateway.wait_message("a server is ejected: it gets no requests for a time");
+    assert_eq!(line["server"], format!("[::1]:{}", up.address().port()));
 }
 
 /// A server that answers each request with the first line of its connection, which is a preamble.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use socket2::Socket;
 
-use crate::harness::{Authority, Client, Gateway, TlsServer, Upstream, closed_port, reply, until};
+use crate::harness::{Authority, Client, Gateway, TlsServer, Upstream, closed_port, full_queue, reply, until};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab";
@@ -38,7 +38,7 @@ impl Failing {
                 (address, "http", String::new(), vec![Held::Port(socket)])
             }
             "accepts no connection within `connect_timeout`" => {
-                let (listener, waiting) = full_queue();
+                let (listener, waiting) = full_queue(([127, 0, 0, 1], 0).into()).unwrap();
                 let address = listener.local_addr().unwrap();
                 let held = std::iter::once(Held::Listener(listener)).chain(waiting.into_iter().map(Held::Port));
                 (address, "http", "connect_timeout = \"200ms\"".to_owned(), held.collect())
@@ -115,28 +115,6 @@ fn asked(client: &mut Client, request: &str) -> String {
         Ok(response) => response.status.to_string(),
         Err(_) => "cut off".to_owned(),
     }
-}
-
-/// A listener whose queue of connections is full, so that the system drops further attempts.
-fn full_queue() -> (TcpListener, Vec<Socket>) {
-    let socket = Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-    socket.listen(0).unwrap();
-    let address = socket.local_addr().unwrap();
-    let attempt = || {
-        let socket = Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        let is_full = socket.connect_timeout(&address, Duration::from_millis(200)).is_err();
-        (socket, is_full)
-    };
-    let mut waiting = Vec::new();
-    for _ in 0..16 {
-        let (socket, is_full) = attempt();
-        waiting.push(socket);
-        if is_full {
-            break;
-        }
-    }
-    (socket.into(), waiting)
 }
 
 #[test]

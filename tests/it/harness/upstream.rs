@@ -148,3 +148,21 @@ pub(crate) fn closed_port() -> (Socket, SocketAddr) {
     let address = socket.local_addr().unwrap().as_socket().unwrap();
     (socket, address)
 }
+
+/// A listener whose queue of connections is full, so that the system drops further attempts, and what fills it.
+pub(crate) fn full_queue(address: SocketAddr) -> std::io::Result<(TcpListener, Vec<Socket>)> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.bind(&address.into())?;
+    socket.listen(0)?;
+    let address = socket.local_addr()?;
+    let mut waiting = Vec::new();
+    for _ in 0..16 {
+        let client = Socket::new(Domain::for_address(address.as_socket().unwrap()), Type::STREAM, None)?;
+        let is_full = client.connect_timeout(&address, Duration::from_millis(200)).is_err();
+        waiting.push(client);
+        if is_full {
+            break;
+        }
+    }
+    Ok((socket.into(), waiting))
+}
