@@ -2,6 +2,7 @@
 
 mod families;
 mod upstreams;
+mod shed;
 pub mod metrics;
 
 use std::collections::VecDeque;

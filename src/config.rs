@@ -12,6 +12,7 @@ mod source;
 mod tls;
 mod upstream;
 mod upstream_tls;
+mod shed;
 mod anew;
 mod spellings;
 mod template;
@@ -40,6 +41,7 @@ pub use header_changes::{HeaderChanges, HeaderText};
 pub use jwt::{Jwks, Jwt};
 pub use redirect::Redirect;
 pub use report::Problems;
+pub use shed::Shed;
 pub use source::ConfigSource;
 pub use template::{Template, TemplatePart};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
@@ -121,6 +123,8 @@ pub struct Server {
     pub drain_timeout: Duration,
     /// Which spellings of a path are the same path.
     pub paths: PathRules,
+    /// `[server.shed]`; `None` if requests are not shed.
+    pub shed: Option<Shed>,
 }
 
 /// Where clients connect, and what is spoken there.
@@ -326,6 +330,8 @@ pub struct Tiers {
     pub source: Source,
     /// At least one tier, each with at least one rate; a request without a known tier gets the limit's own rates.
     pub rates: Vec<(String, Vec<Rate>)>,
+    /// The tiers whose requests have another priority than that of their route.
+    pub priorities: Vec<(String, u8)>,
 }
 
 /// What happens to a request over a limit.
@@ -457,6 +463,8 @@ pub struct Route {
     pub request_headers: HeaderChanges<HeaderText>,
     /// What changes about the headers of its responses.
     pub response_headers: HeaderChanges<HeaderText>,
+    /// How important its requests are, 0 to 9: those of lower priorities are shed first.
+    pub priority: u8,
 }
 
 /// How a client has sent its request: to the gateway, or to a trusted proxy in front of it.

@@ -10,7 +10,7 @@ use http::{HeaderName, header};
 use crate::config::{
     self, Action, Config, ConfigSource, Cost, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Key, Limit,
     Listener, MaxConnections, Missing, OnError, OnLimit, PathMatching, PathPattern, PathRules, Recounted, Route,
-    SentPath, Store, UNLIMITED,
+    SentPath, Shed, Store, UNLIMITED,
 };
 use crate::jwks::FETCH_EVERY;
 use crate::jwt;
@@ -95,6 +95,7 @@ impl Display for Description<'_> {
             most => writeln!(f, ", up to {most} per address")?,
         }
         writeln!(f, "{}", paths(config.server.paths))?;
+        config.server.shed.iter().try_for_each(|shed| self::shed(f, shed))?;
         writeln!(f, "\nstore")?;
         store(f, &config.store)?;
         writeln!(f, "\nroutes, in the order they match")?;
@@ -112,6 +113,9 @@ impl Display for Description<'_> {
             }
             changed_headers(f, "request", &route.request_headers)?;
             changed_headers(f, "response", &route.response_headers)?;
+            if config.server.shed.is_some() {
+                writeln!(f, "    priority {}", route.priority)?;
+            }
             let limits: Vec<_> = route.limits.iter().map(|index| config.limits[*index].name.as_str()).collect();
             writeln!(
                 f,
@@ -245,7 +249,11 @@ fn exceptions(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
     }
     let Some(tiers) = &limit.tiers else { return Ok(()) };
     writeln!(f, "    tiers by {}", tiers.source)?;
-    tiers.rates.iter().try_for_each(|(name, rates)| writeln!(f, "      {name}: {}", joined(rates)))?;
+    for (name, rates) in &tiers.rates {
+        let priority = tiers.priorities.iter().find(|(tier, _)| tier == name);
+        let priority = priority.map_or(String::new(), |(_, priority)| format!(", priority {priority}"));
+        writeln!(f, "      {name}: {}{priority}", joined(rates))?;
+    }
     let others = if limit.rates.is_empty() { "no rates".to_owned() } else { joined(&limit.rates) };
     writeln!(f, "      any other: {others}")
 }
@@ -281,6 +289,14 @@ fn store(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result {
             writeln!(f, "  waits at most {:?}; without an answer requests {away}", memcached.timeout)
         }
     }
+}
+
+fn shed(f: &mut fmt::Formatter<'_>, shed: &Shed) -> fmt::Result {
+    let Shed { cpu, latency, status } = shed;
+    let cpu = cpu.map(|share| format!("{} % of the processors are in use", f64::from(share) / 10.0));
+    let latency = latency.map(|latency| format!("responses of an upstream take {latency:?}"));
+    let either: Vec<_> = latency.into_iter().chain(cpu).collect();
+    writeln!(f, "sheds the lowest priorities with status {} if {}", status.as_u16(), either.join(" or "))
 }
 
 fn paths(rules: PathRules) -> String {

@@ -91,6 +91,11 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
         others(&mut text, config, Some(index), request, &host, &path);
         return Ok(text);
     }
+    if let Some(shedding) = &served.shedding {
+        let priority = shedding.priority(&served.limits, &attributes, &mut KeyCache::default());
+        let status = config.server.shed.as_ref().map_or(0, |shed| shed.status.as_u16());
+        line(&mut text, &format!("\npriority {priority}: under overload, lower ones are answered {status} first"));
+    }
     line(&mut text, if served.limits.is_empty() { "\nno limits" } else { "\nlimits, checked together" });
     for (route_limit, limit) in served.limits.iter().zip(&config.routes[index].limits) {
         let limit = &config.limits[*limit];

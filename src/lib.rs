@@ -19,8 +19,9 @@ pub mod request_id;
 pub mod trace_context;
 pub mod units;
 
-// The algorithm: pure.
+// The algorithms: pure.
 pub mod limit;
+pub mod overload;
 
 // Which keys have rates of their own, and which keys there are.
 pub mod overrides;
@@ -49,6 +50,7 @@ pub mod route;
 pub mod identify;
 pub mod decide;
 pub mod upstream;
+pub mod shed;
 pub mod respond;
 pub mod telemetry;
 

@@ -4,6 +4,7 @@ mod worker_snapshot;
 mod arrival;
 mod tunnel;
 mod forward;
+mod shed;
 mod target;
 
 use std::cell::{LazyCell, RefCell};
@@ -164,6 +165,9 @@ async fn serve(
         }
     };
     attributes.tokens = &tokens;
+    if let Some(answer) = shed::refuse(&gateway, route, &attributes, connection, now) {
+        return own(response_headers.as_ref(), response, record, Outcome::Shed, head, answer);
+    }
     let input = DecisionInput {
         limits: &route.limits,
         attributes: &attributes,

@@ -172,6 +172,7 @@ mod tests {
             None => Host::Exact(host.to_owned()),
         };
         Route {
+            priority: 5,
             host,
             path: pattern(path),
             ignore_case: false,

@@ -32,6 +32,7 @@ use crate::metrics::Counter;
 use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
 use crate::random::Random;
 use crate::server::{self, ConnectedClient, ConnectionLimits, Listener, Stage};
+use crate::shed::ShedWatch;
 use crate::snapshot::{SharedState, Snapshot};
 use crate::store::Store;
 use crate::tls::ListenerTls;
@@ -238,6 +239,8 @@ impl Control {
         }
         let (names, snapshot) = (self.in_force.view.shared.names().clone(), self.in_force.snapshot.clone());
         spawn_local(UpstreamWatch::default().run(names, move || snapshot.load().upstreams.clone()));
+        let (workers, snapshot) = (self.in_force.view.shared.workers(), self.in_force.snapshot.clone());
+        spawn_local(ShedWatch::new(workers).run(move || snapshot.load().shedding.clone()));
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         // A configuration that is read warns of them already.
         let mut expiry = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);

@@ -21,6 +21,7 @@ use crate::jwks::{KeySource, KeySources};
 use crate::metrics::PerWorker;
 use crate::respond::rate_limit_headers::RateLimitHeaders;
 use crate::route::{self, PreparedChanges, Routes};
+use crate::shed::{Meter, RouteShedding, Shedding};
 use crate::store::LimitChanges;
 use crate::telemetry::{RouteMetrics, UpstreamFailures};
 use crate::upstream::{Endpoints, Keeps, Names, Upstream};
@@ -56,6 +57,8 @@ pub struct Snapshot {
     pub concurrency: Arc<ConcurrencyLimiter>,
     /// The requests that are held.
     pub wait_queues: Arc<WaitQueues>,
+    /// When requests are shed, if they are.
+    pub shedding: Option<Arc<Shedding>>,
 }
 
 /// One route, ready to serve.
@@ -86,6 +89,8 @@ pub struct CompiledRoute {
     pub balance_key: Option<KeyExtractor>,
     /// Counts the failures of its upstream, if it has one.
     pub failures: Option<Arc<UpstreamFailures>>,
+    /// How its requests are shed, if they are.
+    pub shedding: Option<Box<RouteShedding>>,
 }
 
 impl CompiledRoute {
@@ -130,6 +135,8 @@ pub struct SharedState {
     upstreams: Mutex<BTreeMap<String, Arc<UpstreamFailures>>>,
     tokens: Mutex<BTreeMap<String, Arc<TokenMetrics>>>,
     key_sources: Arc<KeySources>,
+    /// By the name of the upstream; empty for the routes without.
+    meters: Mutex<BTreeMap<String, Arc<Meter>>>,
     endpoints: Arc<Endpoints>,
     echo: OnceLock<SocketAddr>,
     names: Arc<Names>,
@@ -145,6 +152,7 @@ impl SharedState {
             routes: Mutex::default(),
             limits: Mutex::default(),
             upstreams: Mutex::default(),
+            meters: Mutex::default(),
             tokens: Mutex::default(),
             key_sources: Arc::default(),
             endpoints: Arc::default(),
@@ -189,6 +197,8 @@ impl SharedState {
         self.upstreams.lock().retain(|name, _| upstreams.contains(name.as_str()));
         self.tokens.lock().retain(|name, _| gateway.key_sources.iter().any(|source| source.name() == name));
         self.key_sources.apply(gateway.key_sources.clone());
+        let meters = gateway.shedding.as_ref().map_or(&[][..], |shedding| &shedding.meters);
+        self.meters.lock().retain(|name, _| meters.iter().any(|meter| meter.name == *name));
         let keeps = gateway.keeps();
         self.endpoints.retain(|id| keeps.has(id));
     }
@@ -231,6 +241,16 @@ impl SharedState {
     fn failures(&self, name: &str) -> Arc<UpstreamFailures> {
         let new = || Arc::new(UpstreamFailures::new(name.to_owned(), self.workers));
         self.upstreams.lock().entry(name.to_owned()).or_insert_with(new).clone()
+    }
+
+    fn meter(&self, upstream: &str) -> Arc<Meter> {
+        let new = || Arc::new(Meter::new(upstream.to_owned(), self.workers));
+        self.meters.lock().entry(upstream.to_owned()).or_insert_with(new).clone()
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.workers
     }
 
     /// The addresses of servers' names.
@@ -294,12 +314,18 @@ impl Snapshot {
                     Balance::RoundRobin | Balance::LeastRequests => None,
                 }),
                 failures: upstream(route).map(|upstream| shared.failures(&upstream.name)),
+                shedding: config.server.shed.as_ref().map(|_| {
+                    let meter = shared.meter(upstream(route).map_or("", |upstream| &upstream.name));
+                    Box::new(RouteShedding { priority: route.priority, tiers: tier_priorities(config, route), meter })
+                }),
             }
         };
+        let served: Vec<_> = config.routes.iter().map(served).collect();
         Self {
             paths: config.server.paths,
             routes: Routes::build(&config.routes, config.server.paths.matching),
-            served: config.routes.iter().map(served).collect(),
+            shedding: config.server.shed.as_ref().map(|settings| Arc::new(shedding(settings, &served))),
+            served,
             limits: rate_table,
             unrouted: shared.route(NO_ROUTE),
             upstreams,
@@ -319,6 +345,24 @@ impl Snapshot {
     pub fn keeps(&self) -> Keeps {
         Keeps::new(self.upstreams.iter().flat_map(|upstream| upstream.keeps()))
     }
+}
+
+/// The tiers of a route's limits that have a priority: the place of the limit, the index of the tier, and the priority.
+fn tier_priorities(config: &Config, route: &config::Route) -> Vec<(usize, usize, u8)> {
+    let limits = route.limits.iter().filter_map(|index| config.limits.get(*index)).enumerate();
+    let tiers = limits.filter_map(|(place, limit)| Some((place, limit.tiers.as_ref()?)));
+    let priorities = tiers.flat_map(|(place, tiers)| {
+        let index = |name: &String| tiers.rates.iter().position(|(tier, _)| tier == name);
+        tiers.priorities.iter().filter_map(move |(name, priority)| Some((place, index(name)?, *priority)))
+    });
+    priorities.collect()
+}
+
+/// What is shed by these routes.
+fn shedding(settings: &config::Shed, served: &[CompiledRoute]) -> Shedding {
+    let meters = served.iter().filter_map(|route| route.shedding.as_ref()).map(|shedding| &shedding.meter);
+    let by_name: BTreeMap<_, _> = meters.map(|meter| (&meter.name, meter)).collect();
+    Shedding { settings: settings.clone(), meters: by_name.into_values().cloned().collect() }
 }
 
 /// What changes about limits when `new` replaces `old`.

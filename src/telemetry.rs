@@ -47,6 +47,8 @@ pub enum Outcome {
     Unrouted,
     /// The upstream did not answer.
     Failed,
+    /// Answered before anything was done for it, because of overload.
+    Shed,
     /// The store did not answer, and the configuration says to reject requests then.
     Unavailable,
     /// The client went away before the end, or sent or read nothing for too long.
@@ -55,7 +57,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// All of them, in order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Forwarded,
         Self::Tunneled,
         Self::Responded,
@@ -65,13 +67,14 @@ impl Outcome {
         Self::Refused,
         Self::Unrouted,
         Self::Failed,
+        Self::Shed,
         Self::Unavailable,
         Self::Abandoned,
     ];
 
     /// Whether the gateway has refused the request. Refusals cost little, so a client can cause many of them.
     fn is_refusal(self) -> bool {
-        matches!(self, Self::Limited | Self::Silenced | Self::Blocked | Self::Refused | Self::Unrouted)
+        matches!(self, Self::Limited | Self::Silenced | Self::Blocked | Self::Refused | Self::Unrouted | Self::Shed)
     }
 
     /// The name in logs and metrics.
@@ -86,6 +89,7 @@ impl Outcome {
             Self::Refused => "refused",
             Self::Unrouted => "unrouted",
             Self::Failed => "failed",
+            Self::Shed => "shed",
             Self::Unavailable => "unavailable",
             Self::Abandoned => "abandoned",
         }

@@ -5,6 +5,7 @@
 //! whether the request is sent a second time.
 
 mod health;
+mod adaptive_limit;
 mod endpoint_state;
 mod retry_budget;
 mod upstream_state;
@@ -57,7 +58,7 @@ pub use health::Availability;
 pub use keep::{Keep, Keeps};
 pub use names::Names;
 pub use pool::ConnectionPools;
-pub use request::{ForwardedInfo, PassInterim, UpstreamRequest};
+pub use request::{BodySent, ForwardedInfo, PassInterim, UpstreamRequest};
 pub use upstream_state::RetryCounts;
 pub use watch::UpstreamWatch;
 
@@ -120,7 +121,7 @@ impl Upstream {
         let servers = Servers::new(config, endpoints.clone(), names.clone(), echo);
         Self {
             name: config.name.clone(),
-            balancer: Balancer::new(&config.balance, config.overload.max_in_flight, servers.endpoints()),
+            balancer: Balancer::new(&config.balance, config.overload.into(), servers.endpoints()),
             servers,
             connector: Connector::new(config.connect_timeout, names.clone()),
             timeout: config.timeout,
@@ -169,6 +170,11 @@ impl Upstream {
     /// How often its requests were sent again.
     pub fn retries(&self) -> RetryCounts {
         self.state.retries()
+    }
+
+    /// How many requests this endpoint may have in flight; `None` is no limit.
+    pub fn most_in_flight(&self, endpoint: &Endpoint) -> Option<usize> {
+        self.balancer.most_in_flight(endpoint)
     }
 
     /// How many requests wait for an endpoint.
@@ -222,6 +228,9 @@ impl Upstream {
         };
         let mut begun = request.begun;
         loop {
+            if request.body_sent.is_some() {
+                in_flight.set_has_body();
+            }
             let is_doubtful = self.needs_race(in_flight.endpoint(), pools, request);
             let raced = if is_doubtful { Box::pin(self.race(pools, &mut in_flight, request)).await } else { Ok(()) };
             let endpoint = in_flight.endpoint();
@@ -232,10 +241,12 @@ impl Upstream {
             let again = match &sent {
                 Ok((status, _)) => {
                     self.answered(endpoint, *status, is_measured.then_some(begun));
+                    in_flight.answered(*status, |begun| request.complete_since(begun));
                     attempts.after_status(*status)
                 }
                 Err(failed) => {
                     self.failed(endpoint, &failed.error);
+                    in_flight.failed(&failed.error);
                     failed.again
                 }
             };
@@ -312,7 +323,8 @@ impl Upstream {
     }
 
     fn in_flight(&self, endpoint: Arc<Endpoint>) -> InFlight {
-        InFlight::new(endpoint, (self.overload.max_waiting > 0).then(|| self.state.clone()))
+        let since = self.overload.adaptive.map(|_| clock::now());
+        InFlight::new(endpoint, (self.overload.max_waiting > 0).then(|| self.state.clone()), since)
     }
 
     /// Waits until an endpoint has room for the request, as long as the configuration allows.

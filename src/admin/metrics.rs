@@ -7,7 +7,7 @@ use prometheus::proto::{Metric, MetricFamily, MetricType};
 
 use super::View;
 use super::families::{Label, counter, family, gauge, histogram, real};
-use super::upstreams as upstream_servers;
+use super::{shed, upstreams as upstream_servers};
 use crate::clock::Time;
 use crate::decide::{DecisionCounters, LimitMetrics};
 use crate::metrics::{Counter, HistogramSnapshot};
@@ -86,6 +86,7 @@ pub fn text(view: &View) -> String {
         ),
     ];
     families.extend(upstream_servers::metrics(view));
+    families.extend(shed::metrics(view));
     families.extend(connections(view.connections.counts()));
     families.extend(http2_errors(view.connections.http2_errors()));
     families.extend(tls(&view.tls));

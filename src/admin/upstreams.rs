@@ -24,8 +24,11 @@ pub(super) fn response(view: &View) -> LocalResponse {
 
 fn describe(upstream: &Upstream) -> Value {
     let retries = upstream.retries();
-    let servers: Vec<_> =
-        upstream.status().iter().map(|(endpoint, weight, status)| server(endpoint, *weight, status)).collect();
+    let servers: Vec<_> = upstream
+        .status()
+        .iter()
+        .map(|(endpoint, weight, status)| server(upstream, endpoint, *weight, status))
+        .collect();
     json!({
         "name": upstream.name(),
         "retries": retries.sent,
@@ -35,12 +38,13 @@ fn describe(upstream: &Upstream) -> Value {
     })
 }
 
-fn server(endpoint: &Endpoint, weight: u32, status: &EndpointStatus) -> Value {
+fn server(upstream: &Upstream, endpoint: &Endpoint, weight: u32, status: &EndpointStatus) -> Value {
     json!({
         "server": endpoint.to_string(),
         "weight": weight,
         "health": status.availability.name(),
         "in_flight": status.in_flight,
+        "max_in_flight": upstream.most_in_flight(endpoint),
         "requests": status.requests,
         "failures": status.failures,
         "failures_in_row": status.failures_in_row,
@@ -76,6 +80,12 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
             "Requests in flight at a server.",
             MetricType::GAUGE,
             each(|server| server.gauge(server.status.in_flight)),
+        ),
+        family(
+            "gateway_upstream_server_max_in_flight",
+            "How many requests may be in flight at a server: max_in_flight, or what `adaptive` has computed.",
+            MetricType::GAUGE,
+            servers.iter().filter_map(|server| Some(server.gauge(server.most?))).collect::<Vec<_>>(),
         ),
         family(
             "gateway_upstream_server_requests_total",
@@ -115,7 +125,7 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
         ),
         family(
             "gateway_upstream_requests_waiting",
-            "Requests that wait because all servers have max_in_flight requests.",
+            "Requests that wait because all servers have as many in flight as they may.",
             MetricType::GAUGE,
             upstreams
                 .iter()
@@ -135,12 +145,14 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
 struct Labelled {
     upstream: String,
     server: String,
+    most: Option<usize>,
     status: EndpointStatus,
 }
 
 impl Labelled {
     fn new(upstream: &Upstream, endpoint: &Endpoint, status: EndpointStatus) -> Self {
-        Self { upstream: upstream.name().to_owned(), server: endpoint.to_string(), status }
+        let most = upstream.most_in_flight(endpoint);
+        Self { upstream: upstream.name().to_owned(), server: endpoint.to_string(), most, status }
     }
 
     fn labels(&self) -> [(&str, &str); 2] {

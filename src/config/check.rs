@@ -11,6 +11,7 @@ use super::read::{Name, Source};
 use super::report::{either, nearest, place};
 use super::spellings::{unmatchable, ways_around};
 use super::{Action, Balance, Config, Host, PathPattern, Route, Segment, Source as KeySource, Tiers, Upstream};
+use crate::overload::level;
 
 const SMALLEST: &str = "the smallest file is\n\n[upstreams.api]\nservers = [\"http://127.0.0.1:9000\"]\n\n\
                         [[routes]]\npath = \"/*\"\nupstream = \"api\"";
@@ -27,6 +28,7 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
     ways_around(&draft.routes, draft.server.paths, source);
     endless_redirects(&draft, source);
     unknown_tiers(&draft, &routes, source);
+    unused_priorities(&draft, source);
     let tokens: Vec<_> = draft.jwts.iter().map(|(name, _)| name.clone()).collect();
     let config = Config {
         server: draft.server,
@@ -92,7 +94,7 @@ fn endless_redirects(draft: &Draft<'_>, source: &Source<'_>) {
 /// Warns of tiers that no request can have, where the routes restrict the possible values.
 fn unknown_tiers(draft: &Draft<'_>, routes: &[Route], source: &Source<'_>) {
     for (index, (name, limit)) in draft.limits.iter().enumerate() {
-        let Some(Tiers { source: attribute, rates }) = limit.as_ref().and_then(|limit| limit.tiers.as_ref()) else {
+        let Some(Tiers { source: attribute, rates, .. }) = limit.as_ref().and_then(|limit| limit.tiers.as_ref()) else {
             continue;
         };
         let routes: Vec<_> = routes.iter().filter(|route| route.limits.contains(&index)).collect();
@@ -102,6 +104,24 @@ fn unknown_tiers(draft: &Draft<'_>, routes: &[Route], source: &Source<'_>) {
             }
             let message = format!("no request can have the tier `{tier}` of `{}`", name.text);
             let help = format!("the tier comes from `{attribute}`, and no route of the limit accepts this value");
+            source.warn(name.span.clone(), message, help);
+        }
+    }
+}
+
+/// Warns of priorities that no request needs, because none is shed.
+fn unused_priorities(draft: &Draft<'_>, source: &Source<'_>) {
+    if draft.server.shed.is_some() {
+        return;
+    }
+    let help = "add [server.shed], for example with latency = \"500ms\", or remove it";
+    for (_, place) in draft.routes.iter().filter_map(|route| route.priority.as_ref()) {
+        source.warn(place.clone(), "`priority` has no effect without [server.shed]", help);
+    }
+    for (name, limit) in &draft.limits {
+        let tiers = limit.as_ref().and_then(|limit| limit.tiers.as_ref());
+        if let Some((tier, _)) = tiers.and_then(|tiers| tiers.priorities.first()) {
+            let message = format!("the priority of the tier `{tier}` has no effect without [server.shed]");
             source.warn(name.span.clone(), message, help);
         }
     }
@@ -163,6 +183,7 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
         timeout: route.timeout,
         request_headers: route.request_headers.clone()?,
         response_headers: route.response_headers.clone()?,
+        priority: route.priority.as_ref().map_or(level::DEFAULT, |(priority, _)| *priority),
     })
 }
 

@@ -3,6 +3,7 @@
 mod named_file;
 mod content;
 mod statuses;
+mod shed;
 mod listen;
 mod tls;
 mod store;
@@ -103,6 +104,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
         drain_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(30),
         paths: PathRules::default(),
+        shed: None,
     };
     let Some(section) = section else { return server };
     let tls = section.field("tls");
@@ -132,6 +134,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
     if let Some(http2) = section.field("http2").and_then(|field| field.section("[server.http2]")) {
         server.http2 = read_http2(http2, server.http2);
     }
+    server.shed = section.field("shed").and_then(|field| shed::read(&field));
     section.close(&[]);
     server
 }

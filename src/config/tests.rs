@@ -208,6 +208,7 @@ fn defaults_are_put_in() {
         max_body_size: UNLIMITED,
         drain_delay: Duration::ZERO,
         drain_timeout: Duration::from_secs(30),
+        shed: None,
         paths: PathRules::default(),
     };
     assert_eq!(config.server, server);

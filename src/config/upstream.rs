@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 
 use super::{Key, UpstreamTls};
+use crate::overload::gradient::Bounds;
 
 /// An upstream.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,11 +110,13 @@ pub struct Retry {
     pub max_body: usize,
 }
 
-/// `max_in_flight`, `max_waiting` and `max_wait`: how many requests a server gets at the same time.
+/// `max_in_flight`, `adaptive`, `max_waiting` and `max_wait`: how many requests a server gets at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overload {
     /// The maximum number of requests in flight for each server; `None` is no limit.
     pub max_in_flight: Option<usize>,
+    /// The bounds of a limit that follows the latency of each server, instead of `max_in_flight`.
+    pub adaptive: Option<Bounds>,
     /// How many requests may wait for a server if all have that many.
     pub max_waiting: usize,
     /// The longest time that a request waits.

@@ -127,12 +127,15 @@ impl RateSelector {
                 };
             }
         }
-        if let Some(tier) = &self.tier
-            && let Some(Subject::Text(name)) = tier.subject(attributes, key_cache)
-            && let Some(place) = tiers.iter().position(|(tier, _)| tier.as_bytes() == name)
-        {
-            return SelectedRates::Rates(1 + place, &tiers[place].1);
+        match self.tier(attributes, key_cache).and_then(|place| Some((place, tiers.get(place)?))) {
+            Some((place, (_, limit))) => SelectedRates::Rates(1 + place, limit),
+            None => SelectedRates::Rates(0, own),
         }
-        SelectedRates::Rates(0, own)
+    }
+
+    /// The index of the tier that a request has.
+    pub fn tier(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> Option<usize> {
+        let Some(Subject::Text(name)) = self.tier.as_ref()?.subject(attributes, key_cache) else { return None };
+        self.rate_table.tiers.iter().position(|(tier, _)| tier.as_bytes() == name)
     }
 }

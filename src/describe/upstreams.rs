@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::{key, statuses};
 use crate::config::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamTls};
+use crate::overload::gradient::Bounds;
 
 /// Describes one upstream.
 pub(super) fn describe(f: &mut fmt::Formatter<'_>, upstream: &Upstream) -> fmt::Result {
@@ -25,10 +26,10 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, upstream: &Upstream) -> fmt::
     upstream.tls.iter().try_for_each(|tls| self::tls(f, tls))?;
     match upstream.proxy_protocol {
         Some(ProxyProtocol::V1) => {
-            writeln!(f, "    tells servers who the client is with the PROXY protocol, version 1")?
+            writeln!(f, "    tells servers who the client is with the PROXY protocol, version 1")?;
         }
         Some(ProxyProtocol::V2) => {
-            writeln!(f, "    tells servers who the client is with the PROXY protocol, version 2")?
+            writeln!(f, "    tells servers who the client is with the PROXY protocol, version 2")?;
         }
         None => {}
     }
@@ -91,12 +92,17 @@ fn retry(f: &mut fmt::Formatter<'_>, retry: &Retry) -> fmt::Result {
 }
 
 fn overload(f: &mut fmt::Formatter<'_>, overload: &Overload) -> fmt::Result {
-    let Overload { max_in_flight: Some(most), max_waiting, max_wait } = overload else { return Ok(()) };
+    let Overload { max_in_flight, adaptive, max_waiting, max_wait } = overload;
+    let most = match (adaptive, max_in_flight) {
+        (Some(Bounds { min, max }), _) => format!("{min} to {max} requests in flight for each server, by its latency"),
+        (None, Some(most)) => format!("at most {most} requests in flight for each server"),
+        (None, None) => return Ok(()),
+    };
     let waiting = match max_waiting {
         0 => "more are answered 503".to_owned(),
         count => format!("{count} more wait for at most {max_wait:?}, then they are answered 503"),
     };
-    writeln!(f, "    at most {most} requests in flight for each server; {waiting}")
+    writeln!(f, "    {most}; {waiting}")
 }
 
 fn tls(f: &mut fmt::Formatter<'_>, tls: &UpstreamTls) -> fmt::Result {

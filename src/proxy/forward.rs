@@ -16,10 +16,13 @@ use crate::reason::Reason;
 use crate::request_id::REQUEST_ID;
 use crate::respond::{self, grpc};
 use crate::server::IncomingRequest;
+use crate::shed::Waiting;
 use crate::snapshot::{CompiledRoute, Forwarding};
 use crate::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
 use crate::trace_context::TraceContext;
-use crate::upstream::{Endpoint, ForwardedInfo, PassInterim, Unanswered, UpstreamError, UpstreamRequest};
+use crate::upstream::{
+    BodySent, Endpoint, ForwardedInfo, PassInterim, Unanswered, UpstreamBody, UpstreamError, UpstreamRequest,
+};
 
 /// When a client may try again if the servers have too many requests: nobody knows, but mostly soon.
 const RETRY_SOON: HeaderValue = HeaderValue::from_static("1");
@@ -41,11 +44,29 @@ pub(super) struct UpstreamCall<'a> {
     pub(super) sent: (Time, Option<u64>),
 }
 
+/// Records what became of a request that has waited for a response.
+fn measure(waiting: Waiting<'_>, sent: &Result<(StatusCode, UpstreamBody), Unanswered>) {
+    match sent.as_ref().map_err(|unanswered| unanswered.error.reason()) {
+        Ok(_) => waiting.answered(),
+        Err(Reason::MaxInFlight) => waiting.found_full(),
+        // It shows how long a response takes at least.
+        Err(Reason::Timeout | Reason::GrpcTimeout) => drop(waiting),
+        Err(_) => waiting.failed(),
+    }
+}
+
 impl UpstreamCall<'_> {
     /// The client's address, and its port if it is the peer.
     fn client_socket(&self) -> SocketAddr {
         let is_peer = self.client.address == self.connection.peer;
         SocketAddr::new(self.client.address, if is_peer { self.connection.port } else { 0 })
+    }
+
+    /// Measures how long the request waits for its response, if requests are shed. What a client takes to send its body is no
+    /// latency of the upstream.
+    fn waiting(&self, has_body: bool) -> Option<Waiting<'_>> {
+        let shedding = self.route.shedding.as_ref()?;
+        Some(shedding.meter.wait(self.connection.worker.index, (!has_body).then_some(self.sent.0)))
     }
 
     /// Forwards the request and fills `response`. A failure is recorded and becomes a response.
@@ -83,6 +104,9 @@ impl UpstreamCall<'_> {
                 client.send(response);
             }
         });
+        let waiting = self.waiting(body.is_some());
+        let tell = |now| waiting.iter().for_each(|waiting| waiting.begin(now));
+        let body_sent = BodySent::new(&tell);
         let outbound = UpstreamRequest {
             method: &head.method,
             target: &target,
@@ -110,12 +134,14 @@ impl UpstreamCall<'_> {
             has_response: &has_response,
             interim: pass.as_ref().map(|pass| pass as &PassInterim<'_>),
             call_timeout: grpc::content_type(&head.method, &head.headers).and_then(|_| grpc::timeout(&head.headers)),
+            body_sent: body.is_some().then_some(&body_sent),
         };
         let on_failure = |endpoint: &Endpoint, error: &UpstreamError| {
             record.failed_attempt(error.reason(), endpoint, error);
         };
         let (pools, headers) = (&self.connection.worker.pools, response.headers_mut());
         let mut sent = upstream.send(pools, &outbound, body.take(), headers, &on_failure).await;
+        waiting.into_iter().for_each(|waiting| measure(waiting, &sent));
         if let (Some(key), Ok((status, _))) = (&key, &sent)
             && *status == StatusCode::SWITCHING_PROTOCOLS
             && !accepts(response.headers(), key)

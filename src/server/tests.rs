@@ -107,6 +107,7 @@ impl TestClient {
                 drain_delay: Duration::ZERO,
                 drain_timeout: Duration::from_secs(60),
                 paths: crate::config::PathRules::default(),
+                shed: None,
             };
             let limits = Arc::new(ConnectionLimits::new(server, 100));
             let listeners = listeners.into_iter().map(|socket| Listener { socket, is_tls: false }).collect();

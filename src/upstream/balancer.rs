@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 
 use super::endpoint::Endpoint;
 use super::health::{Availability, FULL_SHARE};
-use crate::config::Balance;
+use crate::config::{Balance, Overload};
 use rendezvous::Rendezvous;
 use schedule::schedule;
 
@@ -24,10 +24,28 @@ const TRIES: usize = 8;
 #[derive(Debug)]
 pub(super) struct Balancer {
     strategy: Strategy,
-    /// The most requests in flight of each endpoint.
-    most: Option<usize>,
+    most: MostInFlight,
     candidates: ArcSwap<Candidates>,
     turn: AtomicUsize,
+}
+
+/// The most requests in flight of each endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum MostInFlight {
+    Unlimited,
+    Fixed(usize),
+    /// What follows from the latency of each.
+    Adaptive,
+}
+
+impl From<Overload> for MostInFlight {
+    fn from(Overload { max_in_flight, adaptive, .. }: Overload) -> Self {
+        match (adaptive, max_in_flight) {
+            (Some(_), _) => Self::Adaptive,
+            (None, Some(most)) => Self::Fixed(most),
+            (None, None) => Self::Unlimited,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +96,7 @@ pub(super) struct Wish<'a> {
 
 impl Balancer {
     /// A balancer over these endpoints, each of which may have `most` requests in flight.
-    pub(super) fn new(balance: &Balance, most: Option<usize>, endpoints: Vec<Weighted>) -> Self {
+    pub(super) fn new(balance: &Balance, most: MostInFlight, endpoints: Vec<Weighted>) -> Self {
         let strategy = match balance {
             Balance::RoundRobin => Strategy::RoundRobin,
             Balance::LeastRequests => Strategy::LeastRequests,
@@ -120,7 +138,21 @@ impl Balancer {
         let current = self.candidates.load();
         let usable = current.usable.iter().filter_map(|index| current.all.get(*index));
         let mut siblings = usable.filter(|weighted| of.target.is_sibling(&weighted.endpoint.target));
-        siblings.find(|weighted| weighted.endpoint.state.begin(self.most)).map(|weighted| weighted.endpoint.clone())
+        siblings.find(|weighted| self.begin(&weighted.endpoint)).map(|weighted| weighted.endpoint.clone())
+    }
+
+    /// How many requests this endpoint may have in flight.
+    pub(super) fn most_in_flight(&self, endpoint: &Endpoint) -> Option<usize> {
+        match self.most {
+            MostInFlight::Unlimited => None,
+            MostInFlight::Fixed(most) => Some(most),
+            MostInFlight::Adaptive => Some(endpoint.state.adaptive().get()),
+        }
+    }
+
+    /// Begins a request at this endpoint, unless it has as many as it may.
+    fn begin(&self, endpoint: &Endpoint) -> bool {
+        endpoint.state.begin(self.most_in_flight(endpoint))
     }
 
     /// How many endpoints there are.
@@ -135,7 +167,7 @@ impl Balancer {
         // Another worker may take the last place of an endpoint at the same time.
         for _ in 0..TRIES {
             match self.find(candidates, wish) {
-                Ok(found) if found.endpoint.state.begin(self.most) => return Choice::Endpoint(found.endpoint.clone()),
+                Ok(found) if self.begin(&found.endpoint) => return Choice::Endpoint(found.endpoint.clone()),
                 Ok(_) => {}
                 Err(NotFound::Full) => {
                     is_full = true;
@@ -187,7 +219,7 @@ impl Balancer {
     }
 
     fn has_room(&self, weighted: &Weighted) -> bool {
-        self.most.is_none_or(|most| weighted.endpoint.state.in_flight() < most)
+        self.most_in_flight(&weighted.endpoint).is_none_or(|most| weighted.endpoint.state.in_flight() < most)
     }
 
     /// Whether the request can be sent to this endpoint.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::adaptive_limit::AdaptiveLimit;
 use super::health::{Availability, FULL_SHARE, Health};
 use crate::clock::{self, Time};
 use crate::config::{Ejection, HealthCheck};
@@ -33,6 +34,7 @@ pub(super) struct EndpointState {
     ejections: AtomicU64,
     failed_checks: AtomicU64,
     health: Mutex<Health>,
+    adaptive: AdaptiveLimit,
 }
 
 /// What is known of an endpoint, for metrics and the API.
@@ -72,7 +74,13 @@ impl EndpointState {
             ejections: AtomicU64::new(0),
             failed_checks: AtomicU64::new(0),
             health: Mutex::new(health),
+            adaptive: AdaptiveLimit::default(),
         }
+    }
+
+    /// How many requests it should have in flight, by its latency.
+    pub(super) fn adaptive(&self) -> &AdaptiveLimit {
+        &self.adaptive
     }
 
     /// Begins a request, unless `most` are in flight. Returns whether it has begun.
@@ -174,9 +182,14 @@ impl EndpointState {
         self.has_sibling.load(Ordering::Relaxed)
     }
 
+    /// The smoothed time until the head of a response; `None` if there was none.
+    pub(super) fn latency(&self) -> Option<Duration> {
+        let latency = self.latency.load(Ordering::Relaxed);
+        (latency > 0).then(|| Duration::from_micros(u64::from(latency)))
+    }
+
     /// What is known of it.
     pub(super) fn status(&self) -> EndpointStatus {
-        let latency = self.latency.load(Ordering::Relaxed);
         EndpointStatus {
             availability: self.availability(),
             in_flight: self.in_flight(),
@@ -185,7 +198,7 @@ impl EndpointState {
             failures_in_row: self.failures_in_row.load(Ordering::Relaxed),
             ejections: self.ejections.load(Ordering::Relaxed),
             failed_checks: self.failed_checks.load(Ordering::Relaxed),
-            latency: (latency > 0).then(|| Duration::from_micros(u64::from(latency))),
+            latency: self.latency(),
         }
     }
 }

@@ -141,7 +141,7 @@ impl fmt::Display for UpstreamError {
             Self::BadHttp2(error) => write!(f, "sent what is not valid in HTTP/2: {error}"),
             Self::NoHttp2 => f.write_str("HTTP/2 has no form for the request"),
             Self::NoEndpoint => f.write_str("there are no servers"),
-            Self::Overloaded => f.write_str("each server has max_in_flight requests"),
+            Self::Overloaded => f.write_str("each server has as many requests in flight as it may"),
             Self::Client(error) => write!(f, "the client broke off: {error}"),
             Self::BodyTimeout(limit) => write!(f, "nothing of the request's body came for {limit:?}"),
             Self::TooLarge => f.write_str("the request's body is too large"),

@@ -56,6 +56,7 @@ pub(super) async fn check(
         begun: now,
         balanced_by: None,
         has_response: &Cell::new(false),
+        body_sent: None,
         changes: None,
         timeout: None,
         call_timeout: None,

@@ -49,6 +49,9 @@ pub(super) async fn send<B: From<ResponseBody>>(
     let mut interim = Interim::new(request.interim);
     let head = poll_fn(|cx| {
         let advanced = advance(request, cx, &mut connection, &mut body, (&mut interim, headers));
+        if body.is_over() {
+            request.is_sent();
+        }
         if advanced.is_ready() {
             return advanced;
         }

@@ -73,6 +73,9 @@ pub(super) async fn send<B: From<ResponseBody>>(
     let mut interim = Interim::new(request.interim);
     let head = poll_fn(|cx| {
         let advanced = advance(cx, &stream, &mut response, request_body.as_mut(), &mut interim);
+        if request_body.as_ref().is_none_or(RequestBody::is_over) {
+            request.is_sent();
+        }
         if advanced.is_ready() {
             return advanced;
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Response, Version, header};
 
-use crate::clock::Time;
+use crate::clock::{self, Time};
 use crate::config::HeaderChanges;
 use crate::identify::ambiguity::SingleSources;
 use crate::request_id::RequestId;
@@ -56,9 +56,45 @@ pub struct UpstreamRequest<'a> {
     pub has_response: &'a Cell<bool>,
     /// The time that the client gives the whole call, if it says so.
     pub call_timeout: Option<Duration>,
+    /// Learns when all of its body is sent; `None` if it has none.
+    pub body_sent: Option<&'a BodySent<'a>>,
+}
+
+/// When all of a request's body was sent. The time before that depends on the client, so it is no latency of the upstream.
+pub struct BodySent<'a> {
+    at: Cell<Option<Time>>,
+    /// Is told so, the first time.
+    told: &'a dyn Fn(Time),
+}
+
+impl<'a> BodySent<'a> {
+    /// Tells `told` as well.
+    pub fn new(told: &'a dyn Fn(Time)) -> Self {
+        Self { at: Cell::new(None), told }
+    }
+
+    fn set(&self) {
+        if self.at.get().is_none() {
+            let now = clock::now();
+            self.at.set(Some(now));
+            (self.told)(now);
+        }
+    }
 }
 
 impl UpstreamRequest<'_> {
+    /// Notes that all of its body was sent.
+    pub(super) fn is_sent(&self) {
+        if let Some(body_sent) = self.body_sent {
+            body_sent.set();
+        }
+    }
+
+    /// Since when an upstream that got the request at `begun` can answer it; `None` if its body was not sent completely.
+    pub(super) fn complete_since(&self, begun: Time) -> Option<Time> {
+        self.body_sent.map_or(Some(begun), |body_sent| body_sent.at.get().map(|sent| sent.max(begun)))
+    }
+
     /// The Host header that the route sets.
     pub(super) fn host(&self) -> Option<&HeaderValue> {
         let (_, host) = self.changes?.set.iter().find(|(name, _)| *name == header::HOST)?;

@@ -137,6 +137,10 @@ impl Upstream {
         let now = clock::now();
         self.state.observe(now);
         for weighted in self.balancer.endpoints() {
+            if let Some(bounds) = self.overload.adaptive {
+                let state = &weighted.endpoint.state;
+                state.adaptive().advance(state.in_flight(), bounds, now);
+            }
             self.change(&weighted.endpoint, "its time is over", |endpoint| {
                 endpoint.state.advance(self.health.is_some(), now);
             });

@@ -78,6 +78,7 @@ mod route_changes;
 mod routing;
 mod server_faults;
 mod several;
+mod shedding;
 mod shared;
 mod stopping;
 mod spellings;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 
-use super::{content, headers, paths, redirect, rewrite};
+use super::{content, headers, paths, redirect, rewrite, shed};
 use crate::config::read::{Field, Name, Section, Wrong, report_repeated, set};
 use crate::config::report::quoted;
 use crate::config::{HeaderChanges, HeaderMatch, HeaderText, Host, PathPattern, Redirect, Scheme, SentPath, values};
@@ -30,6 +30,8 @@ pub(in crate::config) struct Draft<'a> {
     pub(in crate::config) timeout: Option<Duration>,
     pub(in crate::config) request_headers: Option<HeaderChanges<HeaderText>>,
     pub(in crate::config) response_headers: Option<HeaderChanges<HeaderText>>,
+    /// With its place in the file.
+    pub(in crate::config) priority: Option<(u8, Range<usize>)>,
 }
 
 /// Where the response comes from.
@@ -71,6 +73,7 @@ fn route(section: Section<'_>) -> Draft<'_> {
     };
     let (request_headers, response_headers) = (changes(&headers::OF_REQUESTS), changes(&headers::OF_RESPONSES));
     host_twice(&section, request_headers.as_ref());
+    let priority = shed::priority(&section).map(|priority| (priority, section.key_span("priority")));
     let span = section.span.clone();
     section.close(&[]);
     Draft {
@@ -88,6 +91,7 @@ fn route(section: Section<'_>) -> Draft<'_> {
         timeout,
         request_headers,
         response_headers,
+        priority,
     }
 }
 

@@ -64,7 +64,7 @@ pub(super) fn read(
     }
     let balance = balancing::read(&section, jwts);
     let retry = retries::read(name.text, &section);
-    let overload = overload::read(&section);
+    let overload = overload::read(name.text, &section);
     let health = health::check(name.text, &section);
     let ejection = health::ejection(name.text, &section);
     section.close(&[]);

@@ -55,7 +55,7 @@ fn shares(balancer: &Balancer, requests: u64) -> BTreeMap<usize, u64> {
 #[test]
 fn each_strategy_shares_by_weight() {
     for balance in all_strategies() {
-        let balancer = Balancer::new(&balance, None, endpoints(&[1, 2, 5], false));
+        let balancer = Balancer::new(&balance, MostInFlight::Unlimited, endpoints(&[1, 2, 5], false));
         let shares = shares(&balancer, 8000);
         for (id, expected) in [(1, 1000), (2, 2000), (3, 5000)] {
             assert!(shares[&id].abs_diff(expected) < 250, "{balance:?}: {shares:?}");
@@ -65,7 +65,7 @@ fn each_strategy_shares_by_weight() {
 
 #[test]
 fn busy_endpoints_get_fewer_requests() {
-    let balancer = Balancer::new(&Balance::LeastRequests, None, endpoints(&[1, 1, 2], false));
+    let balancer = Balancer::new(&Balance::LeastRequests, MostInFlight::Unlimited, endpoints(&[1, 1, 2], false));
     let mut counts = [0usize; 4];
     for _ in 0..400 {
         let Choice::Endpoint(endpoint) = balancer.choose(Wish::default()) else { panic!("none") };
@@ -79,7 +79,7 @@ fn endpoints_that_are_ejected_or_unhealthy_get_none_while_others_are_well() {
     for balance in all_strategies() {
         let all = endpoints(&[1, 1, 1], true);
         let now = Time::from_micros(0);
-        let balancer = Balancer::new(&balance, None, all.clone());
+        let balancer = Balancer::new(&balance, MostInFlight::Unlimited, all.clone());
         let ids = |balancer: &Balancer| shares(balancer, 300).into_keys().collect::<Vec<_>>();
         assert_eq!(ids(&balancer), [1, 2, 3], "none is checked yet");
         all[1].endpoint.state.checked(true, &CHECK, now);
@@ -105,7 +105,7 @@ fn endpoints_that_are_ejected_or_unhealthy_get_none_while_others_are_well() {
 fn a_further_attempt_goes_to_another_endpoint() {
     for balance in all_strategies() {
         let all = endpoints(&[1, 1, 1], false);
-        let balancer = Balancer::new(&balance, None, all.clone());
+        let balancer = Balancer::new(&balance, MostInFlight::Unlimited, all.clone());
         let mut tried = Vec::new();
         while let Choice::Endpoint(endpoint) = balancer.choose(Wish { key: Some(7), tried: &tried }) {
             tried.push(endpoint.id);
@@ -123,7 +123,7 @@ fn a_further_attempt_goes_to_another_endpoint() {
 fn no_endpoint_gets_more_than_its_room() {
     for balance in all_strategies() {
         let all = endpoints(&[1, 1], false);
-        let balancer = Balancer::new(&balance, Some(3), all.clone());
+        let balancer = Balancer::new(&balance, MostInFlight::Fixed(3), all.clone());
         let begun: Vec<_> = (0..10).map(|key| balancer.choose(Wish { key: Some(key), tried: &[] })).collect();
         let count = begun.iter().filter(|choice| matches!(choice, Choice::Endpoint(_))).count();
         assert_eq!((count, all[0].endpoint.state.in_flight(), all[1].endpoint.state.in_flight()), (6, 3, 3));
@@ -134,7 +134,7 @@ fn no_endpoint_gets_more_than_its_room() {
         balancer.refresh();
         assert!(matches!(balancer.choose(Wish::default()), Choice::Full), "{balance:?}");
     }
-    let none = Balancer::new(&Balance::LeastRequests, None, Vec::new());
+    let none = Balancer::new(&Balance::LeastRequests, MostInFlight::Unlimited, Vec::new());
     assert!(matches!(none.choose(Wish::default()), Choice::None));
 }
 
@@ -145,7 +145,7 @@ fn one_that_returns_begins_with_a_small_share() {
         let now = Time::from_micros(0);
         let time = all[0].endpoint.state.eject(&EJECTION, now).unwrap();
         all[0].endpoint.state.advance(false, now.after(time));
-        let balancer = Balancer::new(&balance, None, all.clone());
+        let balancer = Balancer::new(&balance, MostInFlight::Unlimited, all.clone());
         let share = shares(&balancer, 4000)[&1];
         assert!((200..=500).contains(&share), "{balance:?}: {share} of 4000");
         all[0].endpoint.state.advance(false, now.after(2 * time));
@@ -157,7 +157,7 @@ fn one_that_returns_begins_with_a_small_share() {
 #[test]
 fn few_keys_move_when_an_endpoint_goes() {
     let all = endpoints(&[1, 1, 1, 1, 1], false);
-    let balancer = Balancer::new(&hash(), None, all.clone());
+    let balancer = Balancer::new(&hash(), MostInFlight::Unlimited, all.clone());
     let chosen = || (0..5000).map(|key| sent(&balancer, key).unwrap()).collect::<Vec<_>>();
     let before = chosen();
     assert_eq!(chosen(), before, "the same key, the same endpoint");
@@ -166,7 +166,7 @@ fn few_keys_move_when_an_endpoint_goes() {
     for (was, is) in before.iter().zip(chosen()) {
         assert!(if *was == 3 { is != 3 } else { is == *was }, "only its keys move");
     }
-    let other = Balancer::new(&hash(), None, all.iter().rev().cloned().collect());
+    let other = Balancer::new(&hash(), MostInFlight::Unlimited, all.iter().rev().cloned().collect());
     all[2].endpoint.state.advance(false, Time::from_micros(1 << 40));
     all[2].endpoint.state.advance(false, Time::from_micros(1 << 41));
     other.refresh();
@@ -180,7 +180,7 @@ fn few_keys_move_when_an_endpoint_goes() {
 #[test]
 fn a_busy_key_overruns_no_endpoint() {
     let all = endpoints(&[1, 1, 1, 1], false);
-    let balancer = Balancer::new(&hash(), None, all.clone());
+    let balancer = Balancer::new(&hash(), MostInFlight::Unlimited, all.clone());
     for _ in 0..100 {
         assert!(matches!(balancer.choose(Wish { key: Some(1), tried: &[] }), Choice::Endpoint(_)));
     }

@@ -125,6 +125,7 @@ mod tests {
                 begun: Time::from_micros(0),
                 balanced_by: None,
                 has_response: &Cell::new(false),
+                body_sent: None,
                 call_timeout: None,
             };
             for (authority, host) in [(None, "client"), (Some("up:1"), "up:1")] {

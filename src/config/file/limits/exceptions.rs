@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::key::source;
 use super::rates::Terms;
 use crate::config::file::jwt::Names;
+use crate::config::file::shed;
 use crate::config::read::{Field, Name, Section, Wrong};
 use crate::config::report::quoted;
 use crate::config::{Key, Source, Tiers, values};
@@ -165,7 +166,7 @@ pub(super) fn tiers(section: &Section<'_>, limit: &str, terms: &Terms, jwts: &Na
         (Some(attribute), Some(table)) => (attribute, table),
     };
     let source = attribute.parse(|text| tier(text, jwts));
-    let mut rates = Vec::new();
+    let (mut rates, mut priorities) = (Vec::new(), Vec::new());
     for (name, field) in table.section(format!("[limits.{limit}.tiers]"))?.entries() {
         if !field.is_table() {
             field.source.report(name.span, format!("`{}` is not the table of a tier", name.text), &example);
@@ -174,6 +175,7 @@ pub(super) fn tiers(section: &Section<'_>, limit: &str, terms: &Terms, jwts: &Na
         let Some(section) = field.section(format!("[limits.{limit}.tiers.{}]", name.text)) else { continue };
         let list = section.required("rates", "add how much is allowed: rates = [\"100/s\"]");
         let list = list.and_then(|field: Field<'_>| terms.rates(&field));
+        priorities.extend(shed::priority(&section).map(|priority| (name.text.to_owned(), priority)));
         section.close(&[]);
         rates.extend(list.map(|list| (name.text.to_owned(), list)));
     }
@@ -184,5 +186,5 @@ pub(super) fn tiers(section: &Section<'_>, limit: &str, terms: &Terms, jwts: &Na
         }
         return None;
     }
-    Some(Tiers { source: source?, rates })
+    Some(Tiers { source: source?, rates, priorities })
 }

@@ -1,0 +1,122 @@
+//! How many requests pass while not all can be served: a feedback loop that measures windows of time.
+//!
+//! As in DAGOR (see [`level`](super::level)), a window that is overloaded lowers the number of admitted requests, and one that
+//! is not raises it. DAGOR lowers it by 5 % and raises it by 1 % of what arrives, which takes many windows where the load
+//! is a multiple of the capacity. What upstreams can do is known better here: while requests queue there, the
+//! responses of a window are the capacity, and Little's law says how many requests may wait for the time until a
+//! response to be as wanted. So the number becomes the capacity at once, less what is needed to empty the queue.
+
+/// The share by which the admitted requests grow in a window without any load, at most.
+const GROWTH: f64 = 0.1;
+/// The time in which what waits too much is worked off, in seconds.
+const DRAIN: f64 = 1.0;
+/// The time until a response that is aimed at during overload, as a share of the target. There has to be room below the
+/// target, so that ordinary fluctuations are not overload again.
+const AIM: f64 = 0.5;
+/// The least share of what arrives that is admitted, so that it is noticed when the overload ends, in the
+/// order of 1 %.
+const LEAST: f64 = 0.01;
+/// A server with fewer waiting requests has no queue that matters.
+const FEWEST_WAITING: f64 = 4.0;
+/// The share of requests that may find full servers by chance.
+const FULL: f64 = 0.1;
+/// The weight of a new window in the smoothed measurements.
+const SMOOTHING: f64 = 0.5;
+/// After this many seconds in which everything could be admitted, the overload is over.
+const OVER_AFTER: f64 = 5.0;
+
+/// What was measured in a window of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Window {
+    /// How long it was, in seconds.
+    pub seconds: f64,
+    /// How many requests arrived.
+    pub arrived: f64,
+    /// How many of them were admitted.
+    pub admitted: f64,
+    /// How many got a response of the upstream.
+    pub answered: f64,
+    /// How many have ended in any way, and the sum of their times until then in seconds.
+    pub ended: (f64, f64),
+    /// How many are waiting for their response at the end of the window, and the sum of the times for which they are.
+    pub waiting: (f64, f64),
+    /// How many found that the servers had as many requests as they may.
+    pub full: f64,
+}
+
+/// Decides how many requests pass.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Admission {
+    /// The admitted requests per second; `None` if there is no overload.
+    rate: Option<f64>,
+    /// The responses per second.
+    answered: Smoothed,
+    /// Those that have ended, and the sum of their times, with less weight for earlier ones.
+    ended: (f64, f64),
+    /// For how many seconds everything could be admitted.
+    quiet: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Smoothed(Option<f64>);
+
+impl Smoothed {
+    fn add(&mut self, value: f64) -> f64 {
+        let next = self.0.map_or(value, |before| before + (value - before) * SMOOTHING);
+        self.0 = Some(next);
+        next
+    }
+}
+
+impl Admission {
+    /// Whether requests are shed, or were shed a short time ago.
+    pub fn is_limited(&self) -> bool {
+        self.rate.is_some()
+    }
+
+    /// Takes what was measured at an upstream. `target` is the wanted time until a response, in seconds; without one, only
+    /// full servers are overload. Returns the number of requests that pass per second; `None` is all.
+    pub fn observe_upstream(&mut self, window: &Window, target: Option<f64>) -> Option<f64> {
+        let answered = self.answered.add(window.answered / window.seconds);
+        let (ended, took) = (window.ended, self.ended);
+        self.ended = (took.0 * SMOOTHING + ended.0, took.1 * SMOOTHING + ended.1);
+        let latency = self.latency(window);
+        let load = target.map_or(0.0, |target| latency / target);
+        let is_slow = load > 1.0 && window.waiting.0 >= FEWEST_WAITING;
+        if is_slow {
+            let backlog = target.map_or(0.0, |target| (window.waiting.0 - answered * target * AIM).max(0.0));
+            return self.lower(window, answered - backlog / DRAIN);
+        }
+        if window.full > window.admitted * FULL {
+            return self.lower(window, (window.admitted - window.full) / window.seconds * (1.0 + FULL));
+        }
+        self.raise(window, load)
+    }
+
+    /// The mean time until a response, in seconds. Those that still wait count if they wait for longer already, because from
+    /// an upstream that hangs there are no responses.
+    pub fn latency(&self, window: &Window) -> f64 {
+        let mean = |(count, sum): (f64, f64)| if count > 0.0 { sum / count } else { 0.0 };
+        mean(self.ended).max(mean(window.waiting))
+    }
+
+    /// Takes how much of the processors is in use, as a multiple of the wanted share. Returns the number of requests that
+    /// pass per second; `None` is all.
+    pub fn observe_share(&mut self, window: &Window, load: f64) -> Option<f64> {
+        if load > 1.0 { self.lower(window, window.admitted / window.seconds / load) } else { self.raise(window, load) }
+    }
+
+    fn lower(&mut self, window: &Window, rate: f64) -> Option<f64> {
+        self.quiet = 0.0;
+        self.rate = Some(rate.max(LEAST * window.arrived / window.seconds));
+        self.rate
+    }
+
+    fn raise(&mut self, window: &Window, load: f64) -> Option<f64> {
+        let arrived = window.arrived / window.seconds;
+        let rate = self.rate? * (1.0 + GROWTH * (1.0 - load));
+        self.quiet = if rate > arrived { self.quiet + window.seconds } else { 0.0 };
+        self.rate = Some(rate.max(LEAST * arrived)).filter(|_| self.quiet < OVER_AFTER);
+        self.rate
+    }
+}

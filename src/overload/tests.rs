@@ -1,0 +1,111 @@
+//! What clients get of a server that is offered more than it can serve, with and without overload control.
+//!
+//! All numbers come from a fixed seed, so that they are the same in every run. Those in docs/overload.md are printed by
+//! `cargo test --lib overload::tests -- --nocapture`.
+
+mod simulation;
+
+use super::admission::Admission;
+use super::gradient::{Bounds, GradientLimit, Sample};
+use super::level::{Level, RANKS};
+use crate::clock::Time;
+use simulation::{Control, Load, Results, run};
+
+/// Simulates two minutes and prints what clients got.
+fn results(name: &str, control: Control, load: Load) -> Results {
+    let results = run(control, load, 120);
+    println!(
+        "{name:<18} load {:>3} retries {}  goodput {:>5.1} %  high {:>5.1} %  mean {:>5.1} ms  limit up to {}",
+        load.multiple(),
+        load.retries,
+        results.goodput() * 100.0,
+        results.high() * 100.0,
+        results.mean_latency() * 1000.0,
+        results.limit,
+    );
+    results
+}
+
+fn all_overloads() -> [Load; 4] {
+    [Load::ABANDON.of(2.0), Load::ABANDON.of(5.0), Load::RETRY.of(2.0), Load::RETRY.of(5.0)]
+}
+
+#[test]
+fn without_control_nobody_is_served_in_time() {
+    for load in all_overloads() {
+        let none = results("none", Control::NONE, load);
+        assert!(none.goodput() < 0.05 && none.high() < 0.05, "{none:?}");
+    }
+}
+
+#[test]
+fn shedding_holds_the_goodput_and_serves_the_important() {
+    for load in all_overloads() {
+        let shed = results("shed", Control::SHED, load);
+        assert!(shed.goodput() > 0.95 && shed.high() > 0.98, "{shed:?}");
+        assert!(shed.mean_latency() < 0.25, "{shed:?}");
+    }
+}
+
+#[test]
+fn an_adaptive_limit_holds_the_goodput_and_the_latency() {
+    for load in all_overloads() {
+        let adaptive = results("adaptive", Control::ADAPTIVE, load);
+        assert!(adaptive.goodput() > 0.95, "{adaptive:?}");
+        // A response takes 20 ms without a queue.
+        assert!(adaptive.mean_latency() < 0.06 && adaptive.limit < 60, "{adaptive:?}");
+        assert!(adaptive.high() < 0.6, "it does not know priorities: {adaptive:?}");
+    }
+}
+
+#[test]
+fn both_together_serve_the_important_best_with_a_queue() {
+    for load in all_overloads() {
+        let both = results("both", Control::BOTH, load);
+        assert!(both.goodput() > 0.8 && both.high() > 0.85, "{both:?}");
+        let queue = results("both with a queue", Control::WITH_QUEUE, load);
+        assert!(queue.goodput() > 0.95 && queue.high() > 0.98, "{queue:?}");
+    }
+}
+
+#[test]
+fn without_overload_nearly_nothing_is_refused() {
+    for (name, control, least) in [
+        ("none", Control::NONE, 0.99),
+        ("shed", Control::SHED, 0.99),
+        ("adaptive", Control::ADAPTIVE, 0.97),
+        ("both with a queue", Control::WITH_QUEUE, 0.99),
+    ] {
+        let calm = results(name, control, Load::ABANDON.of(0.8));
+        assert!(calm.goodput() / 0.8 > least, "{name}: {calm:?}");
+    }
+}
+
+#[test]
+fn a_limit_does_not_drift_while_an_overload_lasts() {
+    let short = run(Control::ADAPTIVE, Load::ABANDON.of(5.0), 60);
+    let long = run(Control::ADAPTIVE, Load::ABANDON.of(5.0), 900);
+    assert!(long.limit < short.limit * 2 && long.mean_latency() < 0.06, "{short:?} {long:?}");
+}
+
+#[test]
+fn a_limit_follows_a_server_that_gets_slower_without_a_queue() {
+    let bounds = Bounds { min: 1, max: 1000 };
+    let mut gradient = GradientLimit::default();
+    // A server without a queue, for requests that are always as many as they may be.
+    let mut limits = |millis: u64, from: u64| {
+        let limit = |tick: u64| {
+            let in_flight = gradient.limit(bounds);
+            let responses = in_flight as u64 * 100 / millis;
+            let now = Time::from_micros((from + tick) * 100_000);
+            gradient.observe(Sample { responses, micros: responses * millis * 1000 }, in_flight, bounds, now);
+            gradient.limit(bounds)
+        };
+        (0..200).map(limit).collect::<Vec<_>>()
+    };
+    let fast = limits(5, 0);
+    assert!(fast.is_sorted_by(|one, next| next * 2 >= *one) && fast[199] > 500, "{fast:?}");
+    let slow = limits(50, 200);
+    assert!(*slow.iter().min().unwrap() < 100, "it looks like a queue at first: {slow:?}");
+    assert!(slow[199] > 300, "it is measured again: {slow:?}");
+}
