@@ -4,6 +4,7 @@ mod worker_snapshot;
 mod arrival;
 mod tunnel;
 mod forward;
+mod refusal;
 mod shed;
 mod target;
 
@@ -41,6 +42,7 @@ pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
 use arrival::Arrival;
 use forward::UpstreamCall;
+use refusal::{outcome, refusing};
 use target::Target;
 use tunnel::Waits;
 
@@ -301,29 +303,6 @@ fn redirection(
     };
     fill(response, record, answer);
     outcome
-}
-
-/// The outcome of a request that its limits do not admit.
-fn outcome(decision: Decision) -> Outcome {
-    match decision {
-        Decision::Rejected | Decision::TooCostly { .. } => Outcome::Limited,
-        Decision::Silenced(_) => Outcome::Silenced,
-        Decision::Blocked(_) => Outcome::Blocked,
-        Decision::NoKey(_) => Outcome::Refused,
-        Decision::Admitted | Decision::Unknown => Outcome::Unavailable,
-    }
-}
-
-/// The place on the route of the limit that does not admit the request.
-fn refusing(decision: Decision, state: &DecisionState<'_>) -> Option<usize> {
-    match decision {
-        Decision::Rejected => decide::longest_refusal(&state.outcomes).map(|outcome| outcome.place),
-        Decision::Silenced(place)
-        | Decision::Blocked(place)
-        | Decision::NoKey(place)
-        | Decision::TooCostly { place, .. } => Some(place),
-        Decision::Admitted | Decision::Unknown => None,
-    }
 }
 
 /// The response to a request that its limits do not admit.

@@ -6,10 +6,11 @@ mod cpu;
 mod meter;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::clock::Time;
-use crate::config::Shed;
+use crate::config::{self, Config, Shed};
 use crate::decide::RouteLimit;
 use crate::identify::{KeyCache, RequestAttributes};
 use crate::overload::level;
@@ -37,7 +38,26 @@ pub struct RouteShedding {
     pub meter: Arc<Meter>,
 }
 
+impl Shedding {
+    /// For these routes.
+    pub fn new<'r>(settings: Shed, routes: impl Iterator<Item = &'r RouteShedding>) -> Self {
+        let by_name: BTreeMap<_, _> = routes.map(|route| (&route.meter.name, &route.meter)).collect();
+        Self { settings, meters: by_name.into_values().cloned().collect() }
+    }
+}
+
 impl RouteShedding {
+    /// For a route whose upstream is measured by `meter`.
+    pub fn new(config: &Config, route: &config::Route, meter: Arc<Meter>) -> Self {
+        let limits = route.limits.iter().filter_map(|index| config.limits.get(*index)).enumerate();
+        let tiers = limits.filter_map(|(place, limit)| Some((place, limit.tiers.as_ref()?)));
+        let tiers = tiers.flat_map(|(place, tiers)| {
+            let index = |name: &String| tiers.rates.iter().position(|(tier, _)| tier == name);
+            tiers.priorities.iter().filter_map(move |(name, priority)| Some((place, index(name)?, *priority)))
+        });
+        Self { priority: route.priority, tiers: tiers.collect(), meter }
+    }
+
     /// The priority of a request: that of its tier in the first limit of the route that has one, or else that of the route.
     pub fn priority(&self, limits: &[RouteLimit], attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> u8 {
         let mut asked = None;

@@ -316,7 +316,7 @@ impl Snapshot {
                 failures: upstream(route).map(|upstream| shared.failures(&upstream.name)),
                 shedding: config.server.shed.as_ref().map(|_| {
                     let meter = shared.meter(upstream(route).map_or("", |upstream| &upstream.name));
-                    Box::new(RouteShedding { priority: route.priority, tiers: tier_priorities(config, route), meter })
+                    Box::new(RouteShedding::new(config, route, meter))
                 }),
             }
         };
@@ -324,7 +324,9 @@ impl Snapshot {
         Self {
             paths: config.server.paths,
             routes: Routes::build(&config.routes, config.server.paths.matching),
-            shedding: config.server.shed.as_ref().map(|settings| Arc::new(shedding(settings, &served))),
+            shedding: config.server.shed.clone().map(|settings| {
+                Arc::new(Shedding::new(settings, served.iter().filter_map(|route| route.shedding.as_deref())))
+            }),
             served,
             limits: rate_table,
             unrouted: shared.route(NO_ROUTE),
@@ -345,24 +347,6 @@ impl Snapshot {
     pub fn keeps(&self) -> Keeps {
         Keeps::new(self.upstreams.iter().flat_map(|upstream| upstream.keeps()))
     }
-}
-
-/// The tiers of a route's limits that have a priority: the place of the limit, the index of the tier, and the priority.
-fn tier_priorities(config: &Config, route: &config::Route) -> Vec<(usize, usize, u8)> {
-    let limits = route.limits.iter().filter_map(|index| config.limits.get(*index)).enumerate();
-    let tiers = limits.filter_map(|(place, limit)| Some((place, limit.tiers.as_ref()?)));
-    let priorities = tiers.flat_map(|(place, tiers)| {
-        let index = |name: &String| tiers.rates.iter().position(|(tier, _)| tier == name);
-        tiers.priorities.iter().filter_map(move |(name, priority)| Some((place, index(name)?, *priority)))
-    });
-    priorities.collect()
-}
-
-/// What is shed by these routes.
-fn shedding(settings: &config::Shed, served: &[CompiledRoute]) -> Shedding {
-    let meters = served.iter().filter_map(|route| route.shedding.as_ref()).map(|shedding| &shedding.meter);
-    let by_name: BTreeMap<_, _> = meters.map(|meter| (&meter.name, meter)).collect();
-    Shedding { settings: settings.clone(), meters: by_name.into_values().cloned().collect() }
 }
 
 /// What changes about limits when `new` replaces `old`.

@@ -45,7 +45,6 @@ prefix = "edge"
 timeout = "50ms"
 on_error = "reject"
 strict = false
-
 [upstreams.zeta]
 servers = ["http://10.0.1.1:9000", { url = "http://[::1]", weight = 2 }]
 connect_timeout = "250ms"

@@ -5,7 +5,7 @@
 
 mod simulation;
 
-use super::admission::Admission;
+use super::admission::{Admission, Window};
 use super::gradient::{Bounds, GradientLimit, Sample};
 use super::level::{Level, RANKS};
 use crate::clock::Time;
@@ -108,4 +108,22 @@ fn a_limit_follows_a_server_that_gets_slower_without_a_queue() {
     let slow = limits(50, 200);
     assert!(*slow.iter().min().unwrap() < 100, "it looks like a queue at first: {slow:?}");
     assert!(slow[199] > 300, "it is measured again: {slow:?}");
+}
+
+#[test]
+fn the_processors_are_kept_at_their_share_until_the_overload_ends() {
+    let mut admission = Admission::default();
+    let mut rate = None;
+    // All of the processors can serve 1000 requests per second, and a request that is shed costs a twentieth of another one.
+    let mut used = |arrived: f64| {
+        let admitted = rate.map_or(arrived, |rate: f64| rate.min(arrived));
+        let used = ((admitted + (arrived - admitted) / 20.0) / 1000.0).min(1.0);
+        let window = Window { seconds: 0.25, arrived: arrived / 4.0, admitted: admitted / 4.0, ..Window::default() };
+        rate = admission.observe_share(&window, used / 0.9);
+        (used, rate)
+    };
+    let overload: Vec<_> = (0..200).map(|_| used(4000.0).0).collect();
+    assert!(overload[40..].iter().all(|used| (0.8..0.95).contains(used)), "{overload:?}");
+    let calm: Vec<_> = (0..40).map(|_| used(500.0).1).collect();
+    assert!(calm[39].is_none() && calm[10].is_some(), "{calm:?}");
 }

@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::overload::admission::Window;
 use crate::overload::level::rank;
 
 /// How many requests the server works on at the same time, and the mean time for each, in steps.

@@ -1,0 +1,27 @@
+//! What a decision that does not admit a request means for its record.
+
+use crate::decide::{self, Decision, DecisionState};
+use crate::telemetry::Outcome;
+
+/// The outcome of a request that its limits do not admit.
+pub(super) fn outcome(decision: Decision) -> Outcome {
+    match decision {
+        Decision::Rejected | Decision::TooCostly { .. } => Outcome::Limited,
+        Decision::Silenced(_) => Outcome::Silenced,
+        Decision::Blocked(_) => Outcome::Blocked,
+        Decision::NoKey(_) => Outcome::Refused,
+        Decision::Admitted | Decision::Unknown => Outcome::Unavailable,
+    }
+}
+
+/// The place on the route of the limit that does not admit the request.
+pub(super) fn refusing(decision: Decision, state: &DecisionState<'_>) -> Option<usize> {
+    match decision {
+        Decision::Rejected => decide::longest_refusal(&state.outcomes).map(|outcome| outcome.place),
+        Decision::Silenced(place)
+        | Decision::Blocked(place)
+        | Decision::NoKey(place)
+        | Decision::TooCostly { place, .. } => Some(place),
+        Decision::Admitted | Decision::Unknown => None,
+    }
+}
