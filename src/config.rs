@@ -18,6 +18,7 @@ mod spellings;
 mod template;
 mod redirect;
 mod header_changes;
+mod cors;
 mod jwt;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ use crate::limit::Rate;
 use crate::overrides::Overrides;
 
 pub use anew::{Recounted, changed_overrides, dropped, recounted};
+pub use cors::{Cors, OriginPattern};
 pub use header_changes::{HeaderChanges, HeaderText};
 pub use jwt::{Jwks, Jwt};
 pub use redirect::Redirect;
@@ -465,6 +467,8 @@ pub struct Route {
     pub response_headers: HeaderChanges<HeaderText>,
     /// How important its requests are, 0 to 9: those of lower priorities are shed first.
     pub priority: u8,
+    /// Which pages of other origins may use it, and how. Without it, preflights are requests like any other.
+    pub cors: Option<Cors>,
 }
 
 /// How a client has sent its request: to the gateway, or to a trusted proxy in front of it.

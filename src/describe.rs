@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use http::{HeaderName, header};
 
 use crate::config::{
-    self, Action, Config, ConfigSource, Cost, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Key, Limit,
+    self, Action, Config, ConfigSource, Cors, Cost, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Key, Limit,
     Listener, MaxConnections, Missing, OnError, OnLimit, PathMatching, PathPattern, PathRules, Recounted, Route,
     SentPath, Shed, Store, UNLIMITED,
 };
@@ -116,6 +116,7 @@ impl Display for Description<'_> {
             if config.server.shed.is_some() {
                 writeln!(f, "    priority {}", route.priority)?;
             }
+            route.cors.as_ref().map_or(Ok(()), |cors| self::cors(f, cors))?;
             let limits: Vec<_> = route.limits.iter().map(|index| config.limits[*index].name.as_str()).collect();
             writeln!(
                 f,
@@ -324,6 +325,33 @@ fn changed_headers(f: &mut fmt::Formatter<'_>, message: &str, changes: &HeaderCh
         }
     }
     changes.remove.iter().try_for_each(|name| writeln!(f, "    removes the {message} header {name}"))
+}
+
+fn cors(f: &mut fmt::Formatter<'_>, cors: &Cors) -> fmt::Result {
+    let Cors { origins, methods, headers, expose, credentials, max_age } = cors;
+    let listed = |names: &[HeaderName]| names.iter().map(HeaderName::as_str).collect::<Vec<_>>().join(", ");
+    let origins: Vec<_> = origins.iter().map(ToString::to_string).collect();
+    let methods: Vec<_> = methods.iter().map(ToString::to_string).collect();
+    let headers = match headers.as_deref() {
+        None => "any headers".to_owned(),
+        Some([]) => "no other headers".to_owned(),
+        Some(names) => format!("the headers {}", listed(names)),
+    };
+    let credentials = if *credentials { " and credentials" } else { "" };
+    writeln!(f, "    answers preflights, and charges them to no limit")?;
+    writeln!(
+        f,
+        "    allows pages of {} to send {} with {headers}{credentials}",
+        origins.join(", "),
+        methods.join(", ")
+    )?;
+    if !expose.is_empty() {
+        writeln!(f, "    lets these pages read the response headers {}", listed(expose))?;
+    }
+    if let Some(age) = max_age {
+        writeln!(f, "    lets browsers keep the answer to a preflight for {age:?}")?;
+    }
+    Ok(())
 }
 
 /// What is shown instead of the value of a secret.

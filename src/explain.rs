@@ -53,7 +53,8 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
     let client = client(question.peer, request.headers(), &gateway.trusted_proxies);
     let mut text = String::new();
     let conditions = conditions(request);
-    let found = gateway.routes.find(&host, &path, conditions);
+    let preflight = gateway.preflight_route(&host, &path, conditions);
+    let found = preflight.or_else(|| gateway.routes.find(&host, &path, conditions));
     let from = if client.via_trusted { " (from X-Forwarded-For)" } else { "" };
     line(&mut text, &format!("{} {host}{path} from {}{from}", request.method(), client.address));
     let Some((index, served)) = found.and_then(|index| Some((index, gateway.served.get(index)?))) else {
@@ -64,6 +65,11 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
         return Ok(text);
     };
     line(&mut text, &format!("\nroute {}\n  {}", served.metrics.name, action(config, index)));
+    if let Some(answer) = preflight.and_then(|_| Some(served.cors.as_ref()?.preflight(request.headers()))) {
+        line(&mut text, &format!("\nanswered {} by `cors`, and counted by no limit", answer.status().as_u16()));
+        headers_of(&mut text, answer.headers());
+        return Ok(text);
+    }
     let input = TemplateInput { client_ip: client.address, host: &host, path: &path, request_id: b"REQUEST-ID" };
     sent(&mut text, config, served, request, &input);
 
@@ -325,6 +331,9 @@ fn fresh(
         headers = answer.headers().clone();
         format!("answered {}", answer.status().as_u16())
     };
+    if let Some(cors) = &served.cors {
+        cors.headers(attributes.method, attributes.headers).apply(&mut headers);
+    }
     line(text, &format!("\nwith empty counters: {outcome}"));
     headers_of(text, &headers);
     Ok(())

@@ -2,6 +2,7 @@
 
 mod worker_snapshot;
 mod arrival;
+mod response_changes;
 mod tunnel;
 mod forward;
 mod refusal;
@@ -18,7 +19,7 @@ use http::{HeaderMap, Response, StatusCode, Uri};
 use http_body::Body;
 
 use crate::clock::{self, Time};
-use crate::config::{AccessLog, OnError, PathRules, Redirect, Scheme};
+use crate::config::{AccessLog, OnError, PathRules, Redirect};
 use crate::decide::{self, Decision, DecisionInput, DecisionState};
 use crate::identify::client::{Client, client, scheme};
 use crate::identify::tokens::{TokenCache, ValidTokens, valid_tokens};
@@ -29,7 +30,7 @@ use crate::request_id::RequestId;
 use crate::respond::rate_limit_headers::RefusalCache;
 use crate::respond::redirect::{self, RedirectedRequest};
 use crate::respond::{self, LocalResponse, grpc};
-use crate::route::{CurrentChanges, RouteConditions, TemplateInput, path};
+use crate::route::{RouteConditions, TemplateInput, path};
 use crate::server::{ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
 use crate::snapshot::{Action, CompiledRoute, Forwarding};
 use crate::store::Store;
@@ -43,6 +44,7 @@ pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 use arrival::Arrival;
 use forward::UpstreamCall;
 use refusal::{outcome, refusing};
+use response_changes::ResponseChanges;
 use target::Target;
 use tunnel::Waits;
 
@@ -146,29 +148,30 @@ async fn serve(
         }
     };
     let conditions = RouteConditions { method: &head.method, headers: &head.headers, scheme };
-    let found = gateway.routes.find(&target.host, &target.path, conditions);
+    let preflight = gateway.preflight_route(&target.host, &target.path, conditions);
+    let found = preflight.or_else(|| gateway.routes.find(&target.host, &target.path, conditions));
     let mut record = arrival.open(&gateway, found, &target.host, || trace.id());
     let Some(route) = found.and_then(|index| gateway.served.get(index)) else {
-        let allowed = gateway.routes.allowed(&target.host, &target.path, conditions);
-        return own(None, response, record, Outcome::Unrouted, head, respond::unrouted(&allowed));
+        let answer = respond::unrouted(&gateway.routes.allowed(&target.host, &target.path, conditions));
+        return own(None, response, record, Outcome::Unrouted, head, answer);
     };
 
-    let response_headers = route.response_headers.as_ref();
-    let response_headers =
-        response_headers.map(|changes| (changes.of(&template_input(client, &target, record.request_id())), scheme));
-
+    let mut changes = ResponseChanges::new(route, conditions, &template_input(client, &target, record.request_id()));
+    if let Some(answer) = preflight.and_then(|_| changes.preflight(&head.headers)) {
+        return own(Some(&changes), response, record, Outcome::Responded, head, answer);
+    }
     let path = path::key(&target.path, gateway.paths, route.ignore_case);
     let mut attributes = attributes(connection, head, &target.host, &path, client, route);
     let tokens = match acceptable(route, request, &attributes, now, worker) {
         Ok(tokens) => tokens,
         Err((reason, answer)) => {
             record.refused_for(reason);
-            return own(response_headers.as_ref(), response, record, Outcome::Refused, head, *answer);
+            return own(Some(&changes), response, record, Outcome::Refused, head, *answer);
         }
     };
     attributes.tokens = &tokens;
     if let Some(answer) = shed::refuse(&gateway, route, &attributes, connection, now) {
-        return own(response_headers.as_ref(), response, record, Outcome::Shed, head, answer);
+        return own(Some(&changes), response, record, Outcome::Shed, head, answer);
     }
     let input = DecisionInput {
         limits: &route.limits,
@@ -192,7 +195,7 @@ async fn serve(
             record.refused_by(refusing(decision, &state).and_then(|place| Some(&route.limits.get(place)?.metrics)));
             let answer =
                 refuse(route, decision, &state, attributes.headers, now, &mut connection.refusal_cache.borrow_mut());
-            return own(response_headers.as_ref(), response, record, outcome(decision), head, answer);
+            return own(Some(&changes), response, record, outcome(decision), head, answer);
         }
     }
     record.hold(std::mem::take(&mut state.permits));
@@ -206,12 +209,11 @@ async fn serve(
         }
         Action::Redirect(redirect) => redirection(response, &record, redirect, &target, &head.uri, gateway.paths),
         Action::Forward(forwarding) => {
-            let request_headers = route.request_headers.as_ref();
-            let request_headers =
-                request_headers.map(|changes| changes.of(&template_input(client, &target, record.request_id())));
+            let input = template_input(client, &target, record.request_id());
+            let request_headers = route.request_headers.as_ref().map(|changes| changes.of(&input));
             drop(target);
             let begun = state.held_since.map_or(now, |_| clock::now());
-            let changes = (request_headers.as_deref(), response_headers.as_ref().map(|(changes, _)| &**changes));
+            let changes = (request_headers.as_deref(), changes.headers());
             let (gateway, sent, trace) = (&gateway, (begun, balanced_by), *trace);
             let call = UpstreamCall { gateway, route, forwarding, changes, connection, client, trace, sent };
             call.forward(request, &mut record, response).await
@@ -224,7 +226,7 @@ async fn serve(
         state.reservations.settle(status, response.headers(), &mut state.outcomes);
     }
     route.rate_limit_headers.add_headers(response.headers_mut(), &state.outcomes, &state.shadowed, now);
-    change_headers(response, response_headers.as_ref());
+    changes.apply(response);
     if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) = (status, &route.action) {
         return tunnel::begin(request, response, record, Waits::new(upstream, gateway.body_timeout));
     }
@@ -352,18 +354,11 @@ fn own(
     answer: LocalResponse,
 ) {
     fill(response, &record, answer);
-    change_headers(response, changes);
+    if let Some(changes) = changes {
+        changes.apply(response);
+    }
     translate(response, outcome, head);
     record.settle(outcome, response);
-}
-
-/// What a route changes about the headers of a response to a client that has sent its request with this scheme.
-type ResponseChanges<'r> = (CurrentChanges<'r>, Scheme);
-
-fn change_headers(response: &mut Response<ObservedBody>, changes: Option<&ResponseChanges<'_>>) {
-    if let Some((changes, scheme)) = changes {
-        changes.apply(response.headers_mut(), *scheme == Scheme::Https);
-    }
 }
 
 /// Gives a response of the gateway itself to a gRPC call the form that its client understands. A limit that does not show

@@ -6,6 +6,7 @@ mod policy;
 pub mod grpc;
 pub mod rate_limit_headers;
 pub mod redirect;
+pub mod cors;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, UNIX_EPOCH};

@@ -189,6 +189,7 @@ mod tests {
             timeout: None,
             request_headers: HeaderChanges::default(),
             response_headers: HeaderChanges::default(),
+            cors: None,
         }
     }
 

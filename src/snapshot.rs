@@ -19,8 +19,9 @@ use crate::identify::tokens::{TokenMetrics, TokenReader};
 use crate::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::jwks::{KeySource, KeySources};
 use crate::metrics::PerWorker;
+use crate::respond::cors::{self, CorsPolicy};
 use crate::respond::rate_limit_headers::RateLimitHeaders;
-use crate::route::{self, PreparedChanges, Routes};
+use crate::route::{self, PreparedChanges, RouteConditions, Routes};
 use crate::shed::{Meter, RouteShedding, Shedding};
 use crate::store::LimitChanges;
 use crate::telemetry::{RouteMetrics, UpstreamFailures};
@@ -85,6 +86,8 @@ pub struct CompiledRoute {
     pub request_headers: Option<Box<PreparedChanges>>,
     /// What changes about the headers of its responses, if anything does.
     pub response_headers: Option<Box<PreparedChanges>>,
+    /// What pages of other origins may do, if the gateway says so.
+    pub cors: Option<Box<CorsPolicy>>,
     /// What its upstream chooses a server by, if it does so by keys.
     pub balance_key: Option<KeyExtractor>,
     /// Counts the failures of its upstream, if it has one.
@@ -309,6 +312,7 @@ impl Snapshot {
                 timeout: route.timeout,
                 request_headers: PreparedChanges::new(&route.request_headers),
                 response_headers: PreparedChanges::new(&route.response_headers),
+                cors: route.cors.as_ref().map(|cors| Box::new(CorsPolicy::new(cors))),
                 balance_key: upstream(route).and_then(|upstream| match &upstream.balance {
                     Balance::Hash(key) => Some(KeyExtractor::new(&upstream.name, key, &route.path)),
                     Balance::RoundRobin | Balance::LeastRequests => None,
@@ -343,6 +347,14 @@ impl Snapshot {
 }
 
 impl Snapshot {
+    /// The route that answers a request itself because it is a preflight: the one for the request about which the browser
+    /// asks, if it has `cors`. Host and path are as [`Routes::find`] takes them.
+    pub fn preflight_route(&self, host: &str, path: &str, conditions: RouteConditions<'_>) -> Option<usize> {
+        let method = cors::requested_method(conditions.method, conditions.headers)?;
+        let found = self.routes.find(host, path, RouteConditions { method: &method, ..conditions })?;
+        self.served.get(found)?.cors.as_ref().map(|_| found)
+    }
+
     /// How long idle connections to the endpoints of its upstreams are kept.
     pub fn keeps(&self) -> Keeps {
         Keeps::new(self.upstreams.iter().flat_map(|upstream| upstream.keeps()))

@@ -184,6 +184,7 @@ fn resolve_route(route: &RouteDraft<'_>, draft: &Draft<'_>, source: &Source<'_>)
         request_headers: route.request_headers.clone()?,
         response_headers: route.response_headers.clone()?,
         priority: route.priority.as_ref().map_or(level::DEFAULT, |(priority, _)| *priority),
+        cors: route.cors.clone(),
     })
 }
 

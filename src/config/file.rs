@@ -14,6 +14,7 @@ mod upstreams;
 mod paths;
 mod templates;
 mod headers;
+mod cors;
 mod redirect;
 mod rewrite;
 mod routes;

@@ -25,6 +25,9 @@ const SHADOW: HeaderName = HeaderName::from_static("ratelimit-shadow");
 const GITHUB_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const GITHUB_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const GITHUB_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+/// The headers by which clients learn about limits that are told, and when to try again.
+pub const RATE_LIMIT_HEADERS: [HeaderName; 6] =
+    [RETRY_AFTER, LIMIT, POLICY, GITHUB_LIMIT, GITHUB_REMAINING, GITHUB_RESET];
 const SECOND: u64 = 1_000_000;
 
 /// The headers and refusals of all limits of one route.

@@ -19,6 +19,7 @@ mod client_ip;
 mod clocks;
 mod connections;
 mod content;
+mod cors;
 mod costs;
 mod details;
 mod drain;

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 
-use super::{content, headers, paths, redirect, rewrite, shed};
+use super::{content, cors, headers, paths, redirect, rewrite, shed};
 use crate::config::read::{Field, Name, Section, Wrong, report_repeated, set};
 use crate::config::report::quoted;
-use crate::config::{HeaderChanges, HeaderMatch, HeaderText, Host, PathPattern, Redirect, Scheme, SentPath, values};
+use crate::config::{
+    Cors, HeaderChanges, HeaderMatch, HeaderText, Host, PathPattern, Redirect, Scheme, SentPath, values,
+};
 
 /// A route as read; a value that is `None` has an error that was reported.
 pub(in crate::config) struct Draft<'a> {
@@ -32,6 +34,7 @@ pub(in crate::config) struct Draft<'a> {
     pub(in crate::config) response_headers: Option<HeaderChanges<HeaderText>>,
     /// With its place in the file.
     pub(in crate::config) priority: Option<(u8, Range<usize>)>,
+    pub(in crate::config) cors: Option<Cors>,
 }
 
 /// Where the response comes from.
@@ -74,6 +77,10 @@ fn route(section: Section<'_>) -> Draft<'_> {
     let (request_headers, response_headers) = (changes(&headers::OF_REQUESTS), changes(&headers::OF_RESPONSES));
     host_twice(&section, request_headers.as_ref());
     let priority = shed::priority(&section).map(|priority| (priority, section.key_span("priority")));
+    let cors = section.field("cors").and_then(|field| {
+        cors::check(&section, headers.as_deref(), response_headers.as_ref());
+        cors::read(&field, methods.as_deref())
+    });
     let span = section.span.clone();
     section.close(&[]);
     Draft {
@@ -92,6 +99,7 @@ fn route(section: Section<'_>) -> Draft<'_> {
         request_headers,
         response_headers,
         priority,
+        cors,
     }
 }
 

@@ -1,0 +1,239 @@
+//! `cors` of a route: which pages of other origins may use it, and how.
+
+use std::net::Ipv6Addr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use http::{HeaderName, Method, header};
+
+use crate::config::read::{Field, Section, Wrong, report_repeated};
+use crate::config::report::quoted;
+use crate::config::{Cors, HeaderChanges, HeaderMatch, HeaderText, OriginPattern, values};
+
+const EXAMPLE: &str = "write cors = { origins = [\"https://app.example.com\"] }";
+const ORIGIN: &str = "an origin is a scheme, a host and perhaps a port, like \"https://app.example.com\"";
+/// The most elements of one list.
+const MOST: usize = 64;
+/// Browsers keep answers for a day at most.
+const MAX_AGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
+
+/// Reads it. `route_methods` are the methods of the route, if they have no error.
+pub(super) fn read(field: &Field<'_>, route_methods: Option<&[Method]>) -> Option<Cors> {
+    if !field.is_table() {
+        field.mistyped("a table", EXAMPLE);
+        return None;
+    }
+    let section = field.section("`cors`")?;
+    let origins = section.required("origins", EXAMPLE).and_then(|field| origins(&field));
+    let route_methods = route_methods.filter(|methods| !methods.is_empty());
+    let methods = match section.field("methods") {
+        Some(field) => methods(&field, route_methods),
+        // Those that browsers send to other origins without a preflight, unless the route says more.
+        None => Some(route_methods.map_or(vec![Method::GET, Method::HEAD, Method::POST], <[Method]>::to_vec)),
+    };
+    let names = |key, help| match section.field(key) {
+        Some(field) => names(&field, help).map(Some),
+        None => Some(None),
+    };
+    let headers = names("headers", "remove `headers`: then preflights are allowed all headers that they ask for");
+    let expose = names("expose", "list the headers that pages may read");
+    let credentials = section.field("credentials").and_then(|field| field.boolean()).unwrap_or(false);
+    let max_age = values::wait(&section, "max_age", MAX_AGE);
+    section.close(&[]);
+    let origins = origins?;
+    if credentials {
+        check_trusted(&origins);
+    }
+    Some(Cors {
+        origins: origins.into_iter().map(|(origin, _)| origin).collect(),
+        methods: methods?,
+        headers: headers?,
+        expose: expose?.unwrap_or_default(),
+        credentials,
+        max_age,
+    })
+}
+
+/// Reports contradictions between `cors` and other keys of the route.
+pub(super) fn check(
+    section: &Section<'_>,
+    headers: Option<&[(HeaderName, HeaderMatch)]>,
+    changes: Option<&HeaderChanges<HeaderText>>,
+) {
+    let added = changes.map_or(&[][..], |changes| &changes.add).iter().map(|(name, _)| name);
+    let names = changes.into_iter().flat_map(HeaderChanges::replaced).chain(added);
+    for name in names.filter(|name| name.as_str().starts_with("access-control-")) {
+        let message = format!("`response_headers` cannot change `{name}` beside `cors`, which writes it");
+        section.source.report(section.key_span("response_headers"), message, "keep one of them");
+    }
+    // The others are those of the request that the browser asks about.
+    let is_in_preflight = |name: &HeaderName| [header::ORIGIN, header::USER_AGENT, header::HOST].contains(name);
+    if headers.is_some_and(|headers| headers.iter().any(|(name, _)| !is_in_preflight(name))) {
+        let help = "add a route with the same `cors` for this host and path, without `headers`";
+        section.warn(
+            &["cors"],
+            "answers no preflight here: browsers send preflights without the headers of the route",
+            help,
+        );
+    }
+}
+
+fn origins<'a>(field: &Field<'a>) -> Option<Vec<(OriginPattern, Field<'a>)>> {
+    let list = field.some("[\"https://app.example.com\"]", MOST)?;
+    let read: Vec<_> = list.iter().filter_map(|field| Some((field.parse(origin)?, field.clone()))).collect();
+    report_repeated(&read, "this origin", "list it once");
+    if let Some((_, all)) = read.iter().find(|(origin, _)| *origin == OriginPattern::Any && list.len() > 1) {
+        all.report("`*` means every origin, so the others have no effect", "keep only the `*`, or remove it");
+    }
+    (read.len() == list.len()).then_some(read)
+}
+
+/// Reports origins that credentials must not be sent from.
+fn check_trusted(origins: &[(OriginPattern, Field<'_>)]) {
+    for (origin, field) in origins {
+        match origin {
+            OriginPattern::Any => {
+                let message = "with `credentials`, every page could act as the users who visit it";
+                field.report(message, "list the origins that you trust, or remove `credentials`");
+            }
+            OriginPattern::Exact(origin) if origin == "null" => {
+                let help = "every page can open a frame with this origin: remove it, or remove `credentials`";
+                field.report("with `credentials`, the origin \"null\" is as good as every origin", help);
+            }
+            OriginPattern::Exact(_) | OriginPattern::Under { .. } => {}
+        }
+    }
+}
+
+fn origin(text: &str) -> Result<OriginPattern, Wrong> {
+    if text == "*" {
+        return Ok(OriginPattern::Any);
+    }
+    if text == "null" {
+        return Ok(OriginPattern::Exact(text.to_owned()));
+    }
+    let not_one = |help: &str| Err(Wrong::new(format!("{} is not an origin", quoted(text)), help));
+    let Some((scheme, rest)) = text.split_once("://") else { return not_one(ORIGIN) };
+    let start = scheme.len() + "://".len();
+    if let Some(at) = rest.find(['/', '?', '#']) {
+        let (alone, path) = text.split_at(start + at);
+        let help = format!("browsers send only what is in front of it: write {}", quoted(alone));
+        return Err(
+            Wrong::new(format!("an origin has no path, found {}", quoted(path)), help).at(start + at..text.len())
+        );
+    }
+    let lower = text.to_ascii_lowercase();
+    if lower != text {
+        return not_one(&format!("browsers send origins in lower case: write {}", quoted(&lower)));
+    }
+    let is_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    if !scheme.bytes().all(is_scheme) || !scheme.starts_with(|first: char| first.is_ascii_alphabetic()) {
+        return not_one(ORIGIN);
+    }
+    let under = rest.strip_prefix("*.");
+    let named = under.unwrap_or(rest);
+    if named.contains('*') {
+        return not_one("only the first part of the host can be `*`, like \"https://*.example.com\"");
+    }
+    let (host, port) = values::authority(named, 0).map_err(|wrong| wrong.at(text.len() - named.len()..text.len()))?;
+    let bracketed = |address: Ipv6Addr| format!("[{address}]");
+    let shortest = host.parse().map_or(host.clone(), bracketed);
+    let written = match (scheme, port) {
+        ("https", 443) | ("http", 80) | (_, 0) => shortest,
+        (_, port) => format!("{shortest}:{port}"),
+    };
+    if written != named {
+        let star = if under.is_some() { "*." } else { "" };
+        let right = format!("{scheme}://{star}{written}");
+        return not_one(&format!("browsers write it in its shortest form: {}", quoted(&right)));
+    }
+    Ok(match under {
+        Some(name) => OriginPattern::Under { scheme: format!("{scheme}://"), rest: format!(".{name}") },
+        None => OriginPattern::Exact(text.to_owned()),
+    })
+}
+
+/// The methods; those that the route does not take never get so far.
+fn methods(field: &Field<'_>, route_methods: Option<&[Method]>) -> Option<Vec<Method>> {
+    let list = field.some("[\"GET\", \"POST\"]", MOST)?;
+    let method = |text: &str| match text {
+        "*" => Err(all("list the methods that pages may use")),
+        text => values::method(text),
+    };
+    let read: Vec<_> = list.iter().filter_map(|field| Some((field.parse(method)?, field.clone()))).collect();
+    report_repeated(&read, "this method", "list it once");
+    let takes = |method: &Method| {
+        let by_get = |methods: &[Method]| *method == Method::HEAD && methods.contains(&Method::GET);
+        route_methods.is_none_or(|methods| methods.contains(method) || by_get(methods))
+    };
+    for (method, field) in read.iter().filter(|(method, _)| !takes(method)) {
+        field
+            .report(format!("the route does not take {method}"), "add it to `methods` of the route, or remove it here");
+    }
+    (read.len() == list.len()).then(|| read.into_iter().map(|(method, _)| method).collect())
+}
+
+fn names(field: &Field<'_>, instead_of_all: &str) -> Option<Vec<HeaderName>> {
+    let list = field.list("[\"content-type\"]")?;
+    field.at_most(&list, MOST);
+    let name = |text: &str| match text {
+        "*" => Err(all(instead_of_all)),
+        text => values::header(text),
+    };
+    let read: Vec<_> = list.iter().filter_map(|field| Some((field.parse(name)?, field.clone()))).collect();
+    report_repeated(&read, "this header", "list it once");
+    (read.len() == list.len()).then(|| read.into_iter().map(|(name, _)| name).collect())
+}
+
+/// `*`, which browsers read in several ways.
+fn all(help: &str) -> Wrong {
+    Wrong::new("`*` is not allowed here: with credentials, browsers read it as a name", help)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_are_read_as_browsers_write_them() {
+        for text in [
+            "*",
+            "null",
+            "https://app.example.com",
+            "http://localhost:3000",
+            "https://[::1]:8443",
+            "http://127.0.0.1",
+            "https://*.example.com",
+            "https://*.example.com:8443",
+            "capacitor://localhost",
+            "chrome-extension://abcdefghijklmnop",
+            "http://a:443",
+        ] {
+            assert_eq!(origin(text).map(|origin| origin.to_string()), Ok(text.to_owned()));
+        }
+        for text in [
+            "",
+            "app.example.com",
+            "https://",
+            "https://app.example.com/",
+            "https://App.example.com",
+            "HTTPS://app.example.com",
+            "https://app.example.com:443",
+            "http://app.example.com:80",
+            "http://app.example.com:08080",
+            "http://app.example.com:",
+            "https://*",
+            "https://*example.com",
+            "https://a.*.example.com",
+            "*://example.com",
+            "https://*.*.example.com",
+            "https://user@example.com",
+            "https://[::0:1]",
+            "https://bücher.example",
+            "1https://a",
+            "Null",
+        ] {
+            assert!(origin(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What a route changes about the headers of every response to one request: `response_headers`, then `cors`.
+
+use http::{HeaderMap, HeaderValue, Response};
+
+use crate::config::{HeaderChanges, Scheme};
+use crate::respond::LocalResponse;
+use crate::respond::cors::CorsHeaders;
+use crate::route::{CurrentChanges, RouteConditions, TemplateInput};
+use crate::snapshot::CompiledRoute;
+
+/// See the head of this file.
+pub(super) struct ResponseChanges<'r> {
+    headers: Option<CurrentChanges<'r>>,
+    cors: Option<CorsHeaders<'r>>,
+    is_over_tls: bool,
+}
+
+impl<'r> ResponseChanges<'r> {
+    /// Those for the request that meets these conditions.
+    pub(super) fn new(route: &'r CompiledRoute, request: RouteConditions<'_>, input: &TemplateInput<'_>) -> Self {
+        Self {
+            headers: route.response_headers.as_ref().map(|changes| changes.of(input)),
+            cors: route.cors.as_ref().map(|cors| cors.headers(request.method, request.headers)),
+            is_over_tls: request.scheme == Scheme::Https,
+        }
+    }
+
+    /// The changes of `response_headers`.
+    pub(super) fn headers(&self) -> Option<&HeaderChanges<HeaderValue>> {
+        self.headers.as_deref()
+    }
+
+    /// The answer of `cors` to a preflight. It has all of its headers of CORS.
+    pub(super) fn preflight(&mut self, request: &HeaderMap) -> Option<LocalResponse> {
+        self.cors.take().map(|cors| cors.policy().preflight(request))
+    }
+
+    /// Changes the headers of the response.
+    pub(super) fn apply<B>(&self, response: &mut Response<B>) {
+        if let Some(changes) = &self.headers {
+            changes.apply(response.headers_mut(), self.is_over_tls);
+        }
+        if let Some(cors) = &self.cors {
+            cors.apply(response.headers_mut());
+        }
+    }
+}
