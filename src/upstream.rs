@@ -238,29 +238,27 @@ impl Upstream {
                 Ok(()) => self.send_to(endpoint, pools, request, &mut attempts.body, headers).await,
                 Err(error) => Err(Failed::from(error)),
             };
-            let again = match &sent {
-                Ok((status, _)) => {
-                    self.answered(endpoint, *status, is_measured.then_some(begun));
-                    in_flight.answered(*status, |begun| request.complete_since(begun));
-                    attempts.after_status(*status)
+            let next = match sent {
+                Ok((status, mut body)) => {
+                    self.answered(endpoint, status, is_measured.then_some(begun));
+                    in_flight.answered(status, |begun| request.complete_since(begun));
+                    let again = attempts.after_status(status);
+                    let Some(next) = self.next(&mut attempts, again, request, endpoint) else {
+                        body.count(in_flight);
+                        return Ok((status, body));
+                    };
+                    next
                 }
-                Err(failed) => {
-                    self.failed(endpoint, &failed.error);
-                    in_flight.failed(&failed.error);
-                    failed.again
+                Err(Failed { error, again, .. }) => {
+                    self.failed(endpoint, &error);
+                    in_flight.failed(&error);
+                    let Some(next) = self.next(&mut attempts, again, request, endpoint) else {
+                        return Err(Unanswered { endpoint: Some(endpoint.clone()), error });
+                    };
+                    on_failure(endpoint, &error);
+                    next
                 }
             };
-            let Some(next) = self.next(&mut attempts, again, request, endpoint) else {
-                return match sent {
-                    Ok((status, body)) => Ok((status, body.counted(in_flight))),
-                    Err(Failed { error, .. }) => {
-                        Err(Unanswered { endpoint: Some(in_flight.endpoint().clone()), error })
-                    }
-                };
-            };
-            if let Err(Failed { error, .. }) = &sent {
-                on_failure(endpoint, error);
-            }
             headers.clear();
             (in_flight, begun) = (next, clock::now());
         }

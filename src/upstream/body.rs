@@ -46,9 +46,9 @@ impl UpstreamBody {
         Self { deadline: Some(deadline), ..self }
     }
 
-    /// The same body, until whose end the request is in flight.
-    pub(super) fn counted(self, in_flight: InFlight) -> Self {
-        Self { in_flight: Some(in_flight), ..self }
+    /// The request is in flight until the end of this body.
+    pub(super) fn count(&mut self, in_flight: InFlight) {
+        self.in_flight = Some(in_flight);
     }
 
     /// The address of the server, for the log.
