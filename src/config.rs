@@ -101,7 +101,7 @@ pub struct Server {
     pub http2: Http2,
     /// Worker threads; 0 is one per core.
     pub workers: usize,
-    /// Networks whose X-Forwarded-For is believed.
+    /// Networks whose X-Forwarded-For and Forwarded are believed.
     pub trusted_proxies: Vec<IpNet>,
     /// Whether every connection begins with a preamble of the PROXY protocol, which names the client.
     pub proxy_protocol: bool,

@@ -84,7 +84,7 @@ impl Display for Description<'_> {
             writeln!(f, "trusts no proxy: the client's address is that of the connection")?;
         } else {
             let trusted: Vec<_> = config.server.trusted_proxies.iter().map(ToString::to_string).collect();
-            writeln!(f, "trusts X-Forwarded-For from {}", trusted.join(", "))?;
+            writeln!(f, "trusts X-Forwarded-For and Forwarded from {}", trusted.join(", "))?;
         }
         match config.server.max_connections {
             MaxConnections::Auto => write!(f, "accepts as many connections as the limit of file handles allows")?,

@@ -55,7 +55,7 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
     let conditions = conditions(request);
     let preflight = gateway.preflight_route(&host, &path, conditions);
     let found = preflight.or_else(|| gateway.routes.find(&host, &path, conditions));
-    let from = if client.via_trusted { " (from X-Forwarded-For)" } else { "" };
+    let from = if client.via_trusted { " (as trusted proxies report)" } else { "" };
     line(&mut text, &format!("{} {host}{path} from {}{from}", request.method(), client.address));
     let Some((index, served)) = found.and_then(|index| Some((index, gateway.served.get(index)?))) else {
         let answer = respond::unrouted(&gateway.routes.allowed(&host, &path, conditions));

@@ -4,6 +4,7 @@
 //! clients send.
 
 pub mod ambiguity;
+mod forwarded;
 pub mod client;
 pub mod tokens;
 

@@ -46,7 +46,7 @@ pub struct Snapshot {
     pub upstreams: Vec<Arc<Upstream>>,
     /// The keys of the issuers of tokens.
     pub key_sources: Vec<Arc<KeySource>>,
-    /// The networks of proxies whose X-Forwarded-For is used.
+    /// The networks of proxies whose X-Forwarded-For and Forwarded are used.
     pub trusted_proxies: Vec<IpNet>,
     /// The longest time for which a client may send nothing of an incomplete body.
     pub body_timeout: Duration,

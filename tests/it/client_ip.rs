@@ -60,6 +60,33 @@ fn the_rightmost_untrusted_address_is_the_client() {
 }
 
 #[test]
+fn forwarded_of_trusted_proxies_is_used_unless_the_other_header_contradicts_it() {
+    let gateway = Gateway::with_server(TRUSTING, &limited("client-ip"));
+    let mut client = gateway.client();
+    let mut ask = |fields: &str| client.get_with("/", fields).status;
+    assert_eq!(ask("Forwarded: for=198.51.100.9, for=192.0.2.1;proto=https\r\n"), 200);
+    assert_eq!(ask("Forwarded: for=198.51.100.8\r\nForwarded: for=\"192.0.2.1:80\", for=10.0.0.1\r\n"), 429);
+    assert_eq!(ask("X-Forwarded-For: 192.0.2.1\r\n"), 429, "the same client");
+    assert_eq!(ask("X-Forwarded-For: 192.0.2.1\r\nForwarded: for=192.0.2.1\r\n"), 429, "both agree");
+    assert_eq!(ask("Forwarded: for=\"[2001:db8::1]\"\r\n"), 200);
+    // Whichever of them a client can write, all that it gets is the counter of the proxy.
+    assert_eq!(ask("X-Forwarded-For: 192.0.2.1\r\nForwarded: for=198.51.100.1\r\n"), 200);
+    for chosen in ["198.51.100.2", "\"198.51.100.3\"", "unknown", "\"", "10.0.0.2"] {
+        assert_eq!(ask(&format!("X-Forwarded-For: 192.0.2.1\r\nForwarded: for={chosen}\r\n")), 429, "{chosen}");
+        let listed = chosen.trim_matches('"');
+        assert_eq!(
+            ask(&format!("X-Forwarded-For: {listed}x, {listed}1\r\nForwarded: for=192.0.2.7\r\n")),
+            429,
+            "{chosen}"
+        );
+    }
+    let untrusting = Gateway::start(&limited("client-ip"));
+    let mut client = untrusting.client();
+    assert_eq!(client.get_with("/", "Forwarded: for=192.0.2.1\r\n").status, 200);
+    assert_eq!(client.get_with("/", "Forwarded: for=192.0.2.2\r\n").status, 429);
+}
+
+#[test]
 fn several_lines_are_one_list() {
     let gateway = Gateway::with_server(TRUSTING, &limited("client-ip"));
     let mut client = gateway.client();
