@@ -81,10 +81,12 @@ fn connection_removes_nothing_that_the_gateway_sends() {
 #[test]
 fn trusted_proxies_set_the_address_and_the_gateway_adds_their_own() {
     let fields = forged("192.0.2.7").replace("x-forwarded-for: 192.0.2.7", "x-forwarded-for: 6.6.6.6, 192.0.2.7");
+    let fields = fields.replace("forwarded: 192.0.2.7", "forwarded: for=192.0.2.7");
     let headers = seen(TRUSTING, &fields);
     for name in TOLD {
         let expected = match *name {
             "x-forwarded-for" => "6.6.6.6, 192.0.2.7, 127.0.0.1",
+            "forwarded" => "for=192.0.2.7",
             _ => "192.0.2.7",
         };
         assert_eq!(headers.joined(name), expected, "{name}: {headers:?}");
