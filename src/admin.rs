@@ -1,32 +1,39 @@
-//! The admin listener: liveness, readiness, metrics, and how upstreams do.
+//! The admin listener: liveness, readiness, metrics, how upstreams do, and the API.
+//!
+//! It has a thread of its own, so that no request of a client waits for it, and it waits neither for a reload nor for
+//! anything else that the process does.
 
+mod access;
+mod connections;
+mod body;
 mod families;
+mod keys;
+mod limits;
+mod reload;
 mod upstreams;
 mod shed;
 pub mod metrics;
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::io;
-use std::pin::pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::thread;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, header};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::{HttpService, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
-use tokio::task::{AbortHandle, spawn_local};
-use tokio::time::timeout;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::mpsc;
+use tokio::task::yield_now;
 
-use crate::log::DroppedLines;
+use crate::config::Config;
+use crate::describe;
+use crate::log::{DroppedLines, LEVELS, LogLevel};
 use crate::metrics::Counter;
 use crate::respond::{self, LocalResponse};
 use crate::server::ConnectionLimits;
@@ -34,8 +41,15 @@ use crate::snapshot::{SharedState, Snapshot};
 use crate::store::Store;
 use crate::tls::ListenerTls;
 
-/// What the admin listener shows.
+use keys::KeyPath;
+
+pub use connections::AdminListener;
+pub use reload::{ReloadAnswer, ReloadResult, channel as reload_channel};
+
+/// What the admin listener shows and changes.
 pub struct View {
+    /// The configuration in force.
+    pub config: ArcSwap<Config>,
     /// The metrics of routes, limits and upstreams.
     pub shared: Arc<SharedState>,
     /// What is in force.
@@ -44,134 +58,198 @@ pub struct View {
     pub store: Arc<Store>,
     /// The log lines that were dropped.
     pub dropped_lines: DroppedLines,
+    /// What is logged.
+    pub log_level: LogLevel,
     /// The connections of clients.
     pub connections: Arc<ConnectionLimits>,
     /// What TLS listeners use, and the handshakes of clients.
     pub tls: Arc<ListenerTls>,
-    /// Whether new requests are accepted. They are not while the gateway drains.
-    pub ready: AtomicBool,
+    /// Asks the control thread to reload.
+    pub reloads: mpsc::Sender<ReloadAnswer>,
+    /// Whether load balancers shall send no requests, because an operator wants it.
+    pub draining: AtomicBool,
+    /// Whether the gateway is stopping, so that it accepts no new requests.
+    pub stopping: AtomicBool,
     /// Reloads that succeeded.
     pub reloaded: Counter,
     /// Reloads whose file was refused.
     pub refused: Counter,
 }
 
-/// Time to send a request head, and to wait for the next one.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// After this time a connection takes no further request.
-const LIFETIME: Duration = Duration::from_secs(60);
-/// After this further time the connection is cut off.
-const GRACE: Duration = Duration::from_secs(10);
-/// The most connections at once. If there are more the oldest is closed, so that probes always get through.
-const MAX_CONNECTIONS: usize = 32;
-/// The pause after a failed accept, since it mostly fails because file handles or memory are exhausted.
-const EXHAUSTED_PAUSE: Duration = Duration::from_secs(1);
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// Serves on this listener until it is cancelled. It has to run on a thread's local runtime.
+/// What the API is, as an OpenAPI document, version 3.1.
+const OPENAPI: &[u8] = include_bytes!("../docs/openapi.json");
+
+/// Pages of other origins shall not show a response as their own.
+const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+
+/// Serves on this listener, on a thread of its own, until the process ends.
 ///
 /// # Errors
-/// When the listener cannot be registered with the runtime.
-pub async fn serve(listener: std::net::TcpListener, view: Arc<View>) -> io::Result<()> {
-    let listener = TcpListener::from_std(listener)?;
-    let view = Rc::new(view);
-    let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(MAX_CONNECTIONS);
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept an admin connection");
-                tokio::time::sleep(EXHAUSTED_PAUSE).await;
-                continue;
-            }
-        };
-        open.retain(|connection| !connection.is_finished());
-        if open.len() == MAX_CONNECTIONS
-            && let Some(oldest) = open.pop_front()
-        {
-            oldest.abort();
+/// When the system cannot start a thread.
+pub fn start(listener: AdminListener, view: Arc<View>) -> io::Result<()> {
+    let serve = move || -> io::Result<()> {
+        let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+        runtime.block_on(connections::serve(listener, move |request| answer(view.clone(), request)))
+    };
+    thread::Builder::new().name("admin".to_owned()).spawn(move || {
+        if let Err(error) = serve() {
+            tracing::error!(%error, "the admin listener ended");
         }
-        let view = view.clone();
-        let service = service_fn(move |request: Request<Incoming>| {
-            let response = respond(&view, &request).map(|body| Full::new(body.into_bytes()));
-            async move { Ok::<_, Infallible>(response) }
-        });
-        let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
-        open.push_back(spawn_local(serve_connection(connection, LIFETIME, GRACE)).abort_handle());
+    })?;
+    Ok(())
+}
+
+/// What a path names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resource<'a> {
+    Health,
+    Readiness,
+    Metrics,
+    OpenApi,
+    Upstreams,
+    Config,
+    Limits,
+    Key(KeyPath<'a>),
+    Reload,
+    Drain,
+    LogLevel,
+}
+
+impl<'a> Resource<'a> {
+    fn at(path: &'a str) -> Option<Self> {
+        match path {
+            "/healthz" => Some(Self::Health),
+            "/readyz" => Some(Self::Readiness),
+            "/metrics" => Some(Self::Metrics),
+            "/api/openapi.json" => Some(Self::OpenApi),
+            "/api/upstreams" => Some(Self::Upstreams),
+            "/api/config" => Some(Self::Config),
+            "/api/limits" => Some(Self::Limits),
+            "/api/reload" => Some(Self::Reload),
+            "/api/drain" => Some(Self::Drain),
+            "/api/log-level" => Some(Self::LogLevel),
+            _ => path.strip_prefix("/api/limits/").and_then(KeyPath::new).map(Self::Key),
+        }
+    }
+
+    /// Whether load balancers ask for it to learn how the gateway does.
+    fn is_probe(self) -> bool {
+        matches!(self, Self::Health | Self::Readiness)
+    }
+
+    /// The methods that it takes.
+    fn methods(self) -> &'static str {
+        match self {
+            Self::Health
+            | Self::Readiness
+            | Self::Metrics
+            | Self::OpenApi
+            | Self::Upstreams
+            | Self::Config
+            | Self::Limits => "GET, HEAD",
+            Self::Key(_) => "GET, HEAD, DELETE",
+            Self::Reload => "POST",
+            Self::Drain => "POST, DELETE",
+            Self::LogLevel => "PUT",
+        }
+    }
+
+    fn takes(self, method: &Method) -> bool {
+        self.methods().split(", ").any(|taken| taken == method.as_str())
     }
 }
 
-/// Serves a connection for a bounded time, since a client that does not read would occupy it for ever.
-async fn serve_connection<I, S>(connection: http1::Connection<I, S>, lifetime: Duration, grace: Duration)
-where
-    I: hyper::rt::Read + hyper::rt::Write + Unpin,
-    S: HttpService<Incoming, ResBody = Full<Bytes>, Error = Infallible>,
-{
-    let mut connection = pin!(connection);
-    if timeout(lifetime, connection.as_mut()).await.is_err() {
-        connection.as_mut().graceful_shutdown();
-        let _ = timeout(grace, connection).await;
-    }
+async fn answer(view: Arc<View>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let mut response = respond(&view, request).await;
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
+    response.map(|body| Full::new(body.into_bytes()))
 }
 
-fn respond(view: &View, request: &Request<Incoming>) -> LocalResponse {
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return respond::problem(StatusCode::METHOD_NOT_ALLOWED, "The admin listener only answers GET and HEAD.");
+async fn respond(view: &View, request: Request<Incoming>) -> LocalResponse {
+    let path = request.uri().path().to_owned();
+    let resource = Resource::at(&path);
+    let is_probe = resource.is_some_and(Resource::is_probe);
+    let config = view.config.load_full();
+    if let Some(refusal) = config.admin.as_ref().and_then(|admin| access::refusal(admin, &request, is_probe)) {
+        return refusal;
     }
-    match request.uri().path() {
-        "/healthz" => respond::text(StatusCode::OK, Bytes::from_static(b"ok\n")),
-        "/readyz" if view.ready.load(Ordering::Relaxed) => {
-            respond::text(StatusCode::OK, Bytes::from_static(b"ready\n"))
+    if !is_probe {
+        // A client that has sent many requests at once gets one answer at a time, in turns with the other connections.
+        yield_now().await;
+    }
+    let Some(resource) = resource else {
+        return respond::problem(StatusCode::NOT_FOUND, "There is nothing at this path.");
+    };
+    if !resource.takes(request.method()) {
+        let why = format!("This path takes {}.", resource.methods());
+        let mut response = respond::problem(StatusCode::METHOD_NOT_ALLOWED, &why);
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static(resource.methods()));
+        return response;
+    }
+    match resource {
+        Resource::Health => respond::text(StatusCode::OK, Bytes::from_static(b"ok\n")),
+        Resource::Readiness if view.stopping.load(Ordering::Relaxed) || view.draining.load(Ordering::Relaxed) => {
+            respond::text(StatusCode::SERVICE_UNAVAILABLE, Bytes::from_static(b"draining\n"))
         }
-        "/readyz" => respond::text(StatusCode::SERVICE_UNAVAILABLE, Bytes::from_static(b"draining\n")),
-        "/metrics" => {
+        Resource::Readiness => respond::text(StatusCode::OK, Bytes::from_static(b"ready\n")),
+        Resource::Metrics => {
             let mut response = respond::text(StatusCode::OK, Bytes::from(metrics::text(view)));
-            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(prometheus::TEXT_FORMAT));
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(prometheus::TEXT_FORMAT));
             response
         }
-        "/api/upstreams" => upstreams::response(view),
-        _ => {
-            let why = "The admin listener has /healthz, /readyz, /metrics and /api/upstreams.";
-            respond::problem(StatusCode::NOT_FOUND, why)
-        }
+        Resource::OpenApi => respond::with_body(StatusCode::OK, JSON, Bytes::from_static(OPENAPI)),
+        Resource::Upstreams => json(&upstreams::describe_all(view)),
+        Resource::Config => json(&describe::json(&config)),
+        Resource::Limits => json(&limits::describe_all(view)),
+        Resource::Key(path) if request.method() == Method::DELETE => keys::forget(view, path).await,
+        Resource::Key(path) => keys::show(view, path).await,
+        Resource::Reload => reload::reload(&view.reloads).await,
+        Resource::Drain => drain(view, request.method() == Method::POST),
+        Resource::LogLevel => set_log_level(view, request.into_body()).await,
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::time::Instant;
-
-    use super::*;
-
-    fn connection(room: usize) -> (impl Future, tokio::io::DuplexStream) {
-        let (client, server) = tokio::io::duplex(room);
-        let large = || http::Response::new(Full::new(Bytes::from(vec![b'x'; 1 << 20])));
-        let service = service_fn(move |_: Request<Incoming>| async move { Ok::<_, Infallible>(large()) });
-        let connection = http1::Builder::new().serve_connection(TokioIo::new(server), service);
-        (serve_connection(connection, Duration::from_millis(50), Duration::from_millis(50)), client)
+/// Lets `/readyz` say that the gateway is not ready, or again that it is. A gateway that stops stays unready.
+fn drain(view: &View, draining: bool) -> LocalResponse {
+    if !draining && view.stopping.load(Ordering::Relaxed) {
+        return respond::problem(StatusCode::CONFLICT, "The gateway is stopping.");
     }
-
-    #[tokio::test]
-    async fn a_client_that_does_not_read_is_cut_off() {
-        let (served, mut client) = connection(1024);
-        client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
-        let begun = Instant::now();
-        served.await;
-        assert!(begun.elapsed() >= Duration::from_millis(100));
+    if view.draining.swap(draining, Ordering::Relaxed) != draining {
+        tracing::info!(draining, "the admin API has changed whether the gateway is ready");
     }
+    json(&json!({ "draining": draining }))
+}
 
-    #[tokio::test]
-    async fn a_response_is_completed_but_no_further_request_is_taken() {
-        let (served, mut client) = connection(2 << 20);
-        let ask = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-        client.write_all(ask).await.unwrap();
-        served.await;
-        // The connection is closed, so a further request may fail to be sent.
-        let _ = client.write_all(ask).await;
-        let mut all = Vec::new();
-        client.read_to_end(&mut all).await.unwrap();
-        assert_eq!(all.windows(12).filter(|text| text == b"HTTP/1.1 200").count(), 1);
-    }
+/// What `PUT /api/log-level` is sent.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WantedLevel {
+    level: String,
+}
+
+async fn set_log_level(view: &View, body: Incoming) -> LocalResponse {
+    let wanted: WantedLevel = match body::read(body).await {
+        Ok(wanted) => wanted,
+        Err(response) => return response,
+    };
+    let Some((name, level)) = LEVELS.iter().find(|(name, _)| *name == wanted.level) else {
+        let names = LEVELS.map(|(name, _)| name).join(", ");
+        let why = format!("{:?} is not a level. Levels are {names}.", wanted.level);
+        return respond::problem(StatusCode::UNPROCESSABLE_ENTITY, &why);
+    };
+    view.log_level.set(*level);
+    tracing::info!(level = name, "the admin API has changed the log level");
+    json(&json!({ "level": name }))
+}
+
+/// A response of JSON.
+fn json(value: &Value) -> LocalResponse {
+    let mut text = value.to_string();
+    text.push('\n');
+    respond::with_body(StatusCode::OK, JSON, Bytes::from(text))
 }

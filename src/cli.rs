@@ -44,8 +44,11 @@ enum Command {
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
         /// The file in use: print what a reload would do to its counters, and whether it needs a restart.
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, value_name = "FILE", conflicts_with = "json")]
         against: Option<PathBuf>,
+        /// Print the settings as JSON, with every default; secrets are masked.
+        #[arg(long)]
+        json: bool,
     },
     /// Print what would happen to a request: its route, limits, key and rates, and the response with empty counters.
     #[command(after_help = "Example: gateway explain -X POST -H 'x-api-key: k' http://api.example.com/v1/acme/users\n\
@@ -123,14 +126,14 @@ pub fn run() -> ExitCode {
         }
     };
     match command {
-        Some(Command::Check { against, .. }) => checked(&config, against.map(ConfigSource::File)),
+        Some(Command::Check { json, against, .. }) => checked(&config, json, against.map(ConfigSource::File)),
         Some(Command::Explain(asked)) => explained(&config, asked),
         None => serve(source, config),
     }
 }
 
-fn checked(config: &Config, against: Option<ConfigSource>) -> ExitCode {
-    let mut text = describe::describe(config);
+fn checked(config: &Config, json: bool, against: Option<ConfigSource>) -> ExitCode {
+    let mut text = if json { format!("{:#}\n", describe::json(config)) } else { describe::describe(config) };
     if let Some(source) = against {
         match load(&source) {
             Ok(running) => text += &describe::describe_reload(&source, &running, config),
@@ -156,7 +159,7 @@ fn serve(source: ConfigSource, config: Config) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime::run(source, config, logging.dropped()) {
+    match runtime::run(source, config, &logging) {
         Ok(Stopped::Drained) => ExitCode::SUCCESS,
         Ok(Stopped::AtOnce) => ExitCode::FAILURE,
         Err(error) => {

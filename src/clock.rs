@@ -29,6 +29,11 @@ impl Time {
         self.0.div_ceil(1_000_000)
     }
 
+    /// Microseconds from `earlier` until this moment, 0 if it is not earlier.
+    pub const fn micros_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
     /// The moment `span` later, at most the largest `Time`.
     #[must_use]
     pub fn after(self, span: Duration) -> Self {

@@ -4,11 +4,13 @@
 
 mod regular_file;
 mod report;
+mod refusal;
 mod read;
 mod values;
 mod file;
 mod check;
 mod source;
+mod admin;
 mod tls;
 mod upstream;
 mod upstream_tls;
@@ -37,11 +39,13 @@ use crate::known_keys::KnownKeys;
 use crate::limit::Rate;
 use crate::overrides::Overrides;
 
-pub use anew::{Recounted, changed_overrides, dropped, recounted};
+pub use admin::{Admin, AdminAddress, AdminToken};
+pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
 pub use cors::{Cors, OriginPattern};
 pub use header_changes::{HeaderChanges, HeaderText};
 pub use jwt::{Jwks, Jwt};
 pub use redirect::Redirect;
+pub use refusal::Refusal;
 pub use report::Problems;
 pub use shed::Shed;
 pub use source::ConfigSource;
@@ -105,6 +109,8 @@ pub struct Server {
     pub trusted_proxies: Vec<IpNet>,
     /// Whether every connection begins with a preamble of the PROXY protocol, which names the client.
     pub proxy_protocol: bool,
+    /// Whether upstreams are told about the client in Forwarded, too.
+    pub forwarded: bool,
     /// The longest time for a client to send a request head.
     pub header_timeout: Duration,
     /// The longest time that a connection stays open without a request.
@@ -218,13 +224,6 @@ pub enum LogFormat {
     Pretty,
     /// For machines: one JSON object per line.
     Json,
-}
-
-/// `[admin]`: health and metrics.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Admin {
-    /// Where the admin listener binds.
-    pub listen: SocketAddr,
 }
 
 /// `[store]`: where counters live.

@@ -1,5 +1,6 @@
 //! May this request pass? All limits of its route are asked at once, and all are charged or none.
 
+mod counters;
 mod rate_selector;
 mod outcome;
 mod reservations;
@@ -18,13 +19,13 @@ use crate::config::{Cost, Missing, OnLimit};
 use crate::fingerprint::Fingerprint;
 use crate::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::limit::{Limit, Verdict};
-use crate::metrics::{Counter, PerWorker};
 use crate::store::{Answer, Ask, Asks, Reply, Store, Verdicts};
 
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
+pub use counters::{DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, longest_refusal};
 pub use rate_selector::{RateSelector, RateTable, SelectedRates};
-pub use reservations::{Reservations, stated_cost};
+pub use reservations::{Reservations, stated_cost, told_cost};
 pub use wait_queues::WaitQueues;
 
 /// One limit as one route applies it.
@@ -43,42 +44,6 @@ pub struct RouteLimit {
     pub missing: Missing,
     /// Counts the decisions of the limit.
     pub metrics: Arc<LimitMetrics>,
-}
-
-/// The decisions of one limit on all routes.
-#[derive(Debug)]
-pub struct LimitMetrics {
-    /// The name of the limit.
-    pub name: String,
-    /// The counters of each worker.
-    pub workers: PerWorker<DecisionCounters>,
-}
-
-/// The decisions of one limit on one worker.
-#[derive(Debug, Default)]
-pub struct DecisionCounters {
-    /// Admitted by this limit and by all others of the route.
-    pub admitted: Counter,
-    /// Refused by this limit.
-    pub rejected: Counter,
-    /// Over this limit, but admitted because the limit only reports.
-    pub shadowed: Counter,
-    /// Over this limit, which answers without saying so.
-    pub silenced: Counter,
-    /// Held by this limit until there was room or the longest delay was over.
-    pub delayed: Counter,
-    /// Admitted by this limit, but refused by another, so not charged.
-    pub not_charged: Counter,
-    /// Not counted because the key is exempt.
-    pub exempt: Counter,
-    /// Refused because the key is blocked.
-    pub blocked: Counter,
-    /// Not counted because the request has no key.
-    pub skipped: Counter,
-    /// Refused because the request has no key.
-    pub keyless: Counter,
-    /// Not decided because the store did not answer.
-    pub unknown: Counter,
 }
 
 /// Everything that a decision depends on.

@@ -1,5 +1,6 @@
 //! Describes a configuration for `gateway check`.
 
+mod json;
 mod upstreams;
 
 use std::fmt::{self, Display, Write as _};
@@ -17,7 +18,8 @@ use crate::jwt;
 use crate::limit::{Edge, Rate, Strategy};
 use crate::overrides::Allowance;
 use crate::route;
-use crate::runtime;
+
+pub use json::json;
 
 /// The maximum number of patterns and networks that are listed for one allowance; more are only counted.
 const MOST_TEXTS: usize = 1_000;
@@ -33,7 +35,7 @@ pub fn describe(config: &Config) -> String {
 /// Describes what a reload does that replaces `old`, read from `name`, with `new`.
 pub fn describe_reload(name: &ConfigSource, old: &Config, new: &Config) -> String {
     let mut text = format!("\na reload that replaces {name}\n");
-    if let Some(setting) = runtime::needs_restart(old, new) {
+    if let Some(setting) = config::needs_restart(old, new) {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  is refused: {setting} changes, which needs a restart");
         return text;
@@ -74,7 +76,13 @@ impl Display for Description<'_> {
         let listen: Vec<_> = config.server.listen.iter().map(listener).collect();
         writeln!(f, "listens on {}", listen.join(", "))?;
         match &config.admin {
-            Some(admin) => writeln!(f, "admin on {}", admin.listen)?,
+            Some(admin) => {
+                let token = if admin.token.is_some() { ", for requests with the token" } else { "" };
+                writeln!(f, "admin on {}{token}", admin.listen)?;
+                if admin.listen.is_loopback() && !admin.hosts.is_empty() {
+                    writeln!(f, "admin also answers to {}", admin.hosts.join(", "))?;
+                }
+            }
             None => writeln!(f, "no admin listener")?,
         }
         if config.server.proxy_protocol {
@@ -85,6 +93,9 @@ impl Display for Description<'_> {
         } else {
             let trusted: Vec<_> = config.server.trusted_proxies.iter().map(ToString::to_string).collect();
             writeln!(f, "trusts X-Forwarded-For and Forwarded from {}", trusted.join(", "))?;
+        }
+        if !config.server.forwarded {
+            writeln!(f, "tells upstreams about the client in X-Forwarded-For, but not in Forwarded")?;
         }
         match config.server.max_connections {
             MaxConnections::Auto => write!(f, "accepts as many connections as the limit of file handles allows")?,

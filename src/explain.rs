@@ -13,6 +13,7 @@ use crate::config::{self, Config, Cost, Missing, OnLimit, Scheme, Source};
 use crate::decide::{self, Decision, DecisionInput, DecisionState, RouteLimit, SelectedRates};
 use crate::describe::is_secret;
 use crate::identify::client::client;
+use crate::identify::key_text::value_text;
 use crate::identify::tokens::{TokenCache, TokenProblem, ValidTokens, valid_tokens};
 use crate::identify::{KeyCache, RequestAttributes};
 use crate::jwks;
@@ -252,7 +253,7 @@ impl Described<'_> {
         }
         let shown = |(source, value): (&Source, Vec<u8>)| match source {
             Source::Global => source.to_string(),
-            Source::ClientIp { v6 } if self.show_keys => format!("{} from {source}", network(&value, *v6)),
+            Source::ClientIp { .. } if self.show_keys => format!("{} from {source}", value_text(source, &value)),
             // These are in the request line, so they are not secret.
             _ if self.show_keys || matches!(source, Source::Method | Source::Host | Source::Route | Source::Path) => {
                 format!("{:?} from {source}", String::from_utf8_lossy(&value))
@@ -282,15 +283,6 @@ impl Described<'_> {
             Some(Some((tier, _))) => format!("{rates} (tier {tier})"),
             Some(None) => format!("{rates} (an override for the key)"),
         }
-    }
-}
-
-/// Formats an IPv4 address, or an IPv6 network with this prefix length, from its octets.
-fn network(octets: &[u8], v6: u8) -> String {
-    match (<[u8; 4]>::try_from(octets), <[u8; 16]>::try_from(octets)) {
-        (Ok(octets), _) => IpAddr::from(octets).to_string(),
-        (_, Ok(octets)) => format!("{}/{v6}", IpAddr::from(octets)),
-        _ => String::new(),
     }
 }
 

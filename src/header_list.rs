@@ -1,6 +1,6 @@
-//! Headers whose value is a list (RFC 9110, section 5.6.1). Pure.
+//! Headers whose value is a list (RFC 9110, section 5.6.1), and headers that must not be one. Pure.
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The members of a list, without the blanks around them, from all lines of the header. Members may be empty.
 pub fn members<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> + use<'a> {
@@ -11,11 +11,42 @@ pub fn members<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<I
         .map(<[u8]>::trim_ascii)
 }
 
+/// The value of each of these headers, if the header has exactly one line. Two headers that most requests do not have cost
+/// less in one pass than a lookup for each.
+pub fn single_lines<'a, const N: usize>(
+    headers: &'a HeaderMap,
+    names: [&HeaderName; N],
+) -> [Option<&'a HeaderValue>; N] {
+    let (mut lines, mut is_repeated) = ([None; N], [false; N]);
+    for (name, value) in headers {
+        for ((wanted, line), is_repeated) in names.iter().zip(&mut lines).zip(&mut is_repeated) {
+            if name == *wanted {
+                *is_repeated |= line.replace(value).is_some();
+            }
+        }
+    }
+    for (line, is_repeated) in lines.iter_mut().zip(is_repeated) {
+        *line = line.filter(|_| !is_repeated);
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use http::{HeaderValue, header};
 
     use super::*;
+
+    #[test]
+    fn only_a_header_with_one_line_has_a_single_line() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [("b", "1"), ("a", "2"), ("b", "3"), ("c", "4"), ("b", "5")] {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        let [a, b, c, d] = ["a", "b", "c", "d"].map(HeaderName::from_static);
+        let lines = single_lines(&headers, [&a, &b, &c, &d]).map(|line| line.map(HeaderValue::as_bytes));
+        assert_eq!(lines, [Some(&b"2"[..]), None, Some(b"4"), None]);
+    }
 
     #[test]
     fn a_list_may_have_several_lines() {

@@ -6,7 +6,9 @@
 pub mod ambiguity;
 mod forwarded;
 pub mod client;
+pub mod key_text;
 pub mod tokens;
+mod written_key;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -20,6 +22,8 @@ use crate::fingerprint::{Domain, Fingerprint};
 use crate::known_keys::KnownKeys;
 
 use tokens::ValidToken;
+
+pub use written_key::WrittenKey;
 
 /// What a key can be read from.
 #[derive(Clone, Copy, Debug)]
@@ -220,13 +224,7 @@ impl Reader {
     /// Appends the value if there is one. Empty values and unknown keys count as missing.
     fn read(&self, attributes: &RequestAttributes<'_>, bytes: &mut Vec<u8>) -> Option<()> {
         match &self.source {
-            Source::ClientIp { v6 } => match attributes.client.to_canonical() {
-                IpAddr::V4(address) => self.push(&address.octets(), bytes),
-                IpAddr::V6(address) => {
-                    let mask = u128::MAX.checked_shl(128 - u32::from(*v6)).unwrap_or(0);
-                    self.push(&(u128::from(address) & mask).to_be_bytes(), bytes)
-                }
-            },
+            Source::ClientIp { v6 } => self.push_address(attributes.client.to_canonical(), *v6, bytes),
             Source::Header(name) => self.push(attributes.headers.get(name)?.as_bytes().trim_ascii(), bytes),
             Source::Cookie(name) => self.push(&cookie(attributes.headers, name)?, bytes),
             Source::Query(name) => {
@@ -244,6 +242,16 @@ impl Reader {
                 self.push(ValidToken::claim(attributes.tokens, name, claim)?.as_bytes(), bytes)
             }
             Source::Global => self.push(b"*", bytes),
+        }
+    }
+
+    fn push_address(&self, address: IpAddr, v6: u8, bytes: &mut Vec<u8>) -> Option<()> {
+        match address {
+            IpAddr::V4(address) => self.push(&address.octets(), bytes),
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(v6)).unwrap_or(0);
+                self.push(&(u128::from(address) & mask).to_be_bytes(), bytes)
+            }
         }
     }
 

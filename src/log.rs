@@ -3,6 +3,7 @@
 //! If the reader of standard error stops, as in `gateway 2>&1 | less`, requests must not wait. So lines are then dropped and
 //! counted.
 
+mod level;
 mod panics;
 mod queue;
 
@@ -10,7 +11,6 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
-use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt as lines;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
@@ -19,11 +19,15 @@ use crate::config::{Log, LogFormat};
 
 use queue::Queue;
 
+pub use level::{LEVELS, LogLevel};
 pub use panics::text as panic_text;
 
 /// The log while it is open. When it is dropped, it writes the remaining lines, unless standard error is not read.
 #[derive(Debug)]
-pub struct Logging(Arc<Queue>);
+pub struct Logging {
+    queue: Arc<Queue>,
+    level: LogLevel,
+}
 
 /// Counts the lines that were dropped.
 #[derive(Clone, Debug)]
@@ -62,8 +66,8 @@ impl From<TryInitError> for LogError {
 pub fn start(config: &Log) -> Result<Logging, LogError> {
     let report = |lines| tracing::warn!(lines, "log lines were dropped: standard error was not read fast enough");
     let queue = Queue::start(io::stderr(), report).map_err(LogError::System)?;
-    let filter = LevelFilter::from_level(config.level);
-    let registry = tracing_subscriber::registry().with(filter);
+    let level = LogLevel::new(config.level);
+    let registry = tracing_subscriber::registry().with(level.clone());
     let pretty = match config.format {
         LogFormat::Auto => io::stderr().is_terminal(),
         LogFormat::Pretty => true,
@@ -77,25 +81,30 @@ pub fn start(config: &Log) -> Result<Logging, LogError> {
         registry.with(lines::layer().json().flatten_event(true).with_target(false).with_writer(writer)).try_init()?;
     }
     panics::log();
-    Ok(Logging(queue))
+    Ok(Logging { queue, level })
 }
 
 impl Logging {
     /// Writes a text after all lines so far.
     pub fn write(&self, text: &str) {
         // Writing to the queue cannot fail: it accepts a line or drops it.
-        let _ = (&*self.0).write_all(text.as_bytes());
+        let _ = (&*self.queue).write_all(text.as_bytes());
     }
 
     /// The counter of dropped lines.
     pub fn dropped(&self) -> DroppedLines {
-        DroppedLines(self.0.clone())
+        DroppedLines(self.queue.clone())
+    }
+
+    /// The level, to read or change it.
+    pub fn level(&self) -> LogLevel {
+        self.level.clone()
     }
 }
 
 impl Drop for Logging {
     fn drop(&mut self) {
-        self.0.close();
+        self.queue.close();
     }
 }
 

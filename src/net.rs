@@ -14,7 +14,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
 pub use client_stream::ClientStream;
-pub use listen::{bind, is_v6_only};
+pub use listen::{bind, bind_unix, is_v6_only};
 pub use preamble::{Preamble, PreambleError};
 pub use rewound::{Duplex, Rewound};
 

@@ -21,12 +21,13 @@ use http_body::Body;
 use crate::clock::{self, Time};
 use crate::config::{AccessLog, OnError, PathRules, Redirect};
 use crate::decide::{self, Decision, DecisionInput, DecisionState};
+use crate::header_list;
 use crate::identify::client::{Client, client, scheme};
 use crate::identify::tokens::{TokenCache, ValidTokens, valid_tokens};
 use crate::identify::{KeyCache, RequestAttributes};
 use crate::random::Random;
 use crate::reason::Reason;
-use crate::request_id::RequestId;
+use crate::request_id::{REQUEST_ID, RequestId};
 use crate::respond::rate_limit_headers::RefusalCache;
 use crate::respond::redirect::{self, RedirectedRequest};
 use crate::respond::{self, LocalResponse, grpc};
@@ -36,7 +37,7 @@ use crate::snapshot::{Action, CompiledRoute, Forwarding};
 use crate::store::Store;
 use crate::telemetry::{AccessLogEntry, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
 use crate::tls::ClientCertificate;
-use crate::trace_context::TraceContext;
+use crate::trace_context::{TRACEPARENT_HEADER, TraceContext};
 use crate::upstream::ConnectionPools;
 
 pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
@@ -46,6 +47,8 @@ use forward::UpstreamCall;
 use refusal::{outcome, refusing};
 use response_changes::ResponseChanges;
 use target::Target;
+
+pub use target::is_method_in_other_case;
 use tunnel::Waits;
 
 /// What a worker needs to serve requests.
@@ -134,9 +137,10 @@ async fn serve(
     let (gateway, head) = (worker.snapshots.current(), &request.head);
     let client = client(connection.peer, &head.headers, &gateway.trusted_proxies);
     let scheme = scheme(connection.tls.is_some(), client, &head.headers);
+    let [id, parent] = header_list::single_lines(&head.headers, [&REQUEST_ID, &TRACEPARENT_HEADER]);
     // Most refusals need no trace.
-    let trace = LazyCell::new(|| TraceContext::of(&head.headers, &worker.random));
-    let arrival = Arrival { head, now, client, id: RequestId::of(&head.headers, &worker.random), guard };
+    let trace = LazyCell::new(|| TraceContext::of(parent, &worker.random));
+    let arrival = Arrival { head, now, client, id: RequestId::of(id, &worker.random), guard };
 
     let target = match target::read(request, gateway.paths) {
         Ok(target) => target,
@@ -223,7 +227,7 @@ async fn serve(
     // If the client breaks off its request, the gateway responds itself, and the response does not state the cost. The
     // upstream may have done something already, so the request stays charged, as if the client had gone away.
     if outcome != Outcome::Refused {
-        state.reservations.settle(status, response.headers(), &mut state.outcomes);
+        state.reservations.settle(status, response.headers(), &mut state.outcomes, clock::now);
     }
     route.rate_limit_headers.add_headers(response.headers_mut(), &state.outcomes, &state.shadowed, now);
     changes.apply(response);

@@ -9,7 +9,6 @@ mod signals;
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,11 +22,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::admin::{self, View};
+use crate::admin::{self, ReloadAnswer, View};
 use crate::clock;
 use crate::config::{self, Config, ConfigSource, Tls};
 use crate::jwks;
-use crate::log::{DroppedLines, panic_text};
+use crate::log::{Logging, panic_text};
 use crate::metrics::Counter;
 use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
 use crate::random::Random;
@@ -36,14 +35,12 @@ use crate::shed::ShedWatch;
 use crate::snapshot::{SharedState, Snapshot};
 use crate::store::Store;
 use crate::tls::ListenerTls;
-use crate::upstream::{ConnectionPools, UpstreamWatch};
-
-pub use apply::needs_restart;
+use crate::upstream::ConnectionPools;
 
 use apply::{Candidate, InForce, start_echo, warn};
 use certificates::{CertificateWatch, LOOK_EVERY, warn_of_expiry};
 use listeners::Listeners;
-use reload::{Ended, Reloads};
+use reload::{Ended, Reloads, Waiters};
 use signals::{Signals, Told};
 
 /// How often the memory store is swept for keys without effect, and in how many sweeps all of it is covered.
@@ -56,7 +53,7 @@ const OVER_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub enum StartError {
     /// The gateway cannot listen on this address.
-    Bind(SocketAddr, io::Error),
+    Bind(String, io::Error),
     /// The system refuses a thread, a timer or a signal handler.
     System(io::Error),
     /// A worker has ended although the gateway was not told to stop.
@@ -97,7 +94,7 @@ pub enum Stopped {
 ///
 /// # Errors
 /// When it cannot start, or one of its workers fails.
-pub fn run(source: ConfigSource, config: Config, dropped_lines: DroppedLines) -> Result<Stopped, StartError> {
+pub fn run(source: ConfigSource, config: Config, logging: &Logging) -> Result<Stopped, StartError> {
     let workers = match config.server.workers {
         0 => available_parallelism().map_or(1, usize::from),
         workers => workers,
@@ -135,23 +132,33 @@ pub fn run(source: ConfigSource, config: Config, dropped_lines: DroppedLines) ->
     }
     drop(done);
 
+    let certificates = CertificateWatch::new(config.server.tls.as_ref());
+    let (reload_requests, requested) = admin::reload_channel();
     let view = Arc::new(View {
+        config: ArcSwap::from_pointee(config),
         shared,
         snapshot: gateway.clone(),
         store,
-        dropped_lines,
+        dropped_lines: logging.dropped(),
+        log_level: logging.level(),
         connections: limits,
         tls,
-        ready: AtomicBool::new(true),
+        reloads: reload_requests,
+        draining: AtomicBool::new(false),
+        stopping: AtomicBool::new(false),
         reloaded: Counter::default(),
         refused: Counter::default(),
     });
-    let in_force = InForce { config: Arc::new(config), snapshot: gateway, view };
+    if let Some(listener) = listeners.admin {
+        admin::start(listener, view.clone())?;
+    }
+    let in_force = InForce { snapshot: gateway, view };
     let reloads = Reloads::new(reload::LIMIT);
-    let certificates = CertificateWatch::new(in_force.config.server.tls.as_ref());
     let tls_reloads = Reloads::new(reload::LIMIT);
-    let control = Control { source, in_force, reloads, certificates, tls_reloads, stage, finished, signals };
-    runtime.block_on(control.run(listeners.admin))
+    let waiters = Waiters::default();
+    let control =
+        Control { source, in_force, reloads, requested, waiters, certificates, tls_reloads, stage, finished, signals };
+    runtime.block_on(control.run())
 }
 
 fn local_runtime() -> io::Result<LocalRuntime> {
@@ -223,6 +230,9 @@ struct Control {
     source: ConfigSource,
     in_force: InForce,
     reloads: Reloads<Candidate>,
+    /// Requests of the admin listener for a reload.
+    requested: mpsc::Receiver<ReloadAnswer>,
+    waiters: Waiters,
     certificates: CertificateWatch,
     /// What the files of certificates have now.
     tls_reloads: Reloads<Tls>,
@@ -233,12 +243,9 @@ struct Control {
 }
 
 impl Control {
-    async fn run(mut self, admin: Option<TcpListener>) -> Result<Stopped, StartError> {
-        if let Some(listener) = admin {
-            spawn_local(admin::serve(listener, self.in_force.view.clone()));
-        }
-        let (names, snapshot) = (self.in_force.view.shared.names().clone(), self.in_force.snapshot.clone());
-        spawn_local(UpstreamWatch::default().run(names, move || snapshot.load().upstreams.clone()));
+    async fn run(mut self) -> Result<Stopped, StartError> {
+        let (watch, snapshot) = (self.in_force.view.shared.upstream_watch(), self.in_force.snapshot.clone());
+        spawn_local(watch.run(move || snapshot.load().upstreams.clone()));
         let (workers, snapshot) = (self.in_force.view.shared.workers(), self.in_force.snapshot.clone());
         spawn_local(ShedWatch::new(workers).run(move || snapshot.load().shedding.clone()));
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
@@ -250,11 +257,15 @@ impl Control {
                     Told::Reload => self.reload(),
                     Told::Stop => break,
                 },
+                Some(answer) = self.requested.recv() => {
+                    self.waiters.add(answer, self.reloads.is_running());
+                    self.reload();
+                }
                 ended = self.reloads.ended() => self.take_over(ended),
                 () = self.certificates.changed() => self.reload_certificates(),
                 ended = self.tls_reloads.ended() => self.take_over_certificates(ended),
                 _ = expiry.tick() => {
-                    self.in_force.config.server.tls.iter().for_each(|tls| warn_of_expiry(tls, clock::now()));
+                    self.in_force.config().server.tls.iter().for_each(|tls| warn_of_expiry(tls, clock::now()));
                 }
                 _ = sweep.tick() => self.sweep(),
                 Some(ended) = self.finished.recv() => {
@@ -264,8 +275,11 @@ impl Control {
                 }
             }
         }
-        let Control { in_force: InForce { config, view, .. }, stage, mut finished, mut signals, .. } = self;
-        view.ready.store(false, Ordering::Relaxed);
+        let Control { in_force, stage, mut finished, mut signals, requested, waiters, .. } = self;
+        // Who waits for a reload learns that there will be none.
+        drop((requested, waiters));
+        in_force.view.stopping.store(true, Ordering::Relaxed);
+        let config = in_force.config();
         let drained = tokio::select! {
             drained = drain(&config.server, &stage, &mut finished) => Some(drained.map_err(StartError::Worker)?),
             () = told_to_stop(&mut signals) => None,
@@ -296,24 +310,29 @@ impl Control {
 
     /// Begins to load the configuration in another thread.
     fn reload(&mut self) {
-        let InForce { config, view, .. } = &self.in_force;
-        let (source, running, shared) = (self.source.clone(), config.clone(), view.shared.clone());
+        let (source, running) = (self.source.clone(), self.in_force.config());
+        let shared = self.in_force.view.shared.clone();
         let begun = self.reloads.begin(move |is_wanted| Candidate::load(&source, &running, &shared, is_wanted));
         if let Err(why) = begun {
             self.in_force.refuse(&why);
+            self.waiters.answer(&Err(why));
         }
     }
 
     /// Applies the configuration that was loaded, or reports why there is none.
     fn take_over(&mut self, ended: Ended<Candidate>) {
-        match ended.result {
-            Ok(candidate) => {
-                self.in_force.apply(candidate);
-                self.certificates.set(self.in_force.config.server.tls.as_ref());
-            }
-            Err(why) => self.in_force.refuse(&why),
+        let result = ended.result.map(|candidate| {
+            self.in_force.apply(candidate);
+            let config = self.in_force.config();
+            self.certificates.set(config.server.tls.as_ref());
+            config
+        });
+        if let Err(why) = &result {
+            self.in_force.refuse(why);
         }
+        self.waiters.answer(&result);
         if ended.is_due {
+            self.waiters.advance();
             self.reload();
         }
     }
@@ -321,8 +340,8 @@ impl Control {
     /// Begins to read the files of the certificates in force again, and no other file: what else has changed in the
     /// configuration waits until a reload is asked for.
     fn reload_certificates(&mut self) {
-        let Some(tls) = self.in_force.config.server.tls.clone() else { return };
-        let begun = self.tls_reloads.begin(move |_| tls.read_again().map_err(|error| error.to_string()));
+        let Some(tls) = self.in_force.config().server.tls.clone() else { return };
+        let begun = self.tls_reloads.begin(move |_| tls.read_again().map_err(|error| error.to_string().into()));
         if let Err(why) = begun {
             self.in_force.refuse(&why);
         }

@@ -29,6 +29,7 @@ mod send_window;
 mod stream_tunnel;
 mod interim_responses;
 mod client_body;
+mod unread_body;
 mod http2_stream;
 
 use std::io;

@@ -1,31 +1,32 @@
 //! The snapshot: everything that is built from one configuration to serve requests. It is immutable, and a reload
 //! replaces it as a whole.
 
+mod shared_state;
+
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use ipnet::IpNet;
-use parking_lot::Mutex;
 
 use crate::config::{self, AccessLog, Balance, Config, OnError, PathRules, Redirect, SentPath};
-use crate::decide::{ConcurrencyLimiter, LimitMetrics, RateSelector, RateTable, RouteLimit, WaitQueues};
+use crate::decide::{ConcurrencyLimiter, RateSelector, RateTable, RouteLimit, WaitQueues};
 use crate::identify::ambiguity::SingleSources;
-use crate::identify::tokens::{TokenMetrics, TokenReader};
+use crate::identify::tokens::TokenReader;
 use crate::identify::{KeyCache, KeyExtractor, RequestAttributes};
-use crate::jwks::{KeySource, KeySources};
-use crate::metrics::PerWorker;
+use crate::jwks::KeySource;
 use crate::respond::cors::{self, CorsPolicy};
 use crate::respond::rate_limit_headers::RateLimitHeaders;
 use crate::route::{self, PreparedChanges, RouteConditions, Routes};
-use crate::shed::{Meter, RouteShedding, Shedding};
+use crate::shed::{RouteShedding, Shedding};
 use crate::store::LimitChanges;
 use crate::telemetry::{RouteMetrics, UpstreamFailures};
-use crate::upstream::{Endpoints, Keeps, Names, Upstream};
+use crate::upstream::{Keeps, Upstream};
+
+pub use shared_state::SharedState;
 
 /// The name under which requests without a route are counted.
 pub const NO_ROUTE: &str = "none";
@@ -48,6 +49,8 @@ pub struct Snapshot {
     pub key_sources: Vec<Arc<KeySource>>,
     /// The networks of proxies whose X-Forwarded-For and Forwarded are used.
     pub trusted_proxies: Vec<IpNet>,
+    /// Whether upstreams get the header Forwarded.
+    pub forwarded: bool,
     /// The longest time for which a client may send nothing of an incomplete body.
     pub body_timeout: Duration,
     /// Which requests are logged.
@@ -130,62 +133,7 @@ pub struct Forwarding {
     pub preserve_host: bool,
 }
 
-/// What outlives a reload: counters of metrics never decrease, and connections stay in their pools.
-pub struct SharedState {
-    workers: usize,
-    routes: Mutex<BTreeMap<String, Arc<RouteMetrics>>>,
-    limits: Mutex<BTreeMap<String, Arc<LimitMetrics>>>,
-    upstreams: Mutex<BTreeMap<String, Arc<UpstreamFailures>>>,
-    tokens: Mutex<BTreeMap<String, Arc<TokenMetrics>>>,
-    key_sources: Arc<KeySources>,
-    /// By the name of the upstream; empty for the routes without.
-    meters: Mutex<BTreeMap<String, Arc<Meter>>>,
-    endpoints: Arc<Endpoints>,
-    echo: OnceLock<SocketAddr>,
-    names: Arc<Names>,
-    concurrency: Arc<ConcurrencyLimiter>,
-    wait_queues: Arc<WaitQueues>,
-}
-
 impl SharedState {
-    /// For `workers` worker threads.
-    pub fn new(workers: usize) -> Self {
-        Self {
-            workers,
-            routes: Mutex::default(),
-            limits: Mutex::default(),
-            upstreams: Mutex::default(),
-            meters: Mutex::default(),
-            tokens: Mutex::default(),
-            key_sources: Arc::default(),
-            endpoints: Arc::default(),
-            echo: OnceLock::new(),
-            names: Arc::default(),
-            concurrency: Arc::default(),
-            wait_queues: Arc::default(),
-        }
-    }
-
-    /// How many requests are held.
-    pub fn held(&self) -> usize {
-        self.wait_queues.held()
-    }
-
-    /// Where the built-in echo server listens, if it runs.
-    pub fn echo(&self) -> Option<SocketAddr> {
-        self.echo.get().copied()
-    }
-
-    /// Records where the built-in echo server listens. It is started only once.
-    pub fn set_echo(&self, address: SocketAddr) {
-        let _ = self.echo.set(address);
-    }
-
-    /// The keys of the issuers of tokens.
-    pub fn key_sources(&self) -> &Arc<KeySources> {
-        &self.key_sources
-    }
-
     /// Drops what the snapshot in force does not have: counters of routes, limits, upstreams and tokens, the keys of
     /// issuers, and the ids of servers.
     pub fn keep_only(&self, gateway: &Snapshot) {
@@ -204,61 +152,6 @@ impl SharedState {
         self.meters.lock().retain(|name, _| meters.iter().any(|meter| meter.name == *name));
         let keeps = gateway.keeps();
         self.endpoints.retain(|id| keeps.has(id));
-    }
-
-    /// The counters of all routes.
-    pub fn routes(&self) -> Vec<Arc<RouteMetrics>> {
-        self.routes.lock().values().cloned().collect()
-    }
-
-    /// The counters of all limits of routes.
-    pub fn limits(&self) -> Vec<Arc<LimitMetrics>> {
-        self.limits.lock().values().cloned().collect()
-    }
-
-    /// The failures of all upstreams of routes.
-    pub fn upstreams(&self) -> Vec<Arc<UpstreamFailures>> {
-        self.upstreams.lock().values().cloned().collect()
-    }
-
-    /// What was found in the tokens of requests.
-    pub fn tokens(&self) -> Vec<Arc<TokenMetrics>> {
-        self.tokens.lock().values().cloned().collect()
-    }
-
-    fn token(&self, name: &str) -> Arc<TokenMetrics> {
-        let new = || Arc::new(TokenMetrics { name: name.to_owned(), workers: PerWorker::new(self.workers) });
-        self.tokens.lock().entry(name.to_owned()).or_insert_with(new).clone()
-    }
-
-    fn route(&self, name: &str) -> Arc<RouteMetrics> {
-        let new = || Arc::new(RouteMetrics { name: name.to_owned(), workers: PerWorker::new(self.workers) });
-        self.routes.lock().entry(name.to_owned()).or_insert_with(new).clone()
-    }
-
-    fn limit(&self, name: &str) -> Arc<LimitMetrics> {
-        let new = || Arc::new(LimitMetrics { name: name.to_owned(), workers: PerWorker::new(self.workers) });
-        self.limits.lock().entry(name.to_owned()).or_insert_with(new).clone()
-    }
-
-    fn failures(&self, name: &str) -> Arc<UpstreamFailures> {
-        let new = || Arc::new(UpstreamFailures::new(name.to_owned(), self.workers));
-        self.upstreams.lock().entry(name.to_owned()).or_insert_with(new).clone()
-    }
-
-    fn meter(&self, upstream: &str) -> Arc<Meter> {
-        let new = || Arc::new(Meter::new(upstream.to_owned(), self.workers));
-        self.meters.lock().entry(upstream.to_owned()).or_insert_with(new).clone()
-    }
-
-    /// How many workers there are.
-    pub fn workers(&self) -> usize {
-        self.workers
-    }
-
-    /// The addresses of servers' names.
-    pub fn names(&self) -> &Arc<Names> {
-        &self.names
     }
 }
 
@@ -300,9 +193,10 @@ impl Snapshot {
             let limits: Vec<_> = limits_and_rates().map(route_limit).collect();
             let told =
                 limits_and_rates().zip(&limits).map(|((limit, _), route_limit)| (limit, route_limit.rates.profiles()));
+            let tokens = config.jwts.iter().filter(|jwt| config.uses_token(route, &jwt.name));
             CompiledRoute {
                 metrics: shared.route(&route::label(route)),
-                single: Arc::new(SingleSources::new(limits_and_rates().map(|(limit, _)| limit), &config.jwts)),
+                single: Arc::new(SingleSources::new(limits_and_rates().map(|(limit, _)| limit), tokens)),
                 tokens: readers.iter().filter(|reader| config.uses_token(route, reader.name())).cloned().collect(),
                 rate_limit_headers: Arc::new(RateLimitHeaders::new(told)),
                 limits,
@@ -337,6 +231,7 @@ impl Snapshot {
             upstreams,
             key_sources,
             trusted_proxies: config.server.trusted_proxies.clone(),
+            forwarded: config.server.forwarded,
             body_timeout: config.server.body_timeout,
             access_log: config.log.access,
             on_error,
@@ -344,9 +239,7 @@ impl Snapshot {
             wait_queues: shared.wait_queues.clone(),
         }
     }
-}
 
-impl Snapshot {
     /// The route that answers a request itself because it is a preflight: the one for the request about which the browser
     /// asks, if it has `cors`. Host and path are as [`Routes::find`] takes them.
     pub fn preflight_route(&self, host: &str, path: &str, conditions: RouteConditions<'_>) -> Option<usize> {

@@ -283,7 +283,7 @@ impl RequestRecord {
     /// Records for the access log since when the request was held.
     pub fn held(&mut self, since: Option<Time>) {
         if let (Some(entry), Some(since)) = (&mut self.entry, since) {
-            entry.held_micros = Some(clock::now().micros().saturating_sub(since.micros()));
+            entry.held_micros = Some(clock::now().micros_since(since));
         }
     }
 
@@ -352,7 +352,7 @@ impl RequestRecord {
 
 impl Drop for RequestRecord {
     fn drop(&mut self) {
-        let micros = clock::now().micros().saturating_sub(self.begun.micros());
+        let micros = clock::now().micros_since(self.begun);
         if self.guard.is_unsent() && matches!(self.outcome, Outcome::Forwarded | Outcome::Responded) {
             self.outcome = Outcome::Abandoned;
         }

@@ -5,13 +5,15 @@
 
 use std::fmt::{self, Display};
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderName, HeaderValue};
 
 use crate::hex;
 use crate::random::Random;
 
 /// The name of the header that has the trace.
 pub const TRACEPARENT: &str = "traceparent";
+/// The same name.
+pub const TRACEPARENT_HEADER: HeaderName = HeaderName::from_static(TRACEPARENT);
 /// The name of the header that has more about it.
 pub const TRACESTATE: &str = "tracestate";
 
@@ -31,9 +33,9 @@ pub struct TraceId {
 }
 
 impl TraceContext {
-    /// The trace of a request with these headers.
-    pub fn of(headers: &HeaderMap, random: &Random) -> Self {
-        if let Some(id) = kept(headers) {
+    /// The trace of a request with this single line of [`TRACEPARENT`].
+    pub fn of(line: Option<&HeaderValue>, random: &Random) -> Self {
+        if let Some(id) = line.and_then(|line| trace_id(line.as_bytes())) {
             return Self { id, new_parent: None };
         }
         // Zero is not valid.
@@ -63,14 +65,6 @@ impl Display for TraceId {
     }
 }
 
-/// The trace that the client names, if it does so once and in a valid form.
-fn kept(headers: &HeaderMap) -> Option<TraceId> {
-    const NAME: HeaderName = HeaderName::from_static(TRACEPARENT);
-    let mut lines = headers.get_all(&NAME).iter();
-    let only = lines.next().filter(|_| lines.next().is_none())?;
-    trace_id(only.as_bytes())
-}
-
 /// The trace id in the value of `traceparent`, if that is valid (section 3.2).
 fn trace_id(value: &[u8]) -> Option<TraceId> {
     let (known, rest) = value.split_at_checked(55)?;
@@ -92,19 +86,14 @@ fn trace_id(value: &[u8]) -> Option<TraceId> {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     const VALID: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-    fn of(lines: &[&str]) -> TraceContext {
-        let mut headers = HeaderMap::new();
-        for line in lines {
-            headers.append(TRACEPARENT, HeaderValue::from_str(line).unwrap());
-        }
-        TraceContext::of(&headers, &Random::seeded().unwrap())
+    fn of(line: Option<&str>) -> TraceContext {
+        let line = line.map(|line| HeaderValue::from_str(line).unwrap());
+        TraceContext::of(line.as_ref(), &Random::seeded().unwrap())
     }
 
     #[test]
@@ -116,7 +105,7 @@ mod tests {
             "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
             "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what-comes-later",
         ] {
-            let context = of(&[value]);
+            let context = of(Some(value));
             assert_eq!((context.id().to_string().as_str(), context.new_parent()), (TRACE, None), "{value}");
         }
     }
@@ -143,13 +132,13 @@ mod tests {
             "00_4bf92f3577b34da6a3ce929d0e0e4736_00f067aa0ba902b7_01",
             "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01, 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
         ];
-        for lines in wrong.iter().map(|line| vec![*line]).chain([vec![], vec![VALID, VALID]]) {
-            let context = of(&lines);
+        for line in wrong.into_iter().map(Some).chain([None]) {
+            let context = of(line);
             let made = context.new_parent().unwrap();
             let id = context.id().to_string();
-            assert_ne!(id, TRACE, "{lines:?}");
-            assert_eq!(trace_id(&made), Some(context.id()), "{lines:?}");
-            assert_eq!(made[3..35], *id.as_bytes(), "{lines:?}");
+            assert_ne!(id, TRACE, "{line:?}");
+            assert_eq!(trace_id(&made), Some(context.id()), "{line:?}");
+            assert_eq!(made[3..35], *id.as_bytes(), "{line:?}");
             assert!(made.ends_with(b"-00"), "it is not sampled");
         }
     }

@@ -25,6 +25,7 @@ mod connector;
 mod keep;
 mod header_policy;
 mod request;
+mod forwarded;
 mod request_headers;
 mod request_trailers;
 mod outgoing_body;
@@ -58,11 +59,11 @@ pub use health::Availability;
 pub use keep::{Keep, Keeps};
 pub use names::Names;
 pub use pool::ConnectionPools;
-pub use request::{BodySent, ForwardedInfo, PassInterim, UpstreamRequest};
+pub use request::{BodySent, ForwardedHeader, ForwardedInfo, PassInterim, UpstreamRequest};
 pub use upstream_state::RetryCounts;
 pub use watch::UpstreamWatch;
 
-use crate::clock;
+use crate::clock::{self, Time};
 use crate::config;
 use crate::server::ClientBody;
 use attempts::Attempts;
@@ -217,20 +218,14 @@ impl Upstream {
         on_failure: &OnFailedAttempt<'_>,
     ) -> Result<(StatusCode, UpstreamBody), Unanswered> {
         self.state.begin();
-        // A client may send its body as slowly as it likes, which says nothing about the endpoint.
-        let is_measured = body.is_none();
         let mut attempts = Attempts::new(&self.retry, request, body);
         let wish = Wish { key: request.balanced_by, tried: &[] };
         let mut in_flight = match self.begin(wish) {
-            Choice::Endpoint(endpoint) => self.in_flight(endpoint),
+            Choice::Endpoint(endpoint) => self.in_flight(endpoint, request, request.begun),
             Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
-            Choice::Full => Box::pin(self.wait(wish)).await?,
+            Choice::Full => Box::pin(self.wait(wish, request)).await?,
         };
-        let mut begun = request.begun;
         loop {
-            if request.body_sent.is_some() {
-                in_flight.set_has_body();
-            }
             let is_doubtful = self.needs_race(in_flight.endpoint(), pools, request);
             let raced = if is_doubtful { Box::pin(self.race(pools, &mut in_flight, request)).await } else { Ok(()) };
             let endpoint = in_flight.endpoint();
@@ -240,8 +235,7 @@ impl Upstream {
             };
             let next = match sent {
                 Ok((status, mut body)) => {
-                    self.answered(endpoint, status, is_measured.then_some(begun));
-                    in_flight.answered(status, |begun| request.complete_since(begun));
+                    self.answered(&in_flight, status, request);
                     let again = attempts.after_status(status);
                     let Some(next) = self.next(&mut attempts, again, request, endpoint) else {
                         body.count(in_flight);
@@ -250,8 +244,7 @@ impl Upstream {
                     next
                 }
                 Err(Failed { error, again, .. }) => {
-                    self.failed(endpoint, &error);
-                    in_flight.failed(&error);
+                    self.failed(&in_flight, &error);
                     let Some(next) = self.next(&mut attempts, again, request, endpoint) else {
                         return Err(Unanswered { endpoint: Some(endpoint.clone()), error });
                     };
@@ -260,12 +253,11 @@ impl Upstream {
                 }
             };
             headers.clear();
-            (in_flight, begun) = (next, clock::now());
+            in_flight = next;
         }
     }
 
-    /// The endpoint for a further attempt, if there is to be one.
-    #[inline]
+    /// The request at another endpoint, if it is to be sent again.
     fn next(
         &self,
         attempts: &mut Attempts<'_>,
@@ -273,37 +265,24 @@ impl Upstream {
         request: &UpstreamRequest<'_>,
         endpoint: &Endpoint,
     ) -> Option<InFlight> {
-        if again == SendAgain::No { None } else { self.next_endpoint(attempts, again, request, endpoint) }
-    }
-
-    #[cold]
-    fn next_endpoint(
-        &self,
-        attempts: &mut Attempts<'_>,
-        again: SendAgain,
-        request: &UpstreamRequest<'_>,
-        endpoint: &Endpoint,
-    ) -> Option<InFlight> {
+        if again == SendAgain::No {
+            return None;
+        }
         attempts.tried.push(endpoint.id);
         if attempts.tried.len() >= self.balancer.count() || !attempts.may_send_again(again, request) {
             return None;
         }
-        if again == SendAgain::Idempotent && !self.state.take_retry(self.retry.budget, clock::now()) {
+        let now = clock::now();
+        if again == SendAgain::Idempotent && !self.state.take_retry(self.retry.budget, now) {
             return None;
         }
         match self.balancer.choose(Wish { key: request.balanced_by, tried: &attempts.tried }) {
             Choice::Endpoint(next) => {
                 attempts.begin_again(again);
-                Some(self.in_flight(next))
+                Some(self.in_flight(next, request, now))
             }
             Choice::Full | Choice::None => None,
         }
-    }
-
-    /// Whether a connection has to be made, and the endpoint has a sibling of the other family.
-    fn needs_race(&self, endpoint: &Endpoint, pools: &ConnectionPools, request: &UpstreamRequest<'_>) -> bool {
-        let has_idle = || pools.has_idle(endpoint.id, self.announced(request));
-        endpoint.state.has_sibling() && !endpoint.target.http2 && !has_idle()
     }
 
     /// The client that is announced to servers, so that the connection can be used for no other.
@@ -320,13 +299,14 @@ impl Upstream {
         self.balancer.choose(wish)
     }
 
-    fn in_flight(&self, endpoint: Arc<Endpoint>) -> InFlight {
-        let since = self.overload.adaptive.map(|_| clock::now());
-        InFlight::new(endpoint, (self.overload.max_waiting > 0).then(|| self.state.clone()), since)
+    /// The request, which is sent to this endpoint at `begun`.
+    fn in_flight(&self, endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>, begun: Time) -> InFlight {
+        let waited_for = (self.overload.max_waiting > 0).then(|| self.state.clone());
+        InFlight::new(endpoint, waited_for, request, begun, self.overload.adaptive.is_some())
     }
 
     /// Waits until an endpoint has room for the request, as long as the configuration allows.
-    async fn wait(&self, wish: Wish<'_>) -> Result<InFlight, Unanswered> {
+    async fn wait(&self, wish: Wish<'_>, request: &UpstreamRequest<'_>) -> Result<InFlight, Unanswered> {
         let overloaded = || Unanswered { endpoint: None, error: UpstreamError::Overloaded };
         let waiting = self.state.wait(self.overload.max_waiting).ok_or_else(overloaded)?;
         let deadline = Instant::now() + self.overload.max_wait;
@@ -335,7 +315,7 @@ impl Upstream {
             let mut ended = std::pin::pin!(waiting.ended().notified());
             ended.as_mut().enable();
             match self.balancer.choose(wish) {
-                Choice::Endpoint(endpoint) => return Ok(self.in_flight(endpoint)),
+                Choice::Endpoint(endpoint) => return Ok(self.in_flight(endpoint, request, clock::now())),
                 Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
                 Choice::Full => timeout_at(deadline, ended).await.map_err(|_| overloaded())?,
             }

@@ -9,7 +9,7 @@ use super::View;
 use super::families::{Label, counter, family, gauge, histogram, real};
 use super::{shed, upstreams as upstream_servers};
 use crate::clock::Time;
-use crate::decide::{DecisionCounters, LimitMetrics};
+use crate::decide::{DECISIONS, LimitMetrics};
 use crate::metrics::{Counter, HistogramSnapshot};
 use crate::reason::Reason;
 use crate::server::{ConnectionCounts, Http2Errors};
@@ -223,21 +223,10 @@ fn tls(tls: &ListenerTls) -> [MetricFamily; 2] {
 }
 
 fn decisions(limit: &LimitMetrics) -> Vec<Metric> {
-    let sum = |read: fn(&DecisionCounters) -> &Counter| limit.workers.iter().map(|worker| read(worker).get()).sum();
-    let kinds: [(&str, u64); 11] = [
-        ("admitted", sum(|counters| &counters.admitted)),
-        ("rejected", sum(|counters| &counters.rejected)),
-        ("shadowed", sum(|counters| &counters.shadowed)),
-        ("silenced", sum(|counters| &counters.silenced)),
-        ("delayed", sum(|counters| &counters.delayed)),
-        ("exempt", sum(|counters| &counters.exempt)),
-        ("blocked", sum(|counters| &counters.blocked)),
-        ("not_charged", sum(|counters| &counters.not_charged)),
-        ("skipped", sum(|counters| &counters.skipped)),
-        ("keyless", sum(|counters| &counters.keyless)),
-        ("unknown", sum(|counters| &counters.unknown)),
-    ];
-    kinds.iter().map(|(kind, count)| counter(*count, &[("limit", &limit.name), ("decision", kind)])).collect()
+    let metric = |(kind, count): &(&str, _)| {
+        counter(limit.decisions(*count), &[("limit", limit.name.as_str()), ("decision", *kind)])
+    };
+    DECISIONS.iter().map(metric).collect()
 }
 
 fn store(store: &Store) -> Vec<MetricFamily> {

@@ -2,24 +2,17 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{HeaderValue, StatusCode, header};
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 use serde_json::{Value, json};
 
 use super::View;
 use super::families::{counter, family, gauge};
-use crate::respond::{self, LocalResponse};
-use crate::upstream::{Availability, Endpoint, EndpointStatus, Upstream};
+use crate::upstream::{Availability, Endpoint, EndpointStatus, RetryCounts, Upstream};
 
-/// The answer to a request for all upstreams.
-pub(super) fn response(view: &View) -> LocalResponse {
+/// All upstreams.
+pub(super) fn describe_all(view: &View) -> Value {
     let upstreams: Vec<_> = view.snapshot.load().upstreams.iter().map(|upstream| describe(upstream)).collect();
-    let mut text = json!({ "upstreams": upstreams }).to_string();
-    text.push('\n');
-    let mut response = respond::text(StatusCode::OK, Bytes::from(text));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+    json!({ "upstreams": upstreams })
 }
 
 fn describe(upstream: &Upstream) -> Value {
@@ -63,74 +56,68 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
             upstream.status().into_iter().map(|(endpoint, _, status)| Labelled::new(upstream, &endpoint, status))
         })
         .collect();
-    let each = |value: fn(&Labelled) -> Metric| servers.iter().map(value).collect::<Vec<_>>();
-    let of = |count: fn(&Upstream) -> u64| {
-        let metric = |upstream: &Arc<Upstream>| counter(count(upstream), &[("upstream", upstream.name())]);
-        upstreams.iter().map(metric).collect::<Vec<_>>()
+    let counted = |name, help, count: fn(&EndpointStatus) -> u64| {
+        let metrics = servers.iter().map(|server| counter(count(&server.status), &server.labels()));
+        family(name, help, MetricType::COUNTER, metrics)
+    };
+    let retried = |name, help, count: fn(&RetryCounts) -> u64| {
+        let metric = |upstream: &Arc<Upstream>| counter(count(&upstream.retries()), &[("upstream", upstream.name())]);
+        family(name, help, MetricType::COUNTER, upstreams.iter().map(metric))
     };
     vec![
         family(
             "gateway_upstream_server_healthy",
             "Whether a server gets requests: 1, or 0 while it is unhealthy, ejected, or not checked yet.",
             MetricType::GAUGE,
-            each(|server| server.gauge(usize::from(server.status.availability == Availability::Available))),
+            servers
+                .iter()
+                .map(|server| server.gauge(usize::from(server.status.availability == Availability::Available))),
         ),
         family(
             "gateway_upstream_server_in_flight",
             "Requests in flight at a server.",
             MetricType::GAUGE,
-            each(|server| server.gauge(server.status.in_flight)),
+            servers.iter().map(|server| server.gauge(server.status.in_flight)),
         ),
         family(
             "gateway_upstream_server_max_in_flight",
             "How many requests may be in flight at a server: max_in_flight, or what `adaptive` has computed.",
             MetricType::GAUGE,
-            servers.iter().filter_map(|server| Some(server.gauge(server.most?))).collect::<Vec<_>>(),
+            servers.iter().filter_map(|server| Some(server.gauge(server.most?))),
         ),
-        family(
+        counted(
             "gateway_upstream_server_requests_total",
             "Requests that a server got, repeated ones included.",
-            MetricType::COUNTER,
-            each(|server| server.counter(server.status.requests)),
+            |status| status.requests,
         ),
-        family(
+        counted(
             "gateway_upstream_server_failures_total",
             "Requests that a server failed to answer, or answered with 502, 503 or 504.",
-            MetricType::COUNTER,
-            each(|server| server.counter(server.status.failures)),
+            |status| status.failures,
         ),
-        family(
+        counted(
             "gateway_upstream_server_ejections_total",
             "How often a server was ejected after failures.",
-            MetricType::COUNTER,
-            each(|server| server.counter(server.status.ejections)),
+            |status| status.ejections,
         ),
-        family(
-            "gateway_upstream_server_failed_checks_total",
-            "Health checks of a server that failed.",
-            MetricType::COUNTER,
-            each(|server| server.counter(server.status.failed_checks)),
-        ),
-        family(
+        counted("gateway_upstream_server_failed_checks_total", "Health checks of a server that failed.", |status| {
+            status.failed_checks
+        }),
+        retried(
             "gateway_upstream_retries_total",
             "Requests that were sent again although a server may have processed them.",
-            MetricType::COUNTER,
-            of(|upstream| upstream.retries().sent),
+            |retries| retries.sent,
         ),
-        family(
+        retried(
             "gateway_upstream_retries_over_budget_total",
             "Requests that were not sent again because the budget was used up.",
-            MetricType::COUNTER,
-            of(|upstream| upstream.retries().refused),
+            |retries| retries.refused,
         ),
         family(
             "gateway_upstream_requests_waiting",
             "Requests that wait because all servers have as many in flight as they may.",
             MetricType::GAUGE,
-            upstreams
-                .iter()
-                .map(|upstream| gauge(upstream.waiting(), &[("upstream", upstream.name())]))
-                .collect::<Vec<_>>(),
+            upstreams.iter().map(|upstream| gauge(upstream.waiting(), &[("upstream", upstream.name())])),
         ),
         family(
             "gateway_upstream_failed_lookups_total",
@@ -161,9 +148,5 @@ impl Labelled {
 
     fn gauge(&self, value: usize) -> Metric {
         gauge(value, &self.labels())
-    }
-
-    fn counter(&self, count: u64) -> Metric {
-        counter(count, &self.labels())
     }
 }

@@ -1,4 +1,5 @@
-//! Which counters survive a change of the configuration, and whose overrides change.
+//! What a change of the configuration means: which settings need a restart, which counters survive, and whose overrides
+//! change.
 
 use super::{Config, Limit};
 use crate::limit::{self, Rate};
@@ -71,4 +72,23 @@ fn changed_rates(old: &[Rate], new: &[Rate]) -> Option<&'static str> {
     } else {
         Some("periods")
     }
+}
+
+/// The first setting that differs although it is used only at the start.
+pub fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
+    let (was, is) = (&old.server, &new.server);
+    [
+        ("server.listen", was.listen != is.listen),
+        ("server.workers", was.workers != is.workers),
+        ("server.max_header_size", was.max_header_size != is.max_header_size),
+        ("log.level", old.log.level != new.log.level),
+        ("log.format", old.log.format != new.log.format),
+        (
+            "admin.listen",
+            old.admin.as_ref().map(|admin| &admin.listen) != new.admin.as_ref().map(|admin| &admin.listen),
+        ),
+        ("store", old.store != new.store),
+    ]
+    .into_iter()
+    .find_map(|(setting, differs)| differs.then_some(setting))
 }

@@ -1,6 +1,7 @@
 //! The sections of the file and their defaults. Each default is written once, here or in a module below.
 
 mod named_file;
+mod admin;
 mod content;
 mod statuses;
 mod shed;
@@ -61,7 +62,7 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let mut listeners = Vec::new();
     let server = server(section("server", "[server]"), &mut listeners);
     let log = log(section("log", "[log]"));
-    let admin = section("admin", "[admin]").and_then(|section| admin(section, &mut listeners));
+    let admin = section("admin", "[admin]").and_then(|section| admin::read(section, &mut listeners));
     let store = store::read(section("store", "[store]"));
     let named = |key: &'static str, title: &str| section(key, title).map(|section| section.entries());
     let upstreams = named("upstreams", "[upstreams.NAME]").unwrap_or_default();
@@ -95,6 +96,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
         workers: 0,
         trusted_proxies: Vec::new(),
         proxy_protocol: false,
+        forwarded: true,
         header_timeout: Duration::from_secs(10),
         idle_timeout: Duration::from_secs(75),
         body_timeout: Duration::from_secs(60),
@@ -119,6 +121,7 @@ fn server(section: Option<Section<'_>>, listeners: &mut Vec<(SocketAddr, Range<u
         server.trusted_proxies = list.iter().filter_map(|field| field.parse(values::network)).collect();
     }
     set(&mut server.proxy_protocol, section.field("proxy_protocol").and_then(|field| field.boolean()));
+    set(&mut server.forwarded, section.field("forwarded").and_then(|field| field.boolean()));
     set(&mut server.header_timeout, values::wait(&section, "header_timeout", values::WAIT));
     set(&mut server.idle_timeout, values::wait(&section, "idle_timeout", values::WAIT));
     set(&mut server.body_timeout, values::wait(&section, "body_timeout", values::WAIT));
@@ -207,13 +210,4 @@ fn access(field: &Field<'_>) -> Option<AccessLog> {
         return None;
     }
     Some(if field.boolean()? { AccessLog::On } else { AccessLog::Off })
-}
-
-fn admin(section: Section<'_>, listeners: &mut Vec<(SocketAddr, Range<usize>)>) -> Option<Admin> {
-    let field = section.required("listen", "add its address: listen = \"127.0.0.1:9901\"");
-    let bound = field.and_then(|field| Some((field.parse(values::socket)?, field.span)));
-    section.close(&[]);
-    let (listen, span) = bound?;
-    listeners.push((listen, span));
-    Some(Admin { listen })
 }

@@ -93,6 +93,11 @@ impl Problems {
             (format!("{}:{line}:{column}", self.name), problem)
         })
     }
+
+    /// How many problems there are beyond the maximum that is shown.
+    pub fn hidden(&self) -> usize {
+        self.found.len().saturating_sub(SHOWN)
+    }
 }
 
 /// Shows every problem with its line, as compilers do.
@@ -120,7 +125,7 @@ impl fmt::Display for Problems {
             let drawn = renderer.render(&[group.elements(help)]);
             f.write_str(&drawn.lines().map(str::trim_end).collect::<Vec<_>>().join("\n"))?;
         }
-        let hidden = self.found.len().saturating_sub(SHOWN);
+        let hidden = self.hidden();
         if hidden > 0 {
             write!(f, "\n\n{word}: and {hidden} more")?;
         }

@@ -64,9 +64,32 @@ impl RateTable {
         }
     }
 
+    /// The limit's own rates.
+    pub fn own(&self) -> &Arc<Limit> {
+        &self.own
+    }
+
     /// The name of the limit.
     pub fn name(&self) -> &str {
         self.own.name()
+    }
+
+    /// What an override grants a key; `None` if there is none for it.
+    pub fn granted(&self, subject: Subject<'_>) -> Option<SelectedRates<'_>> {
+        let index = match subject {
+            Subject::Text(text) => self.overrides.find(Some(text), None),
+            Subject::Address(address) => self.overrides.find(None, Some(address)),
+        }?;
+        Some(match (self.overrides.allowances().get(index), self.granted.get(index)) {
+            (_, Some(Some(limit))) => SelectedRates::Rates(1 + self.tiers.len() + index, limit),
+            (Some(Allowance::Exempt), _) => SelectedRates::Exempt,
+            _ => SelectedRates::Block,
+        })
+    }
+
+    /// The sets of rates that a key without an override may have: the limit's own and those of tiers.
+    pub fn without_override(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        [&self.own].into_iter().chain(self.tiers.iter().map(|(_, limit)| limit))
     }
 
     /// The sets of rates, at least one for each layout of cells.
@@ -112,20 +135,12 @@ impl RateSelector {
         attributes: &RequestAttributes<'_>,
         key_cache: &mut KeyCache,
     ) -> SelectedRates<'_> {
-        let RateTable { own, tiers, overrides, granted, .. } = &*self.rate_table;
-        if has_key && !overrides.is_empty() {
-            let found = match key.subject(attributes, key_cache) {
-                Some(Subject::Text(text)) => overrides.find(Some(text), None),
-                Some(Subject::Address(address)) => overrides.find(None, Some(address)),
-                None => None,
-            };
-            if let Some(index) = found {
-                return match (overrides.allowances().get(index), granted.get(index)) {
-                    (_, Some(Some(limit))) => SelectedRates::Rates(1 + tiers.len() + index, limit),
-                    (Some(Allowance::Exempt), _) => SelectedRates::Exempt,
-                    _ => SelectedRates::Block,
-                };
-            }
+        let RateTable { own, tiers, overrides, .. } = &*self.rate_table;
+        if has_key
+            && !overrides.is_empty()
+            && let Some(granted) = key.subject(attributes, key_cache).and_then(|key| self.rate_table.granted(key))
+        {
+            return granted;
         }
         match self.tier(attributes, key_cache).and_then(|place| Some((place, tiers.get(place)?))) {
             Some((place, (_, limit))) => SelectedRates::Rates(1 + place, limit),

@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderName, StatusCode};
 
 use super::{LimitOutcome, LimitVerdict};
-use crate::clock;
+use crate::clock::{self, Time};
 use crate::config::Cost;
 use crate::limit::MAX_QUOTA;
 use crate::store::{Ask, Reserved, Store};
@@ -57,6 +57,15 @@ pub fn stated_cost(cost: &Cost, headers: &HeaderMap) -> String {
     }
 }
 
+/// What a request costs by its response; `None` if the response does not tell, so that it costs what was reserved.
+pub fn told_cost(cost: &Cost, status: StatusCode, headers: &HeaderMap) -> Option<u64> {
+    match cost {
+        Cost::ResponseHeader { name, .. } => cost_header(headers, name).map(|cost| cost.min(MAX_QUOTA)),
+        Cost::OnStatus(_, statuses) if !statuses.iter().any(|range| range.contains(&status.as_u16())) => Some(0),
+        _ => None,
+    }
+}
+
 /// What was reserved for a request until its response tells the cost. If this is dropped before the response, the
 /// amount stays charged: otherwise clients could try for free by closing their connections early.
 pub struct Reservations<'a> {
@@ -93,35 +102,39 @@ impl<'a> Reservations<'a> {
     }
 
     /// Replaces what was reserved by the cost that the response tells, and corrects the verdicts accordingly. If the
-    /// response does not tell a cost, the request costs what was reserved.
-    pub fn settle(&mut self, status: StatusCode, headers: &HeaderMap, outcomes: &mut [LimitOutcome<'_>]) {
+    /// response does not tell a cost, the request costs what was reserved. The response arrives when `now` says.
+    pub fn settle(
+        &mut self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        outcomes: &mut [LimitOutcome<'_>],
+        now: impl Fn() -> Time,
+    ) {
         for PendingReservation { cost, ask, reserved } in std::mem::take(&mut self.pending) {
             let Some(reserved) = reserved else { continue };
-            let cost = match cost {
-                Cost::ResponseHeader { name, .. } => cost_header(headers, name).map(|cost| cost.min(MAX_QUOTA)),
-                Cost::OnStatus(_, statuses) if !statuses.iter().any(|range| range.contains(&status.as_u16())) => {
-                    Some(0)
-                }
-                _ => None,
-            };
-            let cost = cost.unwrap_or(reserved.cost());
+            let cost = told_cost(cost, status, headers).unwrap_or(reserved.cost());
             let verdict = outcomes.iter_mut().find_map(|outcome| match &mut outcome.verdict {
                 LimitVerdict::Rates(verdict) if outcome.place == ask.place => Some(verdict),
                 LimitVerdict::Rates(_) | LimitVerdict::InFlight { .. } => None,
             });
-            self.store.settle(&ask, reserved, cost, verdict, (clock::now(), self.worker));
+            self.store.settle(&ask, reserved, cost, verdict, (now(), self.worker));
+        }
+    }
+
+    /// Leaves charged what was reserved, because there is no response. That is known when `now` says.
+    pub fn keep(&mut self, now: impl Fn() -> Time) {
+        for PendingReservation { ask, reserved, .. } in std::mem::take(&mut self.pending) {
+            if let Some(reserved) = reserved {
+                let cost = reserved.cost();
+                self.store.settle(&ask, reserved, cost, None, (now(), self.worker));
+            }
         }
     }
 }
 
 impl Drop for Reservations<'_> {
     fn drop(&mut self) {
-        for PendingReservation { ask, reserved, .. } in std::mem::take(&mut self.pending) {
-            if let Some(reserved) = reserved {
-                let cost = reserved.cost();
-                self.store.settle(&ask, reserved, cost, None, (clock::now(), self.worker));
-            }
-        }
+        self.keep(clock::now);
     }
 }
 

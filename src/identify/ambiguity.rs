@@ -53,20 +53,22 @@ impl fmt::Display for Ambiguity<'_> {
 }
 
 impl SingleSources {
-    /// The sources by which these limits decide: those of their keys, tiers and costs. Claims are read from the tokens
-    /// `jwts`.
-    pub fn new<'c>(limits: impl IntoIterator<Item = &'c Limit>, jwts: &[Jwt]) -> Self {
+    /// The sources by which these limits decide, those of their keys, tiers and costs, and the places of these tokens,
+    /// which the gateway verifies and the upstream reads again.
+    pub fn new<'c>(limits: impl IntoIterator<Item = &'c Limit>, tokens: impl IntoIterator<Item = &'c Jwt>) -> Self {
         let mut rules: Vec<Rule> = Vec::new();
+        let mut add = |source: &Source| {
+            if !rules.iter().any(|rule| rule.source == *source) {
+                rules.extend(Rule::new(source));
+            }
+        };
+        tokens.into_iter().for_each(|jwt| add(&jwt.from));
         for limit in limits {
             let cost = match &limit.cost {
                 Cost::RequestHeader(name) => Some(Source::Header(name.clone())),
                 Cost::Fixed(_) | Cost::ResponseHeader { .. } | Cost::OnStatus(..) => None,
             };
-            for source in limit.sources().map(|source| place(source, jwts)).chain(&cost) {
-                if !rules.iter().any(|rule| rule.source == *source) {
-                    rules.extend(Rule::new(source));
-                }
-            }
+            limit.sources().chain(&cost).for_each(&mut add);
         }
         Self { rules }
     }
@@ -90,14 +92,6 @@ impl SingleSources {
             Source::Header(wanted) => is_same_variable(wanted.as_str(), name.as_str()),
             _ => false,
         })
-    }
-}
-
-/// Where the value of a source is in a request: claims are in the token.
-fn place<'a>(source: &'a Source, jwts: &'a [Jwt]) -> &'a Source {
-    match source {
-        Source::Jwt { name, .. } => jwts.iter().find(|jwt| jwt.name == *name).map_or(source, |jwt| &jwt.from),
-        _ => source,
     }
 }
 
@@ -151,10 +145,14 @@ impl Rule {
     }
 
     fn search_headers(&self, name: &HeaderName, headers: &HeaderMap, found: &mut Found) {
-        headers.get_all(name).iter().for_each(|value| found.add(has_blank_edge(value.as_bytes())));
-        if self.has_spellings {
-            let others = headers.keys().filter(|other| *other != name);
-            others.filter(|other| is_same_variable(other.as_str(), &self.folded)).for_each(|_| found.add(true));
+        if !self.has_spellings {
+            headers.get_all(name).iter().for_each(|value| found.add(has_blank_edge(value.as_bytes())));
+            return;
+        }
+        for (written, value) in headers {
+            if is_same_variable(written.as_str(), &self.folded) {
+                found.add(written != name || has_blank_edge(value.as_bytes()));
+            }
         }
     }
 

@@ -1,11 +1,11 @@
-//! The address of the client: that of the peer, or the one that trusted proxies report.
+//! The address of the client, and the scheme of its request: those of the connection, or those that trusted proxies report.
 
 use std::net::IpAddr;
 
 use http::HeaderMap;
 use ipnet::IpNet;
 
-use super::forwarded;
+use super::forwarded::Forwarded;
 use crate::config::Scheme;
 
 const FORWARDED_FOR: &str = "x-forwarded-for";
@@ -18,18 +18,48 @@ pub struct Client {
     pub address: IpAddr,
     /// Whether the peer is a trusted proxy.
     pub via_trusted: bool,
+    /// What it says in Forwarded.
+    pub forwarded: Reported,
 }
 
-/// How the client has sent its request: what a trusted proxy reports, or else whether the connection uses TLS.
+/// What a trusted proxy says in Forwarded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reported {
+    /// How the client has sent its request, if it says so.
+    pub scheme: Option<Scheme>,
+    /// Whether the header is valid and says from whom a proxy has got the request.
+    pub names_node: bool,
+    /// Whether there is no X-Forwarded-For. A proxy that writes that one may have passed on all of Forwarded as the client
+    /// has written it, and the client knows its own address.
+    pub is_alone: bool,
+}
+
+impl Reported {
+    /// Whether an upstream may get the header as it is: every line is valid, and a proxy has written it.
+    pub fn is_to_be_kept(self) -> bool {
+        self.names_node && self.is_alone
+    }
+}
+
+/// How the client has sent its request: what a trusted proxy reports, or else whether the connection uses TLS. If
+/// X-Forwarded-Proto and Forwarded name different schemes, neither is used, as with addresses: see [`client`].
 pub fn scheme(uses_tls: bool, client: Client, headers: &HeaderMap) -> Scheme {
-    let reported = if client.via_trusted { headers.get(FORWARDED_PROTO) } else { None };
+    let listed = if client.via_trusted { headers.get(FORWARDED_PROTO) } else { None };
     // Of several proxies, the first one has written the first value.
-    let first = reported.and_then(|value| value.as_bytes().split(|byte| *byte == b',').next()).map(<[u8]>::trim_ascii);
-    match first {
-        Some(scheme) if scheme.eq_ignore_ascii_case(b"https") => Scheme::Https,
-        Some(scheme) if scheme.eq_ignore_ascii_case(b"http") => Scheme::Http,
-        _ if uses_tls => Scheme::Https,
-        _ => Scheme::Http,
+    let first = listed.and_then(|value| value.as_bytes().split(|byte| *byte == b',').next());
+    let reported = match (first.and_then(parse_scheme), client.forwarded) {
+        (Some(listed), Reported { scheme: Some(scheme), .. }) if listed != scheme => None,
+        (None, Reported { scheme, is_alone: true, .. }) => scheme,
+        (listed, _) => listed,
+    };
+    reported.unwrap_or(if uses_tls { Scheme::Https } else { Scheme::Http })
+}
+
+fn parse_scheme(text: &[u8]) -> Option<Scheme> {
+    match text.trim_ascii() {
+        scheme if scheme.eq_ignore_ascii_case(b"https") => Some(Scheme::Https),
+        scheme if scheme.eq_ignore_ascii_case(b"http") => Some(Scheme::Http),
+        _ => None,
     }
 }
 
@@ -43,31 +73,40 @@ pub fn client(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Client {
     let peer = peer.to_canonical();
     let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
     if !is_trusted(&peer) {
-        return Client { address: peer, via_trusted: false };
+        return Client { address: peer, via_trusted: false, forwarded: Reported::default() };
     }
     let lines: Vec<_> = headers.get_all(FORWARDED_FOR).iter().collect();
     let entries = lines.into_iter().rev().flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
     let entries = entries.filter(|entry| !entry.trim_ascii().is_empty());
-    let listed = farthest(peer, entries.map(parse), is_trusted);
-    let forwarded = farthest(peer, forwarded::nodes(headers).map(|node| parse(node?)), is_trusted);
-    let address = match (listed, forwarded) {
-        (Some(listed), Some(forwarded)) if listed != forwarded => peer,
-        (listed, forwarded) => listed.or(forwarded).unwrap_or(peer),
+    let listed = farthest(peer, entries.map(parse_address), is_trusted).map(|(address, _)| address);
+
+    let forwarded = Forwarded::read(headers);
+    let nodes = forwarded.elements.iter().rev().map(|element| parse_address(element.node?));
+    let found = farthest(peer, nodes, is_trusted);
+    // The last element that a trusted proxy has written: what is to the left of it could be the client's.
+    let scheme = found.and_then(|(_, depth)| parse_scheme(forwarded.elements.iter().rev().nth(depth)?.proto?));
+    let named = found.map(|(address, _)| address).filter(|_| forwarded.has_nodes());
+    let address = match (listed, named) {
+        (Some(listed), Some(named)) if listed != named => peer,
+        (listed, named) => listed.or(named).unwrap_or(peer),
     };
-    Client { address, via_trusted: true }
+    let names_node = named.is_some() && !forwarded.is_broken;
+    let forwarded = Reported { scheme, names_node, is_alone: listed.is_none() };
+    Client { address, via_trusted: true, forwarded }
 }
 
-/// The first of these addresses that is not a trusted proxy's, or else the last one that is known; `None` if there are none.
+/// The first of these addresses that is not a trusted proxy's, or else the last one that is known, and how many are in front of
+/// the last one that was looked at; `None` if there are none.
 fn farthest(
     peer: IpAddr,
     named: impl Iterator<Item = Option<IpAddr>>,
     is_trusted: impl Fn(&IpAddr) -> bool,
-) -> Option<IpAddr> {
+) -> Option<(IpAddr, usize)> {
     let mut farthest = None;
-    for named in named {
-        let Some(address) = named else { return farthest.or(Some(peer)) };
-        farthest = Some(address);
-        if !is_trusted(&address) {
+    for (depth, named) in named.enumerate() {
+        let known = farthest.map_or(peer, |(address, _)| address);
+        farthest = Some((named.unwrap_or(known), depth));
+        if !named.is_some_and(|address| is_trusted(&address)) {
             break;
         }
     }
@@ -75,7 +114,7 @@ fn farthest(
 }
 
 /// An address, with or without a port, brackets or quotes.
-fn parse(entry: &[u8]) -> Option<IpAddr> {
+pub fn parse_address(entry: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(entry).ok()?.trim().trim_matches('"');
     let address = text.parse::<IpAddr>().ok();
     let with_port = || text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip());
@@ -140,6 +179,83 @@ mod tests {
         }
         assert_eq!(by_forwarded(&["for=1.1.1.1, proto=https"]), "10.0.0.1", "the nearest proxy names nobody");
         assert_eq!(address_by_both("192.0.2.1", &[], &["for=1.1.1.1"]), "192.0.2.1");
+    }
+
+    /// The scheme on a connection without TLS.
+    fn scheme_by(listed: &[&str], forwarded: &[&str]) -> Scheme {
+        let mut headers = HeaderMap::new();
+        for line in listed {
+            headers.append(FORWARDED_PROTO, HeaderValue::from_str(line).unwrap());
+        }
+        for line in forwarded {
+            headers.append(header::FORWARDED, HeaderValue::from_str(line).unwrap());
+        }
+        let client = client(IpAddr::from([10, 0, 0, 1]), &headers, &["10.0.0.0/8".parse().unwrap()]);
+        scheme(false, client, &headers)
+    }
+
+    #[test]
+    fn forwarded_names_the_scheme_that_the_client_has_used() {
+        for (line, expected) in [
+            ("proto=https", Scheme::Https),
+            ("proto=\"HTTPS\"", Scheme::Https),
+            ("for=1.1.1.1;proto=https", Scheme::Https),
+            ("for=unknown;proto=https", Scheme::Https),
+            ("for=1.1.1.1;proto=https, for=10.0.0.2;proto=http", Scheme::Https),
+            ("for=1.1.1.1;proto=http, for=10.0.0.2;proto=https", Scheme::Http),
+            ("for=1.1.1.1, for=10.0.0.2;proto=https", Scheme::Http),
+            // What is to the left of the client's address could be its own.
+            ("proto=https, for=1.1.1.1;proto=http", Scheme::Http),
+            ("for=2.2.2.2;proto=https, for=1.1.1.1", Scheme::Http),
+            ("for=2.2.2.2;proto=https, for=unknown", Scheme::Http),
+            ("proto=https, proto=http", Scheme::Http),
+            ("proto=https, host=a", Scheme::Http),
+            ("for=1.1.1.1;proto=wss", Scheme::Http),
+            ("for=1.1.1.1;proto=https;proto=https", Scheme::Http),
+            ("for=1.1.1.1;proto=\"https", Scheme::Http),
+        ] {
+            assert_eq!(scheme_by(&[], &[line]), expected, "{line}");
+        }
+        assert_eq!(scheme_by(&[], &["for=1.1.1.1;proto=http", "for=10.0.0.2;proto=https, proto=http"]), Scheme::Http);
+        assert_eq!(scheme_by(&[], &["for=1.1.1.1;proto=https", "for=10.0.0.2"]), Scheme::Https);
+    }
+
+    #[test]
+    fn two_headers_that_name_different_schemes_are_both_ignored() {
+        let uses_tls = |uses_tls, listed: &str, forwarded: &str| {
+            let mut headers = HeaderMap::new();
+            headers.append(FORWARDED_PROTO, HeaderValue::from_str(listed).unwrap());
+            headers.append(header::FORWARDED, HeaderValue::from_str(forwarded).unwrap());
+            scheme(uses_tls, client(IpAddr::from([10, 0, 0, 1]), &headers, &["10.0.0.0/8".parse().unwrap()]), &headers)
+        };
+        for (listed, forwarded, over_plain, over_tls) in [
+            ("https", "for=1.1.1.1;proto=https", Scheme::Https, Scheme::Https),
+            ("http", "for=1.1.1.1;proto=http", Scheme::Http, Scheme::Http),
+            ("https", "for=1.1.1.1;proto=http", Scheme::Http, Scheme::Https),
+            ("http", "proto=https", Scheme::Http, Scheme::Https),
+            ("https", "for=1.1.1.1", Scheme::Https, Scheme::Https),
+            ("https", "for=1.1.1.1;proto=wss", Scheme::Https, Scheme::Https),
+            ("wss", "for=1.1.1.1;proto=http", Scheme::Http, Scheme::Http),
+        ] {
+            let found = [false, true].map(|tls| uses_tls(tls, listed, forwarded));
+            assert_eq!(found, [over_plain, over_tls], "{listed} and {forwarded}");
+        }
+    }
+
+    #[test]
+    fn beside_x_forwarded_for_the_client_may_have_written_forwarded() {
+        let mut headers = HeaderMap::new();
+        headers.insert(FORWARDED_FOR, HeaderValue::from_static("1.1.1.1"));
+        let mut found = |forwarded: &'static str| {
+            headers.insert(header::FORWARDED, HeaderValue::from_static(forwarded));
+            let client = client(IpAddr::from([10, 0, 0, 1]), &headers, &["10.0.0.0/8".parse().unwrap()]);
+            assert!(!client.forwarded.is_alone);
+            (scheme(false, client, &headers), client.forwarded.names_node)
+        };
+        assert_eq!(found("for=1.1.1.1;proto=https"), (Scheme::Http, true), "it knows its own address");
+        assert_eq!(found("for=unknown;proto=https"), (Scheme::Http, true));
+        assert_eq!(found("proto=https"), (Scheme::Http, false));
+        assert_eq!(found("for=\"x, for=1.1.1.1;proto=https"), (Scheme::Http, false));
     }
 
     #[test]

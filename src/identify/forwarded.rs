@@ -3,41 +3,66 @@
 use http::{HeaderMap, header};
 use smallvec::SmallVec;
 
-/// The node that each proxy names, in the order of the header.
-type Nodes<'a> = SmallVec<[Option<&'a [u8]>; 4]>;
-
-/// The nodes that proxies name, the nearest one first, without quotes. `None` is one that names nobody. Nothing is returned
-/// if none of them names anybody, because some proxies report only a scheme or a host.
-///
-/// A line that is not valid is one node with an empty name: nobody knows which part of it a client has written.
-pub(super) fn nodes(headers: &HeaderMap) -> impl Iterator<Item = Option<&[u8]>> {
-    let mut all = Nodes::new();
-    for line in headers.get_all(header::FORWARDED) {
-        match elements(line.as_bytes()) {
-            Some(elements) => all.extend(elements),
-            None => all.push(Some(b"")),
-        }
-    }
-    if all.iter().all(Option::is_none) {
-        all.clear();
-    }
-    all.into_iter().rev()
+/// What one proxy says, without quotes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Element<'a> {
+    /// `for`: the node from which it has got the request.
+    pub(super) node: Option<&'a [u8]>,
+    /// `proto`: the scheme of the request there.
+    pub(super) proto: Option<&'a [u8]>,
 }
 
-/// The value of `for` in each element of a line (section 4); `None` if the line is not valid. Values that should be in quotes
-/// are accepted without them, since many proxies write addresses of IPv6 and ports so.
-fn elements(line: &[u8]) -> Option<Nodes<'_>> {
-    let mut nodes = Nodes::new();
+/// What all proxies say, in the order of the header.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Forwarded<'a> {
+    /// A line that is not valid is one element with an empty node: nobody knows which part of it a client has written.
+    pub(super) elements: SmallVec<[Element<'a>; 4]>,
+    /// Whether a line is not valid.
+    pub(super) is_broken: bool,
+}
+
+impl<'a> Forwarded<'a> {
+    /// Reads the header.
+    pub(super) fn read(headers: &'a HeaderMap) -> Self {
+        let mut all = Self::default();
+        for line in headers.get_all(header::FORWARDED) {
+            match elements(line.as_bytes()) {
+                Some(elements) => all.elements.extend(elements),
+                None => {
+                    all.elements.push(Element { node: Some(b""), proto: None });
+                    all.is_broken = true;
+                }
+            }
+        }
+        all
+    }
+
+    /// Whether a proxy names a node. Some report only a scheme or a host.
+    pub(super) fn has_nodes(&self) -> bool {
+        self.elements.iter().any(|element| element.node.is_some())
+    }
+}
+
+/// The elements of a line (section 4); `None` if the line is not valid. Values that should be in quotes are accepted without
+/// them, since many proxies write addresses of IPv6 and ports so.
+fn elements(line: &[u8]) -> Option<SmallVec<[Element<'_>; 4]>> {
+    let mut elements = SmallVec::new();
     let mut rest = line;
     loop {
-        let (mut node, mut is_empty) = (None, true);
+        let (mut element, mut is_empty) = (Element::default(), true);
         loop {
             rest = rest.trim_ascii_start();
             let end = rest.iter().position(|byte| !is_of_name(*byte)).unwrap_or(rest.len());
             let (name, after) = rest.split_at(end);
             if !name.is_empty() {
                 let (value, after) = value(after.strip_prefix(b"=")?)?;
-                if name.eq_ignore_ascii_case(b"for") && node.replace(value).is_some() {
+                let place = match name {
+                    name if name.eq_ignore_ascii_case(b"for") => Some(&mut element.node),
+                    name if name.eq_ignore_ascii_case(b"proto") => Some(&mut element.proto),
+                    _ => None,
+                };
+                // An empty value names nothing, and the second of two contradicts the first.
+                if place.is_some_and(|place| value.is_empty() || place.replace(value).is_some()) {
                     return None;
                 }
                 is_empty = false;
@@ -49,10 +74,10 @@ fn elements(line: &[u8]) -> Option<Nodes<'_>> {
             }
         }
         if !is_empty {
-            nodes.push(node);
+            elements.push(element);
         }
         match rest.split_first() {
-            None => return Some(nodes),
+            None => return Some(elements),
             Some((b',', after)) => rest = after,
             Some(_) => return None,
         }
@@ -92,26 +117,35 @@ mod tests {
         for line in lines {
             headers.append(header::FORWARDED, HeaderValue::from_str(line).unwrap());
         }
-        let text = |node: Option<&[u8]>| node.map_or("-".to_owned(), |node| String::from_utf8_lossy(node).into_owned());
-        nodes(&headers).map(text).collect()
+        let text = |part: Option<&[u8]>| part.map_or("-".to_owned(), |part| String::from_utf8_lossy(part).into_owned());
+        let all = Forwarded::read(&headers);
+        assert_eq!(all.is_broken, all.elements.iter().any(|element| element.node == Some(b"")));
+        let schemes =
+            |element: &Element<'_>| element.proto.map_or(String::new(), |proto| format!(" {}", text(Some(proto))));
+        all.elements.iter().rev().map(|element| text(element.node) + &schemes(element)).collect()
     }
 
     #[test]
     fn the_nearest_node_comes_first() {
-        assert_eq!(read(&["for=192.0.2.60;proto=http;by=203.0.113.43"]), ["192.0.2.60"]);
+        assert_eq!(read(&["for=192.0.2.60;proto=http;by=203.0.113.43"]), ["192.0.2.60 http"]);
         assert_eq!(
             read(&["for=192.0.2.43, FOR=\"[2001:db8:cafe::17]:4711\""]),
             ["[2001:db8:cafe::17]:4711", "192.0.2.43"]
         );
         assert_eq!(read(&["for=a,for=b", "For=c"]), ["c", "b", "a"]);
-        assert_eq!(read(&["host=\"a, for=x;\\\"\";for=b ; proto=http ,, ;,for=2001:db8::1"]), ["2001:db8::1", "b"]);
-        assert_eq!(read(&["for=a, proto=https"]), ["-", "a"]);
+        assert_eq!(
+            read(&["host=\"a, for=x;\\\"\";for=b ; Proto=\"http\" ,, ;,for=2001:db8::1"]),
+            ["2001:db8::1", "b http"]
+        );
+        assert_eq!(read(&["for=a, proto=https"]), ["- https", "a"]);
     }
 
     #[test]
-    fn a_header_without_nodes_says_nothing() {
-        for lines in [&[][..], &[""], &[" , ;"], &["proto=https;host=a", "by=b"]] {
-            assert_eq!(read(lines), [""; 0], "{lines:?}");
+    fn a_header_may_name_no_node() {
+        for (lines, expected) in
+            [(&[][..], &[][..]), (&[""], &[]), (&[" , ;"], &[]), (&["proto=https;host=a", "by=b"], &["-", "- https"])]
+        {
+            assert_eq!(read(lines), expected, "{lines:?}");
         }
     }
 
@@ -122,8 +156,11 @@ mod tests {
             "for",
             "for=",
             "for=\"a",
+            "for=\"\"",
+            "for=a;proto=\"\"",
             "for=a b",
             "for=a;for=b",
+            "for=a;proto=http;Proto=https",
             "for =a",
             "for=\"a\"b",
             "for=a\"",
@@ -143,7 +180,7 @@ mod tests {
             appended in prop::sample::select(vec!["192.0.2.1", "\"192.0.2.1\"", "\"[2001:db8::1]:80\""]),
         ) {
             let nodes = read(&[&format!("{}, for={appended};proto=https", written.trim())]);
-            let expected = appended.trim_matches('"');
+            let expected = format!("{} https", appended.trim_matches('"'));
             prop_assert!(nodes[0] == expected || nodes == [""], "{written:?}: {nodes:?}");
         }
     }

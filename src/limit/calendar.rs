@@ -100,7 +100,7 @@ impl Calendar {
     ///
     /// Where clocks are changed, a day lasts 23 to 25 hours, and if they skip midnight, it begins after that. Outside the
     /// calendar (after the year 9998) every window has the longest length of the unit.
-    pub(super) fn window(&self, now: Time) -> (u64, u64) {
+    pub fn window(&self, now: Time) -> (u64, u64) {
         self.bounds(now).unwrap_or_else(|| {
             let length = u64::try_from(self.longest().as_micros()).unwrap_or(u64::MAX);
             let start = now.micros() / length * length;

@@ -83,7 +83,7 @@ impl Cell {
     /// Adds the bytes that charge `cost` at `now`, of which the first part came at `since`, when they are appended to a state.
     /// Both moments are in the time of the state.
     pub fn append_charge(now: Time, cost: u64, since: Time, bytes: &mut Vec<u8>) {
-        let lead = now.micros().saturating_sub(since.micros());
+        let lead = now.micros_since(since);
         [0, 0, now.micros(), cost, lead].into_iter().for_each(|number| push(number, bytes));
     }
 

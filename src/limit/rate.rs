@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::calendar::{Calendar, Unit};
-use crate::clock::micros;
+use crate::clock::{Time, micros};
 use crate::units::{self, DurationError};
 
 /// The largest quota, 2^32 requests per window, and the largest burst.
@@ -168,6 +168,25 @@ impl Rate {
                 u64::try_from(full.div_ceil(u128::from(self.quota))).unwrap_or(u64::MAX)
             }
             Strategy::FixedWindow | Strategy::SlidingLog | Strategy::Calendar(_) => self.window,
+        }
+    }
+
+    /// The latest moment, in microseconds since 1970, at which a request no longer counts at `now`, if each request counts
+    /// from its moment until exactly one window later; of a calendar, the last one before its window. `None` if there is
+    /// none since 1970.
+    ///
+    /// ```
+    /// use gateway::clock::Time;
+    /// use gateway::limit::Rate;
+    ///
+    /// let rate: Rate = "10/s".parse()?;
+    /// assert_eq!(rate.forgotten(Time::from_micros(5_000_000)), Some(4_000_000));
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
+    pub fn forgotten(&self, now: Time) -> Option<u64> {
+        match &self.strategy {
+            Strategy::Calendar(calendar) => calendar.window(now).0.checked_sub(1),
+            _ => now.micros().checked_sub(self.window),
         }
     }
 

@@ -1,9 +1,13 @@
 //! Listening sockets.
 
+use std::fs::{self, Permissions};
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::KEEP_ALIVE;
 
@@ -35,6 +39,33 @@ pub fn is_v6_only(address: SocketAddr, all: &[SocketAddr]) -> bool {
     address.is_ipv6() && address.port() != 0 && all.iter().any(|one| one.is_ipv4() && one.port() == address.port())
 }
 
+/// Who may connect to a Unix socket: its owner and its group.
+const SOCKET_MODE: u32 = 0o660;
+
+/// Binds a Unix socket to `path`. The socket of a process that has ended is replaced.
+///
+/// # Errors
+/// When another process listens there, the path is something other than a socket, or its folder cannot be written.
+pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket());
+    let address = SockAddr::unix(path)?;
+    if is_socket {
+        let trial = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        // Otherwise this would wait for a process that does not accept.
+        trial.set_nonblocking(true)?;
+        if trial.connect(&address).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            fs::remove_file(path)?;
+        }
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&address)?;
+    // Nobody can connect before `listen`, so nobody can be faster than this.
+    fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))?;
+    socket.set_nonblocking(true)?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
 fn socket(address: SocketAddr, v6_only: bool, shared: bool) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
@@ -52,7 +83,26 @@ fn socket(address: SocketAddr, v6_only: bool, shared: bool) -> io::Result<std::n
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
+
+    #[test]
+    fn a_unix_socket_replaces_one_that_nobody_listens_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let first = bind_unix(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, SOCKET_MODE);
+        assert_eq!(bind_unix(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(first);
+        let second = bind_unix(&path).unwrap();
+        UnixStream::connect(&path).unwrap();
+        drop(second);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "a file of somebody").unwrap();
+        assert_eq!(bind_unix(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(fs::read(&path).unwrap(), b"a file of somebody");
+    }
 
     #[test]
     fn an_ipv6_wildcard_accepts_ipv4_unless_that_is_listed() {

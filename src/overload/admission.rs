@@ -82,7 +82,10 @@ impl Admission {
         self.ended = (took.0 * SMOOTHING + ended.0, took.1 * SMOOTHING + ended.1);
         let latency = self.latency(window);
         let load = target.map_or(0.0, |target| latency / target);
-        let is_slow = load > 1.0 && window.waiting.0 >= FEWEST_WAITING;
+        // No more than this wait when responses take as long as is aimed at. Then there is no queue, but some slow requests among
+        // others that are served in time. To shed those would not help, and clients could send slow requests for that purpose.
+        let queued = target.map_or(0.0, |target| answered * target * AIM).max(FEWEST_WAITING);
+        let is_slow = load > 1.0 && window.waiting.0 >= queued;
         if is_slow {
             let backlog = target.map_or(0.0, |target| (window.waiting.0 - answered * target * AIM).max(0.0));
             return self.lower(window, answered - backlog / DRAIN);
@@ -108,7 +111,10 @@ impl Admission {
 
     fn lower(&mut self, window: &Window, rate: f64) -> Option<f64> {
         self.quiet = 0.0;
-        self.rate = Some(rate.max(LEAST * window.arrived / window.seconds));
+        // A window without requests does not tell how many could be served. A rate of 0 would hold after the overload, too.
+        if window.arrived > 0.0 {
+            self.rate = Some(rate.max(LEAST * window.arrived / window.seconds));
+        }
         self.rate
     }
 

@@ -108,7 +108,7 @@ impl GradientLimit {
         let since = *self.since.get_or_insert(now);
         self.sample.responses += new.responses;
         self.sample.micros = self.sample.micros.saturating_add(new.micros);
-        let age = Duration::from_micros(now.micros().saturating_sub(since.micros()));
+        let age = Duration::from_micros(now.micros_since(since));
         match self.probe {
             Probe::Emptying(until) => {
                 // What was sent before has waited in the queue.

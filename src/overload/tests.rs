@@ -127,3 +127,56 @@ fn the_processors_are_kept_at_their_share_until_the_overload_ends() {
     let calm: Vec<_> = (0..40).map(|_| used(500.0).1).collect();
     assert!(calm[39].is_none() && calm[10].is_some(), "{calm:?}");
 }
+
+#[test]
+fn a_window_without_requests_leads_to_no_shedding() {
+    let window = |requests: f64| Window { seconds: 0.25, arrived: requests, admitted: requests, ..Window::default() };
+    // Other processes have used the processors, and an upstream has not answered some requests, while no others came.
+    let mut processors = Admission::default();
+    let mut upstream = Admission::default();
+    for _ in 0..4 {
+        processors.observe_share(&window(0.0), 1.2);
+        let hanging = Window { waiting: (4.0, 40.0), ..window(0.0) };
+        upstream.observe_upstream(&hanging, Some(1.0));
+    }
+    assert_eq!(processors.observe_share(&window(10.0), 0.5), None);
+    assert_eq!(upstream.observe_upstream(&window(10.0), Some(1.0)), None);
+
+    // What is shed in an overload does not outlast the requests that caused it.
+    assert!(processors.observe_share(&window(10.0), 2.0).is_some());
+    for _ in 0..4 {
+        processors.observe_share(&window(0.0), 2.0);
+    }
+    assert!(processors.is_limited());
+    for _ in 0..21 {
+        processors.observe_share(&window(0.0), 0.5);
+    }
+    assert!(!processors.is_limited());
+}
+
+#[test]
+fn a_client_with_slow_requests_does_not_get_others_shed() {
+    // So many requests per second take 20 ms each, and besides, some of 10 s each wait all the time.
+    for (fast, slow) in [(100.0, 4.0), (300.0, 10.0), (1000.0, 40.0), (5000.0, 40.0)] {
+        let mut random = fastrand::Rng::with_seed(3);
+        let (mut admission, mut rate) = (Admission::default(), None);
+        let (mut arrived, mut admitted) = (0.0, 0.0);
+        for _ in 0..400 {
+            let now = (fast / 4.0 * (0.5 + random.f64())).round();
+            let passed = rate.map_or(now, |rate: f64| (rate / 4.0).min(now));
+            (arrived, admitted) = (arrived + now, admitted + passed);
+            let (slow_ended, fast_waiting) = (slow / 40.0, passed * 0.08);
+            let window = Window {
+                seconds: 0.25,
+                arrived: now + slow_ended,
+                admitted: passed + slow_ended,
+                answered: passed + slow_ended,
+                ended: (passed + slow_ended, passed * 0.02 + slow_ended * 10.0),
+                waiting: (slow + fast_waiting, slow * 5.0 + fast_waiting * 0.01),
+                full: 0.0,
+            };
+            rate = admission.observe_upstream(&window, Some(0.2));
+        }
+        assert!(admitted > arrived * 0.99, "{fast} {slow}: {}", admitted / arrived);
+    }
+}

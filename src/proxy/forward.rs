@@ -10,8 +10,8 @@ use super::target::{name_host, onward};
 use super::tunnel::{accepts, new_key};
 use super::{ConnectionContext, WorkerSnapshot};
 use crate::clock::Time;
-use crate::config::HeaderChanges;
-use crate::identify::client::Client;
+use crate::config::{HeaderChanges, Scheme};
+use crate::identify::client::{Client, scheme};
 use crate::reason::Reason;
 use crate::request_id::REQUEST_ID;
 use crate::respond::{self, grpc};
@@ -21,7 +21,8 @@ use crate::snapshot::{CompiledRoute, Forwarding};
 use crate::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
 use crate::trace_context::TraceContext;
 use crate::upstream::{
-    BodySent, Endpoint, ForwardedInfo, PassInterim, Unanswered, UpstreamBody, UpstreamError, UpstreamRequest,
+    BodySent, Endpoint, ForwardedHeader, ForwardedInfo, PassInterim, Unanswered, UpstreamBody, UpstreamError,
+    UpstreamRequest,
 };
 
 /// When a client may try again if the servers have too many requests: nobody knows, but mostly soon.
@@ -60,6 +61,12 @@ impl UpstreamCall<'_> {
     fn client_socket(&self) -> SocketAddr {
         let is_peer = self.client.address == self.connection.peer;
         SocketAddr::new(self.client.address, if is_peer { self.connection.port } else { 0 })
+    }
+
+    /// How the upstream is told about the client in Forwarded.
+    fn forwarded_header(&self) -> ForwardedHeader {
+        let hop = if self.connection.tls.is_some() { Scheme::Https } else { Scheme::Http };
+        ForwardedHeader { keeps: self.client.forwarded.is_to_be_kept(), hop }
     }
 
     /// Measures how long the request waits for its response, if requests are shed. What a client takes to send its body is no
@@ -117,7 +124,8 @@ impl UpstreamCall<'_> {
                 client: Some(self.client.address).filter(|client| *client != self.connection.peer),
                 trusted: self.client.via_trusted,
                 version: head.version,
-                is_tls: self.connection.tls.is_some(),
+                scheme: scheme(self.connection.tls.is_some(), self.client, &head.headers),
+                header: self.gateway.forwarded.then(|| self.forwarded_header()),
                 certificate: self.connection.certificate(),
                 origin: Some((record.request_id(), &self.trace)),
             },

@@ -29,7 +29,7 @@ fn bad(detail: &'static str) -> Unserved {
 
 /// Whether a method would be a standard one in capitals. Methods differ by case (RFC 9110, section 9.1), but some servers
 /// read `post` as POST (WSGI, Rack). For the gateway such a request would take the route of another method.
-fn is_method_in_other_case(method: &str) -> bool {
+pub fn is_method_in_other_case(method: &str) -> bool {
     const STANDARD: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
     method.bytes().any(|byte| byte.is_ascii_lowercase())
         && STANDARD.iter().any(|standard| standard.eq_ignore_ascii_case(method))

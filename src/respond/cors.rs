@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use super::rate_limit_headers::RATE_LIMIT_HEADERS;
 use super::{LocalBody, LocalResponse, with_headers};
 use crate::config::{Cors, OriginPattern};
+use crate::header_list;
 use crate::request_id::REQUEST_ID;
 
 /// The headers of CORS in responses.
@@ -164,14 +165,12 @@ fn only(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&HeaderValue> {
 
 /// The names of the headers that a preflight asks for, if that is what they are.
 fn asked_headers(request: &HeaderMap) -> Option<&HeaderValue> {
-    let is_name = |name: &[u8]| HeaderName::from_bytes(name.trim_ascii()).is_ok();
-    only(request, ACCESS_CONTROL_REQUEST_HEADERS)
-        .filter(|names| names.as_bytes().split(|byte| *byte == b',').all(is_name))
+    let mut names = header_list::members(request, &ACCESS_CONTROL_REQUEST_HEADERS);
+    only(request, ACCESS_CONTROL_REQUEST_HEADERS).filter(|_| names.all(|name| HeaderName::from_bytes(name).is_ok()))
 }
 
 fn varies_by_origin(headers: &HeaderMap) -> bool {
-    let mut names = headers.get_all(VARY).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-    names.any(|name| matches!(name.trim_ascii(), b"*") || name.trim_ascii().eq_ignore_ascii_case(b"origin"))
+    header_list::members(headers, &VARY).any(|name| name == b"*" || name.eq_ignore_ascii_case(b"origin"))
 }
 
 /// The value of a header that lists these names; `None` if there are none.

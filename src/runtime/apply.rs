@@ -8,15 +8,14 @@ use arc_swap::ArcSwap;
 use super::reload;
 use crate::admin::View;
 use crate::clock;
-use crate::config::{self, Address, Config, ConfigSource, Tls};
+use crate::config::{self, Address, Config, ConfigSource, Refusal, Tls};
 use crate::echo;
 use crate::jwks;
 use crate::overrides::Changes;
 use crate::snapshot::{self, SharedState, Snapshot};
 
-/// The configuration in force, and everything that a new one has to be applied to.
+/// Everything that a new configuration has to be applied to.
 pub(super) struct InForce {
-    pub(super) config: Arc<Config>,
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) view: Arc<View>,
 }
@@ -40,13 +39,13 @@ impl Candidate {
         running: &Config,
         shared: &SharedState,
         is_wanted: &dyn Fn() -> bool,
-    ) -> Result<Self, String> {
-        let config = source.load().map_err(|problems| problems.to_string())?;
-        if let Some(setting) = needs_restart(running, &config) {
-            return Err(format!("{setting} cannot change while the gateway runs: restart it"));
+    ) -> Result<Self, Refusal> {
+        let config = source.load()?;
+        if let Some(setting) = config::needs_restart(running, &config) {
+            return Err(format!("{setting} cannot change while the gateway runs: restart it").into());
         }
         if !is_wanted() {
-            return Err("it took too long".to_owned());
+            return Err("it took too long".to_owned().into());
         }
         start_echo(&config, shared).map_err(|error| format!("cannot start the built-in echo server: {error}"))?;
         let (snapshot, overrides) = (Snapshot::build(&config, shared), config::changed_overrides(running, &config));
@@ -57,8 +56,13 @@ impl Candidate {
 }
 
 impl InForce {
+    /// The configuration in force.
+    pub(super) fn config(&self) -> Arc<Config> {
+        self.view.config.load_full()
+    }
+
     /// Puts a candidate in force. Requests in flight finish with the snapshot with which they have begun.
-    pub(super) fn apply(&mut self, candidate: Candidate) {
+    pub(super) fn apply(&self, candidate: Candidate) {
         let Candidate { config, snapshot, overrides } = candidate;
         self.view.shared.keep_only(&snapshot);
         let changes = snapshot::limit_changes(&self.snapshot.load(), &snapshot);
@@ -69,34 +73,36 @@ impl InForce {
             tracing::error!(%error, "new connections use the TLS settings of before");
         }
         warn(&config);
-        reload::tell(&config::recounted(&self.config, &config), &overrides);
-        self.config = Arc::new(config);
+        reload::tell(&config::recounted(&self.config(), &config), &overrides);
+        self.view.config.store(Arc::new(config));
         self.view.reloaded.one();
         tracing::info!("reloaded");
     }
 
     /// Uses what the files of certificates have now for new connections, if it differs.
-    pub(super) fn apply_certificates(&mut self, tls: Tls) {
+    pub(super) fn apply_certificates(&self, tls: Tls) {
         let has_same_files =
             |running: &&Tls| (&running.certificates, &running.client_ca) == (&tls.certificates, &tls.client_ca);
         // The configuration may have been reloaded meanwhile.
-        let Some(running) = self.config.server.tls.as_ref().filter(has_same_files) else { return };
+        let mut config = self.config();
+        let Some(running) = config.server.tls.as_ref().filter(has_same_files) else { return };
         if *running == tls {
             return;
         }
         if let Err(error) = self.view.tls.apply(Some(&tls.settings)) {
-            return self.refuse(&error.to_string());
+            return self.refuse(&error.to_string().into());
         }
-        Arc::make_mut(&mut self.config).server.tls = Some(tls);
-        self.view.connections.reload(self.config.server.clone());
+        Arc::make_mut(&mut config).server.tls = Some(tls);
+        self.view.connections.reload(config.server.clone());
+        self.view.config.store(config);
         self.view.reloaded.one();
         tracing::info!("the certificates were read again");
     }
 
     /// Records that a configuration is refused. The one in force stays.
-    pub(super) fn refuse(&self, why: &str) {
+    pub(super) fn refuse(&self, why: &Refusal) {
         self.view.refused.one();
-        tracing::error!(problems = why, "reload refused");
+        tracing::error!(problems = %why, "reload refused");
     }
 }
 
@@ -114,20 +120,4 @@ pub(super) fn start_echo(config: &Config, shared: &SharedState) -> io::Result<()
         shared.set_echo(echo::start()?);
     }
     Ok(())
-}
-
-/// The first setting that differs although it is used only at the start.
-pub fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
-    let (was, is) = (&old.server, &new.server);
-    [
-        ("server.listen", was.listen != is.listen),
-        ("server.workers", was.workers != is.workers),
-        ("server.max_header_size", was.max_header_size != is.max_header_size),
-        ("log.level", old.log.level != new.log.level),
-        ("log.format", old.log.format != new.log.format),
-        ("admin.listen", old.admin != new.admin),
-        ("store", old.store != new.store),
-    ]
-    .into_iter()
-    .find_map(|(setting, differs)| differs.then_some(setting))
 }

@@ -4,7 +4,8 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 
 use super::StartError;
-use crate::config::{self, Config};
+use crate::admin::AdminListener;
+use crate::config::{self, AdminAddress, Config};
 use crate::net;
 use crate::server::Listener;
 
@@ -12,17 +13,22 @@ use crate::server::Listener;
 pub(super) struct Listeners {
     /// For each worker, one for each address.
     pub(super) http: Vec<Vec<Listener>>,
-    pub(super) admin: Option<TcpListener>,
+    pub(super) admin: Option<AdminListener>,
 }
 
 impl Listeners {
     pub(super) fn open(config: &Config, workers: usize) -> Result<Self, StartError> {
         let mut http: Vec<Vec<Listener>> = (0..workers).map(|_| Vec::new()).collect();
-        let admin = config.admin.as_ref().map(|admin| admin.listen);
-        let all: Vec<SocketAddr> = config.server.listen.iter().map(|listener| listener.address).chain(admin).collect();
+        let admin = config.admin.as_ref().map(|admin| &admin.listen);
+        let admin_tcp = admin.and_then(|address| match address {
+            AdminAddress::Tcp(address) => Some(*address),
+            AdminAddress::Unix(_) => None,
+        });
+        let addresses = config.server.listen.iter().map(|listener| listener.address);
+        let all: Vec<SocketAddr> = addresses.chain(admin_tcp).collect();
         let bind = |address, sockets| {
             let bound = net::bind(address, sockets, net::is_v6_only(address, &all));
-            bound.map_err(|error| StartError::Bind(address, error))
+            bound.map_err(|error| StartError::Bind(address.to_string(), error))
         };
         for config::Listener { address, tls: is_tls } in &config.server.listen {
             let sockets = bind(*address, workers)?;
@@ -31,10 +37,15 @@ impl Listeners {
             http.iter_mut().zip(listeners).for_each(|(worker, listener)| worker.push(listener));
         }
         let admin = match admin {
-            Some(address) => {
-                let sockets = bind(address, 1)?;
+            Some(AdminAddress::Tcp(address)) => {
+                let sockets = bind(*address, 1)?;
                 announce("admin", &sockets)?;
-                sockets.into_iter().next()
+                sockets.into_iter().next().map(AdminListener::Tcp)
+            }
+            Some(address @ AdminAddress::Unix(path)) => {
+                let bound = net::bind_unix(path).map_err(|error| StartError::Bind(address.to_string(), error))?;
+                tracing::info!(listener = "admin", %address, "listening");
+                Some(AdminListener::Unix(bound))
             }
             None => None,
         };

@@ -3,8 +3,9 @@
 use std::future::pending;
 use std::time::Duration;
 
+use crate::admin::{ReloadAnswer, ReloadResult};
 use crate::background::Background;
-use crate::config::Recounted;
+use crate::config::{Recounted, Refusal};
 use crate::overrides::Changes;
 
 /// The longest that a reload may take. A million overrides are read and built within some seconds, so a reload that takes
@@ -15,16 +16,16 @@ pub(super) const LIMIT: Duration = Duration::from_secs(60);
 pub(super) struct Reloads<T> {
     limit: Duration,
     /// The one that runs.
-    current: Option<Background<Result<T, String>>>,
+    current: Option<Background<Result<T, Refusal>>>,
     /// The last one that took too long. Its thread may still hang.
-    given_up: Option<Background<Result<T, String>>>,
+    given_up: Option<Background<Result<T, Refusal>>>,
     /// Whether another was requested in the meantime. The files may have changed since they were read.
     is_due: bool,
 }
 
 /// How a reload ended.
 pub(super) struct Ended<T> {
-    pub(super) result: Result<T, String>,
+    pub(super) result: Result<T, Refusal>,
     /// Whether the caller has to begin another one.
     pub(super) is_due: bool,
 }
@@ -42,19 +43,24 @@ impl<T: Send + 'static> Reloads<T> {
     /// Why it cannot begin.
     pub(super) fn begin(
         &mut self,
-        load: impl FnOnce(&dyn Fn() -> bool) -> Result<T, String> + Send + 'static,
-    ) -> Result<(), String> {
+        load: impl FnOnce(&dyn Fn() -> bool) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<(), Refusal> {
         if self.current.is_some() {
             self.is_due = true;
             return Ok(());
         }
         if self.given_up.as_ref().is_some_and(Background::is_running) {
             // It hangs, and another one would hang too. The number of threads must not grow.
-            return Err("the files are still being read for an earlier reload".to_owned());
+            return Err("the files are still being read for an earlier reload".to_owned().into());
         }
         let begun = Background::start("reload", self.limit, load).map_err(|error| error.to_string())?;
         self.current = Some(begun);
         Ok(())
+    }
+
+    /// Whether one runs.
+    pub(super) fn is_running(&self) -> bool {
+        self.current.is_some()
     }
 
     /// Waits for the end of the current reload. If there is none, it waits for ever.
@@ -66,9 +72,38 @@ impl<T: Send + 'static> Reloads<T> {
         let ended = self.current.take();
         let result = result.unwrap_or_else(|missing| {
             self.given_up = ended;
-            Err(format!("cannot read the files: {missing}"))
+            Err(format!("cannot read the files: {missing}").into())
         });
         Ended { result, is_due: std::mem::take(&mut self.is_due) }
+    }
+}
+
+/// Who waits for the result of a reload.
+#[derive(Default)]
+pub(super) struct Waiters {
+    /// For the one that runs.
+    current: Vec<ReloadAnswer>,
+    /// For the one that follows it, since the file may have changed after the current one has read it.
+    next: Vec<ReloadAnswer>,
+}
+
+impl Waiters {
+    /// Adds one that has come while a reload `is_running`, or before it begins.
+    pub(super) fn add(&mut self, answer: ReloadAnswer, is_running: bool) {
+        if is_running { &mut self.next } else { &mut self.current }.push(answer);
+    }
+
+    /// Tells the result to those that wait for the current reload.
+    pub(super) fn answer(&mut self, result: &ReloadResult) {
+        for waiter in self.current.drain(..) {
+            // Who has left needs no answer.
+            let _ = waiter.send(result.clone());
+        }
+    }
+
+    /// The next reload begins.
+    pub(super) fn advance(&mut self) {
+        self.current = std::mem::take(&mut self.next);
     }
 }
 
@@ -117,10 +152,10 @@ mod tests {
         run(async {
             let mut reloads = Reloads::new(Duration::from_millis(20));
             let go = begin_held(&mut reloads);
-            let why = reloads.ended().await.result.unwrap_err();
+            let why = reloads.ended().await.result.unwrap_err().to_string();
             assert!(why.contains("within 20ms"), "{why}");
             for _ in 0..10 {
-                let why = reloads.begin(|_| unreachable!("a second thread")).unwrap_err();
+                let why = reloads.begin(|_| unreachable!("a second thread")).unwrap_err().to_string();
                 assert!(why.contains("earlier reload"), "{why}");
             }
             // The disk works again: the thread ends, and the next reload succeeds.
@@ -175,7 +210,7 @@ mod tests {
         run(async {
             let mut reloads = Reloads::<()>::new(Duration::from_secs(60));
             reloads.begin(|_| panic!("as this test wants it")).unwrap();
-            assert!(reloads.ended().await.result.unwrap_err().contains("unexpectedly"));
+            assert!(reloads.ended().await.result.unwrap_err().to_string().contains("unexpectedly"));
         });
     }
 }

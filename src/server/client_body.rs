@@ -10,6 +10,7 @@ use h2::RecvStream;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use super::connection_state::ConnectionState;
 use super::streams::Stream;
 
 /// See the head of this file.
@@ -18,7 +19,7 @@ pub struct ClientBody(Source);
 
 #[derive(Debug)]
 enum Source {
-    Http1(Incoming),
+    Http1(MessageBody),
     Http2(StreamBody),
 }
 
@@ -33,8 +34,16 @@ pub enum ClientBodyError {
 
 impl ClientBody {
     /// A body in HTTP/1.1.
-    pub(super) fn http1(body: Incoming) -> Self {
-        Self(Source::Http1(body))
+    pub(super) fn http1(received: Incoming, connection: Rc<ConnectionState>) -> Self {
+        Self(Source::Http1(MessageBody { received, connection, is_over: false }))
+    }
+
+    /// Whether all of it has come, so that the connection can go on although the body is not read.
+    pub(super) fn has_come(&self) -> bool {
+        match &self.0 {
+            Source::Http1(body) => body.has_come(),
+            Source::Http2(body) => body.received.is_end_stream(),
+        }
     }
 
     /// A body on a stream of HTTP/2, with the length that its head states.
@@ -49,21 +58,21 @@ impl Body for ClientBody {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
         match &mut self.get_mut().0 {
-            Source::Http1(body) => Pin::new(body).poll_frame(cx).map_err(ClientBodyError::Http1),
+            Source::Http1(body) => body.poll_frame(cx).map_err(ClientBodyError::Http1),
             Source::Http2(body) => body.poll_frame(cx).map_err(ClientBodyError::Http2),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Source::Http1(body) => body.is_end_stream(),
+            Source::Http1(body) => body.received.is_end_stream(),
             Source::Http2(body) => body.received.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Source::Http1(body) => body.size_hint(),
+            Source::Http1(body) => body.received.size_hint(),
             Source::Http2(body) => body.left.map_or_else(SizeHint::default, SizeHint::with_exact),
         }
     }
@@ -74,6 +83,37 @@ impl fmt::Display for ClientBodyError {
         match self {
             Self::Http1(error) => error.fmt(f),
             Self::Http2(error) => error.fmt(f),
+        }
+    }
+}
+
+/// A body in HTTP/1.1, which is followed by the next request.
+#[derive(Debug)]
+struct MessageBody {
+    received: Incoming,
+    connection: Rc<ConnectionState>,
+    is_over: bool,
+}
+
+impl MessageBody {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = ready!(Pin::new(&mut self.received).poll_frame(cx));
+        // Nothing follows trailers.
+        self.is_over = polled.as_ref().is_none_or(|frame| frame.as_ref().is_ok_and(Frame::is_trailers));
+        Poll::Ready(polled)
+    }
+
+    /// See [`ClientBody::has_come`]. The library reads on over a body with a length, but not over several chunks.
+    fn has_come(&self) -> bool {
+        let has_length = self.received.size_hint().exact().is_some();
+        self.is_over || self.received.is_end_stream() || has_length && !self.connection.is_in_body()
+    }
+}
+
+impl Drop for MessageBody {
+    fn drop(&mut self) {
+        if !self.has_come() {
+            self.connection.leaves_body();
         }
     }
 }

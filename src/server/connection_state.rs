@@ -68,6 +68,8 @@ pub(super) struct ConnectionState {
     first_ambiguous: Cell<Option<u64>>,
     /// Whether the bytes that came last end in the middle of a body.
     in_body: Cell<bool>,
+    /// Whether a body of the request in flight was left before all of it had come.
+    left_body: Cell<bool>,
     /// Whether the bytes that came last end in the middle of a head.
     in_head: Cell<bool>,
     /// Since when the head of a request is incomplete, in HTTP/2, where other requests may be in flight at the same time.
@@ -99,6 +101,7 @@ impl ConnectionState {
             readiness: Cell::new(Readiness::Resting),
             first_ambiguous: Cell::new(None),
             in_body: Cell::new(false),
+            left_body: Cell::new(false),
             in_head: Cell::new(false),
             head_since: Cell::new(None),
             unsent: Cell::new(None),
@@ -232,6 +235,17 @@ impl ConnectionState {
         self.in_body.get()
     }
 
+    /// Records that nobody reads the body of the request in flight any more, of which more is to come.
+    pub(super) fn leaves_body(&self) {
+        self.left_body.set(true);
+    }
+
+    /// Whether nobody reads the body of the request in flight any more, of which more is to come. Then it is the last request
+    /// on this connection.
+    pub(super) fn has_left_body(&self) -> bool {
+        self.left_body.get()
+    }
+
     /// Whether a part of a response was sent since the last request began to come.
     pub(super) fn is_answered(&self) -> bool {
         self.answered.get()
@@ -336,6 +350,7 @@ impl ConnectionState {
         self.enter(Phase::Busy(earlier + 1));
         self.answering.set(false);
         self.answered.set(false);
+        self.left_body.set(false);
         if self.is_half_closed() {
             // The client had sent it together with an earlier one. Each of them has the whole time.
             self.half_closed();

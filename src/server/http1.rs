@@ -22,6 +22,7 @@ use super::connection_limits::ConnectionLimits;
 use super::connection_state::{CloseReason, ConnectionState, End};
 use super::request_guard::RequestGuard;
 use super::tunnel::{Tunnel, TunnelStream, asks_for_websocket};
+use super::unread_body;
 use super::{Handler, HeadError, IncomingRequest};
 use crate::net::{ClientStream, Rewound};
 use crate::reason::Reason;
@@ -57,17 +58,21 @@ pub(super) async fn serve<H: Handler>(
         let (handler, state, accepted) = (handler.clone(), requests.clone(), accepted.clone());
         async move {
             let (head, body) = request.into_parts();
-            let body = (!body.is_end_stream()).then(|| ClientBody::http1(body));
+            let body = (!body.is_end_stream()).then(|| ClientBody::http1(body, state.clone()));
             // The library sets it if there is an Upgrade header, which few requests have.
             let may_upgrade = head.extensions.get::<OnUpgrade>().is_some();
             let asks_for_websocket = may_upgrade && asks_for_websocket(&head, body.is_some());
             if asks_for_websocket {
                 state.set_upgrading(true);
             }
+            let has_body = body.is_some();
             let mut incoming =
                 IncomingRequest { head, body, ambiguity, asks_for_websocket, interim: None, tunnel: None };
             let mut response = Response::default();
             handler.handle(&mut incoming, &mut response, guard).await;
+            if has_body {
+                unread_body::end(incoming.body.take(), &incoming.head, response.headers_mut(), &state).await;
+            }
             if asks_for_websocket {
                 state.set_upgrading(incoming.tunnel.is_some());
                 accepted.set(incoming.tunnel.take());

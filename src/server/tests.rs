@@ -97,6 +97,7 @@ impl TestClient {
                 workers: 1,
                 trusted_proxies: Vec::new(),
                 proxy_protocol: false,
+                forwarded: false,
                 header_timeout: Duration::from_secs(60),
                 idle_timeout: Duration::from_secs(60),
                 body_timeout: Duration::from_secs(60),

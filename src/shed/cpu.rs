@@ -56,6 +56,11 @@ impl CpuUse {
         machine.into_iter().chain([own]).chain(groups).reduce(f64::max)
     }
 
+    /// The next call is the first one again.
+    pub(super) fn forget(&mut self) {
+        self.before = None;
+    }
+
     fn read(&self) -> Reading {
         let text = |path: &Path| fs::read_to_string(path).unwrap_or_default();
         let group = |folder: &PathBuf| {

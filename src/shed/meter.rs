@@ -209,7 +209,7 @@ impl Waiting<'_> {
         let begun = self.begun.take()?;
         self.counts.over[1].add(begun.micros());
         self.counts.over[0].one();
-        Some(clock::now().micros().saturating_sub(begun.micros()))
+        Some(clock::now().micros_since(begun))
     }
 
     fn measured(&self, micros: u64) {

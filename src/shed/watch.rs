@@ -60,10 +60,16 @@ impl ShedWatch {
             match in_force() {
                 Some(shedding) if !span.is_zero() => self.tick(&shedding, span),
                 Some(_) => {}
-                // The next configuration with targets begins anew.
-                None => self.upstreams.clear(),
+                None => self.forget(),
             }
         }
+    }
+
+    /// The next configuration with targets begins anew.
+    fn forget(&mut self) {
+        self.cpu.forget();
+        (self.own, self.is_busy) = ((Admission::default(), 0.0), false);
+        self.upstreams.clear();
     }
 
     fn tick(&mut self, shedding: &Shedding, span: Duration) {
@@ -102,7 +108,7 @@ impl ShedWatch {
     fn own_level(&mut self, shedding: &Shedding, (window, arrived): &(Window, Vec<f64>), span: Duration) -> Level {
         let used = self.cpu.since(span);
         let (Some(target), Some(used)) = (shedding.settings.cpu, used) else {
-            self.own = (Admission::default(), 0.0);
+            (self.own, self.is_busy) = ((Admission::default(), 0.0), false);
             return Level::NONE;
         };
         let (admission, smoothed) = &mut self.own;
@@ -140,5 +146,35 @@ impl Followed {
             }
             (true, Some(_)) | (false, None) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+
+    use super::*;
+    use crate::config::Shed;
+
+    #[test]
+    fn a_configuration_without_targets_ends_all_that_was_measured() {
+        let meter = Arc::new(Meter::new(String::new(), 1));
+        let settings = Shed { cpu: Some(1), latency: None, status: StatusCode::SERVICE_UNAVAILABLE };
+        let shedding = Shedding { settings, meters: vec![meter.clone()] };
+        let mut watch = ShedWatch::new(1);
+        let level_after = |watch: &mut ShedWatch| {
+            // It uses so much of a processor that the target is exceeded.
+            let begun = std::time::Instant::now();
+            while begun.elapsed() < Duration::from_millis(50) {
+                std::hint::black_box(meter.admits(0, 0));
+            }
+            watch.tick(&shedding, begun.elapsed());
+            meter.level()
+        };
+        assert_eq!(level_after(&mut watch), Level::NONE, "nothing is known yet");
+        assert!(level_after(&mut watch) > Level::NONE);
+        watch.forget();
+        assert_eq!(level_after(&mut watch), Level::NONE, "this is the first measurement again");
+        assert!(!watch.own.0.is_limited() && !watch.is_busy);
     }
 }

@@ -5,13 +5,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::AsyncWriteExt;
+use tokio_util::either::Either;
+
 use super::endpoint::{Endpoint, TargetAddress};
 use super::error::UpstreamError;
 use super::names::Names;
 use super::preamble;
-use super::stream::{Offered, Socket, UpstreamStream};
+use super::stream::{self, Offered, Socket, UpstreamStream};
 use crate::config::ProxyProtocol;
-use tokio::io::AsyncWriteExt;
 
 /// Who a server is told that the client is.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +65,7 @@ impl Connector {
         let connecting = async {
             let mut socket = self.socket(&endpoint.target.address).await.map_err(UpstreamError::Connect)?;
             if let Some(Announced { version, client }) = announced {
-                let preamble = preamble::encode(version, client, socket.peer());
+                let preamble = preamble::encode(version, client, server_address(&socket));
                 socket.write_all(&preamble).await.map_err(UpstreamError::Connect)?;
             }
             then(UpstreamStream::begin(socket, endpoint.target.tls.as_ref(), offered).await?).await
@@ -74,9 +76,17 @@ impl Connector {
 
     async fn socket(&self, address: &TargetAddress) -> io::Result<Socket> {
         match address {
-            TargetAddress::Socket(address) => Socket::connect(&[*address]).await,
-            TargetAddress::Name(name, port) => Socket::connect(&self.names.find(name, *port).await?).await,
-            TargetAddress::Unix(path) => Socket::connect_unix(path).await,
+            TargetAddress::Socket(address) => stream::connect(&[*address]).await,
+            TargetAddress::Name(name, port) => stream::connect(&self.names.find(name, *port).await?).await,
+            TargetAddress::Unix(path) => stream::connect_unix(path).await,
         }
+    }
+}
+
+/// The address of the server, if it has one.
+fn server_address(socket: &Socket) -> Option<SocketAddr> {
+    match socket {
+        Either::Left(socket) => socket.peer_addr().ok(),
+        Either::Right(_) => None,
     }
 }

@@ -37,9 +37,7 @@ impl Upstream {
             timeout: request.timeout.unwrap_or(self.timeout),
             read_timeout: self.read_timeout,
         };
-        // With TLS, a server of HTTP/2 agrees on HTTP/1.1 too, through which WebSockets pass.
-        let needs_http1 = request.asks_for_websocket && target.tls.is_some();
-        if target.http2 && !needs_http1 {
+        if target.is_offered_http2(request.asks_for_websocket) {
             // This future is large, and requests over HTTP/1.1 need not have room for it.
             let sent = Box::pin(self.send_over_http2(endpoint, pools, &exchange, body, headers)).await;
             if let Some(response) = sent? {

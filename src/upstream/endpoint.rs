@@ -69,6 +69,11 @@ impl Target {
             _ => false,
         }
     }
+
+    /// Whether it is offered HTTP/2. With TLS, a server of HTTP/2 agrees on HTTP/1.1 too, through which a WebSocket passes.
+    pub(super) fn is_offered_http2(&self, for_websocket: bool) -> bool {
+        self.http2 && !(for_websocket && self.tls.is_some())
+    }
 }
 
 impl fmt::Display for TargetAddress {

@@ -11,6 +11,7 @@ use http::HeaderName;
 
 use crate::trace_context::{TRACEPARENT, TRACESTATE};
 
+pub(super) const FORWARDED: &str = "forwarded";
 pub(super) const FORWARDED_FOR: &str = "x-forwarded-for";
 pub(super) const FORWARDED_PROTO: &str = "x-forwarded-proto";
 pub(super) const FORWARDED_HOST: &str = "x-forwarded-host";
@@ -30,7 +31,7 @@ enum From {
     Trusted,
 }
 
-/// Every header that does not always pass, the most frequent first.
+/// Every header that does not always pass.
 const LISTED: &[(&str, From)] = &[
     ("host", From::Nobody),
     ("connection", From::Nobody),
@@ -50,7 +51,7 @@ const LISTED: &[(&str, From)] = &[
     (FORWARDED_PROTO, From::TrustedAsWritten),
     (FORWARDED_HOST, From::TrustedAsWritten),
     // RFC 7239, and what was used before it.
-    ("forwarded", From::Trusted),
+    (FORWARDED, From::Trusted),
     ("forwarded-for", From::Trusted),
     ("x-forwarded", From::Trusted),
     // Proxies and delivery networks write the client's address into these, and libraries read it there.
@@ -76,24 +77,46 @@ const LISTED: &[(&str, From)] = &[
 /// X-Forwarded-Port, -Endpoint, -Prefix, -Ssl, -User and all others that begin like them.
 const FORWARDED_ANYTHING: &str = "x-forwarded-";
 
-/// For each length of a name up to [`LONGEST`], which also stands for all longer ones, the first letters of the listed
-/// names of that length, as bits. Most headers of requests need only this one lookup.
-static FIRSTS: [u32; LONGEST + 1] = firsts();
-const LONGEST: usize = 31;
+/// The listed names by their lengths. Most headers of requests need only one look at the first letters.
+static INDEX: Index = Index::new();
 
-const fn firsts() -> [u32; LONGEST + 1] {
-    let mut firsts = [0; LONGEST + 1];
-    let mut listed = LISTED;
-    while let [(name, _), rest @ ..] = listed {
-        firsts[name.len()] |= 1 << (name.as_bytes()[0] - b'a');
-        listed = rest;
+/// See [`INDEX`].
+struct Index {
+    /// All of them, the shortest first.
+    names: [(&'static str, From); LISTED.len()],
+    /// For each length, where its names begin and end in `names`.
+    places: [(usize, usize); LENGTHS],
+    /// For each length, the first letters of its names as bits. The last stands for all longer names, too.
+    firsts: [u32; LENGTHS],
+}
+
+/// Every listed name is shorter.
+const LENGTHS: usize = 32;
+
+impl Index {
+    const fn new() -> Self {
+        let mut index = Self { names: [LISTED[0]; LISTED.len()], places: [(0, 0); LENGTHS], firsts: [0; LENGTHS] };
+        let (mut length, mut count) = (0, 0);
+        while length < LENGTHS {
+            let begin = count;
+            let mut listed = LISTED;
+            while let [(name, from), rest @ ..] = listed {
+                if name.len() == length {
+                    index.names[count] = (name, *from);
+                    index.firsts[length] |= 1 << (name.as_bytes()[0] - b'a');
+                    count += 1;
+                }
+                listed = rest;
+            }
+            index.places[length] = (begin, count);
+            if length >= FORWARDED_ANYTHING.len() {
+                index.firsts[length] |= 1 << (b'x' - b'a');
+            }
+            length += 1;
+        }
+        assert!(count == LISTED.len() && index.places[LENGTHS - 1].0 == count, "each listed name is shorter");
+        index
     }
-    let mut length = FORWARDED_ANYTHING.len();
-    while length <= LONGEST {
-        firsts[length] |= 1 << (b'x' - b'a');
-        length += 1;
-    }
-    firsts
 }
 
 /// What the gateway does with a client's header.
@@ -154,10 +177,12 @@ pub(super) fn may_trail(name: &HeaderName) -> bool {
 /// The listed header that upstreams may read this one as.
 fn listed(name: &str) -> Option<(&'static str, From)> {
     let first = u32::from(name.as_bytes().first()?.wrapping_sub(b'a'));
-    if FIRSTS[name.len().min(LONGEST)].checked_shr(first)? & 1 == 0 {
+    let length = name.len().min(LENGTHS - 1);
+    if INDEX.firsts[length].checked_shr(first)? & 1 == 0 {
         return None;
     }
-    let exact = LISTED.iter().find(|(listed, _)| listed.len() == name.len() && reads_as(name, listed));
+    let (begin, end) = INDEX.places[length];
+    let exact = INDEX.names[begin..end].iter().find(|(listed, _)| reads_as(name, listed));
     let beginning = || name.get(..FORWARDED_ANYTHING.len()).filter(|start| reads_as(start, FORWARDED_ANYTHING));
     exact.copied().or_else(|| beginning().map(|_| (FORWARDED_ANYTHING, From::Trusted)))
 }

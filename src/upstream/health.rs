@@ -138,7 +138,7 @@ impl Health {
     /// The share of its requests that it gets now, in thousandths: it grows evenly for [`SLOW_START`] after the return.
     pub(super) fn share(&self, now: Time) -> u32 {
         let Some(returned) = self.returned_at else { return FULL_SHARE };
-        let since = now.micros().saturating_sub(returned.micros());
+        let since = now.micros_since(returned);
         let grown = (u64::from(FULL_SHARE) - FIRST_SHARE).saturating_mul(since) / clock::micros(SLOW_START);
         u32::try_from(FIRST_SHARE + grown).unwrap_or(FULL_SHARE).min(FULL_SHARE)
     }

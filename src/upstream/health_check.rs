@@ -13,7 +13,7 @@ use super::outgoing_body::BodySource;
 use super::pool::ConnectionPools;
 use super::request::{ForwardedInfo, UpstreamRequest};
 use crate::clock::Time;
-use crate::config::{HealthCheck, UNLIMITED};
+use crate::config::{HealthCheck, Scheme, UNLIMITED};
 use crate::identify::ambiguity::SingleSources;
 
 /// How the gateway calls itself.
@@ -42,7 +42,8 @@ pub(super) async fn check(
             client: None,
             trusted: false,
             version: Version::HTTP_11,
-            is_tls: false,
+            scheme: Scheme::Http,
+            header: None,
             certificate: None,
             origin: None,
         },

@@ -8,6 +8,7 @@ use http::StatusCode;
 
 use super::endpoint::Endpoint;
 use super::error::UpstreamError;
+use super::request::UpstreamRequest;
 use super::upstream_state::UpstreamState;
 use crate::clock::{self, Time};
 use crate::reason::Reason;
@@ -18,21 +19,24 @@ pub(super) struct InFlight {
     endpoint: Arc<Endpoint>,
     /// Whom to tell that it has ended; `None` if no request waits for that.
     upstream: Option<Arc<UpstreamState>>,
-    /// When it was sent, if its latency is measured and there is no response yet.
-    begun: Cell<Option<Time>>,
-    /// Whether it may still wait for the client's body, and not for the endpoint.
-    has_body: Cell<bool>,
+    begun: Time,
+    /// Whether the limit of the endpoint follows its latency, and has not learned that of this request yet.
+    is_adaptive: Cell<bool>,
+    has_body: bool,
 }
 
 impl InFlight {
-    /// A request that the state of the endpoint counts already. If it has `begun` at some time, its latency is measured.
-    pub(super) fn new(endpoint: Arc<Endpoint>, upstream: Option<Arc<UpstreamState>>, begun: Option<Time>) -> Self {
-        Self { endpoint, upstream, begun: Cell::new(begun), has_body: Cell::new(false) }
-    }
-
-    /// The request has a body, for which the endpoint has to wait.
-    pub(super) fn set_has_body(&self) {
-        self.has_body.set(true);
+    /// A request that the state of the endpoint counts already, and that is sent at `begun`. The limit of the endpoint
+    /// `is_adaptive` if it follows the latency of requests.
+    pub(super) fn new(
+        endpoint: Arc<Endpoint>,
+        upstream: Option<Arc<UpstreamState>>,
+        request: &UpstreamRequest<'_>,
+        begun: Time,
+        is_adaptive: bool,
+    ) -> Self {
+        let has_body = request.body_sent.is_some();
+        Self { endpoint, upstream, begun, is_adaptive: Cell::new(is_adaptive), has_body }
     }
 
     /// Where it is in flight.
@@ -40,34 +44,40 @@ impl InFlight {
         &self.endpoint
     }
 
-    /// The head of its response is there. `complete_since` says since when it could be.
-    pub(super) fn answered(&self, status: StatusCode, complete_since: impl FnOnce(Time) -> Option<Time>) {
-        // A failure can be much faster than the work would have been.
-        if let Some(since) = self.begun.take().filter(|_| !status.is_server_error()).and_then(complete_since) {
-            self.endpoint.state.adaptive().record(until_now(since));
+    /// The head of its response is there, and is no failure of the server.
+    pub(super) fn answered(&self, status: StatusCode, request: &UpstreamRequest<'_>) {
+        // A client may send its body as slowly as it likes, which says nothing about the endpoint.
+        let latency = request.complete_since(self.begun).map(until_now);
+        self.endpoint.state.succeeded(latency);
+        // An error can be much faster than the work would have been.
+        if self.is_adaptive.take()
+            && let Some(latency) = latency.filter(|_| !status.is_server_error())
+        {
+            self.endpoint.state.adaptive().record(latency);
         }
     }
 
-    /// There is no response.
-    pub(super) fn failed(&self, error: &UpstreamError) {
-        if let Some(since) = self.begun.take().filter(|_| error.reason() == Reason::Timeout) {
-            self.endpoint.state.adaptive().record(until_now(since));
+    /// There is no response, or none that says how long the work takes.
+    pub(super) fn failed(&self, error: Option<&UpstreamError>) {
+        if self.is_adaptive.take() && error.is_some_and(|error| error.reason() == Reason::Timeout) {
+            self.endpoint.state.adaptive().record(until_now(self.begun));
         }
     }
 }
 
 fn until_now(since: Time) -> Duration {
-    Duration::from_micros(clock::now().micros().saturating_sub(since.micros()))
+    Duration::from_micros(clock::now().micros_since(since))
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         // A client that does not wait any longer shows how long a response takes at least. One that goes away early shows
         // nothing, and shall not make the server look fast.
-        if let Some(waited) = self.begun.take().filter(|_| !self.has_body.get()).map(until_now)
-            && self.endpoint.state.latency().is_some_and(|latency| waited > latency)
-        {
-            self.endpoint.state.adaptive().record(waited);
+        if self.is_adaptive.take() && !self.has_body {
+            let waited = until_now(self.begun);
+            if self.endpoint.state.latency().is_some_and(|latency| waited > latency) {
+                self.endpoint.state.adaptive().record(waited);
+            }
         }
         self.endpoint.state.end();
         if let Some(upstream) = &self.upstream {

@@ -1,27 +1,34 @@
 //! What an attempt says about its endpoint: it is ejected after failures in a row.
 
 use std::fmt::Display;
-use std::time::Duration;
 
 use http::StatusCode;
 
 use super::Upstream;
 use super::endpoint::Endpoint;
 use super::error::{SendAgain, UpstreamError};
-use crate::clock::{self, Time};
+use super::in_flight::InFlight;
+use super::request::UpstreamRequest;
+use crate::clock;
 
 impl Upstream {
-    /// Records a response of this endpoint. Its time is measured if the request was sent at `begun`.
-    pub(super) fn answered(&self, endpoint: &Endpoint, status: StatusCode, begun: Option<Time>) {
+    /// Records a response to this request.
+    pub(super) fn answered(&self, in_flight: &InFlight, status: StatusCode, request: &UpstreamRequest<'_>) {
         if matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT) {
-            return self.failed_with(endpoint, &status);
+            in_flight.failed(None);
+            return self.failed_with(in_flight.endpoint(), &status);
         }
-        let micros = |begun: Time| clock::now().micros().saturating_sub(begun.micros());
-        endpoint.state.succeeded(begun.map(|begun| Duration::from_micros(micros(begun))));
+        in_flight.answered(status, request);
     }
 
     /// Records that a request got no response, if the endpoint caused that.
-    pub(super) fn failed(&self, endpoint: &Endpoint, error: &UpstreamError) {
+    pub(super) fn failed(&self, in_flight: &InFlight, error: &UpstreamError) {
+        in_flight.failed(Some(error));
+        self.failed_at(in_flight.endpoint(), error);
+    }
+
+    /// Records that an endpoint accepts no connection.
+    pub(super) fn failed_at(&self, endpoint: &Endpoint, error: &UpstreamError) {
         if error.again() != SendAgain::No {
             self.failed_with(endpoint, error);
         }

@@ -141,7 +141,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::upstream::stream::{Offered, Socket, UpstreamStream};
+    use crate::upstream::stream::{self, Offered, UpstreamStream};
 
     const LONG: Duration = Duration::from_secs(3600);
     const KEEP: Keep = Keep { idle: LONG, age: LONG };
@@ -160,7 +160,7 @@ mod tests {
         /// A new connection, and the server's side of it.
         async fn connect(&self) -> (Box<UpstreamConnection>, TcpStream) {
             let address = [self.listener.local_addr().unwrap()];
-            let (socket, accepted) = tokio::join!(Socket::connect(&address), self.listener.accept());
+            let (socket, accepted) = tokio::join!(stream::connect(&address), self.listener.accept());
             let stream = UpstreamStream::begin(socket.unwrap(), None, Offered::Http1).await.unwrap();
             (UpstreamConnection::new(stream, self.pools.now()).unwrap(), accepted.unwrap().0)
         }

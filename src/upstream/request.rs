@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, Method, Response, Version, header};
 
 use crate::clock::{self, Time};
-use crate::config::HeaderChanges;
+use crate::config::{HeaderChanges, Scheme};
 use crate::identify::ambiguity::SingleSources;
 use crate::request_id::RequestId;
 use crate::tls::ClientCertificate;
@@ -113,10 +113,21 @@ pub struct ForwardedInfo<'a> {
     pub trusted: bool,
     /// The version of HTTP that the request came in.
     pub version: Version,
-    /// Whether the connection speaks TLS.
-    pub is_tls: bool,
+    /// How the client has sent its request, as far as the gateway knows.
+    pub scheme: Scheme,
+    /// How all this is told in Forwarded (RFC 7239) too, if it is.
+    pub header: Option<ForwardedHeader>,
     /// The certificate that the peer has shown.
     pub certificate: Option<&'a ClientCertificate>,
     /// The identifier and the trace of the request; `None` for a request of the gateway itself.
     pub origin: Option<(&'a RequestId, &'a TraceContext)>,
+}
+
+/// How Forwarded is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForwardedHeader {
+    /// Whether the elements that a trusted proxy has sent come first.
+    pub keeps: bool,
+    /// How the peer has sent the request on its connection.
+    pub hop: Scheme,
 }

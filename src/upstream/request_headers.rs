@@ -6,9 +6,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use smallvec::SmallVec;
 
 use super::error::UpstreamError;
+use super::forwarded::value as forwarded_header;
 use super::header_policy::{
-    FORWARDED_CLIENT_CERT, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, HeaderAction, REAL_IP, REQUEST_ID,
-    header_action,
+    FORWARDED, FORWARDED_CLIENT_CERT, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, HeaderAction, REAL_IP,
+    REQUEST_ID, header_action,
 };
 use super::request::{ForwardedInfo, UpstreamRequest};
 use crate::config::HeaderChanges;
@@ -95,6 +96,7 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], forwarded: &ForwardedInfo<'_>
                 sink.pass(name, value);
                 continue;
             }
+            FORWARDED if forwarded.header.is_some() => continue,
             FORWARDED_PROTO => proto |= passes,
             FORWARDED_HOST => host |= passes,
             "host" => client_host = Some(value).filter(|host| !host.is_empty()),
@@ -113,12 +115,15 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], forwarded: &ForwardedInfo<'_>
     } else {
         sink.own(FORWARDED_FOR, peer);
     }
+    if let Some(written) = forwarded.header {
+        sink.own(FORWARDED, &forwarded_header(headers, client_host, forwarded, written));
+    }
     match forwarded.client {
         None => sink.own(REAL_IP, peer),
         Some(client) => sink.own(REAL_IP, client.to_string().as_bytes()),
     }
     if !proto {
-        sink.own(FORWARDED_PROTO, if forwarded.is_tls { b"https" } else { b"http" });
+        sink.own(FORWARDED_PROTO, forwarded.scheme.name().as_bytes());
     }
     if let Some(ClientCertificate { subject, sha256 }) = forwarded.certificate {
         let subject = subject.replace('\\', "\\\\").replace('"', "\\\"");
@@ -167,9 +172,10 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
+    use crate::config::Scheme;
     use crate::random::Random;
     use crate::request_id::RequestId;
-    use crate::trace_context::TraceContext;
+    use crate::trace_context::{TRACEPARENT_HEADER, TraceContext};
 
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -193,15 +199,16 @@ mod tests {
         }
         let client = trusted.then(|| IpAddr::from([1, 1, 1, 1]));
         let random = Random::seeded().unwrap();
-        let mut id = HeaderMap::new();
-        id.insert("x-request-id", HeaderValue::from_static("r-1"));
-        let (id, trace) = (&RequestId::of(&id, &random), &TraceContext::of(&all, &random));
+        let [parent] = header_list::single_lines(&all, [&TRACEPARENT_HEADER]);
+        let id = HeaderValue::from_static("r-1");
+        let (id, trace) = (&RequestId::of(Some(&id), &random), &TraceContext::of(parent, &random));
         let info = ForwardedInfo {
             peer: "192.0.2.1",
             client,
             trusted,
             version: Version::HTTP_11,
-            is_tls: false,
+            scheme: Scheme::Http,
+            header: None,
             certificate: None,
             origin: Some((id, trace)),
         };

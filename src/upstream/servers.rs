@@ -66,11 +66,6 @@ impl Servers {
         all
     }
 
-    /// Forgets the endpoints of all upstreams whose ids are not `wanted` any more.
-    pub(super) fn forget_others(&self, wanted: impl Fn(usize) -> bool) {
-        self.endpoints.retain(wanted);
-    }
-
     fn addresses(&self, address: &TargetAddress) -> Vec<TargetAddress> {
         let TargetAddress::Name(name, port) = address else { return vec![address.clone()] };
         let known = self.names.known(name);

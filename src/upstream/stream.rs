@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 use super::endpoint::{TargetAddress, TargetTls};
 use super::error::UpstreamError;
@@ -24,11 +25,7 @@ pub(super) enum UpstreamStream {
 }
 
 /// A connected socket.
-#[derive(Debug)]
-pub(super) enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
+pub(super) type Socket = Either<TcpStream, UnixStream>;
 
 /// What a server is offered to speak when TLS begins (RFC 7301).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,40 +36,23 @@ pub(super) enum Offered {
     Http2,
 }
 
-impl Socket {
-    /// Connects to the first of these addresses that accepts the connection.
-    ///
-    /// # Errors
-    /// Why the last one does not.
-    pub(super) async fn connect(addresses: &[SocketAddr]) -> io::Result<Self> {
-        let socket = TcpStream::connect(addresses).await?;
-        socket.set_nodelay(true)?;
-        keep_alive(&socket)?;
-        Ok(Self::Tcp(socket))
-    }
+/// Connects to the first of these addresses that accepts the connection.
+///
+/// # Errors
+/// Why the last one does not.
+pub(super) async fn connect(addresses: &[SocketAddr]) -> io::Result<Socket> {
+    let socket = TcpStream::connect(addresses).await?;
+    socket.set_nodelay(true)?;
+    keep_alive(&socket)?;
+    Ok(Either::Left(socket))
+}
 
-    /// Connects to the Unix socket with this path.
-    ///
-    /// # Errors
-    /// When it does not exist, nobody listens there, or the gateway may not use it.
-    pub(super) async fn connect_unix(path: &Path) -> io::Result<Self> {
-        UnixStream::connect(path).await.map(Self::Unix)
-    }
-
-    /// The address of the server, if it has one.
-    pub(super) fn peer(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Tcp(socket) => socket.peer_addr().ok(),
-            Self::Unix(_) => None,
-        }
-    }
-
-    fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(socket) => socket.try_read(bytes),
-            Self::Unix(socket) => socket.try_read(bytes),
-        }
-    }
+/// Connects to the Unix socket with this path.
+///
+/// # Errors
+/// When it does not exist, nobody listens there, or the gateway may not use it.
+pub(super) async fn connect_unix(path: &Path) -> io::Result<Socket> {
+    UnixStream::connect(path).await.map(Either::Right)
 }
 
 impl UpstreamStream {
@@ -87,7 +67,7 @@ impl UpstreamStream {
     ) -> Result<Self, UpstreamError> {
         // The configuration has no Unix socket with TLS.
         let (settings, server_name, socket) = match (tls, socket) {
-            (Some(TargetTls { settings, server_name }), Socket::Tcp(socket)) => (settings, server_name, socket),
+            (Some(TargetTls { settings, server_name }), Either::Left(socket)) => (settings, server_name, socket),
             (_, socket) => return Ok(Self::Plain(socket)),
         };
         let protocols: &[&[u8]] = match offered {
@@ -107,8 +87,8 @@ impl UpstreamStream {
     /// When the connection is already closed.
     pub(super) fn peer(&self) -> io::Result<TargetAddress> {
         match self {
-            Self::Plain(Socket::Tcp(socket)) => socket.peer_addr().map(TargetAddress::Socket),
-            Self::Plain(Socket::Unix(socket)) => {
+            Self::Plain(Either::Left(socket)) => socket.peer_addr().map(TargetAddress::Socket),
+            Self::Plain(Either::Right(socket)) => {
                 let address = socket.peer_addr()?;
                 Ok(TargetAddress::Unix(address.as_pathname().unwrap_or(Path::new("")).to_owned()))
             }
@@ -141,7 +121,8 @@ impl UpstreamStream {
         let is_blocked = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
         let tls = match self {
             // Any other result means that the stream is closed, or that there is something to read.
-            Self::Plain(socket) => return socket.try_read(&mut [0; 1]).is_err_and(is_blocked),
+            Self::Plain(Either::Left(socket)) => return socket.try_read(&mut [0; 1]).is_err_and(is_blocked),
+            Self::Plain(Either::Right(socket)) => return socket.try_read(&mut [0; 1]).is_err_and(is_blocked),
             Self::Tls(tls) => tls,
         };
         let (socket, session) = tls.get_mut();
@@ -222,51 +203,6 @@ impl AsyncWrite for UpstreamStream {
         match self.get_mut() {
             Self::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
             Self::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
-        }
-    }
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_read(cx, buf),
-            Self::Unix(socket) => Pin::new(socket).poll_read(cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_write(cx, bytes),
-            Self::Unix(socket) => Pin::new(socket).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(cx, bytes),
-            Self::Unix(socket) => Pin::new(socket).poll_write_vectored(cx, bytes),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A socket has no buffer of its own.
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_shutdown(cx),
-            Self::Unix(socket) => Pin::new(socket).poll_shutdown(cx),
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio::task::spawn_local;
 use tokio::time::interval;
 
 use super::Upstream;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Endpoints};
 use super::health::Availability;
 use super::health_check::check;
 use super::names::Names;
@@ -20,8 +20,10 @@ use crate::clock;
 const TICK: Duration = Duration::from_millis(100);
 
 /// See the head of this file. It has to run on a thread's local runtime.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct UpstreamWatch {
+    names: Arc<Names>,
+    endpoints: Arc<Endpoints>,
     /// When each endpoint is checked next, by its id; `None` while a check is in progress.
     checks: HashMap<usize, Option<Instant>>,
     /// When each name is looked up next; `None` while a lookup is in progress.
@@ -31,37 +33,42 @@ pub struct UpstreamWatch {
 /// Something in progress has ended.
 #[derive(Debug)]
 enum Ended {
-    /// The check of the endpoint with this id.
-    Check(usize),
+    /// The check of the endpoint with this id, which is checked again after this time.
+    Check(usize, Duration),
     /// The lookup of this name.
     Lookup(String),
 }
 
 impl UpstreamWatch {
+    /// Watches these names and endpoints, which those of all upstreams are among.
+    pub fn new(names: Arc<Names>, endpoints: Arc<Endpoints>) -> Self {
+        Self { names, endpoints, checks: HashMap::new(), lookups: HashMap::new() }
+    }
+
     /// Watches the upstreams in force. It never returns.
-    pub async fn run(mut self, names: Arc<Names>, in_force: impl Fn() -> Vec<Arc<Upstream>>) {
+    pub async fn run(mut self, in_force: impl Fn() -> Vec<Arc<Upstream>>) {
         let (tell, mut ended) = mpsc::unbounded_channel();
         let mut ticks = interval(TICK);
         loop {
             let upstreams = in_force();
             tokio::select! {
-                _ = ticks.tick() => self.tick(&upstreams, &names, &tell),
+                _ = ticks.tick() => self.tick(&upstreams, &tell),
                 Some(ended) = ended.recv() => self.take(ended, &upstreams),
             }
         }
     }
 
-    fn tick(&mut self, upstreams: &[Arc<Upstream>], names: &Arc<Names>, tell: &mpsc::UnboundedSender<Ended>) {
+    fn tick(&mut self, upstreams: &[Arc<Upstream>], tell: &mpsc::UnboundedSender<Ended>) {
         for upstream in upstreams {
             upstream.advance();
             self.check(upstream, tell);
-            self.look_up(upstream, names, tell);
+            self.look_up(upstream, tell);
         }
-        let ids: HashSet<_> = upstreams.iter().flat_map(|upstream| upstream.keeps()).map(|(id, _)| id).collect();
+        let ids = ids(upstreams);
         self.checks.retain(|id, _| ids.contains(id));
         let wanted: HashSet<_> = upstreams.iter().flat_map(|upstream| upstream.servers.names()).collect();
         self.lookups.retain(|name, _| wanted.contains(name.as_str()));
-        names.retain(|name| wanted.contains(name));
+        self.names.retain(|name| wanted.contains(name));
     }
 
     /// Begins the checks that are due.
@@ -79,20 +86,20 @@ impl UpstreamWatch {
                 let checked = check(&upstream, &weighted.endpoint, &rules, clock::now()).await;
                 upstream.checked(&weighted.endpoint, &checked);
                 // The receiver lives as long as the thread.
-                let _ = tell.send(Ended::Check(weighted.endpoint.id));
+                let _ = tell.send(Ended::Check(weighted.endpoint.id, rules.interval));
             });
         }
     }
 
     /// Begins the lookups that are due.
-    fn look_up(&mut self, upstream: &Upstream, names: &Arc<Names>, tell: &mpsc::UnboundedSender<Ended>) {
+    fn look_up(&mut self, upstream: &Upstream, tell: &mpsc::UnboundedSender<Ended>) {
         for name in upstream.servers.names() {
             let due = self.lookups.entry(name.to_owned()).or_insert_with(|| Some(Instant::now()));
             if due.is_none_or(|due| Instant::now() < due) {
                 continue;
             }
             *due = None;
-            let (name, names, tell) = (name.to_owned(), names.clone(), tell.clone());
+            let (name, names, tell) = (name.to_owned(), self.names.clone(), tell.clone());
             spawn_local(async move {
                 names.look_up(&name).await;
                 // The receiver lives as long as the thread.
@@ -104,31 +111,31 @@ impl UpstreamWatch {
     fn take(&mut self, ended: Ended, upstreams: &[Arc<Upstream>]) {
         let now = Instant::now();
         match ended {
-            Ended::Check(id) => {
-                let of = upstreams.iter().find(|upstream| upstream.keeps().any(|(other, _)| other == id));
-                let Some(rules) = of.and_then(|upstream| upstream.health.as_ref()) else { return };
+            Ended::Check(id, interval) => {
                 // Checks of many endpoints that began together do not stay together.
-                let next = rules.interval.mul_f64(1.0 - fastrand::f64() / 10.0);
+                let next = interval.mul_f64(1.0 - fastrand::f64() / 10.0);
                 self.checks.insert(id, Some(now + next));
             }
             Ended::Lookup(name) => {
                 let of = upstreams.iter().filter(|upstream| upstream.servers.names().any(|other| other == name));
-                let mut every = None;
-                for upstream in of {
+                let used = |upstream: &Arc<Upstream>| {
                     upstream.resolved();
-                    every =
-                        Some(every.map_or(upstream.resolve_every, |every: Duration| every.min(upstream.resolve_every)));
-                }
-                if let Some(every) = every {
+                    upstream.resolve_every
+                };
+                if let Some(every) = of.map(used).min() {
                     self.lookups.insert(name, Some(now + every));
                 }
                 // Names may get other addresses for as long as the gateway runs.
-                let ids: HashSet<_> =
-                    upstreams.iter().flat_map(|upstream| upstream.keeps()).map(|(id, _)| id).collect();
-                upstreams.iter().take(1).for_each(|upstream| upstream.servers.forget_others(|id| ids.contains(&id)));
+                let ids = ids(upstreams);
+                self.endpoints.retain(|id| ids.contains(&id));
             }
         }
     }
+}
+
+/// The ids of all endpoints of these upstreams.
+fn ids(upstreams: &[Arc<Upstream>]) -> HashSet<usize> {
+    upstreams.iter().flat_map(|upstream| upstream.keeps()).map(|(id, _)| id).collect()
 }
 
 impl Upstream {

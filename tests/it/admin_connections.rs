@@ -21,5 +21,6 @@ fn silent_connections_are_closed_for_new_ones() {
     assert_eq!(gateway.admin("/healthz").status, 200);
     until("the oldest have left", Duration::from_secs(10), || handles() <= before + 32);
     assert!(silent[0].closed().is_empty());
-    assert_eq!(silent.last_mut().unwrap().get("/healthz").status, 200, "the newest stay");
+    let probe = format!("GET /healthz HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin);
+    assert_eq!(silent.last_mut().unwrap().call(probe).status, 200, "the newest stay");
 }

@@ -1,9 +1,11 @@
 //! How requests are shared among servers.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
+use crate::harness::http2_server::Http2Server;
 use crate::harness::{Gateway, Upstream, alone, full_queue, reply, until};
 
 const ROUTE: &str = "[[routes]]\npath = \"/{tenant}/*\"\nupstream = \"up\"\n";
@@ -179,30 +181,60 @@ fn a_name_with_a_family_that_does_not_work_fails_no_request() {
     }
 }
 
-#[test]
-fn requests_do_not_wait_for_a_family_that_swallows_connections() {
-    let _alone = alone();
-    // The same port in both families; a port that is taken is given up.
-    let found = (0..20).find_map(|_| {
-        let up = Upstream::start(|_| reply(200, "ok"));
-        let queue = full_queue((std::net::Ipv6Addr::LOCALHOST, up.address().port()).into()).ok()?;
-        Some((up, queue))
-    });
-    let Some((up, _queue)) = found else { return eprintln!("skipped: no IPv6 here") };
-    let more = "connect_timeout = \"10s\"\nretries = 0\nbalance = \"round-robin\"\n[upstreams.up.eject]\nfailures = 3";
-    let Some((gateway, _folder)) = with_name(&["127.0.0.1", "::1"], up.address().port(), more) else {
-        return eprintln!("skipped: no namespaces for users here");
-    };
+/// A server at IPv4, and at the same port of IPv6 one that accepts no connection and refuses none; `None` without IPv6.
+fn one_family_swallows<S>(start: impl Fn() -> (S, SocketAddr)) -> Option<(S, SocketAddr, impl Sized)> {
+    // A port that is taken is given up.
+    (0..20).find_map(|_| {
+        let (up, address) = start();
+        let queue = full_queue((std::net::Ipv6Addr::LOCALHOST, address.port()).into()).ok()?;
+        Some((up, address, queue))
+    })
+}
+
+/// Sends requests to a server of which one family swallows connections. `None` without namespaces for users.
+fn assert_no_request_waits(port: u16, more: &str) -> Option<()> {
+    let more = format!(
+        "{more}connect_timeout = \"10s\"\nretries = 0\nbalance = \"round-robin\"\n[upstreams.up.eject]\nfailures = 3"
+    );
+    let (gateway, _folder) = with_name(&["127.0.0.1", "::1"], port, &more)?;
     until("both are known", PATIENCE, || endpoints(&gateway).len() == 2);
     let begun = std::time::Instant::now();
     for _ in 0..12 {
-        // Each request needs a new connection.
-        let response = gateway.client().call("POST /a/ HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab");
+        let response = gateway.client().call("POST /a/ HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok");
         assert_eq!(response.text(), "ok");
     }
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     let line = gateway.wait_message("a server is ejected: it gets no requests for a time");
-    assert_eq!(line["server"], format!("[::1]:{}", up.address().port()));
+    assert_eq!(line["server"], format!("[::1]:{port}"));
+    Some(())
+}
+
+#[test]
+fn requests_do_not_wait_for_a_family_that_swallows_connections() {
+    let _alone = alone();
+    let start = || {
+        let up = Upstream::start(|_| reply(200, "ok"));
+        let address = up.address();
+        (up, address)
+    };
+    let found = one_family_swallows(start);
+    if found.and_then(|(_up, address, _queue)| assert_no_request_waits(address.port(), "")).is_none() {
+        eprintln!("skipped: no IPv6, or no namespaces for users here");
+    }
+}
+
+#[test]
+fn requests_over_http_2_do_not_wait_for_it_either() {
+    let _alone = alone();
+    let start = || {
+        let up = Http2Server::echo(None);
+        let address = up.address;
+        (up, address)
+    };
+    let found = one_family_swallows(start);
+    if found.and_then(|(_up, address, _queue)| assert_no_request_waits(address.port(), "http2 = true\n")).is_none() {
+        eprintln!("skipped: no IPv6, or no namespaces for users here");
+    }
 }
 
 /// A server that answers each request with the first line of its connection, which is a preamble.

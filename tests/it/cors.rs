@@ -1,6 +1,8 @@
 //! `cors` of a route: preflights are answered without charging anybody, and pages of allowed origins can read responses.
 
-use crate::harness::{Client, Gateway, Response, Upstream, reply, run};
+use http::{HeaderMap, Request};
+
+use crate::harness::{Client, Gateway, Response, Upstream, over_http2, reply, run};
 
 const PAGE: &str = "https://app.example.com";
 const EXPOSED: &str = "retry-after, ratelimit, ratelimit-policy, x-ratelimit-limit, x-ratelimit-remaining, \
@@ -182,4 +184,43 @@ fn check_and_explain_show_it() {
     assert!(preflight.contains(&format!("access-control-allow-origin: {PAGE}")), "{preflight}");
     let request = output(&["explain", "-H", &origin, "http://h/v1/a"]);
     assert!(request.contains(&format!("access-control-allow-origin: {PAGE}")), "{request}");
+}
+
+#[test]
+fn the_same_holds_in_http_2() {
+    let up = Upstream::start(|_| reply(200, ""));
+    let gateway = Gateway::start(&once(&up, &format!("{{ origins = [\"{PAGE}\"], credentials = true }}")));
+    let request = |method: &str, origins: &[&str], asked: &[&str]| {
+        let mut request = Request::builder().method(method).uri("http://test.example/v1/users");
+        for origin in origins {
+            request = request.header("origin", *origin);
+        }
+        for method in asked {
+            request = request.header("access-control-request-method", *method);
+        }
+        request.body(()).unwrap()
+    };
+    let preflight = || request("OPTIONS", &[PAGE], &["GET"]);
+    let requests = vec![
+        preflight(),
+        request("OPTIONS", &[PAGE, "https://evil.test"], &["GET"]),
+        // This is no preflight, and no route takes it.
+        request("OPTIONS", &[PAGE], &["GET", "GET"]),
+        request("GET", &[PAGE], &[]),
+        request("GET", &[PAGE], &["GET"]),
+        request("GET", &["https://evil.test"], &[]),
+        preflight(),
+    ];
+    let answers = over_http2(gateway.http, requests);
+    let told = |(status, headers): &(u16, HeaderMap)| {
+        let allowed = headers.get("access-control-allow-origin").map(|origin| origin.to_str().unwrap().to_owned());
+        assert_eq!(headers.contains_key("access-control-allow-credentials"), allowed.is_some());
+        (*status, allowed)
+    };
+    let to_page = Some(PAGE.to_owned());
+    let expected =
+        [(204, &to_page), (204, &None), (405, &None), (200, &to_page), (429, &to_page), (429, &None), (204, &to_page)];
+    let answers: Vec<_> = answers.iter().map(told).collect();
+    assert_eq!(answers, expected.map(|(status, origin)| (status, origin.clone())));
+    assert_eq!(up.received().len(), 1);
 }

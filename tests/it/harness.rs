@@ -13,7 +13,7 @@ mod tokens;
 mod upstream;
 mod wire;
 
-pub(crate) use client::{Client, Response};
+pub(crate) use client::{Client, Response, over_http2};
 pub(crate) use clock::{align, alone, unix, until};
 pub(crate) use fault::{Fault, Mode};
 pub(crate) use gateway::{Gateway, limited, run, run_with_handles};

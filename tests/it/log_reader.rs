@@ -55,7 +55,8 @@ impl Unread {
     }
 
     fn dropped(&self) -> u64 {
-        let text = Client::connect(self.admin).get("/metrics");
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {}\r\n\r\n", self.admin);
+        let text = Client::connect(self.admin).call(request);
         let line = text.text().lines().find_map(|line| line.strip_prefix("gateway_log_dropped_total "));
         line.unwrap().parse().unwrap()
     }

@@ -1,6 +1,7 @@
 //! What the upstream is told about the client and the target: only the gateway and trusted proxies decide that.
 
-use crate::harness::{Gateway, Headers, Upstream, reply};
+use crate::harness::http2_server::Http2Server;
+use crate::harness::{Gateway, Headers, Upstream, reply, run};
 
 /// Headers from which libraries and servers read a client's address or the "real" target.
 const TOLD: &[&str] = &[
@@ -86,7 +87,8 @@ fn trusted_proxies_set_the_address_and_the_gateway_adds_their_own() {
     for name in TOLD {
         let expected = match *name {
             "x-forwarded-for" => "6.6.6.6, 192.0.2.7, 127.0.0.1",
-            "forwarded" => "for=192.0.2.7",
+            // Beside X-Forwarded-For it may be the client's own.
+            "forwarded" => "for=192.0.2.7;host=192.0.2.7;proto=http, for=127.0.0.1;host=test.example;proto=http",
             _ => "192.0.2.7",
         };
         assert_eq!(headers.joined(name), expected, "{name}: {headers:?}");
@@ -140,4 +142,82 @@ fn connect_is_not_implemented() {
         assert_eq!(response.headers.must("connection"), "close");
         assert_eq!(client.closed(), b"");
     }
+}
+
+/// The header Forwarded that servers of HTTP/1.1 and HTTP/2 get for a GET with these fields.
+fn standard(server: &str, fields: &str) -> Option<String> {
+    let (up, other) = (Upstream::start(|_| reply(200, "")), Http2Server::echo(None));
+    let http2 = format!("[upstreams.h2]\nservers = [\"http://{}\"]\nhttp2 = true\n", other.address);
+    let route = "[[routes]]\npath = \"/h2\"\nupstream = \"h2\"\n";
+    let gateway = Gateway::with_server(server, &format!("{}{http2}{route}", up.everything()));
+    let mut client = gateway.client();
+    assert_eq!([client.get_with("/", fields).status, client.get_with("/h2", fields).status], [200, 200]);
+    let lines = |headers: Vec<String>| {
+        assert!(headers.len() < 2, "{headers:?}");
+        headers.into_iter().next()
+    };
+    let received = up.received().remove(0).headers.0;
+    let in_one = received.iter().filter(|(name, _)| name == "forwarded");
+    let in_one = lines(in_one.map(|(_, value)| String::from_utf8_lossy(value).into_owned()).collect());
+    let in_two = other.requests()[0].headers.clone();
+    let in_two = lines(in_two.get_all("forwarded").iter().map(|value| value.to_str().unwrap().to_owned()).collect());
+    assert_eq!(in_one, in_two);
+    in_one
+}
+
+#[test]
+fn forwarded_is_written_unless_it_is_not_wanted() {
+    let own = "for=127.0.0.1;host=test.example;proto=http";
+    let by_proxy = "Forwarded: for=1.1.1.1;proto=https\r\nForwarded: for=\"[2001:db8::1]\"\r\n";
+    let kept = format!("for=1.1.1.1;proto=https, for=\"[2001:db8::1]\", {own}");
+    let listed = "X-Forwarded-For: 2001:db8::1\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: a.test:81\r\n";
+    let written = format!("for=\"[2001:db8::1]\";host=\"a.test:81\";proto=https, {own}");
+    let unwanted = "forwarded = false\n";
+    for (server, fields, expected) in [
+        (unwanted, by_proxy, None),
+        ("", "", Some(own)),
+        ("", by_proxy, Some(own)),
+        ("", listed, Some(own)),
+        ("", "Connection: forwarded\r\n", Some(own)),
+        (&format!("{unwanted}{TRUSTING}"), "", None),
+        (&format!("{unwanted}{TRUSTING}"), "Forwarded: for=1.1.1.1\r\n", Some("for=1.1.1.1")),
+        (TRUSTING, "", Some(own)),
+        (TRUSTING, by_proxy, Some(kept.as_str())),
+        (TRUSTING, listed, Some(written.as_str())),
+        // A proxy that writes X-Forwarded-For passes on what its client has sent.
+        (TRUSTING, &format!("{listed}Forwarded: for=\"[2001:db8::1]\";host=evil.test\r\n"), Some(&written)),
+        (TRUSTING, "Forwarded: for=\"1.1.1.1;host=evil.test\r\n", Some(own)),
+    ] {
+        assert_eq!(standard(server, fields).as_deref(), expected, "{server:?} {fields:?}");
+    }
+}
+
+#[test]
+fn a_reload_turns_forwarded_off_and_a_route_can_remove_it() {
+    let up = Upstream::start(|_| reply(200, ""));
+    let removed = "[[routes]]\npath = \"/no\"\nupstream = \"up\"\nrequest_headers = { remove = [\"forwarded\"] }\n";
+    let rest = up.everything() + removed;
+    let gateway = Gateway::start(&rest);
+    let mut client = gateway.client();
+    let mut is_told = |path| {
+        assert_eq!(client.get(path).status, 200);
+        up.received().pop().unwrap().headers.get("forwarded").is_some()
+    };
+    assert!(is_told("/") && !is_told("/no"));
+    gateway.reload("forwarded = false", &rest);
+    gateway.wait_message("reloaded");
+    assert!(!is_told("/"));
+}
+
+#[test]
+fn check_says_that_forwarded_is_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gateway.toml");
+    let said = |server: &str| {
+        let text = format!("[server]\n{server}\n[[routes]]\npath = \"/*\"\nrespond = {{ status = 200 }}\n");
+        std::fs::write(&file, text).unwrap();
+        String::from_utf8(run(&["check", file.to_str().unwrap()]).stdout).unwrap()
+    };
+    let line = "tells upstreams about the client in X-Forwarded-For, but not in Forwarded\n";
+    assert!(said("forwarded = false").contains(line) && !said("").contains(line));
 }

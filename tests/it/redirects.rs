@@ -51,15 +51,28 @@ fn plain_http_is_sent_to_https_and_nothing_else_is() {
 fn a_trusted_proxy_says_whether_a_client_used_tls() {
     let up = Upstream::start(|_| reply(200, "hello"));
     let rest = format!("{}{TO_HTTPS}", up.everything());
-    for (trusted, proto, status) in [
-        ("127.0.0.0/8", "https", 200),
-        ("127.0.0.0/8", "HTTPS, http", 200),
-        ("127.0.0.0/8", "http", 308),
-        ("10.0.0.0/8", "https", 308),
+    let by_forwarded = "Forwarded: for=192.0.2.1;proto=https\r\n";
+    let contradicted = format!("{by_forwarded}X-Forwarded-Proto: http\r\n");
+    for (trusted, fields, status) in [
+        ("127.0.0.0/8", "X-Forwarded-Proto: https\r\n", 200),
+        ("127.0.0.0/8", "X-Forwarded-Proto: HTTPS, http\r\n", 200),
+        ("127.0.0.0/8", "X-Forwarded-Proto: http\r\n", 308),
+        ("10.0.0.0/8", "X-Forwarded-Proto: https\r\n", 308),
+        ("127.0.0.0/8", by_forwarded, 200),
+        ("127.0.0.0/8", "Forwarded: for=192.0.2.1;proto=https, for=192.0.2.2;proto=http\r\n", 308),
+        ("127.0.0.0/8", &contradicted, 308),
+        ("10.0.0.0/8", by_forwarded, 308),
     ] {
         let gateway = Gateway::with_server(&format!("trusted_proxies = [{trusted:?}]"), &rest);
-        let response = gateway.client().get_with("/", format!("X-Forwarded-Proto: {proto}\r\n"));
-        assert_eq!(response.status, status, "{trusted} {proto}");
+        let response = gateway.client().get_with("/", fields);
+        assert_eq!(response.status, status, "{trusted} {fields}");
+        if status == 200 {
+            assert_eq!(
+                up.received().pop().unwrap().headers.joined("x-forwarded-proto").to_lowercase().get(..5),
+                Some("https"),
+                "{fields}"
+            );
+        }
     }
 }
 

@@ -6,6 +6,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::harness::{Client, Gateway, Upstream, alone, reply, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -143,6 +145,36 @@ fn low_priorities_are_shed_while_an_upstream_is_slow() {
     assert_eq!(gateway.metric("gateway_shed_level"), None);
     let warned = gateway.wait_log("a warning", |line| line["level"] == "WARN" && line["place"].is_string());
     assert!(warned["message"].as_str().unwrap().contains("has no effect without [server.shed]"), "{warned}");
+}
+
+#[test]
+fn requests_are_shed_while_more_of_the_processors_is_in_use_than_wanted() {
+    let _alone = alone();
+    let up = Upstream::start(|_| reply(200, "done"));
+    let rest = with_priorities(&up);
+    // The clients alone use more than a thousandth.
+    let gateway = Gateway::with_server("shed = { cpu = 0.001 }", &rest);
+    let crowds = ["/low", "/own"].map(|path| Crowd::start(gateway.http, path, "", 10));
+    let line = gateway.wait_message("shedding begins");
+    assert_eq!((&line["because"], &line["level"], &line["upstream"]), (&"cpu".into(), &"WARN".into(), &Value::Null));
+    let level = || gateway.metric("gateway_shed_level").unwrap();
+    until("requests of the priority 2 are shed", PATIENCE, || level() > 2.0);
+    // They are few, so that they are a part of those that are admitted in any case.
+    let mut client = gateway.client();
+    let important = (0..10).filter(|_| {
+        thread::sleep(Duration::from_millis(200));
+        assert_eq!(gateway.admin("/healthz").status, 200);
+        client.get("/high").status == 200
+    });
+    assert!(important.count() >= 5);
+    for answers in crowds.map(Crowd::end) {
+        let (shed, served) = (count(&answers, 503), count(&answers, 200));
+        assert!(shed > 50 && shed + served == answers.len(), "{served} of {}", answers.len());
+    }
+    gateway.reload("shed = { cpu = 1.0 }", &rest);
+    gateway.wait_message("shedding ends");
+    until("nothing is shed", PATIENCE, || level() == 0.0);
+    assert_eq!(client.get("/own").status, 200);
 }
 
 #[test]

@@ -178,6 +178,9 @@ fn what_has_one_place_stays_there() {
         ("rustls_native_certs::", &["tls"]),
         ("notify::", &["runtime"]),
         ("jsonwebtoken::", &["jwt"]),
+        ("flate2::", &["simulate"]),
+        ("indicatif::", &["simulate"]),
+        ("maud::", &["simulate"]),
     ] {
         let users: BTreeSet<_> = sources()
             .iter()

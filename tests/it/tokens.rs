@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::Path;
 
+use http::Request;
 use jsonwebtoken::Algorithm;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Client, Gateway, Signer, Upstream, claims, key_set, limited, reply, run, unix};
+use crate::harness::{Client, Gateway, Signer, Upstream, claims, key_set, limited, over_http2, reply, run, unix};
 
 /// A file with the keys of these signers.
 fn file(signers: &[&Signer]) -> TempDir {
@@ -135,6 +136,60 @@ fn a_required_token_is_asked_for_before_anything_is_charged() {
 }
 
 #[test]
+fn browsers_may_ask_without_a_token_whether_they_may_send_one() {
+    let signer = Signer::new(Algorithm::ES256, "a");
+    let folder = file(&[&signer]);
+    let limit = limited("jwt:sub", "2/d", "") + "cors = { origins = [\"https://a.test\"] }\n";
+    let gateway = Gateway::start(&(section("site", folder.path(), &format!("{ES256}\nrequired = true")) + &limit));
+    let client = &mut gateway.client();
+    let ask = "OPTIONS / HTTP/1.1\r\nHost: a\r\nOrigin: https://a.test\r\nAccess-Control-Request-Method: GET\r\n\r\n";
+    let page = "Origin: https://a.test\r\n";
+    for (response, status) in [
+        (client.call(ask), 204),
+        (client.get_with("/", page), 401),
+        (client.get_with("/", bearer(&signer.sign(&claims("alice"))) + page), 200),
+    ] {
+        let allowed = response.headers.get("access-control-allow-origin");
+        assert_eq!((response.status, allowed), (status, Some("https://a.test")));
+    }
+}
+
+#[test]
+fn tokens_are_required_in_http_2_and_of_websockets_too() {
+    let signer = Signer::new(Algorithm::ES256, "a");
+    let folder = file(&[&signer]);
+    let more = format!("{ES256}\nrequired = true\nfrom = \"cookie:sid\"");
+    let gateway = Gateway::start(&(section("site", folder.path(), &more) + &limited("jwt:sub", "2/d", "")));
+    let [alice, bob] = ["alice", "bob"].map(|subject| format!("sid={}", signer.sign(&claims(subject))));
+    let forged = format!("{alice}x");
+    let request = |cookies: &[&str]| {
+        let request = Request::get("http://test.example/");
+        cookies.iter().fold(request, |request, cookie| request.header("cookie", *cookie)).body(()).unwrap()
+    };
+    // Clients of HTTP/2 may send each cookie in a line of its own.
+    let requests = [
+        &[][..],
+        &["a=1", &alice, "b=2"],
+        &[&alice, "a=1", &bob],
+        &[&alice, &forged],
+        &[&forged],
+        &[&alice],
+        &["a=1; b=2", &alice],
+    ];
+    let answers = over_http2(gateway.http, requests.map(request).into());
+    let statuses: Vec<_> = answers.iter().map(|(status, _)| *status).collect();
+    assert_eq!(statuses, [401, 200, 400, 400, 401, 200, 429]);
+
+    let handshake = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    for (fields, status) in
+        [(String::new(), 401), (format!("Cookie: {forged}\r\n"), 401), (format!("Cookie: {alice}\r\n"), 429)]
+    {
+        assert_eq!(gateway.client().get_with("/", format!("{handshake}{fields}")).status, status, "{fields}");
+    }
+}
+
+#[test]
 fn a_token_in_a_header_or_a_cookie_must_be_there_once() {
     let signer = Signer::new(Algorithm::ES256, "a");
     let folder = file(&[&signer]);
@@ -218,6 +273,10 @@ fn an_upstream_can_be_balanced_by_a_claim() {
     assert_eq!(first, second);
     assert!(first.iter().any(|server| *server != first[0]), "all of them have the same server");
     assert_eq!(client.get("/").status, 401);
+    // No limit counts by the token, but it decides whether the request passes.
+    let [alice, bob] = ["alice", "bob"].map(|subject| bearer(&signer.sign(&claims(subject))));
+    assert_eq!(client.get_with("/", format!("{alice}{bob}")).status, 400, "the server could use the other one");
+    assert_eq!(client.get_with("/", format!("{alice}Authorization: Basic YTpi\r\n")).status, 400);
 }
 
 #[test]

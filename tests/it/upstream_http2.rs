@@ -73,6 +73,7 @@ fn a_request_of_http_1_becomes_one_of_http_2() {
     headers.retain(|(name, _)| !matches!(*name, "traceparent" | "x-request-id"));
     let expected = [
         ("cookie", "a=1"),
+        ("forwarded", "for=127.0.0.1;host=test.example;proto=http"),
         ("te", "trailers"),
         ("via", "1.1 gateway"),
         ("x-forwarded-for", "127.0.0.1"),

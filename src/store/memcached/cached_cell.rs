@@ -221,7 +221,7 @@ impl CachedCell {
 
     /// Whether other gateways have charged it lately.
     fn is_shared(&self) -> bool {
-        self.shared.is_some_and(|shared| self.now.micros().saturating_sub(shared.micros()) < SHARED)
+        self.shared.is_some_and(|shared| self.now.micros_since(shared) < SHARED)
     }
 
     /// Whether what is pending is to be sent at once: other gateways charge it as well, and they either have little

@@ -27,7 +27,7 @@ impl Cells {
         if let Some(rest) = self.reloads.expired(now) {
             self.reloads = rest;
         }
-        let left = self.reloads.until().micros().saturating_sub(now.micros());
+        let left = self.reloads.until().micros_since(now);
         (left > 0).then(|| Duration::from_micros(left))
     }
 

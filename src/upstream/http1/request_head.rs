@@ -56,11 +56,14 @@ impl HeaderSink for Lines<'_> {
         line(self.0, name.as_str(), value.as_bytes());
     }
 
+    // Names that are known when this is compiled are copied without a call.
+    #[inline]
     fn own(&mut self, name: &'static str, value: &[u8]) {
         line(self.0, name, value);
     }
 }
 
+#[inline]
 fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");
@@ -78,6 +81,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Time;
+    use crate::config::Scheme;
     use crate::identify::ambiguity::SingleSources;
     use crate::random::Random;
     use crate::request_id::RequestId;
@@ -95,9 +99,10 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert("content-length", HeaderValue::from_static("99"));
             headers.insert("host", HeaderValue::from_static("client"));
-            headers.insert("x-request-id", HeaderValue::from_static("r-1"));
+            let id = HeaderValue::from_static("r-1");
             let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-            headers.insert("traceparent", HeaderValue::from_static(parent));
+            let line = HeaderValue::from_static(parent);
+            headers.insert("traceparent", line.clone());
             let random = Random::seeded().unwrap();
             let request = UpstreamRequest {
                 method: &Method::POST,
@@ -109,9 +114,10 @@ mod tests {
                     client: None,
                     trusted: false,
                     version: http::Version::HTTP_11,
-                    is_tls: false,
+                    scheme: Scheme::Http,
+                    header: None,
                     certificate: None,
-                    origin: Some((&RequestId::of(&headers, &random), &TraceContext::of(&headers, &random))),
+                    origin: Some((&RequestId::of(Some(&id), &random), &TraceContext::of(Some(&line), &random))),
                 },
                 changes: None,
                 counted: &Arc::new(SingleSources::new([], &[])),

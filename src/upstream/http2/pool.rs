@@ -128,6 +128,12 @@ impl Http2Pool {
         }
     }
 
+    /// Whether there is a connection to the endpoint with this id.
+    pub(in crate::upstream) fn is_connected(&self, endpoint: usize) -> bool {
+        let servers = self.servers.borrow();
+        servers.get(&endpoint).is_some_and(|server| server.connections.iter().any(|connection| connection.is_open()))
+    }
+
     /// Begins an attempt to connect.
     fn connect(
         self: &Rc<Self>,

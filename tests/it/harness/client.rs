@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Result};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use http::{HeaderMap, Request};
 use socket2::{Domain, Socket, Type};
 
 use super::wire::{Framing, Headers, Wire};
@@ -139,4 +140,24 @@ impl Response {
         assert!(problem["title"].as_str().is_some_and(|title| !title.is_empty()), "{problem}");
         assert!(problem["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{problem}");
     }
+}
+
+/// The statuses and headers of the responses to these requests, one after the other on a connection of HTTP/2.
+#[track_caller]
+pub(crate) fn over_http2(gateway: SocketAddr, requests: Vec<Request<()>>) -> Vec<(u16, HeaderMap)> {
+    let all = async {
+        let stream = tokio::net::TcpStream::connect(gateway).await.unwrap();
+        let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let mut answers = Vec::new();
+        for request in requests {
+            client = client.ready().await.unwrap();
+            let (response, _) = client.send_request(request, true).unwrap();
+            let (head, _) = response.await.unwrap().into_parts();
+            answers.push((head.status.as_u16(), head.headers));
+        }
+        answers
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), all).await }).unwrap()
 }

@@ -47,6 +47,12 @@ impl Gateway {
         Self::from_text(&text(server, "", rest))
     }
 
+    /// The same with more keys for `[admin]`.
+    #[track_caller]
+    pub(crate) fn with_admin(admin: &str, rest: &str) -> Self {
+        Self::from_text(&text_with_admin("", "", admin, rest))
+    }
+
     /// The same with more keys for `[log]`.
     #[track_caller]
     pub(crate) fn with_log(log: &str, rest: &str) -> Self {
@@ -107,7 +113,9 @@ impl Gateway {
         let unknown = SocketAddr::from(([0; 4], 0));
         let mut gateway = Self { child, http: unknown, admin: unknown, config, log, _directory: directory };
         gateway.http = gateway.listening("http");
-        gateway.admin = gateway.listening("admin");
+        if !text.contains("listen = \"unix:") {
+            gateway.admin = gateway.listening("admin");
+        }
         gateway
     }
 
@@ -131,7 +139,7 @@ impl Gateway {
 
     /// A request to the admin listener.
     pub(crate) fn admin(&self, path: &str) -> super::Response {
-        Client::connect(self.admin).get(path)
+        Client::connect(self.admin).call(format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.admin))
     }
 
     /// The sum of a metric over its labels; `None` where there is no such metric.
@@ -190,6 +198,24 @@ impl Gateway {
         self.signal(Signal::HUP);
     }
 
+    /// The same with a file that has more keys for `[admin]`.
+    pub(crate) fn reload_admin(&self, admin: &str, rest: &str) {
+        std::fs::write(&self.config, text_with_admin("", "", admin, rest)).unwrap();
+        self.signal(Signal::HUP);
+    }
+
+    /// Writes a new file and asks for nothing.
+    pub(crate) fn write_config(&self, rest: &str) {
+        // At once, since a reload may be reading it.
+        let beside = self.config.with_extension("new");
+        std::fs::write(&beside, text("", "", rest)).unwrap();
+        std::fs::rename(beside, &self.config).unwrap();
+    }
+
+    pub(crate) fn config_path(&self) -> &Path {
+        &self.config
+    }
+
     pub(crate) fn remove_config(&self) {
         std::fs::remove_file(&self.config).unwrap();
     }
@@ -244,10 +270,15 @@ impl Log {
 }
 
 fn text(server: &str, log: &str, rest: &str) -> String {
+    text_with_admin(server, log, "", rest)
+}
+
+fn text_with_admin(server: &str, log: &str, admin: &str, rest: &str) -> String {
     let workers = if server.contains("workers") { "" } else { "workers = 2" };
     let listen = if server.contains("listen =") { "" } else { "listen = \"127.0.0.1:0\"" };
     let server = format!("[server]\n{listen}\n{workers}\n{server}\n");
-    format!("{server}[admin]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"info\"\n{log}\n{rest}\n")
+    let bound = if admin.contains("listen =") { "" } else { "listen = \"127.0.0.1:0\"" };
+    format!("{server}[admin]\n{bound}\n{admin}\n[log]\nlevel = \"info\"\n{log}\n{rest}\n")
 }
 
 /// A program that runs another with so many file handles at most.

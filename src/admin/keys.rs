@@ -1,0 +1,159 @@
+//! `/api/limits/{limit}/keys/{key}`: what was counted for one key, and how to forget it.
+//!
+//! The path does not say which source of the limit the key comes from, nor the tier of its requests. So all counters are
+//! looked up that the key may have, and the fullest are shown.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use percent_encoding::percent_decode_str;
+use serde_json::{Value, json};
+
+use super::View;
+use crate::clock::{self, Time};
+use crate::config::{Limit as ConfiguredLimit, PathPattern};
+use crate::decide::{RateTable, SelectedRates};
+use crate::identify::{KeyExtractor, WrittenKey};
+use crate::limit::{Limit, RateUsage};
+use crate::respond::{self, LocalResponse};
+use crate::store::{Away, KeyUsage};
+
+/// A key of a limit, as in the path of a request: percent-encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KeyPath<'a> {
+    limit: &'a str,
+    key: &'a str,
+}
+
+impl<'a> KeyPath<'a> {
+    /// Reads `{limit}/keys/{key}`.
+    pub(super) fn new(path: &'a str) -> Option<Self> {
+        let (limit, key) = path.split_once("/keys/")?;
+        Some(Self { limit, key })
+    }
+
+    /// The parts of the key. A part that has a `|` writes it as `%7C`; if all are written so, they separate the parts.
+    fn parts(&self, count: usize) -> Vec<Vec<u8>> {
+        let decode = |text: &str| percent_decode_str(text).collect::<Vec<u8>>();
+        if count <= 1 {
+            return vec![decode(self.key)];
+        }
+        let written: Vec<_> = self.key.split('|').map(decode).collect();
+        if written.len() == count {
+            return written;
+        }
+        decode(self.key).split(|byte| *byte == b'|').map(<[u8]>::to_vec).collect()
+    }
+}
+
+/// What was counted for the key.
+pub(super) async fn show(view: &View, path: KeyPath<'_>) -> LocalResponse {
+    with_key(view, path, async |table, readings| fullest(view, table, readings, clock::now()).await).await
+}
+
+/// Forgets what was counted for the key, in the store too, and shows what is left.
+pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
+    with_key(view, path, async |table, readings| {
+        let now = clock::now();
+        for reading in readings {
+            for limit in table.limits().filter(|limit| !limit.rates().is_empty()) {
+                view.store.reset(limit, reading.fingerprint, now).await?;
+            }
+        }
+        tracing::info!(limit = table.name(), "the admin API has reset the counters of a key");
+        fullest(view, table, readings, now).await
+    })
+    .await
+}
+
+/// Calls `act` with the rates of the limit and all readings of the key.
+async fn with_key(
+    view: &View,
+    path: KeyPath<'_>,
+    act: impl AsyncFnOnce(&RateTable, &[WrittenKey<'_>]) -> Result<Value, Away>,
+) -> LocalResponse {
+    let (config, snapshot) = (view.config.load_full(), view.snapshot.load_full());
+    let name = percent_decode_str(path.limit).decode_utf8_lossy();
+    let found = config.limits.iter().find(|limit| limit.name == name);
+    let table = snapshot.limits.iter().find(|table| table.name() == name);
+    let (Some(limit), Some(table)) = (found, table) else {
+        return respond::problem(StatusCode::NOT_FOUND, &format!("There is no limit {name:?}."));
+    };
+    let extractor = extractor(limit);
+    let parts = path.parts(extractor.part_count());
+    let readings = extractor.written(&parts);
+    if readings.is_empty() {
+        let why = match extractor.part_count() {
+            count if count != parts.len() => format!("A key of {name:?} has {count} parts, joined by |."),
+            _ => format!("{name:?} has no such key: it is not an address, or not one of known_keys."),
+        };
+        return respond::problem(StatusCode::NOT_FOUND, &why);
+    }
+    match act(table, &readings).await {
+        Ok(shown) => super::json(&shown),
+        Err(Away) => respond::problem(StatusCode::SERVICE_UNAVAILABLE, "The store of the counters does not answer."),
+    }
+}
+
+fn extractor(limit: &ConfiguredLimit) -> KeyExtractor {
+    // What is written needs no path to be read.
+    let path = PathPattern { text: String::new(), segments: Vec::new(), rest: true };
+    KeyExtractor::new(&limit.name, &limit.key, &path).with_known_keys(limit.known_keys.as_ref())
+}
+
+/// The counters that are used most, among those of all readings.
+async fn fullest(view: &View, table: &RateTable, readings: &[WrittenKey<'_>], now: Time) -> Result<Value, Away> {
+    let mut fullest: Option<(u64, KeyUsage)> = None;
+    let mut is_exempt = false;
+    for reading in readings {
+        let limits: Vec<&Arc<Limit>> = match reading.subject.and_then(|subject| table.granted(subject)) {
+            Some(SelectedRates::Rates(_, limit)) => vec![limit],
+            Some(SelectedRates::Exempt) => {
+                is_exempt = true;
+                continue;
+            }
+            Some(SelectedRates::Block) => {
+                return Ok(json!({ "rates": [], "admitted": false, "retry_after": null, "block": true }));
+            }
+            None => table.without_override().collect(),
+        };
+        for limit in limits.into_iter().filter(|limit| !limit.rates().is_empty()) {
+            let usage = view.store.peek(limit, reading.fingerprint, now).await?;
+            let level = usage.rates.iter().map(level).max().unwrap_or(0);
+            if fullest.as_ref().is_none_or(|(most, _)| level > *most) {
+                fullest = Some((level, usage));
+            }
+        }
+    }
+    Ok(match fullest.filter(|(level, _)| *level > 0 || !is_exempt) {
+        Some((_, usage)) => describe(&usage),
+        None if is_exempt => json!({ "rates": [], "admitted": true, "retry_after": null, "exempt": true }),
+        // The limit has no rates, only a number of requests in flight.
+        None => json!({ "rates": [], "admitted": true, "retry_after": null }),
+    })
+}
+
+/// How much of a rate is used, in millionths.
+fn level(usage: &RateUsage) -> u64 {
+    let millionths = u128::from(usage.used) * 1_000_000 / u128::from(usage.capacity.max(1));
+    u64::try_from(millionths).unwrap_or(u64::MAX)
+}
+
+fn describe(usage: &KeyUsage) -> Value {
+    let seconds = |micros: u64| micros.div_ceil(1_000_000);
+    let rates = usage.limit.rates().iter().zip(&usage.rates).map(|(rate, usage)| {
+        json!({
+            "rate": rate.to_string(),
+            "used": usage.used,
+            "remaining": usage.remaining,
+            "reset": seconds(usage.wait.unwrap_or(0)),
+        })
+    });
+    let refusing = usage.rates.iter().filter(|usage| usage.remaining == 0);
+    let retry_after = refusing.clone().filter_map(|usage| usage.wait).max().map(seconds);
+    json!({
+        "rates": rates.collect::<Vec<_>>(),
+        "admitted": refusing.count() == 0,
+        "retry_after": retry_after,
+    })
+}

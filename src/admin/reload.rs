@@ -1,0 +1,69 @@
+//! `POST /api/reload`: the control thread reloads, and the request waits for its result.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::config::{Config, Problems, Refusal};
+use crate::respond::{self, LocalResponse};
+
+/// The result of a reload: the configuration that is in force now, or why the file is refused.
+pub type ReloadResult = Result<Arc<Config>, Refusal>;
+
+/// Where a request for a reload gets its result.
+pub type ReloadAnswer = oneshot::Sender<ReloadResult>;
+
+/// The most requests for a reload that wait for the control thread.
+const MAX_WAITING: usize = 32;
+
+/// What asks the control thread to reload, and what the control thread reads.
+pub fn channel() -> (mpsc::Sender<ReloadAnswer>, mpsc::Receiver<ReloadAnswer>) {
+    mpsc::channel(MAX_WAITING)
+}
+
+/// Reloads and waits for the result.
+pub(super) async fn reload(reloads: &mpsc::Sender<ReloadAnswer>) -> LocalResponse {
+    let (answer, result) = oneshot::channel();
+    if let Err(TrySendError::Full(_)) = reloads.try_send(answer) {
+        return respond::problem(StatusCode::SERVICE_UNAVAILABLE, "Too many requests for a reload wait already.");
+    }
+    match result.await {
+        Ok(Ok(config)) => super::json(&json!({ "reloaded": true, "warnings": list(&config.warnings) })),
+        Ok(Err(refusal)) => refused(&refusal),
+        Err(_) => respond::problem(StatusCode::SERVICE_UNAVAILABLE, "The gateway is stopping."),
+    }
+}
+
+/// The problem document of a refused file, with all its problems.
+fn refused(refusal: &Refusal) -> LocalResponse {
+    let (detail, problems) = match refusal {
+        Refusal::Invalid(problems) => ("The file is not valid, so nothing has changed.", list(problems)),
+        Refusal::Other(why) => ("The file is refused, so nothing has changed.", vec![problem(None, why, None)]),
+    };
+    let status = StatusCode::UNPROCESSABLE_ENTITY;
+    let document = json!({
+        "type": "about:blank",
+        "title": status.canonical_reason(),
+        "status": status.as_u16(),
+        "detail": detail,
+        "problems": problems,
+    });
+    let kind = HeaderValue::from_static("application/problem+json");
+    respond::with_body(status, kind, Bytes::from(document.to_string()))
+}
+
+fn list(problems: &Problems) -> Vec<Value> {
+    let located = problems.located();
+    let located = located.map(|(place, found)| problem(Some(&place), &found.message, found.help.as_deref()));
+    let hidden = problems.hidden();
+    let more = (hidden > 0).then(|| problem(None, &format!("and {hidden} more"), None));
+    located.chain(more).collect()
+}
+
+fn problem(place: Option<&str>, message: &str, help: Option<&str>) -> Value {
+    json!({ "place": place, "message": message, "help": help })
+}

@@ -1,0 +1,37 @@
+//! Why a configuration does not replace the one in force.
+
+use std::fmt;
+
+use super::Problems;
+
+/// Why a configuration is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its file is not valid.
+    Invalid(Box<Problems>),
+    /// Something else, in a sentence.
+    Other(String),
+}
+
+impl From<Problems> for Refusal {
+    fn from(problems: Problems) -> Self {
+        Self::Invalid(Box::new(problems))
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self::Other(why)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(problems) => problems.fmt(f),
+            Self::Other(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}

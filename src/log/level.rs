@@ -1,0 +1,63 @@
+//! The least severe level that is logged, which can change while the process runs.
+//!
+//! A change makes the log library ask again which places in the code are logged. So a line costs no more than with a level
+//! that never changes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use tracing::callsite::rebuild_interest_cache;
+use tracing::subscriber::Interest;
+use tracing::{Level, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::Context;
+
+/// The names of all levels, the most severe first.
+pub const LEVELS: [(&str, Level); 5] = [
+    ("error", Level::ERROR),
+    ("warn", Level::WARN),
+    ("info", Level::INFO),
+    ("debug", Level::DEBUG),
+    ("trace", Level::TRACE),
+];
+
+/// The level of the log, shared by all that read or change it.
+#[derive(Clone, Debug)]
+pub struct LogLevel(Arc<AtomicU8>);
+
+impl LogLevel {
+    /// The level at the start.
+    pub fn new(level: Level) -> Self {
+        Self(Arc::new(AtomicU8::new(place(level))))
+    }
+
+    /// The level now.
+    pub fn get(&self) -> Level {
+        LEVELS.get(usize::from(self.0.load(Ordering::Relaxed))).map_or(Level::INFO, |(_, level)| *level)
+    }
+
+    /// Logs lines of this level and of all that are more severe from now on.
+    pub fn set(&self, level: Level) {
+        self.0.store(place(level), Ordering::Relaxed);
+        rebuild_interest_cache();
+    }
+}
+
+fn place(level: Level) -> u8 {
+    LEVELS.iter().zip(0..).find(|((_, one), _)| *one == level).map_or(0, |(_, place)| place)
+}
+
+impl<S: Subscriber> Layer<S> for LogLevel {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if *metadata.level() <= self.get() { Interest::always() } else { Interest::never() }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        *metadata.level() <= self.get()
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::from_level(self.get()))
+    }
+}

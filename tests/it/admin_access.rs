@@ -1,0 +1,113 @@
+//! Who may use the admin listener: a token, names of Host, origins of pages, a Unix socket.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use crate::harness::{Client, Gateway, Response, run};
+
+const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
+
+/// A request with these headers, each ending in `\r\n`.
+fn ask(gateway: &Gateway, line: &str, headers: &str) -> Response {
+    Client::connect(gateway.admin).call(format!("{line} HTTP/1.1\r\n{headers}\r\n"))
+}
+
+fn problem(response: &Response) -> String {
+    assert_eq!(response.headers.get("content-type"), Some("application/problem+json"));
+    let problem: serde_json::Value = serde_json::from_slice(&response.body).unwrap();
+    assert_eq!(problem["status"], response.status);
+    problem["detail"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_host_of_another_name_is_refused() {
+    let gateway = Gateway::with_admin("hosts = [\"Gateway.Internal\"]", FIXED);
+    for host in ["127.0.0.1:9901", "localhost", "gateway.internal:80", "[::1]:1"] {
+        assert_eq!(ask(&gateway, "GET /metrics", &format!("Host: {host}\r\n")).status, 200, "{host}");
+    }
+    let refused = ask(&gateway, "GET /metrics", "Host: evil.example\r\n");
+    assert_eq!(refused.status, 403);
+    assert!(problem(&refused).contains("evil.example"));
+    assert_eq!(ask(&gateway, "GET /healthz", "Host: evil.example\r\n").status, 403);
+    assert_eq!(ask(&gateway, "GET /metrics", "").status, 400);
+    assert_eq!(ask(&gateway, "GET http://evil.example/metrics", "Host: localhost\r\n").status, 400);
+}
+
+#[test]
+fn a_page_of_another_origin_is_refused_before_anything_else_is_looked_at() {
+    let gateway = Gateway::start(FIXED);
+    for header in ["Origin: http://evil.example", "Origin: null", "Sec-Fetch-Site: same-site"] {
+        for line in ["POST /api/reload", "PUT /api/log-level", "DELETE /nothing"] {
+            let refused = ask(&gateway, line, &format!("Host: localhost\r\n{header}\r\nContent-Length: 0\r\n"));
+            assert_eq!(refused.status, 403, "{line} {header}");
+            problem(&refused);
+        }
+        let read = ask(&gateway, "GET /metrics", &format!("Host: localhost\r\n{header}\r\n"));
+        assert_eq!((read.status, read.headers.get("access-control-allow-origin")), (200, None), "{header}");
+    }
+}
+
+#[test]
+fn a_token_is_needed_where_there_is_one_and_a_reload_replaces_it() {
+    let gateway = Gateway::with_admin("token = \"first\"", FIXED);
+    let status = |token: &str| ask(&gateway, "GET /metrics", &format!("Host: localhost\r\n{token}")).status;
+    assert_eq!(status("Authorization: Bearer first\r\n"), 200);
+    let refused = ask(&gateway, "GET /metrics", "Host: localhost\r\n");
+    assert_eq!((refused.status, refused.headers.get("www-authenticate")), (401, Some("Bearer")));
+    problem(&refused);
+    assert_eq!(status("Authorization: Bearer second\r\n"), 401);
+    // Load balancers need none.
+    assert_eq!((gateway.admin("/healthz").status, gateway.admin("/readyz").status), (200, 200));
+    // What exists is not shown without it.
+    assert_eq!(gateway.admin("/nothing").status, 401);
+    gateway.reload_admin("token = \"second\"", FIXED);
+    gateway.wait_message("reloaded");
+    assert_eq!(status("Authorization: Bearer first\r\n"), 401);
+    assert_eq!(status("Authorization: Bearer second\r\n"), 200);
+    assert!(gateway.log().iter().all(|line| !line.contains("second")), "the log shows the token");
+}
+
+#[test]
+fn a_token_comes_from_a_file_or_from_the_environment() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, "from-a-file\n").unwrap();
+    let gateway = Gateway::with_admin(&format!("token = \"file:{}\"", file.display()), FIXED);
+    let status = |token: &str| {
+        ask(&gateway, "GET /metrics", &format!("Host: localhost\r\nAuthorization: Bearer {token}\r\n")).status
+    };
+    assert_eq!((status("from-a-file"), status("from-a-file\\n"), status("wrong")), (200, 401, 401));
+    // HOME is set where tests run, and is no secret.
+    let home = std::env::var("HOME").unwrap();
+    let gateway = Gateway::with_admin("token = \"env:HOME\"", FIXED);
+    let headers = format!("Host: localhost\r\nAuthorization: Bearer {home}\r\n");
+    assert_eq!(ask(&gateway, "GET /metrics", &headers).status, 200);
+    assert_eq!(gateway.admin("/metrics").status, 401);
+}
+
+#[test]
+fn a_unix_socket_serves_whoever_may_open_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("admin.sock");
+    let gateway = Gateway::with_admin(&format!("listen = \"unix:{}\"", path.display()), FIXED);
+    gateway.wait_log("listening admin", |line| line["listener"] == "admin");
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: anything\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("ready\n"), "{text}");
+}
+
+#[test]
+fn what_check_prints_does_not_show_the_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gateway.toml");
+    std::fs::write(&file, format!("[admin]\nlisten = \"0.0.0.0:9901\"\ntoken = \"hidden-one\"\n{FIXED}")).unwrap();
+    let output = run(&["check", file.to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("admin on 0.0.0.0:9901, for requests with the token"), "{text}");
+    assert!(!text.contains("hidden-one"));
+    std::fs::write(&file, format!("[admin]\nlisten = \"127.0.0.1:9901\"\nhosts = [\"one.test\"]\n{FIXED}")).unwrap();
+    let text = String::from_utf8(run(&["check", file.to_str().unwrap()]).stdout).unwrap();
+    assert!(text.contains("admin on 127.0.0.1:9901\nadmin also answers to one.test\n"), "{text}");
+}

@@ -1,0 +1,122 @@
+//! The counters of one key in the admin API: they are shown, and forgotten.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Gateway, Memcached, Response, both_stores, limited, until};
+
+fn call(gateway: &Gateway, method: &str, path: &str) -> Response {
+    Client::connect(gateway.admin).call(format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin))
+}
+
+fn key(gateway: &Gateway, path: &str) -> Value {
+    let response = call(gateway, "GET", &format!("/api/limits/{path}"));
+    assert_eq!(response.status, 200, "{path}: {}", response.text());
+    response.json()
+}
+
+fn used(gateway: &Gateway, path: &str) -> Value {
+    key(gateway, path)["rates"][0]["used"].clone()
+}
+
+#[test]
+fn the_counters_of_a_key_are_shown_and_forgotten() {
+    both_stores(|store| {
+        let gateway = Gateway::start(&(store.to_owned() + &limited("header:x-api-key | client-ip", "3/d", "")));
+        let mut client = gateway.client();
+        let mut ask = |name: &str| client.get_with("/", format!("x-api-key: {name}\r\n")).status;
+        assert_eq!(
+            key(&gateway, "l/keys/a%2Fb%20c")["rates"][0],
+            json!({ "rate": "3/d", "used": 0, "remaining": 3, "reset": 0 })
+        );
+        assert_eq!([(); 2].map(|()| ask("a/b c")), [200; 2]);
+        until("it is counted", Duration::from_secs(10), || used(&gateway, "l/keys/a%2Fb%20c") == 2);
+        let shown = key(&gateway, "l/keys/a%2Fb%20c");
+        assert_eq!((&shown["admitted"], &shown["retry_after"]), (&json!(true), &json!(null)));
+        assert_eq!([(); 2].map(|()| ask("a/b c")), [200, 429]);
+        until("it is counted", Duration::from_secs(10), || used(&gateway, "l/keys/a%2Fb%20c") == 3);
+        let shown = key(&gateway, "l/keys/a%2Fb%20c");
+        assert_eq!(shown["admitted"], false);
+        assert!((1..=2 * 86_400).contains(&shown["retry_after"].as_u64().unwrap()), "{shown}");
+        // Other keys have their own.
+        assert_eq!(ask("other"), 200);
+        until("it is counted", Duration::from_secs(10), || used(&gateway, "l/keys/other") == 1);
+        let forgotten = call(&gateway, "DELETE", "/api/limits/l/keys/a%2Fb%20c");
+        assert_eq!((forgotten.status, &forgotten.json()["rates"][0]["used"]), (200, &json!(0)));
+        assert_eq!(used(&gateway, "l/keys/other"), 1);
+        // What was remembered about it in this process may hold for a moment.
+        until("it starts anew", Duration::from_secs(10), || ask("a/b c") == 200);
+    });
+}
+
+#[test]
+fn an_address_is_a_key_too_and_so_are_several_parts() {
+    let text = limited("client-ip", "9/d", "")
+        + "[limits.m]\nkey = [\"header:x-api-key\", \"method\"]\nrates = [\"9/d\"]\n\
+           [[routes]]\npath = \"/m\"\nlimits = [\"m\"]\nrespond = { status = 200 }\n";
+    let gateway = Gateway::start(&text);
+    let mut client = gateway.client();
+    assert_eq!(client.get("/").status, 200);
+    assert_eq!(used(&gateway, "l/keys/127.0.0.1"), 1);
+    (0..3).for_each(|_| drop(client.get_with("/m", "x-api-key: a|b\r\n")));
+    assert_eq!(used(&gateway, "m/keys/a%7Cb|GET"), 3);
+    (0..2).for_each(|_| drop(client.get_with("/m", "x-api-key: k\r\n")));
+    assert_eq!(used(&gateway, "m/keys/k%7CGET"), 2);
+    assert_eq!(used(&gateway, "m/keys/k|POST"), 0);
+    drop(client.get("/m"));
+    assert_eq!(used(&gateway, "m/keys/|GET"), 1);
+    for path in ["l/keys/not-an-address", "m/keys/k", "m/keys/a|b|GET", "nothing/keys/k", "l/nothing"] {
+        let response = call(&gateway, "GET", &format!("/api/limits/{path}"));
+        assert_eq!(response.status, 404, "{path}");
+        assert_eq!(response.headers.get("content-type"), Some("application/problem+json"));
+    }
+}
+
+#[test]
+fn overrides_have_their_own_rates() {
+    let overrides = "[[limits.l.overrides]]\nkeys = [\"partner-*\"]\nrates = [\"100/d\"]\n\
+                     [[limits.l.overrides]]\nkeys = [\"free\"]\nexempt = true\n\
+                     [[limits.l.overrides]]\nkeys = [\"bad\"]\nblock = true\n";
+    let plain = limited("header:x-api-key", "5/d", "");
+    let (limit, route) = plain.split_once("[[routes]]").unwrap();
+    let gateway = Gateway::start(&format!("{limit}{overrides}[[routes]]{route}"));
+    let mut client = gateway.client();
+    drop(client.get_with("/", "x-api-key: partner-7\r\n"));
+    let shown = key(&gateway, "l/keys/partner-7");
+    assert_eq!((&shown["rates"][0]["rate"], &shown["rates"][0]["used"]), (&json!("100/d"), &json!(1)));
+    assert_eq!(call(&gateway, "DELETE", "/api/limits/l/keys/partner-7").json()["rates"][0]["used"], 0);
+    let exempt = json!({ "rates": [], "admitted": true, "retry_after": null, "exempt": true });
+    assert_eq!(key(&gateway, "l/keys/free"), exempt);
+    let blocked = json!({ "rates": [], "admitted": false, "retry_after": null, "block": true });
+    assert_eq!(key(&gateway, "l/keys/bad"), blocked);
+}
+
+#[test]
+fn of_a_key_with_several_tiers_the_fullest_is_shown_and_all_are_forgotten() {
+    let plain = limited("header:x-api-key", "5/d", "tier = \"header:x-plan\"");
+    let (limit, route) = plain.split_once("[[routes]]").unwrap();
+    let gateway = Gateway::start(&format!("{limit}[limits.l.tiers.gold]\nrates = [\"10/2d\"]\n[[routes]]{route}"));
+    let mut client = gateway.client();
+    (0..2).for_each(|_| drop(client.get_with("/", "x-api-key: k\r\n")));
+    (0..8).for_each(|_| drop(client.get_with("/", "x-api-key: k\r\nx-plan: gold\r\n")));
+    let shown = key(&gateway, "l/keys/k");
+    assert_eq!((&shown["rates"][0]["rate"], &shown["rates"][0]["used"]), (&json!("10/2d"), &json!(8)));
+    call(&gateway, "DELETE", "/api/limits/l/keys/k");
+    for plan in ["", "x-plan: gold\r\n"] {
+        let mut statuses = (0..5).map(|_| client.get_with("/", format!("x-api-key: k\r\n{plan}")).status);
+        assert!(statuses.all(|status| status == 200), "{plan}");
+    }
+}
+
+#[test]
+fn a_store_that_is_away_is_an_answer() {
+    let mut server = Memcached::start();
+    let store = server.store();
+    let gateway = Gateway::start(&(store + &limited("header:x-api-key", "5/d", "")));
+    until("it answers", Duration::from_secs(10), || call(&gateway, "GET", "/api/limits/l/keys/k").status == 200);
+    server.kill();
+    until("it is away", Duration::from_secs(10), || call(&gateway, "GET", "/api/limits/l/keys/k").status == 503);
+    let response = call(&gateway, "DELETE", "/api/limits/l/keys/k");
+    assert_eq!((response.status, response.headers.get("content-type")), (503, Some("application/problem+json")));
+}

@@ -1,0 +1,169 @@
+//! The OpenAPI document against the server: every path, method and status that it names occurs, with a body as it says, and
+//! nothing else does.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Gateway, Memcached, Response, limited, until};
+
+/// The document, and what of it has occurred.
+struct Contract {
+    document: Value,
+    seen: BTreeSet<(String, String, String)>,
+}
+
+impl Contract {
+    /// The document as the gateway serves it.
+    fn of(gateway: &Gateway) -> Self {
+        let document = call(gateway, "GET", "/api/openapi.json", &[], "").json();
+        Self { document, seen: BTreeSet::new() }
+    }
+
+    /// All paths with their methods in upper case.
+    fn operations(&self) -> Vec<(String, String)> {
+        let methods = |(path, item): (&String, &Value)| {
+            let named = item.as_object().unwrap().keys().filter(|key| *key != "parameters");
+            named.map(|method| (path.clone(), method.to_uppercase())).collect::<Vec<_>>()
+        };
+        self.document["paths"].as_object().unwrap().iter().flat_map(methods).collect()
+    }
+
+    /// All paths, methods and statuses.
+    fn responses(&self) -> BTreeSet<(String, String, String)> {
+        let statuses = |(path, method): (String, String)| {
+            let statuses = self.document["paths"][&path][method.to_lowercase()]["responses"].as_object().unwrap();
+            statuses.keys().map(|status| (path.clone(), method.clone(), status.clone())).collect::<Vec<_>>()
+        };
+        self.operations().into_iter().flat_map(statuses).collect()
+    }
+
+    /// Sends a request and holds the response against the document.
+    #[track_caller]
+    fn check(&mut self, gateway: &Gateway, method: &str, path: &str, headers: &[&str], body: &str, status: u16) {
+        let response = call(gateway, method, &concrete(path), headers, body);
+        assert_eq!(response.status, status, "{method} {path}: {}", response.text());
+        self.hold(method, path, &response);
+    }
+
+    #[track_caller]
+    fn hold(&mut self, method: &str, path: &str, response: &Response) {
+        let place = format!("{method} {path} {}", response.status);
+        let status = response.status.to_string();
+        let described = &self.document["paths"][path][method.to_lowercase()]["responses"][&status];
+        let content = described["content"].as_object().unwrap_or_else(|| panic!("{place} is not in the document"));
+        let (media_type, content) = content.iter().next().unwrap();
+        let sent = response.headers.must("content-type");
+        assert_eq!(sent, media_type, "{place}");
+        let value = if sent.starts_with("text/") { json!(response.text()) } else { response.json() };
+        let mut schema = content["schema"].as_object().unwrap().clone();
+        schema.insert("components".to_owned(), self.document["components"].clone());
+        let validator = jsonschema::draft202012::new(&Value::Object(schema)).unwrap();
+        let errors: Vec<_> = validator.iter_errors(&value).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{place}: {errors:#?} in {value:#}");
+        self.seen.insert((path.to_owned(), method.to_owned(), status));
+    }
+}
+
+/// A path of the document with values for its parameters.
+fn concrete(path: &str) -> String {
+    path.replace("{limit}", "l").replace("{key}", "k")
+}
+
+fn call(gateway: &Gateway, method: &str, path: &str, headers: &[&str], body: &str) -> Response {
+    let host = format!("Host: {}", gateway.admin);
+    let headers = if headers.is_empty() { vec![host.as_str()] } else { headers.to_vec() };
+    let (headers, length) = (headers.join("\r\n"), body.len());
+    Client::connect(gateway.admin)
+        .call(format!("{method} {path} HTTP/1.1\r\n{headers}\r\nContent-Length: {length}\r\n\r\n{body}"))
+}
+
+const LEVEL: &str = r#"{"level": "info"}"#;
+
+#[test]
+fn the_document_says_what_the_server_does() {
+    let text = limited("header:x-api-key", "5/d", "")
+        + "[upstreams.up]\nservers = [\"http://127.0.0.1:9\"]\n[[routes]]\npath = \"/up\"\nupstream = \"up\"\n";
+    let gateway = Gateway::start(&text);
+    assert_eq!(gateway.client().get_with("/", "x-api-key: k\r\n").status, 200);
+    assert_eq!(gateway.client().get("/up").status, 502);
+    let mut contract = Contract::of(&gateway);
+    let operations = contract.operations();
+    for (path, method) in &operations {
+        contract.check(&gateway, method, path, &[], LEVEL, 200);
+        if path == "/api/drain" && method == "POST" {
+            assert_eq!(call(&gateway, "DELETE", path, &[], "").status, 200);
+        }
+        contract.check(&gateway, method, path, &["X-No-Host: 1"], "", 400);
+        contract.check(&gateway, method, path, &["Host: evil.example"], "", 403);
+    }
+    let of_key = "/api/limits/{limit}/keys/{key}";
+    for method in ["GET", "DELETE"] {
+        let response = call(&gateway, method, "/api/limits/other/keys/k", &[], "");
+        contract.hold(method, of_key, &response);
+    }
+    assert_eq!(call(&gateway, "POST", "/api/drain", &[], "").status, 200);
+    contract.check(&gateway, "GET", "/readyz", &[], "", 503);
+    contract.check(&gateway, "PUT", "/api/log-level", &[], r#"{"level": "loud"}"#, 422);
+    contract.check(&gateway, "PUT", "/api/log-level", &[], &" ".repeat(70_000), 413);
+    let mut slow = Client::connect(gateway.admin);
+    slow.send(format!("PUT /api/log-level HTTP/1.1\r\nHost: {}\r\nContent-Length: 9\r\n\r\n{{", gateway.admin));
+    // The server waits for ten seconds.
+    slow.wire.stream().set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    contract.hold("PUT", "/api/log-level", &slow.response(false));
+    gateway.write_config("this is no toml");
+    contract.check(&gateway, "POST", "/api/reload", &[], "", 422);
+
+    let guarded = Gateway::with_admin("token = \"secret\"", &text);
+    let is_open = |path: &str| path == "/healthz" || path == "/readyz";
+    for (path, method) in operations.iter().filter(|(path, _)| !is_open(path)) {
+        contract.check(&guarded, method, path, &[], "", 401);
+    }
+
+    let stopping = Gateway::with_server("drain_delay = \"60s\"", &text);
+    stopping.signal(Signal::TERM);
+    stopping.wait_message("not ready");
+    contract.check(&stopping, "DELETE", "/api/drain", &[], "", 409);
+    contract.check(&stopping, "POST", "/api/reload", &[], "", 503);
+
+    let mut memcached = Memcached::start();
+    let away = Gateway::start(&(memcached.store() + &limited("header:x-api-key", "5/d", "")));
+    memcached.kill();
+    until("the store is away", Duration::from_secs(10), || {
+        call(&away, "GET", &concrete(of_key), &[], "").status == 503
+    });
+    for method in ["GET", "DELETE"] {
+        contract.check(&away, method, of_key, &[], "", 503);
+    }
+
+    let never: Vec<_> = contract.responses().difference(&contract.seen).cloned().collect();
+    assert!(never.is_empty(), "the document names responses that do not occur: {never:#?}");
+}
+
+#[test]
+fn the_server_takes_no_other_method_and_has_no_other_path() {
+    let gateway = Gateway::start(&limited("header:x-api-key", "5/d", ""));
+    let contract = Contract::of(&gateway);
+    let operations = contract.operations();
+    let paths: BTreeSet<_> = operations.iter().map(|(path, _)| path.as_str()).collect();
+    for path in &paths {
+        for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
+            let wanted = if method == "HEAD" { "GET" } else { method };
+            let is_named = operations.contains(&((*path).to_owned(), wanted.to_owned()));
+            let status = call(&gateway, method, &concrete(path), &[], LEVEL).status;
+            assert_eq!(status != 405, is_named, "{method} {path}: {status}");
+        }
+    }
+    // The paths of the code, where each is written once.
+    let code = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/admin.rs")).unwrap();
+    let written: BTreeSet<_> = code
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix('"')?.split_once("\" => Some("))
+        .map(|(path, _)| path)
+        .collect();
+    assert!(written.len() > 5, "{written:?}");
+    let unnamed: Vec<_> = written.difference(&paths).collect();
+    assert!(unnamed.is_empty(), "the document does not name {unnamed:?}");
+}

@@ -1,0 +1,139 @@
+//! Bodies of requests to which the gateway responds without reading them: the client can use its connection again, or is
+//! told that it cannot.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::{Client, Gateway, Response, Upstream};
+
+const REFUSED: &str = "[limits.l]\nkey = \"global\"\nrates = [\"1/h\"]\n[[routes]]\npath = \"/post\"\nlimits = [\"l\"]\n\
+                       respond = { status = 200 }\n[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
+
+/// A gateway whose limit is used up.
+fn gateway() -> Gateway {
+    let gateway = Gateway::start(REFUSED);
+    assert_eq!(gateway.client().get("/post").status, 200);
+    gateway
+}
+
+fn head(fields: &str) -> String {
+    format!("POST /post HTTP/1.1\r\nHost: a\r\n{fields}\r\n")
+}
+
+/// The connection goes on.
+fn goes_on(client: &mut Client, response: &Response) {
+    assert_eq!((response.status, response.headers.get("connection")), (429, None));
+    assert_eq!(client.get("/").status, 200);
+}
+
+/// The client is told that the connection ends, and it does.
+fn ends(client: &mut Client, response: &Response) {
+    assert_eq!(response.headers.must("connection"), "close");
+    assert!(client.closed().is_empty());
+}
+
+#[test]
+fn a_connection_goes_on_after_a_small_body() {
+    let gateway = gateway();
+    let large = "x".repeat(64 << 10);
+    for (fields, body) in [
+        ("Content-Length: 5\r\n", "hello"),
+        ("Content-Length: 65536\r\n", &*large),
+        ("Transfer-Encoding: chunked\r\n", "3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n"),
+        ("Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\nX-Sum: 1\r\n\r\n"),
+    ] {
+        let mut client = gateway.client();
+        // In one piece, in two, and in many.
+        let response = client.call(head(fields) + body);
+        goes_on(&mut client, &response);
+        client.send(head(fields));
+        std::thread::sleep(Duration::from_millis(50));
+        client.send(body);
+        let response = client.response(false);
+        goes_on(&mut client, &response);
+        client.send(head(fields));
+        let (first, rest) = body.split_at(4);
+        first.split_inclusive(|_| true).for_each(|piece| client.send(piece));
+        client.send(rest);
+        let response = client.response(false);
+        goes_on(&mut client, &response);
+    }
+}
+
+#[test]
+fn requests_behind_a_body_that_is_not_read_are_served() {
+    let gateway = gateway();
+    let mut client = gateway.client();
+    client.send(head("Content-Length: 5\r\n"));
+    client.send("helloGET /a HTTP/1.1\r\nHost: a\r\n\r\nPOST /post HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nab");
+    assert_eq!(client.response(false).status, 429);
+    assert_eq!(client.response(false).status, 200);
+    client.send("cGET /b HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.response(false).status, 429);
+    assert_eq!(client.response(false).status, 200);
+}
+
+#[test]
+fn a_client_whose_body_is_not_read_is_told_that_the_connection_ends() {
+    let gateway = gateway();
+    for (fields, body) in [
+        // Longer than what is read.
+        ("Content-Length: 65537\r\n", String::new()),
+        ("Transfer-Encoding: chunked\r\n", format!("10001\r\n{}", "x".repeat(65_537))),
+        // The client waits until it is asked for its body.
+        ("Content-Length: 5\r\nExpect: 100-continue\r\n", String::new()),
+    ] {
+        let mut client = gateway.client();
+        let begun = Instant::now();
+        let response = client.call(head(fields) + &body);
+        assert_eq!(response.status, 429, "{fields}");
+        assert!(begun.elapsed() < Duration::from_millis(900), "{fields}: it waits for nothing");
+        ends(&mut client, &response);
+    }
+}
+
+#[test]
+fn nothing_waits_long_for_a_body_that_does_not_come() {
+    let gateway = gateway();
+    for (fields, body) in [
+        ("Content-Length: 5\r\n", ""),
+        ("Content-Length: 5\r\n", "hell"),
+        ("Transfer-Encoding: chunked\r\n", ""),
+        ("Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n"),
+        ("Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n"),
+    ] {
+        let mut client = gateway.client();
+        let begun = Instant::now();
+        let response = client.call(head(fields) + body);
+        assert_eq!(response.status, 429, "{fields}{body}");
+        assert!(begun.elapsed() < Duration::from_secs(4), "{fields}{body}");
+        ends(&mut client, &response);
+    }
+}
+
+#[test]
+fn a_body_for_an_upstream_that_is_away_is_no_exception() {
+    let away = "[upstreams.up]\nservers = [\"http://127.0.0.1:1\"]\n[[routes]]\npath = \"/post\"\nupstream = \"up\"\n\
+                [[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
+    let gateway = Gateway::start(away);
+    let mut client = gateway.client();
+    let response = client.call(head("Content-Length: 5\r\n") + "hello");
+    assert_eq!((response.status, response.headers.get("connection")), (502, None));
+    assert_eq!(client.get("/").status, 200);
+    let response = client.call(head("Content-Length: 5\r\n") + "hell");
+    assert_eq!(response.status, 502);
+    ends(&mut client, &response);
+}
+
+#[test]
+fn a_response_that_comes_before_the_body_is_sent_ends_nothing() {
+    let up = Upstream::raw(|mut wire, _| {
+        let _ = wire.head();
+        wire.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+        wire.rest();
+    });
+    let gateway = Gateway::start(&up.everything());
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe");
+    let (response, _) = client.try_head().unwrap();
+    assert_eq!((response.status, response.headers.get("connection")), (200, None));
+}
