@@ -1,6 +1,8 @@
 //! The command line: its arguments, its output and its exit codes.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::Write as _;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -14,7 +16,8 @@ use crate::background::Background;
 use crate::config::{Config, ConfigSource, Problems};
 use crate::explain::{self, Question};
 use crate::runtime::{self, Stopped};
-use crate::{describe, log};
+use crate::simulate::{self, Field, Format};
+use crate::{describe, log, route, units};
 
 /// A reverse proxy that limits rates.
 ///
@@ -54,6 +57,11 @@ enum Command {
     #[command(after_help = "Example: gateway explain -X POST -H 'x-api-key: k' http://api.example.com/v1/acme/users\n\
         It does not read the store. Exit codes: 0, or 2 if the file or the request is not valid.")]
     Explain(Explain),
+    /// Print what the limits would have done to the traffic of access logs.
+    #[command(after_help = "Example: gateway simulate --config gateway.toml /var/log/nginx/access.log*\n\
+        It reads the Common and the Combined Log Format and JSON lines, also compressed by gzip, and asks no store.\n\
+        Exit codes: 0, 1 if a log could not be read to its end, or 2 if the file, the command line or a log is not valid.")]
+    Simulate(Simulate),
 }
 
 #[derive(Debug, clap::Args)]
@@ -73,6 +81,45 @@ struct Explain {
     /// The URL, with or without scheme and host.
     #[arg(value_parser = url)]
     url: Uri,
+}
+
+#[derive(Debug, clap::Args)]
+struct Simulate {
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Write one page with charts, too.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Print sections with rates to paste, which would have touched few keys. With --json they are part of it.
+    #[arg(long)]
+    suggest: bool,
+    /// The field of JSON lines that has the client, time, method, path, host, status or header:NAME; can be repeated.
+    #[arg(long, value_name = "NAME=FIELD")]
+    field: Vec<Field>,
+    /// How much later than others a line may be; later ones are skipped.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = reorder)]
+    reorder: Duration,
+    /// The host of requests whose line names none [default: the one that routes name, if there is only one].
+    #[arg(long, value_name = "HOST", value_parser = host)]
+    host: Option<String>,
+    /// The logs, in any order; `-` is standard input.
+    #[arg(required = true, value_name = "LOG")]
+    logs: Vec<PathBuf>,
+}
+
+/// The longest time by which a line may be later than others.
+const LONGEST_REORDER: Duration = Duration::from_secs(24 * 3600);
+
+fn reorder(text: &str) -> Result<Duration, String> {
+    let window = if text == "0" { Ok(Duration::ZERO) } else { units::duration(text) };
+    let window = window.map_err(|error| format!("{error}: write it like 10m or 30s"))?;
+    if window > LONGEST_REORDER { Err("it is at most 24h".to_owned()) } else { Ok(window) }
+}
+
+fn host(text: &str) -> Result<String, String> {
+    let host = route::host::normal(text).filter(|host| !host.is_empty());
+    host.map(Cow::into_owned).ok_or(format!("{text:?} is not a host"))
 }
 
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
@@ -128,6 +175,7 @@ pub fn run() -> ExitCode {
     match command {
         Some(Command::Check { json, against, .. }) => checked(&config, json, against.map(ConfigSource::File)),
         Some(Command::Explain(asked)) => explained(&config, asked),
+        Some(Command::Simulate(asked)) => simulated(&config, &asked),
         None => serve(source, config),
     }
 }
@@ -186,6 +234,40 @@ fn explained(config: &Config, asked: Explain) -> ExitCode {
             ExitCode::from(INVALID)
         }
     }
+}
+
+fn simulated(config: &Config, asked: &Simulate) -> ExitCode {
+    // A file that cannot be written is reported before all logs are read.
+    if let Some(path) = &asked.html
+        && let Err(error) = File::options().write(true).create(true).truncate(false).open(path)
+    {
+        complain(&format!("error: {} cannot be written: {error}", path.display()));
+        return ExitCode::from(INVALID);
+    }
+    let Simulate { json, suggest, field, reorder, host, logs, .. } = asked;
+    let question =
+        simulate::Question { logs: logs.clone(), fields: field.clone(), reorder: *reorder, host: host.clone() };
+    let report = match simulate::simulate(config, &question) {
+        Ok(report) => report,
+        Err(why) => {
+            complain(&format!("error: {why}"));
+            return ExitCode::from(INVALID);
+        }
+    };
+    let format = match (json, suggest) {
+        (true, suggest) => Format::Json { suggest: *suggest },
+        (false, true) => Format::Toml,
+        (false, false) => Format::Text,
+    };
+    let _ = std::io::stdout().write_all(report.write(format).as_bytes());
+    let mut problems: Vec<_> = report.broken().to_vec();
+    if let Some(path) = &asked.html
+        && let Err(error) = std::fs::write(path, report.write(Format::Html))
+    {
+        problems.push(format!("{} cannot be written: {error}", path.display()));
+    }
+    problems.iter().for_each(|problem| complain(&format!("error: {problem}")));
+    if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// An error with its causes.

@@ -63,4 +63,5 @@ pub mod admin;
 pub mod echo;
 pub mod runtime;
 pub mod explain;
+pub mod simulate;
 pub mod cli;

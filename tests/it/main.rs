@@ -84,6 +84,7 @@ mod routing;
 mod server_faults;
 mod several;
 mod shedding;
+mod simulate;
 mod shared;
 mod stopping;
 mod spellings;

@@ -1,0 +1,193 @@
+//! `gateway simulate`: what the limits would have done to the traffic of access logs. The gateway's own steps decide, on
+//! the clock of the log, with counters of their own.
+
+mod record;
+mod log_time;
+mod fields;
+mod needs;
+mod common_log;
+mod json_object;
+mod json_line;
+mod lines;
+mod reorder;
+mod input;
+mod exact_log;
+mod timeline;
+mod suggestion;
+mod statistics;
+mod printable;
+mod replay;
+mod report;
+mod notes;
+mod progress;
+mod toml;
+mod json;
+mod text;
+mod charts;
+mod html;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::config::{self, Config, OnLimit};
+use crate::store::Store;
+use crate::store::memory::Memory;
+
+use fields::FieldNames;
+use input::Input;
+use lines::Lines;
+use needs::{Needs, Unknown, only_host};
+use notes::Notes;
+use progress::Progress;
+use replay::Replay;
+use report::LimitReport;
+
+pub use fields::{Attribute, Field};
+pub use report::Report;
+
+/// How many requests are read before the first one is decided, to learn what the log has.
+const LOOK_AHEAD: usize = 100_000;
+
+/// The counters in place of those in Memcached: more keys than a log is likely to have.
+const MAX_KEYS: usize = 8 << 20;
+/// The most bytes of these counters.
+const MAX_MEMORY: usize = 2 << 30;
+
+/// What is simulated.
+pub struct Question {
+    /// The logs; `-` is standard input.
+    pub logs: Vec<PathBuf>,
+    /// The fields of JSON lines.
+    pub fields: Vec<Field>,
+    /// How much later than others a line may be.
+    pub reorder: Duration,
+    /// The host of requests whose line names none.
+    pub host: Option<String>,
+}
+
+/// The formats of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One JSON object; with the suggestions as text, too.
+    Json {
+        /// Whether each limit has the section that [`Format::Toml`] writes.
+        suggest: bool,
+    },
+    /// Sections with suggested rates for the configuration.
+    Toml,
+    /// One page.
+    Html,
+}
+
+impl Report {
+    /// The report in this format.
+    pub fn write(&self, format: Format) -> String {
+        match format {
+            Format::Text => text::text(self),
+            Format::Json { suggest } => json::json(self, suggest),
+            Format::Toml => toml::toml(self),
+            Format::Html => html::html(self),
+        }
+    }
+}
+
+/// Decides about the requests of the logs.
+///
+/// # Errors
+/// A message, if there is nothing to simulate or a log cannot be opened.
+pub fn simulate(config: &Config, question: &Question) -> Result<Report, String> {
+    if config.routes.iter().all(|route| route.limits.is_empty()) {
+        return Err("no route has limits, so there is nothing to simulate".to_owned());
+    }
+    for (place, field) in question.fields.iter().enumerate() {
+        if question.fields.iter().take(place).any(|other| other.attribute == field.attribute) {
+            return Err(format!("--field {} is given twice", field.attribute));
+        }
+    }
+    let needs = Needs::of(config);
+    let names = FieldNames::new(&needs.headers, &question.fields);
+    let mut input = Input::new(open(&question.logs)?, needs.clone(), names, question.reorder);
+    let mut progress = Progress::start(input.size());
+    input.look_ahead(LOOK_AHEAD);
+    let default_host = question.host.as_deref().or_else(|| only_host(config)).unwrap_or("");
+    let unknown = |input: &Input| -> Vec<Unknown> {
+        config.limits.iter().map(|limit| needs.unknown(limit, &input.seen, !default_host.is_empty())).collect()
+    };
+    let at_first = unknown(&input);
+    let keyless =
+        at_first.iter().enumerate().filter(|(_, unknown)| unknown.is_keyless).map(|(place, _)| place).collect();
+    let simulated = simulated(config, &keyless);
+    let mut replay = Replay::new(&simulated, store(&config.store), default_host);
+    while let Some(record) = input.next() {
+        replay.add(&record);
+        progress.step(|requests| input.bytes_for(requests));
+    }
+    drop(progress);
+    let at_last = unknown(&input).into_iter().zip(at_first).map(|(last, first)| {
+        if first.is_keyless { Unknown { is_found_later: !last.is_keyless, ..first } } else { last }
+    });
+    let limit = |(place, (limit, unknown)): (usize, (&config::Limit, Unknown))| {
+        Some(LimitReport::new(limit, unknown, replay.limits.get(place)?, replay.metrics(&limit.name)))
+    };
+    let limits = config.limits.iter().zip(at_last).enumerate().filter_map(limit).collect();
+    let notes = Notes { config, needs: &needs, input: &input, replay: &replay, fields: &question.fields, default_host };
+    let notes = notes.all();
+    Ok(Report {
+        requests: replay.totals.requests,
+        unreadable: input.skipped.unreadable,
+        late: input.skipped.late,
+        skipped_lines: input.skipped.first,
+        from: replay.totals.first,
+        to: replay.totals.last,
+        unrouted: replay.totals.unrouted,
+        refused: replay.totals.refused,
+        limited: replay.totals.limited,
+        limits,
+        notes,
+        broken: input.broken,
+        is_json: input.seen.json,
+    })
+}
+
+/// Opens the logs. The error names all that cannot be opened.
+fn open(logs: &[PathBuf]) -> Result<Vec<Lines>, String> {
+    let mut names = BTreeSet::new();
+    let (mut opened, mut problems) = (Vec::new(), Vec::new());
+    for log in logs {
+        if !names.insert(log) {
+            problems.push(format!("{} is named twice", log.display()));
+            continue;
+        }
+        match Lines::open(log) {
+            Ok(lines) => opened.push(lines),
+            Err(error) => problems.push(format!("{} cannot be read: {error}", log.display())),
+        }
+    }
+    if problems.is_empty() { Ok(opened) } else { Err(problems.join("\nerror: ")) }
+}
+
+/// The configuration as it is simulated. Limits that cannot be read are left out. A log does not say how long a request
+/// would have been held, so limits that hold requests refuse them; a silent limit refuses them too.
+fn simulated(config: &Config, keyless: &BTreeSet<usize>) -> Config {
+    let mut simulated = config.clone();
+    for limit in &mut simulated.limits {
+        if matches!(limit.on_limit, OnLimit::Delay { .. } | OnLimit::Silent) {
+            limit.on_limit = OnLimit::Reject;
+        }
+    }
+    for route in &mut simulated.routes {
+        route.limits.retain(|limit| !keyless.contains(limit));
+    }
+    simulated
+}
+
+/// An empty store of counters, as large as that of the configuration.
+fn store(config: &config::Store) -> Store {
+    Store::Memory(match config {
+        config::Store::Memory { max_keys, max_memory } => Memory::new(*max_keys, *max_memory),
+        config::Store::Memcached(_) => Memory::new(MAX_KEYS, MAX_MEMORY),
+    })
+}

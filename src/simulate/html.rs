@@ -1,0 +1,183 @@
+//! The report as one HTML page with charts. It loads nothing from elsewhere and has no scripts. Everything in it is
+//! escaped by the template, since texts of the log come from clients.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::charts::{over_time, worst_keys};
+use super::notes::about_unknown;
+use super::report::{LimitReport, Report, moment, percent, share};
+use crate::limit::Rate;
+
+/// Nothing may be loaded, and nothing may run.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
+
+const STYLE: &str = "
+:root { color-scheme: light dark; --text: #1b1f24; --soft: #57606a; --page: #ffffff; --card: #f6f8fa; --line: #d0d7de;
+  --requests: #8ca7c7; --rejected: #b42318; }
+@media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --soft: #9da7b3; --page: #0d1117; --card: #161b22;
+  --line: #30363d; --requests: #3d5a80; --rejected: #ff7b72; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 60rem; padding: 1.5rem; color: var(--text); background: var(--page);
+  font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 0; } h3 { font-size: 1rem; margin-bottom: .25rem; }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 1rem 1.25rem; margin: 1rem 0; }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .75rem; margin: .5rem 0 1rem; }
+dt { color: var(--soft); font-size: .85rem; } dd { margin: 0; font-size: 1.2rem; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; width: 100%; } caption { text-align: left; color: var(--soft); }
+th, td { text-align: left; padding: .25rem .5rem; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+code { font-family: ui-monospace, monospace; overflow-wrap: anywhere; }
+svg { display: block; width: 100%; height: auto; } svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
+.requests { fill: var(--requests); } .rejected { fill: var(--rejected); } .axis { stroke: var(--line); }
+.warning { border-left: 4px solid var(--rejected); padding-left: .75rem; }
+";
+
+/// The page.
+pub(super) fn html(report: &Report) -> String {
+    let title = "What the limits would have done";
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                meta name="referrer" content="no-referrer";
+                title { (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                main {
+                    h1 { (title) }
+                    (summary(report))
+                    @for found in &report.limits { (limit(found, report.is_json)) }
+                    @if !report.notes.is_empty() {
+                        section aria-labelledby="notes" {
+                            h2 id="notes" { "Notes" }
+                            ul { @for note in &report.notes { li { (note) } } }
+                        }
+                    }
+                    (skipped(report))
+                }
+            }
+        }
+    };
+    page.into_string()
+}
+
+/// A name and a number.
+fn fact(name: &str, value: impl std::fmt::Display) -> Markup {
+    html! { div { dt { (name) } dd { (value.to_string()) } } }
+}
+
+fn summary(report: &Report) -> Markup {
+    html! {
+        @match report.from.zip(report.to) {
+            Some((from, to)) => p { "From " time { (moment(from)) } " to " time { (moment(to)) } "." },
+            None => p { "The logs have no requests." },
+        }
+        @for broken in &report.broken { p.warning { (broken) } }
+        dl {
+            (fact("requests", report.requests))
+            (fact("refused by a limit", format!("{} ({})", report.limited, percent(report.limited, report.requests))))
+            (fact("without a route", report.unrouted))
+            (fact("lines skipped", report.skipped()))
+        }
+    }
+}
+
+fn limit(limit: &LimitReport, is_json: bool) -> Markup {
+    let rates = if limit.rates.is_empty() { "no rates".to_owned() } else { limit.rates.join(" and ") };
+    html! {
+        section aria-label={ "limit " (limit.name) } {
+            h2 { (limit.name) }
+            p { code { (rates) } " per " code { (limit.key) } }
+            @if let Some(note) = about_unknown(&limit.unknown, is_json) { p.warning { (note) } }
+            @if !limit.unknown.is_keyless {
+                dl {
+                    (fact("requests", limit.requests))
+                    (fact("rejected", format!("{} ({})", limit.rejected, percent(limit.rejected, limit.requests))))
+                    (fact("keys", limit.keys))
+                    (fact("keys with a rejection", format!("{} ({})", limit.keys_rejected, percent(limit.keys_rejected, limit.keys))))
+                    (fact("wrongly admitted", limit.wrongly_admitted))
+                    (fact("wrongly rejected", limit.wrongly_rejected))
+                    @if limit.exempt > 0 { (fact("of exempt keys", limit.exempt)) }
+                    @if limit.blocked > 0 { (fact("of blocked keys", limit.blocked)) }
+                    @if limit.keyless > 0 { (fact("without a key", limit.keyless)) }
+                    @if limit.unfollowed > 0 { (fact("of keys that were not followed", limit.unfollowed)) }
+                }
+                @if let Some(until) = limit.compared_until {
+                    p.warning { "The comparison with the exact log ended at " (moment(until)) ", since it would have taken too much memory." }
+                }
+                h3 { "When" }
+                (over_time(limit))
+                @if !limit.worst.is_empty() {
+                    h3 { "Keys with the most rejections" }
+                    (worst_keys(limit))
+                    (worst_table(limit))
+                }
+                (suggestions(limit))
+            }
+        }
+    }
+}
+
+fn worst_table(limit: &LimitReport) -> Markup {
+    html! {
+        table {
+            caption { "The same in numbers" }
+            thead { tr { th scope="col" { "key" } th.number scope="col" { "requests" } th.number scope="col" { "rejected" } th.number scope="col" { "share" } } }
+            tbody {
+                @for worst in &limit.worst {
+                    tr {
+                        th scope="row" { code { (worst.key) } }
+                        td.number { (worst.requests) }
+                        td.number { (worst.rejected) }
+                        td.number { (percent(worst.rejected, worst.requests)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn suggestions(limit: &LimitReport) -> Markup {
+    if limit.suggested.is_empty() {
+        return html! {};
+    }
+    html! {
+        h3 { "Rates that would have touched fewer keys" }
+        table {
+            caption { "For the same traffic" }
+            thead { tr { th scope="col" { "at most" } th scope="col" { "rates" } } }
+            tbody {
+                @for found in &limit.suggested {
+                    tr {
+                        th scope="row" { (share(found.share)) " of the keys" }
+                        td { code { (found.rates.iter().map(Rate::to_string).collect::<Vec<_>>().join(" and ")) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn skipped(report: &Report) -> Markup {
+    if report.skipped_lines.is_empty() {
+        return html! {};
+    }
+    html! {
+        section aria-labelledby="skipped" {
+            h2 id="skipped" { "Lines that were skipped" }
+            p { (report.unreadable) " cannot be read, and " (report.late) " are out of order. The first of them:" }
+            table {
+                thead { tr { th scope="col" { "file" } th.number scope="col" { "line" } th scope="col" { "why" } } }
+                tbody {
+                    @for line in &report.skipped_lines {
+                        tr { td { (line.file) } td.number { (line.line) } td { (line.why.to_string()) } }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! All logs together: their requests in the order of time, and which lines could not be used.
+//!
+//! Each log is sorted by itself, and then the logs are merged. So it does not matter in which order rotated files are
+//! named, and logs of several servers can be read together.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::common_log;
+use super::fields::FieldNames;
+use super::json_line;
+use super::lines::{Lines, Text};
+use super::log_time::TimeReader;
+use super::needs::{Needs, Seen};
+use super::record::{Line, Record, Unreadable};
+use super::reorder::{OutOfOrder, Reorder};
+
+/// How many skipped lines are kept, with their numbers.
+const MAX_SHOWN: usize = 20;
+
+/// The requests of all logs.
+pub(super) struct Input {
+    logs: Vec<Log>,
+    needs: Needs,
+    names: FieldNames,
+    times: TimeReader,
+    /// What the lines so far have.
+    pub(super) seen: Seen,
+    /// What could not be used.
+    pub(super) skipped: Skipped,
+    /// Why logs could not be read to their ends.
+    pub(super) broken: Vec<String>,
+}
+
+/// One log.
+struct Log {
+    lines: Lines,
+    reorder: Reorder,
+    is_at_end: bool,
+    /// The next request, once it is known.
+    next: Option<Box<Record>>,
+}
+
+/// The lines that could not be used.
+#[derive(Debug, Default)]
+pub(super) struct Skipped {
+    /// Lines that cannot be read.
+    pub(super) unreadable: u64,
+    /// Lines that are too much out of order to be sorted.
+    pub(super) late: u64,
+    /// The first of them.
+    pub(super) first: Vec<SkippedLine>,
+}
+
+/// A line that was skipped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SkippedLine {
+    /// The name of the file.
+    pub(super) file: String,
+    /// The number of the line, from 1.
+    pub(super) line: u64,
+    /// Why.
+    pub(super) why: Why,
+}
+
+/// Why a line was skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// It cannot be read.
+    Unreadable(Unreadable),
+    /// It is out of order.
+    OutOfOrder(OutOfOrder),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(why) => why.fmt(f),
+            Self::OutOfOrder(OutOfOrder::Late { seconds, newest_line }) => {
+                write!(f, "its time is {seconds} s before that of line {newest_line}, more than --reorder allows")
+            }
+            Self::OutOfOrder(OutOfOrder::Ahead) => {
+                f.write_str("its time is more than a day after those of the lines before and after it")
+            }
+        }
+    }
+}
+
+impl Skipped {
+    fn add(&mut self, file: &str, line: u64, why: Why) {
+        match why {
+            Why::Unreadable(_) => self.unreadable += 1,
+            Why::OutOfOrder(_) => self.late += 1,
+        }
+        if self.first.len() < MAX_SHOWN {
+            self.first.push(SkippedLine { file: file.to_owned(), line, why });
+        }
+    }
+}
+
+impl Input {
+    /// The requests of these logs, each sorted within this window.
+    pub(super) fn new(logs: Vec<Lines>, needs: Needs, names: FieldNames, window: Duration) -> Self {
+        let count = logs.len();
+        let log = |lines| Log { lines, reorder: Reorder::new(window, count), is_at_end: false, next: None };
+        Self {
+            logs: logs.into_iter().map(log).collect(),
+            seen: Seen { headers: vec![false; needs.headers.len()], ..Seen::default() },
+            needs,
+            names,
+            times: TimeReader::default(),
+            skipped: Skipped::default(),
+            broken: Vec::new(),
+        }
+    }
+
+    /// Reads about so many requests in advance, to learn what the log has.
+    pub(super) fn look_ahead(&mut self, requests: usize) {
+        let each = requests.div_ceil(self.logs.len().max(1));
+        for at in 0..self.logs.len() {
+            while self.logs.get(at).is_some_and(|log| !log.is_at_end && log.reorder.len() < each) {
+                self.read_line(at);
+            }
+        }
+    }
+
+    /// The next request of all logs; `None` at the end.
+    pub(super) fn next(&mut self) -> Option<Box<Record>> {
+        for at in 0..self.logs.len() {
+            while let Some(log) = self.logs.get_mut(at).filter(|log| log.next.is_none()) {
+                log.next = log.reorder.take(log.is_at_end);
+                if log.next.is_some() || log.is_at_end {
+                    break;
+                }
+                self.read_line(at);
+            }
+        }
+        let earliest = self.logs.iter_mut().filter(|log| log.next.is_some());
+        earliest.min_by_key(|log| log.next.as_ref().map(|record| record.time)).and_then(|log| log.next.take())
+    }
+
+    /// The bytes of all logs; `None` if that is not known.
+    pub(super) fn size(&self) -> Option<u64> {
+        self.logs.iter().map(|log| log.lines.size).sum()
+    }
+
+    /// The bytes that were read for so many requests, approximately. Others were read too, and wait.
+    pub(super) fn bytes_for(&self, requests: u64) -> u64 {
+        let bytes: u64 = self.logs.iter().map(|log| log.lines.bytes_read()).sum();
+        let added: u64 = self.logs.iter().map(|log| log.reorder.added()).sum();
+        let share = u128::from(bytes) * u128::from(requests) / u128::from(added.max(1));
+        u64::try_from(share).unwrap_or(bytes)
+    }
+
+    /// Reads a line of the log at this place.
+    fn read_line(&mut self, at: usize) {
+        let Some(Log { lines, reorder, is_at_end, .. }) = self.logs.get_mut(at) else { return };
+        let number = lines.number + 1;
+        let read = match lines.next() {
+            Ok(Some(Text::Whole(line))) if line.trim_ascii().is_empty() => return,
+            Ok(Some(Text::Whole(line))) if line.trim_ascii_start().starts_with(b"{") => {
+                self.seen.json = true;
+                json_line::read(line, &self.needs, &self.names, &mut self.times)
+            }
+            Ok(Some(Text::Whole(line))) => common_log::read(line, &self.needs, &mut self.times).map(Line::Request),
+            Ok(Some(Text::Long)) => Err(Unreadable::Long),
+            Ok(None) => {
+                *is_at_end = true;
+                return;
+            }
+            Err(error) => {
+                self.broken.push(format!("{} cannot be read after line {}: {error}", lines.name, lines.number));
+                *is_at_end = true;
+                return;
+            }
+        };
+        match read {
+            Ok(Line::Request(record)) => {
+                self.seen.note(&record, &self.needs);
+                if let Some((number, why)) = reorder.add(record, number) {
+                    self.skipped.add(&lines.name, number, Why::OutOfOrder(why));
+                }
+            }
+            Ok(Line::Message) => {}
+            Ok(Line::LeftOut(requests)) => self.seen.left_out = self.seen.left_out.saturating_add(requests),
+            Err(why) => self.skipped.add(&lines.name, number, Why::Unreadable(why)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    fn common(second: u64, path: &str) -> String {
+        format!("192.0.2.1 - - [10/Oct/2000:13:55:{second:02} +0000] \"GET {path} HTTP/1.1\" 200 1\n")
+    }
+
+    fn input(logs: &[&str]) -> Input {
+        let lines = |(at, text): (usize, &&str)| {
+            Lines::new(format!("log {at}"), None, Cursor::new((*text).to_owned().into_bytes())).unwrap()
+        };
+        let needs = Needs { headers: Vec::new(), client: true };
+        let names = FieldNames::new(&[], &[]);
+        Input::new(logs.iter().enumerate().map(lines).collect(), needs, names, Duration::from_secs(5))
+    }
+
+    fn paths(input: &mut Input) -> Vec<String> {
+        std::iter::from_fn(|| input.next()).map(|record| record.uri.path().to_owned()).collect()
+    }
+
+    #[test]
+    fn logs_are_merged_by_time() {
+        let newer = common(30, "/d") + &common(40, "/f");
+        let older = common(10, "/b") + &common(9, "/a") + &common(20, "/c");
+        let other = common(35, "/e");
+        let mut input = input(&[&newer, &older, &other]);
+        input.look_ahead(2);
+        assert_eq!(paths(&mut input), ["/a", "/b", "/c", "/d", "/e", "/f"]);
+        assert!(input.skipped.first.is_empty());
+    }
+
+    #[test]
+    fn lines_that_are_skipped_are_known_by_number() {
+        let text = format!("{}\n  \nnonsense\n{}{{\n{}", common(20, "/a"), common(30, "/b"), common(3, "/late"));
+        let mut input = input(&[&text]);
+        assert_eq!(paths(&mut input), ["/a", "/b"]);
+        assert_eq!((input.skipped.unreadable, input.skipped.late), (2, 1));
+        let lines: Vec<_> = input.skipped.first.iter().map(|skipped| (skipped.line, skipped.why)).collect();
+        let expected = [
+            (4, Why::Unreadable(Unreadable::Format)),
+            (6, Why::Unreadable(Unreadable::Json)),
+            (7, Why::OutOfOrder(OutOfOrder::Late { seconds: 27, newest_line: 5 })),
+        ];
+        assert_eq!(lines, expected);
+    }
+}

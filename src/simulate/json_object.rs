@@ -1,0 +1,141 @@
+//! A JSON object of which only some fields are read. The others are skipped without being copied, since that would be most
+//! of the work on a line.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// The fields of an object.
+#[derive(Debug)]
+pub(super) struct Object<'a>(Vec<ObjectField<'a>>);
+
+#[derive(Debug)]
+struct ObjectField<'a> {
+    name: Cow<'a, str>,
+    /// The value as it is written.
+    value: &'a RawValue,
+    /// The value as an object, once that was asked for.
+    inside: OnceCell<Option<Box<Object<'a>>>>,
+}
+
+/// The name of a field. It is copied only if it has escapes.
+#[derive(serde::Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Object<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Object<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut fields = Vec::with_capacity(16);
+                while let Some((Name(name), value)) = map.next_entry()? {
+                    fields.push(ObjectField { name, value, inside: OnceCell::new() });
+                }
+                Ok(Object(fields))
+            }
+        }
+        deserializer.deserialize_map(Fields)
+    }
+}
+
+impl<'a> Object<'a> {
+    /// Reads an object. `None` if it is not valid JSON, or another value.
+    pub(super) fn read(text: &'a [u8]) -> Option<Self> {
+        serde_json::from_slice(text).ok()
+    }
+
+    /// The text of a field, if it has one. `a.b` is the field `b` of the object `a`, unless there is a field `a.b`. The
+    /// case of letters in the last name does not matter, since headers differ in it.
+    pub(super) fn text(&self, name: &str) -> Option<Cow<'a, str>> {
+        text(self.look_up(name)?)
+    }
+
+    fn look_up(&self, name: &str) -> Option<&'a RawValue> {
+        if let Some(field) = self.field(name) {
+            return Some(field.value);
+        }
+        let (outer, inner) = name.split_once('.')?;
+        let field = self.field(outer)?;
+        let inside = field.inside.get_or_init(|| Self::read(field.value.get().as_bytes()).map(Box::new)).as_ref()?;
+        let folded = || inside.0.iter().find(|field| field.name.eq_ignore_ascii_case(inner)).map(|field| field.value);
+        inside.look_up(inner).or_else(folded)
+    }
+
+    /// The field of this name; the last one if there are several.
+    fn field(&self, name: &str) -> Option<&ObjectField<'a>> {
+        self.0.iter().rev().find(|field| field.name == name)
+    }
+}
+
+/// The value as a text, if there is one. Some proxies write a list of values, and some `-` or an empty text for none.
+fn text(value: &RawValue) -> Option<Cow<'_, str>> {
+    let written = value.get();
+    let text = match written.as_bytes().first()? {
+        b'"' => {
+            let inner = written.strip_prefix('"')?.strip_suffix('"')?;
+            if inner.contains('\\') { Cow::Owned(serde_json::from_str(written).ok()?) } else { Cow::Borrowed(inner) }
+        }
+        b'[' => {
+            let values: Vec<&RawValue> = serde_json::from_str(written).ok()?;
+            return values.first().filter(|first| !first.get().starts_with('[')).and_then(|first| text(first));
+        }
+        b'{' | b't' | b'f' | b'n' => return None,
+        _ => Cow::Borrowed(written),
+    };
+    (!text.is_empty() && text != "-").then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_by_name() {
+        let text =
+            br#"{"a":"one","b":{"c":{"D-e":["x","y"]},"n":1.50},"b.n":"dotted","\u0061a":"A\u00e4\"","a":"two"}"#;
+        let object = Object::read(text).unwrap();
+        for (name, value) in [
+            ("a", Some("two")),
+            ("aa", Some("Aä\"")),
+            ("b.c.D-e", Some("x")),
+            ("b.c.d-E", Some("x")),
+            ("b.n", Some("dotted")),
+            ("A", None),
+            ("b", None),
+            ("b.c", None),
+            ("b.c.f", None),
+            ("a.b", None),
+            ("", None),
+            (".", None),
+        ] {
+            assert_eq!(object.text(name).as_deref(), value, "{name}");
+        }
+    }
+
+    #[test]
+    fn values_that_say_nothing_are_none() {
+        let text = br#"{"a":"","b":"-","c":null,"d":true,"e":{},"f":[],"g":[["x"]],"h":[{}],"i":"\ud800","j":-1}"#;
+        let object = Object::read(text).unwrap();
+        for name in ["a", "b", "c", "d", "e", "f", "g", "h", "i"] {
+            assert_eq!(object.text(name), None, "{name}");
+        }
+        assert_eq!(object.text("j").unwrap(), "-1");
+    }
+
+    #[test]
+    fn other_values_are_no_objects() {
+        for text in ["", "[]", "1", "{", "{}x", "{\"a\"}", "{\"a\":}", "{\"a\":tru}", "{\"a\":\"\n\"}", "{1:2}"] {
+            assert!(Object::read(text.as_bytes()).is_none(), "{text}");
+        }
+        assert!(Object::read(b"{\"a\":\"\xff\"}").is_none());
+    }
+}

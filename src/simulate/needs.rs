@@ -1,0 +1,166 @@
+//! What of a request the configuration uses, and what of that the log has.
+
+use std::collections::BTreeSet;
+
+use http::{HeaderName, header};
+
+use super::fields::Attribute;
+use super::record::Record;
+use crate::config::{Config, Cost, Host, Limit, Source};
+
+/// What of a request the configuration uses.
+#[derive(Clone, Debug)]
+pub(super) struct Needs {
+    /// The headers, each once.
+    pub(super) headers: Vec<HeaderName>,
+    /// Whether a limit counts by the address of the client.
+    pub(super) client: bool,
+}
+
+/// What the lines read so far have.
+#[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate observation")]
+pub(super) struct Seen {
+    /// For each of [`Needs::headers`], whether a line has it.
+    pub(super) headers: Vec<bool>,
+    /// Whether a path has a query.
+    pub(super) query: bool,
+    /// Whether a line names a host.
+    pub(super) host: bool,
+    /// Whether a line has a status.
+    pub(super) status: bool,
+    /// Whether a time is more exact than a second.
+    pub(super) fractions: bool,
+    /// Whether a line is JSON.
+    pub(super) json: bool,
+    /// The refused requests that the gateway's own log has left out.
+    pub(super) left_out: u64,
+}
+
+/// What the log does not have of what a limit uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Unknown {
+    /// The sources that no line has, as the configuration spells them.
+    pub(super) sources: Vec<String>,
+    /// Whether a part of the key cannot be read from any other source either, so that the limit cannot be simulated.
+    pub(super) is_keyless: bool,
+    /// Whether later lines have the key, which was known too late.
+    pub(super) is_found_later: bool,
+}
+
+impl Seen {
+    /// Notes what a line has.
+    pub(super) fn note(&mut self, record: &Record, needs: &Needs) {
+        for (name, _) in &record.headers {
+            let place = needs.headers.iter().position(|header| header == name);
+            if let Some(seen) = place.and_then(|place| self.headers.get_mut(place)) {
+                *seen = true;
+            }
+        }
+        self.query |= record.uri.query().is_some();
+        self.host |= record.host.is_some() || record.uri.authority().is_some();
+        self.status |= record.status.is_some();
+        self.fractions |= !record.time.micros().is_multiple_of(1_000_000);
+    }
+}
+
+impl Needs {
+    /// What the configuration uses.
+    pub(super) fn of(config: &Config) -> Self {
+        let sources = || config.limits.iter().flat_map(Limit::sources);
+        let mut headers: BTreeSet<_> = sources().filter_map(header_of).map(|name| name.as_str().to_owned()).collect();
+        let conditions = config.routes.iter().flat_map(|route| &route.headers).map(|(name, _)| name);
+        let costs = config.limits.iter().filter_map(|limit| cost_header(&limit.cost));
+        headers.extend(conditions.chain(costs).map(|name| name.as_str().to_owned()));
+        if !config.server.trusted_proxies.is_empty() {
+            headers.extend(["x-forwarded-for", "forwarded", "x-forwarded-proto"].map(str::to_owned));
+        }
+        Self {
+            headers: headers.iter().filter_map(|name| name.parse().ok()).collect(),
+            client: sources().any(|source| matches!(source, Source::ClientIp { .. })),
+        }
+    }
+
+    fn is_seen(&self, name: &HeaderName, seen: &Seen) -> bool {
+        let place = self.headers.iter().position(|header| header == name);
+        place.and_then(|place| seen.headers.get(place)).is_some_and(|seen| *seen)
+    }
+
+    fn has(&self, source: &Source, seen: &Seen) -> bool {
+        match source {
+            Source::Header(_) | Source::Cookie(_) | Source::Bearer => {
+                header_of(source).is_some_and(|name| self.is_seen(&name, seen))
+            }
+            Source::Query(_) => seen.query,
+            Source::Host => seen.host,
+            Source::ClientCert | Source::Jwt { .. } => false,
+            Source::ClientIp { .. }
+            | Source::Path
+            | Source::Capture(_)
+            | Source::Method
+            | Source::Route
+            | Source::Global => true,
+        }
+    }
+
+    /// What a limit uses and no line has.
+    pub(super) fn unknown(&self, limit: &Limit, seen: &Seen, has_host: bool) -> Unknown {
+        let seen = &Seen { host: seen.host || has_host, ..seen.clone() };
+        let missing = limit.sources().filter(|source| !self.has(source, seen)).map(ToString::to_string);
+        let cost =
+            cost_header(&limit.cost).filter(|name| !self.is_seen(name, seen)).map(|name| format!("header:{name}"));
+        let mut sources: Vec<_> = missing.chain(cost).collect();
+        sources.dedup();
+        let is_keyless = limit.key.parts.iter().any(|part| !part.iter().any(|source| self.has(source, seen)));
+        Unknown { sources, is_keyless, is_found_later: false }
+    }
+
+    /// The headers that routes require and no line has.
+    pub(super) fn unknown_conditions(&self, config: &Config, seen: &Seen) -> Vec<String> {
+        let conditions = config.routes.iter().flat_map(|route| &route.headers).map(|(name, _)| name);
+        let unknown: BTreeSet<_> =
+            conditions.filter(|name| !self.is_seen(name, seen)).map(HeaderName::as_str).collect();
+        unknown.into_iter().map(str::to_owned).collect()
+    }
+}
+
+/// The header that a source is read from.
+fn header_of(source: &Source) -> Option<HeaderName> {
+    match source {
+        Source::Header(name) => Some(name.clone()),
+        Source::Cookie(_) => Some(header::COOKIE),
+        Source::Bearer => Some(header::AUTHORIZATION),
+        _ => None,
+    }
+}
+
+/// The request header that a cost is read from.
+fn cost_header(cost: &Cost) -> Option<&HeaderName> {
+    match cost {
+        Cost::RequestHeader(name) => Some(name),
+        Cost::Fixed(_) | Cost::ResponseHeader { .. } | Cost::OnStatus(..) => None,
+    }
+}
+
+/// How to name the field of a source, where that is possible.
+pub(super) fn field_hint(source: &str) -> Option<String> {
+    let name: HeaderName = match source.split_once(':') {
+        Some(("header", name)) => name.parse().ok()?,
+        Some(("cookie", _)) => header::COOKIE,
+        None if source == "bearer" => header::AUTHORIZATION,
+        None if source == "host" => return Some("--field host=NAME or --host NAME".to_owned()),
+        _ => return None,
+    };
+    Some(format!("--field {}=NAME", Attribute::Header(name)))
+}
+
+/// The host that lines without one are for, if only one is possible: the only one that routes name.
+pub(super) fn only_host(config: &Config) -> Option<&str> {
+    let mut hosts = config.routes.iter().filter_map(|route| match &route.host {
+        Host::Exact(name) => Some(name.as_str()),
+        Host::Any | Host::Under(_) => None,
+    });
+    let first = hosts.next()?;
+    let no_others = config.routes.iter().all(|route| !matches!(route.host, Host::Under(_)));
+    (no_others && hosts.all(|host| host == first)).then_some(first)
+}
