@@ -31,9 +31,9 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
 
-use crate::config::Config;
+use crate::config::{Config, LOG_LEVELS};
 use crate::describe;
-use crate::log::{DroppedLines, LEVELS, LogLevel};
+use crate::log::{DroppedLines, LogLevel};
 use crate::metrics::Counter;
 use crate::respond::{self, LocalResponse};
 use crate::server::ConnectionLimits;
@@ -237,8 +237,8 @@ async fn set_log_level(view: &View, body: Incoming) -> LocalResponse {
         Ok(wanted) => wanted,
         Err(response) => return response,
     };
-    let Some((name, level)) = LEVELS.iter().find(|(name, _)| *name == wanted.level) else {
-        let names = LEVELS.map(|(name, _)| name).join(", ");
+    let Some((name, level)) = LOG_LEVELS.iter().find(|(name, _)| *name == wanted.level) else {
+        let names = LOG_LEVELS.map(|(name, _)| name).join(", ");
         let why = format!("{:?} is not a level. Levels are {names}.", wanted.level);
         return respond::problem(StatusCode::UNPROCESSABLE_ENTITY, &why);
     };

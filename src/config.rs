@@ -25,6 +25,7 @@ mod jwt;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -42,6 +43,7 @@ use crate::overrides::Overrides;
 pub use admin::{Admin, AdminAddress, AdminToken};
 pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
 pub use cors::{Cors, OriginPattern};
+pub use file::LOG_LEVELS;
 pub use header_changes::{HeaderChanges, HeaderText};
 pub use jwt::{Jwks, Jwt};
 pub use redirect::Redirect;
@@ -367,6 +369,20 @@ pub struct Key {
     pub parts: Vec<Vec<Source>>,
 }
 
+impl Key {
+    /// The parts as the file spells them.
+    pub fn spelled_parts(&self) -> impl Iterator<Item = String> {
+        self.parts.iter().map(|part| part.iter().map(ToString::to_string).collect::<Vec<_>>().join(" | "))
+    }
+}
+
+/// All parts in one line.
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.spelled_parts().collect::<Vec<_>>().join(" and "))
+    }
+}
+
 /// The source of a part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -564,8 +580,8 @@ pub enum Segment {
 }
 
 /// Writes the value as the configuration spells it.
-impl std::fmt::Display for HeaderMatch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for HeaderMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Present => "*",
             Self::Exact(value) => value,
@@ -574,8 +590,8 @@ impl std::fmt::Display for HeaderMatch {
 }
 
 /// Writes the source as the configuration spells it.
-impl std::fmt::Display for Source {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ClientIp { v6: 64 } => f.write_str("client-ip"),
             Self::ClientIp { v6 } => write!(f, "client-ip:{v6}"),

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use http::{HeaderName, header};
 
 use crate::config::{
-    self, Action, Config, ConfigSource, Cors, Cost, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Key, Limit,
+    self, Action, Config, ConfigSource, Cors, Cost, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit,
     Listener, MaxConnections, Missing, OnError, OnLimit, PathMatching, PathPattern, PathRules, Recounted, Route,
     SentPath, Shed, Store, UNLIMITED,
 };
@@ -177,7 +177,7 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
     let mut allowed: Vec<_> = limit.rates.iter().map(ToString::to_string).collect();
     allowed.extend(limit.max_in_flight.map(|most| format!("{most} in flight")));
     writeln!(f, "  {}", limit.name)?;
-    writeln!(f, "    {} per {}", allowed.join(" and "), key(&limit.key))?;
+    writeln!(f, "    {} per {}", allowed.join(" and "), limit.key)?;
     let strategy = all_rates(limit).map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
     match strategy {
         Some(Strategy::SlidingWindow { precision, edge }) => {
@@ -392,9 +392,4 @@ fn action(config: &Config, route: &Route) -> String {
 /// The leading segments of a pattern as written.
 fn first_segments(path: &PathPattern, count: usize) -> String {
     path.text.split('/').take(count + 1).collect::<Vec<_>>().join("/")
-}
-
-fn key(key: &Key) -> String {
-    let part = |part: &Vec<_>| part.iter().map(ToString::to_string).collect::<Vec<_>>().join(" | ");
-    key.parts.iter().map(part).collect::<Vec<_>>().join(" and ")
 }

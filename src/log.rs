@@ -19,7 +19,7 @@ use crate::config::{Log, LogFormat};
 
 use queue::Queue;
 
-pub use level::{LEVELS, LogLevel};
+pub use level::LogLevel;
 pub use panics::text as panic_text;
 
 /// The log while it is open. When it is dropped, it writes the remaining lines, unless standard error is not read.

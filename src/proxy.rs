@@ -219,7 +219,7 @@ async fn serve(
             let begun = state.held_since.map_or(now, |_| clock::now());
             let changes = (request_headers.as_deref(), changes.headers());
             let (gateway, sent, trace) = (&gateway, (begun, balanced_by), *trace);
-            let call = UpstreamCall { gateway, route, forwarding, changes, connection, client, trace, sent };
+            let call = UpstreamCall { gateway, route, forwarding, changes, connection, client, scheme, trace, sent };
             call.forward(request, &mut record, response).await
         }
     };

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::clock::Time;
 use crate::identify::tokens::TokenProblem;
@@ -71,11 +72,30 @@ struct Problem<'a> {
     detail: &'a str,
     #[serde(rename = "violated-policies", skip_serializing_if = "<[_]>::is_empty")]
     violated: &'a [&'a str],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    problems: &'a [Value],
+}
+
+impl<'a> Problem<'a> {
+    fn new(status: StatusCode, kind: &'a str, detail: &'a str) -> Self {
+        let title = status.canonical_reason().unwrap_or("Error");
+        Self { kind, title, status: status.as_u16(), detail, violated: &[], problems: &[] }
+    }
+
+    fn write(&self) -> Bytes {
+        // Strings, numbers and values always serialize.
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
 }
 
 /// A problem document of no special type: `detail` is a sentence for people.
 pub fn problem(status: StatusCode, detail: &str) -> LocalResponse {
-    let document = document(status, "about:blank", detail, &[]);
+    problem_with(status, detail, &[])
+}
+
+/// A problem document with a list of what is wrong in detail. A list without entries is left out.
+pub fn problem_with(status: StatusCode, detail: &str, problems: &[Value]) -> LocalResponse {
+    let document = Problem { problems, ..Problem::new(status, "about:blank", detail) }.write();
     with_headers(status, HeaderMap::from_iter([(header::CONTENT_TYPE, PROBLEM)]), LocalBody::Problem(document))
 }
 
@@ -120,7 +140,7 @@ pub fn bad_head(status: StatusCode, reason: Reason, id: &RequestId, now: Time) -
         Reason::PlainHttp => "This port speaks TLS: use https instead of http.",
         _ => "This is not an HTTP/1.1 request.",
     };
-    let body = LocalBody::Problem(document(status, "about:blank", detail, &[])).finish(id);
+    let body = LocalBody::Problem(Problem::new(status, "about:blank", detail).write()).finish(id);
     let (title, length) = (status.canonical_reason().unwrap_or_default(), body.len());
     let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(now.seconds()));
     let head = format!(
@@ -151,11 +171,4 @@ fn with_headers(status: StatusCode, headers: HeaderMap, body: LocalBody) -> Loca
     let (mut head, ()) = Response::new(()).into_parts();
     (head.status, head.headers) = (status, headers);
     Response::from_parts(head, body)
-}
-
-fn document(status: StatusCode, kind: &str, detail: &str, violated: &[&str]) -> Bytes {
-    let title = status.canonical_reason().unwrap_or("Error");
-    let problem = Problem { kind, title, status: status.as_u16(), detail, violated };
-    // Strings and a number always serialize.
-    serde_json::to_vec(&problem).unwrap_or_default().into()
 }

@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::timeout;
+use tokio_util::either::Either;
 
 /// The listening socket.
 #[derive(Debug)]
@@ -55,31 +56,23 @@ where
 {
     let respond = Rc::new(respond);
     let mut open = Open(VecDeque::with_capacity(MAX_CONNECTIONS));
-    match listener {
-        AdminListener::Tcp(listener) => {
-            let listener = TcpListener::from_std(listener)?;
-            loop {
-                match listener.accept().await {
-                    Ok((stream, _)) => open.begin(stream, &respond),
-                    Err(error) => exhausted(&error).await,
-                }
-            }
-        }
-        AdminListener::Unix(listener) => {
-            let listener = UnixListener::from_std(listener)?;
-            loop {
-                match listener.accept().await {
-                    Ok((stream, _)) => open.begin(stream, &respond),
-                    Err(error) => exhausted(&error).await,
-                }
+    let listener = match listener {
+        AdminListener::Tcp(listener) => Either::Left(TcpListener::from_std(listener)?),
+        AdminListener::Unix(listener) => Either::Right(UnixListener::from_std(listener)?),
+    };
+    loop {
+        let accepted = match &listener {
+            Either::Left(listener) => listener.accept().await.map(|(stream, _)| Either::Left(stream)),
+            Either::Right(listener) => listener.accept().await.map(|(stream, _)| Either::Right(stream)),
+        };
+        match accepted {
+            Ok(stream) => open.begin(stream, &respond),
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept an admin connection");
+                tokio::time::sleep(EXHAUSTED_PAUSE).await;
             }
         }
     }
-}
-
-async fn exhausted(error: &io::Error) {
-    tracing::warn!(%error, "cannot accept an admin connection");
-    tokio::time::sleep(EXHAUSTED_PAUSE).await;
 }
 
 /// The open connections, the oldest first.

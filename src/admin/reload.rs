@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{HeaderValue, StatusCode};
+use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -44,16 +43,7 @@ fn refused(refusal: &Refusal) -> LocalResponse {
         Refusal::Invalid(problems) => ("The file is not valid, so nothing has changed.", list(problems)),
         Refusal::Other(why) => ("The file is refused, so nothing has changed.", vec![problem(None, why, None)]),
     };
-    let status = StatusCode::UNPROCESSABLE_ENTITY;
-    let document = json!({
-        "type": "about:blank",
-        "title": status.canonical_reason(),
-        "status": status.as_u16(),
-        "detail": detail,
-        "problems": problems,
-    });
-    let kind = HeaderValue::from_static("application/problem+json");
-    respond::with_body(status, kind, Bytes::from(document.to_string()))
+    respond::problem_with(StatusCode::UNPROCESSABLE_ENTITY, detail, &problems)
 }
 
 fn list(problems: &Problems) -> Vec<Value> {

@@ -179,18 +179,20 @@ fn path_rules(section: &Section<'_>) -> PathRules {
     rules
 }
 
+/// The names of all levels of the log, the least severe first.
+pub const LOG_LEVELS: [(&str, tracing::Level); 5] = [
+    ("trace", tracing::Level::TRACE),
+    ("debug", tracing::Level::DEBUG),
+    ("info", tracing::Level::INFO),
+    ("warn", tracing::Level::WARN),
+    ("error", tracing::Level::ERROR),
+];
+
 fn log(section: Option<Section<'_>>) -> Log {
     let mut log = Log { level: tracing::Level::INFO, format: LogFormat::Auto, access: AccessLog::On };
     let Some(section) = section else { return log };
-    let levels = [
-        ("trace", tracing::Level::TRACE),
-        ("debug", tracing::Level::DEBUG),
-        ("info", tracing::Level::INFO),
-        ("warn", tracing::Level::WARN),
-        ("error", tracing::Level::ERROR),
-    ];
     let formats = [("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
-    set(&mut log.level, section.choice("level", &levels, &[]));
+    set(&mut log.level, section.choice("level", &LOG_LEVELS, &[]));
     set(&mut log.format, section.choice("format", &formats, &[]));
     set(&mut log.access, section.field("access").and_then(|field| access(&field)));
     section.close(&[]);

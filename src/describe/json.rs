@@ -61,11 +61,7 @@ fn share(thousandths: u32) -> f64 {
 }
 
 fn key(key: &Key) -> Value {
-    let part = |part: &Vec<_>| part.iter().map(ToString::to_string).collect::<Vec<_>>().join(" | ");
-    match &key.parts[..] {
-        [only] => json!(part(only)),
-        parts => json!(parts.iter().map(part).collect::<Vec<_>>()),
-    }
+    if key.parts.len() == 1 { json!(key.to_string()) } else { json!(key.spelled_parts().collect::<Vec<_>>()) }
 }
 
 /// The value of a header, or what is shown instead. More names than those that prove who a client is may be secret, because

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{key, statuses};
+use super::statuses;
 use crate::config::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamTls};
 use crate::overload::gradient::Bounds;
 
@@ -21,7 +21,7 @@ pub(super) fn describe(f: &mut fmt::Formatter<'_>, upstream: &Upstream) -> fmt::
     match &upstream.balance {
         Balance::RoundRobin => writeln!(f, "    servers get requests in turns")?,
         Balance::LeastRequests => writeln!(f, "    of two servers, the one with fewer requests gets the next")?,
-        Balance::Hash(by) => writeln!(f, "    requests with the same {} go to the same server", key(by))?,
+        Balance::Hash(by) => writeln!(f, "    requests with the same {by} go to the same server")?,
     }
     upstream.tls.iter().try_for_each(|tls| self::tls(f, tls))?;
     match upstream.proxy_protocol {

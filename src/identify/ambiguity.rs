@@ -212,6 +212,11 @@ fn search_bearer(headers: &HeaderMap, found: &mut Found) {
 /// A text without the blanks around it that only some servers remove: those of Unicode (Python, Django) and the two of
 /// Latin-1 as single bytes (Node). Only the edges are searched, since a client may send many blanks.
 fn without_blank_edges(mut text: &[u8]) -> &[u8] {
+    // Nearly all texts begin and end with a letter or a sign of ASCII, which is no part of a blank.
+    let is_visible = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_graphic);
+    if is_visible(text.first()) && is_visible(text.last()) {
+        return text;
+    }
     while let Some(length) = (1..=LONGEST_BLANK).rev().find(|length| text.get(..*length).is_some_and(is_blank)) {
         text = &text[length..];
     }

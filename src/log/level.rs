@@ -13,14 +13,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::Context;
 
-/// The names of all levels, the most severe first.
-pub const LEVELS: [(&str, Level); 5] = [
-    ("error", Level::ERROR),
-    ("warn", Level::WARN),
-    ("info", Level::INFO),
-    ("debug", Level::DEBUG),
-    ("trace", Level::TRACE),
-];
+use crate::config::LOG_LEVELS;
 
 /// The level of the log, shared by all that read or change it.
 #[derive(Clone, Debug)]
@@ -34,7 +27,7 @@ impl LogLevel {
 
     /// The level now.
     pub fn get(&self) -> Level {
-        LEVELS.get(usize::from(self.0.load(Ordering::Relaxed))).map_or(Level::INFO, |(_, level)| *level)
+        LOG_LEVELS.get(usize::from(self.0.load(Ordering::Relaxed))).map_or(Level::INFO, |(_, level)| *level)
     }
 
     /// Logs lines of this level and of all that are more severe from now on.
@@ -45,7 +38,7 @@ impl LogLevel {
 }
 
 fn place(level: Level) -> u8 {
-    LEVELS.iter().zip(0..).find(|((_, one), _)| *one == level).map_or(0, |(_, place)| place)
+    LOG_LEVELS.iter().zip(0..).find(|((_, one), _)| *one == level).map_or(0, |(_, place)| place)
 }
 
 impl<S: Subscriber> Layer<S> for LogLevel {

@@ -11,7 +11,7 @@ use super::tunnel::{accepts, new_key};
 use super::{ConnectionContext, WorkerSnapshot};
 use crate::clock::Time;
 use crate::config::{HeaderChanges, Scheme};
-use crate::identify::client::{Client, scheme};
+use crate::identify::client::Client;
 use crate::reason::Reason;
 use crate::request_id::REQUEST_ID;
 use crate::respond::{self, grpc};
@@ -40,6 +40,8 @@ pub(super) struct UpstreamCall<'a> {
     pub(super) changes: (Changes<'a>, Changes<'a>),
     pub(super) connection: &'a ConnectionContext,
     pub(super) client: Client,
+    /// How the client has sent its request.
+    pub(super) scheme: Scheme,
     pub(super) trace: TraceContext,
     /// When the request is sent, and the hash of the key by which the upstream chooses a server.
     pub(super) sent: (Time, Option<u64>),
@@ -124,7 +126,7 @@ impl UpstreamCall<'_> {
                 client: Some(self.client.address).filter(|client| *client != self.connection.peer),
                 trusted: self.client.via_trusted,
                 version: head.version,
-                scheme: scheme(self.connection.tls.is_some(), self.client, &head.headers),
+                scheme: self.scheme,
                 header: self.gateway.forwarded.then(|| self.forwarded_header()),
                 certificate: self.connection.certificate(),
                 origin: Some((record.request_id(), &self.trace)),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use sfv::{Integer, ItemSerializer, KeyRef, ListSerializer, StringRef};
 
-use super::document;
+use super::Problem;
 use crate::clock::micros;
 use crate::decide::LimitVerdict;
 use crate::limit::{Limit, Rate, Strategy, Unit};
@@ -104,7 +104,7 @@ impl Policies {
                 state: state.trim_end_matches('0').to_owned(),
                 capacity: terms.burst.unwrap_or(terms.quota),
                 fills_within_a_second: terms.fills_within_a_second,
-                used_up: Bytes::copy_from_slice(&document(status, QUOTA_EXCEEDED, &detail, &[name.as_str()])),
+                used_up: Bytes::copy_from_slice(&refusal(status, &detail, name.as_str())),
                 name: name.as_str().to_owned(),
                 allows: terms.allows,
                 status,
@@ -135,8 +135,13 @@ impl Policy {
         }
         let are = is_or_are(remaining);
         let detail = format!("{}, of which {remaining} {are} left, and this request costs {need}.", self.allows);
-        document(self.status, QUOTA_EXCEEDED, &detail, &[&self.name])
+        refusal(self.status, &detail, &self.name)
     }
+}
+
+/// The problem document of a policy that is violated.
+fn refusal(status: StatusCode, detail: &str, name: &str) -> Bytes {
+    Problem { violated: &[name], ..Problem::new(status, QUOTA_EXCEEDED, detail) }.write()
 }
 
 fn of_rate(limit: &Limit, rate: &Rate, name: String) -> PolicyTerms {

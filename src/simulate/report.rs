@@ -10,7 +10,7 @@ use super::statistics::{KeyStatistics, LimitStatistics};
 use super::suggestion::{SHARES, suggestion};
 use super::timeline::Timeline;
 use crate::clock::Time;
-use crate::config::{Limit, Source};
+use crate::config::Limit;
 use crate::decide::DecisionCounters;
 use crate::limit::Rate;
 
@@ -124,7 +124,7 @@ impl LimitReport {
         Self {
             name: limit.name.clone(),
             rates: limit.rates.iter().map(ToString::to_string).collect(),
-            key: spelled_key(limit),
+            key: limit.key.to_string(),
             unknown,
             requests: statistics.requests,
             rejected: statistics.rejected,
@@ -142,12 +142,6 @@ impl LimitReport {
             timeline: statistics.timeline.clone(),
         }
     }
-}
-
-/// The key as the configuration spells it, its parts joined by `and`.
-fn spelled_key(limit: &Limit) -> String {
-    let part = |part: &Vec<Source>| part.iter().map(ToString::to_string).collect::<Vec<_>>().join(" | ");
-    limit.key.parts.iter().map(part).collect::<Vec<_>>().join(" and ")
 }
 
 /// A moment in the form of RFC 3339.

@@ -11,50 +11,46 @@ use super::request::{ForwardedHeader, ForwardedInfo};
 use crate::config::Scheme;
 use crate::header_list;
 
-/// The value of the header, in one line. `host` is the Host header of the client, if it is not empty.
-pub(super) fn value(
+/// Appends the value of the header, in one line. `host` is the Host header of the client, if it is not empty.
+pub(super) fn write(
+    value: &mut Vec<u8>,
     headers: &HeaderMap,
     host: Option<&HeaderValue>,
     forwarded: &ForwardedInfo<'_>,
     written: ForwardedHeader,
-) -> Vec<u8> {
+) {
     let host = host.map_or(&b""[..], HeaderValue::as_bytes);
-    let mut value = Vec::with_capacity(96);
     if written.keeps {
         let lines = headers.get_all(header::FORWARDED).iter().map(|line| line.as_bytes().trim_ascii());
         for line in lines.filter(|line| !line.is_empty()) {
-            push_comma(&mut value);
             value.extend_from_slice(line);
+            value.extend_from_slice(SEPARATOR);
         }
-        push_comma(&mut value);
-        push_element(&mut value, forwarded.peer, host, written.hop);
-        return value;
+        return push_element(value, forwarded.peer, host, written.hop);
     }
     let listed = forwarded.trusted.then(|| header_list::members(headers, &FORWARDED_HOST_NAME).next()).flatten();
     let asked = listed.filter(|host| !host.is_empty()).unwrap_or(host);
     match forwarded.client {
-        None => push_element(&mut value, forwarded.peer, asked, forwarded.scheme),
+        None => push_element(value, forwarded.peer, asked, forwarded.scheme),
         Some(client) => {
-            push_element(&mut value, &client.to_string(), asked, forwarded.scheme);
-            push_comma(&mut value);
-            push_element(&mut value, forwarded.peer, host, written.hop);
+            push_element(value, &client.to_string(), asked, forwarded.scheme);
+            value.extend_from_slice(SEPARATOR);
+            push_element(value, forwarded.peer, host, written.hop);
         }
     }
-    value
 }
 
 const FORWARDED_HOST_NAME: http::HeaderName = http::HeaderName::from_static(FORWARDED_HOST);
 
-/// Separates elements.
-fn push_comma(value: &mut Vec<u8>) {
-    if !value.is_empty() {
-        value.extend_from_slice(b", ");
-    }
-}
+/// What is between elements.
+const SEPARATOR: &[u8] = b", ";
+
+/// The most characters of an IPv6 address before its first colon. An IPv4 address has no colon.
+const BEFORE_COLON: usize = 4;
 
 /// Appends an element. An IPv6 address is in brackets, and in quotes because of them (section 6).
 fn push_element(value: &mut Vec<u8>, address: &str, host: &[u8], scheme: Scheme) {
-    if address.contains(':') {
+    if address.bytes().take(BEFORE_COLON + 1).any(|byte| byte == b':') {
         value.extend_from_slice(b"for=\"[");
         value.extend_from_slice(address.as_bytes());
         value.extend_from_slice(b"]\"");
@@ -70,9 +66,20 @@ fn push_element(value: &mut Vec<u8>, address: &str, host: &[u8], scheme: Scheme)
     value.extend_from_slice(scheme.name().as_bytes());
 }
 
-/// Appends a value, in quotes if it is more than letters, digits and the signs of names: a port needs them.
+/// The letters, the digits and the signs of names.
+static NEEDS_NO_QUOTES: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 0;
+    while byte < 128_u8 {
+        plain[byte as usize] = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+        byte += 1;
+    }
+    plain
+};
+
+/// Appends a value, in quotes if anything in it needs them: a port does.
 fn push_value(value: &mut Vec<u8>, text: &[u8]) {
-    if text.iter().all(|byte| matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_')) {
+    if text.iter().all(|byte| NEEDS_NO_QUOTES[usize::from(*byte)]) {
         value.extend_from_slice(text);
         return;
     }
@@ -118,7 +125,9 @@ mod tests {
             header: None,
         };
         let header = ForwardedHeader { keeps: found.forwarded.is_to_be_kept(), hop: Scheme::Http };
-        String::from_utf8(value(&headers, headers.get(header::HOST), &info, header)).unwrap()
+        let mut value = Vec::new();
+        write(&mut value, &headers, headers.get(header::HOST), &info, header);
+        String::from_utf8(value).unwrap()
     }
 
     fn networks() -> [ipnet::IpNet; 2] {

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use smallvec::SmallVec;
 
 use super::error::UpstreamError;
-use super::forwarded::value as forwarded_header;
+use super::forwarded;
 use super::header_policy::{
     FORWARDED, FORWARDED_CLIENT_CERT, FORWARDED_FOR, FORWARDED_HOST, FORWARDED_PROTO, HeaderAction, REAL_IP,
     REQUEST_ID, header_action,
@@ -32,6 +32,9 @@ pub(super) trait HeaderSink {
 
     /// A header that the gateway writes.
     fn own(&mut self, name: &'static str, value: &[u8]);
+
+    /// A header that the gateway writes, with the value that `write` appends.
+    fn own_written(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>));
 }
 
 /// Passes each header of a request to `sink`. Those that are `named` are left out, and the changes of its route are made.
@@ -68,15 +71,21 @@ impl<S: HeaderSink> HeaderSink for ChangedHeaders<'_, S> {
             self.sink.own(name, value);
         }
     }
+
+    fn own_written(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.keeps(name) {
+            self.sink.own_written(name, write);
+        }
+    }
 }
 
-fn unchanged(headers: &HeaderMap, named: &[&[u8]], forwarded: &ForwardedInfo<'_>, sink: &mut impl HeaderSink) {
+fn unchanged(headers: &HeaderMap, named: &[&[u8]], info: &ForwardedInfo<'_>, sink: &mut impl HeaderSink) {
     let is_named = |name: &HeaderName| named.iter().any(|named| named.eq_ignore_ascii_case(name.as_str().as_bytes()));
     let (mut proto, mut host, mut forwarded_for, mut te) = (false, false, false, false);
     let mut client_host = None;
-    let new_parent = forwarded.origin.and_then(|(_, trace)| trace.new_parent());
+    let new_parent = info.origin.and_then(|(_, trace)| trace.new_parent());
     for (name, value) in headers {
-        let action = header_action(name, forwarded.trusted);
+        let action = header_action(name, info.trusted);
         if action == HeaderAction::Pass {
             if named.is_empty() || !is_named(name) {
                 sink.pass(name, value);
@@ -91,12 +100,12 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], forwarded: &ForwardedInfo<'_>
                 continue;
             }
             // The certificate that the peer has shown itself is sent instead.
-            FORWARDED_CLIENT_CERT if forwarded.certificate.is_some() => continue,
+            FORWARDED_CLIENT_CERT if info.certificate.is_some() => continue,
             TRACEPARENT | TRACESTATE if new_parent.is_none() => {
                 sink.pass(name, value);
                 continue;
             }
-            FORWARDED if forwarded.header.is_some() => continue,
+            FORWARDED if info.header.is_some() => continue,
             FORWARDED_PROTO => proto |= passes,
             FORWARDED_HOST => host |= passes,
             "host" => client_host = Some(value).filter(|host| !host.is_empty()),
@@ -107,7 +116,7 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], forwarded: &ForwardedInfo<'_>
             sink.pass(name, value);
         }
     }
-    let peer = forwarded.peer.as_bytes();
+    let peer = info.peer.as_bytes();
     if forwarded_for {
         // Many upstreams read only the first line.
         let lines = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes);
@@ -115,24 +124,24 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], forwarded: &ForwardedInfo<'_>
     } else {
         sink.own(FORWARDED_FOR, peer);
     }
-    if let Some(written) = forwarded.header {
-        sink.own(FORWARDED, &forwarded_header(headers, client_host, forwarded, written));
+    if let Some(written) = info.header {
+        sink.own_written(FORWARDED, |value| forwarded::write(value, headers, client_host, info, written));
     }
-    match forwarded.client {
+    match info.client {
         None => sink.own(REAL_IP, peer),
         Some(client) => sink.own(REAL_IP, client.to_string().as_bytes()),
     }
     if !proto {
-        sink.own(FORWARDED_PROTO, forwarded.scheme.name().as_bytes());
+        sink.own(FORWARDED_PROTO, info.scheme.name().as_bytes());
     }
-    if let Some(ClientCertificate { subject, sha256 }) = forwarded.certificate {
+    if let Some(ClientCertificate { subject, sha256 }) = info.certificate {
         let subject = subject.replace('\\', "\\\\").replace('"', "\\\"");
         sink.own(FORWARDED_CLIENT_CERT, format!("Hash={sha256};Subject=\"{subject}\"").as_bytes());
     }
     if let Some(value) = client_host.filter(|_| !host) {
         sink.own(FORWARDED_HOST, value.as_bytes());
     }
-    if let Some((id, _)) = forwarded.origin {
+    if let Some((id, _)) = info.origin {
         sink.own(REQUEST_ID, id.as_bytes());
     }
     if let Some(parent) = new_parent {
@@ -141,7 +150,7 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], forwarded: &ForwardedInfo<'_>
     if te && wants_trailers(headers) {
         sink.own("te", b"trailers");
     }
-    sink.own("via", if forwarded.version == Version::HTTP_2 { b"2.0 gateway" } else { b"1.1 gateway" });
+    sink.own("via", if info.version == Version::HTTP_2 { b"2.0 gateway" } else { b"1.1 gateway" });
 }
 
 /// The headers that Connection names.
@@ -189,6 +198,12 @@ mod tests {
 
         fn own(&mut self, name: &'static str, value: &[u8]) {
             self.0.push(format!("{name}: {}", std::str::from_utf8(value).unwrap()));
+        }
+
+        fn own_written(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) {
+            let mut value = Vec::new();
+            write(&mut value);
+            self.own(name, &value);
         }
     }
 

@@ -307,12 +307,12 @@ fn nobody_waits(kind: Kind) {
             assert!(late <= 2, "{policy}: later than {bound_of_all:?}: {times:?}");
             let times = one_by_one(&mut clients[0]);
             let late: Vec<_> = times.iter().filter(|time| **time > bound).collect();
-            assert!(late.len() <= 2, "{policy}: later than {bound:?}: {late:?}");
+            // A busy machine holds up some by a few milliseconds.
+            assert!(late.len() <= times.len() / 10, "{policy}: later than {bound:?}: {late:?}");
             if timeout > Duration::from_millis(100) {
-                // One that waits would add the whole of `timeout`.
-                let (sum, count) = (times.iter().sum::<Duration>(), u32::try_from(times.len()).unwrap());
-                let without = usual.median * count;
-                assert!(sum < without + timeout / 2, "{policy}: {sum:?} instead of {without:?}: somebody waits");
+                // One that waits would take the whole of `timeout`.
+                let slowest = times.iter().max().unwrap();
+                assert!(*slowest < usual.most + timeout / 2, "{policy}: {slowest:?}: somebody waits");
             }
         }
         gateways.iter().for_each(survived);

@@ -56,14 +56,18 @@ impl HeaderSink for Lines<'_> {
         line(self.0, name.as_str(), value.as_bytes());
     }
 
-    // Names that are known when this is compiled are copied without a call.
-    #[inline]
     fn own(&mut self, name: &'static str, value: &[u8]) {
         line(self.0, name, value);
     }
+
+    fn own_written(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) {
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.extend_from_slice(b": ");
+        write(self.0);
+        self.0.extend_from_slice(b"\r\n");
+    }
 }
 
-#[inline]
 fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");

@@ -64,4 +64,10 @@ impl HeaderSink for Headers {
             Err(_) => self.is_valid = false,
         }
     }
+
+    fn own_written(&mut self, name: &'static str, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut value = Vec::new();
+        write(&mut value);
+        self.own(name, &value);
+    }
 }
