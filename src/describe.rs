@@ -40,6 +40,15 @@ pub fn describe_reload(name: &ConfigSource, old: &Config, new: &Config) -> Strin
         let _ = writeln!(text, "  is refused: {setting} changes, which needs a restart");
         return text;
     }
+    let addresses = |config: &Config| config.server.listen.iter().map(listener).collect::<Vec<_>>();
+    let (before, after) = (addresses(old), addresses(new));
+    for address in after.iter().filter(|address| !before.contains(address)) {
+        let _ = writeln!(text, "  listens on {address}, too");
+    }
+    for address in before.iter().filter(|address| !after.contains(address)) {
+        let _ =
+            writeln!(text, "  does not listen on {address} any more: its connections end after the request in flight");
+    }
     let (recounted, dropped): (Vec<_>, Vec<_>) = (config::recounted(old, new), config::dropped(old, new).collect());
     for Recounted { limit, tier, changed, carried, anew } in &recounted {
         let tier = tier.map_or(String::new(), |tier| format!(", tier {tier},"));

@@ -2,14 +2,17 @@
 
 mod apply;
 mod certificates;
+mod file_watch;
 mod listeners;
 mod reload;
 mod signals;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,14 +26,14 @@ use tokio::task::{JoinSet, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::admin::{self, ReloadAnswer, View};
-use crate::clock;
+use crate::clock::{self, Time};
 use crate::config::{self, Config, ConfigSource, Tls};
 use crate::jwks;
 use crate::log::{Logging, panic_text};
 use crate::metrics::Counter;
 use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
 use crate::random::Random;
-use crate::server::{self, ConnectedClient, ConnectionLimits, Listener, Stage};
+use crate::server::{self, ConnectedClient, ConnectionLimits, ListenerChange, Stage};
 use crate::shed::ShedWatch;
 use crate::snapshot::{SharedState, Snapshot};
 use crate::store::Store;
@@ -38,7 +41,8 @@ use crate::tls::ListenerTls;
 use crate::upstream::ConnectionPools;
 
 use apply::{Candidate, InForce, start_echo, warn};
-use certificates::{CertificateWatch, LOOK_EVERY, warn_of_expiry};
+use certificates::{LOOK_EVERY, warn_of_expiry};
+use file_watch::FileWatch;
 use listeners::Listeners;
 use reload::{Ended, Reloads, Waiters};
 use signals::{Signals, Told};
@@ -90,11 +94,25 @@ pub enum Stopped {
     AtOnce,
 }
 
+/// What the gateway starts with.
+#[derive(Debug)]
+pub struct Start {
+    /// Where its configuration comes from.
+    pub source: ConfigSource,
+    /// The configuration.
+    pub config: Config,
+    /// When it began to be read.
+    pub read_since: Time,
+    /// Whether its files are watched, and it is read again when they change.
+    pub watch: bool,
+}
+
 /// Runs the gateway until it is told to stop and has drained, or is told to stop a second time.
 ///
 /// # Errors
 /// When it cannot start, or one of its workers fails.
-pub fn run(source: ConfigSource, config: Config, logging: &Logging) -> Result<Stopped, StartError> {
+pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
+    let Start { source, config, read_since, watch } = start;
     let workers = match config.server.workers {
         0 => available_parallelism().map_or(1, usize::from),
         workers => workers,
@@ -108,7 +126,10 @@ pub fn run(source: ConfigSource, config: Config, logging: &Logging) -> Result<St
     warn(&config);
     let limits = Arc::new(connection_limits(&config.server, workers));
     let tls = Arc::new(ListenerTls::new(config.server.tls.as_ref().map(|tls| &tls.settings))?);
-    let listeners = Listeners::open(&config, workers)?;
+    let (mut listeners, changes) = Listeners::new(workers);
+    let mut plan = listeners.open().plan(None, &config)?;
+    let admin = plan.admin.take();
+    listeners.apply(plan);
     let shared = Arc::new(SharedState::new(workers));
     start_echo(&config, &shared)?;
     let store = Arc::new(Store::open(&config.store, workers)?);
@@ -120,7 +141,7 @@ pub fn run(source: ConfigSource, config: Config, logging: &Logging) -> Result<St
     let (stage, staged) = watch::channel(Stage::Running);
 
     let (done, finished) = mpsc::channel(workers);
-    for (index, listeners) in listeners.http.into_iter().enumerate() {
+    for (index, listeners) in changes.into_iter().enumerate() {
         let plan = Plan { index, listeners, tls: tls.clone(), limits: limits.clone(), stage: staged.clone() };
         let (gateway, store, done) = (gateway.clone(), store.clone(), done.clone());
         let runtime = local_runtime;
@@ -132,7 +153,6 @@ pub fn run(source: ConfigSource, config: Config, logging: &Logging) -> Result<St
     }
     drop(done);
 
-    let certificates = CertificateWatch::new(config.server.tls.as_ref());
     let (reload_requests, requested) = admin::reload_channel();
     let view = Arc::new(View {
         config: ArcSwap::from_pointee(config),
@@ -149,15 +169,27 @@ pub fn run(source: ConfigSource, config: Config, logging: &Logging) -> Result<St
         reloaded: Counter::default(),
         refused: Counter::default(),
     });
-    if let Some(listener) = listeners.admin {
-        admin::start(listener, view.clone())?;
-    }
-    let in_force = InForce { snapshot: gateway, view };
+    let (admin_listeners, changes) = mpsc::unbounded_channel();
+    admin.into_iter().for_each(|change| _ = admin_listeners.send(change));
+    admin::start(changes, view.clone())?;
+    let in_force = InForce { snapshot: gateway, view, listeners, admin_listeners };
     let reloads = Reloads::new(reload::LIMIT);
     let tls_reloads = Reloads::new(reload::LIMIT);
     let waiters = Waiters::default();
-    let control =
-        Control { source, in_force, reloads, requested, waiters, certificates, tls_reloads, stage, finished, signals };
+    let watches = Watches::new(watch, &in_force.config(), read_since);
+    let control = Control {
+        source,
+        in_force,
+        reloads,
+        requested,
+        waiters,
+        watches,
+        reloading_since: read_since,
+        tls_reloads,
+        stage,
+        finished,
+        signals,
+    };
     runtime.block_on(control.run())
 }
 
@@ -189,7 +221,7 @@ fn whole<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
 /// What one worker needs to start.
 struct Plan {
     index: usize,
-    listeners: Vec<Listener>,
+    listeners: mpsc::UnboundedReceiver<ListenerChange>,
     tls: Arc<ListenerTls>,
     limits: Arc<ConnectionLimits>,
     stage: watch::Receiver<Stage>,
@@ -225,6 +257,33 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, store: Arc<Store>) ->
     served
 }
 
+/// The watches of files.
+struct Watches {
+    certificates: FileWatch,
+    /// All other files of the configuration.
+    config: FileWatch,
+    is_config_watched: bool,
+}
+
+impl Watches {
+    /// The watches of the files from which `config` was read since this moment.
+    fn new(is_config_watched: bool, config: &Config, since: Time) -> Self {
+        let certificates = FileWatch::new("the files of certificates");
+        let files = FileWatch::new("the files of the configuration");
+        let mut watches = Self { certificates, config: files, is_config_watched };
+        watches.set(config, since);
+        watches
+    }
+
+    fn set(&mut self, config: &Config, since: Time) {
+        let tls: BTreeSet<_> = config.server.tls.iter().flat_map(Tls::files).map(Path::to_owned).collect();
+        if self.is_config_watched {
+            self.config.set(config.files.difference(&tls).cloned(), since);
+        }
+        self.certificates.set(tls, since);
+    }
+}
+
 /// What the control thread does: signals, reloads, the sweep and the drain.
 struct Control {
     source: ConfigSource,
@@ -233,7 +292,9 @@ struct Control {
     /// Requests of the admin listener for a reload.
     requested: mpsc::Receiver<ReloadAnswer>,
     waiters: Waiters,
-    certificates: CertificateWatch,
+    watches: Watches,
+    /// When the last reload began.
+    reloading_since: Time,
     /// What the files of certificates have now.
     tls_reloads: Reloads<Tls>,
     stage: watch::Sender<Stage>,
@@ -262,7 +323,8 @@ impl Control {
                     self.reload();
                 }
                 ended = self.reloads.ended() => self.take_over(ended),
-                () = self.certificates.changed() => self.reload_certificates(),
+                () = self.watches.certificates.changed() => self.reload_certificates(),
+                () = self.watches.config.changed() => self.reload(),
                 ended = self.tls_reloads.ended() => self.take_over_certificates(ended),
                 _ = expiry.tick() => {
                     self.in_force.config().server.tls.iter().for_each(|tls| warn_of_expiry(tls, clock::now()));
@@ -310,9 +372,12 @@ impl Control {
 
     /// Begins to load the configuration in another thread.
     fn reload(&mut self) {
+        self.reloading_since = clock::now();
         let (source, running) = (self.source.clone(), self.in_force.config());
-        let shared = self.in_force.view.shared.clone();
-        let begun = self.reloads.begin(move |is_wanted| Candidate::load(&source, &running, &shared, is_wanted));
+        let (shared, listeners) = (self.in_force.view.shared.clone(), self.in_force.listeners.open());
+        let load =
+            move |is_wanted: &dyn Fn() -> bool| Candidate::load(&source, (&running, &listeners), &shared, is_wanted);
+        let begun = self.reloads.begin(load);
         if let Err(why) = begun {
             self.in_force.refuse(&why);
             self.waiters.answer(&Err(why));
@@ -324,7 +389,7 @@ impl Control {
         let result = ended.result.map(|candidate| {
             self.in_force.apply(candidate);
             let config = self.in_force.config();
-            self.certificates.set(config.server.tls.as_ref());
+            self.watches.set(&config, self.reloading_since);
             config
         });
         if let Err(why) = &result {
