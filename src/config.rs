@@ -207,6 +207,10 @@ pub struct Log {
     pub format: LogFormat,
     /// Which requests get a line.
     pub access: AccessLog,
+    /// The file of these lines; `None` if they go to standard error.
+    pub access_file: Option<PathBuf>,
+    /// The format of these lines; `None` if they are lines of the log.
+    pub access_format: Option<AccessFormat>,
 }
 
 /// Which requests get a line in the log.
@@ -218,6 +222,15 @@ pub enum AccessLog {
     Sampled,
     /// No requests.
     Off,
+}
+
+/// The format of a line of the access log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessFormat {
+    /// One JSON object per line.
+    Json,
+    /// The Combined Log Format.
+    Combined,
 }
 
 /// The format of a log line.

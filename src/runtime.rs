@@ -36,6 +36,7 @@ use crate::random::Random;
 use crate::server::{self, ConnectedClient, ConnectionLimits, ListenerChange, Stage};
 use crate::snapshot::{SharedState, Snapshot};
 use crate::store::Store;
+use crate::telemetry::AccessLogger;
 use crate::tls::ListenerTls;
 use crate::upstream::ConnectionPools;
 
@@ -133,9 +134,11 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));
     let (stage, staged) = watch::channel(Stage::Running);
 
+    let logger = AccessLogger::new(logging.access(), config.log.access_format);
     let (done, finished) = mpsc::channel(workers);
     for (index, listeners) in changes.into_iter().enumerate() {
-        let plan = Plan { index, listeners, tls: tls.clone(), limits: limits.clone(), stage: staged.clone() };
+        let (tls, limits, stage, logger) = (tls.clone(), limits.clone(), staged.clone(), logger.clone());
+        let plan = Plan { index, listeners, tls, limits, stage, logger };
         let (gateway, store, done) = (gateway.clone(), store.clone(), done.clone());
         let runtime = local_runtime;
         thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
@@ -178,6 +181,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         waiters,
         watches,
         reloading_since: read_since,
+        access_log: logging.access(),
         tls_reloads,
         stage,
         finished,
@@ -218,6 +222,7 @@ struct Plan {
     tls: Arc<ListenerTls>,
     limits: Arc<ConnectionLimits>,
     stage: watch::Receiver<Stage>,
+    logger: AccessLogger,
 }
 
 /// Serves requests until the process is told to stop. Returns how many requests were cut off.
@@ -229,7 +234,7 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, store: Arc<Store>) ->
     let (carrying, index) = (store.clone(), plan.index);
     background.spawn_local(async move { carrying.carry(index).await });
     let finishing = store.clone();
-    let snapshots = WorkerSnapshots::new(gateway, plan.index);
+    let snapshots = WorkerSnapshots::new(gateway, plan.index, plan.logger);
     let sampler = snapshots.sampler().clone();
     let sampling = sampler.clone();
     background.spawn_local(async move {

@@ -99,12 +99,15 @@ pub struct ConnectedClient {
 pub struct TlsPeer {
     /// The certificate that it has shown, and that was verified.
     pub certificate: Option<ClientCertificate>,
+    /// The version of TLS, such as `TLSv1.3`.
+    pub version: &'static str,
 }
 
 impl TlsPeer {
     fn of(connection: &ServerConnection) -> Self {
         let first = connection.peer_certificates().and_then(<[_]>::first);
-        Self { certificate: first.and_then(ClientCertificate::read) }
+        let version = connection.protocol_version().and_then(|version| version.as_str()).unwrap_or_default();
+        Self { certificate: first.and_then(ClientCertificate::read), version }
     }
 }
 

@@ -82,6 +82,8 @@ pub fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
         ("server.max_header_size", was.max_header_size != is.max_header_size),
         ("log.level", old.log.level != new.log.level),
         ("log.format", old.log.format != new.log.format),
+        ("log.access_file", old.log.access_file != new.log.access_file),
+        ("log.access_format", old.log.access_format != new.log.access_format),
         ("store", old.store != new.store),
     ]
     .into_iter()

@@ -17,6 +17,7 @@ use super::{StartError, Stopped};
 use crate::admin::ReloadAnswer;
 use crate::clock::{self, Time};
 use crate::config::{self, ConfigSource, Tls};
+use crate::log::LineWriter;
 use crate::server::Stage;
 use crate::shed::ShedWatch;
 use crate::store::Store;
@@ -36,6 +37,8 @@ pub(super) struct Control {
     pub(super) requested: mpsc::Receiver<ReloadAnswer>,
     pub(super) waiters: Waiters,
     pub(super) watches: Watches,
+    /// Where the lines of the access log go, if they are not lines of the log.
+    pub(super) access_log: Option<LineWriter>,
     /// When the last reload began.
     pub(super) reloading_since: Time,
     /// What the files of certificates have now.
@@ -60,6 +63,7 @@ impl Control {
             tokio::select! {
                 told = self.signals.next() => match told {
                     Told::Reload => self.reload(),
+                    Told::Reopen => reopen(self.access_log.as_ref()),
                     Told::Stop => break,
                 },
                 Some(answer) = self.requested.recv() => {
@@ -81,14 +85,14 @@ impl Control {
                 }
             }
         }
-        let Control { in_force, stage, mut finished, mut signals, requested, waiters, .. } = self;
+        let Control { in_force, stage, mut finished, mut signals, requested, waiters, access_log, .. } = self;
         // Who waits for a reload learns that there will be none.
         drop((requested, waiters));
         in_force.view.stopping.store(true, Ordering::Relaxed);
         let config = in_force.config();
         let drained = tokio::select! {
             drained = drain(&config.server, &stage, &mut finished) => Some(drained.map_err(StartError::Worker)?),
-            () = told_to_stop(&mut signals) => None,
+            () = told_to_stop(&mut signals, access_log.as_ref()) => None,
         };
         if drained == Some(true) {
             tracing::info!("stopped");
@@ -197,8 +201,21 @@ async fn all_ended(finished: &mut mpsc::Receiver<io::Result<usize>>, cut_off: &m
 }
 
 /// Waits until the process is told to stop. A reload is ignored, because it is too late for it.
-async fn told_to_stop(signals: &mut Signals) {
-    while signals.next().await == Told::Reload {
-        tracing::warn!("not reloaded: the gateway is about to stop");
+async fn told_to_stop(signals: &mut Signals, access_log: Option<&LineWriter>) {
+    loop {
+        match signals.next().await {
+            Told::Reload => tracing::warn!("not reloaded: the gateway is about to stop"),
+            Told::Reopen => reopen(access_log),
+            Told::Stop => return,
+        }
+    }
+}
+
+/// Opens the file of the access log again, which was renamed.
+fn reopen(access_log: Option<&LineWriter>) {
+    if access_log.is_some_and(LineWriter::reopen) {
+        tracing::info!("the next line of the access log goes to a file that is opened anew");
+    } else {
+        tracing::info!(signal = "SIGUSR1", "the signal is ignored: there is no log.access_file");
     }
 }

@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::missing_panics_doc)]
 
 mod access;
+mod access_file;
 mod accuracy;
 mod actions;
 mod admin_access;
