@@ -4,8 +4,10 @@ mod apply;
 mod certificates;
 mod control;
 mod file_watch;
+mod inherited;
 mod listeners;
 mod reload;
+mod service_manager;
 mod signals;
 mod watches;
 
@@ -30,7 +32,7 @@ use crate::clock::Time;
 use crate::config::{self, Config, ConfigSource};
 use crate::jwks;
 use crate::log::{Logging, panic_text};
-use crate::metrics::Counter;
+use crate::metrics::{Counter, PerWorker};
 use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
 use crate::random::Random;
 use crate::server::{self, ConnectedClient, ConnectionLimits, ListenerChange, Stage};
@@ -42,8 +44,10 @@ use crate::upstream::ConnectionPools;
 
 use apply::{InForce, start_echo, warn};
 use control::Control;
+use inherited::InheritedSockets;
 use listeners::Listeners;
 use reload::{Reloads, Waiters};
+use service_manager::Watchdog;
 use signals::Signals;
 use watches::Watches;
 
@@ -121,7 +125,9 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     let limits = Arc::new(connection_limits(&config.server, workers));
     let tls = Arc::new(ListenerTls::new(config.server.tls.as_ref().map(|tls| &tls.settings))?);
     let (mut listeners, changes) = Listeners::new(workers);
-    let mut plan = listeners.open().plan(None, &config)?;
+    let mut inherited = InheritedSockets::of_process()?;
+    let mut plan = listeners.open().plan(None, &config, &mut inherited)?;
+    inherited.warn_of_rest();
     let admin = plan.admin.take();
     listeners.apply(plan);
     let shared = Arc::new(SharedState::new(workers));
@@ -135,10 +141,11 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     let (stage, staged) = watch::channel(Stage::Running);
 
     let logger = AccessLogger::new(logging.access(), config.log.access_format);
+    let heartbeats = Arc::new(PerWorker::new(workers));
     let (done, finished) = mpsc::channel(workers);
     for (index, listeners) in changes.into_iter().enumerate() {
         let (tls, limits, stage, logger) = (tls.clone(), limits.clone(), staged.clone(), logger.clone());
-        let plan = Plan { index, listeners, tls, limits, stage, logger };
+        let plan = Plan { index, listeners, tls, limits, stage, logger, heartbeats: heartbeats.clone() };
         let (gateway, store, done) = (gateway.clone(), store.clone(), done.clone());
         let runtime = local_runtime;
         thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
@@ -182,6 +189,8 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         watches,
         reloading_since: read_since,
         access_log: logging.access(),
+        watchdog: Watchdog::new(workers),
+        heartbeats,
         tls_reloads,
         stage,
         finished,
@@ -223,6 +232,7 @@ struct Plan {
     limits: Arc<ConnectionLimits>,
     stage: watch::Receiver<Stage>,
     logger: AccessLogger,
+    heartbeats: Arc<PerWorker<Counter>>,
 }
 
 /// Serves requests until the process is told to stop. Returns how many requests were cut off.
@@ -236,11 +246,12 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, store: Arc<Store>) ->
     let finishing = store.clone();
     let snapshots = WorkerSnapshots::new(gateway, plan.index, plan.logger);
     let sampler = snapshots.sampler().clone();
-    let sampling = sampler.clone();
+    let (sampling, heartbeats) = (sampler.clone(), plan.heartbeats);
     background.spawn_local(async move {
         loop {
             sleep(Duration::from_secs(1)).await;
             sampling.next_second();
+            heartbeats.of(index).one();
         }
     });
     let (tokens, random) = (RefCell::default(), Random::seeded()?);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
+use super::inherited::InheritedSockets;
 use super::listeners::{ListenerPlan, Listeners, OpenListeners};
 use super::reload;
 use crate::admin::{AdminChange, View};
@@ -62,7 +63,9 @@ impl Candidate {
         if !is_wanted() {
             return Err(TOO_LONG.to_owned().into());
         }
-        let listeners = listeners.plan(Some(running), &config).map_err(|error| error.to_string())?;
+        let listeners = listeners
+            .plan(Some(running), &config, &mut InheritedSockets::default())
+            .map_err(|error| error.to_string())?;
         Ok(Self { config, snapshot, overrides, listeners })
     }
 }

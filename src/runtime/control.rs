@@ -1,16 +1,19 @@
 //! The control thread: signals, reloads, the sweep of the store, and the drain at the end.
 
+use std::future::pending;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_local;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, Interval, sleep, timeout};
 
 use super::apply::{Candidate, InForce};
 use super::certificates::{LOOK_EVERY, warn_of_expiry};
 use super::reload::{Ended, Reloads, Waiters};
+use super::service_manager::{self, Watchdog};
 use super::signals::{Signals, Told};
 use super::watches::Watches;
 use super::{StartError, Stopped};
@@ -18,6 +21,7 @@ use crate::admin::ReloadAnswer;
 use crate::clock::{self, Time};
 use crate::config::{self, ConfigSource, Tls};
 use crate::log::LineWriter;
+use crate::metrics::{Counter, PerWorker};
 use crate::server::Stage;
 use crate::shed::ShedWatch;
 use crate::store::Store;
@@ -37,6 +41,9 @@ pub(super) struct Control {
     pub(super) requested: mpsc::Receiver<ReloadAnswer>,
     pub(super) waiters: Waiters,
     pub(super) watches: Watches,
+    pub(super) watchdog: Watchdog,
+    /// Each worker adds one every second.
+    pub(super) heartbeats: Arc<PerWorker<Counter>>,
     /// Where the lines of the access log go, if they are not lines of the log.
     pub(super) access_log: Option<LineWriter>,
     /// When the last reload began.
@@ -59,6 +66,8 @@ impl Control {
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         // A configuration that is read warns of them already.
         let mut expiry = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
+        let mut check = self.watchdog.check_every().map(tokio::time::interval);
+        service_manager::ready();
         loop {
             tokio::select! {
                 told = self.signals.next() => match told {
@@ -78,6 +87,7 @@ impl Control {
                     self.in_force.config().server.tls.iter().for_each(|tls| warn_of_expiry(tls, clock::now()));
                 }
                 _ = sweep.tick() => self.sweep(),
+                _ = next_tick(&mut check) => self.watchdog.check(&self.heartbeats),
                 Some(ended) = self.finished.recv() => {
                     let error = ended.err().unwrap_or_else(|| io::Error::other("it was not told to stop"));
                     tracing::error!(%error, "a worker ended");
@@ -86,6 +96,7 @@ impl Control {
             }
         }
         let Control { in_force, stage, mut finished, mut signals, requested, waiters, access_log, .. } = self;
+        service_manager::stopping();
         // Who waits for a reload learns that there will be none.
         drop((requested, waiters));
         in_force.view.stopping.store(true, Ordering::Relaxed);
@@ -121,6 +132,7 @@ impl Control {
     /// Begins to load the configuration in another thread.
     fn reload(&mut self) {
         self.reloading_since = clock::now();
+        service_manager::reloading();
         let (source, running) = (self.source.clone(), self.in_force.config());
         let (shared, listeners) = (self.in_force.view.shared.clone(), self.in_force.listeners.open());
         let load =
@@ -143,6 +155,7 @@ impl Control {
         if let Err(why) = &result {
             self.in_force.refuse(why);
         }
+        service_manager::ready();
         self.waiters.answer(&result);
         if ended.is_due {
             self.waiters.advance();
@@ -198,6 +211,14 @@ async fn all_ended(finished: &mut mpsc::Receiver<io::Result<usize>>, cut_off: &m
         all = all.and(ended.map(|requests| *cut_off += requests));
     }
     all
+}
+
+/// Waits for the next tick. Without an interval there is never one.
+async fn next_tick(interval: &mut Option<Interval>) -> Instant {
+    match interval {
+        Some(interval) => interval.tick().await,
+        None => pending().await,
+    }
 }
 
 /// Waits until the process is told to stop. A reload is ignored, because it is too late for it.

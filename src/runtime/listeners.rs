@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use tokio::sync::mpsc;
 
 use super::StartError;
+use super::inherited::InheritedSockets;
 use crate::admin::{AdminChange, AdminListener};
 use crate::config::{self, AdminAddress, Config};
 use crate::net;
@@ -50,18 +51,28 @@ pub(super) struct Listeners {
 }
 
 impl OpenListeners {
-    /// Opens what `config` has in addition. `running` is the configuration in force, if there is one.
+    /// Opens what `config` has in addition, or takes it from `inherited`. `running` is the configuration in force, if there
+    /// is one.
     ///
     /// # Errors
     /// The first listener that cannot be opened.
-    pub(super) fn plan(&self, running: Option<&Config>, config: &Config) -> Result<ListenerPlan, StartError> {
+    pub(super) fn plan(
+        &self,
+        running: Option<&Config>,
+        config: &Config,
+        inherited: &mut InheritedSockets,
+    ) -> Result<ListenerPlan, StartError> {
         let admin = |config: &Config| config.admin.as_ref().map(|admin| admin.listen.clone());
         let admin_tcp = admin(config).as_ref().and_then(tcp);
         let listed = config.server.listen.iter().map(|listener| listener.address);
         let all: Vec<SocketAddr> = listed.chain(admin_tcp).collect();
         let ports = self.all.iter().map(|open| open.port).chain(running.and_then(admin_port));
         let own_ports: Vec<_> = ports.collect();
-        let bind = |address, sockets| {
+        let mut bind = |address, sockets| {
+            if let Some(socket) = inherited.take(address) {
+                // All workers accept from one queue.
+                return (0..sockets).map(|_| socket.try_clone().map_err(StartError::System)).collect();
+            }
             let bound =
                 net::bind(address, sockets, net::is_v6_only(address, &all), !own_ports.contains(&address.port()));
             bound.map_err(|error| StartError::Bind(address.to_string(), error))
@@ -100,7 +111,8 @@ impl OpenListeners {
                         .map_or(AdminChange::Close, |socket| AdminChange::Open(AdminListener::Tcp(socket)))
                 }
                 Some(ref address @ AdminAddress::Unix(ref path)) => {
-                    let bound = net::bind_unix(path).map_err(|error| StartError::Bind(address.to_string(), error))?;
+                    let bound = inherited.take_unix(path).map_or_else(|| net::bind_unix(path), Ok);
+                    let bound = bound.map_err(|error| StartError::Bind(address.to_string(), error))?;
                     tracing::info!(listener = "admin", %address, "listening");
                     AdminChange::Open(AdminListener::Unix(bound))
                 }

@@ -38,6 +38,7 @@ mod forwarding;
 mod gone;
 mod grpc;
 mod half_close;
+mod hand_over;
 mod harness;
 mod headers;
 mod health;
