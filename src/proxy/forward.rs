@@ -140,6 +140,7 @@ impl UpstreamCall<'_> {
             websocket_key: key.as_deref(),
             client: Some(self.client_socket()),
             begun: self.sent.0,
+            worker: self.connection.worker.index,
             balanced_by: self.sent.1,
             has_response: &has_response,
             interim: pass.as_ref().map(|pass| pass as &PassInterim<'_>),
