@@ -1,5 +1,7 @@
 //! The formats in which metrics are written: Prometheus' text format, or OpenMetrics for clients that prefer it.
 
+use std::fmt::Write;
+
 use http::header::ACCEPT;
 use http::{HeaderMap, HeaderValue};
 use mediatype::names::{_STAR, APPLICATION, PLAIN, Q, TEXT};
@@ -50,14 +52,29 @@ impl Format {
         })
     }
 
-    /// Writes families, each of which has at least one metric.
+    /// Writes families. Those without a metric are named too, so that everybody sees what there may be.
     pub(super) fn write(self, families: &[MetricFamily]) -> String {
         match self {
-            // Fails only for families without a metric or with a bad name.
-            Self::Text => TextEncoder::new().encode_to_string(families).unwrap_or_default(),
+            Self::Text => text(families),
             Self::OpenMetrics => open_metrics::write(families),
         }
     }
+}
+
+/// Prometheus' text format.
+fn text(families: &[MetricFamily]) -> String {
+    let (encoder, mut text) = (TextEncoder::new(), String::new());
+    for family in families {
+        if family.get_metric().is_empty() {
+            // The encoder takes no such families.
+            let (name, kind) = (family.name(), format!("{:?}", family.get_field_type()).to_lowercase());
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {kind}", family.help());
+        } else if let Err(error) = encoder.encode_utf8(std::slice::from_ref(family), &mut text) {
+            tracing::error!(%error, family = family.name(), "a metric cannot be written");
+        }
+    }
+    text
 }
 
 /// The media ranges of a header with their qualities.

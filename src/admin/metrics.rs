@@ -29,7 +29,6 @@ pub(super) fn respond(view: &View, headers: &HeaderMap) -> LocalResponse {
     families.extend(connections::families(view));
     families.extend(tokens::families(&view.shared));
     families.extend(store::families(view));
-    families.retain(|family| !family.get_metric().is_empty());
     let format = Format::accepted(headers);
     let mut response = respond::text(StatusCode::OK, Bytes::from(format.write(&families)));
     response.headers_mut().insert(CONTENT_TYPE, format.content_type());

@@ -59,6 +59,7 @@ mod lookups;
 mod malformed;
 mod memory;
 mod methods;
+mod metrics;
 mod named_files;
 mod messages;
 mod names;
