@@ -186,11 +186,6 @@ impl Coordinator {
         self.waiting.deadline().into_iter().chain(sweep).min()
     }
 
-    /// How many keys are known.
-    pub(super) fn keys(&self) -> usize {
-        self.cells.keys()
-    }
-
     /// Whether every server has yet to answer.
     pub(super) fn is_busy(&self) -> bool {
         self.servers.iter().all(ServerQueue::is_busy)
