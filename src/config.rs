@@ -25,10 +25,11 @@ mod jwt;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,6 +90,8 @@ pub struct Config {
     pub limits: Vec<Limit>,
     /// `[[routes]]`, in the order of the file; `route` sorts them.
     pub routes: Vec<Route>,
+    /// The files that it was read from, if there are any.
+    pub files: BTreeSet<PathBuf>,
     /// Settings that are valid, but probably not intended.
     pub warnings: Problems,
 }

@@ -88,6 +88,14 @@ impl Gateway {
         Self::run(&text("", "", rest), Some(env))
     }
 
+    /// The same with these arguments.
+    #[track_caller]
+    pub(crate) fn with_arguments(arguments: &[&str], rest: &str) -> Self {
+        let mut env = Command::new("env");
+        env.args(["sh", "-c", "exec \"$0\" \"$@\" $ARGUMENTS"]).env("ARGUMENTS", arguments.join(" "));
+        Self::run(&text("", "", rest), Some(env))
+    }
+
     #[track_caller]
     fn from_text(text: &str) -> Self {
         Self::run(text, None)
@@ -127,8 +135,15 @@ impl Gateway {
 
     #[track_caller]
     fn listening(&self, listener: &str) -> SocketAddr {
-        let line = self.wait_log(&format!("listening {listener}"), |line| {
-            line["message"] == "listening" && line["listener"] == listener
+        self.listening_at(listener, "")
+    }
+
+    /// Where the first listener of this kind is whose address begins like this.
+    #[track_caller]
+    pub(crate) fn listening_at(&self, listener: &str, address: &str) -> SocketAddr {
+        let line = self.wait_log(&format!("listening {listener} {address}"), |line| {
+            let is_there = line["address"].as_str().is_some_and(|there| there.starts_with(address));
+            line["message"] == "listening" && line["listener"] == listener && is_there
         });
         line["address"].as_str().unwrap().parse().unwrap()
     }
