@@ -64,7 +64,8 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
     vec![
         family(
             "gateway_upstream_server_healthy",
-            "Whether a server gets requests: 1, or 0 while it is unhealthy, ejected, or not checked yet.",
+            "Whether a server is healthy: 1, or 0 while its checks fail, it is ejected, or it is not checked yet. Only healthy \
+             ones get requests, or all if none is.",
             MetricType::GAUGE,
             servers
                 .iter()
