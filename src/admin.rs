@@ -6,13 +6,15 @@
 mod access;
 mod connections;
 mod body;
+mod exposition;
 mod families;
 mod keys;
 mod limits;
+mod open_metrics;
 mod reload;
 mod upstreams;
 mod shed;
-pub mod metrics;
+mod metrics;
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +23,7 @@ use std::thread;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};
+use http::header::{ALLOW, CACHE_CONTROL, HeaderName, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -34,7 +36,6 @@ use tokio::task::yield_now;
 use crate::config::{Config, LOG_LEVELS};
 use crate::describe;
 use crate::log::{DroppedLines, LogLevel};
-use crate::metrics::Counter;
 use crate::respond::{self, LocalResponse};
 use crate::server::ConnectionLimits;
 use crate::snapshot::{SharedState, Snapshot};
@@ -44,7 +45,7 @@ use crate::tls::ListenerTls;
 use keys::KeyPath;
 
 pub use connections::{AdminChange, AdminListener};
-pub use reload::{ReloadAnswer, ReloadResult, channel as reload_channel};
+pub use reload::{ReloadAnswer, ReloadCounts, ReloadResult, channel as reload_channel};
 
 /// What the admin listener shows and changes.
 pub struct View {
@@ -70,10 +71,8 @@ pub struct View {
     pub draining: AtomicBool,
     /// Whether the gateway is stopping, so that it accepts no new requests.
     pub stopping: AtomicBool,
-    /// Reloads that succeeded.
-    pub reloaded: Counter,
-    /// Reloads whose file was refused.
-    pub refused: Counter,
+    /// How reloads have ended.
+    pub reload_counts: ReloadCounts,
 }
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -203,11 +202,7 @@ async fn respond(view: &View, request: Request<Incoming>) -> LocalResponse {
             respond::text(StatusCode::SERVICE_UNAVAILABLE, Bytes::from_static(b"draining\n"))
         }
         Resource::Readiness => respond::text(StatusCode::OK, Bytes::from_static(b"ready\n")),
-        Resource::Metrics => {
-            let mut response = respond::text(StatusCode::OK, Bytes::from(metrics::text(view)));
-            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(prometheus::TEXT_FORMAT));
-            response
-        }
+        Resource::Metrics => metrics::respond(view, request.headers()),
         Resource::OpenApi => respond::with_body(StatusCode::OK, JSON, Bytes::from_static(OPENAPI)),
         Resource::Upstreams => json(&upstreams::describe_all(view)),
         Resource::Config => json(&describe::json(&config)),

@@ -284,6 +284,17 @@ pub enum OnError {
     Reject,
 }
 
+impl OnError {
+    /// Its name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Allow => "allow",
+            Self::Reject => "reject",
+        }
+    }
+}
+
 /// `[limits.NAME]`: what is counted, and how much is allowed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit {

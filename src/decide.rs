@@ -219,6 +219,7 @@ impl<'a> Evaluation<'a, '_> {
         let counters = route_limit.counters(input.worker);
         let acquired = input.concurrency.acquire(key, max_in_flight);
         let (admitted, remaining) = (acquired.is_some(), acquired.as_ref().map_or(0, |(_, remaining)| *remaining));
+        counters.fullest.observe(max_in_flight.saturating_sub(remaining), max_in_flight, input.now);
         let verdict = LimitVerdict::InFlight { admitted, remaining };
         let outcome = LimitOutcome { place, profile, limit, need: 1, verdict };
         match (acquired, route_limit.on_limit) {
@@ -298,6 +299,10 @@ impl<'a> Evaluation<'a, '_> {
             let (place, verdict) = (self.state.asks[at].place, verdicts[at].1);
             let route_limit = &input.limits[place];
             let counters = route_limit.counters(input.worker);
+            if let Some(rate) = self.state.asks[at].limit.rates().get(verdict.rate) {
+                let capacity = rate.capacity();
+                counters.fullest.observe(capacity.saturating_sub(verdict.remaining), capacity, input.now);
+            }
             match (verdict.admitted, route_limit.on_limit) {
                 (true, _) if decision == Decision::Admitted => counters.admitted.one(),
                 (true, _) => counters.not_charged.one(),

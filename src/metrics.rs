@@ -1,6 +1,10 @@
-//! Counters and histograms: plain atomics that one thread adds to and any thread may read.
+//! Counters, histograms and peaks: plain atomics that one thread adds to and any thread may read.
+
+mod peak;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use peak::Peak;
 
 /// The upper bounds of the histogram's buckets in microseconds: from a store's round trip to a slow upstream.
 pub const BOUNDS: [u64; 16] = [

@@ -36,7 +36,7 @@ use crate::route::{RouteConditions, TemplateInput, path};
 use crate::server::{ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
 use crate::snapshot::{Action, CompiledRoute, Forwarding};
 use crate::store::Store;
-use crate::telemetry::{AccessLogEntry, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
+use crate::telemetry::{AccessLogEntry, MethodClass, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
 use crate::tls::ClientCertificate;
 use crate::trace_context::{TRACEPARENT_HEADER, TraceContext};
 use crate::upstream::ConnectionPools;
@@ -120,7 +120,8 @@ impl Handler for ConnectionContext {
         let gateway = self.worker.snapshots.current();
         // Nothing is known of its headers, so the client is the peer.
         let entry = (gateway.access_log != AccessLog::Off).then(|| AccessLogEntry::new(self.peer));
-        let end = RequestEnd { outcome: Outcome::Refused, reason: Some(reason), status: Some(status) };
+        let (method, outcome) = (MethodClass::Other, Outcome::Refused);
+        let end = RequestEnd { method, outcome, reason: Some(reason), status: Some(status) };
         let id = RequestId::new(&self.worker.random);
         gateway.recorder(None).close(end, clock::micros(took), &id, entry.as_ref());
         respond::bad_head(status, reason, &id, clock::now())

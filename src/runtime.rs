@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::admin::{self, View};
+use crate::admin::{self, ReloadCounts, View};
 use crate::clock::Time;
 use crate::config::{self, Config, ConfigSource};
 use crate::jwks;
@@ -169,8 +169,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         reloads: reload_requests,
         draining: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
-        reloaded: Counter::default(),
-        refused: Counter::default(),
+        reload_counts: ReloadCounts::begin(),
     });
     let (admin_listeners, changes) = mpsc::unbounded_channel();
     admin.into_iter().for_each(|change| _ = admin_listeners.send(change));

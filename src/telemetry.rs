@@ -1,4 +1,4 @@
-//! Records what happened to each request: in counters by route and outcome, and as a line in the access log.
+//! Records what happened to each request: in counters by route, class of method and outcome, and as a line in the access log.
 //!
 //! A record ends when the body has been sent or the client has gone away, not when the head is sent.
 
@@ -6,6 +6,7 @@ mod access_log;
 mod observed_body;
 mod upstream_failures;
 mod sampler;
+mod method_class;
 
 use std::fmt::Display;
 use std::rc::Rc;
@@ -23,6 +24,7 @@ use crate::request_id::RequestId;
 use crate::server::RequestGuard;
 
 pub use access_log::{AccessLogEntry, AccessLogger};
+pub use method_class::MethodClass;
 pub use observed_body::{ObservedBody, ResponseBody};
 pub use sampler::Sampler;
 pub use upstream_failures::{Failure, UpstreamFailures};
@@ -114,12 +116,22 @@ pub struct RouteMetrics {
 /// The requests of one route on one worker.
 #[derive(Debug, Default)]
 pub struct RequestMetrics {
-    /// By outcome, in the order of [`Outcome::ALL`], and class, in that of [`CLASSES`].
-    pub ended: [[Counter; CLASSES.len()]; Outcome::ALL.len()],
+    /// By outcome, in the order of [`Outcome::ALL`], and class of method, in that of [`MethodClass::ALL`].
+    ended: [[ByStatus; MethodClass::ALL.len()]; Outcome::ALL.len()],
     /// Requests that failed, by reason, in the order of [`Reason::ALL`].
     pub failed: [Counter; Reason::ALL.len()],
     /// From the head of the request to the end of the response, by outcome.
     pub latency: [Histogram; Outcome::ALL.len()],
+}
+
+/// Requests by the class of their status, in the order of [`CLASSES`].
+pub type ByStatus = [Counter; CLASSES.len()];
+
+impl RequestMetrics {
+    /// The requests with methods of this class that ended so.
+    pub fn ended(&self, outcome: Outcome, method: MethodClass) -> &ByStatus {
+        &self.ended[outcome as usize][method as usize]
+    }
 }
 
 /// Records the requests of one route on one worker.
@@ -137,6 +149,8 @@ pub struct RouteRecorder {
 /// How a request ended, and why if it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestEnd {
+    /// The class of its method.
+    pub method: MethodClass,
     /// The outcome.
     pub outcome: Outcome,
     /// Why it failed.
@@ -161,7 +175,7 @@ impl RouteRecorder {
     /// Counts the request `id` that ended after so many microseconds, and logs its entry if it has one.
     pub fn close(
         &self,
-        RequestEnd { outcome, reason, status }: RequestEnd,
+        RequestEnd { method, outcome, reason, status }: RequestEnd,
         micros: u64,
         id: &RequestId,
         entry: Option<&AccessLogEntry>,
@@ -169,7 +183,7 @@ impl RouteRecorder {
         let Self { route, worker, sampler, logger, .. } = self;
         let requests = route.workers.of(*worker);
         let class = status.map_or(0, |status| usize::from(status.as_u16() / 100)).min(CLASSES.len() - 1);
-        requests.ended[outcome as usize][class].one();
+        requests.ended(outcome, method)[class].one();
         requests.latency[outcome as usize].observe(micros);
         if let Some(reason) = reason {
             requests.failed[reason as usize].one();
@@ -200,6 +214,7 @@ pub struct RequestRecord {
     outcome: Outcome,
     /// Why it failed.
     reason: Option<Reason>,
+    method: MethodClass,
     /// Whether the method is HEAD: then the body is neither sent nor polled.
     is_head: bool,
 }
@@ -225,6 +240,7 @@ impl RequestRecord {
             expected: Outcome::Abandoned,
             outcome: Outcome::Abandoned,
             reason: None,
+            method: MethodClass::of(method),
             is_head: *method == Method::HEAD,
         }
     }
@@ -330,7 +346,8 @@ impl Drop for RequestRecord {
             self.outcome = Outcome::Abandoned;
         }
         let cut_off = || self.guard.cut_off().filter(|_| self.outcome == Outcome::Abandoned);
-        let end = RequestEnd { outcome: self.outcome, reason: self.reason.or_else(cut_off), status: self.status };
+        let reason = self.reason.or_else(cut_off);
+        let end = RequestEnd { method: self.method, outcome: self.outcome, reason, status: self.status };
         self.recorder.close(end, micros, &self.id, self.entry.as_deref());
     }
 }

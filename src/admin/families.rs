@@ -35,8 +35,13 @@ fn metric(labels: &[Label<'_>]) -> Metric {
 /// A count that only grows. The format has only floats, which are exact up to 2^53.
 #[expect(clippy::cast_precision_loss, reason = "a count beyond 2^53 would take centuries")]
 pub(super) fn counter(count: u64, labels: &[Label<'_>]) -> Metric {
+    sum(count as f64, labels)
+}
+
+/// A sum that only grows.
+pub(super) fn sum(number: f64, labels: &[Label<'_>]) -> Metric {
     let mut value = proto::Counter::default();
-    value.set_value(count as f64);
+    value.set_value(number);
     let mut metric = metric(labels);
     metric.set_counter(value);
     metric
@@ -46,6 +51,12 @@ pub(super) fn counter(count: u64, labels: &[Label<'_>]) -> Metric {
 #[expect(clippy::cast_precision_loss, reason = "a count beyond 2^53 would take centuries")]
 pub(super) fn gauge(count: usize, labels: &[Label<'_>]) -> Metric {
     real(count as f64, labels)
+}
+
+/// A moment or an amount in whole units.
+#[expect(clippy::cast_precision_loss, reason = "seconds since 1970 and bytes stay below 2^53")]
+pub(super) fn whole(number: u64) -> Metric {
+    real(number as f64, &[])
 }
 
 /// A number that may shrink.

@@ -1,12 +1,14 @@
 //! `/api/upstreams`: each server of each upstream, as JSON, and the same as metrics.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 use serde_json::{Value, json};
 
 use super::View;
-use super::families::{counter, family, gauge};
+use super::families::{counter, family, gauge, histogram};
+use crate::metrics::HistogramSnapshot;
 use crate::upstream::{Availability, Endpoint, EndpointStatus, RetryCounts, Upstream};
 
 /// All upstreams.
@@ -50,12 +52,7 @@ fn server(upstream: &Upstream, endpoint: &Endpoint, weight: u32, status: &Endpoi
 /// The metrics of all upstreams.
 pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
     let upstreams = view.snapshot.load().upstreams.clone();
-    let servers: Vec<_> = upstreams
-        .iter()
-        .flat_map(|upstream| {
-            upstream.status().into_iter().map(|(endpoint, _, status)| Labelled::new(upstream, &endpoint, status))
-        })
-        .collect();
+    let servers: Vec<_> = upstreams.iter().flat_map(|upstream| labelled(upstream)).collect();
     let counted = |name, help, count: fn(&EndpointStatus) -> u64| {
         let metrics = servers.iter().map(|server| counter(count(&server.status), &server.labels()));
         family(name, help, MetricType::COUNTER, metrics)
@@ -67,7 +64,8 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
     vec![
         family(
             "gateway_upstream_server_healthy",
-            "Whether a server gets requests: 1, or 0 while it is unhealthy, ejected, or not checked yet.",
+            "Whether a server is healthy: 1, or 0 while its checks fail, it is ejected, or it is not checked yet. Only healthy \
+             ones get requests, or all if none is.",
             MetricType::GAUGE,
             servers
                 .iter()
@@ -84,6 +82,13 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
             "How many requests may be in flight at a server: max_in_flight, or what `adaptive` has computed.",
             MetricType::GAUGE,
             servers.iter().filter_map(|server| Some(server.gauge(server.most?))),
+        ),
+        family(
+            "gateway_upstream_server_latency_seconds",
+            "Time from sending a request to a server to the head of its response, if that is no failure of the server and \
+             the body of the request was sent before.",
+            MetricType::HISTOGRAM,
+            servers.iter().map(|server| histogram(&server.latencies, &server.labels())),
         ),
         counted(
             "gateway_upstream_server_requests_total",
@@ -128,18 +133,31 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
     ]
 }
 
+/// The servers of an upstream. Two names may have the same address, and no two series may have the same labels.
+fn labelled(upstream: &Upstream) -> Vec<Labelled> {
+    let mut known = HashMap::new();
+    let label = |(endpoint, _, status): (Arc<Endpoint>, u32, EndpointStatus)| {
+        let address = endpoint.to_string();
+        let count = known.entry(address.clone()).and_modify(|count| *count += 1).or_insert(1);
+        let server = if *count == 1 { address } else { format!("{address} #{count}") };
+        Labelled::new(upstream, server, &endpoint, status)
+    };
+    upstream.status().into_iter().map(label).collect()
+}
+
 /// A server with its labels.
 struct Labelled {
     upstream: String,
     server: String,
     most: Option<usize>,
     status: EndpointStatus,
+    latencies: HistogramSnapshot,
 }
 
 impl Labelled {
-    fn new(upstream: &Upstream, endpoint: &Endpoint, status: EndpointStatus) -> Self {
+    fn new(upstream: &Upstream, server: String, endpoint: &Endpoint, status: EndpointStatus) -> Self {
         let most = upstream.most_in_flight(endpoint);
-        Self { upstream: upstream.name().to_owned(), server: endpoint.to_string(), most, status }
+        Self { upstream: upstream.name().to_owned(), server, most, status, latencies: endpoint.latencies() }
     }
 
     fn labels(&self) -> [(&str, &str); 2] {

@@ -1,6 +1,7 @@
-//! How often each limit has decided what.
+//! How often each limit has decided what, and how full its keys are.
 
-use crate::metrics::{Counter, PerWorker};
+use crate::clock::Time;
+use crate::metrics::{Counter, Peak, PerWorker};
 
 /// The decisions of one limit on all routes.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub struct DecisionCounters {
     pub keyless: Counter,
     /// Not decided because the store did not answer.
     pub unknown: Counter,
+    /// The share of its quota that the fullest of the keys has used that were counted lately.
+    pub fullest: Peak,
 }
 
 /// Reads the counter of one decision.
@@ -60,5 +63,10 @@ impl LimitMetrics {
     /// How often all workers have decided so.
     pub fn decisions(&self, count: DecisionCounter) -> u64 {
         self.workers.iter().map(|worker| count(worker).get()).sum()
+    }
+
+    /// The share of its quota, from 0 to 1, that the fullest of the keys has used that were counted lately.
+    pub fn fullest(&self, now: Time) -> f64 {
+        self.workers.iter().map(|worker| worker.fullest.highest(now)).fold(0.0, f64::max)
     }
 }

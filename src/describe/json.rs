@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::{SECRET, is_secret};
 use crate::config::{
     AccessFormat, AccessLog, Admin, CertificateFiles, Config, EscapedSlashes, Jwks, Jwt, Key, Log, LogFormat,
-    MaxConnections, OnError, PathMatching, Server, Shed, Store, Tls, UNLIMITED,
+    MaxConnections, PathMatching, Server, Shed, Store, Tls, UNLIMITED,
 };
 use crate::jwt;
 use crate::tls::MinVersion;
@@ -187,11 +187,7 @@ fn store(store: &Store) -> Value {
             "servers": memcached.servers,
             "prefix": memcached.prefix,
             "timeout": span(memcached.timeout),
-            "on_error": match memcached.on_error {
-                OnError::Local => "local",
-                OnError::Allow => "allow",
-                OnError::Reject => "reject",
-            },
+            "on_error": memcached.on_error.name(),
             "strict": memcached.strict,
         }),
     }

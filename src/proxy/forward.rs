@@ -140,6 +140,7 @@ impl UpstreamCall<'_> {
             websocket_key: key.as_deref(),
             client: Some(self.client_socket()),
             begun: self.sent.0,
+            worker: self.connection.worker.index,
             balanced_by: self.sent.1,
             has_response: &has_response,
             interim: pass.as_ref().map(|pass| pass as &PassInterim<'_>),
@@ -167,24 +168,28 @@ impl UpstreamCall<'_> {
                 response.body_mut().content = ResponseBody::Upstream(body);
                 Outcome::Forwarded
             }
-            Err(Unanswered { endpoint, error }) => {
-                let reason = error.reason();
-                let server = endpoint.as_ref().map_or(&"" as &dyn Display, |endpoint| endpoint);
-                record.fail(reason, server, &error);
-                let mut answer = respond::problem(error.status(), error.detail());
-                if reason == Reason::MaxInFlight {
-                    answer.headers_mut().insert(header::RETRY_AFTER, RETRY_SOON);
-                }
-                let (outcome, answer) = match reason {
-                    _ if reason.is_upstreams() => (Outcome::Failed, answer),
-                    // The client does not wait any longer, as if it had gone away.
-                    Reason::GrpcTimeout => (Outcome::Abandoned, answer),
-                    // The following bytes on the connection are the rest of this request's body.
-                    _ => (Outcome::Refused, respond::closing(answer)),
-                };
-                *response = respond::finish(answer, record.request_id()).map(ObservedBody::from);
-                outcome
-            }
+            Err(unanswered) => fail(record, response, &unanswered),
         }
     }
+}
+
+/// Responds to a request that got no response from its upstream.
+fn fail(record: &mut RequestRecord, response: &mut Response<ObservedBody>, unanswered: &Unanswered) -> Outcome {
+    let Unanswered { endpoint, error } = unanswered;
+    let reason = error.reason();
+    let server = endpoint.as_ref().map_or(&"" as &dyn Display, |endpoint| endpoint);
+    record.fail(reason, server, error);
+    let mut answer = respond::problem(error.status(), error.detail());
+    if reason == Reason::MaxInFlight {
+        answer.headers_mut().insert(header::RETRY_AFTER, RETRY_SOON);
+    }
+    let (outcome, answer) = match reason {
+        _ if reason.is_upstreams() => (Outcome::Failed, answer),
+        // The client does not wait any longer, as if it had gone away.
+        Reason::GrpcTimeout => (Outcome::Abandoned, answer),
+        // The following bytes on the connection are the rest of this request's body.
+        _ => (Outcome::Refused, respond::closing(answer)),
+    };
+    *response = respond::finish(answer, record.request_id()).map(ObservedBody::from);
+    outcome
 }

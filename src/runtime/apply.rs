@@ -96,7 +96,7 @@ impl InForce {
         }
         // New listeners find the new routes.
         self.listeners.apply(listeners);
-        self.view.reloaded.one();
+        self.view.reload_counts.succeed();
         tracing::info!("reloaded");
     }
 
@@ -116,13 +116,13 @@ impl InForce {
         Arc::make_mut(&mut config).server.tls = Some(tls);
         self.view.connections.reload(config.server.clone());
         self.view.config.store(config);
-        self.view.reloaded.one();
+        self.view.reload_counts.succeed();
         tracing::info!("the certificates were read again");
     }
 
     /// Records that a configuration is refused. The one in force stays.
     pub(super) fn refuse(&self, why: &Refusal) {
-        self.view.refused.one();
+        self.view.reload_counts.refuse();
         tracing::error!(problems = %why, "reload refused");
     }
 }

@@ -2,7 +2,7 @@
 //! long each may take.
 //!
 //! Each worker accepts its own connections, and the kernel spreads them unevenly. So they are counted over all workers,
-//! which takes two locked instructions for a connection and none for a request. When all places are taken, a connection
+//! which takes three locked instructions for a connection and none for a request. When all places are taken, a connection
 //! that was accepted waits for one. Idle connections are ended to free their places, and the worker accepts no other
 //! connection in the meantime.
 
@@ -46,6 +46,8 @@ pub struct ConnectionLimits {
     bad_preambles: Reported,
     /// Connections that could not be accepted because file handles or memory are exhausted.
     exhausted: Reported,
+    /// Connections that have had a place.
+    accepted: AtomicU64,
     /// Idle connections that were ended to free their places.
     made_room: AtomicU64,
     /// Connections that were ended because the client did not read.
@@ -87,6 +89,8 @@ impl Reported {
 pub struct ConnectionCounts {
     /// How many are open.
     pub open: usize,
+    /// How many were accepted and got a place.
+    pub accepted: u64,
     /// How many may be open.
     pub most: usize,
     /// How many were closed because their address has too many.
@@ -116,6 +120,7 @@ impl ConnectionLimits {
             refused: Reported::default(),
             bad_preambles: Reported::default(),
             exhausted: Reported::default(),
+            accepted: AtomicU64::new(0),
             made_room: AtomicU64::new(0),
             stalled: AtomicU64::new(0),
             http2_errors: Http2Errors::default(),
@@ -132,6 +137,7 @@ impl ConnectionLimits {
     pub fn counts(&self) -> ConnectionCounts {
         ConnectionCounts {
             open: self.open.load(Ordering::Relaxed),
+            accepted: self.accepted.load(Ordering::Relaxed),
             most: self.most(),
             refused: self.refused.count.load(Ordering::Relaxed),
             bad_preambles: self.bad_preambles.count.load(Ordering::Relaxed),
@@ -289,7 +295,10 @@ impl ConnectionPermit {
     pub(super) fn take(&mut self) -> bool {
         let most = self.limits.most();
         let more = |open: usize| (open < most).then_some(open + 1);
-        self.taken = self.taken || self.limits.open.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok();
+        if !self.taken && self.limits.open.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok() {
+            self.limits.accepted.fetch_add(1, Ordering::Relaxed);
+            self.taken = true;
+        }
         self.taken
     }
 }

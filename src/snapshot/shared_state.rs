@@ -42,7 +42,7 @@ impl SharedState {
             meters: Mutex::default(),
             tokens: Mutex::default(),
             key_sources: Arc::default(),
-            endpoints: Arc::default(),
+            endpoints: Arc::new(Endpoints::new(workers)),
             echo: OnceLock::new(),
             names: Arc::default(),
             concurrency: Arc::default(),

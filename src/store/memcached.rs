@@ -156,6 +156,7 @@ impl Memcached {
 
     /// Sends the decision off, unless a refusal still holds or Memcached is known to be away.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
+        self.health.decisions.of(worker).one();
         let is_lost = self.is_lost();
         if let Some(verdicts) = self.refusals.find(asks, now, is_lost) {
             self.health.remembered.of(worker).one();

@@ -221,6 +221,16 @@ impl Memory {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
+    /// How many keys there may be.
+    pub fn max_keys(&self) -> usize {
+        self.shards.len() * self.keys_per_shard
+    }
+
+    /// How much memory the cells may take.
+    pub fn max_bytes(&self) -> usize {
+        self.max_bytes
+    }
+
     /// How many keys were evicted while still in use.
     pub fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)

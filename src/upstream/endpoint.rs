@@ -12,6 +12,7 @@ use rustls::pki_types::ServerName;
 
 use super::endpoint_state::EndpointState;
 use super::upstream_state::UpstreamState;
+use crate::metrics::HistogramSnapshot;
 use crate::tls::ConnectorTls;
 
 /// One server of an upstream. If its name has several addresses, each of them is an endpoint.
@@ -86,6 +87,14 @@ impl fmt::Display for TargetAddress {
     }
 }
 
+impl Endpoint {
+    /// The times from sending it a request to the head of its response. Failures are not measured, and neither are
+    /// requests whose bodies were not sent completely.
+    pub fn latencies(&self) -> HistogramSnapshot {
+        self.state.latencies()
+    }
+}
+
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.target.address.fmt(f)
@@ -94,7 +103,11 @@ impl fmt::Display for Endpoint {
 
 /// The endpoints of all upstreams.
 #[derive(Debug, Default)]
-pub struct Endpoints(Mutex<Known>);
+pub struct Endpoints {
+    known: Mutex<Known>,
+    /// How many workers send requests to them.
+    workers: usize,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -112,27 +125,32 @@ struct OfUpstream {
 }
 
 impl Endpoints {
+    /// None yet, for so many workers.
+    pub fn new(workers: usize) -> Self {
+        Self { known: Mutex::default(), workers }
+    }
+
     /// The endpoint of this upstream that is reached so. It is the same for as long as it is in the configuration.
     pub(super) fn get(&self, upstream: &str, target: Target, is_checked: bool) -> Arc<Endpoint> {
-        let Known { upstreams, last_id } = &mut *self.0.lock();
+        let Known { upstreams, last_id } = &mut *self.known.lock();
         let OfUpstream { endpoints, .. } = upstreams.entry(upstream.to_owned()).or_default();
         if let Some(known) = endpoints.iter().find(|known| known.target == target) {
             return known.clone();
         }
         *last_id += 1;
-        let endpoint = Arc::new(Endpoint { id: *last_id, target, state: EndpointState::new(is_checked) });
+        let endpoint = Arc::new(Endpoint { id: *last_id, target, state: EndpointState::new(is_checked, self.workers) });
         endpoints.push(endpoint.clone());
         endpoint
     }
 
     /// What the workers share about this upstream.
     pub(super) fn state(&self, upstream: &str) -> Arc<UpstreamState> {
-        self.0.lock().upstreams.entry(upstream.to_owned()).or_default().state.clone()
+        self.known.lock().upstreams.entry(upstream.to_owned()).or_default().state.clone()
     }
 
     /// Drops the endpoints whose ids are not `wanted` any more.
     pub fn retain(&self, wanted: impl Fn(usize) -> bool) {
-        self.0.lock().upstreams.retain(|_, OfUpstream { endpoints, .. }| {
+        self.known.lock().upstreams.retain(|_, OfUpstream { endpoints, .. }| {
             endpoints.retain(|known| wanted(known.id));
             !endpoints.is_empty()
         });
@@ -141,7 +159,7 @@ impl Endpoints {
     /// How many are known.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
-        self.0.lock().upstreams.values().map(|upstream| upstream.endpoints.len()).sum()
+        self.known.lock().upstreams.values().map(|upstream| upstream.endpoints.len()).sum()
     }
 }
 

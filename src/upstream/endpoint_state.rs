@@ -11,6 +11,7 @@ use super::adaptive_limit::AdaptiveLimit;
 use super::health::{Availability, FULL_SHARE, Health};
 use crate::clock::{self, Time};
 use crate::config::{Ejection, HealthCheck};
+use crate::metrics::{Histogram, HistogramSnapshot, PerWorker};
 
 /// The weight of a new measurement in the smoothed latency, as a power of two: an eighth, as TCP's round-trip time (RFC 6298).
 const SMOOTHING: u32 = 3;
@@ -23,6 +24,8 @@ pub(super) struct EndpointState {
     failures_in_row: AtomicU32,
     /// The smoothed time until the head of a response in microseconds; 0 if there was none.
     latency: AtomicU32,
+    /// All times until the head of a response.
+    latencies: PerWorker<Histogram>,
     /// The number of an [`Availability`].
     availability: AtomicU8,
     /// The share of its requests that it gets, in thousandths.
@@ -59,13 +62,14 @@ pub struct EndpointStatus {
 }
 
 impl EndpointState {
-    /// Of an endpoint that no request was sent to.
-    pub(super) fn new(is_checked: bool) -> Self {
+    /// Of an endpoint that no request was sent to, with so many workers that send requests.
+    pub(super) fn new(is_checked: bool, workers: usize) -> Self {
         let health = Health::new(is_checked);
         Self {
             in_flight: AtomicUsize::new(0),
             failures_in_row: AtomicU32::new(0),
             latency: AtomicU32::new(0),
+            latencies: PerWorker::new(workers),
             availability: AtomicU8::new(health.availability() as u8),
             share: AtomicU32::new(FULL_SHARE),
             has_sibling: AtomicBool::new(false),
@@ -105,15 +109,17 @@ impl EndpointState {
         self.in_flight.load(Ordering::SeqCst)
     }
 
-    /// Records a response that is no failure, after this time if it was measured.
-    pub(super) fn succeeded(&self, after: Option<Duration>) {
+    /// Records a response that is no failure, on this worker, and after this time if it was measured.
+    pub(super) fn succeeded(&self, after: Option<Duration>, worker: usize) {
         // A request that reads does not take the line of memory from other cores.
         if self.failures_in_row.load(Ordering::Relaxed) != 0 {
             self.failures_in_row.store(0, Ordering::Relaxed);
         }
         let Some(after) = after else { return };
+        let after = clock::micros(after);
+        self.latencies.of(worker).observe(after);
         // Another worker may replace the value at the same time; then one measurement is lost.
-        let measured = u32::try_from(clock::micros(after)).unwrap_or(u32::MAX).max(1);
+        let measured = u32::try_from(after).unwrap_or(u32::MAX).max(1);
         let smoothed = self.latency.load(Ordering::Relaxed);
         let next = if smoothed == 0 { measured } else { smoothed - (smoothed >> SMOOTHING) + (measured >> SMOOTHING) };
         self.latency.store(next.max(1), Ordering::Relaxed);
@@ -188,6 +194,13 @@ impl EndpointState {
         (latency > 0).then(|| Duration::from_micros(u64::from(latency)))
     }
 
+    /// All times until the head of a response, of responses that were no failures.
+    pub(super) fn latencies(&self) -> HistogramSnapshot {
+        let mut sum = HistogramSnapshot::default();
+        self.latencies.iter().for_each(|latencies| latencies.add_to(&mut sum));
+        sum
+    }
+
     /// What is known of it.
     pub(super) fn status(&self) -> EndpointStatus {
         EndpointStatus {
@@ -212,10 +225,10 @@ mod tests {
 
     #[test]
     fn a_success_between_failures_counts_from_zero_again() {
-        let state = EndpointState::new(false);
+        let state = EndpointState::new(false, 2);
         let failed = || state.failed(&EJECTION);
         assert_eq!([failed(), failed()], [false, false]);
-        state.succeeded(None);
+        state.succeeded(None, 0);
         assert_eq!([failed(), failed(), failed()], [false, false, true]);
         let now = Time::from_micros(0);
         assert_eq!(state.eject(&EJECTION, now), Some(EJECTION.first));
@@ -227,7 +240,7 @@ mod tests {
 
     #[test]
     fn no_more_requests_begin_than_allowed() {
-        let state = EndpointState::new(false);
+        let state = EndpointState::new(false, 2);
         assert_eq!([0; 3].map(|_| state.begin(Some(2))), [true, true, false]);
         assert_eq!((state.in_flight(), state.status().requests), (2, 2));
         state.end();
@@ -236,13 +249,14 @@ mod tests {
 
     #[test]
     fn latency_follows_the_measurements() {
-        let state = EndpointState::new(false);
+        let state = EndpointState::new(false, 2);
         assert_eq!(state.status().latency, None);
         let observe = |micros| {
-            state.succeeded(Some(Duration::from_micros(micros)));
+            state.succeeded(Some(Duration::from_micros(micros)), 1);
             state.status().latency.unwrap().as_micros()
         };
         assert_eq!([observe(8000), observe(16_000), observe(16_000)], [8000, 9000, 9875]);
+        assert_eq!((state.latencies().buckets.iter().sum::<u64>(), state.latencies().micros), (3, 40_000));
         (0..100).for_each(|_| _ = observe(400));
         assert!((380..=420).contains(&observe(400)));
     }

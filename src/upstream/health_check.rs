@@ -55,6 +55,8 @@ pub(super) async fn check(
         interim: None,
         client: None,
         begun: now,
+        // It is not measured.
+        worker: 0,
         balanced_by: None,
         has_response: &Cell::new(false),
         body_sent: None,

@@ -48,7 +48,7 @@ impl InFlight {
     pub(super) fn answered(&self, status: StatusCode, request: &UpstreamRequest<'_>) {
         // A client may send its body as slowly as it likes, which says nothing about the endpoint.
         let latency = request.complete_since(self.begun).map(until_now);
-        self.endpoint.state.succeeded(latency);
+        self.endpoint.state.succeeded(latency, request.worker);
         // An error can be much faster than the work would have been.
         if self.is_adaptive.take()
             && let Some(latency) = latency.filter(|_| !status.is_server_error())

@@ -50,6 +50,8 @@ pub struct UpstreamRequest<'a> {
     pub client: Option<SocketAddr>,
     /// When the request is sent.
     pub begun: Time,
+    /// The index of the worker that sends it.
+    pub worker: usize,
     /// The hash of the key by which the upstream chooses a server, if it does so by keys and the request has one.
     pub balanced_by: Option<u64>,
     /// Whether a part of a response was passed on. From then on the request is not sent again.

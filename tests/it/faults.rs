@@ -217,7 +217,7 @@ fn nobody_gets_more(kind: Kind) {
     let (left, elsewhere) = (QUOTA - before - 4, admitted(&mut other.client(), "modest", QUOTA));
     assert!(elsewhere == left || kind.is_ambiguous() && elsewhere < left, "modest, elsewhere: {elsewhere} of {left}");
     if kind == Kind::Evicted {
-        let evictions = || metric(&gateway, "gateway_store_memcached_evictions");
+        let evictions = || metric(&gateway, "gateway_store_memcached_evictions_total");
         until("it is seen that it evicts", PATIENCE, || evictions() > 0.0);
     }
     survived(&gateway);

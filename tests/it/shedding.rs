@@ -131,7 +131,7 @@ fn low_priorities_are_shed_while_an_upstream_is_slow() {
         lines.map(|line| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap()).sum::<usize>()
     };
     assert!(counted("gateway_shed_requests_total{upstream=\"up\",priority=\"2\"}") >= shed);
-    assert!(counted("gateway_requests_total{route=\"/low\",outcome=\"shed\",status=\"5xx\"}") >= shed);
+    assert!(counted("gateway_requests_total{route=\"/low\",outcome=\"shed\",status=\"5xx\",method=\"read\"}") >= shed);
     let admitted = counted("gateway_limit_decisions_total{limit=\"all\",decision=\"admitted\"}");
     let forwarded = counted("gateway_requests_total{route=\"/low\",outcome=\"forwarded\"");
     assert_eq!(admitted, forwarded, "a request that is shed is not charged");

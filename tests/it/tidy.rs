@@ -169,6 +169,8 @@ fn what_has_one_place_stays_there() {
         ("SystemTime", &["clock"][..]),
         ("memcache::", &["store"]),
         ("prometheus::", &["admin"]),
+        ("mediatype::", &["admin"]),
+        ("procfs::", &["admin"]),
         ("h2::", &["server", "upstream"]),
         ("clap::", &["cli"]),
         ("socket2::", &["net"]),

@@ -2,7 +2,7 @@
 
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 
-use super::{counter, family, gauge};
+use super::super::families::{counter, family, gauge};
 use crate::identify::tokens::{TokenCounters, TokenMetrics};
 use crate::jwks::Fetches;
 use crate::jwt::Rejection;

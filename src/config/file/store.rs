@@ -64,7 +64,7 @@ fn memcached(section: &Section<'_>) -> Memcached {
         set(&mut store.prefix, field.parse(prefix));
     }
     set(&mut store.timeout, values::wait(section, "timeout", Duration::from_millis(1)..=Duration::from_secs(10)));
-    let actions = [("local", OnError::Local), ("allow", OnError::Allow), ("reject", OnError::Reject)];
+    let actions = [OnError::Local, OnError::Allow, OnError::Reject].map(|action| (action.name(), action));
     set(&mut store.on_error, section.choice("on_error", &actions, &[]));
     set(&mut store.strict, section.field("strict").and_then(|field| field.boolean()));
     store

@@ -76,6 +76,11 @@ impl Cells {
         self.cells.len()
     }
 
+    /// How many of them are those of a key.
+    pub(super) fn keys(&self) -> usize {
+        self.places.len()
+    }
+
     /// The cell at this place.
     pub(super) fn at(&mut self, place: Place) -> &mut CachedCell {
         &mut self.cells[place as usize]

@@ -123,6 +123,7 @@ impl Driver {
         let had_timer = coordinator.next_timer().is_some();
         let result = change(coordinator);
         self.pass_messages(coordinator);
+        self.health.know(coordinator.keys());
         for (worker, replies) in coordinator.take_replies() {
             self.mailboxes.reply(worker, replies);
         }

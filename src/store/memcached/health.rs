@@ -1,7 +1,7 @@
 //! How it goes with Memcached: what the metrics tell, and the log.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -19,6 +19,8 @@ pub struct Health {
     pub round_trips: Counter,
     /// Exchanges that failed in whole or in part, and attempts to connect that failed.
     pub errors: Counter,
+    /// Decisions that were asked for.
+    pub decisions: PerWorker<Counter>,
     /// Decisions that needed no exchange, because a refusal still held.
     pub remembered: PerWorker<Counter>,
     /// Decisions made from the last known counts, because a server did not answer.
@@ -29,6 +31,8 @@ pub struct Health {
     pub forgotten: Counter,
     /// How long exchanges took.
     pub latency: Histogram,
+    /// The keys that the coordinator knows.
+    keys: AtomicUsize,
     /// The servers, in the order of the configuration.
     pub servers: Box<[Server]>,
     logged: Mutex<Option<Instant>>,
@@ -59,9 +63,8 @@ impl Server {
     }
 
     /// How many items it had evicted when it was asked last.
-    #[expect(clippy::cast_precision_loss, reason = "metrics are doubles")]
-    pub fn evictions(&self) -> f64 {
-        self.evictions.load(Ordering::Relaxed) as f64
+    pub fn evictions(&self) -> u64 {
+        self.evictions.load(Ordering::Relaxed)
     }
 }
 
@@ -76,14 +79,26 @@ impl Health {
         Self {
             round_trips: Counter::default(),
             errors: Counter::default(),
+            decisions: PerWorker::new(workers),
             remembered: PerWorker::new(workers),
             local: Counter::default(),
             lost: Counter::default(),
             forgotten: Counter::default(),
             latency: Histogram::default(),
+            keys: AtomicUsize::new(0),
             servers: servers.iter().map(server).collect(),
             logged: Mutex::default(),
         }
+    }
+
+    /// How many keys this process knows the counters of.
+    pub fn keys(&self) -> usize {
+        self.keys.load(Ordering::Relaxed)
+    }
+
+    /// So many keys are known now.
+    pub(super) fn know(&self, keys: usize) {
+        self.keys.store(keys, Ordering::Relaxed);
     }
 
     /// Whether no server answers.

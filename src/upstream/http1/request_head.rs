@@ -133,6 +133,7 @@ mod tests {
                 interim: None,
                 client: None,
                 begun: Time::from_micros(0),
+                worker: 0,
                 balanced_by: None,
                 has_response: &Cell::new(false),
                 body_sent: None,

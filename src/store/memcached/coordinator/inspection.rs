@@ -67,6 +67,11 @@ impl Open {
 }
 
 impl Coordinator {
+    /// How many keys are known.
+    pub(in crate::store::memcached) fn keys(&self) -> usize {
+        self.cells.keys()
+    }
+
     /// Takes on what an operator asks about a key. If its server is away, the sender is dropped.
     pub(super) fn inspect(&mut self, mut inspection: Inspection) {
         self.cells.follow(&mut inspection.ask, inspection.now);

@@ -1,0 +1,112 @@
+//! Metrics of clients' connections, with TLS and HTTP/2.
+
+use prometheus::proto::{MetricFamily, MetricType};
+
+use super::super::View;
+use super::super::families::{counter, family, gauge};
+use crate::clock::Time;
+use crate::server::{ConnectionCounts, Http2Errors};
+use crate::tls::ListenerTls;
+
+/// The families of connections.
+pub(super) fn families(view: &View) -> Vec<MetricFamily> {
+    let mut families = Vec::from(connections(view.connections.counts()));
+    families.extend(http2_errors(view.connections.http2_errors()));
+    families.extend(tls(&view.tls));
+    families
+}
+
+fn connections(counts: ConnectionCounts) -> [MetricFamily; 8] {
+    let counted = |name: &str, help: &str, count: u64| family(name, help, MetricType::COUNTER, [counter(count, &[])]);
+    [
+        family(
+            "gateway_connections",
+            "Connections of clients that are open.",
+            MetricType::GAUGE,
+            [gauge(counts.open, &[])],
+        ),
+        counted(
+            "gateway_connections_accepted_total",
+            "Connections of clients that were accepted and got one of the places of max_connections.",
+            counts.accepted,
+        ),
+        family(
+            "gateway_connections_max",
+            "How many may be open: max_connections, or what the limit of file handles allows.",
+            MetricType::GAUGE,
+            [gauge(counts.most, &[])],
+        ),
+        counted(
+            "gateway_connections_refused_total",
+            "Connections that were closed at once, because their address had max_connections_per_ip.",
+            counts.refused,
+        ),
+        counted(
+            "gateway_proxy_protocol_failures_total",
+            "Connections that were closed because they did not begin with a valid preamble of the PROXY protocol.",
+            counts.bad_preambles,
+        ),
+        counted(
+            "gateway_connections_evicted_total",
+            "Idle connections that were closed to make room for others, because max_connections were open.",
+            counts.made_room,
+        ),
+        counted(
+            "gateway_connections_stalled_total",
+            "Connections that were ended because the client read nothing for body_timeout.",
+            counts.stalled,
+        ),
+        counted(
+            "gateway_accept_failures_total",
+            "How often no connection could be accepted because file handles or memory were exhausted.",
+            counts.exhausted,
+        ),
+    ]
+}
+
+fn http2_errors(errors: &Http2Errors) -> [MetricFamily; 3] {
+    let counted = |(error, count): (&str, u64)| counter(count, &[("error", error)]);
+    [
+        family(
+            "gateway_http2_connection_errors_total",
+            "Connections of HTTP/2 clients that were ended with an error (GOAWAY), by error.",
+            MetricType::COUNTER,
+            errors.connections().map(counted),
+        ),
+        family(
+            "gateway_http2_stream_errors_total",
+            "Streams of HTTP/2 clients that were reset with an error (RST_STREAM), by error.",
+            MetricType::COUNTER,
+            errors.streams().map(counted),
+        ),
+        family(
+            "gateway_http2_requests_refused_total",
+            "Requests of HTTP/2 clients that reached no route, because their heads were not valid or too large, or there \
+             were too many at once; counted when their connection ends.",
+            MetricType::COUNTER,
+            [counter(errors.refused_requests(), &[])],
+        ),
+    ]
+}
+
+fn tls(tls: &ListenerTls) -> [MetricFamily; 2] {
+    let (shaken, failed) = tls.handshakes();
+    let expiries = tls.expiries();
+    let expiry = |(file, not_after): &(String, Time)| {
+        gauge(usize::try_from(not_after.seconds()).unwrap_or(usize::MAX), &[("certificate", file)])
+    };
+    [
+        family(
+            "gateway_tls_handshakes_total",
+            "TLS handshakes with clients that have begun one, by result.",
+            MetricType::COUNTER,
+            [counter(shaken, &[("result", "ok")]), counter(failed, &[("result", "failed")])],
+        ),
+        family(
+            "gateway_tls_certificate_expiry_timestamp_seconds",
+            "When the first certificate of each chain expires, in seconds since 1970.",
+            MetricType::GAUGE,
+            expiries.iter().map(expiry),
+        ),
+    ]
+}

@@ -1,0 +1,51 @@
+//! Metrics of the process as such: what it is, its configuration and its log.
+
+use prometheus::proto::{MetricFamily, MetricType};
+
+use super::super::View;
+use super::super::families::{counter, family, gauge, whole};
+
+/// The families of the process.
+pub(super) fn families(view: &View) -> [MetricFamily; 6] {
+    [
+        family(
+            "gateway_build_info",
+            "The version that runs; always 1.",
+            MetricType::GAUGE,
+            [gauge(1, &[("version", env!("CARGO_PKG_VERSION"))])],
+        ),
+        family(
+            "gateway_workers",
+            "Threads that serve requests.",
+            MetricType::GAUGE,
+            [gauge(view.shared.workers(), &[])],
+        ),
+        family(
+            "gateway_config_reloads_total",
+            "Reloads of the configuration, by result.",
+            MetricType::COUNTER,
+            [
+                counter(view.reload_counts.succeeded(), &[("result", "ok")]),
+                counter(view.reload_counts.refused(), &[("result", "refused")]),
+            ],
+        ),
+        family(
+            "gateway_config_last_reload_successful",
+            "Whether the last reload succeeded: 0 if its file was refused, so that the file is not what is in force.",
+            MetricType::GAUGE,
+            [gauge(usize::from(view.reload_counts.is_last_good()), &[])],
+        ),
+        family(
+            "gateway_config_last_success_timestamp_seconds",
+            "When the configuration in force was put in force, in seconds since 1970.",
+            MetricType::GAUGE,
+            [whole(view.reload_counts.last_success().seconds())],
+        ),
+        family(
+            "gateway_log_dropped_total",
+            "Log lines that were dropped, because standard error was not read fast enough or could not be written.",
+            MetricType::COUNTER,
+            [counter(view.dropped_lines.count(), &[])],
+        ),
+    ]
+}

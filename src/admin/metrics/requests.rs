@@ -1,0 +1,84 @@
+//! Metrics of requests: how they ended, how long they took, and why they failed.
+
+use prometheus::proto::{Metric, MetricFamily, MetricType};
+
+use super::super::View;
+use super::super::families::{Label, counter, family, histogram};
+use crate::metrics::{Counter, HistogramSnapshot};
+use crate::reason::Reason;
+use crate::telemetry::{CLASSES, MethodClass, Outcome, RouteMetrics};
+
+type Failed = [Counter; Reason::ALL.len()];
+
+/// The families of requests, by route, and of the failures of upstreams.
+pub(super) fn families(view: &View) -> [MetricFamily; 4] {
+    let (routes, upstreams) = (view.shared.routes(), view.shared.upstreams());
+    [
+        family(
+            "gateway_requests_total",
+            "Requests by route, outcome, class of status and class of method (read, write, other).",
+            MetricType::COUNTER,
+            routes.iter().flat_map(|route| requests(route)),
+        ),
+        family(
+            "gateway_request_duration_seconds",
+            "Time from the head of a request to the end of its response, by route and outcome.",
+            MetricType::HISTOGRAM,
+            routes.iter().flat_map(|route| durations(route)),
+        ),
+        family(
+            "gateway_request_failures_total",
+            "Requests that failed, by route and reason.",
+            MetricType::COUNTER,
+            routes
+                .iter()
+                .flat_map(|route| reasons(route.workers.iter().map(|worker| &worker.failed), ("route", &route.name))),
+        ),
+        family(
+            "gateway_upstream_failures_total",
+            "Failures of upstreams, by reason.",
+            MetricType::COUNTER,
+            upstreams.iter().flat_map(|upstream| reasons(upstream.workers.iter(), ("upstream", &upstream.name))),
+        ),
+    ]
+}
+
+fn requests(route: &RouteMetrics) -> Vec<Metric> {
+    let mut metrics = Vec::new();
+    for outcome in Outcome::ALL {
+        for method in MethodClass::ALL {
+            for (class, status) in CLASSES.iter().enumerate() {
+                let counts = route.workers.iter().map(|worker| worker.ended(outcome, method)[class].get());
+                let count = counts.sum();
+                // Most combinations never occur. A series that exists once never disappears, since counts only grow.
+                if count > 0 {
+                    let name = route.name.as_str();
+                    let labels =
+                        [("route", name), ("outcome", outcome.name()), ("status", status), ("method", method.name())];
+                    metrics.push(counter(count, &labels));
+                }
+            }
+        }
+    }
+    metrics
+}
+
+/// The failures of all workers by reason.
+fn reasons<'a>(workers: impl Iterator<Item = &'a Failed>, of: Label<'_>) -> Vec<Metric> {
+    let mut counts = [0; Reason::ALL.len()];
+    workers.for_each(|failed| counts.iter_mut().zip(failed).for_each(|(sum, count)| *sum += count.get()));
+    // Most reasons never occur. A series that exists once never disappears, since counts only grow.
+    let happened = Reason::ALL.iter().zip(counts).filter(|(_, count)| *count > 0);
+    happened.map(|(reason, count)| counter(count, &[of, ("reason", reason.name())])).collect()
+}
+
+fn durations(route: &RouteMetrics) -> Vec<Metric> {
+    let of = |outcome: Outcome| {
+        let mut snapshot = HistogramSnapshot::default();
+        route.workers.iter().for_each(|worker| worker.latency[outcome as usize].add_to(&mut snapshot));
+        // Most outcomes never occur. A series that exists once never disappears, since counts only grow.
+        let has_happened = snapshot.buckets.iter().any(|count| *count > 0);
+        has_happened.then(|| histogram(&snapshot, &[("route", &route.name), ("outcome", outcome.name())]))
+    };
+    Outcome::ALL.into_iter().filter_map(of).collect()
+}

@@ -1,0 +1,117 @@
+//! Metrics of the store: the counters in memory, or how it goes with Memcached.
+
+use prometheus::proto::{MetricFamily, MetricType};
+
+use super::super::View;
+use super::super::families::{counter, family, gauge, histogram, real};
+use crate::config::OnError;
+use crate::metrics::{Counter, HistogramSnapshot};
+use crate::store::Store;
+use crate::store::memcached::{Health, Server};
+
+/// The families of the store that the configuration names.
+pub(super) fn families(view: &View) -> Vec<MetricFamily> {
+    match &*view.store {
+        Store::Memory(memory) => vec![
+            modes(&[("memory", true)]),
+            keys(memory.keys()),
+            gauged("gateway_store_max_keys", "How many keys are held in memory at most.", memory.max_keys()),
+            gauged("gateway_store_bytes", "Memory that the counters take, of max_memory.", memory.bytes()),
+            gauged("gateway_store_max_bytes", "How much memory the counters may take: max_memory.", memory.max_bytes()),
+            family(
+                "gateway_store_evictions_total",
+                "Keys still in use that were evicted for others: max_keys or max_memory is too small.",
+                MetricType::COUNTER,
+                [counter(memory.evicted(), &[])],
+            ),
+        ],
+        Store::Memcached(memcached) => health(memcached.health(), view.snapshot.load().on_error),
+    }
+}
+
+fn gauged(name: &str, help: &str, count: usize) -> MetricFamily {
+    family(name, help, MetricType::GAUGE, [gauge(count, &[])])
+}
+
+fn keys(count: usize) -> MetricFamily {
+    gauged("gateway_store_keys", "Keys whose counters are held in memory.", count)
+}
+
+/// How decisions are made now, of all ways in which this store can make them.
+fn modes(modes: &[(&str, bool)]) -> MetricFamily {
+    family(
+        "gateway_store_mode",
+        "How decisions are made now, 1 for each that applies: memory; shared (a server of Memcached answers), and what \
+         on_error says (local, allow, reject) for the keys of servers that do not answer.",
+        MetricType::GAUGE,
+        modes.iter().map(|(mode, applies)| gauge(usize::from(*applies), &[("mode", mode)])),
+    )
+}
+
+fn health(health: &Health, on_error: OnError) -> Vec<MetricFamily> {
+    let answers = |is_up: bool| health.servers.iter().any(|server| server.is_up() == is_up);
+    let mut snapshot = HistogramSnapshot::default();
+    health.latency.add_to(&mut snapshot);
+    let counted = |name: &str, help: &str, count: u64| family(name, help, MetricType::COUNTER, [counter(count, &[])]);
+    let servers = |name: &str, help: &str, of: fn(&Server) -> f64| {
+        let metrics = health.servers.iter().map(|server| real(of(server), &[("server", &server.address)]));
+        family(name, help, MetricType::GAUGE, metrics)
+    };
+    vec![
+        modes(&[("shared", answers(true)), (on_error.name(), answers(false))]),
+        keys(health.keys()),
+        counted(
+            "gateway_store_decisions_total",
+            "Decisions that were asked of Memcached: more than round trips, if those that wait together share one.",
+            health.decisions.iter().map(Counter::get).sum(),
+        ),
+        counted(
+            "gateway_store_round_trips_total",
+            "Exchanges with Memcached; one serves many decisions.",
+            health.round_trips.get(),
+        ),
+        counted(
+            "gateway_store_remembered_total",
+            "Refusals given without asking Memcached, because an earlier one still held.",
+            health.remembered.iter().map(Counter::get).sum(),
+        ),
+        counted(
+            "gateway_store_errors_total",
+            "Exchanges with Memcached that failed in whole or in part, and attempts to connect that failed.",
+            health.errors.get(),
+        ),
+        counted(
+            "gateway_store_local_total",
+            "Decisions made from the last known counts, because Memcached did not answer.",
+            health.local.get(),
+        ),
+        counted(
+            "gateway_store_lost_total",
+            "Counters that were known and found missing in Memcached: evicted, or gone with a restart.",
+            health.lost.get(),
+        ),
+        counted(
+            "gateway_store_forgotten_total",
+            "Keys that made room for others before Memcached knew what they had been admitted.",
+            health.forgotten.get(),
+        ),
+        servers("gateway_store_up", "Whether the server answers.", |server| f64::from(u8::from(server.is_up()))),
+        servers(
+            "gateway_store_clock_skew_seconds",
+            "How far the server's clock is ahead of this machine's, as far as whole seconds tell.",
+            Server::skew,
+        ),
+        family(
+            "gateway_store_memcached_evictions_total",
+            "Items that the server says it has evicted for want of memory: counters may be among them.",
+            MetricType::COUNTER,
+            health.servers.iter().map(|server| counter(server.evictions(), &[("server", &server.address)])),
+        ),
+        family(
+            "gateway_store_round_trip_duration_seconds",
+            "How long exchanges with Memcached took.",
+            MetricType::HISTOGRAM,
+            [histogram(&snapshot, &[])],
+        ),
+    ]
+}

@@ -1,0 +1,50 @@
+//! The classes of methods by which requests are counted. A client may invent methods, which must not create series.
+
+use http::Method;
+
+/// What a request does, as its method says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MethodClass {
+    /// It only reads: GET, HEAD, OPTIONS and TRACE, which RFC 9110, section 9.2.1, calls safe.
+    Read,
+    /// It changes something: POST, PUT, PATCH and DELETE.
+    Write,
+    /// Any other method, or none that could be read.
+    Other,
+}
+
+impl MethodClass {
+    /// All of them, in order.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Other];
+
+    /// The class of this method.
+    pub(super) fn of(method: &Method) -> Self {
+        match *method {
+            Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE => Self::Read,
+            Method::POST | Method::PUT | Method::PATCH | Method::DELETE => Self::Write,
+            _ => Self::Other,
+        }
+    }
+
+    /// The name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Other => "other",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_that_nobody_knows_are_others() {
+        let class = |method: &str| MethodClass::of(&Method::from_bytes(method.as_bytes()).unwrap()).name();
+        assert_eq!(["GET", "HEAD", "OPTIONS", "TRACE"].map(class), ["read"; 4]);
+        assert_eq!(["POST", "PUT", "PATCH", "DELETE"].map(class), ["write"; 4]);
+        assert_eq!(["CONNECT", "get", "PROPFIND", "X"].map(class), ["other"; 4]);
+    }
+}

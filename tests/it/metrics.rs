@@ -1,0 +1,377 @@
+//! The metrics: both formats as others read them, what the documentation says of them, and what they count.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use jsonwebtoken::Algorithm;
+use serde_json::{Value, json};
+
+use crate::harness::{
+    self, Authority, Client, Gateway, Memcached, Signer, Upstream, both_stores, closed_port, limited, reply, until,
+};
+
+const PATIENCE: Duration = Duration::from_secs(15);
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What the documentation says about a metric.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Documented {
+    pub(crate) kind: String,
+    pub(crate) labels: BTreeSet<String>,
+    unit: String,
+}
+
+/// The metrics in the tables of docs/metrics.md.
+pub(crate) fn documented() -> BTreeMap<String, Documented> {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md")).unwrap();
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `"));
+    let metrics: Vec<_> = rows
+        .map(|row| {
+            let cells: Vec<_> = row.split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+            assert_eq!(cells.len(), 6, "{row}");
+            assert!(!cells[4].is_empty(), "nothing is said about {}", cells[0]);
+            let labels = cells[2].split(", ").map(|label| label.trim_matches('`').to_owned());
+            let labels = labels.filter(|label| !label.is_empty()).collect();
+            (cells[0].to_owned(), Documented { kind: cells[1].to_owned(), labels, unit: cells[3].to_owned() })
+        })
+        .collect();
+    let count = metrics.len();
+    let metrics: BTreeMap<_, _> = metrics.into_iter().collect();
+    assert_eq!(metrics.len(), count, "a metric is in the documentation twice");
+    metrics
+}
+
+/// Runs promtool, which is no part of the gateway, on this input.
+#[track_caller]
+pub(crate) fn promtool(arguments: &[&str], input: &str) -> Output {
+    // Where scripts/test installs it if the system does not have it.
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/target/promtool/usr/bin/promtool");
+    let mut promtool = Command::new(if std::path::Path::new(own).exists() { own } else { "promtool" })
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool is missing: scripts/test installs what the tests need");
+    // It may end before it has read everything.
+    let _ = promtool.stdin.take().unwrap().write_all(input.as_bytes());
+    promtool.wait_with_output().unwrap()
+}
+
+/// The metrics of two gateways that have everything: one counts in memory, the other in Memcached.
+struct Everything {
+    gateways: [Gateway; 2],
+    _servers: [Upstream; 2],
+    _memcached: Memcached,
+}
+
+impl Everything {
+    fn start() -> Self {
+        let authority = Authority::new();
+        let site = authority.issue("site", "site", &["site.test"]);
+        let signer = Signer::new(Algorithm::ES256, "one");
+        let keys = harness::key_set(&[&signer]);
+        let issuer = Upstream::start(move |_| reply(200, &keys));
+        let up = Upstream::start(|_| reply(200, "hello"));
+        let (_held, away) = closed_port();
+        let listen = "listen = [{ address = \"127.0.0.1:0\", tls = false }, { address = \"127.0.0.1:0\" }]";
+        let server = format!(
+            "{listen}\nshed = {{ latency = \"60s\", status = 503 }}\n[server.tls]\ncertificates = [{}]\n",
+            site.toml()
+        );
+        let rest = format!(
+            "[jwt.site]\nissuer = \"https://login.test/\"\naudience = [\"api\"]\njwks = \"http://{}/\"\n\
+             algorithms = [\"ES256\"]\n\
+             [limits.l]\nkey = \"jwt:sub | header:x-api-key\"\nrates = [\"2/d\"]\n\
+             [upstreams.away]\nservers = [\"http://{away}\"]\n\
+             [upstreams.up]\nservers = [\"http://{}\"]\nmax_in_flight = 100\n\
+             [[routes]]\npath = \"/up\"\nlimits = [\"l\"]\nupstream = \"up\"\n\
+             [[routes]]\npath = \"/away\"\nupstream = \"away\"\n",
+            issuer.address(),
+            up.address()
+        );
+        let memcached = Memcached::start();
+        let gateways = [String::new(), memcached.store()].map(|store| {
+            let gateway = Gateway::with_server(&server, &format!("{store}{rest}"));
+            let mut client = gateway.client();
+            let statuses =
+                ["/up", "/up", "/up", "/away", "/none"].map(|path| client.get_with(path, "X-Api-Key: k\r\n"));
+            assert_eq!(statuses.map(|response| response.status), [200, 200, 429, 502, 404]);
+            gateway
+        });
+        Self { gateways, _servers: [issuer, up], _memcached: memcached }
+    }
+}
+
+/// The metrics in the format that this Accept header asks for.
+fn scrape(gateway: &Gateway, accept: &str) -> harness::Response {
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: {}\r\n{accept}\r\n", gateway.admin);
+    let response = Client::connect(gateway.admin).call(request);
+    assert_eq!(response.status, 200);
+    response
+}
+
+const PARSE: &str = "
+import json, sys
+from prometheus_client import parser
+from prometheus_client.openmetrics import parser as open_metrics
+
+def families(parse, text):
+    def labels(sample):
+        return {name: str(float(value)) if name == 'le' else value for name, value in sample.labels.items()}
+    return [
+        {'name': family.name, 'type': family.type, 'unit': family.unit, 'help': family.documentation,
+         'samples': [[sample.name, labels(sample), sample.value] for sample in family.samples]}
+        for family in parse(text)
+    ]
+
+texts = json.load(sys.stdin)
+print(json.dumps({
+    'text': families(parser.text_string_to_metric_families, texts['text']),
+    'open_metrics': families(open_metrics.text_string_to_metric_families, texts['open_metrics']),
+}))
+";
+
+/// The families in both formats, as the parsers of Prometheus' library for Python read them.
+#[track_caller]
+fn parsed_elsewhere(text: &str, open_metrics: &str) -> Value {
+    let library = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target/prometheus-client");
+    let mut python = Command::new("python3")
+        .args(["-c", PARSE])
+        .env("PYTHONPATH", library)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3 is missing: scripts/test installs what the tests need");
+    let texts = json!({ "text": text, "open_metrics": open_metrics }).to_string();
+    python.stdin.take().unwrap().write_all(texts.as_bytes()).unwrap();
+    let output = python.wait_with_output().unwrap();
+    assert!(
+        output.status.success(),
+        "prometheus_client does not parse this, or is missing: scripts/test installs it\n{open_metrics}"
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The names and labels of all samples of some families.
+fn series(families: &Value) -> BTreeSet<String> {
+    let samples = families.as_array().unwrap().iter().flat_map(|family| family["samples"].as_array().unwrap());
+    samples.map(|sample| format!("{} {}", sample[0], sample[1])).collect()
+}
+
+#[test]
+fn others_read_both_formats_and_the_documentation_describes_them() {
+    let everything = Everything::start();
+    let (documented, mut exported) = (documented(), BTreeMap::<String, Documented>::new());
+    let mut without_samples: BTreeSet<_> = documented.keys().cloned().collect();
+    for gateway in &everything.gateways {
+        let (text, open) = (scrape(gateway, ""), scrape(gateway, "Accept: application/openmetrics-text\r\n"));
+        assert_eq!(text.headers.must("content-type"), "text/plain; version=0.0.4");
+        assert_eq!(open.headers.must("content-type"), OPEN_METRICS);
+        let checked = promtool(&["check", "metrics"], text.text());
+        let complaints = [checked.stdout, checked.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+        assert!(checked.status.success() && complaints.is_empty(), "{complaints}");
+
+        let parsed = parsed_elsewhere(text.text(), open.text());
+        assert_eq!(series(&parsed["text"]), series(&parsed["open_metrics"]));
+        for family in parsed["open_metrics"].as_array().unwrap() {
+            let (name, kind) = (family["name"].as_str().unwrap(), family["type"].as_str().unwrap());
+            assert!(family["help"].as_str().unwrap().ends_with('.'), "{name}");
+            let (name, kind) = match kind {
+                "counter" => (format!("{name}_total"), "counter"),
+                "info" => (format!("{name}_info"), "gauge"),
+                _ => (name.to_owned(), kind),
+            };
+            let samples = family["samples"].as_array().unwrap();
+            let labels = samples.iter().flat_map(|sample| sample[1].as_object().unwrap().keys().cloned());
+            let labels: BTreeSet<_> = labels.filter(|label| label != "le").collect();
+            if !samples.is_empty() {
+                without_samples.remove(&name);
+                assert_eq!(Some(&labels), documented.get(&name).map(|known| &known.labels), "labels of {name}");
+            }
+            let labels = documented.get(&name).map_or(labels, |known| known.labels.clone());
+            let unit = family["unit"].as_str().unwrap().to_owned();
+            exported.insert(name, Documented { kind: kind.to_owned(), labels, unit });
+        }
+    }
+    assert_eq!(exported, documented);
+    // Only what needs an attack or an overload has not happened.
+    let rare =
+        ["gateway_http2_connection_errors_total", "gateway_http2_stream_errors_total", "gateway_shed_requests_total"];
+    assert_eq!(without_samples.iter().map(String::as_str).collect::<Vec<_>>(), rare);
+}
+
+#[test]
+fn the_format_is_the_one_that_the_client_prefers() {
+    let gateway = Gateway::start(&limited("client-ip", "9/d", ""));
+    for (accept, format) in [
+        ("Accept: */*\r\n", "text/plain; version=0.0.4"),
+        ("Accept: application/openmetrics-text;q=0.2, text/plain;q=0.3\r\n", "text/plain; version=0.0.4"),
+        ("Accept: application/openmetrics-text;q=0.4, text/plain;q=0.3\r\n", OPEN_METRICS),
+        ("Accept: text/plain;q=0.3\r\nAccept: application/openmetrics-text;version=1.0.0\r\n", OPEN_METRICS),
+    ] {
+        let response = scrape(&gateway, accept);
+        assert_eq!(response.headers.must("content-type"), format, "{accept}");
+        assert_eq!(response.headers.must("vary"), "accept");
+        assert_eq!(response.text().ends_with("\n# EOF\n"), format == OPEN_METRICS);
+    }
+}
+
+/// The names and labels of all samples.
+fn names(gateway: &Gateway) -> BTreeSet<String> {
+    let text = scrape(gateway, "");
+    let samples = text.text().lines().filter(|line| !line.starts_with('#'));
+    samples.map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect()
+}
+
+#[test]
+fn clients_cannot_create_series() {
+    let rest = "[limits.l]\nkey = [\"header:x-api-key\", \"path\", \"method\", \"host\"]\nrates = [\"1/d\"]\n\
+                [[routes]]\npath = \"/a/{name}\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";
+    let gateway = Gateway::start(rest);
+    let mut client = gateway.client();
+    let mut attack = |number: u32| {
+        let host = format!("Host: h{number}.test\r\nX-Api-Key: {number}\"}} 1\r\n\r\n");
+        let statuses = [
+            client.call(format!("X{number} /a/{number} HTTP/1.1\r\n{host}")).status,
+            client.call(format!("X{number} /a/{number} HTTP/1.1\r\n{host}")).status,
+            client.call(format!("GET /a/%22%7D{number} HTTP/1.1\r\n{host}")).status,
+            client.call(format!("GET /{number} HTTP/1.1\r\n{host}")).status,
+            client.call(format!("Y{number} /{number} HTTP/1.1\r\n{host}")).status,
+        ];
+        assert_eq!(statuses, [200, 429, 200, 404, 404]);
+        // The connection ends after this one.
+        assert_eq!(gateway.client().call(format!("GET /a/%0A{number} HTTP/1.1\r\n{host}")).status, 400);
+    };
+    attack(0);
+    let before = names(&gateway);
+    (1..100).for_each(&mut attack);
+    assert_eq!(names(&gateway), before);
+    let methods = ["read", "other"].map(|method| {
+        let labels = format!("route=\"/a/{{name}}\",outcome=\"responded\",status=\"2xx\",method=\"{method}\"");
+        gateway.metric(&format!("gateway_requests_total{{{labels}}}"))
+    });
+    assert_eq!(methods, [Some(100.0), Some(100.0)]);
+}
+
+#[test]
+fn the_fullest_key_of_a_limit_is_shown_without_its_name() {
+    both_stores(|store| {
+        let gateway = Gateway::start(&(store.to_owned() + &limited("header:x-api-key", "10/d", "")));
+        let ratio = || gateway.metric("gateway_limit_fullest_key_ratio{limit=\"l\"}");
+        assert_eq!(ratio(), Some(0.0));
+        let ask = |key: &str, times: u32| {
+            // Each client may reach another worker.
+            (0..times).for_each(|_| _ = gateway.client().get_with("/", format!("X-Api-Key: {key}\r\n")));
+        };
+        ask("a", 7);
+        assert_eq!(ratio(), Some(0.7), "{store}");
+        ask("b", 3);
+        assert_eq!(ratio(), Some(0.7), "{store}");
+        ask("b", 9);
+        assert_eq!(ratio(), Some(1.0), "{store}");
+    });
+}
+
+#[test]
+fn requests_in_flight_fill_a_limit_too() {
+    let limit = "[limits.l]\nkey = \"global\"\nmax_in_flight = 4\n";
+    let gateway =
+        Gateway::start(&format!("{limit}[[routes]]\npath = \"/\"\nlimits = [\"l\"]\nrespond = {{ status = 200 }}\n"));
+    assert_eq!(gateway.client().get("/").status, 200);
+    assert_eq!(gateway.metric("gateway_limit_fullest_key_ratio"), Some(0.25));
+}
+
+#[test]
+fn the_latency_of_each_server_is_measured() {
+    let up = Upstream::start(|request| reply(if request.target == "/bad" { 503 } else { 200 }, "hello"));
+    let gateway = Gateway::start(&up.everything());
+    let statuses = ["/", "/", "/bad", "/"].map(|path| gateway.client().get(path).status);
+    assert_eq!(statuses, [200, 200, 503, 200]);
+    let server = format!("{{upstream=\"up\",server=\"{}\"}}", up.address());
+    let metric = |name: &str| gateway.metric(&format!("gateway_upstream_server_{name}{server}"));
+    assert_eq!((metric("latency_seconds_count"), metric("requests_total")), (Some(3.0), Some(4.0)));
+    assert!(metric("latency_seconds_sum").unwrap() > 1e-6);
+}
+
+#[test]
+fn servers_with_the_same_address_have_series_of_their_own() {
+    let up = Upstream::start(|_| reply(200, "hello"));
+    let (address, port) = (up.address(), up.address().port());
+    // They differ in the name that the server is told.
+    let servers = format!("servers = [\"http://{address}\", \"http://localhost:{port}\"]");
+    let rest = format!("[upstreams.up]\n{servers}\n[[routes]]\npath = \"/\"\nupstream = \"up\"\n");
+    let gateway = Gateway::start(&rest);
+    until("the name is looked up", PATIENCE, || {
+        let text = scrape(&gateway, "");
+        let samples = text.text().lines().filter(|line| line.starts_with("gateway_upstream_server_healthy{"));
+        let samples: Vec<_> = samples.map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect();
+        let distinct: BTreeSet<_> = samples.iter().collect();
+        assert_eq!(distinct.len(), samples.len(), "{samples:?}");
+        samples.iter().any(|name| name.contains(&format!("server=\"{address} #2\"")))
+    });
+}
+
+#[test]
+fn a_refused_reload_is_seen_until_one_succeeds() {
+    let route = |status: u16| format!("[[routes]]\npath = \"/\"\nrespond = {{ status = {status} }}\n");
+    let gateway = Gateway::start(&route(200));
+    let good = || gateway.metric("gateway_config_last_reload_successful");
+    let since = || gateway.metric("gateway_config_last_success_timestamp_seconds").unwrap();
+    let begun = since();
+    assert!((harness::unix().as_secs_f64() - begun).abs() < 60.0, "{begun}");
+    assert_eq!(good(), Some(1.0));
+    gateway.reload("", "this is no toml");
+    gateway.wait_message("reload refused");
+    until("it is counted", PATIENCE, || good() == Some(0.0));
+    assert!((since() - begun).abs() < 0.1);
+    gateway.reload("", &route(201));
+    gateway.wait_message("reloaded");
+    until("it is counted", PATIENCE, || good() == Some(1.0));
+    assert!(since() >= begun);
+    let reloads =
+        ["ok", "refused"].map(|result| gateway.metric(&format!("gateway_config_reloads_total{{result=\"{result}\"}}")));
+    assert_eq!(reloads, [Some(1.0), Some(1.0)]);
+}
+
+#[test]
+fn the_store_says_how_it_decides() {
+    let memory = Gateway::start(&limited("client-ip", "9/d", ""));
+    assert_eq!(memory.metric("gateway_store_mode{mode=\"memory\"}"), Some(1.0));
+    assert!(memory.metric("gateway_store_max_keys").unwrap() > 900_000.0);
+    assert_eq!(memory.metric("gateway_store_max_bytes"), Some(268_435_456.0));
+
+    let mut memcached = Memcached::start();
+    let gateway = Gateway::start(&(memcached.store() + &limited("header:x-api-key", "3/d", "")));
+    let modes = || ["shared", "local"].map(|mode| gateway.metric(&format!("gateway_store_mode{{mode=\"{mode}\"}}")));
+    for (key, status) in [("a", 200), ("a", 200), ("b", 200), ("a", 200), ("a", 429)] {
+        assert_eq!(gateway.client().get_with("/", format!("X-Api-Key: {key}\r\n")).status, status);
+    }
+    assert_eq!(gateway.metric("gateway_store_decisions_total"), Some(5.0));
+    assert_eq!(gateway.metric("gateway_store_keys"), Some(2.0));
+    assert_eq!(modes(), [Some(1.0), Some(0.0)]);
+    memcached.kill();
+    until("it counts alone", PATIENCE, || modes() == [Some(0.0), Some(1.0)]);
+    memcached.restart();
+    until("it shares again", PATIENCE, || modes() == [Some(1.0), Some(0.0)]);
+}
+
+#[test]
+fn the_process_shows_what_it_uses() {
+    let gateway = Gateway::start(&limited("client-ip", "9/d", ""));
+    let metric = |name: &str| gateway.metric(name).unwrap();
+    let handles = metric("process_open_fds");
+    let clients: Vec<_> = (0..20).map(|_| gateway.client()).collect();
+    until("connections are open handles", PATIENCE, || metric("process_open_fds") >= handles + 20.0);
+    assert_eq!(metric("gateway_connections_accepted_total").to_string(), clients.len().to_string());
+    assert!(metric("process_max_fds") > metric("process_open_fds"));
+    let memory = f64::from(u32::try_from(gateway.memory("VmRSS")).unwrap());
+    assert!((metric("process_resident_memory_bytes") / memory - 1.0).abs() < 0.5, "{memory}");
+    assert!(metric("process_virtual_memory_bytes") > memory);
+    assert!(metric("process_threads") > 3.0);
+    let age = harness::unix().as_secs_f64() - metric("process_start_time_seconds");
+    assert!((-2.0..600.0).contains(&age), "{age}");
+    until("it has used a hundredth of a second", PATIENCE, || metric("process_cpu_seconds_total") > 0.0);
+}
