@@ -1,6 +1,7 @@
 //! May this request pass? All limits of its route are asked at once, and all are charged or none.
 
 mod counters;
+mod temporary_overrides;
 mod rate_selector;
 mod outcome;
 mod reservations;
@@ -26,6 +27,7 @@ pub use counters::{DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, longest_refusal};
 pub use rate_selector::{RateSelector, RateTable, SelectedRates};
 pub use reservations::{Reservations, stated_cost, told_cost};
+pub use temporary_overrides::{LimitOverrides, MAX_TEMPORARY, NotSet, TemporaryOverrides};
 pub use wait_queues::WaitQueues;
 
 /// One limit as one route applies it.
@@ -194,7 +196,7 @@ impl<'a> Evaluation<'a, '_> {
                     return ControlFlow::Break(Decision::NoKey(place));
                 }
             };
-            match route_limit.rates.select(&route_limit.key, found.is_some(), input.attributes, key_cache) {
+            match route_limit.rates.select(&route_limit.key, (key, found.is_some()), input.attributes, key_cache) {
                 SelectedRates::Exempt => counters.exempt.one(),
                 SelectedRates::Block if route_limit.on_limit == OnLimit::Shadow => self.shadow(counters, place),
                 SelectedRates::Block => {

@@ -2,7 +2,9 @@
 
 mod apply;
 mod certificates;
+mod draining;
 mod listeners;
+mod overrides;
 mod reload;
 mod signals;
 
@@ -39,7 +41,9 @@ use crate::upstream::ConnectionPools;
 
 use apply::{Candidate, InForce, start_echo, warn};
 use certificates::{CertificateWatch, LOOK_EVERY, warn_of_expiry};
+use draining::{all_ended, drain, told_to_stop};
 use listeners::Listeners;
+use overrides::Overrides;
 use reload::{Ended, Reloads, Waiters};
 use signals::{Signals, Told};
 
@@ -134,6 +138,7 @@ pub fn run(source: ConfigSource, config: Config, logging: &Logging) -> Result<St
 
     let certificates = CertificateWatch::new(config.server.tls.as_ref());
     let (reload_requests, requested) = admin::reload_channel();
+    let (override_requests, overrides_requested) = admin::override_channel();
     let view = Arc::new(View {
         config: ArcSwap::from_pointee(config),
         shared,
@@ -144,6 +149,7 @@ pub fn run(source: ConfigSource, config: Config, logging: &Logging) -> Result<St
         connections: limits,
         tls,
         reloads: reload_requests,
+        overrides: override_requests,
         draining: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
         reloaded: Counter::default(),
@@ -155,9 +161,19 @@ pub fn run(source: ConfigSource, config: Config, logging: &Logging) -> Result<St
     let in_force = InForce { snapshot: gateway, view };
     let reloads = Reloads::new(reload::LIMIT);
     let tls_reloads = Reloads::new(reload::LIMIT);
-    let waiters = Waiters::default();
-    let control =
-        Control { source, in_force, reloads, requested, waiters, certificates, tls_reloads, stage, finished, signals };
+    let control = Control {
+        source,
+        in_force,
+        reloads,
+        requested,
+        waiters: Waiters::default(),
+        overrides: Overrides::new(overrides_requested),
+        certificates,
+        tls_reloads,
+        stage,
+        finished,
+        signals,
+    };
     runtime.block_on(control.run())
 }
 
@@ -233,6 +249,8 @@ struct Control {
     /// Requests of the admin listener for a reload.
     requested: mpsc::Receiver<ReloadAnswer>,
     waiters: Waiters,
+    /// Those of the admin API.
+    overrides: Overrides,
     certificates: CertificateWatch,
     /// What the files of certificates have now.
     tls_reloads: Reloads<Tls>,
@@ -262,6 +280,7 @@ impl Control {
                     self.reload();
                 }
                 ended = self.reloads.ended() => self.take_over(ended),
+                requests = self.overrides.due() => self.overrides.apply(requests, &self.in_force),
                 () = self.certificates.changed() => self.reload_certificates(),
                 ended = self.tls_reloads.ended() => self.take_over_certificates(ended),
                 _ = expiry.tick() => {
@@ -275,9 +294,9 @@ impl Control {
                 }
             }
         }
-        let Control { in_force, stage, mut finished, mut signals, requested, waiters, .. } = self;
-        // Who waits for a reload learns that there will be none.
-        drop((requested, waiters));
+        let Control { in_force, stage, mut finished, mut signals, requested, waiters, overrides, .. } = self;
+        // Who waits for a reload or an override learns that there will be none.
+        drop((requested, waiters, overrides));
         in_force.view.stopping.store(true, Ordering::Relaxed);
         let config = in_force.config();
         let drained = tokio::select! {
@@ -322,7 +341,7 @@ impl Control {
     /// Applies the configuration that was loaded, or reports why there is none.
     fn take_over(&mut self, ended: Ended<Candidate>) {
         let result = ended.result.map(|candidate| {
-            self.in_force.apply(candidate);
+            self.in_force.apply(candidate, self.overrides.temporary());
             let config = self.in_force.config();
             self.certificates.set(config.server.tls.as_ref());
             config
@@ -355,42 +374,6 @@ impl Control {
         if ended.is_due {
             self.reload_certificates();
         }
-    }
-}
-
-/// Stops to accept connections and waits for the requests in flight. Returns whether all of them have ended in time.
-async fn drain(
-    server: &config::Server,
-    stage: &watch::Sender<Stage>,
-    finished: &mut mpsc::Receiver<io::Result<usize>>,
-) -> io::Result<bool> {
-    let (delay, deadline) = (server.drain_delay, server.drain_timeout);
-    if !delay.is_zero() {
-        // Load balancers notice that the gateway is not ready before connections are refused.
-        tracing::info!(?delay, "not ready");
-        sleep(delay).await;
-    }
-    tracing::info!(?deadline, "draining");
-    let _ = stage.send(Stage::Draining);
-    match timeout(deadline, all_ended(finished, &mut 0)).await {
-        Ok(ended) => ended.map(|()| true),
-        Err(_) => Ok(false),
-    }
-}
-
-/// Waits for all workers and adds up how many requests they have cut off. If one fails, the others still finish theirs.
-async fn all_ended(finished: &mut mpsc::Receiver<io::Result<usize>>, cut_off: &mut usize) -> io::Result<()> {
-    let mut all = Ok(());
-    while let Some(ended) = finished.recv().await {
-        all = all.and(ended.map(|requests| *cut_off += requests));
-    }
-    all
-}
-
-/// Waits until the process is told to stop. A reload is ignored, because it is too late for it.
-async fn told_to_stop(signals: &mut Signals) {
-    while signals.next().await == Told::Reload {
-        tracing::warn!("not reloaded: the gateway is about to stop");
     }
 }
 

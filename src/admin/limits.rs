@@ -8,14 +8,16 @@ use crate::decide::{DECISIONS, LimitMetrics};
 
 /// All limits of the configuration, in its order.
 pub(super) fn describe_all(view: &View) -> Value {
-    let (config, metrics) = (view.config.load_full(), view.shared.limits());
+    let (config, snapshot, metrics) = (view.config.load_full(), view.snapshot.load_full(), view.shared.limits());
     let describe = |limit: &Limit| {
+        let table = snapshot.limits.iter().find(|table| table.name() == limit.name);
         let counted = metrics.iter().find(|counted| counted.name == limit.name);
         json!({
             "name": limit.name,
             "rates": limit.rates.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "max_in_flight": limit.max_in_flight,
             "overrides": limit.overrides.len(),
+            "temporary_overrides": table.map_or(0, |table| table.temporary_count()),
             "decisions": decisions(counted.map(|counted| &**counted)),
         })
     };

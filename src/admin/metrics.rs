@@ -67,6 +67,12 @@ pub fn text(view: &View) -> String {
             limits.iter().flat_map(|limit| decisions(limit)),
         ),
         family(
+            "gateway_limit_temporary_overrides",
+            "Overrides that the admin API has set and that have not ended, by limit.",
+            MetricType::GAUGE,
+            view.snapshot.load().limits.iter().map(|table| gauge(table.temporary_count(), &[("limit", table.name())])),
+        ),
+        family(
             "gateway_requests_held",
             "Requests that wait for room in a limit.",
             MetricType::GAUGE,

@@ -9,6 +9,7 @@ mod admin_access;
 mod admin_api;
 mod admin_connections;
 mod admin_keys;
+mod admin_overrides;
 mod ambiguous_keys;
 mod bad_heads;
 mod balancing;
