@@ -13,6 +13,7 @@ mod overrides;
 mod reload;
 mod upstreams;
 mod shed;
+mod top_keys;
 pub mod metrics;
 
 use std::io;
@@ -47,6 +48,7 @@ use keys::KeyPath;
 pub use connections::AdminListener;
 pub use overrides::{OverrideChange, OverrideRequest, channel as override_channel};
 pub use reload::{ReloadAnswer, ReloadResult, channel as reload_channel};
+pub use top_keys::KeyMask;
 
 /// What the admin listener shows and changes.
 pub struct View {
@@ -70,6 +72,8 @@ pub struct View {
     pub reloads: mpsc::Sender<ReloadAnswer>,
     /// Asks the control thread to change overrides.
     pub overrides: mpsc::Sender<OverrideRequest>,
+    /// How keys are shown, unless they are shown in full.
+    pub key_mask: KeyMask,
     /// Whether load balancers shall send no requests, because an operator wants it.
     pub draining: AtomicBool,
     /// Whether the gateway is stopping, so that it accepts no new requests.

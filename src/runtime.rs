@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::admin::{self, ReloadAnswer, View};
+use crate::admin::{self, KeyMask, ReloadAnswer, View};
 use crate::clock;
 use crate::config::{self, Config, ConfigSource, Tls};
 use crate::jwks;
@@ -150,6 +150,7 @@ pub fn run(source: ConfigSource, config: Config, logging: &Logging) -> Result<St
         tls,
         reloads: reload_requests,
         overrides: override_requests,
+        key_mask: KeyMask::new().map_err(io::Error::other)?,
         draining: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
         reloaded: Counter::default(),

@@ -1,7 +1,5 @@
 //! `PUT /api/limits/{limit}/keys/{key}`: an override for one key, until a moment. The control thread sets it.
 
-use std::time::Duration;
-
 use http::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -10,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::reload;
-use crate::clock;
+use crate::clock::{self, Time};
 use crate::config::{self, Limit as ConfiguredLimit};
 use crate::decide::{MAX_TEMPORARY, NotSet, RateTable};
 use crate::identify::WrittenKey;
@@ -121,15 +119,14 @@ pub(super) fn describe(allowance: &Allowance, ends: Instant) -> Value {
         Allowance::Exempt => json!({ "exempt": true }),
         Allowance::Block => json!({ "block": true }),
     };
-    shown["until"] = json!(moment(left));
+    // The override itself ends by a clock that is never set.
+    shown["until"] = json!(moment(clock::now().after(left)));
     shown["seconds"] = json!(left.as_millis().div_ceil(1000));
     shown
 }
 
-/// The moment of the wall clock after this time, as RFC 3339 writes it. The override itself ends by a clock that is never
-/// set.
-fn moment(left: Duration) -> String {
-    let seconds = clock::now().after(left).seconds_up();
-    let moment = i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+/// A moment as RFC 3339 writes it, in whole seconds, rounded up.
+pub(super) fn moment(time: Time) -> String {
+    let moment = i64::try_from(time.seconds_up()).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
     moment.unwrap_or(Timestamp::MAX).to_string()
 }

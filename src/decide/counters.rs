@@ -1,5 +1,6 @@
-//! How often each limit has decided what.
+//! How often each limit has decided what, and about which keys most often.
 
+use super::key_activity::KeyActivity;
 use crate::metrics::{Counter, PerWorker};
 
 /// The decisions of one limit on all routes.
@@ -9,6 +10,8 @@ pub struct LimitMetrics {
     pub name: String,
     /// The counters of each worker.
     pub workers: PerWorker<DecisionCounters>,
+    /// The keys that come most often, of each worker.
+    pub keys: PerWorker<KeyActivity>,
 }
 
 /// The decisions of one limit on one worker.
@@ -57,6 +60,11 @@ pub const DECISIONS: [(&str, DecisionCounter); 11] = [
 ];
 
 impl LimitMetrics {
+    /// Those of a limit, with nothing counted yet, for so many workers.
+    pub fn new(name: &str, workers: usize) -> Self {
+        Self { name: name.to_owned(), workers: PerWorker::new(workers), keys: PerWorker::new(workers) }
+    }
+
     /// How often all workers have decided so.
     pub fn decisions(&self, count: DecisionCounter) -> u64 {
         self.workers.iter().map(|worker| count(worker).get()).sum()

@@ -92,6 +92,7 @@ mod spellings;
 mod stores;
 mod tidy;
 mod tls;
+mod top_keys;
 mod tokens;
 mod token_keys;
 mod trailers;
