@@ -74,10 +74,7 @@ pub(super) fn describe(
 
 /// Whether no key of the limit tells who a client is.
 fn is_public(limit: &Limit) -> bool {
-    let public = |source: &Source| {
-        matches!(source, Source::Global | Source::Method | Source::Host | Source::Route | Source::Path)
-    };
-    limit.key.parts.iter().flatten().all(public)
+    limit.key.parts.iter().flatten().all(|source| matches!(source, Source::Global | Source::Method | Source::Route))
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ impl RateTable {
     /// The same limit with other overrides of the admin API.
     #[must_use]
     pub fn with_temporary(&self, overrides: Option<&LimitOverrides>) -> Self {
-        let temporary = overrides.map(|overrides| Box::new(TemporaryRates::new(self.name(), overrides)));
+        let temporary = overrides.map(|overrides| Box::new(TemporaryRates::new(overrides)));
         let of_temporary = temporary.iter().flat_map(|temporary| temporary.limits());
         let (own, granted) = ([&self.own].into_iter(), self.granted.iter().flatten());
         Self {
@@ -101,7 +101,7 @@ impl RateTable {
 
     /// What the admin API has granted a key, and until when. An override in the file comes before it.
     pub fn temporary(&self, key: Fingerprint) -> Option<(&Allowance, Instant)> {
-        self.temporary.as_ref()?.find(key).map(|(_, allowance, _, ends)| (allowance, ends))
+        self.temporary.as_ref()?.find(key).map(|(granted, _, ends)| (&granted.allowance, ends))
     }
 
     /// The limit's own rates.
@@ -116,8 +116,8 @@ impl RateTable {
 
     /// What an override of the admin API grants a key; `None` if there is none for it.
     pub fn temporarily_granted(&self, key: Fingerprint) -> Option<SelectedRates<'_>> {
-        let (index, allowance, limit, _) = self.temporary.as_ref()?.find(key)?;
-        Some(match (allowance, limit) {
+        let (granted, index, _) = self.temporary.as_ref()?.find(key)?;
+        Some(match (&granted.allowance, &granted.limit) {
             (_, Some(limit)) => SelectedRates::Rates(1 + self.tiers.len() + self.granted.len() + index, limit),
             (Allowance::Exempt, None) => SelectedRates::Exempt,
             (Allowance::Block | Allowance::Rates(_), None) => SelectedRates::Block,

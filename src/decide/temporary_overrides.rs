@@ -41,8 +41,27 @@ struct TemporaryOverride {
     key: Vec<Vec<u8>>,
     /// One for each reading of the key, at least one.
     fingerprints: Vec<Fingerprint>,
-    allowance: Allowance,
+    /// The same for all overrides of the limit that grant the same.
+    granted: Arc<Granted>,
     ends: Instant,
+}
+
+/// What an override grants.
+#[derive(Debug)]
+pub(super) struct Granted {
+    pub(super) allowance: Allowance,
+    /// The rates, if it grants any.
+    pub(super) limit: Option<Arc<Limit>>,
+}
+
+impl Granted {
+    fn new(name: &str, allowance: Allowance) -> Self {
+        let limit = match &allowance {
+            Allowance::Rates(rates) => Some(Arc::new(Limit::new(name, rates))),
+            Allowance::Exempt | Allowance::Block => None,
+        };
+        Self { allowance, limit }
+    }
 }
 
 /// Why an override is not set.
@@ -66,16 +85,22 @@ impl TemporaryOverrides {
         allowance: &Allowance,
         ends: Instant,
     ) -> Result<(), NotSet> {
-        let wanted = TemporaryOverride { key, fingerprints: Vec::new(), allowance: allowance.clone(), ends };
-        let wanted = wanted.read_again(limit).ok_or(NotSet::Changed)?;
-        let replaced = self.by_limit.get(&limit.name).map_or(0, |of_limit| of_limit.sharing(&wanted.fingerprints));
+        let allowance = config::temporary_again(allowance, limit).ok_or(NotSet::Changed)?;
+        let fingerprints = fingerprints(limit, &key);
+        if fingerprints.is_empty() {
+            return Err(NotSet::Changed);
+        }
+        let replaced = self.by_limit.get(&limit.name).map_or(0, |of_limit| of_limit.sharing(&fingerprints));
         if self.count() - replaced >= MAX_TEMPORARY {
             return Err(NotSet::Full);
         }
         self.changes += 1;
         let of_limit = self.by_limit.entry(limit.name.clone()).or_default();
-        of_limit.list.retain(|earlier| !earlier.has_one_of(&wanted.fingerprints));
-        of_limit.list.push(wanted);
+        of_limit.list.retain(|earlier| !earlier.has_one_of(&fingerprints));
+        let same = of_limit.list.iter().find(|other| other.granted.allowance == allowance);
+        let granted = same.map(|other| other.granted.clone());
+        let granted = granted.unwrap_or_else(|| Arc::new(Granted::new(&limit.name, allowance)));
+        of_limit.list.push(TemporaryOverride { key, fingerprints, granted, ends });
         of_limit.version = self.changes;
         Ok(())
     }
@@ -95,11 +120,19 @@ impl TemporaryOverrides {
     /// `known_keys` or its rates have changed. Returns the names of their limits, and how many each had.
     pub fn reload(&mut self, config: &Config) -> Vec<(String, usize)> {
         let limits: HashMap<_, _, RandomState> = config.limits.iter().map(|limit| (&*limit.name, limit)).collect();
+        // What many overrides grant is read once.
+        let mut read: HashMap<_, _, RandomState> = HashMap::default();
         let removed = self.retain(|name, one| {
-            let again = limits.get(name).and_then(|limit| one.read_again(limit));
-            let stays = again.is_some();
-            again.into_iter().for_each(|again| *one = again);
-            stays
+            let Some(limit) = limits.get(name) else { return false };
+            let again = read.entry(Arc::as_ptr(&one.granted)).or_insert_with(|| {
+                let allowance = config::temporary_again(&one.granted.allowance, limit);
+                // The one of before is kept, too, so that no other is at its address.
+                (one.granted.clone(), allowance.map(|allowance| Arc::new(Granted::new(name, allowance))))
+            });
+            let Some(granted) = &again.1 else { return false };
+            one.granted = granted.clone();
+            one.fingerprints = fingerprints(limit, &one.key);
+            !one.fingerprints.is_empty()
         });
         // What stays may be another allowance or have other fingerprints now.
         self.changes += 1;
@@ -154,14 +187,6 @@ impl TemporaryOverride {
     fn has_one_of(&self, fingerprints: &[Fingerprint]) -> bool {
         self.fingerprints.iter().any(|own| fingerprints.contains(own))
     }
-
-    /// The same by what the limit is now; `None` if the limit cannot have it.
-    fn read_again(&self, limit: &config::Limit) -> Option<Self> {
-        let allowance = config::temporary_again(&self.allowance, limit)?;
-        let fingerprints = fingerprints(limit, &self.key);
-        let (key, ends) = (self.key.clone(), self.ends);
-        (!fingerprints.is_empty()).then_some(Self { key, fingerprints, allowance, ends })
-    }
 }
 
 fn fingerprints(limit: &config::Limit, key: &[Vec<u8>]) -> Vec<Fingerprint> {
@@ -175,38 +200,33 @@ pub(super) struct TemporaryRates {
     count: usize,
     /// For each reading of a key, the index of what is granted, and until when.
     by_key: HashMap<Fingerprint, (usize, Instant), RandomState>,
-    /// Each allowance once, with its rates if it grants any.
-    granted: Vec<(Allowance, Option<Arc<Limit>>)>,
+    /// Each once.
+    granted: Vec<Arc<Granted>>,
 }
 
 impl TemporaryRates {
-    pub(super) fn new(name: &str, overrides: &LimitOverrides) -> Self {
-        let (mut by_key, mut granted) = (HashMap::default(), Vec::new());
-        let mut known: HashMap<String, usize, RandomState> = HashMap::default();
-        for TemporaryOverride { fingerprints, allowance, ends, .. } in &overrides.list {
-            let index = *known.entry(allowance.to_string()).or_insert_with(|| {
-                let limit = match allowance {
-                    Allowance::Rates(rates) => Some(Arc::new(Limit::new(name, rates))),
-                    Allowance::Exempt | Allowance::Block => None,
-                };
-                granted.push((allowance.clone(), limit));
-                granted.len() - 1
+    pub(super) fn new(overrides: &LimitOverrides) -> Self {
+        let (mut by_key, mut all) = (HashMap::default(), Vec::new());
+        let mut known: HashMap<_, usize, RandomState> = HashMap::default();
+        for TemporaryOverride { fingerprints, granted, ends, .. } in &overrides.list {
+            let index = *known.entry(Arc::as_ptr(granted)).or_insert_with(|| {
+                all.push(granted.clone());
+                all.len() - 1
             });
             by_key.extend(fingerprints.iter().map(|fingerprint| (*fingerprint, (index, *ends))));
         }
-        Self { version: overrides.version, count: overrides.list.len(), by_key, granted }
+        Self { version: overrides.version, count: overrides.list.len(), by_key, granted: all }
     }
 
-    /// The index of what a key is granted, what that is, and until when.
-    pub(super) fn find(&self, key: Fingerprint) -> Option<(usize, &Allowance, Option<&Arc<Limit>>, Instant)> {
+    /// What a key is granted, the index of that, and until when.
+    pub(super) fn find(&self, key: Fingerprint) -> Option<(&Granted, usize, Instant)> {
         let (index, ends) = self.by_key.get(&key)?;
-        let (allowance, limit) = self.granted.get(*index)?;
-        Some((*index, allowance, limit.as_ref(), *ends))
+        Some((self.granted.get(*index)?, *index, *ends))
     }
 
     /// All rates that are granted.
     pub(super) fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
-        self.granted.iter().filter_map(|(_, limit)| limit.as_ref())
+        self.granted.iter().filter_map(|granted| granted.limit.as_ref())
     }
 
     /// How many different allowances there are.
@@ -250,11 +270,12 @@ mod tests {
         let config = config("key = \"header:x-api-key\"\nrates = [\"1/s\"]");
         let limit = &config.limits[0];
         let (mut overrides, ends) = (TemporaryOverrides::default(), Instant::now() + Duration::from_secs(60));
+        let block = Arc::new(Granted::new("l", Allowance::Block));
         // Without optimisation it would take long to set all of them one by one.
         for number in 0..MAX_TEMPORARY {
             let key = parts(&number.to_string());
             let fingerprints = fingerprints(limit, &key);
-            let one = TemporaryOverride { key, fingerprints, allowance: Allowance::Block, ends };
+            let one = TemporaryOverride { key, fingerprints, granted: block.clone(), ends };
             overrides.by_limit.entry("l".to_owned()).or_default().list.push(one);
         }
         assert_eq!(overrides.set(limit, parts("one more"), &Allowance::Exempt, ends), Err(NotSet::Full));
@@ -262,9 +283,10 @@ mod tests {
         assert_eq!(overrides.count(), MAX_TEMPORARY);
         assert!(overrides.remove(limit, &parts("8")) && !overrides.remove(limit, &parts("8")));
         assert_eq!(overrides.set(limit, parts("one more"), &Allowance::Exempt, ends), Ok(()));
-        let table = TemporaryRates::new("l", overrides.of("l").unwrap());
+        let table = TemporaryRates::new(overrides.of("l").unwrap());
         assert_eq!((table.count(), table.allowances()), (MAX_TEMPORARY, 2), "equal allowances are stored once");
-        let granted = |key: &str| table.find(fingerprints(limit, &parts(key))[0]).map(|(_, allowance, ..)| allowance);
+        let granted =
+            |key: &str| table.find(fingerprints(limit, &parts(key))[0]).map(|(granted, ..)| &granted.allowance);
         assert_eq!(granted("7"), Some(&Allowance::Exempt));
         assert_eq!((granted("8"), granted("9")), (None, Some(&Allowance::Block)));
     }
@@ -299,9 +321,9 @@ mod tests {
         assert_eq!(overrides.reload(&before), []);
         let after = config("key = \"client-ip:48\"\nrates = [\"1/s\"]\nstrategy = \"fixed-window\"");
         assert_eq!(overrides.reload(&after), [("l".to_owned(), 1)]);
-        let table = TemporaryRates::new("l", overrides.of("l").unwrap());
-        let (_, allowance, ..) = table.find(fingerprints(&after.limits[0], &parts("2001:db8:0:7::"))[0]).unwrap();
-        let Allowance::Rates(rates) = allowance else { panic!("{allowance:?}") };
+        let table = TemporaryRates::new(overrides.of("l").unwrap());
+        let (granted, ..) = table.find(fingerprints(&after.limits[0], &parts("2001:db8:0:7::"))[0]).unwrap();
+        let Allowance::Rates(rates) = &granted.allowance else { panic!("{granted:?}") };
         assert_eq!((&*rates[0].to_string(), rates[0].strategy()), ("5/s", &crate::limit::Strategy::FixedWindow));
         let none = config("key = \"client-ip\"\nmax_in_flight = 1");
         assert_eq!(overrides.reload(&none), [("l".to_owned(), 1)]);
