@@ -37,7 +37,7 @@ pub struct Sketch {
     /// Where each key is in `places`. Its hashes have a seed, so that nobody can choose keys that collide.
     index: Index,
     seed: RandomState,
-    /// What may have the least count, which was `floor` when this was found. Counts only grow.
+    /// Places that had the least count, `floor`, when they were last looked for. Counts only grow.
     least: Vec<u8>,
     floor: u64,
     /// Keys that were not counted, because the sketch was being read.
@@ -49,9 +49,9 @@ struct Place {
     key: Fingerprint,
     /// Of the key.
     hash: u64,
-    /// At least how often the key came.
+    /// The key came at most so often.
     count: u64,
-    /// By how much that may be too high.
+    /// By how much that may be too high, at most.
     error: u64,
     /// Empty unless `has_text`; its memory is used again by the next key.
     text: String,
