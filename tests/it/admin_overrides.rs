@@ -56,17 +56,17 @@ fn a_key_is_exempted_blocked_or_gets_other_rates_until_it_is_deleted() {
     both_stores(|store| {
         let gateway = Gateway::start(&(store.to_owned() + &limited("header:x-api-key", "2/d", "")));
         let mut client = gateway.client();
-        assert_eq!([(); 3].map(|()| ask(&mut client, "k")), [200, 200, 429]);
+        assert_eq!([(); 3].map(|()| ask(&mut client, "customer-7")), [200, 200, 429]);
         assert_eq!(count(&gateway), 0);
 
-        let given = put(&gateway, "l/keys/k", &json!({ "rates": ["5/d"], "for": "1h" }));
+        let given = put(&gateway, "l/keys/customer-7", &json!({ "rates": ["5/d"], "for": "1h" }));
         assert_eq!((&given["rates"], given["seconds"].as_u64()), (&json!(["5/d"]), Some(3600)));
         let until: jiff::Timestamp = given["until"].as_str().unwrap().parse().unwrap();
         let left = until.as_second() - i64::try_from(unix().as_secs()).unwrap();
         assert!((3_590..=3_601).contains(&left), "{given}");
         // What was counted stays counted.
-        assert_eq!([(); 4].map(|()| ask(&mut client, "k")), [200, 200, 200, 429]);
-        let shown = key(&gateway, "l/keys/k");
+        assert_eq!([(); 4].map(|()| ask(&mut client, "customer-7")), [200, 200, 200, 429]);
+        let shown = key(&gateway, "l/keys/customer-7");
         assert_eq!((&shown["rates"][0]["rate"], &shown["override"]["rates"]), (&json!("5/d"), &json!(["5/d"])));
         assert_eq!([(); 3].map(|()| ask(&mut client, "other")), [200, 200, 429]);
         assert_eq!(key(&gateway, "l/keys/other").get("override"), None);
@@ -74,24 +74,24 @@ fn a_key_is_exempted_blocked_or_gets_other_rates_until_it_is_deleted() {
         assert_eq!(gateway.metric("gateway_limit_temporary_overrides"), Some(1.0));
 
         // Another one replaces it.
-        put(&gateway, "l/keys/k", &json!({ "exempt": true, "for": "31d" }));
-        assert_eq!([(); 3].map(|()| ask(&mut client, "k")), [200; 3]);
-        let shown = key(&gateway, "l/keys/k");
+        put(&gateway, "l/keys/customer-7", &json!({ "exempt": true, "for": "31d" }));
+        assert_eq!([(); 3].map(|()| ask(&mut client, "customer-7")), [200; 3]);
+        let shown = key(&gateway, "l/keys/customer-7");
         assert_eq!((&shown["exempt"], &shown["override"]["exempt"]), (&json!(true), &json!(true)));
-        put(&gateway, "l/keys/k", &json!({ "block": true, "for": "90s" }));
-        assert_eq!(ask(&mut client, "k"), 403);
-        let shown = key(&gateway, "l/keys/k");
+        put(&gateway, "l/keys/customer-7", &json!({ "block": true, "for": "90s" }));
+        assert_eq!(ask(&mut client, "customer-7"), 403);
+        let shown = key(&gateway, "l/keys/customer-7");
         assert_eq!((&shown["block"], &shown["admitted"]), (&json!(true), &json!(false)));
         assert_eq!((&shown["override"]["block"], count(&gateway)), (&json!(true), json!(1)));
 
-        let left = call(&gateway, "DELETE", "l/keys/k", "");
+        let left = call(&gateway, "DELETE", "l/keys/customer-7", "");
         assert_eq!((left.status, left.json().get("override")), (200, None));
         assert_eq!(left.json()["rates"][0]["rate"], "2/d");
-        until_admitted(&mut client, "k");
+        until_admitted(&mut client, "customer-7");
         assert_eq!((count(&gateway), gateway.metric("gateway_limit_temporary_overrides")), (json!(0), Some(0.0)));
         let line = gateway.wait_message("the admin API has set an override");
         assert_eq!([&line["limit"], &line["override"], &line["for"]], ["l", "5/d", "1h"], "{line}");
-        assert!(gateway.log().iter().all(|line| !line.contains("keys/k")), "keys are not logged");
+        assert!(gateway.log().iter().all(|line| !line.contains("customer-7")), "keys are not logged");
     });
 }
 
@@ -107,8 +107,8 @@ fn an_override_ends_when_its_time_is_over() {
         let mut client = gateway.client();
         assert_eq!([(); 2].map(|()| ask(&mut client, "k")), [200; 2]);
         // Its cells have another layout, so that counts are carried over and back.
-        put(&gateway, "l/keys/k", &json!({ "rates": ["7/h", "100/d"], "for": "3s" }));
-        put(&gateway, "l/keys/blocked", &json!({ "block": true, "for": "1s" }));
+        put(&gateway, "l/keys/k", &json!({ "rates": ["7/h", "100/d"], "for": "5s" }));
+        put(&gateway, "l/keys/blocked", &json!({ "block": true, "for": "3s" }));
         assert_eq!((ask(&mut client, "k"), ask(&mut client, "blocked")), (200, 403));
         until("it is counted", BOUND, || {
             let shown = key(&gateway, "l/keys/k");
