@@ -45,7 +45,7 @@ use crate::tls::ListenerTls;
 
 use keys::KeyPath;
 
-pub use connections::AdminListener;
+pub use connections::{AdminChange, AdminListener};
 pub use overrides::{OverrideChange, OverrideRequest, channel as override_channel};
 pub use reload::{ReloadAnswer, ReloadResult, channel as reload_channel};
 pub use top_keys::KeyMask;
@@ -92,14 +92,15 @@ const OPENAPI: &[u8] = include_bytes!("../docs/openapi.json");
 /// Pages of other origins shall not show a response as their own.
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
-/// Serves on this listener, on a thread of its own, until the process ends.
+/// Serves on the listener that has come last from `listeners`, on a thread of its own, until the process ends.
 ///
 /// # Errors
 /// When the system cannot start a thread.
-pub fn start(listener: AdminListener, view: Arc<View>) -> io::Result<()> {
+pub fn start(listeners: mpsc::UnboundedReceiver<AdminChange>, view: Arc<View>) -> io::Result<()> {
     let serve = move || -> io::Result<()> {
         let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
-        runtime.block_on(connections::serve(listener, move |request| answer(view.clone(), request)))
+        runtime.block_on(connections::serve(listeners, move |request| answer(view.clone(), request)));
+        Ok(())
     };
     thread::Builder::new().name("admin".to_owned()).spawn(move || {
         if let Err(error) = serve() {
@@ -183,7 +184,12 @@ async fn respond(view: &View, request: Request<Incoming>) -> LocalResponse {
     let resource = Resource::at(&path);
     let is_probe = resource.is_some_and(Resource::is_probe);
     let config = view.config.load_full();
-    if let Some(refusal) = config.admin.as_ref().and_then(|admin| access::refusal(admin, &request, is_probe)) {
+    let Some(admin) = &config.admin else {
+        // A reload has removed the section, and with it the token. The connection is from before.
+        let why = "This gateway has no admin listener any more.";
+        return respond::closing(respond::problem(StatusCode::SERVICE_UNAVAILABLE, why));
+    };
+    if let Some(refusal) = access::refusal(admin, &request, is_probe) {
         return refusal;
     }
     if !is_probe {

@@ -13,9 +13,10 @@ use clap::{Parser, Subcommand};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 
 use crate::background::Background;
+use crate::clock;
 use crate::config::{Config, ConfigSource, Problems};
 use crate::explain::{self, Question};
-use crate::runtime::{self, Stopped};
+use crate::runtime::{self, Start, Stopped};
 use crate::simulate::{self, Field, Format};
 use crate::{describe, log, route, units};
 
@@ -34,6 +35,10 @@ struct Cli {
     /// The configuration file [default: gateway.toml].
     #[arg(short, long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
+
+    /// Read the configuration again when one of its files changes. SIGHUP does it at any time.
+    #[arg(long)]
+    watch: bool,
 
     #[command(subcommand)]
     command: Option<Command>,
@@ -155,7 +160,7 @@ fn load(source: &ConfigSource) -> Result<Config, Problems> {
 
 /// Runs the command.
 pub fn run() -> ExitCode {
-    let Cli { config: path, command } = Cli::parse();
+    let Cli { config: path, watch, command } = Cli::parse();
     let path = match (path, &command) {
         (Some(_), Some(Command::Check { file: Some(file), .. })) => {
             complain(&format!("error: both --config and {} name a file: remove one of them", file.display()));
@@ -165,6 +170,7 @@ pub fn run() -> ExitCode {
         (path, _) => path.unwrap_or(PathBuf::from("gateway.toml")),
     };
     let source = ConfigSource::File(path);
+    let read_since = clock::now();
     let config = match load(&source) {
         Ok(config) => config,
         Err(problems) => {
@@ -176,7 +182,7 @@ pub fn run() -> ExitCode {
         Some(Command::Check { json, against, .. }) => checked(&config, json, against.map(ConfigSource::File)),
         Some(Command::Explain(asked)) => explained(&config, asked),
         Some(Command::Simulate(asked)) => simulated(&config, &asked),
-        None => serve(source, config),
+        None => serve(Start { source, config, read_since, watch }),
     }
 }
 
@@ -199,15 +205,15 @@ fn checked(config: &Config, json: bool, against: Option<ConfigSource>) -> ExitCo
     ExitCode::SUCCESS
 }
 
-fn serve(source: ConfigSource, config: Config) -> ExitCode {
-    let logging = match log::start(&config.log) {
+fn serve(start: Start) -> ExitCode {
+    let logging = match log::start(&start.config.log) {
         Ok(logging) => logging,
         Err(error) => {
             complain(&in_full(&error));
             return ExitCode::FAILURE;
         }
     };
-    match runtime::run(source, config, &logging) {
+    match runtime::run(start, &logging) {
         Ok(Stopped::Drained) => ExitCode::SUCCESS,
         Ok(Stopped::AtOnce) => ExitCode::FAILURE,
         Err(error) => {

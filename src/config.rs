@@ -26,10 +26,11 @@ mod jwt;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,6 +92,8 @@ pub struct Config {
     pub limits: Vec<Limit>,
     /// `[[routes]]`, in the order of the file; `route` sorts them.
     pub routes: Vec<Route>,
+    /// The files that it was read from, if there are any.
+    pub files: BTreeSet<PathBuf>,
     /// Settings that are valid, but probably not intended.
     pub warnings: Problems,
 }
@@ -206,6 +209,10 @@ pub struct Log {
     pub format: LogFormat,
     /// Which requests get a line.
     pub access: AccessLog,
+    /// The file of these lines; `None` if they go to standard error.
+    pub access_file: Option<PathBuf>,
+    /// The format of these lines; `None` if they are lines of the log.
+    pub access_format: Option<AccessFormat>,
 }
 
 /// Which requests get a line in the log.
@@ -217,6 +224,15 @@ pub enum AccessLog {
     Sampled,
     /// No requests.
     Off,
+}
+
+/// The format of a line of the access log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessFormat {
+    /// One JSON object per line.
+    Json,
+    /// The Combined Log Format.
+    Combined,
 }
 
 /// The format of a log line.

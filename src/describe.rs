@@ -1,6 +1,7 @@
 //! Describes a configuration for `gateway check`.
 
 mod json;
+mod reload;
 mod upstreams;
 
 use std::fmt::{self, Display, Write as _};
@@ -9,9 +10,8 @@ use std::ops::RangeInclusive;
 use http::{HeaderName, header};
 
 use crate::config::{
-    self, Action, Config, ConfigSource, Cors, Cost, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit,
-    Listener, MaxConnections, Missing, OnError, OnLimit, PathMatching, PathPattern, PathRules, Recounted, Route,
-    SentPath, Shed, Store, UNLIMITED,
+    Action, Config, Cors, Cost, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit, Listener, MaxConnections,
+    Missing, OnError, OnLimit, PathMatching, PathPattern, PathRules, Route, SentPath, Shed, Store, UNLIMITED,
 };
 use crate::jwks::FETCH_EVERY;
 use crate::jwt;
@@ -20,6 +20,7 @@ use crate::overrides::Allowance;
 use crate::route;
 
 pub use json::json;
+pub use reload::describe_reload;
 
 /// The maximum number of patterns and networks that are listed for one allowance; more are only counted.
 const MOST_TEXTS: usize = 1_000;
@@ -29,36 +30,6 @@ pub fn describe(config: &Config) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = write!(text, "{}", Description(config));
-    text
-}
-
-/// Describes what a reload does that replaces `old`, read from `name`, with `new`.
-pub fn describe_reload(name: &ConfigSource, old: &Config, new: &Config) -> String {
-    let mut text = format!("\na reload that replaces {name}\n");
-    if let Some(setting) = config::needs_restart(old, new) {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "  is refused: {setting} changes, which needs a restart");
-        return text;
-    }
-    let (recounted, dropped): (Vec<_>, Vec<_>) = (config::recounted(old, new), config::dropped(old, new).collect());
-    for Recounted { limit, tier, changed, carried, anew } in &recounted {
-        let tier = tier.map_or(String::new(), |tier| format!(", tier {tier},"));
-        for (rates, what) in [(carried, "carries over"), (anew, "starts anew")] {
-            if !rates.is_empty() {
-                let _ = writeln!(
-                    text,
-                    "  {what} what {limit}{tier} has counted: {} (changed: {changed})",
-                    rates.join(", ")
-                );
-            }
-        }
-    }
-    for limit in &dropped {
-        let _ = writeln!(text, "  drops what {} has counted (the limit is removed)", limit.name);
-    }
-    if recounted.is_empty() && dropped.is_empty() {
-        let _ = writeln!(text, "  keeps all counters");
-    }
     text
 }
 

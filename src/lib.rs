@@ -53,12 +53,12 @@ pub mod decide;
 pub mod upstream;
 pub mod shed;
 pub mod respond;
+pub mod log;
 pub mod telemetry;
 
 // The process.
 pub mod snapshot;
 pub mod proxy;
-pub mod log;
 pub mod describe;
 pub mod admin;
 pub mod echo;

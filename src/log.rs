@@ -4,11 +4,13 @@
 //! counted.
 
 mod level;
+mod line_writer;
 mod panics;
 mod queue;
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tracing_subscriber::fmt as lines;
@@ -20,6 +22,7 @@ use crate::config::{Log, LogFormat};
 use queue::Queue;
 
 pub use level::LogLevel;
+pub use line_writer::LineWriter;
 pub use panics::text as panic_text;
 
 /// The log while it is open. When it is dropped, it writes the remaining lines, unless standard error is not read.
@@ -27,11 +30,15 @@ pub use panics::text as panic_text;
 pub struct Logging {
     queue: Arc<Queue>,
     level: LogLevel,
+    access: Option<LineWriter>,
 }
 
 /// Counts the lines that were dropped.
 #[derive(Clone, Debug)]
-pub struct DroppedLines(Arc<Queue>);
+pub struct DroppedLines {
+    log: Arc<Queue>,
+    access: Option<LineWriter>,
+}
 
 /// Why logging could not start.
 #[derive(Debug)]
@@ -40,6 +47,8 @@ pub enum LogError {
     Twice(TryInitError),
     /// The system cannot start a thread.
     System(io::Error),
+    /// The file of the access log cannot be opened.
+    AccessFile(PathBuf, io::Error),
 }
 
 impl fmt::Display for LogError {
@@ -47,6 +56,7 @@ impl fmt::Display for LogError {
         match self {
             Self::Twice(error) => write!(f, "cannot open the log: {error}"),
             Self::System(error) => write!(f, "cannot open the log: {error}"),
+            Self::AccessFile(path, error) => write!(f, "cannot open the access log {}: {error}", path.display()),
         }
     }
 }
@@ -62,7 +72,7 @@ impl From<TryInitError> for LogError {
 /// Starts logging, including panics.
 ///
 /// # Errors
-/// When logging was started before, or the system cannot start a thread.
+/// When logging was started before, the system cannot start a thread, or the file of the access log cannot be opened.
 pub fn start(config: &Log) -> Result<Logging, LogError> {
     let report = |lines| tracing::warn!(lines, "log lines were dropped: standard error was not read fast enough");
     let queue = Queue::start(io::stderr(), report).map_err(LogError::System)?;
@@ -81,7 +91,15 @@ pub fn start(config: &Log) -> Result<Logging, LogError> {
         registry.with(lines::layer().json().flatten_event(true).with_target(false).with_writer(writer)).try_init()?;
     }
     panics::log();
-    Ok(Logging { queue, level })
+    let access = match (&config.access_file, config.access_format) {
+        (Some(path), _) => {
+            let opened = LineWriter::open(path).map_err(|error| LogError::AccessFile(path.clone(), error))?;
+            Some(opened)
+        }
+        (None, Some(_)) => Some(LineWriter::new(queue.clone())),
+        (None, None) => None,
+    };
+    Ok(Logging { queue, level, access })
 }
 
 impl Logging {
@@ -93,7 +111,12 @@ impl Logging {
 
     /// The counter of dropped lines.
     pub fn dropped(&self) -> DroppedLines {
-        DroppedLines(self.queue.clone())
+        DroppedLines { log: self.queue.clone(), access: self.access.clone() }
+    }
+
+    /// Writes the lines of the access log, if they are not lines of the log.
+    pub fn access(&self) -> Option<LineWriter> {
+        self.access.clone()
     }
 
     /// The level, to read or change it.
@@ -104,6 +127,7 @@ impl Logging {
 
 impl Drop for Logging {
     fn drop(&mut self) {
+        self.access.iter().for_each(LineWriter::close);
         self.queue.close();
     }
 }
@@ -111,6 +135,6 @@ impl Drop for Logging {
 impl DroppedLines {
     /// The number of lines so far.
     pub fn count(&self) -> u64 {
-        self.0.dropped()
+        self.log.dropped() + self.access.as_ref().map_or(0, LineWriter::dropped)
     }
 }

@@ -8,10 +8,10 @@ mod preamble;
 mod rewound;
 
 use std::io;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::TcpStream;
 
 pub use client_stream::ClientStream;
 pub use listen::{bind, bind_unix, is_v6_only};
@@ -23,10 +23,10 @@ pub use rewound::{Duplex, Rewound};
 const KEEP_ALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15)).with_retries(4);
 
-/// Lets the system probe a quiet connection, to find out whether the peer still exists (RFC 9293, section 3.8.4).
+/// Lets the system probe a quiet connection, or those that a listening socket accepts, to find out whether the peer still exists (RFC 9293, section 3.8.4).
 ///
 /// # Errors
 /// When the system refuses the setting.
-pub fn keep_alive(stream: &TcpStream) -> io::Result<()> {
-    SockRef::from(stream).set_tcp_keepalive(&KEEP_ALIVE)
+pub fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
+    SockRef::from(socket).set_tcp_keepalive(&KEEP_ALIVE)
 }

@@ -17,10 +17,11 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode, Uri};
 use http_body::Body;
+use smallvec::SmallVec;
 
 use crate::clock::{self, Time};
 use crate::config::{AccessLog, OnError, PathRules, Redirect};
-use crate::decide::{self, Decision, DecisionInput, DecisionState};
+use crate::decide::{self, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome};
 use crate::header_list;
 use crate::identify::client::{Client, client, scheme};
 use crate::identify::tokens::{TokenCache, ValidTokens, valid_tokens};
@@ -140,7 +141,7 @@ async fn serve(
     let [id, parent] = header_list::single_lines(&head.headers, [&REQUEST_ID, &TRACEPARENT_HEADER]);
     // Most refusals need no trace.
     let trace = LazyCell::new(|| TraceContext::of(parent, &worker.random));
-    let arrival = Arrival { head, now, client, id: RequestId::of(id, &worker.random), guard };
+    let arrival = Arrival { connection, head, now, client, id: RequestId::of(id, &worker.random), guard };
 
     let target = match target::read(request, gateway.paths) {
         Ok(target) => target,
@@ -191,7 +192,7 @@ async fn serve(
     let mut state = DecisionState::new(&worker.store, worker.index);
     let decision = decide::decide(&input, &mut state).await;
     connection.key_cache.borrow_mut().shrink();
-    record.held(state.held_since);
+    record.decided(state.held_since, || remaining(route, &state.outcomes));
     match decision {
         Decision::Admitted => {}
         Decision::Unknown if input.fail_open => {}
@@ -238,6 +239,16 @@ async fn serve(
         translate(response, outcome, &request.head);
     }
     record.settle(outcome, response);
+}
+
+/// How many more requests each limit admits.
+fn remaining<'r>(
+    route: &'r CompiledRoute,
+    outcomes: &[LimitOutcome<'_>],
+) -> SmallVec<[(&'r Arc<LimitMetrics>, u64); 2]> {
+    let of =
+        |outcome: &LimitOutcome<'_>| Some((&route.limits.get(outcome.place)?.metrics, outcome.verdict.remaining()));
+    outcomes.iter().filter_map(of).collect()
 }
 
 /// What keys can be read from, as long as no token is verified.

@@ -2,11 +2,15 @@
 
 mod apply;
 mod certificates;
-mod draining;
+mod control;
+mod file_watch;
+mod inherited;
 mod listeners;
 mod overrides;
 mod reload;
+mod service_manager;
 mod signals;
+mod watches;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -14,44 +18,40 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinSet, spawn_local};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 
-use crate::admin::{self, KeyMask, ReloadAnswer, View};
-use crate::clock;
-use crate::config::{self, Config, ConfigSource, Tls};
+use crate::admin::{self, KeyMask, View};
+use crate::clock::Time;
+use crate::config::{self, Config, ConfigSource};
 use crate::jwks;
 use crate::log::{Logging, panic_text};
-use crate::metrics::Counter;
+use crate::metrics::{Counter, PerWorker};
 use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
 use crate::random::Random;
-use crate::server::{self, ConnectedClient, ConnectionLimits, Listener, Stage};
-use crate::shed::ShedWatch;
+use crate::server::{self, ConnectedClient, ConnectionLimits, ListenerChange, Stage};
 use crate::snapshot::{SharedState, Snapshot};
 use crate::store::Store;
+use crate::telemetry::AccessLogger;
 use crate::tls::ListenerTls;
 use crate::upstream::ConnectionPools;
 
-use apply::{Candidate, InForce, start_echo, warn};
-use certificates::{CertificateWatch, LOOK_EVERY, warn_of_expiry};
-use draining::{all_ended, drain, told_to_stop};
+use apply::{InForce, start_echo, warn};
+use control::Control;
+use inherited::InheritedSockets;
 use listeners::Listeners;
 use overrides::Overrides;
-use reload::{Ended, Reloads, Waiters};
-use signals::{Signals, Told};
-
-/// How often the memory store is swept for keys without effect, and in how many sweeps all of it is covered.
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
-const SWEEP_STEPS: usize = 30;
-/// How long workers may take to report how many requests they have cut off.
-const OVER_LIMIT: Duration = Duration::from_secs(1);
+use reload::{Reloads, Waiters};
+use service_manager::Watchdog;
+use signals::Signals;
+use watches::Watches;
 
 /// Why the gateway did not start, or has ended by itself.
 #[derive(Debug)]
@@ -94,11 +94,25 @@ pub enum Stopped {
     AtOnce,
 }
 
+/// What the gateway starts with.
+#[derive(Debug)]
+pub struct Start {
+    /// Where its configuration comes from.
+    pub source: ConfigSource,
+    /// The configuration.
+    pub config: Config,
+    /// When it began to be read.
+    pub read_since: Time,
+    /// Whether its files are watched, and it is read again when they change.
+    pub watch: bool,
+}
+
 /// Runs the gateway until it is told to stop and has drained, or is told to stop a second time.
 ///
 /// # Errors
 /// When it cannot start, or one of its workers fails.
-pub fn run(source: ConfigSource, config: Config, logging: &Logging) -> Result<Stopped, StartError> {
+pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
+    let Start { source, config, read_since, watch } = start;
     let workers = match config.server.workers {
         0 => available_parallelism().map_or(1, usize::from),
         workers => workers,
@@ -112,7 +126,12 @@ pub fn run(source: ConfigSource, config: Config, logging: &Logging) -> Result<St
     warn(&config);
     let limits = Arc::new(connection_limits(&config.server, workers));
     let tls = Arc::new(ListenerTls::new(config.server.tls.as_ref().map(|tls| &tls.settings))?);
-    let listeners = Listeners::open(&config, workers)?;
+    let (mut listeners, changes) = Listeners::new(workers);
+    let mut inherited = InheritedSockets::of_process()?;
+    let mut plan = listeners.open().plan(None, &config, &mut inherited)?;
+    inherited.warn_of_rest();
+    let admin = plan.admin.take();
+    listeners.apply(plan);
     let shared = Arc::new(SharedState::new(workers));
     start_echo(&config, &shared)?;
     let store = Arc::new(Store::open(&config.store, workers)?);
@@ -123,9 +142,12 @@ pub fn run(source: ConfigSource, config: Config, logging: &Logging) -> Result<St
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));
     let (stage, staged) = watch::channel(Stage::Running);
 
+    let logger = AccessLogger::new(logging.access(), config.log.access_format);
+    let heartbeats = Arc::new(PerWorker::new(workers));
     let (done, finished) = mpsc::channel(workers);
-    for (index, listeners) in listeners.http.into_iter().enumerate() {
-        let plan = Plan { index, listeners, tls: tls.clone(), limits: limits.clone(), stage: staged.clone() };
+    for (index, listeners) in changes.into_iter().enumerate() {
+        let (tls, limits, stage, logger) = (tls.clone(), limits.clone(), staged.clone(), logger.clone());
+        let plan = Plan { index, listeners, tls, limits, stage, logger, heartbeats: heartbeats.clone() };
         let (gateway, store, done) = (gateway.clone(), store.clone(), done.clone());
         let runtime = local_runtime;
         thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
@@ -136,7 +158,6 @@ pub fn run(source: ConfigSource, config: Config, logging: &Logging) -> Result<St
     }
     drop(done);
 
-    let certificates = CertificateWatch::new(config.server.tls.as_ref());
     let (reload_requests, requested) = admin::reload_channel();
     let (override_requests, overrides_requested) = admin::override_channel();
     let view = Arc::new(View {
@@ -156,20 +177,26 @@ pub fn run(source: ConfigSource, config: Config, logging: &Logging) -> Result<St
         reloaded: Counter::default(),
         refused: Counter::default(),
     });
-    if let Some(listener) = listeners.admin {
-        admin::start(listener, view.clone())?;
-    }
-    let in_force = InForce { snapshot: gateway, view };
+    let (admin_listeners, changes) = mpsc::unbounded_channel();
+    admin.into_iter().for_each(|change| _ = admin_listeners.send(change));
+    admin::start(changes, view.clone())?;
+    let in_force = InForce { snapshot: gateway, view, listeners, admin_listeners };
     let reloads = Reloads::new(reload::LIMIT);
     let tls_reloads = Reloads::new(reload::LIMIT);
+    let waiters = Waiters::default();
+    let watches = Watches::new(watch, &in_force.config(), read_since);
     let control = Control {
         source,
         in_force,
         reloads,
         requested,
-        waiters: Waiters::default(),
+        waiters,
         overrides: Overrides::new(overrides_requested),
-        certificates,
+        watches,
+        reloading_since: read_since,
+        access_log: logging.access(),
+        watchdog: Watchdog::new(workers),
+        heartbeats,
         tls_reloads,
         stage,
         finished,
@@ -206,10 +233,12 @@ fn whole<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
 /// What one worker needs to start.
 struct Plan {
     index: usize,
-    listeners: Vec<Listener>,
+    listeners: mpsc::UnboundedReceiver<ListenerChange>,
     tls: Arc<ListenerTls>,
     limits: Arc<ConnectionLimits>,
     stage: watch::Receiver<Stage>,
+    logger: AccessLogger,
+    heartbeats: Arc<PerWorker<Counter>>,
 }
 
 /// Serves requests until the process is told to stop. Returns how many requests were cut off.
@@ -221,13 +250,14 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, store: Arc<Store>) ->
     let (carrying, index) = (store.clone(), plan.index);
     background.spawn_local(async move { carrying.carry(index).await });
     let finishing = store.clone();
-    let snapshots = WorkerSnapshots::new(gateway, plan.index);
+    let snapshots = WorkerSnapshots::new(gateway, plan.index, plan.logger);
     let sampler = snapshots.sampler().clone();
-    let sampling = sampler.clone();
+    let (sampling, heartbeats) = (sampler.clone(), plan.heartbeats);
     background.spawn_local(async move {
         loop {
             sleep(Duration::from_secs(1)).await;
             sampling.next_second();
+            heartbeats.of(index).one();
         }
     });
     let (tokens, random) = (RefCell::default(), Random::seeded()?);
@@ -240,142 +270,6 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, store: Arc<Store>) ->
     sampler.next_second();
     finishing.finish().await;
     served
-}
-
-/// What the control thread does: signals, reloads, the sweep and the drain.
-struct Control {
-    source: ConfigSource,
-    in_force: InForce,
-    reloads: Reloads<Candidate>,
-    /// Requests of the admin listener for a reload.
-    requested: mpsc::Receiver<ReloadAnswer>,
-    waiters: Waiters,
-    /// Those of the admin API.
-    overrides: Overrides,
-    certificates: CertificateWatch,
-    /// What the files of certificates have now.
-    tls_reloads: Reloads<Tls>,
-    stage: watch::Sender<Stage>,
-    /// For each worker that has ended, how many requests it has cut off, or its error. It closes after the last worker.
-    finished: mpsc::Receiver<io::Result<usize>>,
-    signals: Signals,
-}
-
-impl Control {
-    async fn run(mut self) -> Result<Stopped, StartError> {
-        let (watch, snapshot) = (self.in_force.view.shared.upstream_watch(), self.in_force.snapshot.clone());
-        spawn_local(watch.run(move || snapshot.load().upstreams.clone()));
-        let (workers, snapshot) = (self.in_force.view.shared.workers(), self.in_force.snapshot.clone());
-        spawn_local(ShedWatch::new(workers).run(move || snapshot.load().shedding.clone()));
-        let mut sweep = tokio::time::interval(SWEEP_EVERY);
-        // A configuration that is read warns of them already.
-        let mut expiry = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
-        loop {
-            tokio::select! {
-                told = self.signals.next() => match told {
-                    Told::Reload => self.reload(),
-                    Told::Stop => break,
-                },
-                Some(answer) = self.requested.recv() => {
-                    self.waiters.add(answer, self.reloads.is_running());
-                    self.reload();
-                }
-                ended = self.reloads.ended() => self.take_over(ended),
-                requests = self.overrides.due() => self.overrides.apply(requests, &self.in_force),
-                () = self.certificates.changed() => self.reload_certificates(),
-                ended = self.tls_reloads.ended() => self.take_over_certificates(ended),
-                _ = expiry.tick() => {
-                    self.in_force.config().server.tls.iter().for_each(|tls| warn_of_expiry(tls, clock::now()));
-                }
-                _ = sweep.tick() => self.sweep(),
-                Some(ended) = self.finished.recv() => {
-                    let error = ended.err().unwrap_or_else(|| io::Error::other("it was not told to stop"));
-                    tracing::error!(%error, "a worker ended");
-                    return Err(StartError::Worker(error));
-                }
-            }
-        }
-        let Control { in_force, stage, mut finished, mut signals, requested, waiters, overrides, .. } = self;
-        // Who waits for a reload or an override learns that there will be none.
-        drop((requested, waiters, overrides));
-        in_force.view.stopping.store(true, Ordering::Relaxed);
-        let config = in_force.config();
-        let drained = tokio::select! {
-            drained = drain(&config.server, &stage, &mut finished) => Some(drained.map_err(StartError::Worker)?),
-            () = told_to_stop(&mut signals) => None,
-        };
-        if drained == Some(true) {
-            tracing::info!("stopped");
-            return Ok(Stopped::Drained);
-        }
-        let _ = stage.send(Stage::Over);
-        // A worker that hangs does not stop the process from ending.
-        let mut requests = 0;
-        let _ = timeout(OVER_LIMIT, all_ended(&mut finished, &mut requests)).await;
-        if drained.is_some() {
-            tracing::warn!(requests, "stopped: drain_timeout is over, requests in flight were cut off");
-            return Ok(Stopped::Drained);
-        }
-        tracing::warn!(requests, "stopped at once by a second signal: requests in flight were cut off");
-        Ok(Stopped::AtOnce)
-    }
-
-    fn sweep(&self) {
-        // Failures of upstreams that are not logged yet.
-        self.in_force.view.shared.upstreams().iter().for_each(|upstream| upstream.report(clock::now()));
-        if let Store::Memory(memory) = &*self.in_force.view.store {
-            memory.sweep(SWEEP_STEPS, clock::now());
-        }
-    }
-
-    /// Begins to load the configuration in another thread.
-    fn reload(&mut self) {
-        let (source, running) = (self.source.clone(), self.in_force.config());
-        let shared = self.in_force.view.shared.clone();
-        let begun = self.reloads.begin(move |is_wanted| Candidate::load(&source, &running, &shared, is_wanted));
-        if let Err(why) = begun {
-            self.in_force.refuse(&why);
-            self.waiters.answer(&Err(why));
-        }
-    }
-
-    /// Applies the configuration that was loaded, or reports why there is none.
-    fn take_over(&mut self, ended: Ended<Candidate>) {
-        let result = ended.result.map(|candidate| {
-            self.in_force.apply(candidate, self.overrides.temporary());
-            let config = self.in_force.config();
-            self.certificates.set(config.server.tls.as_ref());
-            config
-        });
-        if let Err(why) = &result {
-            self.in_force.refuse(why);
-        }
-        self.waiters.answer(&result);
-        if ended.is_due {
-            self.waiters.advance();
-            self.reload();
-        }
-    }
-
-    /// Begins to read the files of the certificates in force again, and no other file: what else has changed in the
-    /// configuration waits until a reload is asked for.
-    fn reload_certificates(&mut self) {
-        let Some(tls) = self.in_force.config().server.tls.clone() else { return };
-        let begun = self.tls_reloads.begin(move |_| tls.read_again().map_err(|error| error.to_string().into()));
-        if let Err(why) = begun {
-            self.in_force.refuse(&why);
-        }
-    }
-
-    fn take_over_certificates(&mut self, ended: Ended<Tls>) {
-        match ended.result {
-            Ok(tls) => self.in_force.apply_certificates(tls),
-            Err(why) => self.in_force.refuse(&why),
-        }
-        if ended.is_due {
-            self.reload_certificates();
-        }
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 mod connection;
 mod connections;
+mod listeners;
 mod framing_check;
 mod file_handles;
 mod connection_limits;
@@ -34,7 +35,6 @@ mod http2_stream;
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,8 +44,8 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use http_body::Body;
 use rustls::server::ServerConnection;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, spawn_local};
 
 pub use client_body::{ClientBody, ClientBodyError};
@@ -53,6 +53,7 @@ pub use connection_limits::{ConnectionCounts, ConnectionLimits};
 pub use file_handles::{connections as connections_for, raise as raise_handles};
 pub use http2_errors::Http2Errors;
 pub use interim_responses::InterimResponses;
+pub use listeners::{Listener, ListenerChange};
 pub use request_guard::RequestGuard;
 pub use send_window::poll_granted;
 pub use tunnel::{Tunnel, TunnelStream};
@@ -60,12 +61,10 @@ pub use tunnel::{Tunnel, TunnelStream};
 use connection::{Registration, serve};
 use connection_limits::ConnectionPermit;
 use connections::Connections;
+use listeners::Listeners;
 
 use crate::reason::Reason;
 use crate::tls::{ClientCertificate, ListenerTls};
-
-/// The pause after a failed accept, since it mostly fails because file handles or memory are exhausted.
-const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
 
 /// The smallest size of the HTTP library's buffers: its default. A whole head has to fit.
 const LEAST_BUFFER: usize = 408 << 10;
@@ -100,22 +99,16 @@ pub struct ConnectedClient {
 pub struct TlsPeer {
     /// The certificate that it has shown, and that was verified.
     pub certificate: Option<ClientCertificate>,
+    /// The version of TLS, such as `TLSv1.3`.
+    pub version: &'static str,
 }
 
 impl TlsPeer {
     fn of(connection: &ServerConnection) -> Self {
         let first = connection.peer_certificates().and_then(<[_]>::first);
-        Self { certificate: first.and_then(ClientCertificate::read) }
+        let version = connection.protocol_version().and_then(|version| version.as_str()).unwrap_or_default();
+        Self { certificate: first.and_then(ClientCertificate::read), version }
     }
-}
-
-/// A listening socket and its protocol.
-#[derive(Debug)]
-pub struct Listener {
-    /// The socket.
-    pub socket: std::net::TcpListener,
-    /// Whether its connections use TLS.
-    pub is_tls: bool,
 }
 
 /// Answers the requests of one connection.
@@ -160,16 +153,16 @@ pub enum Stage {
     Over,
 }
 
-/// Accepts connections and serves each with the handler that `connected` makes for the address of its peer. At
-/// [`Stage::Draining`] it stops to accept connections, and returns when the last connection has ended or at
-/// [`Stage::Over`]. Returns how many requests were in flight then.
+/// Accepts connections and serves each with the handler that `connected` makes for the address of its peer. `changes` open
+/// and close listeners: there are none at first. At [`Stage::Draining`] it stops to accept connections, and returns when the last connection has
+/// ended or at [`Stage::Over`]. Returns how many requests were in flight then.
 ///
 /// It has to run on a thread's local runtime.
 ///
 /// # Errors
-/// When a listener cannot be registered with the runtime, or one of the tasks that accept and watch connections panics.
+/// When one of the tasks that accept and watch connections panics.
 pub async fn run<C, H>(
-    listeners: Vec<Listener>,
+    mut changes: mpsc::UnboundedReceiver<ListenerChange>,
     tls: Arc<ListenerTls>,
     limits: Arc<ConnectionLimits>,
     mut stage: watch::Receiver<Stage>,
@@ -193,18 +186,19 @@ where
     builder.writev(false).half_close(true);
     let acceptor = Acceptor { http1: Rc::new(builder), connections: connections.clone(), tls, limits, connected };
 
-    let mut accepting = JoinSet::new();
-    for listener in listeners {
-        let socket = TcpListener::from_std(listener.socket)?;
-        accepting.spawn_local(accept(socket, listener.is_tls, acceptor.clone(), stage.clone()));
+    let mut listeners = Listeners::new(acceptor, stage.clone());
+    loop {
+        tokio::select! {
+            biased;
+            // Clients may be connected to a new listener already, even if the gateway has to stop.
+            Some(change) = changes.recv() => listeners.change(change),
+            // If the sender is gone, nothing will ever end the worker, so it drains then as well.
+            _ = stage.wait_for(|stage| *stage >= Stage::Draining) => break,
+            error = listeners.panicked() => return Err(error),
+            error = panicked(&mut background) => return Err(error),
+        }
     }
-    // If the sender is gone, nothing will ever end the worker, so it drains then as well.
-    tokio::select! {
-        _ = stage.wait_for(|stage| *stage >= Stage::Draining) => {}
-        error = panicked(&mut accepting) => return Err(error),
-        error = panicked(&mut background) => return Err(error),
-    }
-    while accepting.join_next().await.is_some() {}
+    listeners.closed().await;
     tokio::select! {
         () = connections.drain() => Ok(0),
         _ = stage.wait_for(|stage| *stage == Stage::Over) => Ok(connections.requests()),
@@ -238,69 +232,16 @@ where
 {
     /// Serves a new connection in its own task. The connection is registered before its task runs, so that a drain waits
     /// for it.
-    fn open(&self, stream: TcpStream, address: SocketAddr, is_tls: bool, place: ConnectionPermit) {
+    fn open(&self, stream: TcpStream, address: SocketAddr, (listener, is_tls): (usize, bool), place: ConnectionPermit) {
         let tls = if is_tls { self.tls.current() } else { None };
         if is_tls && tls.is_none() {
             // A request for a TLS listener must not be answered without TLS.
             return;
         }
         let client = ConnectedClient { address, tls: None };
-        let (index, state) = self.connections.enter();
+        let (index, state) = self.connections.enter(listener);
         let registration = Registration::new(self.connections.clone(), index, place);
         spawn_local(serve(stream, client, self.clone(), tls, (registration, state)));
-    }
-}
-
-async fn accept<C, H>(listener: TcpListener, is_tls: bool, acceptor: Acceptor<C>, mut stage: watch::Receiver<Stage>)
-where
-    C: Fn(&ConnectedClient) -> H + Clone + 'static,
-    H: Handler,
-{
-    let mut draining = pin!(async move { stage.wait_for(|stage| *stage >= Stage::Draining).await.is_ok() });
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            _ = &mut draining => break,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                let Some(mut place) = ConnectionPermit::new(&acceptor.limits, peer.ip()) else { continue };
-                let drains = tokio::select! {
-                    biased;
-                    () = acceptor.connections.wait_for_place(&mut place) => false,
-                    _ = &mut draining => true,
-                };
-                // During a drain there may be no place for it.
-                if place.take() {
-                    acceptor.open(stream, peer, is_tls, place);
-                }
-                if drains {
-                    break;
-                }
-            }
-            Err(error) => match error.kind() {
-                // The client has closed the connection before it was accepted.
-                io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted => {}
-                _ => {
-                    acceptor.connections.exhausted(&error);
-                    tokio::time::sleep(EXHAUSTED_PAUSE).await;
-                }
-            },
-        }
-    }
-    // The kernel may have accepted further connections, and would reset them when the socket is closed. It is asked
-    // directly, because the runtime may not know of them yet.
-    let Ok(listener) = listener.into_std() else { return };
-    while let Ok((stream, peer)) = listener.accept() {
-        let Some(mut place) = ConnectionPermit::new(&acceptor.limits, peer.ip()) else { continue };
-        if !place.take() {
-            continue;
-        }
-        match stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) {
-            Ok(stream) => acceptor.open(stream, peer, is_tls, place),
-            Err(error) => tracing::error!(%error, "cannot serve a connection"),
-        }
     }
 }
 

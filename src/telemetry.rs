@@ -2,17 +2,18 @@
 //!
 //! A record ends when the body has been sent or the client has gone away, not when the head is sent.
 
+mod access_log;
 mod observed_body;
 mod upstream_failures;
 mod sampler;
 
 use std::fmt::Display;
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use http::{Method, Response, StatusCode};
 use http_body::Body;
+use smallvec::SmallVec;
 
 use crate::clock::{self, Time};
 use crate::decide::{ConcurrencyPermit, LimitMetrics};
@@ -20,11 +21,13 @@ use crate::metrics::{Counter, Histogram, PerWorker};
 use crate::reason::Reason;
 use crate::request_id::RequestId;
 use crate::server::RequestGuard;
-use crate::trace_context::TraceId;
 
+pub use access_log::{AccessLogEntry, AccessLogger};
 pub use observed_body::{ObservedBody, ResponseBody};
 pub use sampler::Sampler;
 pub use upstream_failures::{Failure, UpstreamFailures};
+
+use access_log::AccessLine;
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,36 +122,6 @@ pub struct RequestMetrics {
     pub latency: [Histogram; Outcome::ALL.len()],
 }
 
-/// What the access log says about a request besides how it ended. Headers and the query are left out, since they have
-/// keys and tokens.
-#[derive(Clone, Debug)]
-pub struct AccessLogEntry {
-    /// The client's address.
-    pub client: IpAddr,
-    /// The method, if it is known.
-    pub method: Option<Method>,
-    /// The host asked for.
-    pub host: String,
-    /// The path, without the query.
-    pub path: String,
-    /// The trace that it belongs to, if its headers are known.
-    pub trace: Option<TraceId>,
-    /// The limit that refused it.
-    pub limit: Option<Arc<LimitMetrics>>,
-    /// Microseconds for which a limit held it back.
-    pub held_micros: Option<u64>,
-    /// The bytes of the response's body that were sent so far.
-    pub bytes: u64,
-}
-
-impl AccessLogEntry {
-    /// The entry of a request of which only the client is known.
-    pub fn new(client: IpAddr) -> Self {
-        let (host, path) = (String::new(), String::new());
-        Self { client, method: None, host, path, trace: None, limit: None, held_micros: None, bytes: 0 }
-    }
-}
-
 /// Records the requests of one route on one worker.
 #[derive(Debug)]
 pub struct RouteRecorder {
@@ -158,6 +131,7 @@ pub struct RouteRecorder {
     worker: usize,
     /// Chooses which refusals are logged; `None` if all are.
     sampler: Option<Rc<Sampler>>,
+    logger: AccessLogger,
 }
 
 /// How a request ended, and why if it failed.
@@ -173,14 +147,15 @@ pub struct RequestEnd {
 
 impl RouteRecorder {
     /// The recorder of this worker, which is the only one to use it. With a `sampler`, only the refusals that it admits
-    /// are logged.
+    /// are logged. Lines of the access log go to `logger`.
     pub fn new(
         route: Arc<RouteMetrics>,
         upstream: Option<Arc<UpstreamFailures>>,
         worker: usize,
         sampler: Option<Rc<Sampler>>,
+        logger: AccessLogger,
     ) -> Self {
-        Self { route, upstream, worker, sampler }
+        Self { route, upstream, worker, sampler, logger }
     }
 
     /// Counts the request `id` that ended after so many microseconds, and logs its entry if it has one.
@@ -191,7 +166,7 @@ impl RouteRecorder {
         id: &RequestId,
         entry: Option<&AccessLogEntry>,
     ) {
-        let Self { route, worker, sampler, .. } = self;
+        let Self { route, worker, sampler, logger, .. } = self;
         let requests = route.workers.of(*worker);
         let class = status.map_or(0, |status| usize::from(status.as_u16() / 100)).min(CLASSES.len() - 1);
         requests.ended[outcome as usize][class].one();
@@ -204,23 +179,7 @@ impl RouteRecorder {
             _ => true,
         };
         if let Some(entry) = entry.filter(is_logged) {
-            tracing::info!(
-                client = %entry.client,
-                method = entry.method.as_ref().map(Method::as_str),
-                host = entry.host,
-                path = entry.path,
-                route = route.name,
-                status = status.map_or(0, |status| status.as_u16()),
-                outcome = outcome.name(),
-                reason = reason.map(Reason::name),
-                limit = entry.limit.as_ref().map(|limit| limit.name.as_str()),
-                held_micros = entry.held_micros,
-                bytes = entry.bytes,
-                micros,
-                request_id = id.as_str(),
-                trace_id = entry.trace.map(tracing::field::display),
-                "request"
-            );
+            logger.write(&AccessLine { entry, route: &route.name, outcome, reason, status, micros, id: id.as_str() });
         }
     }
 }
@@ -280,17 +239,31 @@ impl RequestRecord {
         self.reason = Some(reason);
     }
 
-    /// Records for the access log since when the request was held.
-    pub fn held(&mut self, since: Option<Time>) {
-        if let (Some(entry), Some(since)) = (&mut self.entry, since) {
-            entry.held_micros = Some(clock::now().micros_since(since));
-        }
-    }
-
     /// Records for the access log which limit refused the request.
     pub fn refused_by(&mut self, limit: Option<&Arc<LimitMetrics>>) {
         if let Some(entry) = &mut self.entry {
             entry.limit = limit.cloned();
+        }
+    }
+
+    /// Records for the access log since when the request was held, if it was, and how many more requests each limit that has
+    /// decided about it admits.
+    pub fn decided<'a>(
+        &mut self,
+        held_since: Option<Time>,
+        remaining: impl FnOnce() -> SmallVec<[(&'a Arc<LimitMetrics>, u64); 2]>,
+    ) {
+        if let Some(entry) = &mut self.entry {
+            entry.held_micros = held_since.map(|since| clock::now().micros_since(since));
+            entry.remaining = remaining().into_iter().map(|(limit, remaining)| (limit.clone(), remaining)).collect();
+        }
+    }
+
+    /// Records for the access log which server has responded to the request that was sent to it at `begun`.
+    pub fn responded(&mut self, server: impl FnOnce() -> String, begun: Time) {
+        if let Some(entry) = &mut self.entry {
+            entry.server = Some(server());
+            entry.upstream_micros = Some(clock::now().micros_since(begun));
         }
     }
 

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::future::pending;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
@@ -18,7 +19,8 @@ use hyper::server::conn::http1;
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::timeout;
 use tokio_util::either::Either;
@@ -32,6 +34,15 @@ pub enum AdminListener {
     Unix(std::os::unix::net::UnixListener),
 }
 
+/// What changes about the listening socket.
+#[derive(Debug)]
+pub enum AdminChange {
+    /// It is this one from now on.
+    Open(AdminListener),
+    /// There is none any more.
+    Close,
+}
+
 /// Time to send a request head, and to wait for the next one.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// After this time a connection takes no further request.
@@ -43,27 +54,31 @@ const MAX_CONNECTIONS: usize = 32;
 /// The pause after a failed accept, since it mostly fails because file handles or memory are exhausted.
 const EXHAUSTED_PAUSE: Duration = Duration::from_secs(1);
 
-/// Answers requests with `respond` until it is cancelled. It has to run on a thread's local runtime.
-///
-/// # Errors
-/// When the listener cannot be registered with the runtime.
+/// Answers requests with `respond`, on the listener that has come last from `listeners`, until that channel is closed. It has to
+/// run on a thread's local runtime.
 pub(super) async fn serve<F>(
-    listener: AdminListener,
+    mut listeners: mpsc::UnboundedReceiver<AdminChange>,
     respond: impl Fn(Request<Incoming>) -> F + 'static,
-) -> io::Result<()>
-where
+) where
     F: Future<Output = Response<Full<Bytes>>> + 'static,
 {
     let respond = Rc::new(respond);
     let mut open = Open(VecDeque::with_capacity(MAX_CONNECTIONS));
-    let listener = match listener {
-        AdminListener::Tcp(listener) => Either::Left(TcpListener::from_std(listener)?),
-        AdminListener::Unix(listener) => Either::Right(UnixListener::from_std(listener)?),
-    };
+    let mut listener = None;
     loop {
-        let accepted = match &listener {
-            Either::Left(listener) => listener.accept().await.map(|(stream, _)| Either::Left(stream)),
-            Either::Right(listener) => listener.accept().await.map(|(stream, _)| Either::Right(stream)),
+        let accepted = tokio::select! {
+            changed = listeners.recv() => match changed {
+                Some(AdminChange::Open(opened)) => {
+                    listener = opened.register();
+                    continue;
+                }
+                Some(AdminChange::Close) => {
+                    listener = None;
+                    continue;
+                }
+                None => return,
+            },
+            accepted = accept(listener.as_ref()) => accepted,
         };
         match accepted {
             Ok(stream) => open.begin(stream, &respond),
@@ -72,6 +87,28 @@ where
                 tokio::time::sleep(EXHAUSTED_PAUSE).await;
             }
         }
+    }
+}
+
+type RegisteredListener = Either<TcpListener, UnixListener>;
+
+impl AdminListener {
+    /// Registers it with the runtime.
+    fn register(self) -> Option<RegisteredListener> {
+        let registered = match self {
+            Self::Tcp(listener) => TcpListener::from_std(listener).map(Either::Left),
+            Self::Unix(listener) => UnixListener::from_std(listener).map(Either::Right),
+        };
+        registered.inspect_err(|error| tracing::error!(%error, "cannot use the admin listener")).ok()
+    }
+}
+
+/// The next connection. Without a listener there is never one.
+async fn accept(listener: Option<&RegisteredListener>) -> io::Result<Either<TcpStream, UnixStream>> {
+    match listener {
+        Some(Either::Left(listener)) => listener.accept().await.map(|(stream, _)| Either::Left(stream)),
+        Some(Either::Right(listener)) => listener.accept().await.map(|(stream, _)| Either::Right(stream)),
+        None => pending().await,
     }
 }
 

@@ -78,15 +78,12 @@ fn changed_rates(old: &[Rate], new: &[Rate]) -> Option<&'static str> {
 pub fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
     let (was, is) = (&old.server, &new.server);
     [
-        ("server.listen", was.listen != is.listen),
         ("server.workers", was.workers != is.workers),
         ("server.max_header_size", was.max_header_size != is.max_header_size),
         ("log.level", old.log.level != new.log.level),
         ("log.format", old.log.format != new.log.format),
-        (
-            "admin.listen",
-            old.admin.as_ref().map(|admin| &admin.listen) != new.admin.as_ref().map(|admin| &admin.listen),
-        ),
+        ("log.access_file", old.log.access_file != new.log.access_file),
+        ("log.access_format", old.log.access_format != new.log.access_format),
         ("store", old.store != new.store),
     ]
     .into_iter()

@@ -39,6 +39,7 @@ pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
         jwts: draft.jwts.into_iter().filter_map(|(_, jwt)| jwt).collect(),
         limits: draft.limits.into_iter().filter_map(|(_, limit)| limit).collect(),
         routes,
+        files: source.files(),
         warnings: source.warnings(),
     };
     unused_tokens(&tokens, &config, source);

@@ -30,8 +30,8 @@ use toml::de::DeTable;
 use super::read::{Field, Name, Section, Source, Wrong, set};
 use super::report::quoted;
 use super::{
-    AccessLog, Admin, EscapedSlashes, Http2, Jwt, Limit, Listener, Log, LogFormat, MaxConnections, PathMatching,
-    PathRules, Server, Store, UNLIMITED, Upstream, values,
+    AccessFormat, AccessLog, Admin, EscapedSlashes, Http2, Jwt, Limit, Listener, Log, LogFormat, MaxConnections,
+    PathMatching, PathRules, Server, Store, UNLIMITED, Upstream, values,
 };
 
 use upstream_tls::SystemAuthorities;
@@ -190,12 +190,26 @@ pub const LOG_LEVELS: [(&str, tracing::Level); 5] = [
 ];
 
 fn log(section: Option<Section<'_>>) -> Log {
-    let mut log = Log { level: tracing::Level::INFO, format: LogFormat::Auto, access: AccessLog::On };
+    let mut log = Log {
+        level: tracing::Level::INFO,
+        format: LogFormat::Auto,
+        access: AccessLog::On,
+        access_file: None,
+        access_format: None,
+    };
     let Some(section) = section else { return log };
     let formats = [("auto", LogFormat::Auto), ("pretty", LogFormat::Pretty), ("json", LogFormat::Json)];
     set(&mut log.level, section.choice("level", &LOG_LEVELS, &[]));
     set(&mut log.format, section.choice("format", &formats, &[]));
     set(&mut log.access, section.field("access").and_then(|field| access(&field)));
+    let access_formats = [("json", AccessFormat::Json), ("combined", AccessFormat::Combined)];
+    log.access_format = section.choice("access_format", &access_formats, &[]);
+    if let Some(path) =
+        section.field("access_file").and_then(|field| field.text().map(|name| field.source.folder.join(name)))
+    {
+        log.access_file = Some(path);
+        log.access_format.get_or_insert(AccessFormat::Json);
+    }
     section.close(&[]);
     log
 }

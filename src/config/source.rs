@@ -20,7 +20,9 @@ impl ConfigSource {
     pub fn load(&self) -> Result<Config, Problems> {
         let Self::File(path) = self;
         let bytes = regular_file::read(path).map_err(|error| Problems::unreadable(path, &error))?;
-        parse(&bytes, &path.display().to_string(), path.parent().unwrap_or(Path::new("")))
+        let mut config = parse(&bytes, &path.display().to_string(), path.parent().unwrap_or(Path::new("")))?;
+        config.files.insert(path.clone());
+        Ok(config)
     }
 
     /// The problem of a source that cannot be read.

@@ -212,7 +212,8 @@ fn defaults_are_put_in() {
         paths: PathRules::default(),
     };
     assert_eq!(config.server, server);
-    assert_eq!(config.log, Log { level: tracing::Level::INFO, format: LogFormat::Auto, access: AccessLog::On });
+    let (level, format, access) = (tracing::Level::INFO, LogFormat::Auto, AccessLog::On);
+    assert_eq!(config.log, Log { level, format, access, access_file: None, access_format: None });
     assert_eq!(config.admin, None);
     assert_eq!(config.store, Store::Memory { max_keys: 1_000_000, max_memory: 256 << 20 });
     assert_eq!(

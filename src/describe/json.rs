@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 
 use super::{SECRET, is_secret};
 use crate::config::{
-    AccessLog, Admin, CertificateFiles, Config, EscapedSlashes, Jwks, Jwt, Key, Log, LogFormat, MaxConnections,
-    OnError, PathMatching, Server, Shed, Store, Tls, UNLIMITED,
+    AccessFormat, AccessLog, Admin, CertificateFiles, Config, EscapedSlashes, Jwks, Jwt, Key, Log, LogFormat,
+    MaxConnections, OnError, PathMatching, Server, Shed, Store, Tls, UNLIMITED,
 };
 use crate::jwt;
 use crate::tls::MinVersion;
@@ -155,7 +155,17 @@ fn log(log: &Log) -> Value {
         LogFormat::Pretty => "pretty",
         LogFormat::Json => "json",
     };
-    json!({ "level": log.level.as_str().to_ascii_lowercase(), "format": format, "access": access })
+    let access_format = log.access_format.map(|format| match format {
+        AccessFormat::Json => "json",
+        AccessFormat::Combined => "combined",
+    });
+    json!({
+        "level": log.level.as_str().to_ascii_lowercase(),
+        "format": format,
+        "access": access,
+        "access_file": log.access_file,
+        "access_format": access_format,
+    })
 }
 
 fn admin(admin: &Admin) -> Value {

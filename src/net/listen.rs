@@ -15,12 +15,13 @@ use super::KEEP_ALIVE;
 const BACKLOG: i32 = 4096;
 
 /// Binds `sockets` sockets to `address`. With port 0 the system chooses one port for all of them. With `v6_only` a
-/// socket for the IPv6 wildcard accepts only IPv6; otherwise it accepts both, whatever the default of the system is.
+/// socket for the IPv6 wildcard accepts only IPv6; otherwise it accepts both, whatever the default of the system is. With
+/// `alone` it fails if the port is in use by any process; otherwise this process may use it for another address.
 ///
 /// # Errors
 /// When the address does not belong to this machine, is not allowed, or is in use, also by another gateway.
-pub fn bind(address: SocketAddr, sockets: usize, v6_only: bool) -> io::Result<Vec<std::net::TcpListener>> {
-    if address.port() != 0 {
+pub fn bind(address: SocketAddr, sockets: usize, v6_only: bool, alone: bool) -> io::Result<Vec<std::net::TcpListener>> {
+    if alone && address.port() != 0 {
         // With SO_REUSEPORT a second gateway would share the port without an error. A plain socket detects that.
         socket(address, v6_only, false)?;
     }

@@ -1,8 +1,9 @@
 //! A request that has arrived, and of which no record has begun.
 
+use http::header;
 use http::request::Parts;
 
-use super::WorkerSnapshot;
+use super::{ConnectionContext, WorkerSnapshot};
 use crate::clock::Time;
 use crate::config::AccessLog;
 use crate::identify::client::Client;
@@ -13,6 +14,7 @@ use crate::trace_context::TraceId;
 
 /// See the head of this file.
 pub(super) struct Arrival<'a> {
+    pub(super) connection: &'a ConnectionContext,
     pub(super) head: &'a Parts,
     pub(super) now: Time,
     pub(super) client: Client,
@@ -29,12 +31,17 @@ impl Arrival<'_> {
         host: &str,
         trace: impl FnOnce() -> TraceId,
     ) -> RequestRecord {
-        let Self { head, now, client, id, guard } = self;
+        let Self { connection, head, now, client, id, guard } = self;
+        let header = |name| gateway.logs_headers.then(|| head.headers.get(name).cloned()).flatten();
         let entry = (gateway.access_log != AccessLog::Off).then(|| {
             Box::new(AccessLogEntry {
                 method: Some(head.method.clone()),
                 host: host.to_owned(),
                 path: head.uri.path().to_owned(),
+                version: Some(head.version),
+                tls: connection.tls.as_ref().map(|tls| tls.version),
+                referer: header(header::REFERER),
+                user_agent: header(header::USER_AGENT),
                 trace: Some(trace()),
                 ..AccessLogEntry::new(client.address)
             })

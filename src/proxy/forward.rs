@@ -161,6 +161,7 @@ impl UpstreamCall<'_> {
         }
         match sent {
             Ok((status, body)) => {
+                record.responded(|| body.server(), self.sent.0);
                 *response.status_mut() = status;
                 response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());
                 response.body_mut().content = ResponseBody::Upstream(body);

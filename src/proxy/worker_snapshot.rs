@@ -10,7 +10,7 @@ use arc_swap::{ArcSwap, Cache};
 
 use crate::config::AccessLog;
 use crate::snapshot::Snapshot;
-use crate::telemetry::{RouteMetrics, RouteRecorder, Sampler};
+use crate::telemetry::{AccessLogger, RouteMetrics, RouteRecorder, Sampler};
 
 /// The snapshot in force, for one worker.
 pub struct WorkerSnapshots {
@@ -18,6 +18,7 @@ pub struct WorkerSnapshots {
     newest: RefCell<Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>>,
     held: RefCell<Rc<WorkerSnapshot>>,
     sampler: Rc<Sampler>,
+    logger: AccessLogger,
 }
 
 /// A snapshot, and where this worker counts the requests of each route.
@@ -26,14 +27,16 @@ pub struct WorkerSnapshot {
     /// By the index of the route.
     recorders: Vec<Rc<RouteRecorder>>,
     unrouted: Rc<RouteRecorder>,
+    /// Whether lines of the access log have a place for headers.
+    pub logs_headers: bool,
 }
 
 impl WorkerSnapshots {
-    /// For the worker with this index.
-    pub fn new(shared: Arc<ArcSwap<Snapshot>>, worker: usize) -> Self {
+    /// For the worker with this index, whose access log goes to `logger`.
+    pub fn new(shared: Arc<ArcSwap<Snapshot>>, worker: usize, logger: AccessLogger) -> Self {
         let sampler = Rc::default();
-        let held = RefCell::new(Rc::new(WorkerSnapshot::new(shared.load_full(), worker, &sampler)));
-        Self { worker, newest: RefCell::new(Cache::new(shared)), held, sampler }
+        let held = RefCell::new(Rc::new(WorkerSnapshot::new(shared.load_full(), worker, &sampler, &logger)));
+        Self { worker, newest: RefCell::new(Cache::new(shared)), held, sampler, logger }
     }
 
     /// The snapshot in force.
@@ -42,7 +45,7 @@ impl WorkerSnapshots {
         let newest = newest.load();
         let mut held = self.held.borrow_mut();
         if !Arc::ptr_eq(newest, &held.gateway) {
-            *held = Rc::new(WorkerSnapshot::new(newest.clone(), self.worker, &self.sampler));
+            *held = Rc::new(WorkerSnapshot::new(newest.clone(), self.worker, &self.sampler, &self.logger));
         }
         held.clone()
     }
@@ -54,14 +57,14 @@ impl WorkerSnapshots {
 }
 
 impl WorkerSnapshot {
-    fn new(gateway: Arc<Snapshot>, worker: usize, sampler: &Rc<Sampler>) -> Self {
+    fn new(gateway: Arc<Snapshot>, worker: usize, sampler: &Rc<Sampler>, logger: &AccessLogger) -> Self {
         let sampler = (gateway.access_log == AccessLog::Sampled).then_some(sampler);
         let recorder = |metrics: &Arc<RouteMetrics>, failures| {
-            Rc::new(RouteRecorder::new(metrics.clone(), failures, worker, sampler.cloned()))
+            Rc::new(RouteRecorder::new(metrics.clone(), failures, worker, sampler.cloned(), logger.clone()))
         };
         let recorders = gateway.served.iter().map(|route| recorder(&route.metrics, route.failures.clone())).collect();
         let unrouted = recorder(&gateway.unrouted, None);
-        Self { gateway, recorders, unrouted }
+        Self { gateway, recorders, unrouted, logs_headers: logger.needs_headers() }
     }
 
     /// Records the requests of this route, or those without a route.

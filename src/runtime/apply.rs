@@ -4,9 +4,12 @@ use std::io;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tokio::sync::mpsc;
 
+use super::inherited::InheritedSockets;
+use super::listeners::{ListenerPlan, Listeners, OpenListeners};
 use super::reload;
-use crate::admin::View;
+use crate::admin::{AdminChange, View};
 use crate::clock;
 use crate::config::{self, Address, Config, ConfigSource, Refusal, Tls};
 use crate::decide::TemporaryOverrides;
@@ -15,10 +18,15 @@ use crate::jwks;
 use crate::overrides::Changes;
 use crate::snapshot::{self, SharedState, Snapshot};
 
+const TOO_LONG: &str = "it took too long";
+
 /// Everything that a new configuration has to be applied to.
 pub(super) struct InForce {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) view: Arc<View>,
+    pub(super) listeners: Listeners,
+    /// Where the admin listener goes when it changes.
+    pub(super) admin_listeners: mpsc::UnboundedSender<AdminChange>,
 }
 
 /// A configuration that is checked and built but not in force yet.
@@ -27,17 +35,18 @@ pub(super) struct Candidate {
     snapshot: Snapshot,
     /// How the overrides of limits have changed.
     overrides: Vec<(String, Changes)>,
+    listeners: ListenerPlan,
 }
 
 impl Candidate {
-    /// Loads the configuration that shall replace `running` and builds its snapshot. It opens nothing that serves
-    /// clients.
+    /// Loads the configuration that shall replace `running`, builds its snapshot, and opens the listeners that it has in
+    /// addition. They accept nothing before it is in force.
     ///
     /// # Errors
-    /// Why it is refused: its problems, or a setting has changed that is used only at the start.
+    /// Why it is refused: its problems, a listener cannot be opened, or a setting has changed that is used only at the start.
     pub(super) fn load(
         source: &ConfigSource,
-        running: &Config,
+        (running, listeners): (&Config, &OpenListeners),
         shared: &SharedState,
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<Self, Refusal> {
@@ -46,13 +55,19 @@ impl Candidate {
             return Err(format!("{setting} cannot change while the gateway runs: restart it").into());
         }
         if !is_wanted() {
-            return Err("it took too long".to_owned().into());
+            return Err(TOO_LONG.to_owned().into());
         }
         start_echo(&config, shared).map_err(|error| format!("cannot start the built-in echo server: {error}"))?;
         let (snapshot, overrides) = (Snapshot::build(&config, shared), config::changed_overrides(running, &config));
         jwks::fetch_first(&snapshot.key_sources)
             .map_err(|error| format!("cannot fetch the keys of issuers: {error}"))?;
-        Ok(Self { config, snapshot, overrides })
+        if !is_wanted() {
+            return Err(TOO_LONG.to_owned().into());
+        }
+        let listeners = listeners
+            .plan(Some(running), &config, &mut InheritedSockets::default())
+            .map_err(|error| error.to_string())?;
+        Ok(Self { config, snapshot, overrides, listeners })
     }
 }
 
@@ -64,8 +79,8 @@ impl InForce {
 
     /// Puts a candidate in force. Requests in flight finish with the snapshot with which they have begun.
     /// The overrides of the admin API stay as far as the limits can still have them.
-    pub(super) fn apply(&self, candidate: Candidate, temporary: &mut TemporaryOverrides) {
-        let Candidate { config, mut snapshot, overrides } = candidate;
+    pub(super) fn apply(&mut self, candidate: Candidate, temporary: &mut TemporaryOverrides) {
+        let Candidate { config, mut snapshot, overrides, mut listeners } = candidate;
         for (limit, count) in temporary.reload(&config) {
             let why = "the limit has no such key or no such rates any more";
             tracing::warn!(limit, count, why, "overrides of the admin API are removed");
@@ -82,6 +97,12 @@ impl InForce {
         warn(&config);
         reload::tell(&config::recounted(&self.config(), &config), &overrides);
         self.view.config.store(Arc::new(config));
+        if let Some(admin) = listeners.admin.take() {
+            // The thread of the admin listener ends with the process.
+            let _ = self.admin_listeners.send(admin);
+        }
+        // New listeners find the new routes.
+        self.listeners.apply(listeners);
         self.view.reloaded.one();
         tracing::info!("reloaded");
     }

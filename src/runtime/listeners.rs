@@ -1,62 +1,178 @@
-//! The listening sockets that the process opens when it starts.
+//! The listening sockets of the process. A reload opens those that are new, and closes those that are gone.
 
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 
+use tokio::sync::mpsc;
+
 use super::StartError;
-use crate::admin::AdminListener;
+use super::inherited::InheritedSockets;
+use crate::admin::{AdminChange, AdminListener};
 use crate::config::{self, AdminAddress, Config};
 use crate::net;
-use crate::server::Listener;
+use crate::server::{Listener, ListenerChange};
 
-/// All listening sockets.
+/// The listeners for clients that are open, each with a socket for every worker.
+#[derive(Clone, Debug)]
+pub(super) struct OpenListeners {
+    all: Vec<OpenListener>,
+    /// The id of the next one.
+    next: usize,
+    workers: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct OpenListener {
+    id: usize,
+    /// As the configuration names it: the port may be 0.
+    address: SocketAddr,
+    /// The port of its sockets.
+    port: u16,
+    is_tls: bool,
+    is_v6_only: bool,
+}
+
+/// What a configuration changes about the listeners, with the sockets that it needs.
+pub(super) struct ListenerPlan {
+    /// The listeners for clients afterwards.
+    afterwards: OpenListeners,
+    /// The new ones, each with a socket for every worker.
+    opened: Vec<(OpenListener, Vec<TcpListener>)>,
+    closed: Vec<OpenListener>,
+    /// Those whose connections use TLS from now on, or no longer do.
+    switched: Vec<OpenListener>,
+    /// What happens to the listener of the admin API, if anything does.
+    pub(super) admin: Option<AdminChange>,
+}
+
+/// Makes changes to the listeners of all workers.
 pub(super) struct Listeners {
-    /// For each worker, one for each address.
-    pub(super) http: Vec<Vec<Listener>>,
-    pub(super) admin: Option<AdminListener>,
+    open: OpenListeners,
+    workers: Vec<mpsc::UnboundedSender<ListenerChange>>,
+}
+
+impl OpenListeners {
+    /// Opens what `config` has in addition, or takes it from `inherited`. `running` is the configuration in force, if there
+    /// is one.
+    ///
+    /// # Errors
+    /// The first listener that cannot be opened.
+    pub(super) fn plan(
+        &self,
+        running: Option<&Config>,
+        config: &Config,
+        inherited: &mut InheritedSockets,
+    ) -> Result<ListenerPlan, StartError> {
+        let admin = |config: &Config| config.admin.as_ref().map(|admin| admin.listen.clone());
+        let admin_tcp = admin(config).as_ref().and_then(tcp);
+        let listed = config.server.listen.iter().map(|listener| listener.address);
+        let all: Vec<SocketAddr> = listed.chain(admin_tcp).collect();
+        let ports = self.all.iter().map(|open| open.port).chain(running.and_then(admin_port));
+        let own_ports: Vec<_> = ports.collect();
+        let mut bind = |address, sockets| {
+            if let Some(socket) = inherited.take(address) {
+                // All workers accept from one queue.
+                return (0..sockets).map(|_| socket.try_clone().map_err(StartError::System)).collect();
+            }
+            let bound =
+                net::bind(address, sockets, net::is_v6_only(address, &all), !own_ports.contains(&address.port()));
+            bound.map_err(|error| StartError::Bind(address.to_string(), error))
+        };
+        let afterwards = Self { all: Vec::new(), ..*self };
+        let (opened, switched) = (Vec::new(), Vec::new());
+        let mut plan = ListenerPlan { afterwards, opened, closed: self.all.clone(), switched, admin: None };
+        for &config::Listener { address, tls: is_tls } in &config.server.listen {
+            let is_v6_only = net::is_v6_only(address, &all);
+            let same = |open: &OpenListener| (open.address, open.is_v6_only) == (address, is_v6_only);
+            if let Some(at) = plan.closed.iter().position(same) {
+                let open = OpenListener { is_tls, ..plan.closed.remove(at) };
+                if !self.all.contains(&open) {
+                    plan.switched.push(open);
+                }
+                plan.afterwards.all.push(open);
+                continue;
+            }
+            let sockets = bind(address, self.workers)?;
+            let bound = sockets.first().map(TcpListener::local_addr).transpose()?;
+            let port = bound.map_or(address.port(), |bound| bound.port());
+            let open = OpenListener { id: plan.afterwards.next, address, port, is_tls, is_v6_only };
+            plan.opened.push((open, sockets));
+            plan.afterwards.all.push(open);
+            plan.afterwards.next += 1;
+        }
+        let wanted = admin(config);
+        if running.is_none_or(|running| admin(running) != wanted) {
+            plan.admin = Some(match wanted {
+                Some(AdminAddress::Tcp(address)) => {
+                    let sockets = bind(address, 1)?;
+                    announce("admin", &sockets);
+                    sockets
+                        .into_iter()
+                        .next()
+                        .map_or(AdminChange::Close, |socket| AdminChange::Open(AdminListener::Tcp(socket)))
+                }
+                Some(ref address @ AdminAddress::Unix(ref path)) => {
+                    let bound = inherited.take_unix(path).map_or_else(|| net::bind_unix(path), Ok);
+                    let bound = bound.map_err(|error| StartError::Bind(address.to_string(), error))?;
+                    tracing::info!(listener = "admin", %address, "listening");
+                    AdminChange::Open(AdminListener::Unix(bound))
+                }
+                None => AdminChange::Close,
+            });
+        }
+        Ok(plan)
+    }
 }
 
 impl Listeners {
-    pub(super) fn open(config: &Config, workers: usize) -> Result<Self, StartError> {
-        let mut http: Vec<Vec<Listener>> = (0..workers).map(|_| Vec::new()).collect();
-        let admin = config.admin.as_ref().map(|admin| &admin.listen);
-        let admin_tcp = admin.and_then(|address| match address {
-            AdminAddress::Tcp(address) => Some(*address),
-            AdminAddress::Unix(_) => None,
-        });
-        let addresses = config.server.listen.iter().map(|listener| listener.address);
-        let all: Vec<SocketAddr> = addresses.chain(admin_tcp).collect();
-        let bind = |address, sockets| {
-            let bound = net::bind(address, sockets, net::is_v6_only(address, &all));
-            bound.map_err(|error| StartError::Bind(address.to_string(), error))
-        };
-        for config::Listener { address, tls: is_tls } in &config.server.listen {
-            let sockets = bind(*address, workers)?;
-            announce(if *is_tls { "https" } else { "http" }, &sockets)?;
-            let listeners = sockets.into_iter().map(|socket| Listener { socket, is_tls: *is_tls });
-            http.iter_mut().zip(listeners).for_each(|(worker, listener)| worker.push(listener));
+    /// No listeners yet, and for each worker where the changes come out.
+    pub(super) fn new(workers: usize) -> (Self, Vec<mpsc::UnboundedReceiver<ListenerChange>>) {
+        let (senders, receivers) = (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
+        (Self { open: OpenListeners { all: Vec::new(), next: 0, workers }, workers: senders }, receivers)
+    }
+
+    /// The listeners that are open.
+    pub(super) fn open(&self) -> OpenListeners {
+        self.open.clone()
+    }
+
+    /// Makes the changes for clients.
+    pub(super) fn apply(&mut self, plan: ListenerPlan) {
+        let ListenerPlan { afterwards, opened, closed, switched, .. } = plan;
+        self.open = afterwards;
+        for (OpenListener { id, is_tls, .. }, sockets) in opened {
+            announce(if is_tls { "https" } else { "http" }, &sockets);
+            for (worker, socket) in self.workers.iter().zip(sockets) {
+                // A worker that has ended ends the process.
+                let _ = worker.send(ListenerChange::Open(Listener { id, socket, is_tls }));
+            }
         }
-        let admin = match admin {
-            Some(AdminAddress::Tcp(address)) => {
-                let sockets = bind(*address, 1)?;
-                announce("admin", &sockets)?;
-                sockets.into_iter().next().map(AdminListener::Tcp)
-            }
-            Some(address @ AdminAddress::Unix(path)) => {
-                let bound = net::bind_unix(path).map_err(|error| StartError::Bind(address.to_string(), error))?;
-                tracing::info!(listener = "admin", %address, "listening");
-                Some(AdminListener::Unix(bound))
-            }
-            None => None,
-        };
-        Ok(Self { http, admin })
+        for OpenListener { id, address, is_tls, .. } in switched {
+            tracing::info!(%address, tls = is_tls, "a listener has changed its protocol");
+            self.workers.iter().for_each(|worker| _ = worker.send(ListenerChange::UseTls(id, is_tls)));
+        }
+        for OpenListener { id, address, .. } in closed {
+            tracing::info!(%address, "closed a listener");
+            self.workers.iter().for_each(|worker| _ = worker.send(ListenerChange::Close(id)));
+        }
     }
 }
 
-/// Logs the address of a listener. With port 0 there is no other way to know it.
-fn announce(listener: &str, sockets: &[TcpListener]) -> io::Result<()> {
-    if let Some(socket) = sockets.first() {
-        tracing::info!(listener, address = %socket.local_addr()?, "listening");
+fn tcp(address: &AdminAddress) -> Option<SocketAddr> {
+    match address {
+        AdminAddress::Tcp(address) => Some(*address),
+        AdminAddress::Unix(_) => None,
     }
-    Ok(())
+}
+
+fn admin_port(config: &Config) -> Option<u16> {
+    config.admin.as_ref().and_then(|admin| tcp(&admin.listen)).map(|address| address.port())
+}
+
+/// Logs the address of a listener. With port 0 there is no other way to know it.
+fn announce(listener: &str, sockets: &[TcpListener]) {
+    match sockets.first().map(TcpListener::local_addr) {
+        Some(Ok(address)) => tracing::info!(listener, %address, "listening"),
+        Some(Err(error)) => tracing::error!(listener, %error, "listening on an address that is not known"),
+        None => {}
+    }
 }

@@ -9,6 +9,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(super) enum Told {
     /// Read the configuration again (SIGHUP).
     Reload,
+    /// Open the file of the access log again (SIGUSR1).
+    Reopen,
     /// Stop (SIGTERM or SIGINT).
     Stop,
 }
@@ -34,18 +36,17 @@ impl Signals {
         })
     }
 
-    /// Waits for the next signal. SIGUSR1 and SIGUSR2 are only logged: they make other servers reopen their logs or upgrade
-    /// themselves, so scripts may send them.
+    /// Waits for the next signal. SIGUSR2 is only logged: it makes other servers upgrade themselves, so scripts may send it.
     pub(super) async fn next(&mut self) -> Told {
         loop {
-            let ignored = tokio::select! {
+            tokio::select! {
                 _ = self.hangup.recv() => return Told::Reload,
                 _ = self.terminate.recv() => return Told::Stop,
                 _ = self.interrupt.recv() => return Told::Stop,
-                _ = self.user1.recv() => "SIGUSR1",
-                _ = self.user2.recv() => "SIGUSR2",
-            };
-            tracing::info!(signal = ignored, "the signal is ignored: it has no meaning here");
+                _ = self.user1.recv() => return Told::Reopen,
+                _ = self.user2.recv() => {}
+            }
+            tracing::info!(signal = "SIGUSR2", "the signal is ignored: it has no meaning here");
         }
     }
 }

@@ -22,12 +22,20 @@ use super::worker_state::{Coarse, WorkerState};
 /// The connections of one worker.
 #[derive(Debug)]
 pub(super) struct Connections {
-    states: RefCell<Slab<Rc<ConnectionState>>>,
+    open: RefCell<Slab<OpenConnection>>,
     worker: Rc<WorkerState>,
     /// The connections that were idle at the last search, and since when; those that are idle for longest come last. The
     /// state of the worker tells whether there may be others.
     idle: RefCell<Vec<(Coarse, usize)>>,
     all_gone: Notify,
+}
+
+/// A connection that has not ended.
+#[derive(Debug)]
+struct OpenConnection {
+    /// The id of the listener that has accepted it.
+    listener: usize,
+    state: Rc<ConnectionState>,
 }
 
 /// How often connections are checked during the shortest limit. A limit is exceeded by at most an eighth of that.
@@ -40,25 +48,26 @@ impl Connections {
     /// No connections yet; `limits` apply to those that come.
     pub(super) fn new(limits: Arc<ConnectionLimits>) -> Rc<Self> {
         Rc::new(Self {
-            states: RefCell::default(),
+            open: RefCell::default(),
             worker: Rc::new(WorkerState::new(limits)),
             idle: RefCell::default(),
             all_gone: Notify::new(),
         })
     }
 
-    /// Adds a connection and returns its index, with which [`Connections::leave`] has to be called when it ends.
-    pub(super) fn enter(&self) -> (usize, Rc<ConnectionState>) {
+    /// Adds a connection of this listener and returns its index, with which [`Connections::leave`] has to be called when it
+    /// ends.
+    pub(super) fn enter(&self, listener: usize) -> (usize, Rc<ConnectionState>) {
         let state = Rc::new(ConnectionState::new(self.worker.clone()));
         self.worker.add_idle();
-        (self.states.borrow_mut().insert(state.clone()), state)
+        (self.open.borrow_mut().insert(OpenConnection { listener, state: state.clone() }), state)
     }
 
     /// The connection with this index has ended.
     pub(super) fn leave(&self, index: usize) {
-        let mut states = self.states.borrow_mut();
-        states.try_remove(index);
-        if states.is_empty() {
+        let mut open = self.open.borrow_mut();
+        open.try_remove(index);
+        if open.is_empty() {
             self.all_gone.notify_waiters();
         }
     }
@@ -73,8 +82,8 @@ impl Connections {
             tokio::time::sleep(tick).await;
             self.worker.set_now(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
             let time_limits = TimeLimits::new(&server, tick);
-            for (_, state) in &*self.states.borrow() {
-                state.check(&time_limits, self.worker.now());
+            for (_, connection) in &*self.open.borrow() {
+                connection.state.check(&time_limits, self.worker.now());
             }
         }
     }
@@ -142,12 +151,13 @@ impl Connections {
 
     /// Ends the connection that is idle for longest. Returns whether there is an idle one.
     fn end_longest_idle(&self) -> bool {
-        let states = self.states.borrow();
+        let open = self.open.borrow();
         let mut idle = self.idle.borrow_mut();
         loop {
             while let Some((since, place)) = idle.pop() {
                 // It may have got a request since then, or its index may belong to another connection now.
-                if let Some(state) = states.get(place).filter(|state| state.is_idle() && state.since() == since) {
+                let state = open.get(place).map(|connection| &connection.state);
+                if let Some(state) = state.filter(|state| state.is_idle() && state.since() == since) {
                     state.end(End::AfterRequest);
                     return true;
                 }
@@ -156,21 +166,29 @@ impl Connections {
             if !self.worker.take_has_idle() {
                 return false;
             }
-            idle.extend(
-                states.iter().filter(|(_, state)| state.is_idle()).map(|(place, state)| (state.since(), place)),
-            );
+            let states = open.iter().map(|(place, connection)| (place, &connection.state));
+            idle.extend(states.filter(|(_, state)| state.is_idle()).map(|(place, state)| (state.since(), place)));
             idle.sort_unstable_by(|one, other| other.cmp(one));
+        }
+    }
+
+    /// Ends every connection that this listener has accepted, after the response if a request is in flight.
+    pub(super) fn end_of_listener(&self, listener: usize) {
+        self.end_all(|connection| connection.listener == listener);
+    }
+
+    fn end_all(&self, ends: impl Fn(&OpenConnection) -> bool) {
+        for (_, connection) in self.open.borrow().iter().filter(|(_, connection)| ends(connection)) {
+            connection.state.end(End::AfterRequest);
         }
     }
 
     /// Ends every connection, after the response if a request is in flight. Returns when all have ended.
     pub(super) async fn drain(&self) {
-        for (_, state) in &*self.states.borrow() {
-            state.end(End::AfterRequest);
-        }
+        self.end_all(|_| true);
         loop {
             let gone = self.all_gone.notified();
-            if self.states.borrow().is_empty() {
+            if self.open.borrow().is_empty() {
                 return;
             }
             gone.await;
@@ -179,6 +197,6 @@ impl Connections {
 
     /// How many requests are in flight on all connections.
     pub(super) fn requests(&self) -> usize {
-        self.states.borrow().iter().map(|(_, state)| state.requests()).sum()
+        self.open.borrow().iter().map(|(_, connection)| connection.state.requests()).sum()
     }
 }

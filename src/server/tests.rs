@@ -85,7 +85,7 @@ impl TestClient {
         let numbering = Numbering::default();
         let numbers = numbering.0.clone();
         let (stage, staged) = watch::channel(Stage::Running);
-        let listeners = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 1, false).unwrap();
+        let listeners = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 1, false, true).unwrap();
         let address = listeners[0].local_addr().unwrap();
         // Connections inherit this from their listener: a small buffer, so that what is sent soon has to wait.
         SockRef::from(&listeners[0]).set_send_buffer_size(1).unwrap();
@@ -111,9 +111,12 @@ impl TestClient {
                 shed: None,
             };
             let limits = Arc::new(ConnectionLimits::new(server, 100));
-            let listeners = listeners.into_iter().map(|socket| Listener { socket, is_tls: false }).collect();
+            let (sender, changes) = mpsc::unbounded_channel();
+            for socket in listeners {
+                sender.send(ListenerChange::Open(Listener { id: 0, socket, is_tls: false })).unwrap();
+            }
             let tls = Arc::new(ListenerTls::new(None).unwrap());
-            run(listeners, tls, limits, staged, move |_| numbering.clone()).await.unwrap();
+            run(changes, tls, limits, staged, move |_| numbering.clone()).await.unwrap();
         });
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();

@@ -240,19 +240,19 @@ impl Balancer {
     /// The less busy one of two that are chosen at random by their weights. (Mitzenmacher, "The Power of Two Choices in
     /// Randomized Load Balancing", 2001.)
     fn less_busy<'c>(&self, candidates: &'c Candidates, wish: Wish<'_>) -> Option<&'c Weighted> {
-        let random = |but: Option<&Weighted>| {
-            (0..TRIES).find_map(|_| {
-                let turn = fastrand::usize(..candidates.schedule.len().max(1));
-                let weighted = candidates.all.get(*candidates.schedule.get(turn)?)?;
-                let is_another = but.is_none_or(|but| but.endpoint.id != weighted.endpoint.id);
-                (is_another && self.is_open(weighted, wish) && takes_share(weighted)).then_some(weighted)
-            })
+        let turns = candidates.schedule.len();
+        let at = |turn| {
+            let weighted = candidates.all.get(*candidates.schedule.get(turn)?)?;
+            (self.is_open(weighted, wish) && takes_share(weighted)).then_some((turn, weighted))
         };
-        let first = random(None)?;
+        let (taken, first) = (0..TRIES).find_map(|_| at(fastrand::usize(..turns.max(1))))?;
         if candidates.usable.len() == 1 {
             return Some(first);
         }
-        let Some(second) = random(Some(first)) else { return Some(first) };
+        // Another turn is another endpoint, unless its weight gives it several turns.
+        let another = || at((taken + fastrand::usize(1..turns.max(2))) % turns);
+        let is_another = |(_, second): &(usize, &Weighted)| second.endpoint.id != first.endpoint.id;
+        let Some((_, second)) = (0..TRIES).find_map(|_| another().filter(is_another)) else { return Some(first) };
         let load =
             |one: &Weighted, other: &Weighted| one.endpoint.state.in_flight().saturating_mul(other.weight as usize);
         Some(if load(second, first) < load(first, second) { second } else { first })

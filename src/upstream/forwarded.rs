@@ -4,7 +4,6 @@
 //! if its header is kept, or else the gateway writes it.
 
 use http::{HeaderMap, HeaderValue, header};
-use memchr::memchr2;
 
 use super::header_policy::FORWARDED_HOST;
 use super::request::{ForwardedHeader, ForwardedInfo};
@@ -66,32 +65,38 @@ fn push_element(value: &mut Vec<u8>, address: &str, host: &[u8], scheme: Scheme)
     value.extend_from_slice(scheme.name().as_bytes());
 }
 
-/// The letters, the digits and the signs of names.
-static NEEDS_NO_QUOTES: [bool; 256] = {
-    let mut plain = [false; 256];
+/// The bits that [`NEEDS`] has for a byte.
+const QUOTES: u8 = 1;
+const BACKSLASH: u8 = 2;
+
+/// What each byte of a value needs: nothing, if it is a letter, a digit or a sign of names.
+static NEEDS: [u8; 256] = {
+    let mut needs = [QUOTES; 256];
     let mut byte = 0;
     while byte < 128_u8 {
-        plain[byte as usize] = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_') {
+            needs[byte as usize] = 0;
+        }
         byte += 1;
     }
-    plain
+    needs[b'"' as usize] |= BACKSLASH;
+    needs[b'\\' as usize] |= BACKSLASH;
+    needs
 };
 
 /// Appends a value, in quotes if anything in it needs them: a port does.
 fn push_value(value: &mut Vec<u8>, text: &[u8]) {
-    if text.iter().all(|byte| NEEDS_NO_QUOTES[usize::from(*byte)]) {
-        value.extend_from_slice(text);
-        return;
+    let needs = text.iter().fold(0, |needs, byte| needs | NEEDS[usize::from(*byte)]);
+    if needs == 0 {
+        return value.extend_from_slice(text);
     }
     value.push(b'"');
-    let mut rest = text;
-    while let Some((before, [sign, behind @ ..])) = memchr2(b'"', b'\\', rest).and_then(|at| rest.split_at_checked(at))
-    {
-        value.extend_from_slice(before);
-        value.extend_from_slice(&[b'\\', *sign]);
-        rest = behind;
+    if needs & BACKSLASH == 0 {
+        value.extend_from_slice(text);
+    } else {
+        let needs_backslash = |byte: &u8| NEEDS[usize::from(*byte)] & BACKSLASH != 0;
+        value.extend(text.iter().flat_map(|byte| needs_backslash(byte).then_some(b'\\').into_iter().chain([*byte])));
     }
-    value.extend_from_slice(rest);
     value.push(b'"');
 }
 

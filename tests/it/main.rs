@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::missing_panics_doc)]
 
 mod access;
+mod access_file;
 mod accuracy;
 mod actions;
 mod admin_access;
@@ -38,6 +39,7 @@ mod forwarding;
 mod gone;
 mod grpc;
 mod half_close;
+mod hand_over;
 mod harness;
 mod headers;
 mod health;
@@ -54,6 +56,7 @@ mod life;
 mod known_keys;
 mod large_heads;
 mod limits;
+mod listeners;
 mod long_keys;
 mod log_reader;
 mod lookups;
@@ -105,6 +108,7 @@ mod upstream_connections;
 mod upstream_http2;
 mod upstream_http2_frames;
 mod upstream_tls;
+mod watch;
 mod watching;
 mod websocket;
 mod websocket_http2;

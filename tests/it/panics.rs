@@ -23,7 +23,8 @@ const DONE: &str = "all have panicked";
 #[ignore = "the other tests run it"]
 fn panicking() {
     let Some(panics) = env::var(PANICS).ok().and_then(|panics| panics.parse().ok()) else { return };
-    let config = Log { level: tracing::Level::INFO, format: LogFormat::Json, access: AccessLog::On };
+    let (level, format, access) = (tracing::Level::INFO, LogFormat::Json, AccessLog::On);
+    let config = Log { level, format, access, access_file: None, access_format: None };
     let logging = gateway::log::start(&config).unwrap();
     for _ in 0..panics {
         let worker = thread::Builder::new().name("worker-7".to_owned());

@@ -60,7 +60,7 @@ fn address(text: &str) -> Result<AdminAddress, Wrong> {
 fn token(field: &Field<'_>) -> Option<AdminToken> {
     let text = field.text()?;
     let read = if let Some(path) = text.strip_prefix("file:") {
-        let text = regular_file::read(&field.source.folder.join(path))
+        let text = regular_file::read(&field.source.file(path))
             .and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
         match text {
             Ok(text) => Ok(text.trim_ascii().to_owned()),

@@ -25,7 +25,7 @@ impl<'a> NamedFile<'a> {
 
     /// Its path.
     pub(super) fn path(&self) -> PathBuf {
-        self.field.source.folder.join(self.name)
+        self.field.source.file(self.name)
     }
 
     /// Reports that it cannot be read.

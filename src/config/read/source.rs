@@ -1,8 +1,9 @@
 //! The text that is being read, with its errors and warnings so far.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::config::report::{Problem, Problems};
 
@@ -15,11 +16,31 @@ pub(in crate::config) struct Source<'a> {
     pub(in crate::config) folder: &'a Path,
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
+    files: RefCell<BTreeSet<PathBuf>>,
 }
 
 impl<'a> Source<'a> {
     pub(in crate::config) fn new(name: &'a str, text: &'a str, folder: &'a Path, problems: Vec<Problem>) -> Self {
-        Self { name, text, folder, problems: RefCell::new(problems), warnings: RefCell::default() }
+        Self {
+            name,
+            text,
+            folder,
+            problems: RefCell::new(problems),
+            warnings: RefCell::default(),
+            files: RefCell::default(),
+        }
+    }
+
+    /// The path of a file that the text names, which is recorded.
+    pub(in crate::config) fn file(&self, name: &str) -> PathBuf {
+        let path = self.folder.join(name);
+        self.files.borrow_mut().insert(path.clone());
+        path
+    }
+
+    /// All files that the text names so far.
+    pub(in crate::config) fn files(&self) -> BTreeSet<PathBuf> {
+        self.files.borrow().clone()
     }
 
     pub(in crate::config) fn report(&self, span: Range<usize>, message: impl Into<String>, help: impl Into<String>) {

@@ -1,7 +1,8 @@
 //! The gateway as a process of its own: started from a text, watched through its log, ended by signals.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
@@ -88,6 +89,27 @@ impl Gateway {
         Self::run(&text("", "", rest), Some(env))
     }
 
+    /// The same with these arguments.
+    #[track_caller]
+    pub(crate) fn with_arguments(arguments: &[&str], rest: &str) -> Self {
+        let mut env = Command::new("env");
+        env.args(["sh", "-c", "exec \"$0\" \"$@\" $ARGUMENTS"]).env("ARGUMENTS", arguments.join(" "));
+        Self::run(&text("", "", rest), Some(env))
+    }
+
+    /// The same with a listening socket that it inherits, and which tells the service manager at `notify` how it does.
+    #[track_caller]
+    pub(crate) fn with_socket(socket: &TcpListener, notify: &Path, rest: &str) -> Self {
+        let listen = format!("listen = \"{}\"", socket.local_addr().unwrap());
+        Self::run(&text(&listen, "", rest), Some(passing(socket, notify)))
+    }
+
+    /// The same with a socket that is not of `server.listen`.
+    #[track_caller]
+    pub(crate) fn with_unused_socket(socket: &TcpListener, rest: &str) -> Self {
+        Self::run(&text("", "", rest), Some(passing(socket, Path::new(""))))
+    }
+
     #[track_caller]
     fn from_text(text: &str) -> Self {
         Self::run(text, None)
@@ -104,9 +126,13 @@ impl Gateway {
                 starter.arg(env!("CARGO_BIN_EXE_gateway"));
                 starter
             }
-            None => Command::new(env!("CARGO_BIN_EXE_gateway")),
+            None => {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
+                command.stdin(Stdio::null());
+                command
+            }
         };
-        command.arg("--config").arg(&config).stdin(Stdio::null());
+        command.arg("--config").arg(&config);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Log::default());
         log.follow(child.stderr.take().unwrap());
@@ -127,8 +153,15 @@ impl Gateway {
 
     #[track_caller]
     fn listening(&self, listener: &str) -> SocketAddr {
-        let line = self.wait_log(&format!("listening {listener}"), |line| {
-            line["message"] == "listening" && line["listener"] == listener
+        self.listening_at(listener, "")
+    }
+
+    /// Where the first listener of this kind is whose address begins like this.
+    #[track_caller]
+    pub(crate) fn listening_at(&self, listener: &str, address: &str) -> SocketAddr {
+        let line = self.wait_log(&format!("listening {listener} {address}"), |line| {
+            let is_there = line["address"].as_str().is_some_and(|there| there.starts_with(address));
+            line["message"] == "listening" && line["listener"] == listener && is_there
         });
         line["address"].as_str().unwrap().parse().unwrap()
     }
@@ -279,6 +312,15 @@ fn text_with_admin(server: &str, log: &str, admin: &str, rest: &str) -> String {
     let server = format!("[server]\n{listen}\n{workers}\n{server}\n");
     let bound = if admin.contains("listen =") { "" } else { "listen = \"127.0.0.1:0\"" };
     format!("{server}[admin]\n{bound}\n{admin}\n[log]\nlevel = \"info\"\n{log}\n{rest}\n")
+}
+
+/// A program that runs another and passes it a listening socket.
+fn passing(socket: &TcpListener, notify: &Path) -> Command {
+    let script = "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ WATCHDOG_PID=$$ exec \"$0\" \"$@\"";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).env("NOTIFY_SOCKET", notify).env("WATCHDOG_USEC", "2000000");
+    shell.stdin(OwnedFd::from(socket.try_clone().unwrap()));
+    shell
 }
 
 /// A program that runs another with so many file handles at most.

@@ -1,0 +1,45 @@
+//! Describes what a reload does.
+
+use std::fmt::Write as _;
+
+use super::listener;
+use crate::config::{self, Config, ConfigSource, Recounted};
+
+/// Describes what a reload does that replaces `old`, read from `name`, with `new`.
+pub fn describe_reload(name: &ConfigSource, old: &Config, new: &Config) -> String {
+    let mut text = format!("\na reload that replaces {name}\n");
+    if let Some(setting) = config::needs_restart(old, new) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  is refused: {setting} changes, which needs a restart");
+        return text;
+    }
+    let addresses = |config: &Config| config.server.listen.iter().map(listener).collect::<Vec<_>>();
+    let (before, after) = (addresses(old), addresses(new));
+    for address in after.iter().filter(|address| !before.contains(address)) {
+        let _ = writeln!(text, "  listens on {address}, too");
+    }
+    for address in before.iter().filter(|address| !after.contains(address)) {
+        let _ =
+            writeln!(text, "  does not listen on {address} any more: its connections end after the request in flight");
+    }
+    let (recounted, dropped): (Vec<_>, Vec<_>) = (config::recounted(old, new), config::dropped(old, new).collect());
+    for Recounted { limit, tier, changed, carried, anew } in &recounted {
+        let tier = tier.map_or(String::new(), |tier| format!(", tier {tier},"));
+        for (rates, what) in [(carried, "carries over"), (anew, "starts anew")] {
+            if !rates.is_empty() {
+                let _ = writeln!(
+                    text,
+                    "  {what} what {limit}{tier} has counted: {} (changed: {changed})",
+                    rates.join(", ")
+                );
+            }
+        }
+    }
+    for limit in &dropped {
+        let _ = writeln!(text, "  drops what {} has counted (the limit is removed)", limit.name);
+    }
+    if recounted.is_empty() && dropped.is_empty() {
+        let _ = writeln!(text, "  keeps all counters");
+    }
+    text
+}

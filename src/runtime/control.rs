@@ -1,0 +1,247 @@
+//! The control thread: signals, reloads, the sweep of the store, and the drain at the end.
+
+use std::future::pending;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_local;
+use tokio::time::{Instant, Interval, sleep, timeout};
+
+use super::apply::{Candidate, InForce};
+use super::certificates::{LOOK_EVERY, warn_of_expiry};
+use super::overrides::Overrides;
+use super::reload::{Ended, Reloads, Waiters};
+use super::service_manager::{self, Watchdog};
+use super::signals::{Signals, Told};
+use super::watches::Watches;
+use super::{StartError, Stopped};
+use crate::admin::ReloadAnswer;
+use crate::clock::{self, Time};
+use crate::config::{self, ConfigSource, Tls};
+use crate::log::LineWriter;
+use crate::metrics::{Counter, PerWorker};
+use crate::server::Stage;
+use crate::shed::ShedWatch;
+use crate::store::Store;
+
+/// How often the memory store is swept for keys without effect, and in how many sweeps all of it is covered.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+const SWEEP_STEPS: usize = 30;
+/// How long workers may take to report how many requests they have cut off.
+const OVER_LIMIT: Duration = Duration::from_secs(1);
+
+/// See the head of this file.
+pub(super) struct Control {
+    pub(super) source: ConfigSource,
+    pub(super) in_force: InForce,
+    pub(super) reloads: Reloads<Candidate>,
+    /// Requests of the admin listener for a reload.
+    pub(super) requested: mpsc::Receiver<ReloadAnswer>,
+    pub(super) waiters: Waiters,
+    /// Those of the admin API.
+    pub(super) overrides: Overrides,
+    pub(super) watches: Watches,
+    pub(super) watchdog: Watchdog,
+    /// Each worker adds one every second.
+    pub(super) heartbeats: Arc<PerWorker<Counter>>,
+    /// Where the lines of the access log go, if they are not lines of the log.
+    pub(super) access_log: Option<LineWriter>,
+    /// When the last reload began.
+    pub(super) reloading_since: Time,
+    /// What the files of certificates have now.
+    pub(super) tls_reloads: Reloads<Tls>,
+    pub(super) stage: watch::Sender<Stage>,
+    /// For each worker that has ended, how many requests it has cut off, or its error. It closes after the last worker.
+    pub(super) finished: mpsc::Receiver<io::Result<usize>>,
+    pub(super) signals: Signals,
+}
+
+impl Control {
+    /// Runs until the gateway stops.
+    pub(super) async fn run(mut self) -> Result<Stopped, StartError> {
+        let (watch, snapshot) = (self.in_force.view.shared.upstream_watch(), self.in_force.snapshot.clone());
+        spawn_local(watch.run(move || snapshot.load().upstreams.clone()));
+        let (workers, snapshot) = (self.in_force.view.shared.workers(), self.in_force.snapshot.clone());
+        spawn_local(ShedWatch::new(workers).run(move || snapshot.load().shedding.clone()));
+        let mut sweep = tokio::time::interval(SWEEP_EVERY);
+        // A configuration that is read warns of them already.
+        let mut expiry = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
+        let mut check = self.watchdog.check_every().map(tokio::time::interval);
+        service_manager::ready();
+        loop {
+            tokio::select! {
+                told = self.signals.next() => match told {
+                    Told::Reload => self.reload(),
+                    Told::Reopen => reopen(self.access_log.as_ref()),
+                    Told::Stop => break,
+                },
+                Some(answer) = self.requested.recv() => {
+                    self.waiters.add(answer, self.reloads.is_running());
+                    self.reload();
+                }
+                ended = self.reloads.ended() => self.take_over(ended),
+                requests = self.overrides.due() => self.overrides.apply(requests, &self.in_force),
+                () = self.watches.certificates.changed() => self.reload_certificates(),
+                () = self.watches.config.changed() => self.reload(),
+                ended = self.tls_reloads.ended() => self.take_over_certificates(ended),
+                _ = expiry.tick() => {
+                    self.in_force.config().server.tls.iter().for_each(|tls| warn_of_expiry(tls, clock::now()));
+                }
+                _ = sweep.tick() => self.sweep(),
+                _ = next_tick(&mut check) => self.watchdog.check(&self.heartbeats),
+                Some(ended) = self.finished.recv() => {
+                    let error = ended.err().unwrap_or_else(|| io::Error::other("it was not told to stop"));
+                    tracing::error!(%error, "a worker ended");
+                    return Err(StartError::Worker(error));
+                }
+            }
+        }
+        let Control { in_force, stage, mut finished, mut signals, requested, waiters, overrides, access_log, .. } =
+            self;
+        service_manager::stopping();
+        // Who waits for a reload or an override learns that there will be none.
+        drop((requested, waiters, overrides));
+        in_force.view.stopping.store(true, Ordering::Relaxed);
+        let config = in_force.config();
+        let drained = tokio::select! {
+            drained = drain(&config.server, &stage, &mut finished) => Some(drained.map_err(StartError::Worker)?),
+            () = told_to_stop(&mut signals, access_log.as_ref()) => None,
+        };
+        if drained == Some(true) {
+            tracing::info!("stopped");
+            return Ok(Stopped::Drained);
+        }
+        let _ = stage.send(Stage::Over);
+        // A worker that hangs does not stop the process from ending.
+        let mut requests = 0;
+        let _ = timeout(OVER_LIMIT, all_ended(&mut finished, &mut requests)).await;
+        if drained.is_some() {
+            tracing::warn!(requests, "stopped: drain_timeout is over, requests in flight were cut off");
+            return Ok(Stopped::Drained);
+        }
+        tracing::warn!(requests, "stopped at once by a second signal: requests in flight were cut off");
+        Ok(Stopped::AtOnce)
+    }
+
+    fn sweep(&self) {
+        // Failures of upstreams that are not logged yet.
+        self.in_force.view.shared.upstreams().iter().for_each(|upstream| upstream.report(clock::now()));
+        if let Store::Memory(memory) = &*self.in_force.view.store {
+            memory.sweep(SWEEP_STEPS, clock::now());
+        }
+    }
+
+    /// Begins to load the configuration in another thread.
+    fn reload(&mut self) {
+        self.reloading_since = clock::now();
+        service_manager::reloading();
+        let (source, running) = (self.source.clone(), self.in_force.config());
+        let (shared, listeners) = (self.in_force.view.shared.clone(), self.in_force.listeners.open());
+        let load =
+            move |is_wanted: &dyn Fn() -> bool| Candidate::load(&source, (&running, &listeners), &shared, is_wanted);
+        let begun = self.reloads.begin(load);
+        if let Err(why) = begun {
+            self.in_force.refuse(&why);
+            self.waiters.answer(&Err(why));
+        }
+    }
+
+    /// Applies the configuration that was loaded, or reports why there is none.
+    fn take_over(&mut self, ended: Ended<Candidate>) {
+        let result = ended.result.map(|candidate| {
+            self.in_force.apply(candidate, self.overrides.temporary());
+            let config = self.in_force.config();
+            self.watches.set(&config, self.reloading_since);
+            config
+        });
+        if let Err(why) = &result {
+            self.in_force.refuse(why);
+        }
+        service_manager::ready();
+        self.waiters.answer(&result);
+        if ended.is_due {
+            self.waiters.advance();
+            self.reload();
+        }
+    }
+
+    /// Begins to read the files of the certificates in force again, and no other file: what else has changed in the
+    /// configuration waits until a reload is asked for.
+    fn reload_certificates(&mut self) {
+        let Some(tls) = self.in_force.config().server.tls.clone() else { return };
+        let begun = self.tls_reloads.begin(move |_| tls.read_again().map_err(|error| error.to_string().into()));
+        if let Err(why) = begun {
+            self.in_force.refuse(&why);
+        }
+    }
+
+    fn take_over_certificates(&mut self, ended: Ended<Tls>) {
+        match ended.result {
+            Ok(tls) => self.in_force.apply_certificates(tls),
+            Err(why) => self.in_force.refuse(&why),
+        }
+        if ended.is_due {
+            self.reload_certificates();
+        }
+    }
+}
+
+/// Stops to accept connections and waits for the requests in flight. Returns whether all of them have ended in time.
+async fn drain(
+    server: &config::Server,
+    stage: &watch::Sender<Stage>,
+    finished: &mut mpsc::Receiver<io::Result<usize>>,
+) -> io::Result<bool> {
+    let (delay, deadline) = (server.drain_delay, server.drain_timeout);
+    if !delay.is_zero() {
+        // Load balancers notice that the gateway is not ready before connections are refused.
+        tracing::info!(?delay, "not ready");
+        sleep(delay).await;
+    }
+    tracing::info!(?deadline, "draining");
+    let _ = stage.send(Stage::Draining);
+    match timeout(deadline, all_ended(finished, &mut 0)).await {
+        Ok(ended) => ended.map(|()| true),
+        Err(_) => Ok(false),
+    }
+}
+
+/// Waits for all workers and adds up how many requests they have cut off. If one fails, the others still finish theirs.
+async fn all_ended(finished: &mut mpsc::Receiver<io::Result<usize>>, cut_off: &mut usize) -> io::Result<()> {
+    let mut all = Ok(());
+    while let Some(ended) = finished.recv().await {
+        all = all.and(ended.map(|requests| *cut_off += requests));
+    }
+    all
+}
+
+/// Waits for the next tick. Without an interval there is never one.
+async fn next_tick(interval: &mut Option<Interval>) -> Instant {
+    match interval {
+        Some(interval) => interval.tick().await,
+        None => pending().await,
+    }
+}
+
+/// Waits until the process is told to stop. A reload is ignored, because it is too late for it.
+async fn told_to_stop(signals: &mut Signals, access_log: Option<&LineWriter>) {
+    loop {
+        match signals.next().await {
+            Told::Reload => tracing::warn!("not reloaded: the gateway is about to stop"),
+            Told::Reopen => reopen(access_log),
+            Told::Stop => return,
+        }
+    }
+}
+
+/// Opens the file of the access log again, which was renamed.
+fn reopen(access_log: Option<&LineWriter>) {
+    if access_log.is_some_and(LineWriter::reopen) {
+        tracing::info!("the next line of the access log goes to a file that is opened anew");
+    } else {
+        tracing::info!(signal = "SIGUSR1", "the signal is ignored: there is no log.access_file");
+    }
+}

@@ -1,0 +1,237 @@
+//! Watches files and tells when they have changed and the changes have settled.
+//!
+//! Folders are watched rather than files: a file is mostly replaced by another one, and Kubernetes replaces a symbolic link
+//! beside it. Other files of the same folders may change at any time, so the files themselves are looked at, on the thread
+//! that gets the events: a disk that does not answer delays nobody else.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use crate::clock::Time;
+
+/// Files are replaced in several steps. A change is told after so much time without a further one.
+const SETTLES_AFTER: Duration = Duration::from_millis(500);
+/// The longest that changes without an end delay that.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// How much earlier than a change the time is that the system records for it, at most.
+const COARSE: Duration = Duration::from_millis(20);
+
+/// See the head of this file.
+pub(super) struct FileWatch {
+    /// What the files are, for the log.
+    what: &'static str,
+    /// `None` if there are no files, or the system cannot watch them.
+    watcher: Option<RecommendedWatcher>,
+    files: BTreeSet<PathBuf>,
+    changed: (mpsc::Sender<()>, mpsc::Receiver<()>),
+    /// When the first and the last change were seen that were not told yet.
+    changing: Option<(Instant, Instant)>,
+}
+
+/// What differs between two versions of a file, or between two files at the same path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Version {
+    device: u64,
+    inode: u64,
+    length: u64,
+    modified: (i64, i64),
+}
+
+impl Version {
+    /// `None` if there is no file.
+    fn of(path: &Path) -> Option<Self> {
+        let metadata = fs::metadata(path).ok()?;
+        Some(Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        })
+    }
+}
+
+impl FileWatch {
+    /// A watch of no files yet. The log calls them `what`.
+    pub(super) fn new(what: &'static str) -> Self {
+        Self { what, watcher: None, files: BTreeSet::new(), changed: mpsc::channel(1), changing: None }
+    }
+
+    /// Watches these files from now on, and no others. They were read after `since`: a change since then is told, too.
+    pub(super) fn set(&mut self, files: impl IntoIterator<Item = PathBuf>, since: Time) {
+        let files = files.into_iter().collect();
+        if files == self.files {
+            return;
+        }
+        self.files = files;
+        self.begin();
+        if self.files.iter().any(|file| has_changed(file, since)) {
+            self.changing = Some((Instant::now(), Instant::now()));
+        }
+    }
+
+    /// Watches the folders in which the files are now.
+    fn begin(&mut self) {
+        self.watcher = None;
+        if self.files.is_empty() {
+            return;
+        }
+        match self.watch() {
+            Ok(watcher) => self.watcher = Some(watcher),
+            Err(error) => {
+                let help = "send SIGHUP when they have changed";
+                tracing::warn!(%error, help, "cannot watch {}", self.what);
+            }
+        }
+    }
+
+    fn watch(&self) -> notify::Result<RecommendedWatcher> {
+        let (changed, files) = (self.changed.0.clone(), self.files.clone());
+        let versions = move || files.iter().map(|file| Version::of(file)).collect::<Vec<_>>();
+        let mut known = versions();
+        let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+            if event.is_ok_and(|event| matches!(event.kind, EventKind::Access(_))) {
+                return;
+            }
+            let now = versions();
+            if now != known {
+                known = now;
+                // If the channel is full, a change is already to be looked at.
+                let _ = changed.try_send(());
+            }
+        })?;
+        let folders: BTreeSet<_> = self.files.iter().flat_map(|file| folders(file)).collect();
+        folders.iter().try_for_each(|folder| watcher.watch(folder, RecursiveMode::NonRecursive))?;
+        Ok(watcher)
+    }
+
+    /// Returns when files have changed and no further change has come for a moment. The returned future may be dropped and
+    /// created again: a change that it has seen is not forgotten.
+    pub(super) async fn changed(&mut self) {
+        let (_, changed) = &mut self.changed;
+        loop {
+            let Some((first, last)) = self.changing else {
+                changed.recv().await;
+                self.changing = Some((Instant::now(), Instant::now()));
+                continue;
+            };
+            if timeout_at((first + LONGEST_WAIT).min(last + SETTLES_AFTER), changed.recv()).await.is_err() {
+                self.changing = None;
+                // A symbolic link may lead to another folder now.
+                self.begin();
+                return;
+            }
+            self.changing = Some((first, Instant::now()));
+        }
+    }
+}
+
+/// Whether a file was changed or replaced at this time or later.
+fn has_changed(file: &Path, since: Time) -> bool {
+    let changed = |metadata: fs::Metadata| {
+        let seconds = u64::try_from(metadata.ctime()).unwrap_or_default();
+        Time::from_micros(seconds.saturating_mul(1_000_000))
+            .after(Duration::from_nanos(metadata.ctime_nsec().unsigned_abs()))
+    };
+    // The system records a time that it reads only now and then.
+    let versions = [fs::metadata(file), fs::symlink_metadata(file)].into_iter().flatten();
+    versions.map(changed).any(|changed| changed.after(COARSE) >= since)
+}
+
+/// Where a file changes: in its own folder, in that of the file to which symbolic links lead, and in those in which the
+/// folders of its path are symbolic links.
+fn folders(file: &Path) -> impl Iterator<Item = PathBuf> {
+    let folder = |path: &Path| match path.parent() {
+        Some(folder) if folder != Path::new("") => folder.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let real = file.canonicalize().ok().map(|real| folder(&real));
+    let links = file.ancestors().skip(1).filter(|ancestor| ancestor.is_symlink()).map(folder);
+    [folder(file)].into_iter().chain(real).chain(links)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::clock;
+
+    /// Far longer than changes need, on a busy machine.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn run<F: Future>(future: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+    }
+
+    fn watch(file: &Path) -> FileWatch {
+        let mut watch = FileWatch::new("the files of this test");
+        watch.set([file.to_owned()], clock::now().after(Duration::from_secs(3600)));
+        watch
+    }
+
+    #[test]
+    fn a_file_changes_in_place_by_a_rename_and_by_links_on_its_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for release in ["1", "2"] {
+            fs::create_dir(path(release)).unwrap();
+            fs::write(path(release).join("file"), release).unwrap();
+        }
+        symlink("1", path("current")).unwrap();
+        let file = path("current").join("file");
+        run(async {
+            let mut watch = watch(&file);
+            let told = async |watch: &mut FileWatch, what: &str| {
+                timeout(PATIENCE, watch.changed()).await.unwrap_or_else(|_| panic!("not seen: {what}"));
+            };
+            fs::write(&file, "written").unwrap();
+            told(&mut watch, "written in place").await;
+            fs::write(path("next"), "next").unwrap();
+            fs::rename(path("next"), &file).unwrap();
+            told(&mut watch, "renamed").await;
+            symlink("2", path("following")).unwrap();
+            fs::rename(path("following"), path("current")).unwrap();
+            told(&mut watch, "a link").await;
+            fs::write(&file, "in the new folder").unwrap();
+            told(&mut watch, "behind the new link").await;
+            fs::remove_file(&file).unwrap();
+            told(&mut watch, "removed").await;
+        });
+    }
+
+    #[test]
+    fn other_files_of_the_folder_do_not_matter() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "1").unwrap();
+        run(async {
+            let mut watch = watch(&file);
+            fs::write(folder.path().join("another"), "2").unwrap();
+            fs::read(&file).unwrap();
+            assert!(timeout(4 * SETTLES_AFTER, watch.changed()).await.is_err());
+        });
+    }
+
+    #[test]
+    fn a_change_before_the_watch_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        let since = clock::now();
+        fs::write(&file, "1").unwrap();
+        run(async {
+            let mut watch = FileWatch::new("the files of this test");
+            watch.set([file], since);
+            timeout(PATIENCE, watch.changed()).await.unwrap();
+        });
+    }
+}

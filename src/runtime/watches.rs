@@ -1,0 +1,36 @@
+//! The files that are watched: those of certificates always, and the others of the configuration if that is asked for.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::file_watch::FileWatch;
+use crate::clock::Time;
+use crate::config::{Config, Tls};
+
+/// See the head of this file.
+pub(super) struct Watches {
+    pub(super) certificates: FileWatch,
+    /// All other files of the configuration.
+    pub(super) config: FileWatch,
+    is_config_watched: bool,
+}
+
+impl Watches {
+    /// The watches of the files from which `config` was read since this moment.
+    pub(super) fn new(is_config_watched: bool, config: &Config, since: Time) -> Self {
+        let certificates = FileWatch::new("the files of certificates");
+        let files = FileWatch::new("the files of the configuration");
+        let mut watches = Self { certificates, config: files, is_config_watched };
+        watches.set(config, since);
+        watches
+    }
+
+    /// Watches the files of this configuration from now on.
+    pub(super) fn set(&mut self, config: &Config, since: Time) {
+        let tls: BTreeSet<_> = config.server.tls.iter().flat_map(Tls::files).map(Path::to_owned).collect();
+        if self.is_config_watched {
+            self.config.set(config.files.difference(&tls).cloned(), since);
+        }
+        self.certificates.set(tls, since);
+    }
+}

@@ -1,0 +1,171 @@
+//! The listeners of one worker. A reload may open and close some while it runs.
+
+use std::cell::Cell;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
+
+use super::connection_limits::ConnectionPermit;
+use super::{Acceptor, ConnectedClient, Handler, Stage, panicked};
+
+/// The pause after a failed accept, since it mostly fails because file handles or memory are exhausted.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
+
+/// A listening socket and its protocol.
+#[derive(Debug)]
+pub struct Listener {
+    /// Names it among those of its worker. No other listener gets it later.
+    pub id: usize,
+    /// The socket.
+    pub socket: std::net::TcpListener,
+    /// Whether its connections use TLS.
+    pub is_tls: bool,
+}
+
+/// What changes about the listeners of a worker.
+#[derive(Debug)]
+pub enum ListenerChange {
+    /// There is one more.
+    Open(Listener),
+    /// The one with this id accepts no more connections. Those that it has accepted end after the request in flight.
+    Close(usize),
+    /// The connections that the one with this id accepts from now on use TLS or do not. Those that it has accepted end after
+    /// the request in flight.
+    UseTls(usize, bool),
+}
+
+/// See the head of this file.
+pub(super) struct Listeners<C> {
+    acceptor: Acceptor<C>,
+    stage: watch::Receiver<Stage>,
+    open: Vec<Open>,
+    accepting: JoinSet<()>,
+}
+
+/// A listener whose task accepts connections.
+struct Open {
+    id: usize,
+    is_tls: Rc<Cell<bool>>,
+    /// The task ends when this is dropped.
+    _close: oneshot::Sender<()>,
+}
+
+impl<C, H> Listeners<C>
+where
+    C: Fn(&ConnectedClient) -> H + Clone + 'static,
+    H: Handler,
+{
+    /// No listeners yet. They accept connections until [`Stage::Draining`].
+    pub(super) fn new(acceptor: Acceptor<C>, stage: watch::Receiver<Stage>) -> Self {
+        Self { acceptor, stage, open: Vec::new(), accepting: JoinSet::new() }
+    }
+
+    /// Makes a change.
+    pub(super) fn change(&mut self, change: ListenerChange) {
+        match change {
+            ListenerChange::Open(listener) => {
+                if let Err(error) = self.begin(listener) {
+                    tracing::error!(%error, "a worker cannot use a listener");
+                }
+            }
+            ListenerChange::Close(id) => self.open.retain(|open| open.id != id),
+            ListenerChange::UseTls(id, is_tls) => {
+                self.open.iter().filter(|open| open.id == id).for_each(|open| open.is_tls.set(is_tls));
+                self.acceptor.connections.end_of_listener(id);
+            }
+        }
+    }
+
+    fn begin(&mut self, listener: Listener) -> io::Result<()> {
+        let Listener { id, socket, is_tls } = listener;
+        let (socket, is_tls) = (TcpListener::from_std(socket)?, Rc::new(Cell::new(is_tls)));
+        let (close, closed) = oneshot::channel::<()>();
+        let mut stage = self.stage.clone();
+        let closing = async move {
+            tokio::select! {
+                _ = stage.wait_for(|stage| *stage >= Stage::Draining) => {}
+                _ = closed => {}
+            }
+        };
+        let (acceptor, connections) = (self.acceptor.clone(), self.acceptor.connections.clone());
+        self.open.push(Open { id, is_tls: is_tls.clone(), _close: close });
+        self.accepting.spawn_local(async move {
+            accept(socket, (id, is_tls), acceptor, closing).await;
+            connections.end_of_listener(id);
+        });
+        Ok(())
+    }
+
+    /// Ready when a task that accepts connections panics.
+    pub(super) async fn panicked(&mut self) -> io::Error {
+        panicked(&mut self.accepting).await
+    }
+
+    /// Waits until no more connections are accepted.
+    pub(super) async fn closed(mut self) {
+        while self.accepting.join_next().await.is_some() {}
+    }
+}
+
+/// Accepts connections until `closing` is ready.
+async fn accept<C, H>(
+    listener: TcpListener,
+    (id, is_tls): (usize, Rc<Cell<bool>>),
+    acceptor: Acceptor<C>,
+    closing: impl Future<Output = ()>,
+) where
+    C: Fn(&ConnectedClient) -> H + Clone + 'static,
+    H: Handler,
+{
+    let mut closing = pin!(closing);
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = &mut closing => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let Some(mut place) = ConnectionPermit::new(&acceptor.limits, peer.ip()) else { continue };
+                let is_closed = tokio::select! {
+                    biased;
+                    () = acceptor.connections.wait_for_place(&mut place) => false,
+                    () = &mut closing => true,
+                };
+                // While the gateway stops there may be no place for it.
+                if place.take() {
+                    acceptor.open(stream, peer, (id, is_tls.get()), place);
+                }
+                if is_closed {
+                    break;
+                }
+            }
+            Err(error) => match error.kind() {
+                // The client has closed the connection before it was accepted.
+                io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted => {}
+                _ => {
+                    acceptor.connections.exhausted(&error);
+                    tokio::time::sleep(EXHAUSTED_PAUSE).await;
+                }
+            },
+        }
+    }
+    // The kernel may have accepted further connections, and would reset them when the socket is closed. It is asked
+    // directly, because the runtime may not know of them yet.
+    let Ok(listener) = listener.into_std() else { return };
+    while let Ok((stream, peer)) = listener.accept() {
+        let Some(mut place) = ConnectionPermit::new(&acceptor.limits, peer.ip()) else { continue };
+        if !place.take() {
+            continue;
+        }
+        match stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) {
+            Ok(stream) => acceptor.open(stream, peer, (id, is_tls.get()), place),
+            Err(error) => tracing::error!(%error, "cannot serve a connection"),
+        }
+    }
+}
