@@ -11,9 +11,11 @@ mod families;
 mod keys;
 mod limits;
 mod open_metrics;
+mod overrides;
 mod reload;
 mod upstreams;
 mod shed;
+mod top_keys;
 mod metrics;
 
 use std::io;
@@ -45,7 +47,9 @@ use crate::tls::ListenerTls;
 use keys::KeyPath;
 
 pub use connections::{AdminChange, AdminListener};
+pub use overrides::{OverrideChange, OverrideRequest, channel as override_channel};
 pub use reload::{ReloadAnswer, ReloadCounts, ReloadResult, channel as reload_channel};
+pub use top_keys::KeyMask;
 
 /// What the admin listener shows and changes.
 pub struct View {
@@ -67,6 +71,10 @@ pub struct View {
     pub tls: Arc<ListenerTls>,
     /// Asks the control thread to reload.
     pub reloads: mpsc::Sender<ReloadAnswer>,
+    /// Asks the control thread to change overrides.
+    pub overrides: mpsc::Sender<OverrideRequest>,
+    /// How keys are shown, unless they are shown in full.
+    pub key_mask: KeyMask,
     /// Whether load balancers shall send no requests, because an operator wants it.
     pub draining: AtomicBool,
     /// Whether the gateway is stopping, so that it accepts no new requests.
@@ -149,7 +157,7 @@ impl<'a> Resource<'a> {
             | Self::Upstreams
             | Self::Config
             | Self::Limits => "GET, HEAD",
-            Self::Key(_) => "GET, HEAD, DELETE",
+            Self::Key(_) => "GET, HEAD, PUT, DELETE",
             Self::Reload => "POST",
             Self::Drain => "POST, DELETE",
             Self::LogLevel => "PUT",
@@ -208,6 +216,9 @@ async fn respond(view: &View, request: Request<Incoming>) -> LocalResponse {
         Resource::Config => json(&describe::json(&config)),
         Resource::Limits => json(&limits::describe_all(view)),
         Resource::Key(path) if request.method() == Method::DELETE => keys::forget(view, path).await,
+        Resource::Key(path) if request.method() == Method::PUT => {
+            keys::set_override(view, path, request.into_body()).await
+        }
         Resource::Key(path) => keys::show(view, path).await,
         Resource::Reload => reload::reload(&view.reloads).await,
         Resource::Drain => drain(view, request.method() == Method::POST),

@@ -16,6 +16,7 @@ mod upstream;
 mod upstream_tls;
 mod shed;
 mod anew;
+mod temporary;
 mod spellings;
 mod template;
 mod redirect;
@@ -39,7 +40,7 @@ use toml::de::DeTable;
 
 use crate::known_keys::KnownKeys;
 use crate::limit::Rate;
-use crate::overrides::Overrides;
+use crate::overrides::{Allowance, Overrides};
 
 pub use admin::{Admin, AdminAddress, AdminToken};
 pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
@@ -53,6 +54,7 @@ pub use report::Problems;
 pub use shed::Shed;
 pub use source::ConfigSource;
 pub use template::{Template, TemplatePart};
+pub use temporary::{TEMPORARY_SPAN, temporary_again, temporary_override};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
 pub use upstream::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer};
 pub use upstream_tls::UpstreamTls;
@@ -332,6 +334,16 @@ impl Limit {
     /// The sources of its key and of its tiers.
     pub fn sources(&self) -> impl Iterator<Item = &Source> {
         self.key.parts.iter().flatten().chain(self.tiers.as_ref().map(|tiers| &tiers.source))
+    }
+
+    /// Its own rates and those of its tiers and overrides, all of which are counted in the same way.
+    pub fn all_rates(&self) -> impl Iterator<Item = &Rate> {
+        let tiers = self.tiers.iter().flat_map(|tiers| &tiers.rates).flat_map(|(_, rates)| rates);
+        let overrides = self.overrides.allowances().iter().filter_map(|allowance| match allowance {
+            Allowance::Rates(rates) => Some(&**rates),
+            Allowance::Exempt | Allowance::Block => None,
+        });
+        self.rates.iter().chain(tiers).chain(overrides.flatten())
     }
 }
 

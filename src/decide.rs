@@ -1,6 +1,8 @@
 //! May this request pass? All limits of its route are asked at once, and all are charged or none.
 
+mod key_activity;
 mod counters;
+mod temporary_overrides;
 mod rate_selector;
 mod outcome;
 mod reservations;
@@ -17,15 +19,18 @@ use smallvec::SmallVec;
 use crate::clock::Time;
 use crate::config::{Cost, Missing, OnLimit};
 use crate::fingerprint::Fingerprint;
+use crate::identify::key_text::written_text;
 use crate::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::limit::{Limit, Verdict};
 use crate::store::{Answer, Ask, Asks, Reply, Store, Verdicts};
 
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use counters::{DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics};
+pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, longest_refusal};
 pub use rate_selector::{RateSelector, RateTable, SelectedRates};
 pub use reservations::{Reservations, stated_cost, told_cost};
+pub use temporary_overrides::{LimitOverrides, MAX_TEMPORARY, NotSet, TemporaryOverrides};
 pub use wait_queues::WaitQueues;
 
 /// One limit as one route applies it.
@@ -123,6 +128,12 @@ impl RouteLimit {
         self.metrics.workers.of(worker)
     }
 
+    /// Counts the request among those of its key.
+    fn record_key(&self, input: &DecisionInput<'_, '_>, key: Fingerprint, is_refused: bool) {
+        let text = || written_text(&self.key.parts(input.attributes));
+        self.metrics.keys.of(input.worker).record(key, is_refused, input.now, text);
+    }
+
     fn may_delay(&self) -> bool {
         matches!(self.on_limit, OnLimit::Delay { .. })
     }
@@ -194,11 +205,18 @@ impl<'a> Evaluation<'a, '_> {
                     return ControlFlow::Break(Decision::NoKey(place));
                 }
             };
-            match route_limit.rates.select(&route_limit.key, found.is_some(), input.attributes, key_cache) {
-                SelectedRates::Exempt => counters.exempt.one(),
-                SelectedRates::Block if route_limit.on_limit == OnLimit::Shadow => self.shadow(counters, place),
+            match route_limit.rates.select(&route_limit.key, (key, found.is_some()), input.attributes, key_cache) {
+                SelectedRates::Exempt => {
+                    counters.exempt.one();
+                    route_limit.record_key(input, key, false);
+                }
+                SelectedRates::Block if route_limit.on_limit == OnLimit::Shadow => {
+                    self.shadow(counters, place);
+                    route_limit.record_key(input, key, true);
+                }
                 SelectedRates::Block => {
                     counters.blocked.one();
+                    route_limit.record_key(input, key, true);
                     return ControlFlow::Break(Decision::Blocked(place));
                 }
                 SelectedRates::Rates(profile, limit) => {
@@ -222,6 +240,11 @@ impl<'a> Evaluation<'a, '_> {
         counters.fullest.observe(max_in_flight.saturating_sub(remaining), max_in_flight, input.now);
         let verdict = LimitVerdict::InFlight { admitted, remaining };
         let outcome = LimitOutcome { place, profile, limit, need: 1, verdict };
+        let is_refused = !admitted && route_limit.on_limit != OnLimit::Shadow;
+        if is_refused || limit.rates().is_empty() {
+            // Otherwise its rates decide, too, and then it is counted.
+            route_limit.record_key(input, key, !admitted);
+        }
         match (acquired, route_limit.on_limit) {
             (Some((permit, _)), _) => {
                 self.state.permits.push(permit);
@@ -260,6 +283,7 @@ impl<'a> Evaluation<'a, '_> {
         let cost = reservations::initial_cost_within(&route_limit.cost, most, input.attributes.headers);
         if cost > most && route_limit.on_limit.is_told() {
             route_limit.counters(input.worker).rejected.one();
+            route_limit.record_key(input, key, true);
             return ControlFlow::Break(Decision::TooCostly { place, most });
         }
         let settles = reservations::is_settled(&route_limit.cost);
@@ -310,6 +334,8 @@ impl<'a> Evaluation<'a, '_> {
                 (false, OnLimit::Silent) => counters.silenced.one(),
                 (false, OnLimit::Reject | OnLimit::Delay { .. }) => counters.rejected.one(),
             }
+            let is_refused = !verdict.admitted || self.state.shadowed.contains(&place);
+            route_limit.record_key(input, self.state.asks[at].key, is_refused);
             if !route_limit.on_limit.is_told() {
                 continue;
             }

@@ -149,7 +149,7 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
     allowed.extend(limit.max_in_flight.map(|most| format!("{most} in flight")));
     writeln!(f, "  {}", limit.name)?;
     writeln!(f, "    {} per {}", allowed.join(" and "), limit.key)?;
-    let strategy = all_rates(limit).map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
+    let strategy = limit.all_rates().map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
     match strategy {
         Some(Strategy::SlidingWindow { precision, edge }) => {
             let edge = match edge {
@@ -163,7 +163,7 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
         Some(Strategy::TokenBucket { .. }) => writeln!(f, "    token bucket, which is full at first")?,
         Some(Strategy::Calendar(_)) | None => {}
     }
-    let calendar = all_rates(limit).find_map(|rate| match rate.strategy() {
+    let calendar = limit.all_rates().find_map(|rate| match rate.strategy() {
         Strategy::Calendar(calendar) => Some(calendar),
         _ => None,
     });
@@ -200,16 +200,6 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
         }
     };
     writeln!(f, "    requests without a key {missing}; requests over the limit are {over}")
-}
-
-/// The rates of the limit, its tiers and its overrides, all of which are counted in the same way.
-fn all_rates(limit: &Limit) -> impl Iterator<Item = &Rate> {
-    let tiers = limit.tiers.iter().flat_map(|tiers| &tiers.rates).flat_map(|(_, rates)| rates);
-    let overrides = limit.overrides.allowances().iter().filter_map(|allowance| match allowance {
-        Allowance::Rates(rates) => Some(&**rates),
-        Allowance::Exempt | Allowance::Block => None,
-    });
-    limit.rates.iter().chain(tiers).chain(overrides.flatten())
 }
 
 /// Lists overrides, then tiers, in the order in which they are looked up.

@@ -214,7 +214,8 @@ impl Described<'_> {
         };
         let Some(counted) = counted else { return };
         line(text, &format!("    counted  {}:{counted}", self.limit.name));
-        let selected = self.route_limit.rates.select(&self.route_limit.key, key.is_some(), self.attributes, key_cache);
+        let selected =
+            self.route_limit.rates.select(&self.route_limit.key, (counted, key.is_some()), self.attributes, key_cache);
         line(text, &format!("    rates    {}", self.rates(selected)));
         if let (SelectedRates::Rates(0, _), Some(tiers)) = (selected, &self.limit.tiers) {
             line(text, &format!("    tier     none: {} names no tier of the limit", tiers.source));

@@ -22,6 +22,7 @@ pub mod units;
 // The algorithms: pure.
 pub mod limit;
 pub mod overload;
+pub mod heavy_hitters;
 
 // Which keys have rates of their own, and which keys there are.
 pub mod overrides;

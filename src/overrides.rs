@@ -8,6 +8,7 @@ mod networks;
 mod wildcard;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -31,6 +32,17 @@ pub enum Allowance {
     Exempt,
     /// Its requests are answered 403.
     Block,
+}
+
+/// The rates with a space between them, `exempt` or `block`. Within one limit, equal texts mean equal allowances.
+impl fmt::Display for Allowance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rates(rates) => f.write_str(&rates.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
+            Self::Exempt => f.write_str("exempt"),
+            Self::Block => f.write_str("block"),
+        }
+    }
 }
 
 /// Which keys an override matches.
@@ -126,7 +138,7 @@ pub struct Builder {
     wildcards: HashMap<String, Grant>,
     networks: HashMap<IpNet, Grant, foldhash::fast::RandomState>,
     allowances: Vec<Allowance>,
-    /// The index of each allowance by its text: within one limit, equal texts mean equal rates.
+    /// The index of each allowance by its text.
     known: HashMap<String, u32>,
     next: u32,
 }
@@ -155,11 +167,7 @@ impl Builder {
     }
 
     fn allowance(&mut self, allowance: Allowance) -> u32 {
-        let text = match &allowance {
-            Allowance::Rates(rates) => rates.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
-            Allowance::Exempt => "exempt".to_owned(),
-            Allowance::Block => "block".to_owned(),
-        };
+        let text = allowance.to_string();
         let Self { known, allowances, .. } = self;
         *known.entry(text).or_insert_with(|| {
             allowances.push(allowance);

@@ -6,6 +6,7 @@ mod control;
 mod file_watch;
 mod inherited;
 mod listeners;
+mod overrides;
 mod reload;
 mod service_manager;
 mod signals;
@@ -27,7 +28,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::admin::{self, ReloadCounts, View};
+use crate::admin::{self, KeyMask, ReloadCounts, View};
 use crate::clock::Time;
 use crate::config::{self, Config, ConfigSource};
 use crate::jwks;
@@ -46,6 +47,7 @@ use apply::{InForce, start_echo, warn};
 use control::Control;
 use inherited::InheritedSockets;
 use listeners::Listeners;
+use overrides::Overrides;
 use reload::{Reloads, Waiters};
 use service_manager::Watchdog;
 use signals::Signals;
@@ -157,6 +159,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     drop(done);
 
     let (reload_requests, requested) = admin::reload_channel();
+    let (override_requests, overrides_requested) = admin::override_channel();
     let view = Arc::new(View {
         config: ArcSwap::from_pointee(config),
         shared,
@@ -167,6 +170,8 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         connections: limits,
         tls,
         reloads: reload_requests,
+        overrides: override_requests,
+        key_mask: KeyMask::new().map_err(io::Error::other)?,
         draining: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
         reload_counts: ReloadCounts::begin(),
@@ -185,6 +190,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         reloads,
         requested,
         waiters,
+        overrides: Overrides::new(overrides_requested),
         watches,
         reloading_since: read_since,
         access_log: logging.access(),

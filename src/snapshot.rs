@@ -13,7 +13,7 @@ use http::{HeaderValue, StatusCode};
 use ipnet::IpNet;
 
 use crate::config::{self, AccessLog, Balance, Config, OnError, PathRules, Redirect, SentPath};
-use crate::decide::{ConcurrencyLimiter, RateSelector, RateTable, RouteLimit, WaitQueues};
+use crate::decide::{ConcurrencyLimiter, RateSelector, RateTable, RouteLimit, TemporaryOverrides, WaitQueues};
 use crate::identify::ambiguity::SingleSources;
 use crate::identify::tokens::TokenReader;
 use crate::identify::{KeyCache, KeyExtractor, RequestAttributes};
@@ -159,9 +159,33 @@ impl Snapshot {
     /// Builds the snapshot. It opens nothing, so it cannot fail.
     pub fn build(config: &Config, shared: &SharedState) -> Self {
         let upstream = |upstream| Arc::new(Upstream::new(upstream, &shared.endpoints, &shared.names, shared.echo()));
-        let upstreams: Vec<_> = config.upstreams.iter().map(upstream).collect();
-        let rate_table: Vec<_> = config.limits.iter().map(|limit| Arc::new(RateTable::new(limit))).collect();
-        let key_sources: Vec<_> = config.jwts.iter().map(|jwt| shared.key_sources.get(jwt)).collect();
+        Self::assemble(
+            config,
+            shared,
+            config.upstreams.iter().map(upstream).collect(),
+            config.limits.iter().map(|limit| Arc::new(RateTable::new(limit))).collect(),
+            config.jwts.iter().map(|jwt| shared.key_sources.get(jwt)).collect(),
+        )
+    }
+
+    /// The same with these overrides of the admin API. `config` is the configuration that it was built from.
+    #[must_use]
+    pub fn with_temporary(&self, config: &Config, shared: &SharedState, overrides: &TemporaryOverrides) -> Self {
+        let limits = self.limits.iter().map(|rate_table| match overrides.of(rate_table.name()) {
+            of_limit if rate_table.has_temporary(of_limit) => rate_table.clone(),
+            of_limit => Arc::new(rate_table.with_temporary(of_limit)),
+        });
+        // Upstreams remember whose turn it is.
+        Self::assemble(config, shared, self.upstreams.clone(), limits.collect(), self.key_sources.clone())
+    }
+
+    fn assemble(
+        config: &Config,
+        shared: &SharedState,
+        upstreams: Vec<Arc<Upstream>>,
+        rate_table: Vec<Arc<RateTable>>,
+        key_sources: Vec<Arc<KeySource>>,
+    ) -> Self {
         let readers: Vec<_> = config
             .jwts
             .iter()
@@ -258,7 +282,7 @@ impl Snapshot {
 pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
     let replaced = new.limits.iter().filter_map(|rate_table| {
         let before = old.limits.iter().find(|before| before.name() == rate_table.name())?;
-        Some(rate_table.replaced(before))
+        (!Arc::ptr_eq(before, rate_table)).then(|| rate_table.replaced(before))
     });
     LimitChanges {
         in_use: new.limits.iter().flat_map(|rate_table| rate_table.limits()).cloned().collect(),

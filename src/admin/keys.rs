@@ -1,20 +1,26 @@
-//! `/api/limits/{limit}/keys/{key}`: what was counted for one key, and how to forget it.
+//! `/api/limits/{limit}/keys/{key}`: what was counted for one key, how to forget it, and how to give it an override.
 //!
 //! The path does not say which source of the limit the key comes from, nor the tier of its requests. So all counters are
 //! looked up that the key may have, and the fullest are shown.
 
+use std::convert::identity;
 use std::sync::Arc;
 
 use http::StatusCode;
+use hyper::body::Incoming;
 use percent_encoding::percent_decode_str;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 use super::View;
+use super::body;
+use super::overrides::{self, OverrideChange};
 use crate::clock::{self, Time};
-use crate::config::{Limit as ConfiguredLimit, PathPattern};
+use crate::config::Limit as ConfiguredLimit;
 use crate::decide::{RateTable, SelectedRates};
 use crate::identify::{KeyExtractor, WrittenKey};
 use crate::limit::{Limit, RateUsage};
+use crate::overrides::Allowance;
 use crate::respond::{self, LocalResponse};
 use crate::store::{Away, KeyUsage};
 
@@ -46,40 +52,73 @@ impl<'a> KeyPath<'a> {
     }
 }
 
-/// What was counted for the key.
-pub(super) async fn show(view: &View, path: KeyPath<'_>) -> LocalResponse {
-    with_key(view, path, async |table, readings| fullest(view, table, readings, clock::now()).await).await
+/// A key of a limit as the configuration in force reads it.
+struct FoundKey<'a> {
+    limit: &'a ConfiguredLimit,
+    table: &'a RateTable,
+    parts: &'a [Vec<u8>],
+    /// At least one.
+    readings: &'a [WrittenKey<'a>],
 }
 
-/// Forgets what was counted for the key, in the store too, and shows what is left.
+/// What was counted for the key.
+pub(super) async fn show(view: &View, path: KeyPath<'_>) -> LocalResponse {
+    let shown = with_key(view, path, async |key| fullest(view, key.table, key.readings, clock::now()).await);
+    shown.await.map_or_else(identity, |shown| super::json(&shown))
+}
+
+/// Gives the key an override until a moment.
+pub(super) async fn set_override(view: &View, path: KeyPath<'_>, body: Incoming) -> LocalResponse {
+    let written: Map<String, Value> = match body::read(body).await {
+        Ok(written) => written,
+        Err(response) => return response,
+    };
+    let set = with_key(view, path, async |key| {
+        overrides::set(&view.overrides, (key.limit, key.table), (key.parts, key.readings), &written).await
+    });
+    set.await.map_or_else(identity, |shown| super::json(&shown))
+}
+
+/// Removes the override of the key, if the admin API has set one, forgets what was counted for the key, in the store too,
+/// and shows what is left.
 pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
-    with_key(view, path, async |table, readings| {
+    let forgotten = with_key(view, path, async |FoundKey { limit, table, parts, readings }| {
         let now = clock::now();
+        if readings.iter().any(|reading| table.temporary(reading.fingerprint).is_some()) {
+            overrides::change(&view.overrides, limit, parts, OverrideChange::Remove).await?;
+            tracing::info!(limit = table.name(), "the admin API has removed an override");
+        }
         for reading in readings {
             for limit in table.limits().filter(|limit| !limit.rates().is_empty()) {
-                view.store.reset(limit, reading.fingerprint, now).await?;
+                view.store.reset(limit, reading.fingerprint, now).await.map_err(away)?;
             }
         }
         tracing::info!(limit = table.name(), "the admin API has reset the counters of a key");
-        fullest(view, table, readings, now).await
-    })
-    .await
+        Ok(())
+    });
+    match forgotten.await {
+        Ok(()) => show(view, path).await,
+        Err(response) => response,
+    }
 }
 
-/// Calls `act` with the rates of the limit and all readings of the key.
-async fn with_key(
+/// Calls `act` with the key that the path names.
+///
+/// # Errors
+/// The response if there is no such key, or that of `act`.
+async fn with_key<T>(
     view: &View,
     path: KeyPath<'_>,
-    act: impl AsyncFnOnce(&RateTable, &[WrittenKey<'_>]) -> Result<Value, Away>,
-) -> LocalResponse {
+    act: impl AsyncFnOnce(FoundKey<'_>) -> Result<T, LocalResponse>,
+) -> Result<T, LocalResponse> {
     let (config, snapshot) = (view.config.load_full(), view.snapshot.load_full());
     let name = percent_decode_str(path.limit).decode_utf8_lossy();
     let found = config.limits.iter().find(|limit| limit.name == name);
     let table = snapshot.limits.iter().find(|table| table.name() == name);
     let (Some(limit), Some(table)) = (found, table) else {
-        return respond::problem(StatusCode::NOT_FOUND, &format!("There is no limit {name:?}."));
+        return Err(respond::problem(StatusCode::NOT_FOUND, &format!("There is no limit {name:?}.")));
     };
-    let extractor = extractor(limit);
+    let extractor = KeyExtractor::of_written(limit);
     let parts = path.parts(extractor.part_count());
     let readings = extractor.written(&parts);
     if readings.is_empty() {
@@ -87,50 +126,64 @@ async fn with_key(
             count if count != parts.len() => format!("A key of {name:?} has {count} parts, joined by |."),
             _ => format!("{name:?} has no such key: it is not an address, or not one of known_keys."),
         };
-        return respond::problem(StatusCode::NOT_FOUND, &why);
+        return Err(respond::problem(StatusCode::NOT_FOUND, &why));
     }
-    match act(table, &readings).await {
-        Ok(shown) => super::json(&shown),
-        Err(Away) => respond::problem(StatusCode::SERVICE_UNAVAILABLE, "The store of the counters does not answer."),
-    }
+    act(FoundKey { limit, table, parts: &parts, readings: &readings }).await
 }
 
-fn extractor(limit: &ConfiguredLimit) -> KeyExtractor {
-    // What is written needs no path to be read.
-    let path = PathPattern { text: String::new(), segments: Vec::new(), rest: true };
-    KeyExtractor::new(&limit.name, &limit.key, &path).with_known_keys(limit.known_keys.as_ref())
+fn away(Away: Away) -> LocalResponse {
+    respond::problem(StatusCode::SERVICE_UNAVAILABLE, "The store of the counters does not answer.")
 }
 
-/// The counters that are used most, among those of all readings.
-async fn fullest(view: &View, table: &RateTable, readings: &[WrittenKey<'_>], now: Time) -> Result<Value, Away> {
+/// The counters that are used most, among those of all readings, with the override that the admin API has set.
+async fn fullest(
+    view: &View,
+    table: &RateTable,
+    readings: &[WrittenKey<'_>],
+    now: Time,
+) -> Result<Value, LocalResponse> {
     let mut fullest: Option<(u64, KeyUsage)> = None;
-    let mut is_exempt = false;
+    let (mut is_exempt, mut temporary) = (false, None);
     for reading in readings {
-        let limits: Vec<&Arc<Limit>> = match reading.subject.and_then(|subject| table.granted(subject)) {
+        let of_file = reading.subject.and_then(|subject| table.granted(subject));
+        if of_file.is_none() {
+            temporary = temporary.or_else(|| table.temporary(reading.fingerprint));
+        }
+        let limits: Vec<&Arc<Limit>> = match of_file.or_else(|| table.temporarily_granted(reading.fingerprint)) {
             Some(SelectedRates::Rates(_, limit)) => vec![limit],
             Some(SelectedRates::Exempt) => {
                 is_exempt = true;
                 continue;
             }
             Some(SelectedRates::Block) => {
-                return Ok(json!({ "rates": [], "admitted": false, "retry_after": null, "block": true }));
+                let blocked = json!({ "rates": [], "admitted": false, "retry_after": null, "block": true });
+                return Ok(with_override(blocked, temporary));
             }
             None => table.without_override().collect(),
         };
         for limit in limits.into_iter().filter(|limit| !limit.rates().is_empty()) {
-            let usage = view.store.peek(limit, reading.fingerprint, now).await?;
+            let usage = view.store.peek(limit, reading.fingerprint, now).await.map_err(away)?;
             let level = usage.rates.iter().map(level).max().unwrap_or(0);
             if fullest.as_ref().is_none_or(|(most, _)| level > *most) {
                 fullest = Some((level, usage));
             }
         }
     }
-    Ok(match fullest.filter(|(level, _)| *level > 0 || !is_exempt) {
+    let shown = match fullest.filter(|(level, _)| *level > 0 || !is_exempt) {
         Some((_, usage)) => describe(&usage),
         None if is_exempt => json!({ "rates": [], "admitted": true, "retry_after": null, "exempt": true }),
         // The limit has no rates, only a number of requests in flight.
         None => json!({ "rates": [], "admitted": true, "retry_after": null }),
-    })
+    };
+    Ok(with_override(shown, temporary))
+}
+
+/// Adds the override that the admin API has set, if there is one.
+fn with_override(mut shown: Value, temporary: Option<(&Allowance, Instant)>) -> Value {
+    if let Some((allowance, ends)) = temporary {
+        shown["override"] = overrides::describe(allowance, ends);
+    }
+    shown
 }
 
 /// How much of a rate is used, in millionths.

@@ -109,6 +109,7 @@ fn list(problems: &Problems) -> Vec<Value> {
     located.chain(more).collect()
 }
 
-fn problem(place: Option<&str>, message: &str, help: Option<&str>) -> Value {
+/// One problem of a file or a body.
+pub(super) fn problem(place: Option<&str>, message: &str, help: Option<&str>) -> Value {
     json!({ "place": place, "message": message, "help": help })
 }

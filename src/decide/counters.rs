@@ -1,5 +1,6 @@
-//! How often each limit has decided what, and how full its keys are.
+//! How often each limit has decided what, how full its keys are, and about which keys it decides most often.
 
+use super::key_activity::KeyActivity;
 use crate::clock::Time;
 use crate::metrics::{Counter, Peak, PerWorker};
 
@@ -10,6 +11,8 @@ pub struct LimitMetrics {
     pub name: String,
     /// The counters of each worker.
     pub workers: PerWorker<DecisionCounters>,
+    /// The keys that come most often, of each worker.
+    pub keys: PerWorker<KeyActivity>,
 }
 
 /// The decisions of one limit on one worker.
@@ -60,6 +63,11 @@ pub const DECISIONS: [(&str, DecisionCounter); 11] = [
 ];
 
 impl LimitMetrics {
+    /// Those of a limit, with nothing counted yet, for so many workers.
+    pub fn new(name: &str, workers: usize) -> Self {
+        Self { name: name.to_owned(), workers: PerWorker::new(workers), keys: PerWorker::new(workers) }
+    }
+
     /// How often all workers have decided so.
     pub fn decisions(&self, count: DecisionCounter) -> u64 {
         self.workers.iter().map(|worker| count(worker).get()).sum()

@@ -119,6 +119,9 @@ impl Evaluation<'_, '_> {
     fn give_up(&mut self, input: &DecisionInput<'_, '_>, place: usize, max_delay: Duration) -> Decision {
         input.limits[place].counters(input.worker).rejected.one();
         let found = self.state.asks.iter().zip(&self.profiles).find(|(ask, _)| ask.place == place);
+        if let Some((ask, _)) = found {
+            input.limits[place].record_key(input, ask.key, true);
+        }
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(micros(max_delay)) };
         let outcome = found.map(|(ask, profile)| {
             let Ask { limit, need, .. } = *ask;

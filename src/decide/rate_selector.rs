@@ -1,9 +1,14 @@
 //! Which rates apply to a request: those of an override for its key, else those of its tier, else the limit's own.
+//! Overrides in the file come before those of the admin API.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
+use super::temporary_overrides::{LimitOverrides, TemporaryRates};
 use crate::config::{self, Key, PathPattern, Source};
+use crate::fingerprint::Fingerprint;
 use crate::identify::{KeyCache, KeyExtractor, RequestAttributes, Subject};
 use crate::limit::{Limit, Rate};
 use crate::overrides::{Allowance, Overrides};
@@ -20,6 +25,8 @@ pub struct RateTable {
     overrides: Arc<Overrides>,
     /// For each allowance of the overrides; `None` if it grants no rates.
     granted: Vec<Option<Arc<Limit>>>,
+    /// The overrides that the admin API has set; `None` if there are none.
+    temporary: Option<Box<TemporaryRates>>,
     /// The limit's own rates and those of the overrides, one set for each layout of cells; its own first.
     by_key: Vec<Arc<Limit>>,
 }
@@ -53,15 +60,48 @@ impl RateTable {
         };
         let own = of(&limit.rates);
         let granted: Vec<_> = limit.overrides.allowances().iter().map(granted).collect();
-        let mut ids = BTreeSet::new();
-        let by_key = [&own].into_iter().chain(granted.iter().flatten()).filter(|limit| ids.insert(limit.id()));
         Self {
-            by_key: by_key.cloned().collect(),
+            by_key: one_for_each_layout([&own].into_iter().chain(granted.iter().flatten())),
             own,
             tiers: tiers.map(|(name, rates)| (name.clone(), of(rates))).collect(),
             overrides: limit.overrides.clone(),
             granted,
+            temporary: None,
         }
+    }
+
+    /// The same limit with other overrides of the admin API.
+    #[must_use]
+    pub fn with_temporary(&self, overrides: Option<&LimitOverrides>) -> Self {
+        let temporary = overrides.map(|overrides| Box::new(TemporaryRates::new(overrides)));
+        let of_temporary = temporary.iter().flat_map(|temporary| temporary.limits());
+        let (own, granted) = ([&self.own].into_iter(), self.granted.iter().flatten());
+        Self {
+            by_key: one_for_each_layout(own.chain(granted).chain(of_temporary)),
+            own: self.own.clone(),
+            tiers: self.tiers.clone(),
+            overrides: self.overrides.clone(),
+            granted: self.granted.clone(),
+            temporary,
+        }
+    }
+
+    /// Whether these are the overrides of the admin API that it has, as they are now.
+    pub fn has_temporary(&self, overrides: Option<&LimitOverrides>) -> bool {
+        match (&self.temporary, overrides) {
+            (Some(own), Some(overrides)) => own.is_of(overrides),
+            (own, overrides) => own.is_none() && overrides.is_none(),
+        }
+    }
+
+    /// How many overrides of the admin API it has.
+    pub fn temporary_count(&self) -> usize {
+        self.temporary.as_ref().map_or(0, |temporary| temporary.count())
+    }
+
+    /// What the admin API has granted a key, and until when. An override in the file comes before it.
+    pub fn temporary(&self, key: Fingerprint) -> Option<(&Allowance, Instant)> {
+        self.temporary.as_ref()?.find(key).map(|(granted, _, ends)| (&granted.allowance, ends))
     }
 
     /// The limit's own rates.
@@ -74,7 +114,17 @@ impl RateTable {
         self.own.name()
     }
 
-    /// What an override grants a key; `None` if there is none for it.
+    /// What an override of the admin API grants a key; `None` if there is none for it.
+    pub fn temporarily_granted(&self, key: Fingerprint) -> Option<SelectedRates<'_>> {
+        let (granted, index, _) = self.temporary.as_ref()?.find(key)?;
+        Some(match (&granted.allowance, &granted.limit) {
+            (_, Some(limit)) => SelectedRates::Rates(1 + self.tiers.len() + self.granted.len() + index, limit),
+            (Allowance::Exempt, None) => SelectedRates::Exempt,
+            (Allowance::Block | Allowance::Rates(_), None) => SelectedRates::Block,
+        })
+    }
+
+    /// What an override in the file grants a key; `None` if there is none for it.
     pub fn granted(&self, subject: Subject<'_>) -> Option<SelectedRates<'_>> {
         let index = match subject {
             Subject::Text(text) => self.overrides.find(Some(text), None),
@@ -109,6 +159,11 @@ impl RateTable {
     }
 }
 
+fn one_for_each_layout<'l>(limits: impl Iterator<Item = &'l Arc<Limit>>) -> Vec<Arc<Limit>> {
+    let mut ids = BTreeSet::new();
+    limits.filter(|limit| ids.insert(limit.id())).cloned().collect()
+}
+
 impl RateSelector {
     /// Selects from `rate_table` for the requests of a route with this path.
     pub fn new(rate_table: Arc<RateTable>, limit: &config::Limit, path: &PathPattern) -> Self {
@@ -124,21 +179,28 @@ impl RateSelector {
 
     /// How many sets of rates there are to choose from.
     pub fn profiles(&self) -> usize {
-        1 + self.rate_table.tiers.len() + self.rate_table.granted.len()
+        let RateTable { tiers, granted, temporary, .. } = &*self.rate_table;
+        1 + tiers.len() + granted.len() + temporary.as_ref().map_or(0, |temporary| temporary.allowances())
     }
 
-    /// What applies to a request. `key` reads the limit's key, and `has_key` is whether the request has one.
+    /// What applies to a request, of which `key` is counted. `extractor` reads the limit's key, and `has_key` is whether the
+    /// request has one.
     pub fn select(
         &self,
-        key: &KeyExtractor,
-        has_key: bool,
+        extractor: &KeyExtractor,
+        (key, has_key): (Fingerprint, bool),
         attributes: &RequestAttributes<'_>,
         key_cache: &mut KeyCache,
     ) -> SelectedRates<'_> {
         let RateTable { own, tiers, overrides, .. } = &*self.rate_table;
         if has_key
             && !overrides.is_empty()
-            && let Some(granted) = key.subject(attributes, key_cache).and_then(|key| self.rate_table.granted(key))
+            && let Some(granted) = extractor.subject(attributes, key_cache).and_then(|key| self.rate_table.granted(key))
+        {
+            return granted;
+        }
+        if self.rate_table.temporary.is_some()
+            && let Some(granted) = self.rate_table.temporarily_granted(key)
         {
             return granted;
         }

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use super::{ABSENT, KeyExtractor, Reader, Subject};
-use crate::config::Source;
+use crate::config::{Limit, PathPattern, Source};
 use crate::fingerprint::Fingerprint;
 
 /// The most readings of a key. A limit has hardly ever more than two.
@@ -29,6 +29,13 @@ struct Unfinished<'a> {
 }
 
 impl KeyExtractor {
+    /// Reads the written keys of a limit.
+    pub fn of_written(limit: &Limit) -> Self {
+        // What is written needs no path to be read.
+        let path = PathPattern { text: String::new(), segments: Vec::new(), rest: true };
+        Self::new(&limit.name, &limit.key, &path).with_known_keys(limit.known_keys.as_ref())
+    }
+
     /// How many parts a written key has.
     pub fn part_count(&self) -> usize {
         self.parts.len()
@@ -92,7 +99,7 @@ mod tests {
     use http::{HeaderMap, Method};
 
     use super::*;
-    use crate::config::{Key, PathPattern};
+    use crate::config::Key;
     use crate::identify::{KeyCache, RequestAttributes};
 
     fn extractor(parts: &[&[Source]]) -> KeyExtractor {

@@ -12,6 +12,7 @@ use super::reload;
 use crate::admin::{AdminChange, View};
 use crate::clock;
 use crate::config::{self, Address, Config, ConfigSource, Refusal, Tls};
+use crate::decide::TemporaryOverrides;
 use crate::echo;
 use crate::jwks;
 use crate::overrides::Changes;
@@ -77,12 +78,18 @@ impl InForce {
     }
 
     /// Puts a candidate in force. Requests in flight finish with the snapshot with which they have begun.
-    pub(super) fn apply(&mut self, candidate: Candidate) {
-        let Candidate { config, snapshot, overrides, mut listeners } = candidate;
+    /// The overrides of the admin API stay as far as the limits can still have them.
+    pub(super) fn apply(&mut self, candidate: Candidate, temporary: &mut TemporaryOverrides) {
+        let Candidate { config, mut snapshot, overrides, mut listeners } = candidate;
+        for (limit, count) in temporary.reload(&config) {
+            let why = "the limit has no such key or no such rates any more";
+            tracing::warn!(limit, count, why, "overrides of the admin API are removed");
+        }
+        if !temporary.is_empty() {
+            snapshot = snapshot.with_temporary(&config, &self.view.shared, temporary);
+        }
         self.view.shared.keep_only(&snapshot);
-        let changes = snapshot::limit_changes(&self.snapshot.load(), &snapshot);
-        self.view.store.reload(&changes, clock::now());
-        self.snapshot.store(Arc::new(snapshot));
+        self.replace(snapshot);
         self.view.connections.reload(config.server.clone());
         if let Err(error) = self.view.tls.apply(config.server.tls.as_ref().map(|tls| &tls.settings)) {
             tracing::error!(%error, "new connections use the TLS settings of before");
@@ -98,6 +105,21 @@ impl InForce {
         self.listeners.apply(listeners);
         self.view.reload_counts.succeed();
         tracing::info!("reloaded");
+    }
+
+    /// Puts these overrides of the admin API in force. Nothing else changes: no file is read, and nothing starts anew.
+    pub(super) fn apply_overrides(&self, temporary: &TemporaryOverrides) {
+        let running = self.snapshot.load();
+        if running.limits.iter().any(|rate_table| !rate_table.has_temporary(temporary.of(rate_table.name()))) {
+            self.replace(running.with_temporary(&self.config(), &self.view.shared, temporary));
+        }
+    }
+
+    /// Replaces the snapshot. Keys that are counted in another way now keep their counts.
+    fn replace(&self, snapshot: Snapshot) {
+        let changes = snapshot::limit_changes(&self.snapshot.load(), &snapshot);
+        self.view.store.reload(&changes, clock::now());
+        self.snapshot.store(Arc::new(snapshot));
     }
 
     /// Uses what the files of certificates have now for new connections, if it differs.

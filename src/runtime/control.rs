@@ -12,6 +12,7 @@ use tokio::time::{Instant, Interval, sleep, timeout};
 
 use super::apply::{Candidate, InForce};
 use super::certificates::{LOOK_EVERY, warn_of_expiry};
+use super::overrides::Overrides;
 use super::reload::{Ended, Reloads, Waiters};
 use super::service_manager::{self, Watchdog};
 use super::signals::{Signals, Told};
@@ -40,6 +41,8 @@ pub(super) struct Control {
     /// Requests of the admin listener for a reload.
     pub(super) requested: mpsc::Receiver<ReloadAnswer>,
     pub(super) waiters: Waiters,
+    /// Those of the admin API.
+    pub(super) overrides: Overrides,
     pub(super) watches: Watches,
     pub(super) watchdog: Watchdog,
     /// Each worker adds one every second.
@@ -80,6 +83,7 @@ impl Control {
                     self.reload();
                 }
                 ended = self.reloads.ended() => self.take_over(ended),
+                requests = self.overrides.due() => self.overrides.apply(requests, &self.in_force),
                 () = self.watches.certificates.changed() => self.reload_certificates(),
                 () = self.watches.config.changed() => self.reload(),
                 ended = self.tls_reloads.ended() => self.take_over_certificates(ended),
@@ -95,10 +99,11 @@ impl Control {
                 }
             }
         }
-        let Control { in_force, stage, mut finished, mut signals, requested, waiters, access_log, .. } = self;
+        let Control { in_force, stage, mut finished, mut signals, requested, waiters, overrides, access_log, .. } =
+            self;
         service_manager::stopping();
-        // Who waits for a reload learns that there will be none.
-        drop((requested, waiters));
+        // Who waits for a reload or an override learns that there will be none.
+        drop((requested, waiters, overrides));
         in_force.view.stopping.store(true, Ordering::Relaxed);
         let config = in_force.config();
         let drained = tokio::select! {
@@ -147,7 +152,7 @@ impl Control {
     /// Applies the configuration that was loaded, or reports why there is none.
     fn take_over(&mut self, ended: Ended<Candidate>) {
         let result = ended.result.map(|candidate| {
-            self.in_force.apply(candidate);
+            self.in_force.apply(candidate, self.overrides.temporary());
             let config = self.in_force.config();
             self.watches.set(&config, self.reloading_since);
             config

@@ -101,7 +101,7 @@ impl SharedState {
     }
 
     pub(super) fn limit(&self, name: &str) -> Arc<LimitMetrics> {
-        let new = || Arc::new(LimitMetrics { name: name.to_owned(), workers: PerWorker::new(self.workers) });
+        let new = || Arc::new(LimitMetrics::new(name, self.workers));
         self.limits.lock().entry(name.to_owned()).or_insert_with(new).clone()
     }
 

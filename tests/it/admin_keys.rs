@@ -115,8 +115,18 @@ fn a_store_that_is_away_is_an_answer() {
     let store = server.store();
     let gateway = Gateway::start(&(store + &limited("header:x-api-key", "5/d", "")));
     until("it answers", Duration::from_secs(10), || call(&gateway, "GET", "/api/limits/l/keys/k").status == 200);
+    let body = r#"{"block": true, "for": "1h"}"#;
+    let request = |method: &str, body: &str| {
+        let length = format!("Host: {}\r\nContent-Length: {}", gateway.admin, body.len());
+        Client::connect(gateway.admin).call(format!("{method} /api/limits/l/keys/k HTTP/1.1\r\n{length}\r\n\r\n{body}"))
+    };
     server.kill();
     until("it is away", Duration::from_secs(10), || call(&gateway, "GET", "/api/limits/l/keys/k").status == 503);
     let response = call(&gateway, "DELETE", "/api/limits/l/keys/k");
     assert_eq!((response.status, response.headers.get("content-type")), (503, Some("application/problem+json")));
+    // Overrides are in this process.
+    assert_eq!(request("PUT", body).status, 200);
+    assert_eq!(gateway.client().get_with("/", "x-api-key: k\r\n").status, 403);
+    assert_eq!(request("DELETE", "").status, 503);
+    assert_eq!(gateway.client().get_with("/", "x-api-key: k\r\n").status, 200);
 }

@@ -84,10 +84,16 @@ fn call(gateway: &Gateway, method: &str, path: &str, headers: &[&str], body: &st
 }
 
 const LEVEL: &str = r#"{"level": "info"}"#;
+const OF_KEY: &str = "/api/limits/{limit}/keys/{key}";
+
+/// A valid body for a request to this path.
+fn body(path: &str) -> &'static str {
+    if path == OF_KEY { r#"{"rates": ["9/d"], "for": "1h"}"# } else { LEVEL }
+}
 
 #[test]
 fn the_document_says_what_the_server_does() {
-    let text = limited("header:x-api-key", "5/d", "")
+    let text = limited("header:x-api-key", "5/d", "overrides = [{ keys = [\"in-file\"], block = true }]")
         + "[upstreams.up]\nservers = [\"http://127.0.0.1:9\"]\n[[routes]]\npath = \"/up\"\nupstream = \"up\"\n";
     let gateway = Gateway::start(&text);
     assert_eq!(gateway.client().get_with("/", "x-api-key: k\r\n").status, 200);
@@ -95,7 +101,7 @@ fn the_document_says_what_the_server_does() {
     let mut contract = Contract::of(&gateway);
     let operations = contract.operations();
     for (path, method) in &operations {
-        contract.check(&gateway, method, path, &[], LEVEL, 200);
+        contract.check(&gateway, method, path, &[], body(path), 200);
         if path == "/api/drain" && method == "POST" {
             assert_eq!(call(&gateway, "DELETE", path, &[], "").status, 200);
         }
@@ -104,20 +110,33 @@ fn the_document_says_what_the_server_does() {
     }
     let open_metrics = [&*format!("Host: {}", gateway.admin), "Accept: application/openmetrics-text"];
     contract.check(&gateway, "GET", "/metrics", &open_metrics, "", 200);
-    let of_key = "/api/limits/{limit}/keys/{key}";
-    for method in ["GET", "DELETE"] {
-        let response = call(&gateway, method, "/api/limits/other/keys/k", &[], "");
-        contract.hold(method, of_key, &response);
+    for method in ["GET", "PUT", "DELETE"] {
+        let response = call(&gateway, method, "/api/limits/other/keys/k", &[], body(OF_KEY));
+        contract.hold(method, OF_KEY, &response);
     }
+    for wanted in [r#"{"exempt": true, "for": "1h"}"#, r#"{"block": true, "for": "1h"}"#] {
+        contract.check(&gateway, "PUT", OF_KEY, &[], wanted, 200);
+        contract.check(&gateway, "GET", OF_KEY, &[], "", 200);
+    }
+    contract.check(&gateway, "PUT", OF_KEY, &[], "{}", 422);
+    let response = call(&gateway, "PUT", "/api/limits/l/keys/in-file", &[], body(OF_KEY));
+    assert_eq!(response.status, 409, "{}", response.text());
+    contract.hold("PUT", OF_KEY, &response);
     assert_eq!(call(&gateway, "POST", "/api/drain", &[], "").status, 200);
     contract.check(&gateway, "GET", "/readyz", &[], "", 503);
     contract.check(&gateway, "PUT", "/api/log-level", &[], r#"{"level": "loud"}"#, 422);
-    contract.check(&gateway, "PUT", "/api/log-level", &[], &" ".repeat(70_000), 413);
-    let mut slow = Client::connect(gateway.admin);
-    slow.send(format!("PUT /api/log-level HTTP/1.1\r\nHost: {}\r\nContent-Length: 9\r\n\r\n{{", gateway.admin));
-    // The server waits for ten seconds.
-    slow.wire.stream().set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    contract.hold("PUT", "/api/log-level", &slow.response(false));
+    let with_body = ["/api/log-level", OF_KEY];
+    let slow = with_body.map(|path| {
+        contract.check(&gateway, "PUT", path, &[], &" ".repeat(70_000), 413);
+        let (mut slow, path) = (Client::connect(gateway.admin), concrete(path));
+        slow.send(format!("PUT {path} HTTP/1.1\r\nHost: {}\r\nContent-Length: 9\r\n\r\n{{", gateway.admin));
+        // The server waits for ten seconds.
+        slow.wire.stream().set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        slow
+    });
+    for (path, mut slow) in with_body.into_iter().zip(slow) {
+        contract.hold("PUT", path, &slow.response(false));
+    }
     gateway.write_config("this is no toml");
     contract.check(&gateway, "POST", "/api/reload", &[], "", 422);
 
@@ -132,15 +151,16 @@ fn the_document_says_what_the_server_does() {
     stopping.wait_message("not ready");
     contract.check(&stopping, "DELETE", "/api/drain", &[], "", 409);
     contract.check(&stopping, "POST", "/api/reload", &[], "", 503);
+    contract.check(&stopping, "PUT", OF_KEY, &[], body(OF_KEY), 503);
 
     let mut memcached = Memcached::start();
     let away = Gateway::start(&(memcached.store() + &limited("header:x-api-key", "5/d", "")));
     memcached.kill();
     until("the store is away", Duration::from_secs(10), || {
-        call(&away, "GET", &concrete(of_key), &[], "").status == 503
+        call(&away, "GET", &concrete(OF_KEY), &[], "").status == 503
     });
     for method in ["GET", "DELETE"] {
-        contract.check(&away, method, of_key, &[], "", 503);
+        contract.check(&away, method, OF_KEY, &[], "", 503);
     }
 
     let never: Vec<_> = contract.responses().difference(&contract.seen).cloned().collect();
@@ -157,7 +177,7 @@ fn the_server_takes_no_other_method_and_has_no_other_path() {
         for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
             let wanted = if method == "HEAD" { "GET" } else { method };
             let is_named = operations.contains(&((*path).to_owned(), wanted.to_owned()));
-            let status = call(&gateway, method, &concrete(path), &[], LEVEL).status;
+            let status = call(&gateway, method, &concrete(path), &[], body(path)).status;
             assert_eq!(status != 405, is_named, "{method} {path}: {status}");
         }
     }

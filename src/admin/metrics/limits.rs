@@ -8,7 +8,7 @@ use crate::clock;
 use crate::decide::{DECISIONS, LimitMetrics};
 
 /// The families of limits.
-pub(super) fn families(view: &View) -> [MetricFamily; 3] {
+pub(super) fn families(view: &View) -> [MetricFamily; 4] {
     let (limits, now) = (view.shared.limits(), clock::now());
     [
         family(
@@ -25,6 +25,12 @@ pub(super) fn families(view: &View) -> [MetricFamily; 3] {
              is all of it, and further requests of that key are over the limit.",
             MetricType::GAUGE,
             limits.iter().map(|limit| real(limit.fullest(now), &[("limit", &limit.name)])),
+        ),
+        family(
+            "gateway_limit_temporary_overrides",
+            "Overrides that the admin API has set and that have not ended, by limit.",
+            MetricType::GAUGE,
+            view.snapshot.load().limits.iter().map(|table| gauge(table.temporary_count(), &[("limit", table.name())])),
         ),
         family(
             "gateway_requests_held",

@@ -7,6 +7,7 @@ mod action;
 mod exceptions;
 mod quotas;
 mod known_keys;
+mod temporary;
 
 use crate::config::file::jwt::Names;
 use crate::config::read::{Field, Name, Section, set};
@@ -14,6 +15,7 @@ use crate::config::{HeaderStyle, Limit, Missing, OnLimit, values};
 use crate::limit::{MAX_QUOTA, Rate};
 
 pub(super) use key::key;
+pub(in crate::config) use temporary::{again, temporary};
 
 use action::Reaction;
 use exceptions::Kinds;

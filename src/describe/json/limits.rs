@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 
 use super::key;
 use crate::config::{Cost, HeaderStyle, Limit, Missing, OnLimit};
-use crate::describe::{MOST_TEXTS, all_rates, statuses_in_words};
+use crate::describe::{MOST_TEXTS, statuses_in_words};
 use crate::limit::{Edge, Rate, Strategy};
 use crate::overrides::Allowance;
 
 /// One limit.
 pub(super) fn limit(limit: &Limit) -> Value {
-    let strategy = all_rates(limit).map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
-    let calendar = all_rates(limit).find_map(|rate| match rate.strategy() {
+    let strategy = limit.all_rates().map(Rate::strategy).find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
+    let calendar = limit.all_rates().find_map(|rate| match rate.strategy() {
         Strategy::Calendar(calendar) => Some(calendar),
         _ => None,
     });

@@ -77,7 +77,7 @@ pub(super) fn entry(
 ) {
     let keys = section.required("keys", ENTRY);
     let keys = keys.and_then(|field| field.some("[\"partner-7\", \"gold-*\"]", most));
-    let Some(allowance) = allowance(section, terms, has_rates) else { return };
+    let Some(allowance) = allowance(section, terms, has_rates, ENTRY) else { return };
     for field in keys.unwrap_or_default() {
         let Some(pattern) = field.parse(|text| kinds.pattern(text)) else { continue };
         if overrides.add(pattern, allowance.clone()).is_some() {
@@ -105,7 +105,8 @@ pub(super) fn finish(overrides: Builder, limit: &Name<'_>, section: &Section<'_>
     None
 }
 
-fn allowance(section: &Section<'_>, terms: &Terms, has_rates: bool) -> Option<Allowance> {
+/// Reads what an override grants. `example` is a whole override.
+pub(super) fn allowance(section: &Section<'_>, terms: &Terms, has_rates: bool, example: &str) -> Option<Allowance> {
     let rates = section.field("rates");
     if let Some(field) = rates.as_ref().filter(|_| !has_rates) {
         field.report("the limit has no rates to override", "add rates to it, or use `exempt` or `block`");
@@ -125,7 +126,7 @@ fn allowance(section: &Section<'_>, terms: &Terms, has_rates: bool) -> Option<Al
     match (given.next(), given.next()) {
         (Some(allowance), None) => allowance,
         (None, _) => {
-            section.source.report(section.span.clone(), "an override has no `rates`, `exempt` or `block`", ENTRY);
+            section.source.report(section.span.clone(), "an override has no `rates`, `exempt` or `block`", example);
             None
         }
         (Some(_), Some(_)) => {

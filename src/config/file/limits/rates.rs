@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::config::read::{Field, Section, Wrong, set};
 use crate::config::report::{nearest, quoted};
-use crate::config::values;
+use crate::config::{Limit, values};
 use crate::limit::{self, Calendar, Edge, MAX_PRECISION, Rate, RateError, Strategy, Unit};
 use crate::units;
 
@@ -61,6 +61,22 @@ impl Terms {
         let zone = section.field("timezone").and_then(|field| field.parse(zone));
         let calendar = zone.unwrap_or(Calendar::utc(Unit::Day));
         Self { strategy, calendar, uses_calendar: Cell::default(), uses_strategy: Cell::default() }
+    }
+
+    /// The terms of a limit that was read before. Where it has no such rates, they are the defaults.
+    pub(super) fn of(limit: &Limit) -> Self {
+        let strategies = || limit.all_rates().map(Rate::strategy);
+        let strategy = strategies().find(|strategy| !matches!(strategy, Strategy::Calendar(_)));
+        let calendar = strategies().find_map(|strategy| match strategy {
+            Strategy::Calendar(calendar) => Some(calendar.clone()),
+            _ => None,
+        });
+        Self {
+            strategy: strategy.cloned().unwrap_or_default(),
+            calendar: calendar.unwrap_or(Calendar::utc(Unit::Day)),
+            uses_calendar: Cell::default(),
+            uses_strategy: Cell::default(),
+        }
     }
 
     /// Reads a list of rates.

@@ -1,0 +1,132 @@
+//! `PUT /api/limits/{limit}/keys/{key}`: an override for one key, until a moment. The control thread sets it.
+
+use http::StatusCode;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::reload;
+use crate::clock::{self, Time};
+use crate::config::{self, Limit as ConfiguredLimit};
+use crate::decide::{MAX_TEMPORARY, NotSet, RateTable};
+use crate::identify::WrittenKey;
+use crate::overrides::Allowance;
+use crate::respond::{self, LocalResponse};
+
+/// What the control thread is asked to do with the override of one key.
+pub struct OverrideRequest {
+    /// The name of the limit.
+    pub limit: String,
+    /// The parts of the key.
+    pub key: Vec<Vec<u8>>,
+    /// What changes.
+    pub change: OverrideChange,
+    /// Is told when the change is in force, or why there is none.
+    pub answer: oneshot::Sender<Result<(), NotSet>>,
+}
+
+/// A change of the override of one key.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OverrideChange {
+    /// The key gets this, until the moment.
+    Set(Allowance, Instant),
+    /// The key has no override any longer.
+    Remove,
+}
+
+/// The most requests that wait for the control thread.
+const MAX_WAITING: usize = 32;
+/// The most bytes of a key that can have an override: more than any header of a client needs.
+const LONGEST_KEY: usize = 4096;
+
+/// What asks the control thread to change overrides, and what the control thread reads.
+pub fn channel() -> (mpsc::Sender<OverrideRequest>, mpsc::Receiver<OverrideRequest>) {
+    mpsc::channel(MAX_WAITING)
+}
+
+/// Sets an override as it is `written`, and shows it.
+///
+/// # Errors
+/// The response if it is not set.
+pub(super) async fn set(
+    requests: &mpsc::Sender<OverrideRequest>,
+    (limit, table): (&ConfiguredLimit, &RateTable),
+    (parts, readings): (&[Vec<u8>], &[WrittenKey<'_>]),
+    written: &Map<String, Value>,
+) -> Result<Value, LocalResponse> {
+    let (allowance, lasts) = config::temporary_override(written, limit).map_err(|problems| {
+        let list = problems.located().map(|(_, found)| reload::problem(None, &found.message, found.help.as_deref()));
+        let detail = "The override is not valid, so nothing has changed.";
+        respond::problem_with(StatusCode::UNPROCESSABLE_ENTITY, detail, &list.collect::<Vec<_>>())
+    })?;
+    if parts.iter().map(Vec::len).sum::<usize>() > LONGEST_KEY {
+        let why = format!("The key is longer than {LONGEST_KEY} bytes.");
+        return Err(respond::problem(StatusCode::UNPROCESSABLE_ENTITY, &why));
+    }
+    if readings.iter().filter_map(|reading| reading.subject).any(|subject| table.granted(subject).is_some()) {
+        let why =
+            "The file has an override for this key, which comes before one of the admin API: nothing has changed.";
+        return Err(respond::problem(StatusCode::CONFLICT, why));
+    }
+    let ends = Instant::now() + lasts;
+    change(requests, limit, parts, OverrideChange::Set(allowance.clone(), ends)).await?;
+    let period = humantime::format_duration(lasts);
+    tracing::info!(limit = limit.name, override = %allowance, "for" = %period, "the admin API has set an override");
+    Ok(json!({ "override": describe(&allowance, ends) }))
+}
+
+/// Asks the control thread for a change of the override of a key, and waits until it is in force.
+///
+/// # Errors
+/// The response if nothing has changed.
+pub(super) async fn change(
+    requests: &mpsc::Sender<OverrideRequest>,
+    limit: &ConfiguredLimit,
+    parts: &[Vec<u8>],
+    change: OverrideChange,
+) -> Result<(), LocalResponse> {
+    let (answer, result) = oneshot::channel();
+    let request = OverrideRequest { limit: limit.name.clone(), key: parts.to_vec(), change, answer };
+    if let Err(TrySendError::Full(_)) = requests.try_send(request) {
+        let why = "Too many changes of overrides wait already.";
+        return Err(respond::problem(StatusCode::SERVICE_UNAVAILABLE, why));
+    }
+    let (status, why) = match result.await {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(NotSet::Full)) => {
+            let why = format!(
+                "There are {MAX_TEMPORARY} overrides of the admin API, which is the maximum. Remove some with DELETE, or \
+                 write them into the file."
+            );
+            (StatusCode::CONFLICT, why)
+        }
+        Ok(Err(NotSet::Changed)) => {
+            let why = "A reload has changed the limit meanwhile, so that the override is not valid any more.";
+            (StatusCode::CONFLICT, why.to_owned())
+        }
+        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "The gateway is stopping.".to_owned()),
+    };
+    Err(respond::problem(status, &why))
+}
+
+/// What an override grants, and how long it still lasts.
+pub(super) fn describe(allowance: &Allowance, ends: Instant) -> Value {
+    let left = ends.saturating_duration_since(Instant::now());
+    let mut shown = match allowance {
+        Allowance::Rates(rates) => json!({ "rates": rates.iter().map(ToString::to_string).collect::<Vec<_>>() }),
+        Allowance::Exempt => json!({ "exempt": true }),
+        Allowance::Block => json!({ "block": true }),
+    };
+    // The override itself ends by a clock that is never set.
+    shown["until"] = json!(moment(clock::now().after(left)));
+    shown["seconds"] = json!(left.as_millis().div_ceil(1000));
+    shown
+}
+
+/// A moment as RFC 3339 writes it, in whole seconds, rounded up.
+pub(super) fn moment(time: Time) -> String {
+    let moment = i64::try_from(time.seconds_up()).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+    moment.unwrap_or(Timestamp::MAX).to_string()
+}

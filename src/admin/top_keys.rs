@@ -1,0 +1,102 @@
+//! The keys of a limit that come most often and those that it refuses most often, as the admin API shows them.
+
+use blake3::Hash;
+use serde_json::{Value, json};
+
+use crate::clock::Time;
+use crate::config::{Limit, Source};
+use crate::decide::{LimitMetrics, TopKeys};
+use crate::heavy_hitters::HeavyHitter;
+
+/// The most keys of each kind.
+const MOST: usize = 10;
+
+/// The characters at the beginning and at the end of a masked key that are shown.
+const SHOWN: usize = 2;
+/// The fewest characters of a key of which any are shown. With fewer, the rest could be guessed.
+const SHORTEST: usize = 8;
+/// The hexadecimal digits by which a masked key is recognized.
+const DIGITS: usize = 8;
+
+/// Masks keys: the same key always has the same mask as long as the process runs, and the mask does not tell what it is.
+pub struct KeyMask {
+    /// Nobody outside the process knows it. Otherwise keys could be guessed, and the guesses compared with their masks.
+    secret: [u8; 32],
+}
+
+impl KeyMask {
+    /// A mask with a new secret.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn new() -> Result<Self, getrandom::Error> {
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret)?;
+        Ok(Self { secret })
+    }
+
+    /// The first and the last two characters of a key, unless it is short, and digits that tell it from others.
+    fn of(&self, hitter: &HeavyHitter) -> String {
+        let hash: Hash = blake3::keyed_hash(&self.secret, &hitter.key.digits());
+        let hash = hash.to_hex();
+        let digits = &hash[..DIGITS];
+        let characters: Vec<char> = hitter.text.chars().collect();
+        match characters.len() {
+            // Requests without a key.
+            0 => String::new(),
+            count if count < SHORTEST => format!("\u{2026}#{digits}"),
+            count => {
+                let [begin, end] = [&characters[..SHOWN], &characters[count - SHOWN..]].map(String::from_iter);
+                format!("{begin}\u{2026}{end}#{digits}")
+            }
+        }
+    }
+}
+
+/// `most_refused` and `most_busy` of a limit at `now`, with its keys in full or masked.
+pub(super) fn describe(
+    limit: &Limit,
+    counted: Option<&LimitMetrics>,
+    mask: Option<&KeyMask>,
+    now: Time,
+) -> [(&'static str, Value); 2] {
+    let top = counted.map(|counted| TopKeys::of(&counted.keys, now, MOST)).unwrap_or_default();
+    let mask = mask.filter(|_| !is_public(limit));
+    let list = |hitters: &[HeavyHitter]| {
+        let one = |hitter: &HeavyHitter| {
+            let key = mask.map_or_else(|| hitter.text.clone(), |mask| mask.of(hitter));
+            json!({ "key": key, "count": hitter.count, "error": hitter.error })
+        };
+        hitters.iter().map(one).collect::<Value>()
+    };
+    [("most_refused", list(&top.most_refused)), ("most_busy", list(&top.most_busy))]
+}
+
+/// Whether no key of the limit tells who a client is.
+fn is_public(limit: &Limit) -> bool {
+    limit.key.parts.iter().flatten().all(|source| matches!(source, Source::Global | Source::Method | Source::Route))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fingerprint::Fingerprint;
+
+    fn hitter(text: &str) -> HeavyHitter {
+        HeavyHitter { key: Fingerprint::of(text.as_bytes()), text: text.to_owned(), count: 1, error: 0 }
+    }
+
+    #[test]
+    fn a_mask_tells_keys_apart_but_not_what_they_are() {
+        let mask = KeyMask::new().unwrap();
+        let masked = mask.of(&hitter("partner-7"));
+        assert_eq!(masked, mask.of(&hitter("partner-7")));
+        let (shown, digits) = masked.split_once('#').unwrap();
+        assert_eq!((shown, digits.len()), ("pa\u{2026}-7", DIGITS));
+        assert_ne!(masked, mask.of(&hitter("partner-17")));
+        assert_ne!(masked, KeyMask::new().unwrap().of(&hitter("partner-7")), "it cannot be computed from the key");
+        assert!(mask.of(&hitter("secret7")).starts_with("\u{2026}#"), "{}", mask.of(&hitter("secret7")));
+        assert!(mask.of(&hitter("\u{e4}\u{f6}\u{fc}45678")).starts_with("\u{e4}\u{f6}\u{2026}78#"));
+        assert_eq!(mask.of(&hitter("")), "");
+    }
+}

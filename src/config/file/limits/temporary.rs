@@ -1,0 +1,37 @@
+//! Overrides of the admin API: for one key and for a while. They are read by the same rules as overrides in the file.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::exceptions;
+use super::rates::Terms;
+use crate::config::read::Section;
+use crate::config::{Limit, values};
+use crate::overrides::Allowance;
+
+const EXAMPLE: &str =
+    "an override is \"rates\": [\"100/s\"], \"exempt\": true or \"block\": true, with \"for\": \"1h\"";
+
+/// Reads what an override of this limit grants, and for how long.
+pub(in crate::config) fn temporary(
+    section: Section<'_>,
+    limit: &Limit,
+    span: RangeInclusive<Duration>,
+) -> Option<(Allowance, Duration)> {
+    let allowance = exceptions::allowance(&section, &Terms::of(limit), !limit.rates.is_empty(), EXAMPLE);
+    let lasts = section.required("for", EXAMPLE).and_then(|_| values::wait(&section, "for", span));
+    section.close(&[]);
+    allowance.zip(lasts)
+}
+
+/// The same allowance by the terms that the limit has now; `None` if they do not permit it.
+pub(in crate::config) fn again(allowance: &Allowance, limit: &Limit) -> Option<Allowance> {
+    let Allowance::Rates(rates) = allowance else { return Some(allowance.clone()) };
+    if limit.rates.is_empty() {
+        return None;
+    }
+    let terms = Terms::of(limit);
+    let rates: Option<Vec<_>> = rates.iter().map(|rate| terms.rate(&rate.to_string()).ok()).collect();
+    Some(Allowance::Rates(Arc::from(rates?)))
+}

@@ -1,0 +1,44 @@
+//! Overrides of the admin API as they are written: JSON that is checked like a table of the file.
+
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use toml::de::DeTable;
+
+use super::read::{Section, Source};
+use super::report::Problems;
+use super::{Limit, file};
+use crate::overrides::Allowance;
+
+/// How long an override of the admin API may last.
+pub const TEMPORARY_SPAN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(31 * 86_400);
+
+/// Reads an override for a key of `limit`: what it grants, and how long it lasts.
+///
+/// # Errors
+/// Everything that is wrong, in the words in which the same is said about a file.
+pub fn temporary_override(written: &Map<String, Value>, limit: &Limit) -> Result<(Allowance, Duration), Problems> {
+    const NAME: &str = "override";
+    // TOML has no null, so this is the one value of JSON that it cannot say.
+    let text = toml::to_string(&Map::from_iter([(NAME.to_owned(), Value::Object(written.clone()))]));
+    let text = text.unwrap_or_default();
+    let (table, _) = DeTable::parse_recoverable(&text);
+    let source = Source::new(NAME, &text, Path::new(""), Vec::new());
+    let section = Section::root(&table, &source).field(NAME).and_then(|field| field.section("an override"));
+    if section.is_none() {
+        source.report(0..0, "an override has a value that is null", "leave out what is not set");
+    }
+    let read = section.and_then(|section| file::temporary(section, limit, TEMPORARY_SPAN));
+    match read {
+        Some(read) if source.is_clean() => Ok(read),
+        _ => Err(Problems::new(NAME, &text, source.into_problems())),
+    }
+}
+
+/// An allowance that was granted before, by the terms that its limit has now; `None` if it is not valid for the limit any
+/// longer, such as a rate with a burst where the strategy has none.
+pub fn temporary_again(allowance: &Allowance, limit: &Limit) -> Option<Allowance> {
+    file::again(allowance, limit)
+}
