@@ -22,12 +22,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::admin::{self, ReloadAnswer, View};
+use crate::admin::{self, RecentReloads, ReloadAnswer, View};
 use crate::clock;
 use crate::config::{self, Config, ConfigSource, Tls};
 use crate::jwks;
 use crate::log::{Logging, panic_text};
-use crate::metrics::Counter;
 use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
 use crate::random::Random;
 use crate::server::{self, ConnectedClient, ConnectionLimits, Listener, Stage};
@@ -146,8 +145,8 @@ pub fn run(source: ConfigSource, config: Config, logging: &Logging) -> Result<St
         reloads: reload_requests,
         draining: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
-        reloaded: Counter::default(),
-        refused: Counter::default(),
+        reloads_so_far: RecentReloads::default(),
+        started: clock::now(),
     });
     if let Some(listener) = listeners.admin {
         admin::start(listener, view.clone())?;

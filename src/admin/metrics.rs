@@ -25,6 +25,7 @@ pub fn text(view: &View) -> String {
     let routes = view.shared.routes();
     let limits = view.shared.limits();
     let upstreams = view.shared.upstreams();
+    let (succeeded, refused) = view.reloads_so_far.counts();
     let mut families = vec![
         family(
             "gateway_build_info",
@@ -76,7 +77,7 @@ pub fn text(view: &View) -> String {
             "gateway_config_reloads_total",
             "Reloads of the configuration, by result.",
             MetricType::COUNTER,
-            [counter(view.reloaded.get(), &[("result", "ok")]), counter(view.refused.get(), &[("result", "refused")])],
+            [counter(succeeded, &[("result", "ok")]), counter(refused, &[("result", "refused")])],
         ),
         family(
             "gateway_log_dropped_total",

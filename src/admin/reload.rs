@@ -39,11 +39,19 @@ pub(super) async fn reload(reloads: &mpsc::Sender<ReloadAnswer>) -> LocalRespons
 
 /// The problem document of a refused file, with all its problems.
 fn refused(refusal: &Refusal) -> LocalResponse {
-    let (detail, problems) = match refusal {
-        Refusal::Invalid(problems) => ("The file is not valid, so nothing has changed.", list(problems)),
-        Refusal::Other(why) => ("The file is refused, so nothing has changed.", vec![problem(None, why, None)]),
+    let detail = match refusal {
+        Refusal::Invalid(_) => "The file is not valid, so nothing has changed.",
+        Refusal::Other(_) => "The file is refused, so nothing has changed.",
     };
-    respond::problem_with(StatusCode::UNPROCESSABLE_ENTITY, detail, &problems)
+    respond::problem_with(StatusCode::UNPROCESSABLE_ENTITY, detail, &problems(refusal))
+}
+
+/// All problems of a refused file; at least one.
+pub(super) fn problems(refusal: &Refusal) -> Vec<Value> {
+    match refusal {
+        Refusal::Invalid(problems) => list(problems),
+        Refusal::Other(why) => vec![problem(None, why, None)],
+    }
 }
 
 fn list(problems: &Problems) -> Vec<Value> {

@@ -75,7 +75,7 @@ impl InForce {
         warn(&config);
         reload::tell(&config::recounted(&self.config(), &config), &overrides);
         self.view.config.store(Arc::new(config));
-        self.view.reloaded.one();
+        self.view.reloads_so_far.succeeded(clock::now());
         tracing::info!("reloaded");
     }
 
@@ -95,13 +95,13 @@ impl InForce {
         Arc::make_mut(&mut config).server.tls = Some(tls);
         self.view.connections.reload(config.server.clone());
         self.view.config.store(config);
-        self.view.reloaded.one();
+        self.view.reloads_so_far.succeeded(clock::now());
         tracing::info!("the certificates were read again");
     }
 
     /// Records that a configuration is refused. The one in force stays.
     pub(super) fn refuse(&self, why: &Refusal) {
-        self.view.refused.one();
+        self.view.reloads_so_far.refused(clock::now(), why);
         tracing::error!(problems = %why, "reload refused");
     }
 }
