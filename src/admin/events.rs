@@ -55,9 +55,11 @@ struct Stream {
 pub(super) struct EventBody(mpsc::Receiver<Bytes>);
 
 impl Events {
-    /// No streams, and no history yet.
+    /// No streams, and a history that begins now.
     pub(super) fn new(view: Arc<View>) -> Self {
-        Self { view, history: RefCell::default(), streams: RefCell::default() }
+        let events = Self { view, history: RefCell::default(), streams: RefCell::default() };
+        events.record(clock::now());
+        events
     }
 
     /// Records the history and sends events. It never returns.

@@ -21,6 +21,9 @@ def chromium(width, height):
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
         try:
+            # The page that the browser begins with has asked for much.
+            driver.get("about:blank")
+            requested(driver)
             resize(driver, width, height)
             yield driver
         finally:

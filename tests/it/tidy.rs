@@ -173,7 +173,7 @@ fn what_has_one_place_stays_there() {
         ("clap::", &["cli"]),
         ("socket2::", &["net"]),
         ("aho_corasick::", &["overrides"]),
-        ("sha2::", &["known_keys", "tls"]),
+        ("sha2::", &["admin", "known_keys", "tls"]),
         ("x509_cert::", &["tls"]),
         ("rustls_native_certs::", &["tls"]),
         ("notify::", &["runtime"]),

@@ -15,12 +15,14 @@ function ceiling(number) {
 class RequestsChart {
   constructor(place) {
     const lines = [0, 0.5, 1].map((part) => shape("line", { class: "grid", x1: 0, x2: WIDE, y1: HIGH * part, y2: HIGH * part }));
-    this.areas = GROUPS.map((group) => shape("path", { class: group.id }));
+    this.areas = GROUPS.map((group) => shape("path", { class: `area ${group.id}` }));
+    this.lines = GROUPS.map((group) => shape("path", { class: `line ${group.id}` }));
     this.image = shape(
       "svg",
       { role: "img", viewBox: `0 0 ${WIDE} ${HIGH}`, preserveAspectRatio: "none", "aria-label": "No requests yet." },
       ...lines,
       ...this.areas,
+      ...this.lines,
     );
     // The lower edge of the labels' box is below the chart.
     this.labels = [0, 0.5, 1].map((part) => {
@@ -46,6 +48,7 @@ class RequestsChart {
       const upper = points.map((point, index) => `${x(point.time)} ${y(above[index])}`);
       const lower = points.map((point, index) => `${x(point.time)} ${y(below[index])}`).reverse();
       setAttribute(area, "d", isEmpty ? "" : `M${upper.join("L")}L${lower.join("L")}Z`);
+      setAttribute(this.lines[group], "d", isEmpty ? "" : `M${upper.join("L")}`);
       below = above;
     });
     const now = requests.recent();
@@ -60,9 +63,8 @@ class MinuteBars {
     this.name = name;
     this.bars = shape("path");
     this.image = shape("svg", { role: "img", viewBox: `0 0 ${MINUTES} ${HIGH}`, preserveAspectRatio: "none" }, this.bars);
-    this.most = element("span");
-    const scale = [element("span", {}, "60 min ago"), this.most, element("span", {}, "now")];
-    place.append(this.image, element("div", { class: "scale", "aria-hidden": "true" }, ...scale));
+    this.most = element("span", { class: "most", "aria-hidden": "true" });
+    place.append(this.image, this.most);
   }
 
   draw(minutes) {
@@ -72,9 +74,8 @@ class MinuteBars {
       return number === 0 ? "" : `M${index + 0.1} ${HIGH}v${-height.toFixed(1)}h.8V${HIGH}z`;
     };
     setAttribute(this.bars, "d", minutes.map(bar).join(""));
-    const all = sum(minutes);
-    setText(this.most, all === 0 ? "none" : `at most ${count(most)} in a minute`);
-    const label = `Refusals of ${this.name} in each minute of the last hour: ${count(all)} in all, at most ${count(most)} in a minute, ${count(minutes.at(-1))} in this one.`;
+    setText(this.most, most === 0 ? "none" : `at most ${count(most)} a minute`);
+    const label = `Refusals of ${this.name} in each minute of the last hour: ${count(sum(minutes))} in all, at most ${count(most)} in a minute, ${count(minutes.at(-1))} in this one.`;
     setAttribute(this.image, "aria-label", label);
   }
 }

@@ -23,7 +23,10 @@ function share(part, all) {
     return "–";
   }
   const percent = (100 * part) / all;
-  return percent > 0 && percent < 0.1 ? "<0.1 %" : `${percent.toFixed(percent < 10 ? 1 : 0)} %`;
+  if (percent > 0 && percent < 0.05) {
+    return "<0.1 %";
+  }
+  return `${percent.toFixed(percent > 0 && percent < 9.95 ? 1 : 0)} %`;
 }
 
 /** A duration in seconds as one number with a unit: 250 µs, 1.2 ms, 3 s. */

@@ -55,7 +55,7 @@ class Tiles {
     this.tile("failed", share(of("failed"), all), `${of("failed") > 0 ? "▲ " : ""}${rate(of("failed"))} per second`);
     setAttribute(byId("tile-failed"), "data-alert", of("failed") > 0 ? "" : null);
     const [median, slow] = readings.quantiles((reading) => reading.forwarded_seconds, [0.5, 0.99]);
-    this.tile("latency", latency(median), `99 % within ${latency(slow)}, last 30 s`);
+    this.tile("latency", latency(median), `99 % within ${latency(slow)}`);
     const { open, max } = numbers.connections;
     this.tile("connections", count(open), `of ${count(max)}, ${count(numbers.held)} requests held`);
     this.store(numbers.store, readings);
@@ -89,7 +89,7 @@ class RequestsTable {
     const rows = GROUPS.map((group, index) => ({ group, rate: rates[index] }));
     const create = ({ group }) => {
       const made = row(4, 1);
-      const sample = shape("svg", { class: "key", viewBox: "0 0 24 10", "aria-hidden": "true" }, shape("path", { class: group.id, d: "M0 1H24V9H0Z" }));
+      const sample = shape("svg", { class: "key", viewBox: "0 0 24 10", "aria-hidden": "true" }, shape("path", { class: `area ${group.id}`, d: "M0 1H24V9H0Z" }), shape("path", { class: `line ${group.id}`, d: "M0 1H24" }));
       made.cells[0].append(sample, element("span", {}, group.name), " ", element("small", {}, group.outcomes.join(", ")));
       return made;
     };
@@ -157,8 +157,8 @@ class Limits {
       "li",
       {},
       element("h3", { class: "limit-name" }, element("span"), element("small")),
-      element("dl", { class: "limit-numbers" }, number("admitted/s", ""), number("refused/s", "over"), number("last hour", "over")),
       bars,
+      element("dl", { class: "limit-numbers" }, number("admitted/s", ""), number("refused/s", "over"), number("last hour", "over")),
       element("div", { class: "limit-keys" }),
     );
     made.bars = new MinuteBars(bars, limit.name);

@@ -12,6 +12,8 @@ const GROUPS = [
 
 /** What the chart shows, in milliseconds. */
 const SHOWN = 300_000;
+/** How many samples a point of the chart is a mean of. There is one each second. */
+const SMOOTHED = 3;
 /** Rates that are written as numbers are means of so many milliseconds. */
 const RECENT = 5_000;
 /** Quantiles are those of so many milliseconds. */
@@ -56,13 +58,13 @@ class Requests {
     return GROUPS.map((_, index) => (seconds > 0 ? (last.totals[index] - first.totals[index]) / seconds : null));
   }
 
-  /** The rates between samples: the time in the middle, and the requests per second of each group. */
+  /** For each sample, the requests per second of each group, as means of `SMOOTHED` samples. */
   points() {
     return this.samples.slice(1).map((sample, index) => {
-      const before = this.samples[index];
+      const before = this.samples[Math.max(0, index + 1 - SMOOTHED)];
       const seconds = Math.max(0.2, (sample.time - before.time) / 1000);
       return {
-        time: (sample.time + before.time) / 2,
+        time: sample.time,
         rates: sample.totals.map((total, group) => Math.max(0, total - before.totals[group]) / seconds),
       };
     });
