@@ -248,8 +248,8 @@ async fn respond(
 ) -> Response<AdminBody> {
     whole(match resource {
         Resource::Events => match events.open() {
-            Ok(stream) => return stream.map(Either::Right),
-            Err(refusal) => refusal,
+            Some(stream) => return stream.map(Either::Right),
+            None => events::too_many(),
         },
         Resource::Page => page::respond(),
         Resource::Health => respond::text(StatusCode::OK, Bytes::from_static(b"ok\n")),

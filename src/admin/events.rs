@@ -106,16 +106,12 @@ impl Events {
         );
     }
 
-    /// Opens a stream. It begins with the history and the numbers.
-    ///
-    /// # Errors
-    /// The answer if there are too many streams.
-    pub(super) fn open(&self) -> Result<Response<EventBody>, LocalResponse> {
+    /// Opens a stream, which begins with the history and the numbers; `None` if there are too many.
+    pub(super) fn open(&self) -> Option<Response<EventBody>> {
         let mut streams = self.streams.borrow_mut();
         streams.retain(|stream| !stream.events.is_closed());
         if streams.len() == MAX_STREAMS {
-            let why = format!("{MAX_STREAMS} event streams are open already, which is the most. Close one of them.");
-            return Err(respond::problem(StatusCode::SERVICE_UNAVAILABLE, &why));
+            return None;
         }
         let history = self.history.borrow();
         let first = [
@@ -130,8 +126,14 @@ impl Events {
         streams.push(Stream { events, until: Instant::now() + LIFETIME, minute: history.minute() });
         let mut response = Response::new(EventBody(body));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        Ok(response)
+        Some(response)
     }
+}
+
+/// The answer if there are too many streams.
+pub(super) fn too_many() -> LocalResponse {
+    let why = format!("{MAX_STREAMS} event streams are open already, which is the most. Close one of them.");
+    respond::problem(StatusCode::SERVICE_UNAVAILABLE, &why)
 }
 
 /// An event of this name. JSON has no line breaks, so its text is one line of data.

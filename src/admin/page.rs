@@ -32,8 +32,7 @@ const SCRIPT: &str = concat!(
     include_str!("page/main.js"),
 );
 
-static PAGE: LazyLock<Bytes> =
-    LazyLock::new(|| FRAME.replace("{{style}}", STYLE).replace("{{script}}", SCRIPT).into());
+static PAGE: LazyLock<Bytes> = LazyLock::new(|| FRAME.replace("{{style}}", STYLE).replace("{{script}}", SCRIPT).into());
 
 /// What the page may do: use the style and the script that are in it, and ask its own server. Names and keys come from
 /// clients, so the script may not turn any text into HTML (Trusted Types,

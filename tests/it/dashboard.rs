@@ -57,7 +57,8 @@ fn the_policy_allows_what_is_in_the_page_and_nothing_else() {
     );
     assert!(!page.contains("secret"));
     // Nothing is loaded, and nothing becomes HTML or code.
-    for forbidden in ["http://", "https://", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
+    for forbidden in ["http://", "https://", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("]
+    {
         let found: Vec<_> = page.lines().filter(|line| line.contains(forbidden)).collect();
         let known = found.iter().all(|line| line.contains("http://www.w3.org/2000/svg"));
         assert!(known, "{forbidden}: {found:?}");

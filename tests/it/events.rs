@@ -69,7 +69,10 @@ fn numbers_follow_what_happens() {
     assert_eq!(name, "history");
     assert_eq!(history["refused_by_minute"]["l"].as_array().unwrap().len(), 60);
     let (name, first) = stream.next().unwrap();
-    assert_eq!((name.as_str(), &first["state"], &first["requests"]["limited"]), ("numbers", &json!("ready"), &json!(0)));
+    assert_eq!(
+        (name.as_str(), &first["state"], &first["requests"]["limited"]),
+        ("numbers", &json!("ready"), &json!(0))
+    );
     let mut client = gateway.client();
     (0..5).for_each(|_| _ = client.get_with("/", "x-api-key: k\r\n"));
     let numbers = stream.wait("numbers", |numbers| numbers["requests"]["limited"] == 3);
@@ -138,10 +141,12 @@ fn there_are_eight_streams_and_no_more_and_probes_pass() {
     }
     drop(silent);
     streams.pop();
-    until("the place is free again", Duration::from_secs(10), || gateway.admin("/metrics").status == 200 && {
-        let mut client = Client::connect(gateway.admin);
-        client.send(format!("GET /api/events HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin));
-        client.wire.head().unwrap().unwrap().0.contains("200")
+    until("the place is free again", Duration::from_secs(10), || {
+        gateway.admin("/metrics").status == 200 && {
+            let mut client = Client::connect(gateway.admin);
+            client.send(format!("GET /api/events HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin));
+            client.wire.head().unwrap().unwrap().0.contains("200")
+        }
     });
 }
 
@@ -193,7 +198,10 @@ fn the_token_and_the_host_are_checked() {
     };
     assert_eq!(status("/api/events", "Host: localhost\r\n"), "HTTP/1.1 401 Unauthorized");
     assert_eq!(status("/api/events", "Host: localhost\r\nAuthorization: Bearer secret\r\n"), "HTTP/1.1 200 OK");
-    assert_eq!(status("/api/events", "Host: evil.example\r\nAuthorization: Bearer secret\r\n"), "HTTP/1.1 403 Forbidden");
+    assert_eq!(
+        status("/api/events", "Host: evil.example\r\nAuthorization: Bearer secret\r\n"),
+        "HTTP/1.1 403 Forbidden"
+    );
     // The page holds no secrets, and a browser cannot send a token when it loads a page.
     assert_eq!(status("/", "Host: localhost\r\n"), "HTTP/1.1 200 OK");
     assert_eq!(status("/", "Host: evil.example\r\n"), "HTTP/1.1 403 Forbidden");

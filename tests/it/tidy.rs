@@ -18,7 +18,7 @@ fn sources() -> Vec<(PathBuf, String)> {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else {
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
                 files.push((path.clone(), fs::read_to_string(&path).unwrap()));
             }
         }
