@@ -36,8 +36,8 @@ fn the_policy_allows_what_is_in_the_page_and_nothing_else() {
         assert_eq!(header(name), value, "{name}");
     }
     let source = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
-    let style = source(between(&page, "<style>", "</style>"));
-    let script = source(between(&page, "<script type=\"module\">", "</script>"));
+    let style = source(between(page, "<style>", "</style>"));
+    let script = source(between(page, "<script type=\"module\">", "</script>"));
     let policy = header("content-security-policy");
     let directives: Vec<_> = policy.split("; ").collect();
     assert_eq!(

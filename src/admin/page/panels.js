@@ -1,5 +1,8 @@
 // What the page shows of the numbers. Each panel has its elements and updates them in place.
 
+/** How many keys are shown of each list. */
+const SHOWN_KEYS = 3;
+
 /** The state of the gateway, and how long this page has had no data. */
 class Header {
   last = null;
@@ -144,7 +147,7 @@ class Limits {
       setText(shown.querySelector(".limit-name small"), `${rates}${per ? ` per ${per}` : ""}${mode === "reject" ? "" : `, ${mode}`}`);
       const texts = [rate(readings.rate(read(["admitted"]))), rate(readings.rate(read(refused))), count(sum(minutes))];
       shown.querySelectorAll("dd").forEach((number, index) => setText(number, texts[index]));
-      setText(shown.querySelector(".over dt"), mode === "shadow" ? "would refuse/s" : "refused/s");
+      setText(shown.querySelector(".over dt"), mode === "shadow" ? "shadowed/s" : "refused/s");
       shown.bars.draw(minutes);
       this.keys(shown, described, onKey);
     });
@@ -173,7 +176,7 @@ class Limits {
       const head = element("tr", {}, element("th", { scope: "col" }, title), element("th", { scope: "col", class: "number" }, unit));
       return element("table", {}, element("caption", { class: "hidden" }, `Keys ${title}`), element("thead", {}, head), element("tbody"));
     }, (table, [, keys]) => {
-      updateList(table.tBodies[0], keys.slice(0, 5), (found) => found.key, () => row(2, 1), (line, found) => {
+      updateList(table.tBodies[0], keys.slice(0, SHOWN_KEYS), (found) => found.key, () => row(2, 1), (line, found) => {
         this.key(line.cells[0], described.name, found.key, onKey);
         setText(line.cells[1], `${found.error > 0 ? "≈ " : ""}${count(found.count)}`);
       });
@@ -215,9 +218,12 @@ class Upstreams {
         return found?.servers.find((other) => other.server === server.server)?.[field];
       };
       const most = server.max_in_flight === null ? "" : ` of ${count(server.max_in_flight)}`;
-      const cells = [server.server, server.health, `${count(server.in_flight)}${most}`, rate(readings.rate(read("requests"))), count(server.failures), latency(server.latency_seconds)];
+      const isFailing = readings.rate(read("failures")) > 0;
+      const failures = `${isFailing ? "▲ " : ""}${count(server.failures)}`;
+      const cells = [server.server, server.health, `${count(server.in_flight)}${most}`, rate(readings.rate(read("requests"))), failures, latency(server.latency_seconds)];
       setCells(shown, cells);
       shown.cells[1].className = server.health === "healthy" ? "health" : "health bad";
+      shown.cells[4].classList.toggle("problem", isFailing);
     });
   }
 
@@ -246,6 +252,7 @@ class Store {
       return made;
     }, (shown, { text, part }) => {
       setText(shown.firstElementChild, text);
+      shown.classList.toggle("problem", text.startsWith("▲"));
       if (part !== undefined) {
         shown.lastElementChild.value = part;
       }
