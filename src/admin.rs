@@ -1,4 +1,4 @@
-//! The admin listener: liveness, readiness, metrics, how upstreams do, and the API.
+//! The admin listener: liveness, readiness, metrics, the dashboard, and the API.
 //!
 //! It has a thread of its own, so that no request of a client waits for it, and it waits neither for a reload nor for
 //! anything else that the process does.

@@ -27,6 +27,7 @@ const SCRIPT: &str = concat!(
     include_str!("page/charts.js"),
     include_str!("page/api.js"),
     include_str!("page/panels.js"),
+    include_str!("page/limits.js"),
     include_str!("page/keys.js"),
     include_str!("page/actions.js"),
     include_str!("page/main.js"),

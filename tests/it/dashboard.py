@@ -20,7 +20,7 @@ window.fetch = async (path, options) => {
   const response = await asked(path, options);
   if (path !== "/api/limits") return response;
   const body = await response.json();
-  body.limits[0].most_refused = [{ key: HOSTILE, count: 12345, error: 0 }, { key: "busy", count: 7, error: 2 }];
+  body.limits[0].most_refused = [{ key: HOSTILE, count: 12345, error: 0 }, { key: "bu…sy", count: 7, error: 2 }, { key: "bu…sy", count: 6, error: 0 }];
   body.limits[0].most_busy = [{ key: "busy", count: 99, error: 0 }];
   return new Response(JSON.stringify(body), { status: response.status });
 };
@@ -102,7 +102,9 @@ def follows(page):
 
 def keys_of_clients(page):
     page.wait_text("#limits .limit-keys", HOSTILE)
+    rows = lambda: page.driver.execute_script("return [...document.querySelectorAll('#limits tbody')].map((body) => body.rows.length)")
     assert "12,345" in page.text("#limits .limit-keys") and "≈ 7" in page.text("#limits .limit-keys")
+    assert rows() == [3, 1], rows()
     # The configuration has the text too.
     page.driver.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     page.wait_text("#config", HOSTILE)
@@ -112,6 +114,8 @@ def keys_of_clients(page):
     page.wait_text("#key-result", "The next request is admitted")
     assert page.find("#key-key").get_property("value") == HOSTILE
     page.wait_text("#key-rates tbody", "5/h")
+    # Keys that are shown in part look alike.
+    assert rows() == [3, 1], rows()
 
 
 def by_keyboard(page):

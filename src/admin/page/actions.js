@@ -25,8 +25,8 @@ class Actions {
     const { ok, body, sentence } = await this.api.call("POST", "/api/reload");
     byId("reload").disabled = false;
     if (ok) {
-      const found = body.warnings.length;
-      this.notice(`The configuration was read again and is in force.${found > 0 ? ` Warnings: ${found}` : ""}`, body.warnings, false);
+      const warnings = body.warnings.length > 0 ? ` Warnings: ${body.warnings.length}` : "";
+      this.notice(`The configuration was read again and is in force.${warnings}`, body.warnings, false);
     } else {
       this.notice(sentence, body?.problems ?? [], true);
     }
@@ -50,7 +50,10 @@ class Actions {
     const notice = byId("notice");
     notice.hidden = false;
     notice.classList.toggle("bad", isBad);
-    notice.replaceChildren(element("div", { class: "head" }, element("span", {}, text), close), element("ul", {}, ...items));
+    notice.replaceChildren(
+      element("div", { class: "head" }, element("span", {}, text), close),
+      element("ul", {}, ...items),
+    );
   }
 }
 

@@ -81,7 +81,12 @@ class Api {
   async send(path, options = {}) {
     for (;;) {
       const tried = this.token.value;
-      const response = await fetch(path, { cache: "no-store", redirect: "error", ...options, headers: this.token.headers() });
+      const response = await fetch(path, {
+        cache: "no-store",
+        redirect: "error",
+        ...options,
+        headers: this.token.headers(),
+      });
       if (response.status !== 401) {
         return response;
       }
@@ -113,6 +118,7 @@ class EventStream {
   }
 
   async run() {
+    this.seen();
     for (;;) {
       await this.visible();
       try {
@@ -162,7 +168,8 @@ class EventStream {
   }
 
   take(text) {
-    const fields = new Map(text.split("\n").map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 2)]));
+    const field = (line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 2)];
+    const fields = new Map(text.split("\n").map(field));
     if (fields.has("data")) {
       this.onEvent(fields.get("event"), JSON.parse(fields.get("data")));
     }

@@ -14,7 +14,9 @@ function ceiling(number) {
 /** The requests per second by group, one above the other. */
 class RequestsChart {
   constructor(place) {
-    const lines = [0, 0.5, 1].map((part) => shape("line", { class: "grid", x1: 0, x2: WIDE, y1: HIGH * part, y2: HIGH * part }));
+    const lines = [0, 0.5, 1].map((part) =>
+      shape("line", { class: "grid", x1: 0, x2: WIDE, y1: HIGH * part, y2: HIGH * part }),
+    );
     this.areas = GROUPS.map((group) => shape("path", { class: `area ${group.id}` }));
     this.lines = GROUPS.map((group) => shape("path", { class: `line ${group.id}` }));
     this.image = shape(
@@ -53,7 +55,8 @@ class RequestsChart {
     });
     const now = requests.recent();
     const words = GROUPS.map((group, index) => `${rate(now[index])} ${group.name}`);
-    setAttribute(this.image, "aria-label", `Requests per second over the last 5 minutes, at most ${rate(most)}. Now: ${words.join(", ")}.`);
+    const label = `Requests per second over the last 5 minutes, at most ${rate(most)}. Now: ${words.join(", ")}.`;
+    setAttribute(this.image, "aria-label", label);
   }
 }
 
@@ -62,7 +65,11 @@ class MinuteBars {
   constructor(place, name) {
     this.name = name;
     this.bars = shape("path");
-    this.image = shape("svg", { role: "img", viewBox: `0 0 ${MINUTES} ${HIGH}`, preserveAspectRatio: "none" }, this.bars);
+    this.image = shape(
+      "svg",
+      { role: "img", viewBox: `0 0 ${MINUTES} ${HIGH}`, preserveAspectRatio: "none" },
+      this.bars,
+    );
     this.most = element("span", { class: "most", "aria-hidden": "true" });
     place.append(this.image, this.most);
   }
@@ -75,8 +82,8 @@ class MinuteBars {
     };
     setAttribute(this.bars, "d", minutes.map(bar).join(""));
     setText(this.most, most === 0 ? "none" : `at most ${count(most)} a minute`);
-    const label = `Refusals of ${this.name} in each minute of the last hour: ${count(sum(minutes))} in all, at most ${count(most)} in a minute, ${count(minutes.at(-1))} in this one.`;
-    setAttribute(this.image, "aria-label", label);
+    const words = `${count(sum(minutes))} in all, at most ${count(most)} in a minute, ${count(minutes.at(-1))} in this one`;
+    setAttribute(this.image, "aria-label", `Refusals of ${this.name} in each minute of the last hour: ${words}.`);
   }
 }
 

@@ -37,7 +37,10 @@ function setAttribute(target, name, value) {
   }
 }
 
-/** Makes the children of `parent` match `items`. Children whose key stays are kept, and with them the focus. */
+/**
+ * Makes the children of `parent` match `items`. Children whose key stays are kept, and with them the focus. Keys that are
+ * shown in part may be equal; then their children are made anew.
+ */
 function updateList(parent, items, keyOf, create, update) {
   const earlier = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   items.forEach((item, index) => {
@@ -53,7 +56,10 @@ function updateList(parent, items, keyOf, create, update) {
     }
     update(child, item);
   });
-  earlier.forEach((gone) => gone.remove());
+  // The others are at the end now.
+  while (parent.children.length > items.length) {
+    parent.lastElementChild.remove();
+  }
 }
 
 /** A row of a table: the first cell is its heading. Cells from `numbers` on are aligned as numbers. */

@@ -40,8 +40,16 @@ function latency(seconds) {
 
 /** A duration in seconds, in its two largest units: 3 d 4 h. */
 function span(seconds) {
-  const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
-  const first = Math.max(0, units.findIndex(([length]) => seconds >= length));
+  const units = [
+    [86400, "d"],
+    [3600, "h"],
+    [60, "min"],
+    [1, "s"],
+  ];
+  const first = Math.max(
+    0,
+    units.findIndex(([length]) => seconds >= length),
+  );
   const parts = [];
   let left = seconds < 1 ? 0 : seconds;
   for (const [length, unit] of left === 0 ? [[1, "s"]] : units.slice(first, first + 2)) {

@@ -15,14 +15,23 @@ class KeyForm {
     byId("key-exempt").addEventListener("click", () => this.override({ exempt: true }, "It is exempt"));
     byId("key-rates-form").addEventListener("submit", (submitted) => {
       submitted.preventDefault();
-      const rates = byId("key-other").value.split(",").map((text) => text.trim()).filter((text) => text !== "");
+      const rates = byId("key-other")
+        .value.split(",")
+        .map((text) => text.trim())
+        .filter((text) => text !== "");
       this.override({ rates }, `It has ${rates.join(" and ")}`);
     });
   }
 
   /** The limits that can be chosen. */
   limits(names) {
-    updateList(byId("key-limit"), names, (name) => name, (name) => element("option", {}, name), () => {});
+    updateList(
+      byId("key-limit"),
+      names,
+      (name) => name,
+      (name) => element("option", {}, name),
+      () => {},
+    );
   }
 
   /** Looks up a key that was chosen elsewhere on the page. */
@@ -72,9 +81,20 @@ class KeyForm {
     this.result(`${before}${this.verdict(body)}`, false);
     const rates = body.rates ?? [];
     byId("key-rates").hidden = rates.length === 0;
-    updateList(byId("key-rates").tBodies[0], rates.map((found, index) => ({ ...found, index })), ({ index }) => index, () => row(4, 1), (line, found) => {
-      setCells(line, [found.rate, count(found.used), count(found.remaining), found.reset > 0 ? span(found.reset) : "–"]);
-    });
+    updateList(
+      byId("key-rates").tBodies[0],
+      rates.map((found, index) => ({ ...found, index })),
+      ({ index }) => index,
+      () => row(4, 1),
+      (line, found) => {
+        setCells(line, [
+          found.rate,
+          count(found.used),
+          count(found.remaining),
+          found.reset > 0 ? span(found.reset) : "–",
+        ]);
+      },
+    );
   }
 
   verdict(body) {

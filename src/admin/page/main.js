@@ -71,3 +71,4 @@ async function describe(version) {
 }
 
 new EventStream(api, onEvent, (sentence) => header.away(sentence)).run();
+

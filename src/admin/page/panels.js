@@ -1,8 +1,5 @@
 // What the page shows of the numbers. Each panel has its elements and updates them in place.
 
-/** How many keys are shown of each list. */
-const SHOWN_KEYS = 3;
-
 /** The state of the gateway, and how long this page has had no data. */
 class Header {
   last = null;
@@ -80,7 +77,9 @@ class Tiles {
     } else if (store) {
       this.tile("store", "memory", `${count(store.keys)} keys, ${size(store.bytes)}`);
     }
-    byId("tile-store").querySelector(".big").classList.toggle("long", store?.type === "memcached");
+    byId("tile-store")
+      .querySelector(".big")
+      .classList.toggle("long", store?.type === "memcached");
   }
 }
 
@@ -92,109 +91,29 @@ class RequestsTable {
     const rows = GROUPS.map((group, index) => ({ group, rate: rates[index] }));
     const create = ({ group }) => {
       const made = row(4, 1);
-      const sample = shape("svg", { class: "key", viewBox: "0 0 24 10", "aria-hidden": "true" }, shape("path", { class: `area ${group.id}`, d: "M0 1H24V9H0Z" }), shape("path", { class: `line ${group.id}`, d: "M0 1H24" }));
-      made.cells[0].append(sample, element("span", {}, group.name), " ", element("small", {}, group.outcomes.join(", ")));
+      const area = shape("path", { class: `area ${group.id}`, d: "M0 1H24V9H0Z" });
+      const line = shape("path", { class: `line ${group.id}`, d: "M0 1H24" });
+      const sample = shape("svg", { class: "key", viewBox: "0 0 24 10", "aria-hidden": "true" }, area, line);
+      made.cells[0].append(
+        sample,
+        element("span", {}, group.name),
+        " ",
+        element("small", {}, group.outcomes.join(", ")),
+      );
       return made;
     };
-    updateList(byId("requests-table").tBodies[0], rows, ({ group }) => group.id, create, (shown, { group, rate: now }) => {
-      const total = totalOf(numbers.requests, group);
-      const texts = [rate(now), share(now, all), count(total)];
-      texts.forEach((text, index) => setText(shown.cells[index + 1], text));
-      shown.classList.toggle("quiet", total === 0);
-    });
-  }
-}
-
-/** The limits: what they decide now, their refusals over the last hour, and their keys. */
-class Limits {
-  minutes = new Map();
-  minute = 0;
-  described = new Map();
-
-  /** Takes over the history of the gateway. */
-  load({ minute, refused_by_minute: refused }) {
-    this.minute = minute;
-    this.minutes = new Map(Object.entries(refused));
-  }
-
-  /** Takes over rates and keys. */
-  describe(limits, config) {
-    this.described = new Map(limits.map((limit) => [limit.name, { ...limit, config: config?.limits?.[limit.name] }]));
-    this.showsKeys = config?.admin?.show_keys === true;
-  }
-
-  show(numbers, readings, onKey) {
-    byId("limits-empty").hidden = numbers.limits.length > 0;
-    const passed = Math.min(MINUTES, Math.max(0, numbers.minute - this.minute));
-    this.minute = numbers.minute;
-    for (const limit of numbers.limits) {
-      const minutes = (this.minutes.get(limit.name) ?? Array(MINUTES).fill(0)).concat(Array(passed).fill(0)).slice(-MINUTES);
-      minutes[MINUTES - 1] = limit.refused_this_minute;
-      this.minutes.set(limit.name, minutes);
-    }
-    updateList(byId("limits"), numbers.limits, (limit) => limit.name, (limit) => this.create(limit), (shown, limit) => {
-      const read = (decisions) => (reading) => {
-        const found = reading.limits.find((other) => other.name === limit.name);
-        return found && sum(decisions.map((decision) => found.decisions[decision]));
-      };
-      const refused = ["rejected", "shadowed", "silenced", "blocked", "keyless"];
-      const minutes = this.minutes.get(limit.name);
-      const described = this.described.get(limit.name);
-      const rates = described?.rates.join(" and ") ?? "";
-      const per = [described?.config?.key ?? []].flat().join(" and ");
-      const mode = described?.config?.on_limit ?? "reject";
-      setText(shown.querySelector(".limit-name span"), limit.name);
-      setText(shown.querySelector(".limit-name small"), `${rates}${per ? ` per ${per}` : ""}${mode === "reject" ? "" : `, ${mode}`}`);
-      const texts = [rate(readings.rate(read(["admitted"]))), rate(readings.rate(read(refused))), count(sum(minutes))];
-      shown.querySelectorAll("dd").forEach((number, index) => setText(number, texts[index]));
-      setText(shown.querySelector(".over dt"), mode === "shadow" ? "shadowed/s" : "refused/s");
-      shown.bars.draw(minutes);
-      this.keys(shown, described, onKey);
-    });
-  }
-
-  create(limit) {
-    const number = (name, kind) => element("div", { class: kind }, element("dt", {}, name), element("dd", {}, "–"));
-    const bars = element("div", { class: "bars" });
-    const made = element(
-      "li",
-      {},
-      element("h3", { class: "limit-name" }, element("span"), element("small")),
-      bars,
-      element("dl", { class: "limit-numbers" }, number("admitted/s", ""), number("refused/s", "over"), number("last hour", "over")),
-      element("div", { class: "limit-keys" }),
+    updateList(
+      byId("requests-table").tBodies[0],
+      rows,
+      ({ group }) => group.id,
+      create,
+      (shown, { group, rate: now }) => {
+        const total = totalOf(numbers.requests, group);
+        const texts = [rate(now), share(now, all), count(total)];
+        texts.forEach((text, index) => setText(shown.cells[index + 1], text));
+        shown.classList.toggle("quiet", total === 0);
+      },
     );
-    made.bars = new MinuteBars(bars, limit.name);
-    return made;
-  }
-
-  /** The keys that were refused most and those that are most busy, where the gateway tells them. */
-  keys(shown, described, onKey) {
-    const lists = [["most refused", described?.most_refused, "refused"], ["most busy", described?.most_busy, "requests"]];
-    const known = lists.filter(([, keys]) => Array.isArray(keys) && keys.length > 0);
-    updateList(shown.querySelector(".limit-keys"), known, ([title]) => title, ([title, , unit]) => {
-      const head = element("tr", {}, element("th", { scope: "col" }, title), element("th", { scope: "col", class: "number" }, unit));
-      return element("table", {}, element("caption", { class: "hidden" }, `Keys ${title}`), element("thead", {}, head), element("tbody"));
-    }, (table, [, keys]) => {
-      updateList(table.tBodies[0], keys.slice(0, SHOWN_KEYS), (found) => found.key, () => row(2, 1), (line, found) => {
-        this.key(line.cells[0], described.name, found.key, onKey);
-        setText(line.cells[1], `${found.error > 0 ? "≈ " : ""}${count(found.count)}`);
-      });
-    });
-  }
-
-  /** A key that is shown in full can be looked up. */
-  key(cell, limit, key, onKey) {
-    if (cell.textContent === key) {
-      return;
-    }
-    if (!this.showsKeys) {
-      cell.replaceChildren(element("span", { class: "mono" }, key));
-      return;
-    }
-    const button = element("button", { type: "button", class: "link mono" }, key);
-    button.addEventListener("click", () => onKey(limit, key));
-    cell.replaceChildren(button);
   }
 }
 
@@ -207,24 +126,37 @@ class Upstreams {
       { key: `upstream ${upstream.name}`, upstream },
       ...upstream.servers.map((server) => ({ key: `server ${upstream.name} ${server.server}`, upstream, server })),
     ]);
-    updateList(byId("upstreams").tBodies[0], rows, ({ key }) => key, (item) => this.create(item), (shown, { upstream, server }) => {
-      if (!server) {
-        const notes = [`${count(upstream.retries)} retries`, `${count(upstream.waiting)} requests wait`];
-        setText(shown.cells[0], `${upstream.name} · ${notes.join(" · ")}`);
-        return;
-      }
-      const read = (field) => (reading) => {
-        const found = reading.upstreams.find((other) => other.name === upstream.name);
-        return found?.servers.find((other) => other.server === server.server)?.[field];
-      };
-      const most = server.max_in_flight === null ? "" : ` of ${count(server.max_in_flight)}`;
-      const isFailing = readings.rate(read("failures")) > 0;
-      const failures = `${isFailing ? "▲ " : ""}${count(server.failures)}`;
-      const cells = [server.server, server.health, `${count(server.in_flight)}${most}`, rate(readings.rate(read("requests"))), failures, latency(server.latency_seconds)];
-      setCells(shown, cells);
-      shown.cells[1].className = server.health === "healthy" ? "health" : "health bad";
-      shown.cells[4].classList.toggle("problem", isFailing);
-    });
+    updateList(
+      byId("upstreams").tBodies[0],
+      rows,
+      ({ key }) => key,
+      (item) => this.create(item),
+      (shown, { upstream, server }) => {
+        if (!server) {
+          const notes = [`${count(upstream.retries)} retries`, `${count(upstream.waiting)} requests wait`];
+          setText(shown.cells[0], `${upstream.name} · ${notes.join(" · ")}`);
+          return;
+        }
+        const read = (field) => (reading) => {
+          const found = reading.upstreams.find((other) => other.name === upstream.name);
+          return found?.servers.find((other) => other.server === server.server)?.[field];
+        };
+        const most = server.max_in_flight === null ? "" : ` of ${count(server.max_in_flight)}`;
+        const isFailing = readings.rate(read("failures")) > 0;
+        const failures = `${isFailing ? "▲ " : ""}${count(server.failures)}`;
+        const cells = [
+          server.server,
+          server.health,
+          `${count(server.in_flight)}${most}`,
+          rate(readings.rate(read("requests"))),
+          failures,
+          latency(server.latency_seconds),
+        ];
+        setCells(shown, cells);
+        shown.cells[1].className = server.health === "healthy" ? "health" : "health bad";
+        shown.cells[4].classList.toggle("problem", isFailing);
+      },
+    );
   }
 
   create({ server }) {
@@ -244,19 +176,29 @@ class Store {
     }
     setText(byId("store-type"), store.type === "memory" ? "in memory, in this process" : "in Memcached");
     const pairs = store.type === "memory" ? this.memory(store) : this.memcached(store, readings);
-    updateList(byId("store"), pairs.flatMap(([name, value, part]) => [{ name, text: name, tag: "dt" }, { name, text: value, tag: "dd", part }]), ({ name, tag }) => `${tag} ${name}`, ({ tag, part }) => {
-      const made = element(tag, {}, element("span"));
-      if (part !== undefined) {
-        made.append(element("progress", { max: "1", "aria-hidden": "true" }));
-      }
-      return made;
-    }, (shown, { text, part }) => {
-      setText(shown.firstElementChild, text);
-      shown.classList.toggle("problem", text.startsWith("▲"));
-      if (part !== undefined) {
-        shown.lastElementChild.value = part;
-      }
-    });
+    const items = pairs.flatMap(([name, value, part]) => [
+      { name, text: name, tag: "dt" },
+      { name, text: value, tag: "dd", part },
+    ]);
+    updateList(
+      byId("store"),
+      items,
+      ({ name, tag }) => `${tag} ${name}`,
+      ({ tag, part }) => {
+        const made = element(tag, {}, element("span"));
+        if (part !== undefined) {
+          made.append(element("progress", { max: "1", "aria-hidden": "true" }));
+        }
+        return made;
+      },
+      (shown, { text, part }) => {
+        setText(shown.firstElementChild, text);
+        shown.classList.toggle("problem", text.startsWith("▲"));
+        if (part !== undefined) {
+          shown.lastElementChild.value = part;
+        }
+      },
+    );
   }
 
   memory(store) {
@@ -289,25 +231,51 @@ class Reloads {
     setText(byId("reloads-count"), `${count(reloads.ok)} applied, ${count(reloads.refused)} refused`);
     byId("reloads-empty").hidden = reloads.recent.length > 0;
     const places = reloads.recent.map((reload, index) => ({ ...reload, index }));
-    updateList(byId("reloads"), places, ({ time, result, index }) => `${time} ${result} ${reloads.recent.length - index}`, () => {
-      return element("li", {}, element("span"), element("span"), element("span", { class: "why" }));
-    }, (shown, { time, result, problem }) => {
-      const [when, what, why] = shown.children;
-      setText(when, moment(1000 * time));
-      setText(what, result === "ok" ? "● applied" : "▲ refused");
-      what.className = result === "ok" ? "" : "problem";
-      setText(why, problem ? `${problem.place ? `${problem.place}: ` : ""}${problem.message}` : "");
-    });
+    updateList(
+      byId("reloads"),
+      places,
+      ({ time, result, index }) => `${time} ${result} ${reloads.recent.length - index}`,
+      () => {
+        return element("li", {}, element("span"), element("span"), element("span", { class: "why" }));
+      },
+      (shown, { time, result, problem }) => {
+        const [when, what, why] = shown.children;
+        setText(when, moment(1000 * time));
+        setText(what, result === "ok" ? "● applied" : "▲ refused");
+        what.className = result === "ok" ? "" : "problem";
+        setText(why, problem ? `${problem.place ? `${problem.place}: ` : ""}${problem.message}` : "");
+      },
+    );
   }
 }
+
+/** The most characters that are shown of a section. It may have a list of a million keys. */
+const MAX_SECTION = 100_000;
 
 /** The configuration in force, section by section. */
 class Configuration {
   show(config) {
     const sections = Object.entries(config).filter(([, value]) => value !== null);
-    updateList(byId("config"), sections, ([name]) => name, ([name]) => {
-      return element("details", {}, element("summary", {}, element("code", {}, name)), element("pre", { tabindex: "0", "aria-label": name }));
-    }, (shown, [, value]) => setText(shown.lastElementChild, JSON.stringify(value, null, 2)));
+    updateList(
+      byId("config"),
+      sections,
+      ([name]) => name,
+      ([name]) => {
+        return element(
+          "details",
+          {},
+          element("summary", {}, element("code", {}, name)),
+          element("pre", { tabindex: "0", "aria-label": name }),
+        );
+      },
+      (shown, [, value]) => setText(shown.lastElementChild, this.text(value)),
+    );
+  }
+
+  text(value) {
+    const all = JSON.stringify(value, null, 2);
+    const more = all.length - MAX_SECTION;
+    return more <= 0 ? all : `${all.slice(0, MAX_SECTION)}\n… and ${count(more)} more characters: GET /api/config`;
   }
 
   problem(sentence) {

@@ -102,7 +102,9 @@ class Readings {
   /** The quantiles of a histogram's last durations in seconds, rounded up to its bounds; `null` if there are none. */
   quantiles(read, wanted) {
     const found = this.growth(read, QUANTILES_OF);
-    const counts = found ? found.now.counts.map((number, index) => Math.max(0, number - found.before.counts[index])) : [];
+    const counts = found
+      ? found.now.counts.map((number, index) => Math.max(0, number - found.before.counts[index]))
+      : [];
     const all = sum(counts);
     return wanted.map((quantile) => {
       let seen = 0;
