@@ -15,6 +15,7 @@ mod recent_reloads;
 mod upstreams;
 mod shed;
 mod numbers;
+mod event_streams;
 mod events;
 mod connections;
 pub mod metrics;
@@ -222,6 +223,11 @@ async fn admit<'a>(view: &View, request: &Request<Incoming>, path: &'a str) -> R
     let config = view.config.load_full();
     let is_open = resource.is_some_and(Resource::is_open);
     if let Some(refusal) = config.admin.as_ref().and_then(|admin| access::refusal(admin, request, is_open)) {
+        return Err(refusal);
+    }
+    if resource == Some(Resource::Events)
+        && let Some(refusal) = access::refusal_of_foreign(request)
+    {
         return Err(refusal);
     }
     if !resource.is_some_and(Resource::is_probe) {

@@ -50,6 +50,14 @@ pub(super) fn refusal<B>(admin: &Admin, request: &Request<B>, is_open: bool) -> 
     Some(response)
 }
 
+/// The answer to a page of another origin that asks for something of which there is little; `None` if it may go on. The page
+/// could not read it, but would take it from others. The request has passed [`refusal`].
+pub(super) fn refusal_of_foreign<B>(request: &Request<B>) -> Option<LocalResponse> {
+    let host = host(request).ok().flatten();
+    let why = "A page of another origin may not have this.";
+    is_from_other_origin(request.headers(), host).then(|| respond::problem(StatusCode::FORBIDDEN, why))
+}
+
 /// Whether requests with this method may change something.
 fn changes(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD)

@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 use tokio_util::either::Either as EitherStream;
 
-use super::events::{self, EventBody};
+use super::event_streams::{self, EventBody};
 
 /// The body of a response: all of it, or a stream of events.
 pub(super) type AdminBody = Either<Full<Bytes>, EventBody>;
@@ -123,7 +123,7 @@ impl Open {
         let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), service);
         let is_served_as_stream = is_stream.clone();
         let task = spawn_local(async move {
-            let grace = || if is_served_as_stream.get() { events::LIFETIME + GRACE } else { GRACE };
+            let grace = || if is_served_as_stream.get() { event_streams::LIFETIME + GRACE } else { GRACE };
             serve_connection(connection, LIFETIME, grace).await;
         });
         self.0.push_back(OpenConnection { task: task.abort_handle(), is_stream });

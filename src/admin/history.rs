@@ -52,11 +52,11 @@ impl History {
     ) {
         let mut earlier = std::mem::take(&mut self.routes);
         for (name, counted) in routes {
-            let before = earlier.remove(name).unwrap_or_default();
+            let (name, before) = earlier.remove_entry(name).unwrap_or_else(|| (name.to_owned(), ByOutcome::default()));
             for ((total, now), before) in self.total.iter_mut().zip(counted).zip(before) {
                 *total += grown(before, now);
             }
-            self.routes.insert(name.to_owned(), counted);
+            self.routes.insert(name, counted);
         }
         if self.samples.len() == SAMPLES {
             self.samples.pop_front();
@@ -71,13 +71,14 @@ impl History {
         self.minute = minute;
         let mut earlier = std::mem::take(&mut self.limits);
         for (name, counted) in limits {
-            let mut refusals = earlier.remove(name).unwrap_or_default();
+            let found = earlier.remove_entry(name);
+            let (name, mut refusals) = found.unwrap_or_else(|| (name.to_owned(), Refusals::default()));
             refusals.advance(passed);
             if let Some(last) = refusals.by_minute.back_mut() {
                 *last += grown(refusals.counted, counted);
             }
             refusals.counted = counted;
-            self.limits.insert(name.to_owned(), refusals);
+            self.limits.insert(name, refusals);
         }
     }
 

@@ -202,6 +202,13 @@ fn the_token_and_the_host_are_checked() {
         status("/api/events", "Host: evil.example\r\nAuthorization: Bearer secret\r\n"),
         "HTTP/1.1 403 Forbidden"
     );
+    // A page elsewhere could not read a stream, but would take a place.
+    for (header, expected) in
+        [("Sec-Fetch-Site: same-origin", "200 OK"), ("Sec-Fetch-Site: cross-site", "403 Forbidden")]
+    {
+        let headers = format!("Host: localhost\r\nAuthorization: Bearer secret\r\n{header}\r\n");
+        assert_eq!(status("/api/events", &headers), format!("HTTP/1.1 {expected}"));
+    }
     // The page holds no secrets, and a browser cannot send a token when it loads a page.
     assert_eq!(status("/", "Host: localhost\r\n"), "HTTP/1.1 200 OK");
     assert_eq!(status("/", "Host: evil.example\r\n"), "HTTP/1.1 403 Forbidden");
