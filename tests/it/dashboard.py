@@ -168,6 +168,7 @@ def by_keyboard(page):
     Path(CONFIG).write_text(before)
     page.find("#reload").send_keys(Keys.ENTER)
     page.wait_text("#notice", "is in force")
+    assert page.focused() == "reload", "who uses the keyboard goes on from there"
     page.wait_text("#reloads", "applied")
 
 

@@ -1,6 +1,8 @@
 // The buttons that change the gateway: reload, drain. Results are announced and stay until they are closed.
 
 class Actions {
+  isReloading = false;
+
   constructor(api) {
     this.api = api;
     byId("reload").addEventListener("click", () => this.reload());
@@ -20,10 +22,14 @@ class Actions {
   }
 
   async reload() {
-    byId("reload").disabled = true;
+    // A button that is disabled would lose the focus.
+    if (this.isReloading) {
+      return;
+    }
+    this.isReloading = true;
     this.notice("Reloading …", [], false);
     const { ok, body, sentence } = await this.api.call("POST", "/api/reload");
-    byId("reload").disabled = false;
+    this.isReloading = false;
     if (ok) {
       const warnings = body.warnings.length > 0 ? ` Warnings: ${body.warnings.length}` : "";
       this.notice(`The configuration was read again and is in force.${warnings}`, body.warnings, false);
