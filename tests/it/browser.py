@@ -1,6 +1,6 @@
 """A headless Chromium with an empty profile, driven by Selenium, which scripts/test installs."""
 
-import contextlib, json, shutil, tempfile
+import contextlib, json, shutil, sys, tempfile
 
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
@@ -14,12 +14,14 @@ OPTIONS = [
 @contextlib.contextmanager
 def chromium(width, height):
     """A browser with a window of this size; it ends with the block."""
+    # Selenium would download one.
+    path = shutil.which("chromedriver") or sys.exit("there is no chromedriver: scripts/test installs it")
     with tempfile.TemporaryDirectory() as profile:
         options = webdriver.ChromeOptions()
         for option in [*OPTIONS, f"--user-data-dir={profile}", f"--window-size={width},{height}"]:
             options.add_argument(option)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+        driver = webdriver.Chrome(options=options, service=Service(path))
         try:
             # The page that the browser begins with has asked for much.
             driver.get("about:blank")
