@@ -1,24 +1,31 @@
-//! The admin listener: liveness, readiness, metrics, how upstreams do, and the API.
+//! The admin listener: liveness, readiness, metrics, the dashboard, and the API.
 //!
 //! It has a thread of its own, so that no request of a client waits for it, and it waits neither for a reload nor for
 //! anything else that the process does.
 
 mod access;
-mod connections;
 mod body;
 mod exposition;
 mod families;
+mod history;
 mod keys;
 mod limits;
 mod open_metrics;
 mod overrides;
+mod page;
 mod reload;
+mod recent_reloads;
 mod upstreams;
 mod shed;
 mod top_keys;
 mod metrics;
+mod numbers;
+mod event_streams;
+mod events;
+mod connections;
 
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -27,14 +34,15 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, HeaderName, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::Full;
+use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
-use tokio::task::yield_now;
+use tokio::task::{spawn_local, yield_now};
 
+use crate::clock::Time;
 use crate::config::{Config, LOG_LEVELS};
 use crate::describe;
 use crate::log::{DroppedLines, LogLevel};
@@ -44,11 +52,14 @@ use crate::snapshot::{SharedState, Snapshot};
 use crate::store::Store;
 use crate::tls::ListenerTls;
 
+use connections::AdminBody;
+use events::Events;
 use keys::KeyPath;
 
 pub use connections::{AdminChange, AdminListener};
 pub use overrides::{OverrideChange, OverrideRequest, channel as override_channel};
-pub use reload::{ReloadAnswer, ReloadCounts, ReloadResult, channel as reload_channel};
+pub use recent_reloads::RecentReloads;
+pub use reload::{ReloadAnswer, ReloadResult, channel as reload_channel};
 pub use top_keys::KeyMask;
 
 /// What the admin listener shows and changes.
@@ -79,8 +90,23 @@ pub struct View {
     pub draining: AtomicBool,
     /// Whether the gateway is stopping, so that it accepts no new requests.
     pub stopping: AtomicBool,
-    /// How reloads have ended.
-    pub reload_counts: ReloadCounts,
+    /// How reloads ended.
+    pub reloads_so_far: RecentReloads,
+    /// When the gateway started.
+    pub started: Time,
+}
+
+impl View {
+    /// What load balancers and people have to know: `ready`, `draining` because an operator wants it, or `stopping`.
+    fn state(&self) -> &'static str {
+        if self.stopping.load(Ordering::Relaxed) {
+            "stopping"
+        } else if self.draining.load(Ordering::Relaxed) {
+            "draining"
+        } else {
+            "ready"
+        }
+    }
 }
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -98,7 +124,12 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-
 pub fn start(listeners: mpsc::UnboundedReceiver<AdminChange>, view: Arc<View>) -> io::Result<()> {
     let serve = move || -> io::Result<()> {
         let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
-        runtime.block_on(connections::serve(listeners, move |request| answer(view.clone(), request)));
+        runtime.block_on(async {
+            let events = Rc::new(Events::new(view.clone()));
+            let running = events.clone();
+            spawn_local(async move { running.run().await });
+            connections::serve(listeners, move |request| answer(view.clone(), events.clone(), request)).await;
+        });
         Ok(())
     };
     thread::Builder::new().name("admin".to_owned()).spawn(move || {
@@ -112,10 +143,12 @@ pub fn start(listeners: mpsc::UnboundedReceiver<AdminChange>, view: Arc<View>) -
 /// What a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resource<'a> {
+    Page,
     Health,
     Readiness,
     Metrics,
     OpenApi,
+    Events,
     Upstreams,
     Config,
     Limits,
@@ -128,10 +161,12 @@ enum Resource<'a> {
 impl<'a> Resource<'a> {
     fn at(path: &'a str) -> Option<Self> {
         match path {
+            "/" => Some(Self::Page),
             "/healthz" => Some(Self::Health),
             "/readyz" => Some(Self::Readiness),
             "/metrics" => Some(Self::Metrics),
             "/api/openapi.json" => Some(Self::OpenApi),
+            "/api/events" => Some(Self::Events),
             "/api/upstreams" => Some(Self::Upstreams),
             "/api/config" => Some(Self::Config),
             "/api/limits" => Some(Self::Limits),
@@ -147,13 +182,21 @@ impl<'a> Resource<'a> {
         matches!(self, Self::Health | Self::Readiness)
     }
 
+    /// Whether it shows nothing that is secret, so that it needs no token. A browser cannot send one when it loads a page,
+    /// and load balancers often cannot.
+    fn is_open(self) -> bool {
+        self.is_probe() || self == Self::Page
+    }
+
     /// The methods that it takes.
     fn methods(self) -> &'static str {
         match self {
-            Self::Health
+            Self::Page
+            | Self::Health
             | Self::Readiness
             | Self::Metrics
             | Self::OpenApi
+            | Self::Events
             | Self::Upstreams
             | Self::Config
             | Self::Limits => "GET, HEAD",
@@ -169,51 +212,77 @@ impl<'a> Resource<'a> {
     }
 }
 
-async fn answer(view: Arc<View>, request: Request<Incoming>) -> Response<Full<Bytes>> {
-    let mut response = respond(&view, request).await;
+async fn answer(view: Arc<View>, events: Rc<Events>, request: Request<Incoming>) -> Response<AdminBody> {
+    let path = request.uri().path().to_owned();
+    let mut response = match admit(&view, &request, &path).await {
+        Ok(resource) => respond(&view, &events, resource, request).await,
+        Err(refusal) => whole(refusal),
+    };
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
-    response.map(|body| Full::new(body.into_bytes()))
+    response
 }
 
-async fn respond(view: &View, request: Request<Incoming>) -> LocalResponse {
-    let path = request.uri().path().to_owned();
-    let resource = Resource::at(&path);
-    let is_probe = resource.is_some_and(Resource::is_probe);
+/// What the request asks for.
+///
+/// # Errors
+/// The answer to a request that is refused.
+async fn admit<'a>(view: &View, request: &Request<Incoming>, path: &'a str) -> Result<Resource<'a>, LocalResponse> {
+    let resource = Resource::at(path);
     let config = view.config.load_full();
     let Some(admin) = &config.admin else {
         // A reload has removed the section, and with it the token. The connection is from before.
         let why = "This gateway has no admin listener any more.";
-        return respond::closing(respond::problem(StatusCode::SERVICE_UNAVAILABLE, why));
+        return Err(respond::closing(respond::problem(StatusCode::SERVICE_UNAVAILABLE, why)));
     };
-    if let Some(refusal) = access::refusal(admin, &request, is_probe) {
-        return refusal;
+    let is_open = resource.is_some_and(Resource::is_open);
+    if let Some(refusal) = access::refusal(admin, request, is_open) {
+        return Err(refusal);
     }
-    if !is_probe {
+    if resource == Some(Resource::Events)
+        && let Some(refusal) = access::refusal_of_foreign(request)
+    {
+        return Err(refusal);
+    }
+    if !resource.is_some_and(Resource::is_probe) {
         // A client that has sent many requests at once gets one answer at a time, in turns with the other connections.
         yield_now().await;
     }
     let Some(resource) = resource else {
-        return respond::problem(StatusCode::NOT_FOUND, "There is nothing at this path.");
+        return Err(respond::problem(StatusCode::NOT_FOUND, "There is nothing at this path."));
     };
     if !resource.takes(request.method()) {
         let why = format!("This path takes {}.", resource.methods());
         let mut response = respond::problem(StatusCode::METHOD_NOT_ALLOWED, &why);
         response.headers_mut().insert(ALLOW, HeaderValue::from_static(resource.methods()));
-        return response;
+        return Err(response);
     }
-    match resource {
+    Ok(resource)
+}
+
+async fn respond(
+    view: &View,
+    events: &Events,
+    resource: Resource<'_>,
+    request: Request<Incoming>,
+) -> Response<AdminBody> {
+    whole(match resource {
+        Resource::Events => match events.open() {
+            Some(stream) => return stream.map(Either::Right),
+            None => events::too_many(),
+        },
+        Resource::Page => page::respond(),
         Resource::Health => respond::text(StatusCode::OK, Bytes::from_static(b"ok\n")),
-        Resource::Readiness if view.stopping.load(Ordering::Relaxed) || view.draining.load(Ordering::Relaxed) => {
+        Resource::Readiness if view.state() != "ready" => {
             respond::text(StatusCode::SERVICE_UNAVAILABLE, Bytes::from_static(b"draining\n"))
         }
         Resource::Readiness => respond::text(StatusCode::OK, Bytes::from_static(b"ready\n")),
         Resource::Metrics => metrics::respond(view, request.headers()),
         Resource::OpenApi => respond::with_body(StatusCode::OK, JSON, Bytes::from_static(OPENAPI)),
         Resource::Upstreams => json(&upstreams::describe_all(view)),
-        Resource::Config => json(&describe::json(&config)),
+        Resource::Config => json(&describe::json(&view.config.load())),
         Resource::Limits => json(&limits::describe_all(view)),
         Resource::Key(path) if request.method() == Method::DELETE => keys::forget(view, path).await,
         Resource::Key(path) if request.method() == Method::PUT => {
@@ -223,7 +292,12 @@ async fn respond(view: &View, request: Request<Incoming>) -> LocalResponse {
         Resource::Reload => reload::reload(&view.reloads).await,
         Resource::Drain => drain(view, request.method() == Method::POST),
         Resource::LogLevel => set_log_level(view, request.into_body()).await,
-    }
+    })
+}
+
+/// A response that is there as a whole.
+fn whole(response: LocalResponse) -> Response<AdminBody> {
+    response.map(|body| Either::Left(Full::new(body.into_bytes())))
 }
 
 /// Lets `/readyz` say that the gateway is not ready, or again that it is. A gateway that stops stays unready.

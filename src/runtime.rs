@@ -28,8 +28,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::admin::{self, KeyMask, ReloadCounts, View};
-use crate::clock::Time;
+use crate::admin::{self, KeyMask, RecentReloads, View};
+use crate::clock::{self, Time};
 use crate::config::{self, Config, ConfigSource};
 use crate::jwks;
 use crate::log::{Logging, panic_text};
@@ -174,7 +174,8 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         key_mask: KeyMask::new().map_err(io::Error::other)?,
         draining: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
-        reload_counts: ReloadCounts::begin(),
+        reloads_so_far: RecentReloads::new(clock::now()),
+        started: clock::now(),
     });
     let (admin_listeners, changes) = mpsc::unbounded_channel();
     admin.into_iter().for_each(|change| _ = admin_listeners.send(change));

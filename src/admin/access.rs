@@ -18,9 +18,9 @@ use crate::respond::{self, LocalResponse};
 /// <https://www.w3.org/TR/fetch-metadata/>).
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// The answer to a request that is refused; `None` if it may go on. A `probe` shows nothing that is secret, so it needs no
-/// token: load balancers often cannot send one.
-pub(super) fn refusal<B>(admin: &Admin, request: &Request<B>, is_probe: bool) -> Option<LocalResponse> {
+/// The answer to a request that is refused; `None` if it may go on. What is open shows nothing that is secret, so it needs no
+/// token.
+pub(super) fn refusal<B>(admin: &Admin, request: &Request<B>, is_open: bool) -> Option<LocalResponse> {
     let host = match host(request) {
         Ok(host) => host,
         Err(why) => return Some(respond::problem(StatusCode::BAD_REQUEST, why)),
@@ -36,7 +36,7 @@ pub(super) fn refusal<B>(admin: &Admin, request: &Request<B>, is_probe: bool) ->
         let why = "A page of another origin may not change anything here.";
         return Some(respond::problem(StatusCode::FORBIDDEN, why));
     }
-    let token = admin.token.as_ref().filter(|_| !is_probe)?;
+    let token = admin.token.as_ref().filter(|_| !is_open)?;
     let shown = bearer(request.headers());
     if shown.is_some_and(|shown| token.is(shown)) {
         return None;
@@ -48,6 +48,14 @@ pub(super) fn refusal<B>(admin: &Admin, request: &Request<B>, is_probe: bool) ->
     let mut response = respond::problem(StatusCode::UNAUTHORIZED, why);
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
     Some(response)
+}
+
+/// The answer to a page of another origin that asks for something of which there is little; `None` if it may go on. The page
+/// could not read it, but would take it from others. The request has passed [`refusal`].
+pub(super) fn refusal_of_foreign<B>(request: &Request<B>) -> Option<LocalResponse> {
+    let host = host(request).ok().flatten();
+    let why = "A page of another origin may not have this.";
+    is_from_other_origin(request.headers(), host).then(|| respond::problem(StatusCode::FORBIDDEN, why))
 }
 
 /// Whether requests with this method may change something.

@@ -3,6 +3,7 @@
 //! Each limit ends a way to keep the others out: connections that send nothing, heads or bodies that come slowly, and
 //! clients that do not read.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::pending;
@@ -12,8 +13,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::Full;
+use http::header::CONNECTION;
+use http::{HeaderValue, Request, Response};
+use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{HttpService, service_fn};
@@ -23,7 +25,13 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::timeout;
-use tokio_util::either::Either;
+use tokio_io_timeout::TimeoutStream;
+use tokio_util::either::Either as EitherStream;
+
+use super::event_streams::{self, EventBody};
+
+/// The body of a response: all of it, or a stream of events.
+pub(super) type AdminBody = Either<Full<Bytes>, EventBody>;
 
 /// The listening socket.
 #[derive(Debug)]
@@ -49,7 +57,10 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const LIFETIME: Duration = Duration::from_secs(60);
 /// After this further time the connection is cut off. A reload may take a minute.
 const GRACE: Duration = Duration::from_secs(75);
-/// The most connections at once. If there are more the oldest is closed, so that probes always get through.
+/// The longest that a client may read nothing of what is sent to it.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The most connections at once, besides those of event streams. If there are more the oldest is closed, so that probes
+/// always get through.
 const MAX_CONNECTIONS: usize = 32;
 /// The pause after a failed accept, since it mostly fails because file handles or memory are exhausted.
 const EXHAUSTED_PAUSE: Duration = Duration::from_secs(1);
@@ -60,7 +71,7 @@ pub(super) async fn serve<F>(
     mut listeners: mpsc::UnboundedReceiver<AdminChange>,
     respond: impl Fn(Request<Incoming>) -> F + 'static,
 ) where
-    F: Future<Output = Response<Full<Bytes>>> + 'static,
+    F: Future<Output = Response<AdminBody>> + 'static,
 {
     let respond = Rc::new(respond);
     let mut open = Open(VecDeque::with_capacity(MAX_CONNECTIONS));
@@ -90,66 +101,96 @@ pub(super) async fn serve<F>(
     }
 }
 
-type RegisteredListener = Either<TcpListener, UnixListener>;
+type RegisteredListener = EitherStream<TcpListener, UnixListener>;
 
 impl AdminListener {
     /// Registers it with the runtime.
     fn register(self) -> Option<RegisteredListener> {
         let registered = match self {
-            Self::Tcp(listener) => TcpListener::from_std(listener).map(Either::Left),
-            Self::Unix(listener) => UnixListener::from_std(listener).map(Either::Right),
+            Self::Tcp(listener) => TcpListener::from_std(listener).map(EitherStream::Left),
+            Self::Unix(listener) => UnixListener::from_std(listener).map(EitherStream::Right),
         };
         registered.inspect_err(|error| tracing::error!(%error, "cannot use the admin listener")).ok()
     }
 }
 
 /// The next connection. Without a listener there is never one.
-async fn accept(listener: Option<&RegisteredListener>) -> io::Result<Either<TcpStream, UnixStream>> {
+async fn accept(listener: Option<&RegisteredListener>) -> io::Result<EitherStream<TcpStream, UnixStream>> {
     match listener {
-        Some(Either::Left(listener)) => listener.accept().await.map(|(stream, _)| Either::Left(stream)),
-        Some(Either::Right(listener)) => listener.accept().await.map(|(stream, _)| Either::Right(stream)),
+        Some(EitherStream::Left(listener)) => listener.accept().await.map(|(stream, _)| EitherStream::Left(stream)),
+        Some(EitherStream::Right(listener)) => listener.accept().await.map(|(stream, _)| EitherStream::Right(stream)),
         None => pending().await,
     }
 }
 
 /// The open connections, the oldest first.
-struct Open(VecDeque<AbortHandle>);
+struct Open(VecDeque<OpenConnection>);
+
+struct OpenConnection {
+    task: AbortHandle,
+    /// Whether a stream of events is its last response. There are few of them, and they last longer than the others.
+    is_stream: Rc<Cell<bool>>,
+}
 
 impl Open {
     fn begin<S, R, F>(&mut self, stream: S, respond: &Rc<R>)
     where
         S: AsyncRead + AsyncWrite + Unpin + 'static,
         R: Fn(Request<Incoming>) -> F + 'static,
-        F: Future<Output = Response<Full<Bytes>>> + 'static,
+        F: Future<Output = Response<AdminBody>> + 'static,
     {
-        self.0.retain(|connection| !connection.is_finished());
-        if self.0.len() == MAX_CONNECTIONS
-            && let Some(oldest) = self.0.pop_front()
-        {
-            oldest.abort();
-        }
-        let respond = respond.clone();
+        self.make_room();
+        let is_stream = Rc::new(Cell::new(false));
+        let (respond, becomes_stream) = (respond.clone(), is_stream.clone());
         let service = service_fn(move |request: Request<Incoming>| {
-            let response = respond(request);
-            async move { Ok::<_, Infallible>(response.await) }
+            let (response, becomes_stream) = (respond(request), becomes_stream.clone());
+            async move {
+                let mut response = response.await;
+                if matches!(response.body(), Either::Right(_)) {
+                    becomes_stream.set(true);
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                Ok::<_, Infallible>(response)
+            }
         });
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(WRITE_TIMEOUT));
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
-        self.0.push_back(spawn_local(serve_connection(connection, LIFETIME, GRACE)).abort_handle());
+        let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), service);
+        let is_served_as_stream = is_stream.clone();
+        let task = spawn_local(async move {
+            let grace = || if is_served_as_stream.get() { event_streams::LIFETIME + GRACE } else { GRACE };
+            serve_connection(connection, LIFETIME, grace).await;
+        });
+        self.0.push_back(OpenConnection { task: task.abort_handle(), is_stream });
+    }
+
+    /// Closes the oldest connection if there are too many. Event streams have a limit of their own.
+    fn make_room(&mut self) {
+        self.0.retain(|connection| !connection.task.is_finished());
+        let others = || self.0.iter().enumerate().filter(|(_, connection)| !connection.is_stream.get());
+        if others().count() < MAX_CONNECTIONS {
+            return;
+        }
+        let oldest = others().next().map(|(index, _)| index);
+        if let Some(connection) = oldest.and_then(|index| self.0.remove(index)) {
+            connection.task.abort();
+        }
     }
 }
 
-/// Serves a connection for a bounded time, since a client that does not read would occupy it for ever.
-async fn serve_connection<I, S>(connection: http1::Connection<I, S>, lifetime: Duration, grace: Duration)
+/// Serves a connection for a bounded time, since a client that does not read would occupy it for ever. The further time is
+/// asked for when the first is over.
+async fn serve_connection<I, S>(connection: http1::Connection<I, S>, lifetime: Duration, grace: impl Fn() -> Duration)
 where
     I: hyper::rt::Read + hyper::rt::Write + Unpin,
-    S: HttpService<Incoming, ResBody = Full<Bytes>, Error = Infallible>,
+    S: HttpService<Incoming, ResBody = AdminBody, Error = Infallible>,
 {
     let mut connection = pin!(connection);
     if timeout(lifetime, connection.as_mut()).await.is_err() {
         connection.as_mut().graceful_shutdown();
-        let _ = timeout(grace, connection).await;
+        let _ = timeout(grace(), connection).await;
     }
 }
 
@@ -162,10 +203,10 @@ mod tests {
 
     fn connection(room: usize) -> (impl Future, tokio::io::DuplexStream) {
         let (client, server) = tokio::io::duplex(room);
-        let large = || Response::new(Full::new(Bytes::from(vec![b'x'; 1 << 20])));
+        let large = || Response::new(Either::Left(Full::new(Bytes::from(vec![b'x'; 1 << 20]))));
         let service = service_fn(move |_: Request<Incoming>| async move { Ok::<_, Infallible>(large()) });
         let connection = http1::Builder::new().serve_connection(TokioIo::new(server), service);
-        (serve_connection(connection, Duration::from_millis(50), Duration::from_millis(50)), client)
+        (serve_connection(connection, Duration::from_millis(50), || Duration::from_millis(50)), client)
     }
 
     #[tokio::test]

@@ -35,7 +35,7 @@ pub(super) fn describe_all(view: &View) -> Value {
 }
 
 /// The decisions of a limit by their name. A limit that no route uses has decided nothing.
-fn decisions(counted: Option<&LimitMetrics>) -> Map<String, Value> {
+pub(super) fn decisions(counted: Option<&LimitMetrics>) -> Map<String, Value> {
     let count =
         |(name, count): &(&str, _)| ((*name).to_owned(), json!(counted.map_or(0, |counted| counted.decisions(*count))));
     DECISIONS.iter().map(count).collect()

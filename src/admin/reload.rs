@@ -1,72 +1,17 @@
 //! `POST /api/reload`: the control thread reloads, and the request waits for its result.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::clock::{self, Time};
 use crate::config::{Config, Problems, Refusal};
-use crate::metrics::Counter;
 use crate::respond::{self, LocalResponse};
 
 /// The result of a reload: the configuration that is in force now, or why the file is refused.
 pub type ReloadResult = Result<Arc<Config>, Refusal>;
-
-/// How reloads have ended. Only the control thread adds to it.
-#[derive(Debug)]
-pub struct ReloadCounts {
-    succeeded: Counter,
-    refused: Counter,
-    is_last_good: AtomicBool,
-    /// When a configuration was put in force last, in microseconds.
-    last_success: AtomicU64,
-}
-
-impl ReloadCounts {
-    /// Of a process whose first configuration was put in force just now.
-    pub fn begin() -> Self {
-        let (succeeded, refused) = (Counter::default(), Counter::default());
-        let last_success = AtomicU64::new(clock::now().micros());
-        Self { succeeded, refused, is_last_good: AtomicBool::new(true), last_success }
-    }
-
-    /// Counts a configuration that was put in force.
-    pub fn succeed(&self) {
-        self.succeeded.one();
-        self.last_success.store(clock::now().micros(), Ordering::Relaxed);
-        self.is_last_good.store(true, Ordering::Relaxed);
-    }
-
-    /// Counts a configuration that was refused.
-    pub fn refuse(&self) {
-        self.refused.one();
-        self.is_last_good.store(false, Ordering::Relaxed);
-    }
-
-    /// How many reloads have succeeded.
-    pub fn succeeded(&self) -> u64 {
-        self.succeeded.get()
-    }
-
-    /// How many reloads were refused.
-    pub fn refused(&self) -> u64 {
-        self.refused.get()
-    }
-
-    /// Whether the last reload has succeeded, or there was none.
-    pub fn is_last_good(&self) -> bool {
-        self.is_last_good.load(Ordering::Relaxed)
-    }
-
-    /// When the configuration in force was put in force.
-    pub fn last_success(&self) -> Time {
-        Time::from_micros(self.last_success.load(Ordering::Relaxed))
-    }
-}
 
 /// Where a request for a reload gets its result.
 pub type ReloadAnswer = oneshot::Sender<ReloadResult>;
@@ -94,11 +39,19 @@ pub(super) async fn reload(reloads: &mpsc::Sender<ReloadAnswer>) -> LocalRespons
 
 /// The problem document of a refused file, with all its problems.
 fn refused(refusal: &Refusal) -> LocalResponse {
-    let (detail, problems) = match refusal {
-        Refusal::Invalid(problems) => ("The file is not valid, so nothing has changed.", list(problems)),
-        Refusal::Other(why) => ("The file is refused, so nothing has changed.", vec![problem(None, why, None)]),
+    let detail = match refusal {
+        Refusal::Invalid(_) => "The file is not valid, so nothing has changed.",
+        Refusal::Other(_) => "The file is refused, so nothing has changed.",
     };
-    respond::problem_with(StatusCode::UNPROCESSABLE_ENTITY, detail, &problems)
+    respond::problem_with(StatusCode::UNPROCESSABLE_ENTITY, detail, &problems(refusal))
+}
+
+/// All problems of a refused file; at least one.
+pub(super) fn problems(refusal: &Refusal) -> Vec<Value> {
+    match refusal {
+        Refusal::Invalid(problems) => list(problems),
+        Refusal::Other(why) => vec![problem(None, why, None)],
+    }
 }
 
 fn list(problems: &Problems) -> Vec<Value> {

@@ -13,8 +13,12 @@ use crate::upstream::{Availability, Endpoint, EndpointStatus, RetryCounts, Upstr
 
 /// All upstreams.
 pub(super) fn describe_all(view: &View) -> Value {
-    let upstreams: Vec<_> = view.snapshot.load().upstreams.iter().map(|upstream| describe(upstream)).collect();
-    json!({ "upstreams": upstreams })
+    json!({ "upstreams": list(view) })
+}
+
+/// One for each upstream.
+pub(super) fn list(view: &View) -> Vec<Value> {
+    view.snapshot.load().upstreams.iter().map(|upstream| describe(upstream)).collect()
 }
 
 fn describe(upstream: &Upstream) -> Value {

@@ -103,7 +103,7 @@ impl InForce {
         }
         // New listeners find the new routes.
         self.listeners.apply(listeners);
-        self.view.reload_counts.succeed();
+        self.view.reloads_so_far.succeeded(clock::now());
         tracing::info!("reloaded");
     }
 
@@ -138,13 +138,13 @@ impl InForce {
         Arc::make_mut(&mut config).server.tls = Some(tls);
         self.view.connections.reload(config.server.clone());
         self.view.config.store(config);
-        self.view.reload_counts.succeed();
+        self.view.reloads_so_far.succeeded(clock::now());
         tracing::info!("the certificates were read again");
     }
 
     /// Records that a configuration is refused. The one in force stays.
     pub(super) fn refuse(&self, why: &Refusal) {
-        self.view.reload_counts.refuse();
+        self.view.reloads_so_far.refused(clock::now(), why);
         tracing::error!(problems = %why, "reload refused");
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Memcached, Response, limited, until};
+use crate::harness::{Client, Framing, Gateway, Memcached, Response, limited, until};
 
 /// The document, and what of it has occurred.
 struct Contract {
@@ -61,12 +61,32 @@ impl Contract {
         let sent = response.headers.must("content-type");
         let content = content.get(sent).unwrap_or_else(|| panic!("{place}: {sent} is not in the document"));
         let value = if sent.contains("json") { response.json() } else { json!(response.text()) };
-        let mut schema = content["schema"].as_object().unwrap().clone();
+        self.validate(&place, &content["schema"], &value);
+        self.seen.insert((path.to_owned(), method.to_owned(), format!("{status} {sent}")));
+    }
+
+    #[track_caller]
+    fn validate(&self, place: &str, schema: &Value, value: &Value) {
+        let mut schema = schema.as_object().unwrap().clone();
         schema.insert("components".to_owned(), self.document["components"].clone());
         let validator = jsonschema::draft202012::new(&Value::Object(schema)).unwrap();
-        let errors: Vec<_> = validator.iter_errors(&value).map(|error| error.to_string()).collect();
+        let errors: Vec<_> = validator.iter_errors(value).map(|error| error.to_string()).collect();
         assert!(errors.is_empty(), "{place}: {errors:#?} in {value:#}");
-        self.seen.insert((path.to_owned(), method.to_owned(), format!("{status} {sent}")));
+    }
+
+    /// Holds the first events of a stream against the document.
+    #[track_caller]
+    fn hold_events(&self, gateway: &Gateway) {
+        let stream = call(gateway, "GET", "/api/events", &[], "");
+        let mut names = Vec::new();
+        for event in stream.text().split("\n\n").filter(|event| event.starts_with("event: ")) {
+            let (name, data) = event.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
+            let schema = if name == "history" { "History" } else { "Numbers" };
+            let schema = json!({ "$ref": format!("#/components/schemas/{schema}") });
+            self.validate(name, &schema, &serde_json::from_str(data).unwrap());
+            names.push(name.to_owned());
+        }
+        assert_eq!(names, ["history", "numbers"]);
     }
 }
 
@@ -79,8 +99,26 @@ fn call(gateway: &Gateway, method: &str, path: &str, headers: &[&str], body: &st
     let host = format!("Host: {}", gateway.admin);
     let headers = if headers.is_empty() { vec![host.as_str()] } else { headers.to_vec() };
     let (headers, length) = (headers.join("\r\n"), body.len());
-    Client::connect(gateway.admin)
-        .call(format!("{method} {path} HTTP/1.1\r\n{headers}\r\nContent-Length: {length}\r\n\r\n{body}"))
+    let request = format!("{method} {path} HTTP/1.1\r\n{headers}\r\nContent-Length: {length}\r\n\r\n{body}");
+    let mut client = Client::connect(gateway.admin);
+    if path == "/api/events" && method == "GET" {
+        client.send(request);
+        return first_chunk(client);
+    }
+    client.call(request)
+}
+
+/// A response with only the beginning of its body, since that does not end.
+fn first_chunk(mut client: Client) -> Response {
+    let (mut response, framing) = client.try_head().unwrap();
+    let size = match framing {
+        Framing::Chunked => usize::from_str_radix(&client.wire.first_line().unwrap().unwrap(), 16).unwrap(),
+        Framing::Length(length) => usize::try_from(length).unwrap(),
+        Framing::UntilClose => panic!("no length"),
+    };
+    response.body.resize(size, 0);
+    client.wire.read_exact(&mut response.body).unwrap();
+    response
 }
 
 const LEVEL: &str = r#"{"level": "info"}"#;
@@ -108,6 +146,17 @@ fn the_document_says_what_the_server_does() {
         contract.check(&gateway, method, path, &["X-No-Host: 1"], "", 400);
         contract.check(&gateway, method, path, &["Host: evil.example"], "", 403);
     }
+    contract.hold_events(&gateway);
+    let streams: Vec<_> = (0..8)
+        .map(|_| {
+            let mut client = Client::connect(gateway.admin);
+            client.send(format!("GET /api/events HTTP/1.1\r\nHost: {}\r\n\r\n", gateway.admin));
+            client.try_head().unwrap();
+            client
+        })
+        .collect();
+    contract.check(&gateway, "GET", "/api/events", &[], "", 503);
+    drop(streams);
     let open_metrics = [&*format!("Host: {}", gateway.admin), "Accept: application/openmetrics-text"];
     contract.check(&gateway, "GET", "/metrics", &open_metrics, "", 200);
     for method in ["GET", "PUT", "DELETE"] {
@@ -141,7 +190,7 @@ fn the_document_says_what_the_server_does() {
     contract.check(&gateway, "POST", "/api/reload", &[], "", 422);
 
     let guarded = Gateway::with_admin("token = \"secret\"", &text);
-    let is_open = |path: &str| path == "/healthz" || path == "/readyz";
+    let is_open = |path: &str| ["/", "/healthz", "/readyz"].contains(&path);
     for (path, method) in operations.iter().filter(|(path, _)| !is_open(path)) {
         contract.check(&guarded, method, path, &[], "", 401);
     }
@@ -159,6 +208,7 @@ fn the_document_says_what_the_server_does() {
     until("the store is away", Duration::from_secs(10), || {
         call(&away, "GET", &concrete(OF_KEY), &[], "").status == 503
     });
+    contract.hold_events(&away);
     for method in ["GET", "DELETE"] {
         contract.check(&away, method, OF_KEY, &[], "", 503);
     }

@@ -18,7 +18,7 @@ fn sources() -> Vec<(PathBuf, String)> {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else {
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
                 files.push((path.clone(), fs::read_to_string(&path).unwrap()));
             }
         }
@@ -175,7 +175,7 @@ fn what_has_one_place_stays_there() {
         ("clap::", &["cli"]),
         ("socket2::", &["net"]),
         ("aho_corasick::", &["overrides"]),
-        ("sha2::", &["known_keys", "tls"]),
+        ("sha2::", &["admin", "known_keys", "tls"]),
         ("x509_cert::", &["tls"]),
         ("rustls_native_certs::", &["tls"]),
         ("notify::", &["runtime"]),

@@ -7,6 +7,7 @@ use super::super::families::{counter, family, gauge, whole};
 
 /// The families of the process.
 pub(super) fn families(view: &View) -> [MetricFamily; 6] {
+    let (succeeded, refused) = view.reloads_so_far.counts();
     [
         family(
             "gateway_build_info",
@@ -24,22 +25,19 @@ pub(super) fn families(view: &View) -> [MetricFamily; 6] {
             "gateway_config_reloads_total",
             "Reloads of the configuration, by result.",
             MetricType::COUNTER,
-            [
-                counter(view.reload_counts.succeeded(), &[("result", "ok")]),
-                counter(view.reload_counts.refused(), &[("result", "refused")]),
-            ],
+            [counter(succeeded, &[("result", "ok")]), counter(refused, &[("result", "refused")])],
         ),
         family(
             "gateway_config_last_reload_successful",
             "Whether the last reload succeeded: 0 if its file was refused, so that the file is not what is in force.",
             MetricType::GAUGE,
-            [gauge(usize::from(view.reload_counts.is_last_good()), &[])],
+            [gauge(usize::from(view.reloads_so_far.is_last_good()), &[])],
         ),
         family(
             "gateway_config_last_success_timestamp_seconds",
             "When the configuration in force was put in force, in seconds since 1970.",
             MetricType::GAUGE,
-            [whole(view.reload_counts.last_success().seconds())],
+            [whole(view.reloads_so_far.last_success().seconds())],
         ),
         family(
             "gateway_log_dropped_total",

@@ -1,0 +1,145 @@
+//! The open streams of events: how many there are, how long each lasts, and what each is sent.
+//!
+//! A stream has room for one text. If that is not taken the next one is left out, so a client that reads slowly delays
+//! nobody and takes no memory.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// The most streams at once.
+pub(super) const MAX_STREAMS: usize = 8;
+/// After this time a stream ends.
+pub(super) const LIFETIME: Duration = Duration::from_secs(300);
+
+/// See the head of this file.
+#[derive(Default)]
+pub(super) struct EventStreams(Vec<Stream>);
+
+/// The sending side of a stream.
+struct Stream {
+    events: mpsc::Sender<Bytes>,
+    /// When it ends.
+    until: Instant,
+    /// The minute when it was sent the history.
+    minute: u64,
+}
+
+/// The body of a response that is a stream.
+pub(super) struct EventBody(mpsc::Receiver<Bytes>);
+
+impl EventStreams {
+    /// Opens a stream that begins with the text `first`, which has the history until this minute; `None` if there are too
+    /// many.
+    pub(super) fn open(&mut self, now: Instant, minute: u64, first: impl FnOnce() -> Bytes) -> Option<EventBody> {
+        self.end(now);
+        if self.0.len() == MAX_STREAMS {
+            return None;
+        }
+        let (events, body) = mpsc::channel(1);
+        // The channel is empty and open.
+        let _ = events.try_send(first());
+        self.0.push(Stream { events, until: now + LIFETIME, minute });
+        Some(EventBody(body))
+    }
+
+    /// Whether there is none at `now`. Those whose time is over are ended.
+    pub(super) fn are_none(&mut self, now: Instant) -> bool {
+        self.end(now);
+        self.0.is_empty()
+    }
+
+    /// Sends the numbers to all streams, and before them the history to those that have not got it in this minute.
+    pub(super) fn send(&mut self, minute: u64, numbers: &Bytes, history: impl Fn() -> String) {
+        let mut with_history = None;
+        for stream in &mut self.0 {
+            let text = if stream.minute == minute {
+                numbers
+            } else {
+                with_history.get_or_insert_with(|| Bytes::from([history().as_bytes(), numbers].concat()))
+            };
+            if stream.events.try_send(text.clone()).is_ok() {
+                stream.minute = minute;
+            }
+        }
+    }
+
+    fn end(&mut self, now: Instant) {
+        self.0.retain(|stream| !stream.events.is_closed() && now < stream.until);
+    }
+}
+
+impl Body for EventBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(cx).map(|event| event.map(|text| Ok(Frame::data(text))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Bytes = Bytes::from_static(b"first");
+    const NUMBERS: Bytes = Bytes::from_static(b"numbers");
+
+    fn history() -> String {
+        "history and ".to_owned()
+    }
+
+    /// What is there of a stream: a text, `None` if nothing, or the end.
+    fn next(body: &mut EventBody) -> Result<Option<Bytes>, &'static str> {
+        match body.0.try_recv() {
+            Ok(text) => Ok(Some(text)),
+            Err(mpsc::error::TryRecvError::Empty) => Ok(None),
+            Err(mpsc::error::TryRecvError::Disconnected) => Err("the end"),
+        }
+    }
+
+    #[test]
+    fn a_stream_has_room_for_one_text_and_gets_the_history_each_minute() {
+        let (mut streams, now) = (EventStreams::default(), Instant::now());
+        let [mut reading, mut other] = [(); 2].map(|()| streams.open(now, 7, || FIRST).unwrap());
+        for _ in 0..3 {
+            streams.send(7, &NUMBERS, history);
+        }
+        // What did not fit was left out.
+        assert_eq!((next(&mut reading), next(&mut reading)), (Ok(Some(FIRST)), Ok(None)));
+        streams.send(7, &NUMBERS, history);
+        assert_eq!(next(&mut reading), Ok(Some(NUMBERS)));
+        streams.send(8, &NUMBERS, history);
+        assert_eq!(next(&mut reading), Ok(Some(Bytes::from_static(b"history and numbers"))));
+        streams.send(8, &NUMBERS, history);
+        assert_eq!(next(&mut reading), Ok(Some(NUMBERS)));
+        // Who had no room then gets the history later.
+        assert_eq!(next(&mut other), Ok(Some(FIRST)));
+        streams.send(8, &NUMBERS, history);
+        assert_eq!(next(&mut other), Ok(Some(Bytes::from_static(b"history and numbers"))));
+    }
+
+    #[test]
+    fn there_are_a_few_streams_and_each_ends() {
+        let (mut streams, now) = (EventStreams::default(), Instant::now());
+        assert!(streams.are_none(now));
+        let mut open: Vec<_> = (0..MAX_STREAMS).map(|_| streams.open(now, 0, || FIRST).unwrap()).collect();
+        assert!(streams.open(now, 0, || FIRST).is_none());
+        // A client has left.
+        drop(open.pop());
+        open.push(streams.open(now + LIFETIME / 2, 0, || FIRST).unwrap());
+        assert!(streams.open(now + LIFETIME / 2, 0, || FIRST).is_none());
+        // What was sent before the end still arrives.
+        assert!(!streams.are_none(now + LIFETIME));
+        assert_eq!((next(&mut open[0]), next(&mut open[0])), (Ok(Some(FIRST)), Err("the end")));
+        assert_eq!(next(open.last_mut().unwrap()), Ok(Some(FIRST)));
+        assert_eq!(next(open.last_mut().unwrap()), Ok(None));
+        assert!(streams.are_none(now + LIFETIME * 2));
+    }
+}

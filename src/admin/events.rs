@@ -1,0 +1,99 @@
+//! `/api/events`: the numbers of the dashboard each second, as server-sent events (HTML Living Standard, section 9.2,
+//! <https://html.spec.whatwg.org/multipage/server-sent-events.html>).
+//!
+//! The numbers are computed once for all streams, and only while there is one.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response, StatusCode};
+use serde_json::Value;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::View;
+use super::event_streams::{EventBody, EventStreams, MAX_STREAMS};
+use super::history::History;
+use super::numbers;
+use crate::clock::{self, Time};
+use crate::respond::{self, LocalResponse};
+
+/// How often there is an event.
+const EVERY: Duration = Duration::from_secs(1);
+/// How long clients shall wait before they ask again, in milliseconds: the first line of a stream.
+const RETRY: &str = "retry: 1000\n\n";
+
+/// The history of the gateway, and the open streams.
+pub(super) struct Events {
+    view: Arc<View>,
+    history: RefCell<History>,
+    streams: RefCell<EventStreams>,
+}
+
+impl Events {
+    /// No streams, and a history that begins now.
+    pub(super) fn new(view: Arc<View>) -> Self {
+        let events = Self { view, history: RefCell::default(), streams: RefCell::default() };
+        events.record(clock::now());
+        events
+    }
+
+    /// Records the history and sends events. It never returns.
+    pub(super) async fn run(&self) {
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.tick(clock::now());
+        }
+    }
+
+    fn tick(&self, now: Time) {
+        self.record(now);
+        let mut streams = self.streams.borrow_mut();
+        if streams.are_none(Instant::now()) {
+            return;
+        }
+        let history = self.history.borrow();
+        let numbers = Bytes::from(event("numbers", &numbers::describe(&self.view, &history, now)));
+        // The history corrects what pages have computed themselves.
+        streams.send(history.minute(), &numbers, || event("history", &history.describe()));
+    }
+
+    fn record(&self, now: Time) {
+        let (routes, limits) = (self.view.shared.routes(), self.view.shared.limits());
+        self.history.borrow_mut().record(
+            now,
+            routes.iter().map(|route| (route.name.as_str(), numbers::ended(route))),
+            limits.iter().map(|limit| (limit.name.as_str(), numbers::refused(limit))),
+        );
+    }
+
+    /// Opens a stream, which begins with the history and the numbers; `None` if there are too many.
+    pub(super) fn open(&self) -> Option<Response<EventBody>> {
+        let history = self.history.borrow();
+        let first = || {
+            // The time is that of the last sample, since the requests are.
+            let now = history.time().unwrap_or_else(clock::now);
+            let numbers = numbers::describe(&self.view, &history, now);
+            Bytes::from([RETRY, &event("history", &history.describe()), &event("numbers", &numbers)].concat())
+        };
+        let body = self.streams.borrow_mut().open(Instant::now(), history.minute(), first)?;
+        let mut response = Response::new(body);
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        Some(response)
+    }
+}
+
+/// The answer if there are too many streams.
+pub(super) fn too_many() -> LocalResponse {
+    let why = format!("{MAX_STREAMS} event streams are open already, which is the most. Close one of them.");
+    respond::problem(StatusCode::SERVICE_UNAVAILABLE, &why)
+}
+
+/// An event of this name. JSON has no line breaks, so its text is one line of data.
+fn event(name: &str, value: &Value) -> String {
+    format!("event: {name}\ndata: {value}\n\n")
+}

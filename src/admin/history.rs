@@ -1,0 +1,214 @@
+//! What the gateway has counted over the last minutes and the last hour, in bounded memory: the requests of each second by
+//! outcome, and the refusals of each limit by minute.
+//!
+//! The dashboard shows it as soon as a page is opened. Requests are kept as totals, not as differences, so that a second
+//! that is missing distorts nothing.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde_json::{Map, Value, json};
+
+use crate::clock::Time;
+use crate::telemetry::Outcome;
+
+/// How many samples of the requests are kept. One is taken each second.
+const SAMPLES: usize = 300;
+/// How many minutes are kept of each limit.
+const MINUTES: usize = 60;
+
+/// Requests by outcome, in the order of [`Outcome::ALL`].
+pub(super) type ByOutcome = [u64; Outcome::ALL.len()];
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    /// What each route had counted when it was read last.
+    routes: BTreeMap<String, ByOutcome>,
+    /// The requests of all routes since the start. It does not shrink when a reload removes routes with their counters.
+    total: ByOutcome,
+    /// The oldest first.
+    samples: VecDeque<(Time, ByOutcome)>,
+    /// The minute of the last buckets, since 1970.
+    minute: u64,
+    limits: BTreeMap<String, Refusals>,
+}
+
+/// The refusals of one limit.
+#[derive(Debug, Default)]
+struct Refusals {
+    /// What the limit had counted when it was read last.
+    counted: u64,
+    /// By minute, the oldest first.
+    by_minute: VecDeque<u64>,
+}
+
+impl History {
+    /// Records what routes and limits have counted until `now`. Those that are not named any more are forgotten.
+    pub(super) fn record<'a>(
+        &mut self,
+        now: Time,
+        routes: impl Iterator<Item = (&'a str, ByOutcome)>,
+        limits: impl Iterator<Item = (&'a str, u64)>,
+    ) {
+        let mut earlier = std::mem::take(&mut self.routes);
+        for (name, counted) in routes {
+            let (name, before) = earlier.remove_entry(name).unwrap_or_else(|| (name.to_owned(), ByOutcome::default()));
+            for ((total, now), before) in self.total.iter_mut().zip(counted).zip(before) {
+                *total += grown(before, now);
+            }
+            self.routes.insert(name, counted);
+        }
+        if self.samples.len() == SAMPLES {
+            self.samples.pop_front();
+        }
+        self.samples.push_back((now, self.total));
+        self.record_limits(now.seconds() / 60, limits);
+    }
+
+    fn record_limits<'a>(&mut self, minute: u64, limits: impl Iterator<Item = (&'a str, u64)>) {
+        // If the clock was set back, the buckets only get other times.
+        let passed = usize::try_from(minute.saturating_sub(self.minute)).unwrap_or(MINUTES).min(MINUTES);
+        self.minute = minute;
+        let mut earlier = std::mem::take(&mut self.limits);
+        for (name, counted) in limits {
+            let found = earlier.remove_entry(name);
+            let (name, mut refusals) = found.unwrap_or_else(|| (name.to_owned(), Refusals::default()));
+            refusals.advance(passed);
+            if let Some(last) = refusals.by_minute.back_mut() {
+                *last += grown(refusals.counted, counted);
+            }
+            refusals.counted = counted;
+            self.limits.insert(name, refusals);
+        }
+    }
+
+    /// The requests since the start, by outcome.
+    pub(super) fn total(&self) -> &ByOutcome {
+        &self.total
+    }
+
+    /// When the total was read last.
+    pub(super) fn time(&self) -> Option<Time> {
+        self.samples.back().map(|(time, _)| *time)
+    }
+
+    /// The minute in progress, since 1970.
+    pub(super) fn minute(&self) -> u64 {
+        self.minute
+    }
+
+    /// The refusals of a limit in the minute in progress.
+    pub(super) fn refused_this_minute(&self, limit: &str) -> u64 {
+        self.limits.get(limit).and_then(|refusals| refusals.by_minute.back()).copied().unwrap_or(0)
+    }
+
+    /// Everything as JSON. Outcomes that never occurred are left out.
+    pub(super) fn describe(&self) -> Value {
+        let times: Vec<_> = self.samples.iter().map(|(time, _)| time.micros() / 1000).collect();
+        let totals = |index: usize| self.samples.iter().map(|(_, total)| total[index]).collect::<Vec<_>>();
+        let occurred = Outcome::ALL.iter().enumerate().filter(|(index, _)| self.total[*index] > 0);
+        let requests: Map<_, _> =
+            occurred.map(|(index, outcome)| (outcome.name().to_owned(), json!(totals(index)))).collect();
+        let limits: Map<_, _> =
+            self.limits.iter().map(|(name, refusals)| (name.clone(), json!(refusals.by_minute))).collect();
+        json!({ "times_ms": times, "requests": requests, "minute": self.minute, "refused_by_minute": limits })
+    }
+}
+
+impl Refusals {
+    /// Begins the bucket of the minute that is so many minutes later.
+    fn advance(&mut self, minutes: usize) {
+        if self.by_minute.is_empty() {
+            self.by_minute.resize(MINUTES, 0);
+        }
+        for _ in 0..minutes.min(MINUTES) {
+            self.by_minute.pop_front();
+            self.by_minute.push_back(0);
+        }
+    }
+}
+
+/// By how much a counter has grown. One that is smaller than before has begun anew.
+fn grown(before: u64, now: u64) -> u64 {
+    now.checked_sub(before).unwrap_or(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time::from_micros(seconds * 1_000_000)
+    }
+
+    fn forwarded(count: u64) -> ByOutcome {
+        let mut all = ByOutcome::default();
+        all[Outcome::Forwarded as usize] = count;
+        all
+    }
+
+    /// Records one limit that has refused so many.
+    fn record(history: &mut History, seconds: u64, refused: u64) {
+        history.record(at(seconds), [].into_iter(), [("l", refused)].into_iter());
+    }
+
+    fn by_minute(history: &History) -> Vec<u64> {
+        history.limits["l"].by_minute.iter().copied().collect()
+    }
+
+    #[test]
+    fn refusals_go_to_the_minute_in_which_they_were_counted() {
+        let mut history = History::default();
+        for (seconds, refused) in [(600, 5), (659, 7), (660, 8), (780, 8), (839, 20)] {
+            record(&mut history, seconds, refused);
+        }
+        let buckets = by_minute(&history);
+        assert_eq!((buckets.len(), &buckets[MINUTES - 4..]), (MINUTES, &[7, 1, 0, 12][..]));
+        assert_eq!((history.minute(), history.refused_this_minute("l")), (13, 12));
+        record(&mut history, 839 + 3600, 21);
+        assert_eq!(by_minute(&history).iter().sum::<u64>(), 1, "an hour later only the new ones are left");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_keeps_the_buckets() {
+        let mut history = History::default();
+        record(&mut history, 6000, 5);
+        record(&mut history, 6060, 6);
+        record(&mut history, 1000, 9);
+        assert_eq!(by_minute(&history)[MINUTES - 2..], [5, 4]);
+        record(&mut history, 1060, 10);
+        assert_eq!(by_minute(&history)[MINUTES - 3..], [5, 4, 1]);
+        record(&mut history, u64::MAX / 1_000_000, 10);
+        assert_eq!(by_minute(&history).iter().sum::<u64>(), 0);
+    }
+
+    #[test]
+    fn totals_never_shrink_when_a_route_or_its_counters_are_gone() {
+        let mut history = History::default();
+        let mut record = |seconds, routes: &[(&'static str, u64)]| {
+            let routes = routes.iter().map(|(name, count)| (*name, forwarded(*count)));
+            history.record(at(seconds), routes, [].into_iter());
+            history.total()[Outcome::Forwarded as usize]
+        };
+        assert_eq!(record(1, &[("a", 10), ("b", 5)]), 15);
+        assert_eq!(record(2, &[("a", 12)]), 17);
+        assert_eq!(record(3, &[("a", 12), ("b", 1)]), 18);
+        assert_eq!(record(4, &[("a", 2), ("b", 1)]), 20);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_names_that_are_gone_are_forgotten() {
+        let mut history = History::default();
+        for second in 0..1000 {
+            let name = format!("route-{second}");
+            history.record(at(second), [(&*name, forwarded(1))].into_iter(), [(&*name, 1)].into_iter());
+        }
+        assert_eq!((history.samples.len(), history.routes.len(), history.limits.len()), (SAMPLES, 1, 1));
+        let shown = history.describe();
+        assert_eq!(shown["times_ms"].as_array().unwrap().len(), SAMPLES);
+        assert_eq!(shown["times_ms"][SAMPLES - 1], 999_000);
+        assert_eq!(shown["requests"]["forwarded"][SAMPLES - 1], 1000);
+        assert_eq!(shown["requests"].as_object().unwrap().len(), 1, "other outcomes did not occur");
+        assert_eq!(shown["refused_by_minute"]["route-999"][MINUTES - 1], 1);
+    }
+}

@@ -1,0 +1,139 @@
+//! The numbers of the dashboard: how the gateway does now, and counters since its start. Whoever reads them twice computes
+//! rates from the differences, so that a reading that is missed does no harm.
+
+use serde_json::{Map, Value, json};
+
+use super::View;
+use super::history::{ByOutcome, History};
+use super::{limits, upstreams};
+use crate::clock::Time;
+use crate::config;
+use crate::decide::{DecisionCounters, LimitMetrics};
+use crate::metrics::{BOUNDS, Counter, Histogram, HistogramSnapshot};
+use crate::store::Store;
+use crate::store::memcached::Health;
+use crate::telemetry::{MethodClass, Outcome, RouteMetrics};
+
+/// The requests of a route that have ended, by outcome.
+pub(super) fn ended(route: &RouteMetrics) -> ByOutcome {
+    let mut all = ByOutcome::default();
+    for worker in route.workers.iter() {
+        for (sum, outcome) in all.iter_mut().zip(Outcome::ALL) {
+            let counters = MethodClass::ALL.iter().flat_map(|method| worker.ended(outcome, *method));
+            *sum += counters.map(Counter::get).sum::<u64>();
+        }
+    }
+    all
+}
+
+/// The requests that a limit has refused, or that it would have refused if it only reports.
+pub(super) fn refused(limit: &LimitMetrics) -> u64 {
+    let of = |counters: &DecisionCounters| {
+        let refusals =
+            [&counters.rejected, &counters.shadowed, &counters.silenced, &counters.blocked, &counters.keyless];
+        refusals.map(Counter::get).iter().sum::<u64>()
+    };
+    limit.workers.iter().map(of).sum()
+}
+
+/// All numbers at `now`.
+pub(super) fn describe(view: &View, history: &History, now: Time) -> Value {
+    let connections = view.connections.counts();
+    json!({
+        "time_ms": now.micros() / 1000,
+        "version": env!("CARGO_PKG_VERSION"),
+        "started": view.started.seconds(),
+        "uptime_seconds": now.seconds().saturating_sub(view.started.seconds()),
+        "state": view.state(),
+        "requests": by_outcome(history.total()),
+        "forwarded_seconds": durations(view),
+        "held": view.shared.held(),
+        "minute": history.minute(),
+        "limits": limits(view, history),
+        "store": store(view),
+        "upstreams": upstreams::list(view),
+        "connections": {
+            "open": connections.open,
+            "max": connections.most,
+            "refused": connections.refused,
+            "evicted": connections.made_room,
+            "stalled": connections.stalled,
+        },
+        "reloads": view.reloads_so_far.describe(),
+    })
+}
+
+fn by_outcome(total: &ByOutcome) -> Map<String, Value> {
+    Outcome::ALL.iter().zip(total).map(|(outcome, count)| (outcome.name().to_owned(), json!(count))).collect()
+}
+
+fn limits(view: &View, history: &History) -> Vec<Value> {
+    let describe = |limit: &LimitMetrics| {
+        json!({
+            "name": limit.name,
+            "decisions": limits::decisions(Some(limit)),
+            "refused_this_minute": history.refused_this_minute(&limit.name),
+        })
+    };
+    view.shared.limits().iter().map(|limit| describe(limit)).collect()
+}
+
+/// How long the requests took that an upstream has answered.
+fn durations(view: &View) -> Value {
+    let mut sum = HistogramSnapshot::default();
+    let routes = view.shared.routes();
+    let workers = routes.iter().flat_map(|route| route.workers.iter());
+    workers.for_each(|worker| worker.latency[Outcome::Forwarded as usize].add_to(&mut sum));
+    describe_durations(&sum)
+}
+
+/// A histogram: for each bound, the number of durations up to it and above the one before; the last number is for those
+/// above all bounds.
+fn describe_durations(sum: &HistogramSnapshot) -> Value {
+    #[expect(clippy::cast_precision_loss, reason = "the bounds have few digits")]
+    let seconds = BOUNDS.map(|micros| micros as f64 / 1e6);
+    json!({ "bounds": seconds, "counts": sum.buckets })
+}
+
+fn store(view: &View) -> Value {
+    let config = view.config.load();
+    match (&*view.store, &config.store) {
+        (Store::Memory(memory), config::Store::Memory { max_keys, max_memory }) => json!({
+            "type": "memory",
+            "keys": memory.keys(),
+            "max_keys": max_keys,
+            "bytes": memory.bytes(),
+            "max_bytes": max_memory,
+            "evictions": memory.evicted(),
+        }),
+        (Store::Memcached(memcached), _) => memcached_store(memcached.health()),
+        // A reload does not change the store.
+        (Store::Memory(_), config::Store::Memcached(_)) => Value::Null,
+    }
+}
+
+fn memcached_store(health: &Health) -> Value {
+    let servers = health.servers.iter().map(|server| {
+        json!({
+            "server": server.address,
+            "up": server.is_up(),
+            "clock_skew_seconds": server.skew(),
+            "evictions": server.evictions(),
+        })
+    });
+    json!({
+        "type": "memcached",
+        "servers": servers.collect::<Vec<_>>(),
+        "round_trips": health.round_trips.get(),
+        "errors": health.errors.get(),
+        "local": health.local.get(),
+        "lost": health.lost.get(),
+        "round_trip_seconds": describe_durations(&snapshot(&health.latency)),
+    })
+}
+
+fn snapshot(histogram: &Histogram) -> HistogramSnapshot {
+    let mut sum = HistogramSnapshot::default();
+    histogram.add_to(&mut sum);
+    sum
+}

@@ -1,0 +1,69 @@
+//! The dashboard: one page that loads nothing from elsewhere, and the headers that hold it to that.
+//!
+//! The page holds no secrets and shows what the API answers to it, so it needs no token. It asks for the token and sends it
+//! with each request.
+
+use std::sync::LazyLock;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_FRAME_OPTIONS};
+use http::{HeaderValue, StatusCode};
+use sha2::{Digest, Sha256};
+
+use crate::respond::{self, LocalResponse};
+
+const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+
+/// The page, in which the style and the script have their places.
+const FRAME: &str = include_str!("page/index.html");
+const STYLE: &str = include_str!("page/style.css");
+/// One script, cut into files by subject. Each uses only those before it.
+const SCRIPT: &str = concat!(
+    include_str!("page/elements.js"),
+    include_str!("page/format.js"),
+    include_str!("page/series.js"),
+    include_str!("page/charts.js"),
+    include_str!("page/api.js"),
+    include_str!("page/panels.js"),
+    include_str!("page/limits.js"),
+    include_str!("page/keys.js"),
+    include_str!("page/actions.js"),
+    include_str!("page/main.js"),
+);
+
+static PAGE: LazyLock<Bytes> = LazyLock::new(|| FRAME.replace("{{style}}", STYLE).replace("{{script}}", SCRIPT).into());
+
+/// What the page may do: use the style and the script that are in it, and ask its own server. Names and keys come from
+/// clients, so the script may not turn any text into HTML (Trusted Types,
+/// <https://www.w3.org/TR/trusted-types/>).
+static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
+    let (style, script) = (source(STYLE), source(SCRIPT));
+    let policy = format!(
+        "default-src 'none'; connect-src 'self'; img-src data:; style-src {style}; script-src {script}; \
+         frame-ancestors 'none'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; \
+         trusted-types 'none'"
+    );
+    HeaderValue::try_from(policy).ok()
+});
+
+/// What allows exactly this text inside the page (Content Security Policy Level 3, section 2.3.1,
+/// <https://www.w3.org/TR/CSP3/>).
+fn source(text: &str) -> String {
+    format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)))
+}
+
+/// The page.
+pub(super) fn respond() -> LocalResponse {
+    let Some(policy) = POLICY.clone() else {
+        // The policy has only printable characters.
+        return respond::problem(StatusCode::INTERNAL_SERVER_ERROR, "The page has no policy.");
+    };
+    let mut response = respond::with_body(StatusCode::OK, HTML, PAGE.clone());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, policy);
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    response
+}

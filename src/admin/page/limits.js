@@ -1,0 +1,143 @@
+// The panel of the limits.
+
+/** How many keys are shown of each list. */
+const SHOWN_KEYS = 3;
+
+/** The limits: what they decide now, their refusals over the last hour, and their keys. */
+class Limits {
+  minutes = new Map();
+  minute = 0;
+  described = new Map();
+
+  /** Takes over the history of the gateway. */
+  load({ minute, refused_by_minute: refused }) {
+    this.minute = minute;
+    this.minutes = new Map(Object.entries(refused));
+  }
+
+  /** Takes over rates and keys. */
+  describe(limits, config) {
+    this.described = new Map(limits.map((limit) => [limit.name, { ...limit, config: config?.limits?.[limit.name] }]));
+    this.showsKeys = config?.admin?.show_keys === true;
+  }
+
+  show(numbers, readings, onKey) {
+    byId("limits-empty").hidden = numbers.limits.length > 0;
+    const passed = Math.min(MINUTES, Math.max(0, numbers.minute - this.minute));
+    this.minute = numbers.minute;
+    for (const limit of numbers.limits) {
+      const minutes = (this.minutes.get(limit.name) ?? Array(MINUTES).fill(0))
+        .concat(Array(passed).fill(0))
+        .slice(-MINUTES);
+      minutes[MINUTES - 1] = limit.refused_this_minute;
+      this.minutes.set(limit.name, minutes);
+    }
+    updateList(
+      byId("limits"),
+      numbers.limits,
+      (limit) => limit.name,
+      (limit) => this.create(limit),
+      (shown, limit) => {
+        const read = (decisions) => (reading) => {
+          const found = reading.limits.find((other) => other.name === limit.name);
+          return found && sum(decisions.map((decision) => found.decisions[decision]));
+        };
+        const refused = ["rejected", "shadowed", "silenced", "blocked", "keyless"];
+        const minutes = this.minutes.get(limit.name);
+        const described = this.described.get(limit.name);
+        const rates = described?.rates.join(" and ") ?? "";
+        const per = [described?.config?.key ?? []].flat().join(" and ");
+        const mode = described?.config?.on_limit ?? "reject";
+        setText(shown.querySelector(".limit-name span"), limit.name);
+        const kind = `${rates}${per ? ` per ${per}` : ""}${mode === "reject" ? "" : `, ${mode}`}`;
+        setText(shown.querySelector(".limit-name small"), kind);
+        const texts = [
+          rate(readings.rate(read(["admitted"]))),
+          rate(readings.rate(read(refused))),
+          count(sum(minutes)),
+        ];
+        shown.querySelectorAll("dd").forEach((number, index) => setText(number, texts[index]));
+        setText(shown.querySelector(".over dt"), mode === "shadow" ? "shadowed/s" : "refused/s");
+        shown.bars.draw(minutes);
+        this.keys(shown, described, onKey);
+      },
+    );
+  }
+
+  create(limit) {
+    const number = (name, kind) => element("div", { class: kind }, element("dt", {}, name), element("dd", {}, "–"));
+    const bars = element("div", { class: "bars" });
+    const made = element(
+      "li",
+      {},
+      element("h3", { class: "limit-name" }, element("span"), element("small")),
+      bars,
+      element(
+        "dl",
+        { class: "limit-numbers" },
+        number("admitted/s", ""),
+        number("refused/s", "over"),
+        number("last hour", "over"),
+      ),
+      element("div", { class: "limit-keys" }),
+    );
+    made.bars = new MinuteBars(bars, limit.name);
+    return made;
+  }
+
+  /** The keys that were refused most and those that are most busy, where the gateway tells them. */
+  keys(shown, described, onKey) {
+    const lists = [
+      ["most refused", described?.most_refused, "refused"],
+      ["most busy", described?.most_busy, "requests"],
+    ];
+    const known = lists.filter(([, keys]) => Array.isArray(keys) && keys.length > 0);
+    updateList(
+      shown.querySelector(".limit-keys"),
+      known,
+      ([title]) => title,
+      ([title, , unit]) => {
+        const head = element(
+          "tr",
+          {},
+          element("th", { scope: "col" }, title),
+          element("th", { scope: "col", class: "number" }, unit),
+        );
+        return element(
+          "table",
+          {},
+          element("caption", { class: "hidden" }, `Keys ${title}`),
+          element("thead", {}, head),
+          element("tbody"),
+        );
+      },
+      (table, [, keys]) => {
+        updateList(
+          table.tBodies[0],
+          keys.slice(0, SHOWN_KEYS),
+          (found) => found.key,
+          () => row(2, 1),
+          (line, found) => {
+            this.key(line.cells[0], described.name, found.key, onKey);
+            setText(line.cells[1], `${found.error > 0 ? "≈ " : ""}${count(found.count)}`);
+          },
+        );
+      },
+    );
+  }
+
+  /** A key that is shown in full can be looked up. */
+  key(cell, limit, key, onKey) {
+    if (cell.textContent === key) {
+      return;
+    }
+    if (!this.showsKeys) {
+      cell.replaceChildren(element("span", { class: "mono" }, key));
+      return;
+    }
+    const button = element("button", { type: "button", class: "link mono" }, key);
+    button.addEventListener("click", () => onKey(limit, key));
+    cell.replaceChildren(button);
+  }
+}
+

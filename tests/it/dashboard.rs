@@ -1,0 +1,107 @@
+//! The dashboard: the headers that hold the page to itself, and the page in a real browser, which `scripts/test` installs.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest, Sha256};
+
+use crate::harness::{Client, Gateway, Upstream, reply};
+
+/// The text between these two, which are there once.
+#[track_caller]
+fn between<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
+    assert_eq!((page.matches(start).count(), page.matches(end).count()), (1, 1), "{start}");
+    page.split_once(start).unwrap().1.split_once(end).unwrap().0
+}
+
+#[test]
+fn the_policy_allows_what_is_in_the_page_and_nothing_else() {
+    let gateway = Gateway::with_admin("token = \"secret\"", "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n");
+    let response = gateway.admin("/");
+    let page = response.text();
+    let header = |name: &str| response.headers.must(name).to_owned();
+    assert_eq!((response.status, header("content-type").as_str()), (200, "text/html; charset=utf-8"));
+    for (name, value) in [
+        ("cache-control", "no-store"),
+        ("cross-origin-resource-policy", "same-origin"),
+        ("referrer-policy", "no-referrer"),
+        ("x-content-type-options", "nosniff"),
+        ("x-frame-options", "DENY"),
+    ] {
+        assert_eq!(header(name), value, "{name}");
+    }
+    let source = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
+    let style = source(between(page, "<style>", "</style>"));
+    let script = source(between(page, "<script type=\"module\">", "</script>"));
+    let policy = header("content-security-policy");
+    let directives: Vec<_> = policy.split("; ").collect();
+    assert_eq!(
+        directives,
+        [
+            "default-src 'none'",
+            "connect-src 'self'",
+            "img-src data:",
+            &format!("style-src {style}"),
+            &format!("script-src {script}"),
+            "frame-ancestors 'none'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        ]
+    );
+    assert!(!page.contains("secret"));
+    // Nothing is loaded, and nothing becomes HTML or code.
+    for forbidden in ["http://", "https://", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("]
+    {
+        let found: Vec<_> = page.lines().filter(|line| line.contains(forbidden)).collect();
+        let known = found.iter().all(|line| line.contains("http://www.w3.org/2000/svg"));
+        assert!(known, "{forbidden}: {found:?}");
+    }
+}
+
+/// What would be broken if any text of clients or files became HTML.
+const HOSTILE: &str = "<img src=x onerror=document.title='broken'>";
+
+#[test]
+fn the_page_works_in_a_browser() {
+    let upstream = Upstream::start(|_| reply(200, "ok"));
+    let limit = format!(
+        "[limits.per-key]\nkey = \"header:x-api-key\"\nrates = [\"5/h\"]\nbody = \"{HOSTILE}\"\n\
+         [[routes]]\npath = \"/api/*\"\nupstream = \"up\"\nlimits = [\"per-key\"]\n"
+    );
+    let rest = upstream.section() + &limit;
+    let gateway = Gateway::with_admin("show_keys = true", &rest);
+    let guarded = Gateway::with_admin("token = \"the-token\"", &rest);
+    let over = Arc::new(AtomicBool::new(false));
+    let (address, stop) = (gateway.http, over.clone());
+    let load = thread::spawn(move || {
+        let mut client = Client::connect(address);
+        while !stop.load(Ordering::Relaxed) {
+            client.get_with("/api/one", "x-api-key: busy\r\n");
+            client.get("/nowhere");
+            thread::sleep(std::time::Duration::from_millis(20));
+        }
+    });
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let output = Command::new("python3")
+        .arg(root.join("tests/it/dashboard.py"))
+        .args([&gateway.admin.to_string(), &guarded.admin.to_string(), HOSTILE])
+        .arg(gateway.config_path())
+        .arg(gateway.pid().as_raw_nonzero().to_string())
+        .env("PYTHONPATH", root.join("target/selenium"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    over.store(true, Ordering::Relaxed);
+    load.join().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+    assert!(text(&output.stdout).ends_with("done\n"), "{}", text(&output.stdout));
+}
