@@ -63,6 +63,8 @@ pub(super) struct ConnectionState {
     /// When the phase began.
     since: Cell<Coarse>,
     end: Cell<Option<End>>,
+    /// Whether the connection ends because its listener does. Then its first request is still waited for.
+    draining: Cell<bool>,
     readiness: Cell<Readiness>,
     /// The first message on the connection that could be read in two ways.
     first_ambiguous: Cell<Option<u64>>,
@@ -98,6 +100,7 @@ impl ConnectionState {
             phase: Cell::new(Phase::Fresh),
             since: Cell::new(worker.now()),
             end: Cell::new(None),
+            draining: Cell::new(false),
             readiness: Cell::new(Readiness::Resting),
             first_ambiguous: Cell::new(None),
             in_body: Cell::new(false),
@@ -380,6 +383,18 @@ impl ConnectionState {
     pub(super) fn end(&self, end: End) {
         self.end.set(Some(end));
         self.wake();
+    }
+
+    /// Tells the task to end the connection because its listener is closed: after the request in flight, or after the first
+    /// one if none has come yet.
+    pub(super) fn drain(&self) {
+        self.draining.set(true);
+        self.end(End::AfterRequest);
+    }
+
+    /// Whether no request has come on a connection that ends because its listener does.
+    pub(super) fn drains_unused(&self) -> bool {
+        self.draining.get() && self.is_fresh()
     }
 
     fn wake(&self) {

@@ -179,7 +179,7 @@ impl Connections {
 
     fn end_all(&self, ends: impl Fn(&OpenConnection) -> bool) {
         for (_, connection) in self.open.borrow().iter().filter(|(_, connection)| ends(connection)) {
-            connection.state.end(End::AfterRequest);
+            connection.state.drain();
         }
     }
 
