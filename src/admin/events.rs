@@ -18,6 +18,7 @@ use super::event_streams::{EventBody, EventStreams, MAX_STREAMS};
 use super::history::History;
 use super::numbers;
 use crate::clock::{self, Time};
+use crate::config::Admin;
 use crate::respond::{self, LocalResponse};
 
 /// How often there is an event.
@@ -30,12 +31,15 @@ pub(super) struct Events {
     view: Arc<View>,
     history: RefCell<History>,
     streams: RefCell<EventStreams>,
+    /// Who may have the open streams.
+    allowed_by: RefCell<Option<Admin>>,
 }
 
 impl Events {
     /// No streams, and a history that begins now.
     pub(super) fn new(view: Arc<View>) -> Self {
-        let events = Self { view, history: RefCell::default(), streams: RefCell::default() };
+        let allowed_by = RefCell::new(view.config.load().admin.clone());
+        let events = Self { view, history: RefCell::default(), streams: RefCell::default(), allowed_by };
         events.record(clock::now());
         events
     }
@@ -53,6 +57,12 @@ impl Events {
     fn tick(&self, now: Time) {
         self.record(now);
         let mut streams = self.streams.borrow_mut();
+        let config = self.view.config.load();
+        if *self.allowed_by.borrow() != config.admin {
+            // A reload may have changed the token. Those who have the new one come back.
+            *streams = EventStreams::default();
+            self.allowed_by.replace(config.admin.clone());
+        }
         if streams.are_none(Instant::now()) {
             return;
         }

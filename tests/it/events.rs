@@ -213,3 +213,18 @@ fn the_token_and_the_host_are_checked() {
     assert_eq!(status("/", "Host: localhost\r\n"), "HTTP/1.1 200 OK");
     assert_eq!(status("/", "Host: evil.example\r\n"), "HTTP/1.1 403 Forbidden");
 }
+
+#[test]
+fn a_stream_ends_when_a_reload_changes_who_may_have_it() {
+    let gateway = Gateway::start(FIXED);
+    let mut stream = Stream::open(&gateway);
+    assert!(stream.next().is_some());
+    // Another reload does not end it.
+    gateway.reload_admin("", &format!("{FIXED}[[routes]]\npath = \"/more\"\nrespond = {{ status = 200 }}\n"));
+    stream.wait("numbers", |numbers| numbers["reloads"]["ok"] == 1);
+    gateway.reload_admin("token = \"new\"", FIXED);
+    let end = Instant::now() + Duration::from_secs(15);
+    while stream.next().is_some() {
+        assert!(Instant::now() < end, "it goes on");
+    }
+}
