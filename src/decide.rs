@@ -49,6 +49,8 @@ pub struct RouteLimit {
     pub missing: Missing,
     /// Counts the decisions of the limit.
     pub metrics: Arc<LimitMetrics>,
+    /// Whether it is counted which keys come most often.
+    pub counts_keys: bool,
 }
 
 /// Everything that a decision depends on.
@@ -130,6 +132,9 @@ impl RouteLimit {
 
     /// Counts the request among those of its key.
     fn record_key(&self, input: &DecisionInput<'_, '_>, key: Fingerprint, is_refused: bool) {
+        if !self.counts_keys {
+            return;
+        }
         let text = || written_text(&self.key.parts(input.attributes));
         self.metrics.keys.of(input.worker).record(key, is_refused, input.now, text);
     }

@@ -12,6 +12,7 @@ mod connection_limits;
 mod date_header;
 mod worker_state;
 mod time_limits;
+mod end;
 mod connection_state;
 mod request_guard;
 mod client_io;

@@ -213,6 +213,8 @@ impl Snapshot {
                 on_limit: limit.on_limit,
                 missing: limit.missing,
                 metrics: shared.limit(&limit.name),
+                // Only the admin listener shows them.
+                counts_keys: config.admin.is_some(),
             };
             let limits: Vec<_> = limits_and_rates().map(route_limit).collect();
             let told =

@@ -16,8 +16,9 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use super::connection_limits::{ConnectionLimits, ConnectionPermit};
-use super::connection_state::{ConnectionState, End};
+use super::connection_state::ConnectionState;
 use super::connections::Connections;
+use super::end::End;
 use super::frames::PREFACE;
 use super::http1::Next;
 use super::{Acceptor, ConnectedClient, Handler, TlsPeer, http1, http2};

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use super::end::{CloseReason, End};
 use super::framing_check::FramingCheck;
 use super::streams::Streams;
 use super::time_limits::TimeLimits;
@@ -32,28 +33,6 @@ enum Readiness {
     Tired,
     /// It has only its socket.
     Resting,
-}
-
-/// When a connection has to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// After the request in flight, or after one that has come and is not read yet.
-    AfterRequest,
-    /// At once, for this reason.
-    Now(CloseReason),
-}
-
-/// Why a connection ends at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CloseReason {
-    /// The head of a request was not complete in time.
-    SlowHead,
-    /// No request came for too long.
-    Idle,
-    /// The client does not read what is sent to it.
-    NotReading,
-    /// The client has closed the connection.
-    Gone,
 }
 
 /// See the head of this file.

@@ -15,7 +15,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::connection_limits::{ConnectionLimits, ConnectionPermit};
-use super::connection_state::{ConnectionState, End};
+use super::connection_state::ConnectionState;
+use super::end::End;
 use super::time_limits::TimeLimits;
 use super::worker_state::{Coarse, WorkerState};
 

@@ -19,7 +19,8 @@ use tokio::task::spawn_local;
 use tokio::time::sleep;
 
 use super::connection_limits::ConnectionLimits;
-use super::connection_state::{CloseReason, ConnectionState, End};
+use super::connection_state::ConnectionState;
+use super::end::{CloseReason, End};
 use super::frame_check::Violation;
 use super::http2_errors::ErrorCode;
 use super::multiplexed_io::MultiplexedIo;
