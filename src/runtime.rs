@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::admin::{self, KeyMask, RecentReloads, View};
+use crate::admin::{self, AdminChange, KeyMask, RecentReloads, View};
 use crate::clock::{self, Time};
 use crate::config::{self, Config, ConfigSource};
 use crate::jwks;
@@ -46,7 +46,7 @@ use crate::upstream::ConnectionPools;
 use apply::{InForce, start_echo, warn};
 use control::Control;
 use inherited::InheritedSockets;
-use listeners::Listeners;
+use listeners::{Listeners, announce_admin};
 use overrides::Overrides;
 use reload::{Reloads, Waiters};
 use service_manager::Watchdog;
@@ -178,7 +178,10 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         started: clock::now(),
     });
     let (admin_listeners, changes) = mpsc::unbounded_channel();
-    admin.into_iter().for_each(|change| _ = admin_listeners.send(change));
+    if let Some(change @ AdminChange::Open(_)) = admin {
+        announce_admin(&change);
+        let _ = admin_listeners.send(change);
+    }
     admin::start(changes, view.clone())?;
     let in_force = InForce { snapshot: gateway, view, listeners, admin_listeners };
     let reloads = Reloads::new(reload::LIMIT);

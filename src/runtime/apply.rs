@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 
 use super::inherited::InheritedSockets;
-use super::listeners::{ListenerPlan, Listeners, OpenListeners};
+use super::listeners::{ListenerPlan, Listeners, OpenListeners, announce_admin};
 use super::reload;
 use crate::admin::{AdminChange, View};
 use crate::clock;
@@ -98,6 +98,7 @@ impl InForce {
         reload::tell(&config::recounted(&self.config(), &config), &overrides);
         self.view.config.store(Arc::new(config));
         if let Some(admin) = listeners.admin.take() {
+            announce_admin(&admin);
             // The thread of the admin listener ends with the process.
             let _ = self.admin_listeners.send(admin);
         }

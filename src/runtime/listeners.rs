@@ -1,6 +1,7 @@
 //! The listening sockets of the process. A reload opens those that are new, and closes those that are gone.
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 
 use tokio::sync::mpsc;
 
@@ -104,7 +105,6 @@ impl OpenListeners {
             plan.admin = Some(match wanted {
                 Some(AdminAddress::Tcp(address)) => {
                     let sockets = bind(address, 1)?;
-                    announce("admin", &sockets);
                     sockets
                         .into_iter()
                         .next()
@@ -113,7 +113,6 @@ impl OpenListeners {
                 Some(ref address @ AdminAddress::Unix(ref path)) => {
                     let bound = inherited.take_unix(path).map_or_else(|| net::bind_unix(path), Ok);
                     let bound = bound.map_err(|error| StartError::Bind(address.to_string(), error))?;
-                    tracing::info!(listener = "admin", %address, "listening");
                     AdminChange::Open(AdminListener::Unix(bound))
                 }
                 None => AdminChange::Close,
@@ -154,6 +153,19 @@ impl Listeners {
             tracing::info!(%address, "closed a listener");
             self.workers.iter().for_each(|worker| _ = worker.send(ListenerChange::Close(id)));
         }
+    }
+}
+
+/// Logs where the admin API is from now on.
+pub(super) fn announce_admin(change: &AdminChange) {
+    match change {
+        AdminChange::Open(AdminListener::Tcp(socket)) => announce("admin", std::slice::from_ref(socket)),
+        AdminChange::Open(AdminListener::Unix(socket)) => {
+            let path = socket.local_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
+            let address = AdminAddress::Unix(path.unwrap_or_default());
+            tracing::info!(listener = "admin", %address, "listening");
+        }
+        AdminChange::Close => tracing::info!("closed the admin listener"),
     }
 }
 
