@@ -4,6 +4,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use jiff::Timestamp;
+
 /// A moment: microseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
@@ -27,6 +29,11 @@ impl Time {
     /// Whole seconds since the Unix epoch, rounded up.
     pub const fn seconds_up(self) -> u64 {
         self.0.div_ceil(1_000_000)
+    }
+
+    /// The moment as a date and a time of day; `None` beyond the year 9999.
+    pub fn timestamp(self) -> Option<Timestamp> {
+        i64::try_from(self.0).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok())
     }
 
     /// Microseconds from `earlier` until this moment, 0 if it is not earlier.

@@ -56,13 +56,19 @@ impl Histogram {
         self.buckets[BOUNDS.iter().take_while(|bound| **bound < micros).count()].one();
         self.micros.add(micros);
     }
+}
 
-    /// Adds what was counted so far to `sum`.
-    pub fn add_to(&self, sum: &mut HistogramSnapshot) {
-        for (total, bucket) in sum.buckets.iter_mut().zip(&self.buckets) {
-            *total += bucket.get();
+/// What these histograms have counted so far, added up.
+impl<'a> FromIterator<&'a Histogram> for HistogramSnapshot {
+    fn from_iter<I: IntoIterator<Item = &'a Histogram>>(histograms: I) -> Self {
+        let mut sum = Self::default();
+        for histogram in histograms {
+            for (total, bucket) in sum.buckets.iter_mut().zip(&histogram.buckets) {
+                *total += bucket.get();
+            }
+            sum.micros += histogram.micros.get();
         }
-        sum.micros += self.micros.get();
+        sum
     }
 }
 
@@ -102,8 +108,7 @@ mod tests {
         for micros in [0, 100, 101, 30_000_000, 30_000_001] {
             histogram.observe(micros);
         }
-        let mut snapshot = HistogramSnapshot::default();
-        histogram.add_to(&mut snapshot);
+        let snapshot = HistogramSnapshot::from_iter([&histogram]);
         assert_eq!(
             (snapshot.buckets[0], snapshot.buckets[1], snapshot.buckets[15], snapshot.buckets[16]),
             (2, 1, 1, 1)

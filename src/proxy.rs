@@ -17,7 +17,6 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode, Uri};
 use http_body::Body;
-use smallvec::SmallVec;
 
 use crate::clock::{self, Time};
 use crate::config::{AccessLog, OnError, PathRules, Redirect};
@@ -193,7 +192,7 @@ async fn serve(
     let mut state = DecisionState::new(&worker.store, worker.index);
     let decision = decide::decide(&input, &mut state).await;
     connection.key_cache.borrow_mut().shrink();
-    record.decided(state.held_since, || remaining(route, &state.outcomes));
+    record.decided(state.held_since, remaining(route, &state.outcomes));
     match decision {
         Decision::Admitted => {}
         Decision::Unknown if input.fail_open => {}
@@ -246,10 +245,11 @@ async fn serve(
 fn remaining<'r>(
     route: &'r CompiledRoute,
     outcomes: &[LimitOutcome<'_>],
-) -> SmallVec<[(&'r Arc<LimitMetrics>, u64); 2]> {
-    let of =
-        |outcome: &LimitOutcome<'_>| Some((&route.limits.get(outcome.place)?.metrics, outcome.verdict.remaining()));
-    outcomes.iter().filter_map(of).collect()
+) -> impl Iterator<Item = (&'r Arc<LimitMetrics>, u64)> {
+    outcomes.iter().filter_map(|outcome| {
+        let metrics = &route.limits.get(outcome.place)?.metrics;
+        Some((metrics, outcome.verdict.remaining()))
+    })
 }
 
 /// What keys can be read from, as long as no token is verified.

@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::admin::{self, AdminChange, KeyMask, RecentReloads, View};
+use crate::admin::{self, KeyMask, RecentReloads, View};
 use crate::clock::{self, Time};
 use crate::config::{self, Config, ConfigSource};
 use crate::jwks;
@@ -46,7 +46,7 @@ use crate::upstream::ConnectionPools;
 use apply::{InForce, start_echo, warn};
 use control::Control;
 use inherited::InheritedSockets;
-use listeners::{Listeners, announce_admin};
+use listeners::Listeners;
 use overrides::Overrides;
 use reload::{Reloads, Waiters};
 use service_manager::Watchdog;
@@ -128,9 +128,8 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     let tls = Arc::new(ListenerTls::new(config.server.tls.as_ref().map(|tls| &tls.settings))?);
     let (mut listeners, changes) = Listeners::new(workers);
     let mut inherited = InheritedSockets::of_process()?;
-    let mut plan = listeners.open().plan(None, &config, &mut inherited)?;
+    let plan = listeners.open().plan(None, &config, &mut inherited)?;
     inherited.warn_of_rest();
-    let admin = plan.admin.take();
     listeners.apply(plan);
     let shared = Arc::new(SharedState::new(workers));
     start_echo(&config, &shared)?;
@@ -145,7 +144,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     let logger = AccessLogger::new(logging.access(), config.log.access_format);
     let heartbeats = Arc::new(PerWorker::new(workers));
     let (done, finished) = mpsc::channel(workers);
-    for (index, listeners) in changes.into_iter().enumerate() {
+    for (index, listeners) in changes.workers.into_iter().enumerate() {
         let (tls, limits, stage, logger) = (tls.clone(), limits.clone(), staged.clone(), logger.clone());
         let plan = Plan { index, listeners, tls, limits, stage, logger, heartbeats: heartbeats.clone() };
         let (gateway, store, done) = (gateway.clone(), store.clone(), done.clone());
@@ -177,13 +176,8 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         reloads_so_far: RecentReloads::new(clock::now()),
         started: clock::now(),
     });
-    let (admin_listeners, changes) = mpsc::unbounded_channel();
-    if let Some(change @ AdminChange::Open(_)) = admin {
-        announce_admin(&change);
-        let _ = admin_listeners.send(change);
-    }
-    admin::start(changes, view.clone())?;
-    let in_force = InForce { snapshot: gateway, view, listeners, admin_listeners };
+    admin::start(changes.admin, view.clone())?;
+    let in_force = InForce { snapshot: gateway, view, listeners };
     let reloads = Reloads::new(reload::LIMIT);
     let tls_reloads = Reloads::new(reload::LIMIT);
     let waiters = Waiters::default();

@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use http::{Method, Response, StatusCode};
 use http_body::Body;
-use smallvec::SmallVec;
 
 use crate::clock::{self, Time};
 use crate::decide::{ConcurrencyPermit, LimitMetrics};
@@ -267,11 +266,11 @@ impl RequestRecord {
     pub fn decided<'a>(
         &mut self,
         held_since: Option<Time>,
-        remaining: impl FnOnce() -> SmallVec<[(&'a Arc<LimitMetrics>, u64); 2]>,
+        remaining: impl Iterator<Item = (&'a Arc<LimitMetrics>, u64)>,
     ) {
         if let Some(entry) = &mut self.entry {
             entry.held_micros = held_since.map(|since| clock::now().micros_since(since));
-            entry.remaining = remaining().into_iter().map(|(limit, remaining)| (limit.clone(), remaining)).collect();
+            entry.remaining = remaining.map(|(limit, remaining)| (limit.clone(), remaining)).collect();
         }
     }
 

@@ -22,6 +22,16 @@ pub(super) fn family(
     family
 }
 
+/// A count that only grows, without labels.
+pub(super) fn counted(name: &str, help: &str, count: u64) -> MetricFamily {
+    family(name, help, MetricType::COUNTER, [counter(count, &[])])
+}
+
+/// A count that may shrink, without labels.
+pub(super) fn gauged(name: &str, help: &str, count: usize) -> MetricFamily {
+    family(name, help, MetricType::GAUGE, [gauge(count, &[])])
+}
+
 fn metric(labels: &[Label<'_>]) -> Metric {
     let pair = |(name, value): &Label<'_>| {
         let mut pair = LabelPair::default();

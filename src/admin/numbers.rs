@@ -9,7 +9,7 @@ use super::{limits, upstreams};
 use crate::clock::Time;
 use crate::config;
 use crate::decide::{DecisionCounters, LimitMetrics};
-use crate::metrics::{BOUNDS, Counter, Histogram, HistogramSnapshot};
+use crate::metrics::{BOUNDS, Counter, HistogramSnapshot};
 use crate::store::Store;
 use crate::store::memcached::Health;
 use crate::telemetry::{MethodClass, Outcome, RouteMetrics};
@@ -80,11 +80,9 @@ fn limits(view: &View, history: &History) -> Vec<Value> {
 
 /// How long the requests took that an upstream has answered.
 fn durations(view: &View) -> Value {
-    let mut sum = HistogramSnapshot::default();
     let routes = view.shared.routes();
     let workers = routes.iter().flat_map(|route| route.workers.iter());
-    workers.for_each(|worker| worker.latency[Outcome::Forwarded as usize].add_to(&mut sum));
-    describe_durations(&sum)
+    describe_durations(&workers.map(|worker| &worker.latency[Outcome::Forwarded as usize]).collect())
 }
 
 /// A histogram: for each bound, the number of durations up to it and above the one before; the last number is for those
@@ -128,12 +126,6 @@ fn memcached_store(health: &Health) -> Value {
         "errors": health.errors.get(),
         "local": health.local.get(),
         "lost": health.lost.get(),
-        "round_trip_seconds": describe_durations(&snapshot(&health.latency)),
+        "round_trip_seconds": describe_durations(&HistogramSnapshot::from_iter([&health.latency])),
     })
-}
-
-fn snapshot(histogram: &Histogram) -> HistogramSnapshot {
-    let mut sum = HistogramSnapshot::default();
-    histogram.add_to(&mut sum);
-    sum
 }

@@ -99,8 +99,7 @@ mod tests {
     fn each_type_is_written_as_the_specification_says() {
         let latency = Histogram::default();
         [50, 2_000_000, 60_000_000].into_iter().for_each(|micros| latency.observe(micros));
-        let mut snapshot = HistogramSnapshot::default();
-        latency.add_to(&mut snapshot);
+        let snapshot = HistogramSnapshot::from_iter([&latency]);
         let text = write(&[
             family("a_total", "Counts \"a\".", MetricType::COUNTER, [counter(3, &[("b", "\"\\\n")])]),
             family("a_seconds_total", "Time.", MetricType::COUNTER, [counter(3, &[])]),

@@ -7,7 +7,7 @@ use prometheus::proto::{Metric, MetricFamily, MetricType};
 use serde_json::{Value, json};
 
 use super::View;
-use super::families::{counter, family, gauge, histogram};
+use super::families::{self, counter, family, gauge, histogram};
 use crate::metrics::HistogramSnapshot;
 use crate::upstream::{Availability, Endpoint, EndpointStatus, RetryCounts, Upstream};
 
@@ -128,11 +128,10 @@ pub(super) fn metrics(view: &View) -> Vec<MetricFamily> {
             MetricType::GAUGE,
             upstreams.iter().map(|upstream| gauge(upstream.waiting(), &[("upstream", upstream.name())])),
         ),
-        family(
+        families::counted(
             "gateway_upstream_failed_lookups_total",
             "Lookups of servers' names that failed.",
-            MetricType::COUNTER,
-            [counter(view.shared.names().failures(), &[])],
+            view.shared.names().failures(),
         ),
     ]
 }

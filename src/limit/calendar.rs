@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use jiff::ToSpan;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
-use jiff::{Timestamp, ToSpan};
 
 use crate::clock::Time;
 
@@ -109,8 +109,7 @@ impl Calendar {
     }
 
     fn bounds(&self, now: Time) -> Option<(u64, u64)> {
-        let now = Timestamp::from_microsecond(i64::try_from(now.micros()).ok()?).ok()?;
-        let date = now.to_zoned(self.zone.clone()).date();
+        let date = now.timestamp()?.to_zoned(self.zone.clone()).date();
         let (first, next) = match self.unit {
             Unit::Day => (date, date.checked_add(1.day()).ok()?),
             Unit::Month => (date.first_of_month(), date.first_of_month().checked_add(1.month()).ok()?),
@@ -127,6 +126,8 @@ impl Calendar {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
 
     fn at(text: &str) -> u64 {

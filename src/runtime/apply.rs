@@ -4,12 +4,11 @@ use std::io;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tokio::sync::mpsc;
 
 use super::inherited::InheritedSockets;
-use super::listeners::{ListenerPlan, Listeners, OpenListeners, announce_admin};
+use super::listeners::{ListenerPlan, Listeners, OpenListeners};
 use super::reload;
-use crate::admin::{AdminChange, View};
+use crate::admin::View;
 use crate::clock;
 use crate::config::{self, Address, Config, ConfigSource, Refusal, Tls};
 use crate::decide::TemporaryOverrides;
@@ -25,8 +24,6 @@ pub(super) struct InForce {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) view: Arc<View>,
     pub(super) listeners: Listeners,
-    /// Where the admin listener goes when it changes.
-    pub(super) admin_listeners: mpsc::UnboundedSender<AdminChange>,
 }
 
 /// A configuration that is checked and built but not in force yet.
@@ -80,7 +77,7 @@ impl InForce {
     /// Puts a candidate in force. Requests in flight finish with the snapshot with which they have begun.
     /// The overrides of the admin API stay as far as the limits can still have them.
     pub(super) fn apply(&mut self, candidate: Candidate, temporary: &mut TemporaryOverrides) {
-        let Candidate { config, mut snapshot, overrides, mut listeners } = candidate;
+        let Candidate { config, mut snapshot, overrides, listeners } = candidate;
         for (limit, count) in temporary.reload(&config) {
             let why = "the limit has no such key or no such rates any more";
             tracing::warn!(limit, count, why, "overrides of the admin API are removed");
@@ -97,11 +94,6 @@ impl InForce {
         warn(&config);
         reload::tell(&config::recounted(&self.config(), &config), &overrides);
         self.view.config.store(Arc::new(config));
-        if let Some(admin) = listeners.admin.take() {
-            announce_admin(&admin);
-            // The thread of the admin listener ends with the process.
-            let _ = self.admin_listeners.send(admin);
-        }
         // New listeners find the new routes.
         self.listeners.apply(listeners);
         self.view.reloads_so_far.succeeded(clock::now());

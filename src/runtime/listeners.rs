@@ -42,13 +42,21 @@ pub(super) struct ListenerPlan {
     /// Those whose connections use TLS from now on, or no longer do.
     switched: Vec<OpenListener>,
     /// What happens to the listener of the admin API, if anything does.
-    pub(super) admin: Option<AdminChange>,
+    admin: Option<AdminChange>,
 }
 
-/// Makes changes to the listeners of all workers.
+/// Makes changes to the listeners of all workers, and to that of the admin API.
 pub(super) struct Listeners {
     open: OpenListeners,
     workers: Vec<mpsc::UnboundedSender<ListenerChange>>,
+    admin: mpsc::UnboundedSender<AdminChange>,
+}
+
+/// Where the changes come out.
+pub(super) struct ListenerChanges {
+    /// For each worker.
+    pub(super) workers: Vec<mpsc::UnboundedReceiver<ListenerChange>>,
+    pub(super) admin: mpsc::UnboundedReceiver<AdminChange>,
 }
 
 impl OpenListeners {
@@ -101,7 +109,7 @@ impl OpenListeners {
             plan.afterwards.next += 1;
         }
         let wanted = admin(config);
-        if running.is_none_or(|running| admin(running) != wanted) {
+        if running.and_then(admin) != wanted {
             plan.admin = Some(match wanted {
                 Some(AdminAddress::Tcp(address)) => {
                     let sockets = bind(address, 1)?;
@@ -123,10 +131,12 @@ impl OpenListeners {
 }
 
 impl Listeners {
-    /// No listeners yet, and for each worker where the changes come out.
-    pub(super) fn new(workers: usize) -> (Self, Vec<mpsc::UnboundedReceiver<ListenerChange>>) {
+    /// No listeners yet, and where the changes come out.
+    pub(super) fn new(workers: usize) -> (Self, ListenerChanges) {
+        let open = OpenListeners { all: Vec::new(), next: 0, workers };
         let (senders, receivers) = (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
-        (Self { open: OpenListeners { all: Vec::new(), next: 0, workers }, workers: senders }, receivers)
+        let (admin, admin_changes) = mpsc::unbounded_channel();
+        (Self { open, workers: senders, admin }, ListenerChanges { workers: receivers, admin: admin_changes })
     }
 
     /// The listeners that are open.
@@ -134,9 +144,9 @@ impl Listeners {
         self.open.clone()
     }
 
-    /// Makes the changes for clients.
+    /// Makes the changes.
     pub(super) fn apply(&mut self, plan: ListenerPlan) {
-        let ListenerPlan { afterwards, opened, closed, switched, .. } = plan;
+        let ListenerPlan { afterwards, opened, closed, switched, admin } = plan;
         self.open = afterwards;
         for (OpenListener { id, is_tls, .. }, sockets) in opened {
             announce(if is_tls { "https" } else { "http" }, &sockets);
@@ -153,11 +163,16 @@ impl Listeners {
             tracing::info!(%address, "closed a listener");
             self.workers.iter().for_each(|worker| _ = worker.send(ListenerChange::Close(id)));
         }
+        if let Some(change) = admin {
+            announce_admin(&change);
+            // The thread of the admin listener ends with the process.
+            let _ = self.admin.send(change);
+        }
     }
 }
 
 /// Logs where the admin API is from now on.
-pub(super) fn announce_admin(change: &AdminChange) {
+fn announce_admin(change: &AdminChange) {
     match change {
         AdminChange::Open(AdminListener::Tcp(socket)) => announce("admin", std::slice::from_ref(socket)),
         AdminChange::Open(AdminListener::Unix(socket)) => {

@@ -2,8 +2,6 @@
 
 use std::cmp::Reverse;
 
-use jiff::Timestamp;
-
 use super::input::SkippedLine;
 use super::needs::Unknown;
 use super::statistics::{KeyStatistics, LimitStatistics};
@@ -146,8 +144,7 @@ impl LimitReport {
 
 /// A moment in the form of RFC 3339.
 pub(super) fn moment(time: Time) -> String {
-    let timestamp = i64::try_from(time.micros()).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok());
-    timestamp.map_or_else(|| format!("{} s after 1970", time.seconds()), |timestamp| timestamp.to_string())
+    time.timestamp().map_or_else(|| format!("{} s after 1970", time.seconds()), |timestamp| timestamp.to_string())
 }
 
 /// A share of a whole in percent.

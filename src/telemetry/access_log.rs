@@ -154,7 +154,8 @@ impl AccessLine<'_> {
     /// The line in the Combined Log Format of Apache's httpd. Where a value is not known there is `-`.
     fn combined(&self, now: Time) -> String {
         let Self { entry, status, .. } = *self;
-        let begun = timestamp(now.micros().saturating_sub(self.micros)).strftime("%d/%b/%Y:%H:%M:%S +0000");
+        let begun =
+            timestamp(Time::from_micros(now.micros().saturating_sub(self.micros))).strftime("%d/%b/%Y:%H:%M:%S +0000");
         let method = entry.method.as_ref().map_or("-", Method::as_str);
         let header = |value: &Option<HeaderValue>| {
             value.as_ref().map_or_else(|| "-".to_owned(), |value| Quoted(value.as_bytes()).to_string())
@@ -177,7 +178,7 @@ impl Serialize for AccessLine<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { entry, route, outcome, reason, status, micros, id } = *self;
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("timestamp", &format_args!("{:.6}", timestamp(clock::now().micros())))?;
+        map.serialize_entry("timestamp", &format_args!("{:.6}", timestamp(clock::now())))?;
         map.serialize_entry("message", "request")?;
         map.serialize_entry("client", &entry.client)?;
         if let Some(method) = &entry.method {
@@ -217,9 +218,8 @@ impl Serialize for AccessLine<'_> {
     }
 }
 
-/// The time so many microseconds after 1970.
-fn timestamp(micros: u64) -> Timestamp {
-    i64::try_from(micros).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok()).unwrap_or(Timestamp::MAX)
+fn timestamp(time: Time) -> Timestamp {
+    time.timestamp().unwrap_or(Timestamp::MAX)
 }
 
 /// How many more requests each limit admits: an object by the limits' names, or a text such as `a=3 b=0`.

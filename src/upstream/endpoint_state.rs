@@ -196,9 +196,7 @@ impl EndpointState {
 
     /// All times until the head of a response, of responses that were no failures.
     pub(super) fn latencies(&self) -> HistogramSnapshot {
-        let mut sum = HistogramSnapshot::default();
-        self.latencies.iter().for_each(|latencies| latencies.add_to(&mut sum));
-        sum
+        self.latencies.iter().collect()
     }
 
     /// What is known of it.

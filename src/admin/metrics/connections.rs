@@ -3,7 +3,7 @@
 use prometheus::proto::{MetricFamily, MetricType};
 
 use super::super::View;
-use super::super::families::{counter, family, gauge};
+use super::super::families::{counted, counter, family, gauge, gauged};
 use crate::clock::Time;
 use crate::server::{ConnectionCounts, Http2Errors};
 use crate::tls::ListenerTls;
@@ -17,24 +17,17 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
 }
 
 fn connections(counts: ConnectionCounts) -> [MetricFamily; 8] {
-    let counted = |name: &str, help: &str, count: u64| family(name, help, MetricType::COUNTER, [counter(count, &[])]);
     [
-        family(
-            "gateway_connections",
-            "Connections of clients that are open.",
-            MetricType::GAUGE,
-            [gauge(counts.open, &[])],
-        ),
+        gauged("gateway_connections", "Connections of clients that are open.", counts.open),
         counted(
             "gateway_connections_accepted_total",
             "Connections of clients that were accepted and got one of the places of max_connections.",
             counts.accepted,
         ),
-        family(
+        gauged(
             "gateway_connections_max",
             "How many may be open: max_connections, or what the limit of file handles allows.",
-            MetricType::GAUGE,
-            [gauge(counts.most, &[])],
+            counts.most,
         ),
         counted(
             "gateway_connections_refused_total",
@@ -65,26 +58,25 @@ fn connections(counts: ConnectionCounts) -> [MetricFamily; 8] {
 }
 
 fn http2_errors(errors: &Http2Errors) -> [MetricFamily; 3] {
-    let counted = |(error, count): (&str, u64)| counter(count, &[("error", error)]);
+    let by_error = |(error, count): (&str, u64)| counter(count, &[("error", error)]);
     [
         family(
             "gateway_http2_connection_errors_total",
             "Connections of HTTP/2 clients that were ended with an error (GOAWAY), by error.",
             MetricType::COUNTER,
-            errors.connections().map(counted),
+            errors.connections().map(by_error),
         ),
         family(
             "gateway_http2_stream_errors_total",
             "Streams of HTTP/2 clients that were reset with an error (RST_STREAM), by error.",
             MetricType::COUNTER,
-            errors.streams().map(counted),
+            errors.streams().map(by_error),
         ),
-        family(
+        counted(
             "gateway_http2_requests_refused_total",
             "Requests of HTTP/2 clients that reached no route, because their heads were not valid or too large, or there \
              were too many at once; counted when their connection ends.",
-            MetricType::COUNTER,
-            [counter(errors.refused_requests(), &[])],
+            errors.refused_requests(),
         ),
     ]
 }

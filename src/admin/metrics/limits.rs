@@ -3,7 +3,7 @@
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 
 use super::super::View;
-use super::super::families::{counter, family, gauge, real};
+use super::super::families::{counter, family, gauge, gauged, real};
 use crate::clock;
 use crate::decide::{DECISIONS, LimitMetrics};
 
@@ -32,12 +32,7 @@ pub(super) fn families(view: &View) -> [MetricFamily; 4] {
             MetricType::GAUGE,
             view.snapshot.load().limits.iter().map(|table| gauge(table.temporary_count(), &[("limit", table.name())])),
         ),
-        family(
-            "gateway_requests_held",
-            "Requests that wait for room in a limit.",
-            MetricType::GAUGE,
-            [gauge(view.shared.held(), &[])],
-        ),
+        gauged("gateway_requests_held", "Requests that wait for room in a limit.", view.shared.held()),
     ]
 }
 

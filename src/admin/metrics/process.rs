@@ -3,7 +3,7 @@
 use prometheus::proto::{MetricFamily, MetricType};
 
 use super::super::View;
-use super::super::families::{counter, family, gauge, whole};
+use super::super::families::{counted, counter, family, gauge, gauged, whole};
 
 /// The families of the process.
 pub(super) fn families(view: &View) -> [MetricFamily; 6] {
@@ -15,23 +15,17 @@ pub(super) fn families(view: &View) -> [MetricFamily; 6] {
             MetricType::GAUGE,
             [gauge(1, &[("version", env!("CARGO_PKG_VERSION"))])],
         ),
-        family(
-            "gateway_workers",
-            "Threads that serve requests.",
-            MetricType::GAUGE,
-            [gauge(view.shared.workers(), &[])],
-        ),
+        gauged("gateway_workers", "Threads that serve requests.", view.shared.workers()),
         family(
             "gateway_config_reloads_total",
             "Reloads of the configuration, by result.",
             MetricType::COUNTER,
             [counter(succeeded, &[("result", "ok")]), counter(refused, &[("result", "refused")])],
         ),
-        family(
+        gauged(
             "gateway_config_last_reload_successful",
             "Whether the last reload succeeded: 0 if its file was refused, so that the file is not what is in force.",
-            MetricType::GAUGE,
-            [gauge(usize::from(view.reloads_so_far.is_last_good()), &[])],
+            usize::from(view.reloads_so_far.is_last_good()),
         ),
         family(
             "gateway_config_last_success_timestamp_seconds",
@@ -39,11 +33,10 @@ pub(super) fn families(view: &View) -> [MetricFamily; 6] {
             MetricType::GAUGE,
             [whole(view.reloads_so_far.last_success().seconds())],
         ),
-        family(
+        counted(
             "gateway_log_dropped_total",
             "Log lines that were dropped, because standard error was not read fast enough or could not be written.",
-            MetricType::COUNTER,
-            [counter(view.dropped_lines.count(), &[])],
+            view.dropped_lines.count(),
         ),
     ]
 }

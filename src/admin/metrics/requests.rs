@@ -74,8 +74,8 @@ fn reasons<'a>(workers: impl Iterator<Item = &'a Failed>, of: Label<'_>) -> Vec<
 
 fn durations(route: &RouteMetrics) -> Vec<Metric> {
     let of = |outcome: Outcome| {
-        let mut snapshot = HistogramSnapshot::default();
-        route.workers.iter().for_each(|worker| worker.latency[outcome as usize].add_to(&mut snapshot));
+        let snapshot: HistogramSnapshot =
+            route.workers.iter().map(|worker| &worker.latency[outcome as usize]).collect();
         // Most outcomes never occur. A series that exists once never disappears, since counts only grow.
         let has_happened = snapshot.buckets.iter().any(|count| *count > 0);
         has_happened.then(|| histogram(&snapshot, &[("route", &route.name), ("outcome", outcome.name())]))

@@ -3,7 +3,7 @@
 use prometheus::proto::{MetricFamily, MetricType};
 
 use super::super::View;
-use super::super::families::{counter, family, gauge, histogram, real};
+use super::super::families::{counted, counter, family, gauge, gauged, histogram, real};
 use crate::config::OnError;
 use crate::metrics::{Counter, HistogramSnapshot};
 use crate::store::Store;
@@ -18,19 +18,14 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
             gauged("gateway_store_max_keys", "How many keys are held in memory at most.", memory.max_keys()),
             gauged("gateway_store_bytes", "Memory that the counters take, of max_memory.", memory.bytes()),
             gauged("gateway_store_max_bytes", "How much memory the counters may take: max_memory.", memory.max_bytes()),
-            family(
+            counted(
                 "gateway_store_evictions_total",
                 "Keys still in use that were evicted for others: max_keys or max_memory is too small.",
-                MetricType::COUNTER,
-                [counter(memory.evicted(), &[])],
+                memory.evicted(),
             ),
         ],
         Store::Memcached(memcached) => health(memcached.health(), view.snapshot.load().on_error),
     }
-}
-
-fn gauged(name: &str, help: &str, count: usize) -> MetricFamily {
-    family(name, help, MetricType::GAUGE, [gauge(count, &[])])
 }
 
 fn keys(count: usize) -> MetricFamily {
@@ -50,9 +45,7 @@ fn modes(modes: &[(&str, bool)]) -> MetricFamily {
 
 fn health(health: &Health, on_error: OnError) -> Vec<MetricFamily> {
     let answers = |is_up: bool| health.servers.iter().any(|server| server.is_up() == is_up);
-    let mut snapshot = HistogramSnapshot::default();
-    health.latency.add_to(&mut snapshot);
-    let counted = |name: &str, help: &str, count: u64| family(name, help, MetricType::COUNTER, [counter(count, &[])]);
+    let latency = HistogramSnapshot::from_iter([&health.latency]);
     let servers = |name: &str, help: &str, of: fn(&Server) -> f64| {
         let metrics = health.servers.iter().map(|server| real(of(server), &[("server", &server.address)]));
         family(name, help, MetricType::GAUGE, metrics)
@@ -111,7 +104,7 @@ fn health(health: &Health, on_error: OnError) -> Vec<MetricFamily> {
             "gateway_store_round_trip_duration_seconds",
             "How long exchanges with Memcached took.",
             MetricType::HISTOGRAM,
-            [histogram(&snapshot, &[])],
+            [histogram(&latency, &[])],
         ),
     ]
 }
