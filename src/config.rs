@@ -260,6 +260,17 @@ pub enum Store {
     Memcached(Memcached),
 }
 
+impl Store {
+    /// Whether the counters of `other` are where those of this one are, so that one store can serve both.
+    pub fn is_same_place(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Memory { .. }, Self::Memory { .. }) => true,
+            (Self::Memcached(memcached), Self::Memcached(other)) => memcached == other,
+            (Self::Memory { .. }, Self::Memcached(_)) | (Self::Memcached(_), Self::Memory { .. }) => false,
+        }
+    }
+}
+
 /// `[store]` with `type = "memcached"`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memcached {

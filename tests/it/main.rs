@@ -97,6 +97,7 @@ mod shared;
 mod stopping;
 mod spellings;
 mod stores;
+mod store_changes;
 mod tidy;
 mod tls;
 mod top_keys;
