@@ -2,7 +2,7 @@
 //!
 //! [`ConfigSource::load`] and [`parse`] are the only ways to make one, for running, checking and reloading alike.
 
-mod regular_file;
+pub mod regular_file;
 mod report;
 mod refusal;
 mod read;
@@ -255,6 +255,8 @@ pub enum Store {
         max_keys: usize,
         /// The maximum size of all counters in bytes.
         max_memory: usize,
+        /// The file to which the counters are written at the end of the process, and from which they are read at the start.
+        snapshot: Option<PathBuf>,
     },
     /// In Memcached, shared with other gateways.
     Memcached(Memcached),

@@ -3,6 +3,7 @@
 mod apply;
 mod certificates;
 mod control;
+mod counters_file;
 mod file_watch;
 mod inherited;
 mod listeners;
@@ -142,6 +143,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     // Clients that connect meanwhile wait. Without the keys their tokens would not be valid.
     jwks::fetch_first(&gateway.key_sources)?;
     shared.key_sources().apply(gateway.key_sources.clone());
+    counters_file::restore(&config.store, &gateway);
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));
     let (stage, staged) = watch::channel(Stage::Running);
 

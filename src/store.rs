@@ -119,7 +119,7 @@ impl Store {
     /// If the thread for Memcached cannot be started.
     pub fn open(config: &config::Store, workers: usize) -> io::Result<Self> {
         match config {
-            config::Store::Memory { max_keys, max_memory } => Ok(Self::Memory(Memory::new(*max_keys, *max_memory))),
+            config::Store::Memory { max_keys, max_memory, .. } => Ok(Self::Memory(Memory::new(*max_keys, *max_memory))),
             config::Store::Memcached(config) => Memcached::start(config, workers).map(Self::Memcached),
         }
     }

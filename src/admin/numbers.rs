@@ -96,7 +96,7 @@ fn describe_durations(sum: &HistogramSnapshot) -> Value {
 fn store(view: &View) -> Value {
     let config = view.config.load();
     match (&*view.snapshot.load().store, &config.store) {
-        (Store::Memory(memory), config::Store::Memory { max_keys, max_memory }) => json!({
+        (Store::Memory(memory), config::Store::Memory { max_keys, max_memory, .. }) => json!({
             "type": "memory",
             "keys": memory.keys(),
             "max_keys": max_keys,

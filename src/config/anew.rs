@@ -78,7 +78,7 @@ fn changed_rates(old: &[Rate], new: &[Rate]) -> Option<&'static str> {
 pub fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
     let (was, is) = (&old.server, &new.server);
     let bounds = |config: &Config| match config.store {
-        Store::Memory { max_keys, max_memory } => Some((max_keys, max_memory)),
+        Store::Memory { max_keys, max_memory, .. } => Some((max_keys, max_memory)),
         Store::Memcached(_) => None,
     };
     let resized = bounds(old).zip(bounds(new));

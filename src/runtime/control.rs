@@ -13,6 +13,7 @@ use tokio::time::{Instant, Interval, sleep, timeout};
 
 use super::apply::{Candidate, InForce};
 use super::certificates::{LOOK_EVERY, warn_of_expiry};
+use super::counters_file;
 use super::overrides::Overrides;
 use super::reload::{Ended, Reloads, Waiters};
 use super::service_manager::{self, Watchdog};
@@ -123,6 +124,7 @@ impl Control {
         }
         in_force.stores.close(&in_force.snapshot.load().store).await;
         let _ = timeout(OVER_LIMIT, workers.all_ended()).await;
+        counters_file::save(&config.store, &in_force.snapshot.load());
         let requests = workers.cut_off;
         match drained {
             Some(true) => tracing::info!("stopped"),

@@ -89,6 +89,7 @@ mod resting;
 mod reloading;
 mod route_changes;
 mod routing;
+mod saved_counters;
 mod server_faults;
 mod several;
 mod shedding;
