@@ -69,6 +69,7 @@ mod methods;
 mod metrics;
 mod named_files;
 mod messages;
+mod migrating;
 mod names;
 mod origin;
 mod observing;
