@@ -94,6 +94,7 @@ mod server_faults;
 mod several;
 mod shedding;
 mod simulate;
+mod sizing;
 mod shared;
 mod stopping;
 mod spellings;
