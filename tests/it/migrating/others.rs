@@ -1,9 +1,9 @@
-//! What the page says of configurations whose peers are not asked, because systems do not have them: Envoy, Traefik, Kong and
-//! Caddy. The numbers are those of the page.
+//! What the page says of configurations without a peer that does the same: systems do not have Envoy, Traefik, Kong and Caddy
+//! with its module, and we have no tarpit. The numbers are those of the page.
 
 use std::time::{Duration, Instant};
 
-use super::servers::gateway;
+use super::servers::{gateway, haproxy};
 use super::traffic::{Bucket, SlidingWindow, burst_then, last_multiple, passed, repeat, request, send};
 use super::{CLIENT, Gate, OTHER, answering, begin_with, millis};
 use crate::harness::align;
@@ -107,6 +107,12 @@ fn caddys_zones() {
 #[test]
 fn instead_of_a_tarpit_clients_do_not_notice_the_limit() {
     let upstream = answering();
+    let peer = haproxy("haproxy-tarpit", &upstream);
+    let exchanges = send(peer.address, CLIENT, Instant::now(), &burst(101));
+    assert_eq!(passed(&exchanges), 100);
+    let held = exchanges[100].received - exchanges[100].sent;
+    assert!((4.9..15.0).contains(&held), "the refused client waits for 5 s: {held}");
+
     let gateway = gateway("haproxy-tarpit", &upstream);
     let (begun, period) = (Instant::now(), last_multiple(10.0));
     let mut exchanges = send(gateway.http, CLIENT, begun, &burst(110));
