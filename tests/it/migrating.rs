@@ -140,7 +140,6 @@ fn nginx_and_we_exempt_the_same_networks() {
     let bucket = Bucket { rate: 2.0, capacity: 6.0 };
     for (who, exchanges) in [("nginx", &peers), ("gateway", &ours)] {
         bucket.expect(who, &exchanges[0]);
-        assert!(passed(&exchanges[0]) < schedule.len() / 2, "{who}");
         assert_eq!(passed(&exchanges[1]), schedule.len(), "{who}: it is listed");
     }
     bucket.expect_alike(&peers[0], &ours[0]);
