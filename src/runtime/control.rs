@@ -32,6 +32,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_STEPS: usize = 30;
 /// How long workers may take to report how many requests they have cut off.
 const OVER_LIMIT: Duration = Duration::from_secs(1);
+/// How long the process waits at its end for spans that are not exported yet.
+const EXPORT_LIMIT: Duration = Duration::from_secs(1);
 
 /// See the head of this file.
 pub(super) struct Control {
@@ -111,6 +113,7 @@ impl Control {
             () = told_to_stop(&mut signals, access_log.as_ref()) => None,
         };
         if drained == Some(true) {
+            in_force.view.shared.exporters().finish(EXPORT_LIMIT).await;
             tracing::info!("stopped");
             return Ok(Stopped::Drained);
         }
@@ -119,6 +122,7 @@ impl Control {
         let mut requests = 0;
         let _ = timeout(OVER_LIMIT, all_ended(&mut finished, &mut requests)).await;
         if drained.is_some() {
+            in_force.view.shared.exporters().finish(EXPORT_LIMIT).await;
             tracing::warn!(requests, "stopped: drain_timeout is over, requests in flight were cut off");
             return Ok(Stopped::Drained);
         }
