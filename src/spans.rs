@@ -123,8 +123,9 @@ pub struct RequestEnding {
     pub reason: Option<&'static str>,
     /// The status of the response, if there was one.
     pub status: Option<StatusCode>,
-    /// Whether the client did not get the whole response.
-    pub is_cut_off: bool,
+    /// Whether it has failed, whatever the status says: the client did not get the whole response, or a response to a call of
+    /// gRPC says so elsewhere.
+    pub has_failed: bool,
 }
 
 /// The spans of a request, as they are recorded. They can only be used by the request's thread.
@@ -205,17 +206,23 @@ impl RequestSpans {
         }
     }
 
-    /// Begins an attempt to forward the request to a server at this address.
-    pub fn begin_attempt(&self, (address, port): (String, Option<u16>), now: Time) {
+    /// Begins an attempt to forward the request.
+    pub fn begin_attempt(&self, now: Time) {
         let mut attributes = self.method.attributes();
-        attributes.push(("server.address", AttributeValue::Text(address)));
-        attributes.extend(port.map(|port| ("server.port", AttributeValue::Number(port.into()))));
         let parts = &mut *self.parts.borrow_mut();
         if parts.attempts > 0 {
             attributes.push(("http.request.resend_count", AttributeValue::Number(parts.attempts)));
         }
         parts.attempts += 1;
         parts.attempt = Some(Span { attributes, ..self.span("forward", SpanKind::Client, now, now) });
+    }
+
+    /// The attempt is made at the server with this address and port.
+    pub fn attempt_at(&self, (address, port): (String, Option<u16>)) {
+        if let Some(Span { attributes, .. }) = &mut self.parts.borrow_mut().attempt {
+            attributes.push(("server.address", AttributeValue::Text(address)));
+            attributes.extend(port.map(|port| ("server.port", AttributeValue::Number(port.into()))));
+        }
     }
 
     /// The span of the attempt that is being made: the parent of the server's spans.
@@ -243,7 +250,7 @@ impl RequestSpans {
 
     /// Ends the span of the request and sends all of its spans.
     pub fn end(self, ending: &RequestEnding) {
-        let RequestEnding { at, outcome, reason, status, is_cut_off } = *ending;
+        let RequestEnding { at, outcome, reason, status, has_failed } = *ending;
         self.end_attempt(Err(reason.unwrap_or(outcome)), at);
         let name = match &self.route {
             Some(route) => format!("{} {route}", self.method.in_names()),
@@ -257,7 +264,7 @@ impl RequestSpans {
         whole.attributes.extend(reason.map(|reason| ("gateway.reason", text(reason))));
         whole.attributes.extend(status.map(status_attribute));
         // What a client does wrong is no error of the server.
-        if is_cut_off || status.is_none() {
+        if has_failed || status.is_none() {
             whole.fail(reason.unwrap_or(outcome));
         } else if let Some(status) = status.filter(StatusCode::is_server_error) {
             whole.fail(reason.unwrap_or(status.as_str()));
@@ -372,7 +379,7 @@ mod tests {
 
     fn ending() -> RequestEnding {
         let (at, outcome) = (Time::from_micros(2000), "responded");
-        RequestEnding { at, outcome, reason: None, status: Some(StatusCode::OK), is_cut_off: false }
+        RequestEnding { at, outcome, reason: None, status: Some(StatusCode::OK), has_failed: false }
     }
 
     #[test]
@@ -381,7 +388,7 @@ mod tests {
         let spans = begin(&sender);
         let id = spans.id;
         for _ in 0..100 {
-            spans.begin_attempt(("a".to_owned(), None), Time::from_micros(1100));
+            spans.begin_attempt(Time::from_micros(1100));
             assert_ne!(spans.attempt(), None, "the server has a parent even if it is not recorded");
             spans.end_attempt(Err("connect"), Time::from_micros(1200));
         }
@@ -399,7 +406,7 @@ mod tests {
     fn no_span_ends_before_it_begins() {
         let (sender, mut receiver) = trace_channel(Arc::default());
         let spans = begin(&sender);
-        spans.begin_attempt(("a".to_owned(), Some(80)), Time::from_micros(1500));
+        spans.begin_attempt(Time::from_micros(1500));
         // The clock was set back.
         spans.end_attempt(Ok(StatusCode::OK), Time::from_micros(10));
         spans.end(&RequestEnding { at: Time::from_micros(10), ..ending() });

@@ -366,7 +366,7 @@ impl Drop for RequestRecord {
                 outcome: end.outcome.name(),
                 reason: reason.map(Reason::name),
                 status: end.status,
-                is_cut_off: end.outcome == Outcome::Abandoned,
+                has_failed: matches!(end.outcome, Outcome::Failed | Outcome::Unavailable | Outcome::Abandoned),
             });
         }
     }

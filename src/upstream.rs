@@ -227,11 +227,14 @@ impl Upstream {
         };
         loop {
             if let Some(spans) = request.spans() {
-                spans.begin_attempt(in_flight.endpoint().server(), clock::now());
+                spans.begin_attempt(clock::now());
             }
             let is_doubtful = self.needs_race(in_flight.endpoint(), pools, request);
             let raced = if is_doubtful { Box::pin(self.race(pools, &mut in_flight, request)).await } else { Ok(()) };
             let endpoint = in_flight.endpoint();
+            if let Some(spans) = request.spans() {
+                spans.attempt_at(endpoint.server());
+            }
             let sent = match raced {
                 Ok(()) => self.send_to(endpoint, pools, request, &mut attempts.body, headers).await,
                 Err(error) => Err(Failed::from(error)),

@@ -159,7 +159,7 @@ fn answers_that_are_no_http_are_failures() {
     let endless = Upstream::raw(move |mut wire, _| {
         let _ = wire.head();
         let _ = wire.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
-        let chunk = [&b"10000\r\n"[..], &[b'x'; 1 << 16], b"\r\n"].concat();
+        let chunk = [&b"10000\r\n"[..], &vec![b'x'; 1 << 16], b"\r\n"].concat();
         while wire.write(&chunk).is_ok() {}
         let _ = holding.lock().unwrap().recv();
     });
@@ -179,6 +179,22 @@ fn without_a_collector_the_process_stops_as_ever() {
     let gateway = start(&format!("http://{away}"));
     ask(&gateway, 5);
     assert!(stop(gateway) < Duration::from_secs(10));
+}
+
+#[test]
+fn spans_that_cannot_be_exported_are_counted() {
+    let (_held, away) = closed_port();
+    let rest = format!("[tracing]\nendpoint = \"http://{away}\"\nsample = 1\n{FIXED}");
+    let gateway = Gateway::with_server("workers = 1", &rest);
+    let mut client = gateway.client();
+    (0..3).for_each(|_| assert_eq!(client.get("/").status, 200));
+    gateway.wait_message(FAILS);
+    gateway.reload("workers = 1", FIXED);
+    gateway.wait_message("reloaded");
+    // The worker then uses the new configuration, and nothing will come for the exporter any more.
+    assert_eq!(client.get("/").status, 200);
+    wait_counted(&gateway, "failed", 3);
+    until("its thread has ended", BOUND, || threads(&gateway, "otlp") == 0);
 }
 
 #[test]

@@ -250,6 +250,22 @@ fn http2_is_traced_on_both_sides() {
 }
 
 #[test]
+fn a_call_of_grpc_that_fails_is_an_error() {
+    let (collector, (_held, away)) = (Collector::start(), closed_port());
+    let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\n";
+    let upstream = format!("[upstreams.up]\nservers = [\"http://{away}\"]\nhttp2 = true\n");
+    let gateway = Gateway::start(&[&upstream, route, &collector.section("sample = 1")].concat());
+    let uri = format!("http://{}/a.B/C", gateway.http);
+    let call = Request::post(uri).header("content-type", "application/grpc").header("te", "trailers");
+    let answers = over_http2(gateway.http, vec![call.body(()).unwrap()]);
+    assert_eq!((answers[0].0, &answers[0].1["grpc-status"]), (200, &"14".parse().unwrap()));
+    let spans = all_spans(gateway, &collector);
+    let whole = one(&spans, "POST /*");
+    assert_eq!((whole.text("status"), whole.attribute("error.type")), ("error", &json!("connect")));
+    assert_eq!(whole.attribute("http.response.status_code"), 200);
+}
+
+#[test]
 fn the_flag_of_a_trusted_proxy_decides() {
     let up = Upstream::start(|_| reply(200, ""));
     // Whatever the share is, it is for requests without a parent.
