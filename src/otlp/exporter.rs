@@ -81,11 +81,11 @@ impl Exporter {
                     // A lookup of a name may block its thread for longer.
                     runtime.shutdown_background();
                 }
-                Err(error) => tracing::error!(%error, "cannot export spans"),
+                Err(error) => tracing::error!(%error, "the thread that exports spans cannot start"),
             }
         };
         if let Err(error) = thread::Builder::new().name("otlp".to_owned()).spawn(run) {
-            tracing::error!(%error, "cannot export spans");
+            tracing::error!(%error, "the thread that exports spans cannot start");
         }
     }
 
@@ -223,7 +223,7 @@ impl Running {
     fn fails(&mut self, error: &str) {
         if !std::mem::replace(&mut self.is_failing, true) {
             let collector = &self.collector.url;
-            tracing::warn!(%collector, error, "spans cannot be exported: those that do not fit are dropped");
+            tracing::warn!(%collector, error, "spans cannot be exported");
         }
     }
 

@@ -5,8 +5,7 @@ use http::request::Parts;
 
 use super::{ConnectionContext, WorkerSnapshot};
 use crate::clock::Time;
-use crate::config::AccessLog;
-use crate::config::Scheme;
+use crate::config::{AccessLog, Scheme};
 use crate::identify::client::Client;
 use crate::request_id::RequestId;
 use crate::server::RequestGuard;

@@ -33,7 +33,7 @@ const SWEEP_STEPS: usize = 30;
 /// How long workers may take to report how many requests they have cut off.
 const OVER_LIMIT: Duration = Duration::from_secs(1);
 /// How long the process waits at its end for spans that are not exported yet.
-const EXPORT_LIMIT: Duration = Duration::from_secs(1);
+const EXPORT_LIMIT: Duration = Duration::from_secs(2);
 
 /// See the head of this file.
 pub(super) struct Control {

@@ -1,7 +1,7 @@
 //! The spans of requests: which there are, what they say, and which requests have any.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 
 use http::Request;
 use rustix::process::Signal;
@@ -209,6 +209,34 @@ fn a_client_that_goes_away_leaves_whole_spans() {
     for span in [whole, forward] {
         assert_eq!((span.text("status"), span.attribute("error.type")), ("error", &json!("abandoned")), "{span:#?}");
     }
+}
+
+#[test]
+fn a_tunnel_is_a_span_until_its_end() {
+    let accepted = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                    Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+    let (collector, up) = (
+        Collector::start(),
+        Upstream::raw(move |mut wire, _| {
+            let _ = wire.head();
+            let _ = wire.write(accepted.as_bytes());
+            let _ = wire.rest();
+        }),
+    );
+    let gateway = Gateway::start(&[up.everything(), collector.section("sample = 1")].concat());
+    let mut client = gateway.client();
+    let handshake = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+    assert_eq!(client.call(handshake).status, 101);
+    client.wire.stream().shutdown(Shutdown::Write).unwrap();
+    assert!(client.closed().is_empty());
+    let spans = collector.wait_spans(2);
+    let (whole, forward) = (one(&spans, "GET /*"), one(&spans, "forward"));
+    expect_part(forward, whole);
+    for span in [whole, forward] {
+        assert_eq!((span.text("status"), span.attribute("http.response.status_code")), ("unset", &json!(101)));
+    }
+    assert_eq!(whole.attribute("gateway.outcome"), "tunneled");
 }
 
 #[test]
