@@ -23,6 +23,7 @@ mod redirect;
 mod header_changes;
 mod cors;
 mod jwt;
+mod traces;
 #[cfg(test)]
 mod tests;
 
@@ -56,6 +57,7 @@ pub use source::ConfigSource;
 pub use template::{Template, TemplatePart};
 pub use temporary::{TEMPORARY_SPAN, temporary_again, temporary_override};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
+pub use traces::{Collector, Tracing};
 pub use upstream::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer};
 pub use upstream_tls::UpstreamTls;
 
@@ -82,6 +84,8 @@ pub struct Config {
     pub log: Log,
     /// `[admin]`: without the section there is no admin listener.
     pub admin: Option<Admin>,
+    /// `[tracing]`: without the section, no spans are recorded.
+    pub tracing: Option<Tracing>,
     /// `[store]`
     pub store: Store,
     /// `[upstreams.*]`, in the order of the file.

@@ -15,8 +15,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tokio::sync::oneshot;
 
-use crate::clock::Time;
+use crate::clock::{self, Time};
 use crate::config::{Cost, Missing, OnLimit};
 use crate::fingerprint::Fingerprint;
 use crate::identify::key_text::written_text;
@@ -73,6 +74,8 @@ pub struct DecisionInput<'a, 'r> {
     pub worker: usize,
     /// Whether the request is admitted if the store does not answer.
     pub fail_open: bool,
+    /// When the decision begins, if the request is traced. Then exchanges with the store are recorded.
+    pub traced_since: Option<Time>,
 }
 
 /// What a decision produces besides its [`Decision`]. The caller creates it and `decide` fills it in place, since it is
@@ -90,7 +93,15 @@ pub struct DecisionState<'a> {
     pub permits: Vec<ConcurrencyPermit>,
     /// When the request began to be held, if it was.
     pub held_since: Option<Time>,
+    /// The first exchanges with the store, if they are recorded.
+    pub exchanges: Vec<StoreExchange>,
 }
+
+/// When the store was asked, and when it had answered; `None` if it did not answer.
+pub type StoreExchange = (Time, Option<Time>);
+
+/// The most exchanges that are recorded of a request. A held request may ask very often.
+const MOST_EXCHANGES: usize = 8;
 
 /// What is decided about a request. A place is the index of a limit in [`DecisionInput::limits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +132,8 @@ impl<'a> DecisionState<'a> {
     pub fn new(store: &'a Store, worker: usize) -> Self {
         let reservations = Reservations::new(store, worker);
         let (outcomes, asks, shadowed) = (SmallVec::new(), Asks::new(), SmallVec::new());
-        Self { outcomes, asks, shadowed, reservations, permits: Vec::new(), held_since: None }
+        let (permits, exchanges) = (Vec::new(), Vec::new());
+        Self { outcomes, asks, shadowed, reservations, permits, held_since: None, exchanges }
     }
 }
 
@@ -159,9 +171,9 @@ pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState
         }
         ControlFlow::Continue(()) => match input.store.decide(&evaluation.state.asks, input.now, input.worker) {
             Answer::Now(reply) => evaluation.conclude(input, reply),
-            Answer::Later(reply) => match reply.await {
-                Ok(reply) => evaluation.conclude(input, reply),
-                Err(_) => evaluation.unknown(input),
+            Answer::Later(reply) => match evaluation.receive(input, reply).await {
+                Some(reply) => evaluation.conclude(input, reply),
+                None => evaluation.unknown(input),
             },
             Answer::Away => evaluation.unknown(input),
         },
@@ -300,6 +312,16 @@ impl<'a> Evaluation<'a, '_> {
         self.state.asks.push(ask);
         self.profiles.push(profile);
         ControlFlow::Continue(())
+    }
+
+    /// Waits for the answer of the store; `None` if there will be none.
+    async fn receive(&mut self, input: &DecisionInput<'_, '_>, reply: oneshot::Receiver<Reply>) -> Option<Reply> {
+        let asked = (input.traced_since.is_some() && self.state.exchanges.len() < MOST_EXCHANGES).then(clock::now);
+        let reply = reply.await.ok();
+        if let Some(asked) = asked {
+            self.state.exchanges.push((asked, reply.as_ref().map(|_| clock::now())));
+        }
+        reply
     }
 
     fn shadow(&mut self, counters: &DecisionCounters, place: usize) {

@@ -56,6 +56,10 @@ impl Display for Description<'_> {
             }
             None => writeln!(f, "no admin listener")?,
         }
+        if let Some(tracing) = &config.tracing {
+            let (share, endpoint) = ((tracing.sample * 1e6).round() / 1e4, tracing.collector.endpoint());
+            writeln!(f, "traces {share} % of requests, and those that trusted proxies sample, for {endpoint}")?;
+        }
         if config.server.proxy_protocol {
             writeln!(f, "expects the PROXY protocol: the address of a connection is the one that its preamble names")?;
         }

@@ -307,6 +307,7 @@ fn fresh(
         wait_queues: &gateway.wait_queues,
         now,
         worker: 0,
+        traced_since: None,
         fail_open: true,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;

@@ -1,15 +1,15 @@
-//! Fetches small documents from HTTP servers: bounded in size and time, and without following redirects.
+//! Asks HTTP servers for something: bounded in size and time, and without following redirects.
 //!
 //! A server that is asked over TLS needs a certificate that is trusted. Nothing here serves a request of a client: a
-//! fetch may take as long as [`LIMIT`].
+//! fetch of a document may take as long as [`LIMIT`].
 
 use std::fmt;
 use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::client::conn::http1;
 use hyper::rt::{Read, Write};
 use hyper_util::rt::TokioIo;
@@ -21,7 +21,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::tls::ConnectorTls;
 
-/// The longest time that a fetch takes.
+/// The longest time that a fetch of a document takes.
 pub const LIMIT: Duration = Duration::from_secs(5);
 
 /// The longest time for a connection to one address of a name, so that another can be tried.
@@ -59,12 +59,12 @@ pub enum FetchError {
     Http(hyper::Error),
     /// The server answers with another status than 200.
     Status(StatusCode),
-    /// The document is larger than allowed, in bytes.
+    /// The body of the answer is larger than allowed, in bytes.
     TooLarge(usize),
     /// The body of the answer cannot be read.
     Body,
-    /// It takes longer than [`LIMIT`].
-    TimedOut,
+    /// It takes longer than this.
+    TimedOut(Duration),
 }
 
 impl fmt::Display for FetchError {
@@ -76,9 +76,9 @@ impl fmt::Display for FetchError {
                 write!(f, "the server answers {}, and redirects are not followed", status.as_u16())
             }
             Self::Status(status) => write!(f, "the server answers {}", status.as_u16()),
-            Self::TooLarge(most) => write!(f, "the document has more than {} KiB", most >> 10),
+            Self::TooLarge(most) => write!(f, "the answer has more than {} KiB", most >> 10),
             Self::Body => f.write_str("the server does not send all of the document"),
-            Self::TimedOut => write!(f, "not done within {}", humantime::format_duration(LIMIT)),
+            Self::TimedOut(limit) => write!(f, "not done within {}", humantime::format_duration(*limit)),
         }
     }
 }
@@ -90,19 +90,41 @@ impl std::error::Error for FetchError {}
 /// # Errors
 /// When there is no such document within [`LIMIT`].
 pub async fn fetch(url: &Url, tls: Option<&ConnectorTls>, most: usize) -> Result<Bytes, FetchError> {
+    let mut request = Request::new(Full::default());
+    let json = HeaderValue::from_static("application/json, */*;q=0.5");
+    request.headers_mut().insert(header::ACCEPT, json);
+    let response = exchange(url, tls, request, most, LIMIT).await?;
+    if response.status() != StatusCode::OK {
+        return Err(FetchError::Status(response.status()));
+    }
+    Ok(response.into_body())
+}
+
+/// Sends a request to `url`, on a connection of its own. Its URI, `Host`, `User-Agent` and `Connection` are written here.
+/// `tls` is needed for `https`.
+///
+/// # Errors
+/// When there is no response with a body of at most `most` bytes within `limit`.
+pub async fn exchange(
+    url: &Url,
+    tls: Option<&ConnectorTls>,
+    request: Request<Full<Bytes>>,
+    most: usize,
+    limit: Duration,
+) -> Result<Response<Bytes>, FetchError> {
     let whole = async {
         let stream = connect(url).await.map_err(FetchError::Connect)?;
         match (&url.server_name, tls) {
-            (None, _) => get(TokioIo::new(stream), url, most).await,
+            (None, _) => send(TokioIo::new(stream), url, request, most).await,
             (Some(name), Some(tls)) => {
                 let connector = TlsConnector::from(tls.config());
                 let stream = connector.connect(name.clone(), stream).await.map_err(FetchError::Connect)?;
-                get(TokioIo::new(stream), url, most).await
+                send(TokioIo::new(stream), url, request, most).await
             }
             (Some(_), None) => Err(FetchError::Connect(io::Error::other("there are no authorities to trust"))),
         }
     };
-    timeout(LIMIT, whole).await.unwrap_or(Err(FetchError::TimedOut))
+    timeout(limit, whole).await.unwrap_or(Err(FetchError::TimedOut(limit)))
 }
 
 async fn connect(url: &Url) -> io::Result<TcpStream> {
@@ -117,29 +139,26 @@ async fn connect(url: &Url) -> io::Result<TcpStream> {
     Err(last)
 }
 
-async fn get(io: impl Read + Write + Unpin + Send + 'static, url: &Url, most: usize) -> Result<Bytes, FetchError> {
+async fn send(
+    io: impl Read + Write + Unpin + Send + 'static,
+    url: &Url,
+    mut request: Request<Full<Bytes>>,
+    most: usize,
+) -> Result<Response<Bytes>, FetchError> {
     let (mut sender, connection) = http1::handshake(io).await.map_err(FetchError::Http)?;
     // The connection ends at the latest when this function returns.
     let mut driver = JoinSet::new();
     driver.spawn(connection);
-    let mut request = Request::new(Empty::<Bytes>::new());
     // Both were checked when the URL was read.
     *request.uri_mut() = url.target.parse().unwrap_or_default();
     let host = HeaderValue::try_from(&url.authority).unwrap_or(HeaderValue::from_static(""));
     let agent = HeaderValue::from_static(concat!("gateway/", env!("CARGO_PKG_VERSION")));
-    let fields = [
-        (header::HOST, host),
-        (header::ACCEPT, HeaderValue::from_static("application/json, */*;q=0.5")),
-        (header::USER_AGENT, agent),
-        (header::CONNECTION, HeaderValue::from_static("close")),
-    ];
+    let close = HeaderValue::from_static("close");
+    let fields = [(header::HOST, host), (header::USER_AGENT, agent), (header::CONNECTION, close)];
     request.headers_mut().extend(fields);
-    let response = sender.send_request(request).await.map_err(FetchError::Http)?;
-    if response.status() != StatusCode::OK {
-        return Err(FetchError::Status(response.status()));
-    }
-    match Limited::new(response.into_body(), most).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
+    let (head, body) = sender.send_request(request).await.map_err(FetchError::Http)?.into_parts();
+    match Limited::new(body, most).collect().await {
+        Ok(body) => Ok(Response::from_parts(head, body.to_bytes())),
         Err(error) if error.is::<LengthLimitError>() => Err(FetchError::TooLarge(most)),
         Err(_) => Err(FetchError::Body),
     }

@@ -17,6 +17,7 @@ pub mod random;
 pub mod reason;
 pub mod request_id;
 pub mod trace_context;
+pub mod spans;
 pub mod units;
 
 // The algorithms: pure.
@@ -41,6 +42,7 @@ pub mod config;
 // What outlives a reload.
 pub mod store;
 pub mod jwks;
+pub mod otlp;
 
 // The client's side.
 pub mod net;

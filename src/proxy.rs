@@ -2,6 +2,7 @@
 
 mod worker_snapshot;
 mod arrival;
+mod decided;
 mod response_changes;
 mod tunnel;
 mod forward;
@@ -12,7 +13,6 @@ mod target;
 use std::cell::{LazyCell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode, Uri};
@@ -20,7 +20,7 @@ use http_body::Body;
 
 use crate::clock::{self, Time};
 use crate::config::{AccessLog, OnError, PathRules, Redirect};
-use crate::decide::{self, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome};
+use crate::decide::{self, Decision, DecisionInput, DecisionState};
 use crate::header_list;
 use crate::identify::client::{Client, client, scheme};
 use crate::identify::tokens::{TokenCache, ValidTokens, valid_tokens};
@@ -43,7 +43,7 @@ pub use worker_snapshot::{WorkerSnapshot, WorkerSnapshots};
 
 use arrival::Arrival;
 use forward::UpstreamCall;
-use refusal::{outcome, refusing};
+use refusal::outcome;
 use response_changes::ResponseChanges;
 use target::Target;
 
@@ -137,13 +137,13 @@ async fn serve(
     let scheme = scheme(connection.tls.is_some(), client, &head.headers);
     let [id, parent] = header_list::single_lines(&head.headers, [&REQUEST_ID, &TRACEPARENT_HEADER]);
     // Most refusals need no trace.
-    let trace = LazyCell::new(|| TraceContext::of(parent, &worker.random));
-    let arrival = Arrival { connection, head, now, client, id: RequestId::of(id, &worker.random), guard };
+    let trace = LazyCell::new(|| TraceContext::of(parent, &worker.random, gateway.sampling(client.via_trusted)));
+    let arrival = Arrival { connection, head, now, client, scheme, id: RequestId::of(id, &worker.random), guard };
 
     let target = match target::read(request, gateway.paths) {
         Ok(target) => target,
         Err(why) => {
-            let record = arrival.open(&gateway, None, "", || trace.id());
+            let record = arrival.open(&gateway, None, "", || *trace);
             let answer = respond::problem(why.status, why.detail);
             // The following bytes on the connection may belong to what could not be read.
             return own(None, response, record, Outcome::Refused, head, respond::closing(answer));
@@ -152,7 +152,7 @@ async fn serve(
     let conditions = RouteConditions { method: &head.method, headers: &head.headers, scheme };
     let preflight = gateway.preflight_route(&target.host, &target.path, conditions);
     let found = preflight.or_else(|| gateway.routes.find(&target.host, &target.path, conditions));
-    let mut record = arrival.open(&gateway, found, &target.host, || trace.id());
+    let mut record = arrival.open(&gateway, found, &target.host, || *trace);
     let Some(route) = found.and_then(|index| gateway.served.get(index)) else {
         let answer = respond::unrouted(&gateway.routes.allowed(&target.host, &target.path, conditions));
         return own(None, response, record, Outcome::Unrouted, head, answer);
@@ -185,16 +185,16 @@ async fn serve(
         now,
         worker: worker.index,
         fail_open: gateway.on_error != OnError::Reject,
+        traced_since: record.spans().map(|_| clock::now()),
     };
     let mut state = DecisionState::new(&gateway.store, worker.index);
     let decision = decide::decide(&input, &mut state).await;
     connection.key_cache.borrow_mut().shrink();
-    record.decided(state.held_since, remaining(route, &state.outcomes));
+    decided::record(&mut record, route, input.traced_since, decision, &state);
     match decision {
         Decision::Admitted => {}
         Decision::Unknown if input.fail_open => {}
         decision => {
-            record.refused_by(refusing(decision, &state).and_then(|place| Some(&route.limits.get(place)?.metrics)));
             let answer =
                 refuse(route, decision, &state, attributes.headers, now, &mut connection.refusal_cache.borrow_mut());
             return own(Some(&changes), response, record, outcome(decision), head, answer);
@@ -236,17 +236,6 @@ async fn serve(
         translate(response, outcome, &request.head);
     }
     record.settle(outcome, response);
-}
-
-/// How many more requests each limit admits.
-fn remaining<'r>(
-    route: &'r CompiledRoute,
-    outcomes: &[LimitOutcome<'_>],
-) -> impl Iterator<Item = (&'r Arc<LimitMetrics>, u64)> {
-    outcomes.iter().filter_map(|outcome| {
-        let metrics = &route.limits.get(outcome.place)?.metrics;
-        Some((metrics, outcome.verdict.remaining()))
-    })
 }
 
 /// What keys can be read from, as long as no token is verified.

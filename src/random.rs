@@ -22,6 +22,12 @@ impl Random {
         Ok(Self(RefCell::new(SmallRng::from_seed(seed))))
     }
 
+    /// Another generator, for something that needs numbers of its own.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self(RefCell::new(SmallRng::from_rng(&mut *self.0.borrow_mut())))
+    }
+
     /// The next 64 bits.
     pub fn bits(&self) -> u64 {
         self.0.borrow_mut().next_u64()

@@ -144,6 +144,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     jwks::fetch_first(&gateway.key_sources)?;
     shared.key_sources().apply(gateway.key_sources.clone());
     counters_file::restore(&config.store, &gateway);
+    shared.exporters().apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));
     let (stage, staged) = watch::channel(Stage::Running);
 
@@ -254,18 +255,19 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::R
     background.spawn_local(async move { watched.watch(move || in_force.load().keeps()).await });
     let snapshots = WorkerSnapshots::new(gateway, plan.index, plan.logger);
     let sampler = snapshots.sampler().clone();
-    let (sampling, heartbeats, index) = (sampler.clone(), plan.heartbeats, plan.index);
+    let (tokens, random) = (RefCell::default(), Random::seeded()?);
+    let worker = Rc::new(Worker { index: plan.index, snapshots, pools, tokens, random });
+    let (regular, sampling, heartbeats) = (worker.clone(), sampler.clone(), plan.heartbeats);
     background.spawn_local(async move {
         loop {
             sleep(Duration::from_secs(1)).await;
             sampling.next_second();
-            heartbeats.of(index).one();
+            heartbeats.of(regular.index).one();
+            // Without requests, a snapshot that is not in force any more is let go here.
+            drop(regular.snapshots.current());
         }
     });
-    let (tokens, random) = (RefCell::default(), Random::seeded()?);
-    let worker = Rc::new(Worker { index: plan.index, snapshots, pools, tokens, random });
-    let refreshed = worker.clone();
-    let mut carrying = pin!(stores::carry(plan.stores, plan.index, move || _ = refreshed.snapshots.current()));
+    let mut carrying = pin!(stores::carry(plan.stores, plan.index));
     let connected = move |client: &ConnectedClient| ConnectionContext::new(worker.clone(), client);
     let ended = tokio::select! {
         ended = server::run(plan.listeners, plan.tls, plan.limits, plan.stage, connected) => ended?,

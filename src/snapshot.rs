@@ -18,12 +18,14 @@ use crate::identify::ambiguity::SingleSources;
 use crate::identify::tokens::TokenReader;
 use crate::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::jwks::KeySource;
+use crate::otlp::Exporter;
 use crate::respond::cors::{self, CorsPolicy};
 use crate::respond::rate_limit_headers::RateLimitHeaders;
 use crate::route::{self, PreparedChanges, RouteConditions, Routes};
 use crate::shed::{RouteShedding, Shedding};
 use crate::store::{LimitChanges, Store};
 use crate::telemetry::{RouteMetrics, UpstreamFailures};
+use crate::trace_context::{SampleShare, Sampling};
 use crate::upstream::{Keeps, Upstream};
 
 pub use shared_state::SharedState;
@@ -65,12 +67,25 @@ pub struct Snapshot {
     pub wait_queues: Arc<WaitQueues>,
     /// When requests are shed, if they are.
     pub shedding: Option<Arc<Shedding>>,
+    /// How requests are traced, if they are.
+    pub tracing: Option<Tracing>,
+}
+
+/// Which requests are traced, and where their spans go.
+#[derive(Clone, Debug)]
+pub struct Tracing {
+    /// The share of requests.
+    pub share: SampleShare,
+    /// Exports their spans.
+    pub exporter: Arc<Exporter>,
 }
 
 /// One route, ready to serve.
 pub struct CompiledRoute {
     /// Counts its requests.
     pub metrics: Arc<RouteMetrics>,
+    /// Its path, as the configuration has it.
+    pub path: String,
     /// The sources of its keys and costs, which a request may have only once.
     pub single: Arc<SingleSources>,
     /// The tokens that its limits or its upstream use.
@@ -150,6 +165,7 @@ impl SharedState {
         self.upstreams.lock().retain(|name, _| upstreams.contains(name.as_str()));
         self.tokens.lock().retain(|name, _| gateway.key_sources.iter().any(|source| source.name() == name));
         self.key_sources.apply(gateway.key_sources.clone());
+        self.exporters().apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
         let meters = gateway.shedding.as_ref().map_or(&[][..], |shedding| &shedding.meters);
         self.meters.lock().retain(|name, _| meters.iter().any(|meter| meter.name == *name));
         let keeps = gateway.keeps();
@@ -225,6 +241,7 @@ impl Snapshot {
             let tokens = config.jwts.iter().filter(|jwt| config.uses_token(route, &jwt.name));
             CompiledRoute {
                 metrics: shared.route(&route::label(route)),
+                path: route.path.text.clone(),
                 single: Arc::new(SingleSources::new(limits_and_rates().map(|(limit, _)| limit), tokens)),
                 tokens: readers.iter().filter(|reader| config.uses_token(route, reader.name())).cloned().collect(),
                 rate_limit_headers: Arc::new(RateLimitHeaders::new(told)),
@@ -267,6 +284,10 @@ impl Snapshot {
             on_error,
             concurrency: shared.concurrency.clone(),
             wait_queues: shared.wait_queues.clone(),
+            tracing: config.tracing.as_ref().map(|tracing| Tracing {
+                share: SampleShare::new(tracing.sample),
+                exporter: shared.exporters().get(&tracing.collector),
+            }),
         }
     }
 
@@ -276,6 +297,12 @@ impl Snapshot {
         let method = cors::requested_method(conditions.method, conditions.headers)?;
         let found = self.routes.find(host, path, RouteConditions { method: &method, ..conditions })?;
         self.served.get(found)?.cors.as_ref().map(|_| found)
+    }
+
+    /// Which traces are sampled, if requests are traced. Only a trusted proxy decides by its flags, because anybody can send
+    /// them with every request.
+    pub fn sampling(&self, via_trusted: bool) -> Option<Sampling> {
+        self.tracing.as_ref().map(|tracing| Sampling { share: tracing.share, follows_parent: via_trusted })
     }
 
     /// How long idle connections to the endpoints of its upstreams are kept.

@@ -21,6 +21,7 @@ use crate::metrics::{Counter, Histogram, PerWorker};
 use crate::reason::Reason;
 use crate::request_id::RequestId;
 use crate::server::RequestGuard;
+use crate::spans::{RequestEnding, RequestSpans};
 
 pub use access_log::{AccessLogEntry, AccessLogger};
 pub use method_class::MethodClass;
@@ -204,6 +205,8 @@ pub struct RequestRecord {
     begun: Time,
     id: RequestId,
     entry: Option<Box<AccessLogEntry>>,
+    /// Its spans, if they are recorded.
+    spans: Option<Box<RequestSpans>>,
     /// The permits of limits on requests in flight, held until the end.
     permits: Option<Box<[ConcurrencyPermit]>>,
     guard: RequestGuard,
@@ -219,13 +222,15 @@ pub struct RequestRecord {
 }
 
 impl RequestRecord {
-    /// Begins the record of the request `id` that arrived at `begun`. Without an `entry` nothing is logged.
+    /// Begins the record of the request `id` that arrived at `begun`. Without an `entry` nothing is logged, and without
+    /// `spans` nothing is traced.
     pub fn open(
         recorder: Rc<RouteRecorder>,
         begun: Time,
         id: RequestId,
         method: &Method,
         entry: Option<Box<AccessLogEntry>>,
+        spans: Option<Box<RequestSpans>>,
         guard: RequestGuard,
     ) -> Self {
         Self {
@@ -233,6 +238,7 @@ impl RequestRecord {
             begun,
             id,
             entry,
+            spans,
             permits: None,
             guard,
             status: None,
@@ -247,6 +253,11 @@ impl RequestRecord {
     /// The identifier of the request.
     pub fn request_id(&self) -> &RequestId {
         &self.id
+    }
+
+    /// Its spans, if they are recorded.
+    pub fn spans(&self) -> Option<&RequestSpans> {
+        self.spans.as_deref()
     }
 
     /// Records why the request is refused.
@@ -340,7 +351,8 @@ impl RequestRecord {
 
 impl Drop for RequestRecord {
     fn drop(&mut self) {
-        let micros = clock::now().micros_since(self.begun);
+        let now = clock::now();
+        let micros = now.micros_since(self.begun);
         if self.guard.is_unsent() && matches!(self.outcome, Outcome::Forwarded | Outcome::Responded) {
             self.outcome = Outcome::Abandoned;
         }
@@ -348,5 +360,14 @@ impl Drop for RequestRecord {
         let reason = self.reason.or_else(cut_off);
         let end = RequestEnd { method: self.method, outcome: self.outcome, reason, status: self.status };
         self.recorder.close(end, micros, &self.id, self.entry.as_deref());
+        if let Some(spans) = self.spans.take() {
+            spans.end(&RequestEnding {
+                at: now,
+                outcome: end.outcome.name(),
+                reason: reason.map(Reason::name),
+                status: end.status,
+                has_failed: matches!(end.outcome, Outcome::Failed | Outcome::Unavailable | Outcome::Abandoned),
+            });
+        }
     }
 }

@@ -59,7 +59,7 @@ pub use health::Availability;
 pub use keep::{Keep, Keeps};
 pub use names::Names;
 pub use pool::ConnectionPools;
-pub use request::{BodySent, ForwardedHeader, ForwardedInfo, PassInterim, UpstreamRequest};
+pub use request::{BodySent, ForwardedHeader, ForwardedInfo, Origin, PassInterim, UpstreamRequest};
 pub use upstream_state::RetryCounts;
 pub use watch::UpstreamWatch;
 
@@ -226,13 +226,23 @@ impl Upstream {
             Choice::Full => Box::pin(self.wait(wish, request)).await?,
         };
         loop {
+            if let Some(spans) = request.spans() {
+                spans.begin_attempt(clock::now());
+            }
             let is_doubtful = self.needs_race(in_flight.endpoint(), pools, request);
             let raced = if is_doubtful { Box::pin(self.race(pools, &mut in_flight, request)).await } else { Ok(()) };
             let endpoint = in_flight.endpoint();
+            if let Some(spans) = request.spans() {
+                spans.attempt_at(endpoint.server());
+            }
             let sent = match raced {
                 Ok(()) => self.send_to(endpoint, pools, request, &mut attempts.body, headers).await,
                 Err(error) => Err(Failed::from(error)),
             };
+            if let Some(spans) = request.spans() {
+                let status = sent.as_ref().map(|(status, _)| *status);
+                spans.end_attempt(status.map_err(|failed| failed.error.reason().name()), clock::now());
+            }
             let next = match sent {
                 Ok((status, mut body)) => {
                     self.answered(&in_flight, status, request);

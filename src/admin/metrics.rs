@@ -5,6 +5,7 @@ mod connections;
 mod limits;
 mod process;
 mod requests;
+mod spans;
 mod store;
 mod system;
 mod tokens;
@@ -29,6 +30,7 @@ pub(super) fn respond(view: &View, headers: &HeaderMap) -> LocalResponse {
     families.extend(connections::families(view));
     families.extend(tokens::families(&view.shared));
     families.extend(store::families(view));
+    families.push(spans::family(&view.shared));
     let format = Format::accepted(headers);
     let mut response = respond::text(StatusCode::OK, Bytes::from(format.write(&families)));
     response.headers_mut().insert(CONTENT_TYPE, format.content_type());

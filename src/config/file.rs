@@ -1,6 +1,7 @@
 //! The sections of the file and their defaults. Each default is written once, here or in a module below.
 
 mod named_file;
+mod secret;
 mod admin;
 mod content;
 mod statuses;
@@ -10,6 +11,7 @@ mod tls;
 mod store;
 mod upstream_tls;
 mod jwt;
+mod traces;
 mod limits;
 mod upstreams;
 mod paths;
@@ -31,7 +33,7 @@ use super::read::{Field, Name, Section, Source, Wrong, set};
 use super::report::quoted;
 use super::{
     AccessFormat, AccessLog, Admin, EscapedSlashes, Http2, Jwt, Limit, Listener, Log, LogFormat, MaxConnections,
-    PathMatching, PathRules, Server, Store, UNLIMITED, Upstream, values,
+    PathMatching, PathRules, Server, Store, Tracing, UNLIMITED, Upstream, values,
 };
 
 use upstream_tls::SystemAuthorities;
@@ -44,6 +46,7 @@ pub(super) struct Draft<'a> {
     pub(super) server: Server,
     pub(super) log: Log,
     pub(super) admin: Option<Admin>,
+    pub(super) tracing: Option<Tracing>,
     pub(super) store: Store,
     /// `None` where the section itself is wrong.
     pub(super) upstreams: Vec<(Name<'a>, Option<Upstream>)>,
@@ -64,6 +67,8 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let server = server(section("server", "[server]"), &mut listeners);
     let log = log(section("log", "[log]"));
     let admin = section("admin", "[admin]").and_then(|section| admin::read(section, &mut listeners));
+    let system = SystemAuthorities::default();
+    let tracing = section("tracing", "[tracing]").and_then(|section| traces::read(section, &system));
     let store = store::read(section("store", "[store]"));
     let named = |key: &'static str, title: &str| section(key, title).map(|section| section.entries());
     let upstreams = named("upstreams", "[upstreams.NAME]").unwrap_or_default();
@@ -71,7 +76,6 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let limits = named("limits", "[limits.NAME]").unwrap_or_default();
     let routes = root.field("routes").and_then(|field| routes::read(&field)).unwrap_or_default();
     root.close(&[]);
-    let system = SystemAuthorities::default();
     let tokens = jwt::Names::new(&jwts);
     let upstream =
         |(name, field): (Name<'a>, Field<'a>)| (name.clone(), upstreams::read(&name, &field, &system, &tokens));
@@ -80,6 +84,7 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
         server,
         log,
         admin,
+        tracing,
         store,
         upstreams: upstreams.into_iter().map(upstream).collect(),
         limits: limits.into_iter().map(limit).collect(),

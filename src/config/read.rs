@@ -254,6 +254,12 @@ impl<'a> Field<'a> {
 
     /// A number from 0 to 1, in thousandths.
     pub(super) fn share(&self) -> Option<u32> {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and 1000")]
+        self.fraction().map(|share| (share * 1000.0).round() as u32)
+    }
+
+    /// A number from 0 to 1.
+    pub(super) fn fraction(&self) -> Option<f64> {
         let written = self.value.as_float().map(DeFloat::as_str);
         let written = written.or_else(|| self.value.as_integer().map(DeInteger::as_str));
         let help = "allowed: 0.0 to 1.0, like 0.2 for a fifth";
@@ -265,8 +271,7 @@ impl<'a> Field<'a> {
         if share.is_none() {
             self.report(format!("{} is out of range: {written}", self.what), help);
         }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and 1000")]
-        share.map(|share| (share * 1000.0).round() as u32)
+        share
     }
 
     /// The elements of a list.

@@ -251,6 +251,20 @@ fn unix(path: &str) -> Read<PathBuf> {
 /// Where a document is: `https://`, or `http://` on this machine.
 pub(super) fn document(text: &str) -> Read<Url> {
     let help = "write https://, or http:// for a server on this machine, like \"http://127.0.0.1:9000/keys\"";
+    let url = url(text, "documents", help)?;
+    if url.server_name.is_none() && !is_here(&url) {
+        return Err(Wrong::new("without TLS anybody on the way could change the document", help).at(0.."http://".len()));
+    }
+    Ok(url)
+}
+
+/// Whether the server of a URL is on this machine.
+pub(super) fn is_here(url: &Url) -> bool {
+    url.host == "localhost" || url.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// A URL of `http` or `https`, for `what`.
+pub(super) fn url(text: &str, what: &str, help: &str) -> Read<Url> {
     let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
     let (start, end) = (text.len() - rest.len(), rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let (named, target) = rest.split_at(end);
@@ -263,13 +277,9 @@ pub(super) fn document(text: &str) -> Read<Url> {
     let default_port = match scheme {
         "https" => 443,
         "http" => 80,
-        _ => return Err(Wrong::new(format!("{} is not a scheme of documents", quoted(scheme)), help)),
+        _ => return Err(Wrong::new(format!("{} is not a scheme of {what}", quoted(scheme)), help)),
     };
     let (host, port) = authority(named, default_port).map_err(|wrong| wrong.at(start..start + end))?;
-    let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    if scheme == "http" && !is_here {
-        return Err(Wrong::new("without TLS anybody on the way could change the document", help).at(0..start));
-    }
     let no_name = |_| Wrong::new(format!("{} is not a name that a certificate can have", quoted(&host)), "");
     let server_name = (scheme == "https").then(|| ServerName::try_from(host.clone())).transpose().map_err(no_name)?;
     let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };

@@ -10,7 +10,7 @@ use super::{Decision, DecisionInput, Evaluation, LimitOutcome, LimitVerdict};
 use crate::clock::{self, micros};
 use crate::config::OnLimit;
 use crate::limit::Verdict;
-use crate::store::{Answer, Ask, Reply, Verdicts};
+use crate::store::{Answer, Ask, Verdicts};
 
 /// How often a held request asks again where other requests may give back what they have reserved.
 const RECHECK: Duration = Duration::from_millis(20);
@@ -38,8 +38,12 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, evaluation: &mut E
             }
             now = clock::now();
         }
-        let answer = input.store.decide(&evaluation.state.asks, now, input.worker);
-        let Some(reply) = received(answer).await else { return evaluation.unknown(input) };
+        let answer = match input.store.decide(&evaluation.state.asks, now, input.worker) {
+            Answer::Now(reply) => Some(reply),
+            Answer::Later(reply) => evaluation.receive(input, reply).await,
+            Answer::Away => None,
+        };
+        let Some(reply) = answer else { return evaluation.unknown(input) };
         let Some((place, verdict)) = longest_delay(input, evaluation, &reply.verdicts) else {
             return evaluation.conclude(input, reply);
         };
@@ -65,14 +69,6 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, evaluation: &mut E
 /// Whether requests of this limit may give back a part of what they reserve.
 fn settles(evaluation: &Evaluation<'_, '_>, place: usize) -> bool {
     evaluation.state.asks.iter().any(|ask| ask.place == place && ask.settles)
-}
-
-async fn received(answer: Answer) -> Option<Reply> {
-    match answer {
-        Answer::Now(reply) => Some(reply),
-        Answer::Later(reply) => reply.await.ok(),
-        Answer::Away => None,
-    }
 }
 
 /// How long this limit may hold a request, and how many of a key.

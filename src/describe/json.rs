@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::{SECRET, is_secret};
 use crate::config::{
     AccessFormat, AccessLog, Admin, CertificateFiles, Config, EscapedSlashes, Jwks, Jwt, Key, Log, LogFormat,
-    MaxConnections, PathMatching, Server, Shed, Store, Tls, UNLIMITED,
+    MaxConnections, PathMatching, Server, Shed, Store, Tls, Tracing, UNLIMITED,
 };
 use crate::jwt;
 use crate::tls::MinVersion;
@@ -24,6 +24,7 @@ pub fn json(config: &Config) -> Value {
         "server": server(&config.server),
         "log": log(&config.log),
         "admin": config.admin.as_ref().map(admin),
+        "tracing": config.tracing.as_ref().map(tracing),
         "store": store(&config.store),
         "upstreams": named(config.upstreams.iter().map(|upstream| (&upstream.name, upstreams::upstream(upstream)))),
         "jwt": named(config.jwts.iter().map(|jwt| (&jwt.name, self::jwt(jwt)))),
@@ -174,6 +175,18 @@ fn admin(admin: &Admin) -> Value {
         "token": if admin.token.is_some() { SECRET } else { "" },
         "hosts": admin.hosts,
         "show_keys": admin.show_keys,
+    })
+}
+
+fn tracing(tracing: &Tracing) -> Value {
+    let collector = &*tracing.collector;
+    let headers = collector.headers.iter().map(|(name, _)| (name.to_string(), json!(SECRET)));
+    json!({
+        "endpoint": collector.endpoint(),
+        "sample": tracing.sample,
+        "headers": headers.collect::<Map<_, _>>(),
+        "service_name": collector.service_name,
+        "timeout": span(collector.timeout),
     })
 }
 

@@ -5,12 +5,13 @@ use http::request::Parts;
 
 use super::{ConnectionContext, WorkerSnapshot};
 use crate::clock::Time;
-use crate::config::AccessLog;
+use crate::config::{AccessLog, Scheme};
 use crate::identify::client::Client;
 use crate::request_id::RequestId;
 use crate::server::RequestGuard;
+use crate::spans::{RequestDetails, RequestSpans};
 use crate::telemetry::{AccessLogEntry, RequestRecord};
-use crate::trace_context::TraceId;
+use crate::trace_context::TraceContext;
 
 /// See the head of this file.
 pub(super) struct Arrival<'a> {
@@ -18,20 +19,24 @@ pub(super) struct Arrival<'a> {
     pub(super) head: &'a Parts,
     pub(super) now: Time,
     pub(super) client: Client,
+    /// How the client has sent the request.
+    pub(super) scheme: Scheme,
     pub(super) id: RequestId,
     pub(super) guard: RequestGuard,
 }
 
 impl Arrival<'_> {
-    /// Begins the record of the request on this route, if there is one. The trace is only needed for the log.
+    /// Begins the record of the request on this route, if there is one. The trace is only needed for the log and for spans.
     pub(super) fn open(
         self,
         gateway: &WorkerSnapshot,
         route: Option<usize>,
         host: &str,
-        trace: impl FnOnce() -> TraceId,
+        trace: impl Fn() -> TraceContext,
     ) -> RequestRecord {
-        let Self { connection, head, now, client, id, guard } = self;
+        let tracing = gateway.tracing.is_some().then(&trace).filter(TraceContext::is_sampled);
+        let spans = tracing.and_then(|trace| self.spans(gateway, route, host, &trace));
+        let Self { connection, head, now, client, id, guard, .. } = self;
         let header = |name| gateway.logs_headers.then(|| head.headers.get(name).cloned()).flatten();
         let entry = (gateway.access_log != AccessLog::Off).then(|| {
             Box::new(AccessLogEntry {
@@ -42,10 +47,34 @@ impl Arrival<'_> {
                 tls: connection.tls.as_ref().map(|tls| tls.version),
                 referer: header(header::REFERER),
                 user_agent: header(header::USER_AGENT),
-                trace: Some(trace()),
+                trace: Some(trace().id()),
                 ..AccessLogEntry::new(client.address)
             })
         });
-        RequestRecord::open(gateway.recorder(route).clone(), now, id, &head.method, entry, guard)
+        RequestRecord::open(gateway.recorder(route).clone(), now, id, &head.method, entry, spans, guard)
+    }
+
+    /// Begins its spans.
+    #[cold]
+    fn spans(
+        &self,
+        gateway: &WorkerSnapshot,
+        route: Option<usize>,
+        host: &str,
+        trace: &TraceContext,
+    ) -> Option<Box<RequestSpans>> {
+        let sender = gateway.tracing.as_ref()?.exporter.sender().clone();
+        let details = RequestDetails {
+            method: &self.head.method,
+            path: self.head.uri.path(),
+            host,
+            scheme: self.scheme.name(),
+            version: self.head.version,
+            client: self.client.address,
+            route: route.and_then(|index| gateway.served.get(index)).map(|route| route.path.as_str()),
+            request_id: self.id.as_str(),
+        };
+        let random = &self.connection.worker.random;
+        Some(Box::new(RequestSpans::begin(sender, trace, random, self.now, &details)))
     }
 }

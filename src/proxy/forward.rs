@@ -21,7 +21,7 @@ use crate::snapshot::{CompiledRoute, Forwarding};
 use crate::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
 use crate::trace_context::TraceContext;
 use crate::upstream::{
-    BodySent, Endpoint, ForwardedHeader, ForwardedInfo, PassInterim, Unanswered, UpstreamBody, UpstreamError,
+    BodySent, Endpoint, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Unanswered, UpstreamBody, UpstreamError,
     UpstreamRequest,
 };
 
@@ -129,7 +129,7 @@ impl UpstreamCall<'_> {
                 scheme: self.scheme,
                 header: self.gateway.forwarded.then(|| self.forwarded_header()),
                 certificate: self.connection.certificate(),
-                origin: Some((record.request_id(), &self.trace)),
+                origin: Some(Origin { id: record.request_id(), trace: &self.trace, spans: record.spans() }),
             },
             changes: request_headers,
             counted: &self.route.single,

@@ -101,8 +101,6 @@ impl InForce {
         let store = snapshot.store.clone();
         let before = self.replace(snapshot);
         if !Arc::ptr_eq(&before.store, &store) {
-            // The workers let go of the snapshot of before when they hear of the store.
-            drop(before);
             self.stores.open(&store);
             tracing::warn!("the store has changed: limits go on with what the new one has counted");
         }

@@ -34,6 +34,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_STEPS: usize = 30;
 /// How long workers may take to report how many requests they have cut off.
 const OVER_LIMIT: Duration = Duration::from_secs(1);
+/// How long the process waits at its end for spans that are not exported yet.
+const EXPORT_LIMIT: Duration = Duration::from_secs(2);
 
 /// See [`Control::finished`].
 pub(super) type Finished = mpsc::UnboundedReceiver<(usize, io::Result<usize>)>;
@@ -106,6 +108,11 @@ impl Control {
                 }
             }
         }
+        self.stop().await
+    }
+
+    /// Drains, and writes what has to be written before the process ends.
+    async fn stop(self) -> Result<Stopped, StartError> {
         let Control { in_force, stage, finished, mut signals, requested, waiters, overrides, access_log, .. } = self;
         service_manager::stopping();
         // Who waits for a reload or an override learns that there will be none.
@@ -125,6 +132,9 @@ impl Control {
         in_force.stores.close(&in_force.snapshot.load().store).await;
         let _ = timeout(OVER_LIMIT, workers.all_ended()).await;
         counters_file::save(&config.store, &in_force.snapshot.load());
+        if drained.is_some() {
+            in_force.view.shared.exporters().finish(EXPORT_LIMIT).await;
+        }
         let requests = workers.cut_off;
         match drained {
             Some(true) => tracing::info!("stopped"),

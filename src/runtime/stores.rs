@@ -51,18 +51,14 @@ impl Stores {
     }
 }
 
-/// Runs the background work of a worker's stores, until there will be no more of them and all are closed. `refresh` makes
-/// the worker let go of what is not in force any more, although no request may come.
-pub(super) async fn carry(mut stores: mpsc::UnboundedReceiver<Arc<Store>>, worker: usize, refresh: impl Fn()) {
+/// Runs the background work of a worker's stores, until there will be no more of them and all are closed.
+pub(super) async fn carry(mut stores: mpsc::UnboundedReceiver<Arc<Store>>, worker: usize) {
     let mut carried = JoinSet::new();
     let mut is_open = true;
     while is_open || !carried.is_empty() {
         tokio::select! {
             store = stores.recv(), if is_open => match store {
-                Some(store) => {
-                    _ = carried.spawn_local(store.carry(worker));
-                    refresh();
-                }
+                Some(store) => _ = carried.spawn_local(store.carry(worker)),
                 None => is_open = false,
             },
             Some(ended) = carried.join_next() => {

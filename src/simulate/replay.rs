@@ -147,6 +147,7 @@ impl<'c> Replay<'c> {
             wait_queues: &self.gateway.wait_queues,
             now: record.time,
             worker: 0,
+            traced_since: None,
             fail_open: true,
         };
         let mut state = DecisionState::new(&self.gateway.store, 0);

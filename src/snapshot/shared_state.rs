@@ -10,6 +10,7 @@ use crate::decide::{ConcurrencyLimiter, LimitMetrics, WaitQueues};
 use crate::identify::tokens::TokenMetrics;
 use crate::jwks::KeySources;
 use crate::metrics::PerWorker;
+use crate::otlp::Exporters;
 use crate::shed::Meter;
 use crate::telemetry::{RouteMetrics, UpstreamFailures};
 use crate::upstream::{Endpoints, Names, UpstreamWatch};
@@ -22,6 +23,7 @@ pub struct SharedState {
     pub(super) upstreams: Mutex<BTreeMap<String, Arc<UpstreamFailures>>>,
     pub(super) tokens: Mutex<BTreeMap<String, Arc<TokenMetrics>>>,
     pub(super) key_sources: Arc<KeySources>,
+    exporters: Exporters,
     /// By the name of the upstream; empty for the routes without.
     pub(super) meters: Mutex<BTreeMap<String, Arc<Meter>>>,
     pub(super) endpoints: Arc<Endpoints>,
@@ -42,6 +44,7 @@ impl SharedState {
             meters: Mutex::default(),
             tokens: Mutex::default(),
             key_sources: Arc::default(),
+            exporters: Exporters::default(),
             endpoints: Arc::new(Endpoints::new(workers)),
             echo: OnceLock::new(),
             names: Arc::default(),
@@ -68,6 +71,11 @@ impl SharedState {
     /// The keys of the issuers of tokens.
     pub fn key_sources(&self) -> &Arc<KeySources> {
         &self.key_sources
+    }
+
+    /// Where spans go.
+    pub fn exporters(&self) -> &Exporters {
+        &self.exporters
     }
 
     /// The counters of all routes.

@@ -88,6 +88,15 @@ impl fmt::Display for TargetAddress {
 }
 
 impl Endpoint {
+    /// Its address or name, and its port if it has one, as spans have them.
+    pub(super) fn server(&self) -> (String, Option<u16>) {
+        match &self.target.address {
+            TargetAddress::Socket(address) => (address.ip().to_string(), Some(address.port())),
+            TargetAddress::Name(name, port) => (name.clone(), Some(*port)),
+            TargetAddress::Unix(path) => (path.display().to_string(), None),
+        }
+    }
+
     /// The times from sending it a request to the head of its response. Failures are not measured, and neither are
     /// requests whose bodies were not sent completely.
     pub fn latencies(&self) -> HistogramSnapshot {

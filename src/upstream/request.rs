@@ -11,6 +11,7 @@ use crate::clock::{self, Time};
 use crate::config::{HeaderChanges, Scheme};
 use crate::identify::ambiguity::SingleSources;
 use crate::request_id::RequestId;
+use crate::spans::RequestSpans;
 use crate::tls::ClientCertificate;
 use crate::trace_context::TraceContext;
 
@@ -85,6 +86,11 @@ impl<'a> BodySent<'a> {
 }
 
 impl UpstreamRequest<'_> {
+    /// Its spans, if they are recorded.
+    pub(super) fn spans(&self) -> Option<&RequestSpans> {
+        self.forwarded.origin.and_then(|origin| origin.spans)
+    }
+
     /// Notes that all of its body was sent.
     pub(super) fn is_sent(&self) {
         if let Some(body_sent) = self.body_sent {
@@ -121,8 +127,26 @@ pub struct ForwardedInfo<'a> {
     pub header: Option<ForwardedHeader>,
     /// The certificate that the peer has shown.
     pub certificate: Option<&'a ClientCertificate>,
-    /// The identifier and the trace of the request; `None` for a request of the gateway itself.
-    pub origin: Option<(&'a RequestId, &'a TraceContext)>,
+    /// By what the request is found again; `None` for a request of the gateway itself.
+    pub origin: Option<Origin<'a>>,
+}
+
+/// By what a request of a client is found again.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin<'a> {
+    /// Its identifier.
+    pub id: &'a RequestId,
+    /// Its trace.
+    pub trace: &'a TraceContext,
+    /// Its spans, if they are recorded.
+    pub spans: Option<&'a RequestSpans>,
+}
+
+impl Origin<'_> {
+    /// The `traceparent` that is sent; `None` if the client's passes as it is.
+    pub(super) fn traceparent(&self) -> Option<[u8; 55]> {
+        self.trace.sent(self.spans.and_then(RequestSpans::attempt))
+    }
 }
 
 /// How Forwarded is written.

@@ -83,7 +83,8 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], info: &ForwardedInfo<'_>, sin
     let is_named = |name: &HeaderName| named.iter().any(|named| named.eq_ignore_ascii_case(name.as_str().as_bytes()));
     let (mut proto, mut host, mut forwarded_for, mut te) = (false, false, false, false);
     let mut client_host = None;
-    let new_parent = info.origin.and_then(|(_, trace)| trace.new_parent());
+    let traceparent = info.origin.and_then(|origin| origin.traceparent());
+    let is_new_trace = info.origin.is_some_and(|origin| origin.trace.client().is_none());
     for (name, value) in headers {
         let action = header_action(name, info.trusted);
         if action == HeaderAction::Pass {
@@ -101,7 +102,11 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], info: &ForwardedInfo<'_>, sin
             }
             // The certificate that the peer has shown itself is sent instead.
             FORWARDED_CLIENT_CERT if info.certificate.is_some() => continue,
-            TRACEPARENT | TRACESTATE if new_parent.is_none() => {
+            TRACEPARENT if traceparent.is_none() => {
+                sink.pass(name, value);
+                continue;
+            }
+            TRACESTATE if !is_new_trace => {
                 sink.pass(name, value);
                 continue;
             }
@@ -141,10 +146,10 @@ fn unchanged(headers: &HeaderMap, named: &[&[u8]], info: &ForwardedInfo<'_>, sin
     if let Some(value) = client_host.filter(|_| !host) {
         sink.own(FORWARDED_HOST, value.as_bytes());
     }
-    if let Some((id, _)) = info.origin {
-        sink.own(REQUEST_ID, id.as_bytes());
+    if let Some(origin) = info.origin {
+        sink.own(REQUEST_ID, origin.id.as_bytes());
     }
-    if let Some(parent) = new_parent {
+    if let Some(parent) = traceparent {
         sink.own(TRACEPARENT, &parent);
     }
     if te && wants_trailers(headers) {
@@ -185,6 +190,7 @@ mod tests {
     use crate::random::Random;
     use crate::request_id::RequestId;
     use crate::trace_context::{TRACEPARENT_HEADER, TraceContext};
+    use crate::upstream::request::Origin;
 
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -216,7 +222,7 @@ mod tests {
         let random = Random::seeded().unwrap();
         let [parent] = header_list::single_lines(&all, [&TRACEPARENT_HEADER]);
         let id = HeaderValue::from_static("r-1");
-        let (id, trace) = (&RequestId::of(Some(&id), &random), &TraceContext::of(parent, &random));
+        let (id, trace) = (&RequestId::of(Some(&id), &random), &TraceContext::of(parent, &random, None));
         let info = ForwardedInfo {
             peer: "192.0.2.1",
             client,
@@ -225,7 +231,7 @@ mod tests {
             scheme: Scheme::Http,
             header: None,
             certificate: None,
-            origin: Some((id, trace)),
+            origin: Some(Origin { id, trace, spans: None }),
         };
         let mut lines = Lines::default();
         let named = named_by_connection(&all).unwrap();

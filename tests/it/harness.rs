@@ -2,6 +2,7 @@
 
 mod client;
 mod clock;
+mod collector;
 mod fault;
 mod gateway;
 pub(crate) mod http2;
@@ -15,6 +16,7 @@ mod wire;
 
 pub(crate) use client::{Client, Response, over_http2};
 pub(crate) use clock::{align, alone, unix, until};
+pub(crate) use collector::{Collector, Span, decode};
 pub(crate) use fault::{Fault, Mode};
 pub(crate) use gateway::{Gateway, limited, run, run_with_handles};
 pub(crate) use memcached::{Memcached, both_stores};

@@ -106,6 +106,8 @@ mod tls;
 mod top_keys;
 mod tokens;
 mod token_keys;
+mod trace_export;
+mod tracing;
 mod trailers;
 mod turns;
 mod unread;

@@ -180,6 +180,7 @@ fn what_has_one_place_stays_there() {
         ("rustls_native_certs::", &["tls"]),
         ("notify::", &["runtime"]),
         ("jsonwebtoken::", &["jwt"]),
+        ("prost::", &["otlp"]),
         ("flate2::", &["simulate"]),
         ("indicatif::", &["simulate"]),
         ("maud::", &["simulate"]),

@@ -1,13 +1,13 @@
 //! `[admin]`: where the admin listener binds, and who may use it.
 
-use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use super::secret;
 use crate::config::read::{Field, Section, Wrong, set};
-use crate::config::report::{self, quoted};
-use crate::config::{Admin, AdminAddress, AdminToken, regular_file, values};
+use crate::config::report::quoted;
+use crate::config::{Admin, AdminAddress, AdminToken, values};
 
 /// The most names of `hosts`.
 const MOST_HOSTS: usize = 64;
@@ -56,37 +56,14 @@ fn address(text: &str) -> Result<AdminAddress, Wrong> {
     Ok(AdminAddress::Unix(PathBuf::from(path)))
 }
 
-/// Reads a token: as it is, from a file or from the environment. Messages never show it.
+/// Reads a token. Messages never show it.
 fn token(field: &Field<'_>) -> Option<AdminToken> {
-    let text = field.text()?;
-    let read = if let Some(path) = text.strip_prefix("file:") {
-        let text = regular_file::read(&field.source.file(path))
-            .and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
-        match text {
-            Ok(text) => Ok(text.trim_ascii().to_owned()),
-            Err(error) => {
-                let help = report::how_to_read(error.kind(), "its path starts at the folder of this file");
-                field.report(format!("cannot read the token from {}: {error}", quoted(path)), help);
-                return None;
-            }
-        }
-    } else if let Some(name) = text.strip_prefix("env:") {
-        // A name with one of these bytes would not be looked up.
-        let is_name = !name.is_empty() && !name.contains(['=', '\0']);
-        is_name.then(|| std::env::var(name).ok()).flatten().ok_or_else(|| {
-            let message = format!("there is no environment variable {} for the token", quoted(name));
-            Wrong::new(message, "set it where the gateway is started, or use \"file:PATH\"")
-        })
-    } else {
-        Ok(text.to_owned())
-    };
-    let checked = read.and_then(|token| {
-        let is_sendable = token.bytes().all(|byte| byte.is_ascii_graphic());
-        if is_sendable && (1..=LONGEST_TOKEN).contains(&token.len()) {
-            return Ok(AdminToken::new(&token));
-        }
-        let help = format!("a token is 1 to {LONGEST_TOKEN} visible ASCII characters without spaces");
-        Err(Wrong::new("the token cannot be sent in a header", help))
-    });
-    checked.map_err(|wrong| field.refuse(wrong)).ok()
+    let token = secret::read(field, "token")?;
+    let is_sendable = token.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_sendable && (1..=LONGEST_TOKEN).contains(&token.len()) {
+        return Some(AdminToken::new(&token));
+    }
+    let help = format!("a token is 1 to {LONGEST_TOKEN} visible ASCII characters without spaces");
+    field.report("the token cannot be sent in a header", help);
+    None
 }

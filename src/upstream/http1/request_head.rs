@@ -90,7 +90,7 @@ mod tests {
     use crate::random::Random;
     use crate::request_id::RequestId;
     use crate::trace_context::TraceContext;
-    use crate::upstream::request::ForwardedInfo;
+    use crate::upstream::request::{ForwardedInfo, Origin};
 
     #[test]
     fn says_where_the_body_ends() {
@@ -121,7 +121,11 @@ mod tests {
                     scheme: Scheme::Http,
                     header: None,
                     certificate: None,
-                    origin: Some((&RequestId::of(Some(&id), &random), &TraceContext::of(Some(&line), &random))),
+                    origin: Some(Origin {
+                        id: &RequestId::of(Some(&id), &random),
+                        trace: &TraceContext::of(Some(&line), &random, None),
+                        spans: None,
+                    }),
                 },
                 changes: None,
                 counted: &Arc::new(SingleSources::new([], &[])),

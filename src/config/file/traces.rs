@@ -1,0 +1,136 @@
+//! `[tracing]`: which requests are traced, and where their spans go.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, header};
+
+use super::secret;
+use super::upstream_tls::SystemAuthorities;
+use crate::config::read::{Field, Name, Section, Wrong, set};
+use crate::config::report::quoted;
+use crate::config::{Collector, Tracing, values};
+use crate::fetch::Url;
+use crate::tls::ConnectorTls;
+
+/// The most `headers`.
+const MOST_HEADERS: usize = 16;
+/// The longest `service_name` in bytes.
+const LONGEST_NAME: usize = 255;
+/// The allowed range of `timeout`.
+const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
+/// Headers that the gateway or the HTTP library writes.
+const WRITTEN: [HeaderName; 8] = [
+    header::HOST,
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::CONTENT_TYPE,
+    header::CONTENT_ENCODING,
+    header::TRANSFER_ENCODING,
+    header::ACCEPT,
+    header::USER_AGENT,
+];
+
+/// Reads the section.
+pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<Tracing> {
+    let field = section.required("endpoint", "add where the collector is: endpoint = \"http://127.0.0.1:4318\"");
+    let url = field.as_ref().and_then(|field| field.parse(endpoint));
+    let mut sample = 0.01;
+    set(&mut sample, section.field("sample").and_then(|field| field.fraction()));
+    let headers = section.field("headers");
+    let headers = headers.map_or(Some(Vec::new()), |field| self::headers(&field));
+    let name = section.field("service_name").map_or(Some("gateway".to_owned()), |field| field.parse(service_name));
+    let mut timeout = Duration::from_secs(5);
+    set(&mut timeout, values::wait(&section, "timeout", TIMEOUT));
+    section.close(&[]);
+    let (field, url, headers) = (field?, url?, headers?);
+    let tls = match url.server_name {
+        None => None,
+        Some(_) => Some(tls(&field, system)?),
+    };
+    if tls.is_none() && !headers.is_empty() && !values::is_here(&url) {
+        let message = "the headers are sent without TLS, so anybody on the way can read them";
+        field.warn(message, "use an https:// endpoint");
+    }
+    Some(Tracing { sample, collector: Arc::new(Collector { url, tls, headers, service_name: name?, timeout }) })
+}
+
+/// Where a collector takes traces, from its endpoint.
+fn endpoint(text: &str) -> Result<Url, Wrong> {
+    let help = "write http:// or https://, like \"http://127.0.0.1:4318\"";
+    let url = values::url(text, "collectors", help)?;
+    if let Some(at) = text.find('?') {
+        return Err(Wrong::new("an endpoint has no query", "remove it").at(at..text.len()));
+    }
+    let path = url.target.trim_end_matches('/');
+    if path.ends_with(Collector::PATH) {
+        let rest = text.trim_end_matches('/').trim_end_matches(Collector::PATH);
+        let message = format!("the endpoint is written without {}, which the gateway adds", Collector::PATH);
+        return Err(Wrong::new(message, format!("write \"{rest}\"")).at(rest.len()..text.len()));
+    }
+    let target = format!("{path}{}", Collector::PATH);
+    Ok(Url { target, ..url })
+}
+
+fn headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderValue)>> {
+    let entries = field.section("[tracing.headers]")?.entries();
+    if entries.len() > MOST_HEADERS {
+        field.report(format!("there are {} headers", entries.len()), format!("allowed: at most {MOST_HEADERS}"));
+    }
+    let mut all: Vec<(HeaderName, HeaderValue)> = Vec::new();
+    let mut is_complete = true;
+    for (name, value) in entries {
+        let read = header_name(&name, field).zip(header_value(&value));
+        if let Some((found, _)) = &read
+            && all.iter().any(|(known, _)| known == found)
+        {
+            field.source.report(name.span.clone(), format!("the header `{found}` is there twice"), "write it once");
+        }
+        is_complete &= read.is_some();
+        all.extend(read);
+    }
+    is_complete.then_some(all)
+}
+
+fn header_name(name: &Name<'_>, field: &Field<'_>) -> Option<HeaderName> {
+    let read = values::header(name.text).and_then(|read| match read {
+        read if WRITTEN.contains(&read) => {
+            Err(Wrong::new(format!("the gateway writes the header `{read}` itself"), "remove it"))
+        }
+        read => Ok(read),
+    });
+    read.map_err(|wrong| field.source.report(name.span.clone(), wrong.message, wrong.help)).ok()
+}
+
+fn header_value(field: &Field<'_>) -> Option<HeaderValue> {
+    let text = secret::read(field, "value of the header")?;
+    match HeaderValue::try_from(text) {
+        Ok(mut value) if value.to_str().is_ok() => {
+            value.set_sensitive(true);
+            Some(value)
+        }
+        _ => {
+            field.report("the value cannot be sent in a header", "use visible ASCII characters and spaces");
+            None
+        }
+    }
+}
+
+fn service_name(text: &str) -> Result<String, Wrong> {
+    if text.trim() == text && (1..=LONGEST_NAME).contains(&text.len()) && !text.contains(char::is_control) {
+        return Ok(text.to_owned());
+    }
+    let help = format!("a name has 1 to {LONGEST_NAME} bytes, and no blanks at its ends");
+    Err(Wrong::new(format!("{} is not the name of a service", quoted(text)), help))
+}
+
+fn tls(field: &Field<'_>, system: &SystemAuthorities) -> Option<ConnectorTls> {
+    let settings =
+        system.read().and_then(|authorities| ConnectorTls::new(authorities, None).map_err(|e| e.to_string()));
+    if let Err(why) = &settings {
+        let help = "install the authorities of the system (the package ca-certificates), or use http://";
+        field.report(format!("the system has no authorities that are trusted: {why}"), help);
+    }
+    settings.ok()
+}

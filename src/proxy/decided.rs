@@ -1,0 +1,69 @@
+//! What is recorded of a decision: for the access log, and as a span.
+
+use std::sync::Arc;
+
+use super::refusal::refusing;
+use crate::clock::{self, Time};
+use crate::decide::{Decision, DecisionState, LimitMetrics, LimitOutcome};
+use crate::snapshot::CompiledRoute;
+use crate::spans::{DecisionDetails, RequestSpans};
+use crate::telemetry::RequestRecord;
+
+/// Records the decision about a request, which has begun at `begun` if the request is traced.
+pub(super) fn record(
+    record: &mut RequestRecord,
+    route: &CompiledRoute,
+    begun: Option<Time>,
+    decision: Decision,
+    state: &DecisionState<'_>,
+) {
+    record.decided(state.held_since, remaining(route, &state.outcomes));
+    let refused_by = refusing(decision, state).and_then(|place| Some(&route.limits.get(place)?.metrics));
+    record.refused_by(refused_by);
+    // Without limits, nothing was decided.
+    if let (Some(begun), Some(spans), false) = (begun, record.spans(), route.limits.is_empty()) {
+        span(spans, route, begun, decision, refused_by, state);
+    }
+}
+
+/// How many more requests each limit admits.
+fn remaining<'r>(
+    route: &'r CompiledRoute,
+    outcomes: &[LimitOutcome<'_>],
+) -> impl Iterator<Item = (&'r Arc<LimitMetrics>, u64)> {
+    outcomes.iter().filter_map(|outcome| {
+        let metrics = &route.limits.get(outcome.place)?.metrics;
+        Some((metrics, outcome.verdict.remaining()))
+    })
+}
+
+#[cold]
+fn span(
+    spans: &RequestSpans,
+    route: &CompiledRoute,
+    begun: Time,
+    decision: Decision,
+    refused_by: Option<&Arc<LimitMetrics>>,
+    state: &DecisionState<'_>,
+) {
+    spans.decided(DecisionDetails {
+        begun,
+        ended: clock::now(),
+        limits: route.limits.iter().map(|limit| limit.metrics.name.clone()).collect(),
+        decision: name(decision),
+        refused_by: refused_by.map(|limit| limit.name.as_str()),
+        exchanges: &state.exchanges,
+    });
+}
+
+/// The name of a decision, as metrics have it.
+fn name(decision: Decision) -> &'static str {
+    match decision {
+        Decision::Admitted => "admitted",
+        Decision::Rejected | Decision::TooCostly { .. } => "rejected",
+        Decision::Silenced(_) => "silenced",
+        Decision::Blocked(_) => "blocked",
+        Decision::NoKey(_) => "keyless",
+        Decision::Unknown => "unknown",
+    }
+}
