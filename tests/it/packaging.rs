@@ -105,6 +105,15 @@ fn everything_in_the_debian_package_is_there() {
     }
 }
 
+#[test]
+fn the_changelog_names_this_version() {
+    let changelog = fs::read_to_string(packaging("changelog")).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(changelog.starts_with(&format!("gateway ({version}-1) ")), "the first entry is not of {version}");
+    let manifests = fs::read_to_string(packaging("kubernetes/gateway.yaml")).unwrap();
+    assert!(manifests.contains(&format!("image: gateway:{version}\n")), "the image is not of {version}");
+}
+
 /// The commands that `--help` lists.
 fn commands() -> BTreeSet<String> {
     let output = run(&["--help"]);
