@@ -66,9 +66,9 @@ fn the_units_agree_with_the_packaged_configuration() {
     let socket = fs::read_to_string(packaging("systemd/gateway.socket")).unwrap();
     let users = fs::read_to_string(packaging("systemd/gateway.sysusers")).unwrap();
     let path = "/etc/gateway/gateway.toml";
-    let (start, reload) = (values(&service, "ExecStart"), values(&service, "ExecReload"));
-    assert_eq!(start, [format!("/usr/bin/gateway --config {path}")]);
-    assert_eq!(reload, [&format!("/usr/bin/gateway check --config {path}"), "/bin/kill -HUP $MAINPID"]);
+    assert_eq!(values(&service, "ExecStart"), [format!("/usr/bin/gateway --config {path}")]);
+    let reload = format!("/bin/sh -c '/usr/bin/gateway check --config {path} >/dev/null && kill -HUP $MAINPID'");
+    assert_eq!(values(&service, "ExecReload"), [reload]);
     let packaged = assets().into_iter().find(|[_, to, _]| *to == path[1..]).unwrap();
     assert!(users.lines().any(|line| line.starts_with(&format!("u {} ", values(&service, "User")[0]))));
 
