@@ -70,8 +70,6 @@ pub struct View {
     pub shared: Arc<SharedState>,
     /// What is in force.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
-    /// The store of the limits' counters.
-    pub store: Arc<Store>,
     /// The log lines that were dropped.
     pub dropped_lines: DroppedLines,
     /// What is logged.
@@ -97,6 +95,11 @@ pub struct View {
 }
 
 impl View {
+    /// The store in force.
+    fn store(&self) -> Arc<Store> {
+        self.snapshot.load().store.clone()
+    }
+
     /// What load balancers and people have to know: `ready`, `draining` because an operator wants it, or `stopping`.
     fn state(&self) -> &'static str {
         if self.stopping.load(Ordering::Relaxed) {

@@ -2,7 +2,7 @@
 //!
 //! [`ConfigSource::load`] and [`parse`] are the only ways to make one, for running, checking and reloading alike.
 
-mod regular_file;
+pub mod regular_file;
 mod report;
 mod refusal;
 mod read;
@@ -255,9 +255,22 @@ pub enum Store {
         max_keys: usize,
         /// The maximum size of all counters in bytes.
         max_memory: usize,
+        /// The file to which the counters are written at the end of the process, and from which they are read at the start.
+        snapshot: Option<PathBuf>,
     },
     /// In Memcached, shared with other gateways.
     Memcached(Memcached),
+}
+
+impl Store {
+    /// Whether the counters of `other` are where those of this one are, so that one store can serve both.
+    pub fn is_same_place(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Memory { .. }, Self::Memory { .. }) => true,
+            (Self::Memcached(memcached), Self::Memcached(other)) => memcached == other,
+            (Self::Memory { .. }, Self::Memcached(_)) | (Self::Memcached(_), Self::Memory { .. }) => false,
+        }
+    }
 }
 
 /// `[store]` with `type = "memcached"`.

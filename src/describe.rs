@@ -245,8 +245,12 @@ fn statuses_in_words(range: &RangeInclusive<u16>) -> String {
 
 fn store(f: &mut fmt::Formatter<'_>, store: &Store) -> fmt::Result {
     match store {
-        Store::Memory { max_keys, max_memory } => {
-            writeln!(f, "  memory, at most {max_keys} keys and {} MiB", max_memory >> 20)
+        Store::Memory { max_keys, max_memory, snapshot } => {
+            writeln!(f, "  memory, at most {max_keys} keys and {} MiB", max_memory >> 20)?;
+            match snapshot {
+                Some(path) => writeln!(f, "  saved to {} at the end, and read from it at the start", path.display()),
+                None => Ok(()),
+            }
         }
         Store::Memcached(memcached) => {
             writeln!(f, "  memcached at {}", memcached.servers.join(", "))?;

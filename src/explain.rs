@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::{HeaderMap, Request, header};
 
@@ -23,6 +24,7 @@ use crate::respond::rate_limit_headers::RefusalCache;
 use crate::route::{self, RouteConditions, TemplateInput, host, mismatch, path, rewrite};
 use crate::snapshot::{Action, CompiledRoute, Forwarding, SharedState, Snapshot};
 use crate::store::Store;
+use crate::store::memory::Memory;
 
 /// What is shown instead of a key.
 const MASK: &str = "***";
@@ -50,7 +52,8 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
     let path = path::normal(request.uri().path(), rules)
         .map_err(|why| format!("{:?} would be answered 400: {}", request.uri().path(), why.detail()))?;
 
-    let gateway = Snapshot::build(config, &SharedState::new(1));
+    let store = Arc::new(Store::Memory(Memory::new(config.limits.len().max(1), usize::MAX)));
+    let gateway = Snapshot::build(config, &SharedState::new(1), store);
     let client = client(question.peer, request.headers(), &gateway.trusted_proxies);
     let mut text = String::new();
     let conditions = conditions(request);
@@ -287,21 +290,19 @@ impl Described<'_> {
     }
 }
 
-/// Adds the outcome for the first request, with a separate store that is empty.
+/// Adds the outcome for the first request: the store is empty.
 fn fresh(
     text: &mut String,
     gateway: &Snapshot,
     served: &CompiledRoute,
     attributes: &RequestAttributes<'_>,
 ) -> io::Result<()> {
-    let store = config::Store::Memory { max_keys: served.limits.len().max(1), max_memory: usize::MAX };
-    let store = Store::open(&store, 0)?;
     let now = clock::now();
     let input = DecisionInput {
         limits: &served.limits,
         attributes,
         key_cache: &RefCell::default(),
-        store: &store,
+        store: &gateway.store,
         concurrency: &gateway.concurrency,
         wait_queues: &gateway.wait_queues,
         now,
@@ -309,7 +310,7 @@ fn fresh(
         fail_open: true,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let mut state = DecisionState::new(&store, 0);
+    let mut state = DecisionState::new(&gateway.store, 0);
     let decision = runtime.block_on(decide::decide(&input, &mut state));
     let mut headers = HeaderMap::new();
     let outcome = if decision == Decision::Admitted {

@@ -47,6 +47,16 @@ impl Fingerprint {
         low
     }
 
+    /// Its 16 bytes, for [`Self::from_bytes`].
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
+    /// The fingerprint of these bytes.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(u128::from_be_bytes(bytes))
+    }
+
     /// Its 32 hexadecimal digits.
     pub fn digits(self) -> [u8; 32] {
         let mut digits = [0; 32];

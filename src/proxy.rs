@@ -34,7 +34,6 @@ use crate::respond::{self, LocalResponse, grpc};
 use crate::route::{RouteConditions, TemplateInput, path};
 use crate::server::{ConnectedClient, Handler, HeadError, IncomingRequest, RequestGuard, TlsPeer};
 use crate::snapshot::{Action, CompiledRoute, Forwarding};
-use crate::store::Store;
 use crate::telemetry::{AccessLogEntry, MethodClass, ObservedBody, Outcome, RequestEnd, RequestRecord, ResponseBody};
 use crate::tls::ClientCertificate;
 use crate::trace_context::{TRACEPARENT_HEADER, TraceContext};
@@ -57,8 +56,6 @@ pub struct Worker {
     pub index: usize,
     /// The snapshot in force.
     pub snapshots: WorkerSnapshots,
-    /// The store of the counters.
-    pub store: Arc<Store>,
     /// Its connections to upstreams.
     pub pools: Rc<ConnectionPools>,
     /// The valid tokens of its clients.
@@ -182,14 +179,14 @@ async fn serve(
         limits: &route.limits,
         attributes: &attributes,
         key_cache: &connection.key_cache,
-        store: &worker.store,
+        store: &gateway.store,
         concurrency: &gateway.concurrency,
         wait_queues: &gateway.wait_queues,
         now,
         worker: worker.index,
         fail_open: gateway.on_error != OnError::Reject,
     };
-    let mut state = DecisionState::new(&worker.store, worker.index);
+    let mut state = DecisionState::new(&gateway.store, worker.index);
     let decision = decide::decide(&input, &mut state).await;
     connection.key_cache.borrow_mut().shrink();
     record.decided(state.held_since, remaining(route, &state.outcomes));

@@ -3,6 +3,7 @@
 mod apply;
 mod certificates;
 mod control;
+mod counters_file;
 mod file_watch;
 mod inherited;
 mod listeners;
@@ -10,12 +11,14 @@ mod overrides;
 mod reload;
 mod service_manager;
 mod signals;
+mod stores;
 mod watches;
 
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -51,6 +54,7 @@ use overrides::Overrides;
 use reload::{Reloads, Waiters};
 use service_manager::Watchdog;
 use signals::Signals;
+use stores::Stores;
 use watches::Watches;
 
 /// Why the gateway did not start, or has ended by itself.
@@ -134,25 +138,28 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     let shared = Arc::new(SharedState::new(workers));
     start_echo(&config, &shared)?;
     let store = Arc::new(Store::open(&config.store, workers)?);
-    let gateway = Snapshot::build(&config, &shared);
+    let (stores, opened) = Stores::new(workers);
+    let gateway = Snapshot::build(&config, &shared, store);
     // Clients that connect meanwhile wait. Without the keys their tokens would not be valid.
     jwks::fetch_first(&gateway.key_sources)?;
     shared.key_sources().apply(gateway.key_sources.clone());
+    counters_file::restore(&config.store, &gateway);
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));
     let (stage, staged) = watch::channel(Stage::Running);
 
     let logger = AccessLogger::new(logging.access(), config.log.access_format);
     let heartbeats = Arc::new(PerWorker::new(workers));
-    let (done, finished) = mpsc::channel(workers);
-    for (index, listeners) in changes.workers.into_iter().enumerate() {
+    let (done, finished) = mpsc::unbounded_channel();
+    for (index, (listeners, stores)) in changes.workers.into_iter().zip(opened).enumerate() {
         let (tls, limits, stage, logger) = (tls.clone(), limits.clone(), staged.clone(), logger.clone());
-        let plan = Plan { index, listeners, tls, limits, stage, logger, heartbeats: heartbeats.clone() };
-        let (gateway, store, done) = (gateway.clone(), store.clone(), done.clone());
-        let runtime = local_runtime;
+        let plan = Plan { index, listeners, stores, tls, limits, stage, logger, heartbeats: heartbeats.clone() };
+        let (gateway, done) = (gateway.clone(), done.clone());
         thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-            let ended = whole(|| runtime()?.block_on(work(plan, gateway, store)));
-            // The channel has room for one result of each worker. If the receiver is gone, the process ends.
-            let _ = done.try_send(ended);
+            // If the receiver is gone, the process ends.
+            let served = |served| _ = done.send((index, served));
+            if let Err(error) = whole(|| local_runtime()?.block_on(work(plan, gateway, served))) {
+                let _ = done.send((index, Err(error)));
+            }
         })?;
     }
     drop(done);
@@ -163,7 +170,6 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         config: ArcSwap::from_pointee(config),
         shared,
         snapshot: gateway.clone(),
-        store,
         dropped_lines: logging.dropped(),
         log_level: logging.level(),
         connections: limits,
@@ -177,7 +183,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         started: clock::now(),
     });
     admin::start(changes.admin, view.clone())?;
-    let in_force = InForce { snapshot: gateway, view, listeners };
+    let in_force = InForce { snapshot: gateway, view, listeners, stores };
     let reloads = Reloads::new(reload::LIMIT);
     let tls_reloads = Reloads::new(reload::LIMIT);
     let waiters = Waiters::default();
@@ -231,6 +237,7 @@ fn whole<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
 struct Plan {
     index: usize,
     listeners: mpsc::UnboundedReceiver<ListenerChange>,
+    stores: mpsc::UnboundedReceiver<Arc<Store>>,
     tls: Arc<ListenerTls>,
     limits: Arc<ConnectionLimits>,
     stage: watch::Receiver<Stage>,
@@ -238,18 +245,16 @@ struct Plan {
     heartbeats: Arc<PerWorker<Counter>>,
 }
 
-/// Serves requests until the process is told to stop. Returns how many requests were cut off.
-async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, store: Arc<Store>) -> io::Result<usize> {
+/// Serves requests until the process is told to stop, and tells `served` how many requests were cut off. Then it runs the
+/// background work of its stores until they are closed.
+async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, served: impl Fn(io::Result<usize>)) -> io::Result<()> {
     let pools = Rc::new(ConnectionPools::default());
     let mut background = JoinSet::new();
     let (watched, in_force) = (pools.clone(), gateway.clone());
     background.spawn_local(async move { watched.watch(move || in_force.load().keeps()).await });
-    let (carrying, index) = (store.clone(), plan.index);
-    background.spawn_local(async move { carrying.carry(index).await });
-    let finishing = store.clone();
     let snapshots = WorkerSnapshots::new(gateway, plan.index, plan.logger);
     let sampler = snapshots.sampler().clone();
-    let (sampling, heartbeats) = (sampler.clone(), plan.heartbeats);
+    let (sampling, heartbeats, index) = (sampler.clone(), plan.heartbeats, plan.index);
     background.spawn_local(async move {
         loop {
             sleep(Duration::from_secs(1)).await;
@@ -258,15 +263,20 @@ async fn work(plan: Plan, gateway: Arc<ArcSwap<Snapshot>>, store: Arc<Store>) ->
         }
     });
     let (tokens, random) = (RefCell::default(), Random::seeded()?);
-    let worker = Rc::new(Worker { index: plan.index, snapshots, store, pools, tokens, random });
+    let worker = Rc::new(Worker { index: plan.index, snapshots, pools, tokens, random });
+    let refreshed = worker.clone();
+    let mut carrying = pin!(stores::carry(plan.stores, plan.index, move || _ = refreshed.snapshots.current()));
     let connected = move |client: &ConnectedClient| ConnectionContext::new(worker.clone(), client);
-    let served = tokio::select! {
-        served = server::run(plan.listeners, plan.tls, plan.limits, plan.stage, connected) => served,
-        error = server::panicked(&mut background) => Err(error),
+    let ended = tokio::select! {
+        ended = server::run(plan.listeners, plan.tls, plan.limits, plan.stage, connected) => ended?,
+        error = server::panicked(&mut background) => return Err(error),
+        // There is always a store.
+        () = &mut carrying => return Err(io::Error::other("its stores were closed")),
     };
     sampler.next_second();
-    finishing.finish().await;
-    served
+    served(Ok(ended));
+    carrying.await;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use crate::respond::cors::{self, CorsPolicy};
 use crate::respond::rate_limit_headers::RateLimitHeaders;
 use crate::route::{self, PreparedChanges, RouteConditions, Routes};
 use crate::shed::{RouteShedding, Shedding};
-use crate::store::LimitChanges;
+use crate::store::{LimitChanges, Store};
 use crate::telemetry::{RouteMetrics, UpstreamFailures};
 use crate::upstream::{Keeps, Upstream};
 
@@ -55,6 +55,8 @@ pub struct Snapshot {
     pub body_timeout: Duration,
     /// Which requests are logged.
     pub access_log: AccessLog,
+    /// The counters of its limits.
+    pub store: Arc<Store>,
     /// What happens to a request if the store does not answer.
     pub on_error: OnError,
     /// Counts the requests in flight for limits on their number.
@@ -156,12 +158,12 @@ impl SharedState {
 }
 
 impl Snapshot {
-    /// Builds the snapshot. It opens nothing, so it cannot fail.
-    pub fn build(config: &Config, shared: &SharedState) -> Self {
+    /// Builds the snapshot, whose limits are counted in `store`. It opens nothing, so it cannot fail.
+    pub fn build(config: &Config, shared: &SharedState, store: Arc<Store>) -> Self {
         let upstream = |upstream| Arc::new(Upstream::new(upstream, &shared.endpoints, &shared.names, shared.echo()));
         Self::assemble(
             config,
-            shared,
+            (shared, store),
             config.upstreams.iter().map(upstream).collect(),
             config.limits.iter().map(|limit| Arc::new(RateTable::new(limit))).collect(),
             config.jwts.iter().map(|jwt| shared.key_sources.get(jwt)).collect(),
@@ -176,12 +178,13 @@ impl Snapshot {
             of_limit => Arc::new(rate_table.with_temporary(of_limit)),
         });
         // Upstreams remember whose turn it is.
+        let shared = (shared, self.store.clone());
         Self::assemble(config, shared, self.upstreams.clone(), limits.collect(), self.key_sources.clone())
     }
 
     fn assemble(
         config: &Config,
-        shared: &SharedState,
+        (shared, store): (&SharedState, Arc<Store>),
         upstreams: Vec<Arc<Upstream>>,
         rate_table: Vec<Arc<RateTable>>,
         key_sources: Vec<Arc<KeySource>>,
@@ -260,6 +263,7 @@ impl Snapshot {
             forwarded: config.server.forwarded,
             body_timeout: config.server.body_timeout,
             access_log: config.log.access,
+            store,
             on_error,
             concurrency: shared.concurrency.clone(),
             wait_queues: shared.wait_queues.clone(),
@@ -329,7 +333,7 @@ mod tests {
                  [[routes]]\npath = \"/*\"\nupstream = \"a\"\n"
             );
             let config = config::parse(text.as_bytes(), "test", Path::new("")).unwrap();
-            Snapshot::build(&config, &shared)
+            Snapshot::build(&config, &shared, Arc::new(Store::open(&config.store, 1).unwrap()))
         };
         let ids = |gateway: &Snapshot| {
             let status = gateway.upstreams[0].status();

@@ -119,7 +119,7 @@ impl Store {
     /// If the thread for Memcached cannot be started.
     pub fn open(config: &config::Store, workers: usize) -> io::Result<Self> {
         match config {
-            config::Store::Memory { max_keys, max_memory } => Ok(Self::Memory(Memory::new(*max_keys, *max_memory))),
+            config::Store::Memory { max_keys, max_memory, .. } => Ok(Self::Memory(Memory::new(*max_keys, *max_memory))),
             config::Store::Memcached(config) => Memcached::start(config, workers).map(Self::Memcached),
         }
     }
@@ -194,19 +194,38 @@ impl Store {
         }
     }
 
-    /// Runs the store's background work on this worker for as long as the worker runs.
-    pub async fn carry(&self, worker: usize) {
-        match self {
-            Self::Memory(_) => {}
-            Self::Memcached(memcached) => memcached.carry(worker).await,
+    /// Runs the store's background work on this worker until the store is closed.
+    pub fn carry(&self, worker: usize) -> impl Future<Output = ()> + use<> {
+        let carrying = match self {
+            Self::Memory(_) => None,
+            Self::Memcached(memcached) => Some(memcached.carry(worker)),
+        };
+        async move {
+            if let Some(carrying) = carrying {
+                carrying.await;
+            }
         }
     }
 
-    /// Completes the store's work when a worker has served its last request.
-    pub async fn finish(&self) {
+    /// Closes the store when the last request is served; so does dropping it.
+    pub fn close(&self) {
         match self {
             Self::Memory(_) => {}
-            Self::Memcached(memcached) => memcached.finish().await,
+            Self::Memcached(memcached) => memcached.close(),
+        }
+    }
+
+    /// Completes when the store is closed and all that was admitted is counted where other gateways see it, or cannot be
+    /// in time.
+    pub fn ended(&self) -> impl Future<Output = ()> + use<> {
+        let ended = match self {
+            Self::Memory(_) => None,
+            Self::Memcached(memcached) => Some(memcached.ended()),
+        };
+        async move {
+            if let Some(ended) = ended {
+                ended.await;
+            }
         }
     }
 }

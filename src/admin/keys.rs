@@ -90,7 +90,7 @@ pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
         }
         for reading in readings {
             for limit in table.limits().filter(|limit| !limit.rates().is_empty()) {
-                view.store.reset(limit, reading.fingerprint, now).await.map_err(away)?;
+                view.store().reset(limit, reading.fingerprint, now).await.map_err(away)?;
             }
         }
         tracing::info!(limit = table.name(), "the admin API has reset the counters of a key");
@@ -162,7 +162,7 @@ async fn fullest(
             None => table.without_override().collect(),
         };
         for limit in limits.into_iter().filter(|limit| !limit.rates().is_empty()) {
-            let usage = view.store.peek(limit, reading.fingerprint, now).await.map_err(away)?;
+            let usage = view.store().peek(limit, reading.fingerprint, now).await.map_err(away)?;
             let level = usage.rates.iter().map(level).max().unwrap_or(0);
             if fullest.as_ref().is_none_or(|(most, _)| level > *most) {
                 fullest = Some((level, usage));

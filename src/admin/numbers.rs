@@ -95,8 +95,8 @@ fn describe_durations(sum: &HistogramSnapshot) -> Value {
 
 fn store(view: &View) -> Value {
     let config = view.config.load();
-    match (&*view.store, &config.store) {
-        (Store::Memory(memory), config::Store::Memory { max_keys, max_memory }) => json!({
+    match (&*view.snapshot.load().store, &config.store) {
+        (Store::Memory(memory), config::Store::Memory { max_keys, max_memory, .. }) => json!({
             "type": "memory",
             "keys": memory.keys(),
             "max_keys": max_keys,
@@ -105,7 +105,7 @@ fn store(view: &View) -> Value {
             "evictions": memory.evicted(),
         }),
         (Store::Memcached(memcached), _) => memcached_store(memcached.health()),
-        // A reload does not change the store.
+        // A reload is changing the store.
         (Store::Memory(_), config::Store::Memcached(_)) => Value::Null,
     }
 }

@@ -1,7 +1,7 @@
 //! What a change of the configuration means: which settings need a restart, which counters survive, and whose overrides
 //! change.
 
-use super::{Config, Limit};
+use super::{Config, Limit, Store};
 use crate::limit::{self, Rate};
 use crate::overrides::Changes;
 
@@ -77,6 +77,11 @@ fn changed_rates(old: &[Rate], new: &[Rate]) -> Option<&'static str> {
 /// The first setting that differs although it is used only at the start.
 pub fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
     let (was, is) = (&old.server, &new.server);
+    let bounds = |config: &Config| match config.store {
+        Store::Memory { max_keys, max_memory, .. } => Some((max_keys, max_memory)),
+        Store::Memcached(_) => None,
+    };
+    let resized = bounds(old).zip(bounds(new));
     [
         ("server.workers", was.workers != is.workers),
         ("server.max_header_size", was.max_header_size != is.max_header_size),
@@ -84,7 +89,8 @@ pub fn needs_restart(old: &Config, new: &Config) -> Option<&'static str> {
         ("log.format", old.log.format != new.log.format),
         ("log.access_file", old.log.access_file != new.log.access_file),
         ("log.access_format", old.log.access_format != new.log.access_format),
-        ("store", old.store != new.store),
+        ("store.max_keys", resized.is_some_and(|(old, new)| old.0 != new.0)),
+        ("store.max_memory", resized.is_some_and(|(old, new)| old.1 != new.1)),
     ]
     .into_iter()
     .find_map(|(setting, differs)| differs.then_some(setting))

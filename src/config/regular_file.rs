@@ -14,19 +14,24 @@ use rustix::io::Errno;
 /// The largest file that is read, in bytes. A million lines with hashes of 64 digits take 80 MB.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
 
-/// A regular file that is open for reading. If it has more than [`MAX_BYTES`], reading ends with an error.
+/// A regular file that is open for reading. If it has more than so many bytes, reading ends with an error.
 pub(super) struct RegularFile {
     file: File,
+    max: u64,
     /// How many bytes may still come.
     left: u64,
 }
 
 impl RegularFile {
-    /// Opens a file without blocking.
+    /// Opens a file of at most [`MAX_BYTES`] without blocking.
     ///
     /// # Errors
-    /// When it cannot be opened, is not a regular file or is larger than [`MAX_BYTES`].
+    /// When it cannot be opened, is not a regular file or is too large.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
+        Self::up_to(MAX_BYTES, path)
+    }
+
+    fn up_to(max: u64, path: &Path) -> io::Result<Self> {
         // Without NOCTTY a terminal could become the controlling terminal of the process.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -38,20 +43,28 @@ impl RegularFile {
             let message = format!("it is {}, not a file", kind(metadata.file_type()));
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        if metadata.len() > MAX_BYTES {
-            return Err(too_large());
+        if metadata.len() > max {
+            return Err(too_large(max));
         }
-        Ok(Self { file, left: MAX_BYTES })
+        Ok(Self { file, max, left: max })
     }
 }
 
-/// Reads a whole file.
+/// Reads a whole file of at most [`MAX_BYTES`].
 ///
 /// # Errors
-/// When it cannot be opened or read, is not a regular file or is larger than [`MAX_BYTES`].
+/// When it cannot be opened or read, is not a regular file or is too large.
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    read_up_to(MAX_BYTES, path)
+}
+
+/// Reads a whole file of at most `max` bytes.
+///
+/// # Errors
+/// When it cannot be opened or read, is not a regular file or is too large.
+pub fn read_up_to(max: u64, path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    RegularFile::open(path)?.read_to_end(&mut bytes)?;
+    RegularFile::up_to(max, path)?.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -59,13 +72,13 @@ impl Read for RegularFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(buffer)?;
         // The file may have grown since it was opened.
-        self.left = self.left.checked_sub(read as u64).ok_or_else(too_large)?;
+        self.left = self.left.checked_sub(read as u64).ok_or_else(|| too_large(self.max))?;
         Ok(read)
     }
 }
 
-fn too_large() -> io::Error {
-    let message = format!("it is larger than {} MiB", MAX_BYTES >> 20);
+fn too_large(max: u64) -> io::Error {
+    let message = format!("it is larger than {} MiB", max >> 20);
     io::Error::new(io::ErrorKind::FileTooLarge, message)
 }
 

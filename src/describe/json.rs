@@ -179,9 +179,12 @@ fn admin(admin: &Admin) -> Value {
 
 fn store(store: &Store) -> Value {
     match store {
-        Store::Memory { max_keys, max_memory } => {
-            json!({ "type": "memory", "max_keys": max_keys, "max_memory": size(*max_memory) })
-        }
+        Store::Memory { max_keys, max_memory, snapshot } => json!({
+            "type": "memory",
+            "max_keys": max_keys,
+            "max_memory": size(*max_memory),
+            "snapshot": snapshot,
+        }),
         Store::Memcached(memcached) => json!({
             "type": "memcached",
             "servers": memcached.servers,

@@ -22,6 +22,10 @@ pub fn describe_reload(name: &ConfigSource, old: &Config, new: &Config) -> Strin
         let _ =
             writeln!(text, "  does not listen on {address} any more: its connections end after the request in flight");
     }
+    if !old.store.is_same_place(&new.store) {
+        let _ = writeln!(text, "  counts in another store: limits go on with what that has counted");
+        return text;
+    }
     let (recounted, dropped): (Vec<_>, Vec<_>) = (config::recounted(old, new), config::dropped(old, new).collect());
     for Recounted { limit, tier, changed, carried, anew } in &recounted {
         let tier = tier.map_or(String::new(), |tier| format!(", tier {tier},"));

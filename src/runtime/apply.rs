@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use super::inherited::InheritedSockets;
 use super::listeners::{ListenerPlan, Listeners, OpenListeners};
 use super::reload;
+use super::stores::Stores;
 use crate::admin::View;
 use crate::clock;
 use crate::config::{self, Address, Config, ConfigSource, Refusal, Tls};
@@ -16,6 +17,7 @@ use crate::echo;
 use crate::jwks;
 use crate::overrides::Changes;
 use crate::snapshot::{self, SharedState, Snapshot};
+use crate::store::Store;
 
 const TOO_LONG: &str = "it took too long";
 
@@ -24,6 +26,7 @@ pub(super) struct InForce {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) view: Arc<View>,
     pub(super) listeners: Listeners,
+    pub(super) stores: Stores,
 }
 
 /// A configuration that is checked and built but not in force yet.
@@ -36,14 +39,14 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Loads the configuration that shall replace `running`, builds its snapshot, and opens the listeners that it has in
-    /// addition. They accept nothing before it is in force.
+    /// Loads the configuration that shall replace `running`, builds its snapshot, and opens the store, if it is another one
+    /// than `store`, and the listeners that it has in addition. They accept nothing before it is in force.
     ///
     /// # Errors
     /// Why it is refused: its problems, a listener cannot be opened, or a setting has changed that is used only at the start.
     pub(super) fn load(
         source: &ConfigSource,
-        (running, listeners): (&Config, &OpenListeners),
+        (running, listeners, store): (&Config, &OpenListeners, Arc<Store>),
         shared: &SharedState,
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<Self, Refusal> {
@@ -55,7 +58,16 @@ impl Candidate {
             return Err(TOO_LONG.to_owned().into());
         }
         start_echo(&config, shared).map_err(|error| format!("cannot start the built-in echo server: {error}"))?;
-        let (snapshot, overrides) = (Snapshot::build(&config, shared), config::changed_overrides(running, &config));
+        let store = if running.store.is_same_place(&config.store) {
+            store
+        } else {
+            Arc::new(
+                Store::open(&config.store, shared.workers())
+                    .map_err(|error| format!("cannot open the store: {error}"))?,
+            )
+        };
+        let snapshot = Snapshot::build(&config, shared, store);
+        let overrides = config::changed_overrides(running, &config);
         jwks::fetch_first(&snapshot.key_sources)
             .map_err(|error| format!("cannot fetch the keys of issuers: {error}"))?;
         if !is_wanted() {
@@ -86,7 +98,14 @@ impl InForce {
             snapshot = snapshot.with_temporary(&config, &self.view.shared, temporary);
         }
         self.view.shared.keep_only(&snapshot);
-        self.replace(snapshot);
+        let store = snapshot.store.clone();
+        let before = self.replace(snapshot);
+        if !Arc::ptr_eq(&before.store, &store) {
+            // The workers let go of the snapshot of before when they hear of the store.
+            drop(before);
+            self.stores.open(&store);
+            tracing::warn!("the store has changed: limits go on with what the new one has counted");
+        }
         self.view.connections.reload(config.server.clone());
         if let Err(error) = self.view.tls.apply(config.server.tls.as_ref().map(|tls| &tls.settings)) {
             tracing::error!(%error, "new connections use the TLS settings of before");
@@ -108,11 +127,11 @@ impl InForce {
         }
     }
 
-    /// Replaces the snapshot. Keys that are counted in another way now keep their counts.
-    fn replace(&self, snapshot: Snapshot) {
+    /// Replaces the snapshot. Keys that are counted in another way now keep their counts. Returns the one before.
+    fn replace(&self, snapshot: Snapshot) -> Arc<Snapshot> {
         let changes = snapshot::limit_changes(&self.snapshot.load(), &snapshot);
-        self.view.store.reload(&changes, clock::now());
-        self.snapshot.store(Arc::new(snapshot));
+        snapshot.store.reload(&changes, clock::now());
+        self.snapshot.swap(Arc::new(snapshot))
     }
 
     /// Uses what the files of certificates have now for new connections, if it differs.

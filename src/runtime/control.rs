@@ -1,5 +1,6 @@
 //! The control thread: signals, reloads, the sweep of the store, and the drain at the end.
 
+use std::collections::BTreeSet;
 use std::future::pending;
 use std::io;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use tokio::time::{Instant, Interval, sleep, timeout};
 
 use super::apply::{Candidate, InForce};
 use super::certificates::{LOOK_EVERY, warn_of_expiry};
+use super::counters_file;
 use super::overrides::Overrides;
 use super::reload::{Ended, Reloads, Waiters};
 use super::service_manager::{self, Watchdog};
@@ -32,6 +34,9 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_STEPS: usize = 30;
 /// How long workers may take to report how many requests they have cut off.
 const OVER_LIMIT: Duration = Duration::from_secs(1);
+
+/// See [`Control::finished`].
+pub(super) type Finished = mpsc::UnboundedReceiver<(usize, io::Result<usize>)>;
 
 /// See the head of this file.
 pub(super) struct Control {
@@ -54,14 +59,16 @@ pub(super) struct Control {
     /// What the files of certificates have now.
     pub(super) tls_reloads: Reloads<Tls>,
     pub(super) stage: watch::Sender<Stage>,
-    /// For each worker that has ended, how many requests it has cut off, or its error. It closes after the last worker.
-    pub(super) finished: mpsc::Receiver<io::Result<usize>>,
+    /// For each worker that has served its last request, by its index: how many requests it cuts off, or its error. It
+    /// closes after the last worker.
+    pub(super) finished: Finished,
     pub(super) signals: Signals,
 }
 
 impl Control {
     /// Runs until the gateway stops.
     pub(super) async fn run(mut self) -> Result<Stopped, StartError> {
+        self.in_force.stores.open(&self.in_force.snapshot.load().store);
         let (watch, snapshot) = (self.in_force.view.shared.upstream_watch(), self.in_force.snapshot.clone());
         spawn_local(watch.run(move || snapshot.load().upstreams.clone()));
         let (workers, snapshot) = (self.in_force.view.shared.workers(), self.in_force.snapshot.clone());
@@ -92,44 +99,45 @@ impl Control {
                 }
                 _ = sweep.tick() => self.sweep(),
                 _ = next_tick(&mut check) => self.watchdog.check(&self.heartbeats),
-                Some(ended) = self.finished.recv() => {
+                Some((_, ended)) = self.finished.recv() => {
                     let error = ended.err().unwrap_or_else(|| io::Error::other("it was not told to stop"));
                     tracing::error!(%error, "a worker ended");
                     return Err(StartError::Worker(error));
                 }
             }
         }
-        let Control { in_force, stage, mut finished, mut signals, requested, waiters, overrides, access_log, .. } =
-            self;
+        let Control { in_force, stage, finished, mut signals, requested, waiters, overrides, access_log, .. } = self;
         service_manager::stopping();
         // Who waits for a reload or an override learns that there will be none.
         drop((requested, waiters, overrides));
         in_force.view.stopping.store(true, Ordering::Relaxed);
         let config = in_force.config();
+        let mut workers = Workers::new(in_force.view.shared.workers(), finished);
         let drained = tokio::select! {
-            drained = drain(&config.server, &stage, &mut finished) => Some(drained.map_err(StartError::Worker)?),
+            drained = drain(&config.server, &stage, &mut workers) => Some(drained.map_err(StartError::Worker)?),
             () = told_to_stop(&mut signals, access_log.as_ref()) => None,
         };
-        if drained == Some(true) {
-            tracing::info!("stopped");
-            return Ok(Stopped::Drained);
+        if drained != Some(true) {
+            let _ = stage.send(Stage::Over);
+            // A worker that hangs does not stop the process from ending.
+            let _ = timeout(OVER_LIMIT, workers.all_served()).await;
         }
-        let _ = stage.send(Stage::Over);
-        // A worker that hangs does not stop the process from ending.
-        let mut requests = 0;
-        let _ = timeout(OVER_LIMIT, all_ended(&mut finished, &mut requests)).await;
-        if drained.is_some() {
-            tracing::warn!(requests, "stopped: drain_timeout is over, requests in flight were cut off");
-            return Ok(Stopped::Drained);
+        in_force.stores.close(&in_force.snapshot.load().store).await;
+        let _ = timeout(OVER_LIMIT, workers.all_ended()).await;
+        counters_file::save(&config.store, &in_force.snapshot.load());
+        let requests = workers.cut_off;
+        match drained {
+            Some(true) => tracing::info!("stopped"),
+            Some(false) => tracing::warn!(requests, "stopped: drain_timeout is over, requests in flight were cut off"),
+            None => tracing::warn!(requests, "stopped at once by a second signal: requests in flight were cut off"),
         }
-        tracing::warn!(requests, "stopped at once by a second signal: requests in flight were cut off");
-        Ok(Stopped::AtOnce)
+        Ok(if drained.is_some() { Stopped::Drained } else { Stopped::AtOnce })
     }
 
     fn sweep(&self) {
         // Failures of upstreams that are not logged yet.
         self.in_force.view.shared.upstreams().iter().for_each(|upstream| upstream.report(clock::now()));
-        if let Store::Memory(memory) = &*self.in_force.view.store {
+        if let Store::Memory(memory) = &*self.in_force.snapshot.load().store {
             memory.sweep(SWEEP_STEPS, clock::now());
         }
     }
@@ -140,8 +148,11 @@ impl Control {
         service_manager::reloading();
         let (source, running) = (self.source.clone(), self.in_force.config());
         let (shared, listeners) = (self.in_force.view.shared.clone(), self.in_force.listeners.open());
-        let load =
-            move |is_wanted: &dyn Fn() -> bool| Candidate::load(&source, (&running, &listeners), &shared, is_wanted);
+        let snapshot = self.in_force.snapshot.clone();
+        let load = move |is_wanted: &dyn Fn() -> bool| {
+            let store = snapshot.load().store.clone();
+            Candidate::load(&source, (&running, &listeners, store), &shared, is_wanted)
+        };
         let begun = self.reloads.begin(load);
         if let Err(why) = begun {
             self.in_force.refuse(&why);
@@ -190,11 +201,7 @@ impl Control {
 }
 
 /// Stops to accept connections and waits for the requests in flight. Returns whether all of them have ended in time.
-async fn drain(
-    server: &config::Server,
-    stage: &watch::Sender<Stage>,
-    finished: &mut mpsc::Receiver<io::Result<usize>>,
-) -> io::Result<bool> {
+async fn drain(server: &config::Server, stage: &watch::Sender<Stage>, workers: &mut Workers) -> io::Result<bool> {
     let (delay, deadline) = (server.drain_delay, server.drain_timeout);
     if !delay.is_zero() {
         // Load balancers notice that the gateway is not ready before connections are refused.
@@ -203,19 +210,45 @@ async fn drain(
     }
     tracing::info!(?deadline, "draining");
     let _ = stage.send(Stage::Draining);
-    match timeout(deadline, all_ended(finished, &mut 0)).await {
+    match timeout(deadline, workers.all_served()).await {
         Ok(ended) => ended.map(|()| true),
         Err(_) => Ok(false),
     }
 }
 
-/// Waits for all workers and adds up how many requests they have cut off. If one fails, the others still finish theirs.
-async fn all_ended(finished: &mut mpsc::Receiver<io::Result<usize>>, cut_off: &mut usize) -> io::Result<()> {
-    let mut all = Ok(());
-    while let Some(ended) = finished.recv().await {
-        all = all.and(ended.map(|requests| *cut_off += requests));
+/// The workers that still serve requests while the gateway stops.
+struct Workers {
+    serving: BTreeSet<usize>,
+    finished: Finished,
+    /// How many requests the others have cut off.
+    cut_off: usize,
+}
+
+impl Workers {
+    fn new(count: usize, finished: Finished) -> Self {
+        Self { serving: (0..count).collect(), finished, cut_off: 0 }
     }
-    all
+
+    /// Waits until all have served their last request. If one fails, the others still finish theirs.
+    async fn all_served(&mut self) -> io::Result<()> {
+        let mut all = Ok(());
+        while !self.serving.is_empty()
+            && let Some((worker, ended)) = self.finished.recv().await
+        {
+            self.serving.remove(&worker);
+            all = all.and(ended.map(|requests| self.cut_off += requests));
+        }
+        all
+    }
+
+    /// Waits until all have ended, after the stores. Then each request that was cut off has its line in the log.
+    async fn all_ended(&mut self) {
+        while let Some((worker, ended)) = self.finished.recv().await {
+            if let Err(error) = ended {
+                tracing::error!(worker, %error, "a worker failed at its end");
+            }
+        }
+    }
 }
 
 /// Waits for the next tick. Without an interval there is never one.

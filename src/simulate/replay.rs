@@ -29,7 +29,6 @@ const NO_KEY: &str = "(no key)";
 pub(super) struct Replay<'c> {
     config: &'c Config,
     gateway: Snapshot,
-    store: Store,
     /// The host of requests whose line names none.
     default_host: &'c str,
     uses_tls: bool,
@@ -62,7 +61,7 @@ pub(super) struct Totals {
 impl<'c> Replay<'c> {
     /// A gateway with this configuration and empty counters. The limits of the configuration must not hold requests.
     pub(super) fn new(config: &'c Config, store: Store, default_host: &'c str) -> Self {
-        let gateway = Snapshot::build(config, &SharedState::new(1));
+        let gateway = Snapshot::build(config, &SharedState::new(1), Arc::new(store));
         let statistics = |rates: &Arc<decide::RateTable>| {
             let all: Vec<_> = rates.limits().cloned().collect();
             LimitStatistics::new(rates.own(), &all)
@@ -75,14 +74,13 @@ impl<'c> Replay<'c> {
             totals: Totals::default(),
             config,
             gateway,
-            store,
             default_host,
         }
     }
 
     /// How many keys the store has evicted although they were in use.
     pub(super) fn evicted(&self) -> u64 {
-        match &self.store {
+        match &*self.gateway.store {
             Store::Memory(memory) => memory.evicted(),
             Store::Memcached(_) => 0,
         }
@@ -144,14 +142,14 @@ impl<'c> Replay<'c> {
             limits: &route.limits,
             attributes: &attributes,
             key_cache: &self.key_cache,
-            store: &self.store,
+            store: &self.gateway.store,
             concurrency: &self.gateway.concurrency,
             wait_queues: &self.gateway.wait_queues,
             now: record.time,
             worker: 0,
             fail_open: true,
         };
-        let mut state = DecisionState::new(&self.store, 0);
+        let mut state = DecisionState::new(&self.gateway.store, 0);
         // The memory store answers at once, and no limit holds requests.
         let decided = pin!(decide::decide(&input, &mut state)).poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(decision) = decided else { return };

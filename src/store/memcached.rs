@@ -64,8 +64,6 @@ pub struct Memcached {
     is_local: bool,
     /// The driver, until the only worker runs it.
     setup: Mutex<Option<Setup>>,
-    /// The thread on which the driver runs if there are several workers.
-    thread: Option<thread::JoinHandle<()>>,
     /// Closed when the driver has ended.
     done: watch::Receiver<()>,
     /// Ends the thread that asks servers for statistics.
@@ -135,9 +133,11 @@ impl Memcached {
             refusals: refusals.clone(),
             _done: done,
         };
-        let (setup, thread) = match workers {
-            1 => (Some(setup), None),
-            _ => (None, Some(thread::Builder::new().name("memcached".to_owned()).spawn(|| run(setup))?)),
+        let setup = if workers == 1 {
+            Some(setup)
+        } else {
+            thread::Builder::new().name("memcached".to_owned()).spawn(|| run(setup))?;
+            None
         };
         let (probing, end) = std::sync::mpsc::channel();
         let probed = health.clone();
@@ -148,7 +148,6 @@ impl Memcached {
             refusals,
             is_local: config.on_error == OnError::Local,
             setup: Mutex::new(setup),
-            thread,
             done: is_done,
             _probing: probing,
         })
@@ -221,26 +220,31 @@ impl Memcached {
         self.mailboxes.send(Message::Inspect(Box::new(inspection)), usize::MAX);
     }
 
-    /// Carries the messages of a worker to the driver, and its replies back, for as long as the worker runs. It has to
-    /// be in a local runtime. The only worker runs the driver as well.
-    pub async fn carry(&self, worker: usize) {
-        let setup = self.setup.lock().take();
-        match setup {
-            Some(setup) => _ = tokio::join!(self.mailboxes.carry(worker), setup.run()),
-            None => self.mailboxes.carry(worker).await,
+    /// Carries the messages of a worker to the driver, and its replies back, until the store is closed. It has to be in a
+    /// local runtime. The only worker runs the driver as well.
+    pub fn carry(&self, worker: usize) -> impl Future<Output = ()> + use<> {
+        let (setup, mailboxes) = (self.setup.lock().take(), self.mailboxes.clone());
+        async move {
+            match setup {
+                Some(setup) => _ = tokio::join!(mailboxes.carry(worker), setup.run()),
+                None => mailboxes.carry(worker).await,
+            }
         }
     }
 
-    /// Waits until Memcached has all that was admitted, or as long as a request would wait, if this worker is the only
-    /// one and runs the driver.
-    pub async fn finish(&self) {
-        if self.thread.is_none() {
-            self.mailboxes.close();
-            // If it was never run, it is not needed any more.
-            drop(self.setup.lock().take());
-            // It fails once the driver has ended, which is what is waited for.
-            _ = self.done.clone().changed().await;
-        }
+    /// Decides nothing more.
+    pub fn close(&self) {
+        self.mailboxes.close();
+        // If the driver was never run, it is not needed any more.
+        drop(self.setup.lock().take());
+    }
+
+    /// Completes when the store is closed and Memcached has all that was admitted, or after as long as a request would
+    /// wait for it.
+    pub fn ended(&self) -> impl Future<Output = ()> + use<> {
+        let mut done = self.done.clone();
+        // It fails once the driver has ended, which is what is waited for.
+        async move { _ = done.changed().await }
     }
 
     /// Whether nobody could answer.
@@ -254,14 +258,10 @@ impl Memcached {
     }
 }
 
-/// Waits until Memcached has all that was admitted, or as long as a request would wait, if the driver runs on a thread.
+/// The driver still sends what was admitted.
 impl Drop for Memcached {
     fn drop(&mut self) {
-        self.mailboxes.close();
-        if let Some(thread) = self.thread.take() {
-            // It does not panic; if it did, that was logged.
-            _ = thread.join();
-        }
+        self.close();
     }
 }
 

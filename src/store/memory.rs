@@ -7,6 +7,7 @@
 mod shard;
 mod migrating;
 mod inspection;
+mod saved;
 
 use std::iter;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, Reservation, Verdict};
 
 use shard::{Entry, Shard};
+
+pub use saved::{NotRestored, Restored};
 
 /// Small enough that a sweep holds the lock of a shard for only some tens of microseconds.
 const KEYS_PER_SHARD: usize = 1024;
@@ -201,6 +204,14 @@ impl Memory {
             self.evicted.fetch_add(1, Ordering::Relaxed);
         }
         shard.insert(key, entry);
+    }
+
+    /// Adds the cell of a key that has none, by its key in its shard.
+    fn put(&self, key: Fingerprint, cell: Cell, limit: &Arc<Limit>, now: Time) {
+        let number = self.next_cell.fetch_add(1, Ordering::Relaxed);
+        let shard = &mut *self.shards[self.shard(key)].lock();
+        self.insert(shard, key, Entry::new(cell, Arc::clone(limit), number), now);
+        self.bound(shard, now);
     }
 
     /// Drops expired cells in `1/parts` of the shards; call it regularly.

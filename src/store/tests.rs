@@ -2,6 +2,7 @@
 
 mod inspection;
 mod reloads;
+mod saved;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,7 +11,8 @@ use crate::store::memcached::{Health, Server};
 
 /// The families of the store that the configuration names.
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
-    match &*view.store {
+    let snapshot = view.snapshot.load();
+    match &*snapshot.store {
         Store::Memory(memory) => vec![
             modes(&[("memory", true)]),
             keys(memory.keys()),
@@ -24,7 +25,7 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
                 memory.evicted(),
             ),
         ],
-        Store::Memcached(memcached) => health(memcached.health(), view.snapshot.load().on_error),
+        Store::Memcached(memcached) => health(memcached.health(), snapshot.on_error),
     }
 }
 

@@ -11,20 +11,20 @@ enum Type {
     Memcached,
 }
 
-const OF_MEMORY: [&str; 2] = ["max_keys", "max_memory"];
+const OF_MEMORY: [&str; 3] = ["max_keys", "max_memory", "snapshot"];
 const OF_MEMCACHED: [&str; 5] = ["servers", "prefix", "timeout", "on_error", "strict"];
 const SERVERS: &str = "[\"10.0.0.1:11211\"]";
 
 /// Reads the section. Without it, counters live in this process.
 pub(super) fn read(section: Option<Section<'_>>) -> Store {
     let (mut max_keys, mut max_memory) = (1_000_000, 256 << 20);
-    let Some(section) = section else { return Store::Memory { max_keys, max_memory } };
+    let Some(section) = section else { return Store::Memory { max_keys, max_memory, snapshot: None } };
     let field = section.field("type");
     let given = field.is_some();
     let types = [("memory", Type::Memory), ("memcached", Type::Memcached)];
     let Some(kind) = field.map_or(Some(Type::Memory), |field| field.choice(&types, &[])) else {
         // Without a valid type it is unknown which keys are allowed.
-        return Store::Memory { max_keys, max_memory };
+        return Store::Memory { max_keys, max_memory, snapshot: None };
     };
     let store = match kind {
         Type::Memory => {
@@ -34,10 +34,14 @@ pub(super) fn read(section: Option<Section<'_>>) -> Store {
             set(&mut max_keys, read.and_then(|keys| usize::try_from(keys).ok()));
             let size = values::bytes(&section, "max_memory", (8 << 20)..=(1 << 40), "8MiB to 1TiB");
             set(&mut max_memory, size);
-            Store::Memory { max_keys, max_memory }
+            let snapshot = section.field("snapshot").and_then(|field| {
+                let name = field.text().filter(|name| !name.is_empty());
+                name.map(|name| field.source.folder.join(name))
+            });
+            Store::Memory { max_keys, max_memory, snapshot }
         }
         Type::Memcached => {
-            section.misplaced(&OF_MEMORY, "`type = \"memory\"`", "remove it: Memcached has its own limit on memory");
+            section.misplaced(&OF_MEMORY, "`type = \"memory\"`", "remove it: Memcached has its own memory");
             Store::Memcached(memcached(&section))
         }
     };

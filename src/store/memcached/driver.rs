@@ -262,8 +262,6 @@ impl Driver {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-    use std::thread;
 
     use tokio::runtime::{Builder, LocalOptions};
     use tokio::sync::oneshot::error::TryRecvError;
@@ -301,7 +299,8 @@ mod tests {
     async fn the_end_does_not_wait_for_a_driver_that_was_never_run() {
         let store = store(1);
         let Answer::Later(mut reply) = ask(&store) else { panic!("it is decided already") };
-        timeout(LONG, store.finish()).await.unwrap();
+        store.close();
+        timeout(LONG, store.ended()).await.unwrap();
         assert_eq!(reply.try_recv(), Err(TryRecvError::Closed));
         let Answer::Later(mut reply) = ask(&store) else { panic!("it is decided already") };
         assert_eq!(reply.try_recv(), Err(TryRecvError::Closed));
@@ -312,24 +311,22 @@ mod tests {
         let mut builder = Builder::new_current_thread();
         let runtime = builder.enable_all().build_local(LocalOptions::default()).unwrap();
         runtime.block_on(async {
-            let store = Rc::new(store(1));
-            let carrying = store.clone();
-            let carrying = spawn_local(async move { carrying.carry(0).await });
+            let store = store(1);
+            let carrying = spawn_local(store.carry(0));
             let Answer::Later(reply) = ask(&store) else { panic!("it is decided already") };
             assert!(timeout(LONG, reply).await.unwrap().is_err(), "the server is away");
-            timeout(LONG, store.finish()).await.unwrap();
-            carrying.abort();
+            store.close();
+            timeout(LONG, store.ended()).await.unwrap();
+            timeout(LONG, carrying).await.unwrap().unwrap();
         });
     }
 
-    #[test]
-    fn a_thread_of_its_own_ends_with_the_store() {
-        let (ended, end) = mpsc::channel();
+    #[tokio::test]
+    async fn a_thread_of_its_own_ends_with_the_store() {
         let store = store(2);
-        thread::spawn(move || {
-            drop(store);
-            ended.send(()).unwrap();
-        });
-        end.recv_timeout(LONG).unwrap();
+        let (carrying, ended) = (store.carry(0), store.ended());
+        drop(store);
+        timeout(LONG, carrying).await.unwrap();
+        timeout(LONG, ended).await.unwrap();
     }
 }

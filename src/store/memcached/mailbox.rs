@@ -57,10 +57,11 @@ impl Mailboxes {
         }
     }
 
-    /// Announces the messages of a worker and delivers its replies, for ever. The worker does this beside its requests.
+    /// Announces the messages of a worker and delivers its replies, until the mailboxes are closed. The worker does this
+    /// beside its requests.
     pub(super) async fn carry(&self, worker: usize) {
         let Some(mailbox) = self.mailboxes.get(worker) else { return };
-        loop {
+        while !self.closed.load(Ordering::Relaxed) {
             tokio::select! {
                 biased;
                 () = mailbox.sent.notified() => self.announce(mailbox.messages.lock().len()),
@@ -135,6 +136,7 @@ impl Mailboxes {
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.wake();
+        self.mailboxes.iter().for_each(|mailbox| mailbox.sent.notify_one());
     }
 
     /// Accepts no further messages and drops those that are there, which tells whoever waits for a reply.

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use super::shard::Entry;
 use super::{Locked, Memory};
 use crate::clock::Time;
+use crate::fingerprint::Fingerprint;
 use crate::limit::{Limit, Verdict};
 use crate::store::reloads::{Migration, Reloads, translated};
 use crate::store::{Ask, Asks, LimitChanges, Reply, Reserved};
@@ -97,6 +98,25 @@ impl Memory {
     fn moved(&self, reloads: &Reloads, ask: &Ask<'_>, is_wanted: impl Fn(&Entry) -> bool) -> Option<Migration> {
         let is_there = |to| self.has(&Ask { limit: to, ..*ask }, &is_wanted);
         reloads.after(ask.limit).find(|migration| is_there(&migration.to)).cloned()
+    }
+
+    /// Migrates the cells of all keys that were not used since their limit was replaced.
+    pub(super) fn migrate_all(&self, now: Time) {
+        let reloads = self.reloads.load();
+        for shard in &self.shards {
+            let is_old = |(_, entry): &(&Fingerprint, &Entry)| !reloads.is_in_use(&entry.limit);
+            let old: Vec<_> =
+                shard.lock().iter().filter(is_old).map(|(key, entry)| (*key, entry.limit.clone())).collect();
+            for (key, limit) in old {
+                let newest = reloads.after(&limit).find(|migration| reloads.is_in_use(&migration.to));
+                if let Some(Migration { to, .. }) = newest {
+                    // The shape of its limit is part of the key of a cell; what is combined twice is gone.
+                    let key = key.with(limit.shape());
+                    let ask = Ask { limit: to, key, need: 0, cost: 0, settles: false, advisory: false, place: 0 };
+                    self.migrate(&reloads, &ask, now);
+                }
+            }
+        }
     }
 
     /// Migrates the cell of a key that has one of a replaced limit and none of this one.

@@ -99,6 +99,11 @@ impl Shard {
         self.cells.contains_key(key)
     }
 
+    /// All entries, the least recently used first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Fingerprint, &Entry)> {
+        self.cells.iter()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.cells.len()
     }

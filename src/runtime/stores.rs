@@ -1,0 +1,76 @@
+//! The stores of the workers: the one in force, and those that a reload has replaced.
+//!
+//! A request stays with the store that it began with, so that what was reserved for it is settled there. A store that is
+//! not in force any more closes when its last request has ended.
+
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
+
+use crate::store::Store;
+
+/// The longest time for which the process waits for its stores at the end. `[store] timeout` is at most 10 seconds.
+const MOST: Duration = Duration::from_secs(11);
+
+/// The side of the control thread.
+pub(super) struct Stores {
+    /// Tells each worker which store is in force next.
+    workers: Vec<mpsc::UnboundedSender<Arc<Store>>>,
+    /// One wait for each store that has not ended yet.
+    ending: JoinSet<()>,
+}
+
+impl Stores {
+    /// Of so many workers. Each of them gets one of the receivers and passes it to [`carry`].
+    pub(super) fn new(workers: usize) -> (Self, Vec<mpsc::UnboundedReceiver<Arc<Store>>>) {
+        let (workers, stores) = (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
+        (Self { workers, ending: JoinSet::new() }, stores)
+    }
+
+    /// Lets the workers run the background work of this store. They do not miss one, however short it is in force.
+    pub(super) fn open(&mut self, store: &Arc<Store>) {
+        while self.ending.try_join_next().is_some() {}
+        self.ending.spawn_local(store.ended());
+        for worker in &self.workers {
+            // A worker that has ended uses no store.
+            let _ = worker.send(store.clone());
+        }
+    }
+
+    /// Closes the last store, after the last request, and waits until no store has anything to write any more.
+    pub(super) async fn close(self, last: &Store) {
+        drop(self.workers);
+        last.close();
+        if timeout(MOST, self.ending.join_all()).await.is_err() {
+            tracing::error!("a store does not end: what was admitted last may not be counted");
+        }
+    }
+}
+
+/// Runs the background work of a worker's stores, until there will be no more of them and all are closed. `refresh` makes
+/// the worker let go of what is not in force any more, although no request may come.
+pub(super) async fn carry(mut stores: mpsc::UnboundedReceiver<Arc<Store>>, worker: usize, refresh: impl Fn()) {
+    let mut carried = JoinSet::new();
+    let mut is_open = true;
+    while is_open || !carried.is_empty() {
+        tokio::select! {
+            store = stores.recv(), if is_open => match store {
+                Some(store) => {
+                    _ = carried.spawn_local(store.carry(worker));
+                    refresh();
+                }
+                None => is_open = false,
+            },
+            Some(ended) = carried.join_next() => {
+                if let Err(panic) = ended.map_err(JoinError::try_into_panic) {
+                    // The worker ends, since it cannot decide without its store.
+                    panic.map_or_else(drop, |panic| resume_unwind(panic));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The counters as bytes, so that they outlive the process.
+//!
+//! - a line that says what it is, with the version;
+//! - when it was saved, in microseconds since 1970;
+//! - any number of items, each of which begins with its kind: 1 for a limit, with its id (16 bytes); 2 and more for a cell of
+//!   the first, second, ... limit, with its key (16 bytes), the length of its state and the state, as [`Cell::save`] writes
+//!   it, and its counters: how many, and for each the index of its rate, its bucket and its count; 0 for the end;
+//! - the BLAKE3 hash of everything before it (32 bytes).
+//!
+//! Numbers are of variable length (LEB128). Every cell is as of the moment of saving. It is restored as of that moment, and
+//! advanced when it is used next, just as if the process had gone on: so counts leave when they would have left.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use integer_encoding::VarInt;
+
+use super::Memory;
+use crate::clock::Time;
+use crate::fingerprint::Fingerprint;
+use crate::limit::{Cell, Limit};
+
+const NAME: &[u8] = b"gateway counters, version ";
+const VERSION: &[u8] = b"1\n";
+const END: u64 = 0;
+const LIMIT: u64 = 1;
+/// The kind of a cell of the first limit.
+const CELL: u64 = 2;
+
+/// What was restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// When the counters were saved.
+    pub saved: Time,
+    /// How many keys have their counters back.
+    pub keys: usize,
+    /// How many keys have none, because nothing of what was counted matters any more.
+    pub spent: usize,
+    /// How many keys have none, because no limit counts in this way any more.
+    pub unknown: usize,
+}
+
+/// Why nothing was restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotRestored {
+    /// These are no counters.
+    Foreign,
+    /// Another version of the gateway has written them.
+    Version,
+    /// They are not as they were written.
+    Broken,
+}
+
+impl fmt::Display for NotRestored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Foreign => "it contains no counters of a gateway",
+            Self::Version => "it is of another version of the gateway",
+            Self::Broken => "it is not as it was written: its checksum differs",
+        })
+    }
+}
+
+impl std::error::Error for NotRestored {}
+
+impl Memory {
+    /// Writes all counters that matter at `now`. Returns of how many keys they are.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn save(&self, now: Time, out: &mut impl Write) -> io::Result<usize> {
+        self.migrate_all(now);
+        let mut out = Hashing { out, hasher: blake3::Hasher::new() };
+        out.write(&[NAME, VERSION].concat())?;
+        let mut item = now.micros().encode_var_vec();
+        let (mut limits, mut keys) = (HashMap::new(), 0);
+        for shard in &self.shards {
+            for (key, entry) in shard.lock().iter() {
+                if entry.is_spent(now) {
+                    continue;
+                }
+                let (rates, mut cell) = (entry.limit.rates(), entry.cell.clone());
+                cell.advance(rates, now);
+                let next = limits.len() as u64;
+                let index = *limits.entry(entry.limit.id()).or_insert_with(|| {
+                    push(LIMIT, &mut item);
+                    item.extend_from_slice(&entry.limit.id().to_bytes());
+                    next
+                });
+                push(CELL + index, &mut item);
+                item.extend_from_slice(&key.to_bytes());
+                let state = cell.save(rates, 0);
+                push(state.len() as u64, &mut item);
+                item.extend_from_slice(&state);
+                let counts: Vec<_> = cell.counts_mut(rates).filter(|(_, _, count)| **count > 0).collect();
+                push(counts.len() as u64, &mut item);
+                for (place, bucket, count) in counts {
+                    [place as u64, bucket, *count].into_iter().for_each(|number| push(number, &mut item));
+                }
+                out.write(&item)?;
+                item.clear();
+                keys += 1;
+            }
+        }
+        push(END, &mut item);
+        out.write(&item)?;
+        out.out.write_all(out.hasher.finalize().as_bytes())?;
+        Ok(keys)
+    }
+
+    /// Adds the counters of these limits that [`Self::save`] has written. It is called before the first decision.
+    ///
+    /// # Errors
+    /// If the bytes are not those that were written. Then nothing was restored.
+    pub fn restore(&self, limits: &[Arc<Limit>], bytes: &[u8], now: Time) -> Result<Restored, NotRestored> {
+        let rest = bytes.strip_prefix(NAME).ok_or(NotRestored::Foreign)?;
+        if !rest.starts_with(VERSION) {
+            return Err(NotRestored::Version);
+        }
+        let (written, hash) =
+            bytes.split_last_chunk::<32>().map(|(written, hash)| (written, *hash)).ok_or(NotRestored::Broken)?;
+        if blake3::hash(written) != blake3::Hash::from_bytes(hash) {
+            return Err(NotRestored::Broken);
+        }
+        let mut rest = Bytes(written.get(NAME.len() + VERSION.len()..).ok_or(NotRestored::Broken)?);
+        let limits = limits.iter().map(|limit| (limit.id(), limit)).collect();
+        // What makes no sense although its checksum is right was not written by `save`.
+        let (restored, cells) = read(&limits, &mut rest, now).ok_or(NotRestored::Broken)?;
+        for (key, cell, limit) in cells {
+            self.put(key, cell, limit, now);
+        }
+        Ok(restored)
+    }
+}
+
+/// A cell with its key and its limit.
+type RestoredCell<'l> = (Fingerprint, Cell, &'l Arc<Limit>);
+
+/// Reads all items: what is restored, and its cells.
+fn read<'l>(
+    limits: &HashMap<Fingerprint, &'l Arc<Limit>>,
+    rest: &mut Bytes<'_>,
+    now: Time,
+) -> Option<(Restored, Vec<RestoredCell<'l>>)> {
+    let saved = Time::from_micros(rest.number()?);
+    let mut restored = Restored { saved, keys: 0, spent: 0, unknown: 0 };
+    let (mut named, mut cells) = (Vec::new(), Vec::new());
+    loop {
+        let index = match rest.number()? {
+            END => break,
+            LIMIT => {
+                named.push(limits.get(&rest.fingerprint()?).copied());
+                continue;
+            }
+            kind => usize::try_from(kind - CELL).ok()?,
+        };
+        let (limit, key, length) = (*named.get(index)?, rest.fingerprint()?, rest.number()?);
+        let state = rest.take(usize::try_from(length).ok()?)?;
+        let counts = (0..rest.number()?).map(|_| Some(((rest.number()?, rest.number()?), rest.number()?)));
+        let counts: BTreeMap<_, _> = counts.collect::<Option<_>>()?;
+        let Some(limit) = limit else {
+            restored.unknown += 1;
+            continue;
+        };
+        let mut cell = Cell::restore(limit.rates(), saved, state)?.cell;
+        cell.fill(limit.rates(), |place, bucket| counts.get(&(place as u64, bucket)).copied().unwrap_or(0));
+        if cell.is_spent(limit.rates(), now) {
+            restored.spent += 1;
+        } else {
+            cells.push((key, cell, limit));
+        }
+    }
+    restored.keys = cells.len();
+    rest.0.is_empty().then_some((restored, cells))
+}
+
+/// Writes, and hashes what it writes.
+struct Hashing<'a, W> {
+    out: &'a mut W,
+    hasher: blake3::Hasher,
+}
+
+impl<W: Write> Hashing<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.hasher.update(bytes);
+        self.out.write_all(bytes)
+    }
+}
+
+fn push(number: u64, bytes: &mut Vec<u8>) {
+    bytes.extend(number.encode_var_vec());
+}
+
+/// What is not read yet.
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        let (number, length) = u64::decode_var(self.0)?;
+        self.take(length)?;
+        Some(number)
+    }
+
+    fn fingerprint(&mut self) -> Option<Fingerprint> {
+        self.take(16)?.try_into().ok().map(Fingerprint::from_bytes)
+    }
+}

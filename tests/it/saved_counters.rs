@@ -1,0 +1,191 @@
+//! Counters in memory outlive the process, in a file: a restart gives nobody its quota a second time.
+
+use std::fs::{self, Permissions};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::harness::{Client, Gateway, limited, until};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A store that is saved to this file, and a limit for each client.
+fn saved(file: &Path, rate: &str) -> String {
+    format!("[store]\nsnapshot = \"{}\"\n{}", file.display(), limited("client-ip", rate, ""))
+}
+
+fn folder() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("counters");
+    (folder, file)
+}
+
+#[track_caller]
+fn stop(mut gateway: Gateway) -> String {
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.wait_exit().code(), Some(0));
+    gateway.log().join("\n")
+}
+
+/// How many of ten requests pass.
+fn passed(gateway: &Gateway) -> usize {
+    let mut client = gateway.client();
+    (0..10).filter(|_| client.get("/").status == 200).count()
+}
+
+#[test]
+fn a_restart_goes_on_with_what_was_counted() {
+    let (_folder, file) = folder();
+    let gateway = Gateway::start(&saved(&file, "5/d"));
+    gateway.wait_message("there are no saved counters: limits begin anew");
+    let mut client = gateway.client();
+    for _ in 0..3 {
+        assert_eq!(client.get("/").status, 200);
+    }
+    assert!(stop(gateway).contains("counters are saved"));
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "it is for its owner alone");
+    assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1, "nothing else is left");
+
+    let gateway = Gateway::start(&saved(&file, "5/d"));
+    let line = gateway.wait_message("counters are restored");
+    assert_eq!((&line["keys"], &line["spent"], &line["unknown"]), (&1.into(), &0.into(), &0.into()), "{line}");
+    assert_eq!(passed(&gateway), 2);
+    // A quota may be another one; a limit that counts in another way begins anew, and it is said so.
+    stop(gateway);
+    let gateway = Gateway::start(&saved(&file, "7/d"));
+    assert_eq!(passed(&gateway), 2);
+    stop(gateway);
+    let gateway = Gateway::start(&saved(&file, "7/h"));
+    assert_eq!(gateway.wait_message("counters are restored")["unknown"], 1);
+    assert_eq!(passed(&gateway), 7);
+}
+
+#[test]
+fn the_file_may_change_with_a_reload() {
+    let (folder, file) = folder();
+    let other = folder.path().join("other");
+    let gateway = Gateway::start(&saved(&file, "5/d"));
+    assert_eq!(passed(&gateway), 5);
+    gateway.reload("", &saved(&other, "5/d"));
+    gateway.wait_message("reloaded");
+    stop(gateway);
+    assert!(!file.exists() && other.exists());
+    assert_eq!(passed(&Gateway::start(&saved(&other, "5/d"))), 0);
+}
+
+#[test]
+fn what_was_counted_before_a_crash_is_that_of_the_last_end() {
+    let (_folder, file) = folder();
+    let gateway = Gateway::start(&saved(&file, "12/d"));
+    assert_eq!(passed(&gateway), 10);
+    stop(gateway);
+    let mut gateway = Gateway::start(&saved(&file, "12/d"));
+    assert_eq!(passed(&gateway), 2);
+    gateway.signal(Signal::KILL);
+    gateway.wait_exit();
+    assert_eq!(passed(&Gateway::start(&saved(&file, "12/d"))), 2);
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_reported_and_replaced() {
+    let (_folder, file) = folder();
+    let gateway = Gateway::start(&saved(&file, "5/d"));
+    assert_eq!(passed(&gateway), 5);
+    stop(gateway);
+    let good = fs::read(&file).unwrap();
+    let mut flipped = good.clone();
+    flipped[good.len() / 2] ^= 1;
+    let version = [b"gateway counters, version 999\n", &good[..]].concat();
+    let broken: [(&[u8], &str); 5] = [
+        (b"", "no counters"),
+        (b"[store]", "no counters"),
+        (&good[..good.len() - 1], "checksum"),
+        (&flipped, "checksum"),
+        (&version, "another version"),
+    ];
+    for (bytes, why) in broken {
+        fs::write(&file, bytes).unwrap();
+        let gateway = Gateway::start(&saved(&file, "5/d"));
+        let line = gateway.wait_message("saved counters cannot be used: limits begin anew");
+        assert!(line["error"].as_str().unwrap().contains(why), "{line}");
+        assert_eq!((&line["level"], passed(&gateway)), (&"ERROR".into(), 5));
+        stop(gateway);
+        assert_eq!(passed(&Gateway::start(&saved(&file, "5/d"))), 0, "the next one has what was counted since");
+    }
+}
+
+#[test]
+fn a_path_that_cannot_be_used_stops_nobody() {
+    let (folder, _) = folder();
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+    let nowhere = folder.path().join("nowhere").join("counters");
+    let unread = "saved counters cannot be read: limits begin anew";
+    let unwritten = "counters cannot be saved at the end";
+    for (path, at_start) in [(&*pipe, unread), (folder.path(), unread), (&*nowhere, unwritten)] {
+        let gateway = Gateway::start(&saved(path, "5/d"));
+        gateway.wait_message(at_start);
+        assert_eq!(passed(&gateway), 5);
+        let log = stop(gateway);
+        assert!(log.contains("counters cannot be saved: limits begin anew after the start"), "{log}");
+        assert!(!path.is_file(), "nothing else is replaced");
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_the_file_of_before() {
+    let (folder, file) = folder();
+    let gateway = Gateway::start(&saved(&file, "5/d"));
+    assert_eq!(passed(&gateway), 5);
+    stop(gateway);
+    let before = fs::read(&file).unwrap();
+    let gateway = Gateway::start(&saved(&file, "6/d"));
+    assert_eq!(passed(&gateway), 1);
+    // A file that is in the way of the last step stands for a disk that is full: the file of before stays whole.
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    fs::write(file.join("in the way"), &before).unwrap();
+    let log = stop(gateway);
+    assert!(log.contains("counters cannot be saved"), "{log}");
+    assert_eq!(fs::read(file.join("in the way")).unwrap(), before);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+}
+
+#[test]
+fn restarts_under_load_admit_no_more_than_the_limit() {
+    let (_folder, file) = folder();
+    fs::set_permissions(file.parent().unwrap(), Permissions::from_mode(0o700)).unwrap();
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let rest = saved(&file, "500/d");
+    let mut running = Gateway::with_socket(&socket, Path::new(""), &rest);
+    let (done, admitted, refused) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !done.load(Ordering::SeqCst) {
+                    match Client::connect(address).get_with("/", "Connection: close\r\n").status {
+                        200 => admitted.fetch_add(1, Ordering::SeqCst),
+                        429 => refused.fetch_add(1, Ordering::SeqCst),
+                        other => panic!("{other}"),
+                    };
+                }
+            });
+        }
+        let asked = || admitted.load(Ordering::SeqCst) + refused.load(Ordering::SeqCst);
+        while refused.load(Ordering::SeqCst) < 200 {
+            let before = asked();
+            until("requests go on", PATIENCE, || asked() > before + 120);
+            running.signal(Signal::TERM);
+            assert_eq!(running.wait_exit().code(), Some(0));
+            running = Gateway::with_socket(&socket, Path::new(""), &rest);
+        }
+        done.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(admitted.into_inner(), 500);
+}

@@ -1,0 +1,138 @@
+//! A reload may change where the counters are. No request fails, and the stores of before are closed when their last
+//! request has ended.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::harness::{Gateway, Memcached, Upstream, limited, until};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const MEMORY: &str = "[store]\ntype = \"memory\"\n";
+
+fn reload(gateway: &Gateway, server: &str, rest: &str) {
+    let reloads = || gateway.log().iter().filter(|line| line.contains("\"reloaded\"")).count();
+    let before = reloads();
+    gateway.reload(server, rest);
+    until("it reloads", PATIENCE, || reloads() > before);
+}
+
+/// Requests arrive while counters are in one Memcached, in another, and at last in the process.
+fn under_load(workers: usize) {
+    let server = format!("workers = {workers}");
+    let limit = limited("client-ip", "1000000/d", "");
+    let (first, second) = (Memcached::start(), Memcached::start());
+    let [in_first, in_second] = [&first, &second].map(|memcached| memcached.store_with("timeout = \"5s\"") + &limit);
+    let in_memory = MEMORY.to_owned() + &limit;
+    let mut gateway = Gateway::with_server(&server, &in_first);
+    let (ends, sent) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = gateway.client();
+                while !ends.load(Ordering::SeqCst) {
+                    assert_eq!(client.get("/").status, 200);
+                    sent.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        let some_more = || {
+            let before = sent.load(Ordering::SeqCst);
+            until("requests go on", PATIENCE, || sent.load(Ordering::SeqCst) > before + 100);
+        };
+        some_more();
+        for rest in [&in_second, &in_first, &in_second, &in_first, &in_memory] {
+            reload(&gateway, &server, rest);
+            some_more();
+        }
+        ends.store(true, Ordering::SeqCst);
+    });
+    for memcached in [&first, &second] {
+        until("the store of before is closed", PATIENCE, || memcached.connections() == 0);
+    }
+    let in_memory = gateway.admin("/api/limits/l/keys/127.0.0.1").json()["rates"][0]["used"].as_u64().unwrap();
+    let counted = [first.counted(), second.counted(), in_memory];
+    assert!(counted.iter().all(|count| *count > 100), "{counted:?}");
+    assert_eq!(counted.iter().sum::<u64>(), sent.into_inner() as u64, "each request is counted in one store");
+    gateway.signal(rustix::process::Signal::TERM);
+    assert_eq!(gateway.wait_exit().code(), Some(0));
+}
+
+#[test]
+fn requests_go_on_with_one_worker() {
+    under_load(1);
+}
+
+#[test]
+fn requests_go_on_with_several_workers() {
+    under_load(3);
+}
+
+#[test]
+fn counts_stay_if_only_the_way_to_them_changes() {
+    let memcached = Memcached::start();
+    let limit = limited("global", "5/d", "");
+    let gateway = Gateway::start(&(memcached.store_with("timeout = \"5s\"") + &limit));
+    let mut client = gateway.client();
+    for _ in 0..3 {
+        assert_eq!(client.get("/").status, 200);
+    }
+    until("they are counted", PATIENCE, || memcached.counted() == 3);
+    reload(&gateway, "", &(memcached.store_with("timeout = \"6s\"\nstrict = true") + &limit));
+    let statuses: Vec<_> = (0..3).map(|_| client.get("/").status).collect();
+    assert_eq!(statuses, [200, 200, 429]);
+}
+
+#[test]
+fn what_was_reserved_is_settled_where_it_was_reserved() {
+    let (begun, goes_on) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (begun, goes_on): (&'static AtomicBool, &'static AtomicBool) =
+        (Box::leak(Box::new(begun)), Box::leak(Box::new(goes_on)));
+    let up = Upstream::start(move |_| {
+        begun.store(true, Ordering::SeqCst);
+        until("the test goes on", PATIENCE, || goes_on.load(Ordering::SeqCst));
+        let mut response = b"HTTP/1.1 200 OK\r\nx-cost: 7\r\ncontent-length: 0\r\n".to_vec();
+        response.extend_from_slice(b"\r\n");
+        response
+    });
+    let limit = "[limits.l]\nkey = \"client-ip\"\nrates = [\"100/d\"]\ncost = { response_header = \"x-cost\", reserve = 2 }\n\
+                 [[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nupstream = \"up\"\n";
+    let memcached = Memcached::start();
+    let old = up.section() + &memcached.store_with("timeout = \"5s\"") + limit;
+    let gateway = Gateway::start(&old);
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    until("the request is in flight", PATIENCE, || begun.load(Ordering::SeqCst));
+    until("something is reserved", PATIENCE, || memcached.counted() == 2);
+    reload(&gateway, "", &(up.section() + MEMORY + limit));
+    assert_eq!(memcached.counted(), 2, "the request is still in flight");
+    goes_on.store(true, Ordering::SeqCst);
+    assert_eq!(client.response(false).status, 200);
+    until("it is settled", PATIENCE, || memcached.counted() == 7);
+    until("the store of before is closed", PATIENCE, || memcached.connections() == 0);
+    assert_eq!(
+        gateway.admin("/api/limits/l/keys/127.0.0.1").json()["rates"][0]["used"],
+        0,
+        "the new store has none of it"
+    );
+}
+
+#[test]
+fn a_worker_without_requests_lets_go_of_the_old_store() {
+    let memcached = Memcached::start();
+    let limit = limited("global", "5/d", "");
+    let gateway = Gateway::start(&(memcached.store_with("") + &limit));
+    until("it is connected", PATIENCE, || memcached.connections() > 0);
+    reload(&gateway, "", &(MEMORY.to_owned() + &limit));
+    until("the store of before is closed", PATIENCE, || memcached.connections() == 0);
+    assert_eq!(gateway.metric("gateway_store_mode{mode=\"memory\"}"), Some(1.0));
+}
+
+#[test]
+fn the_bounds_of_memory_need_a_restart() {
+    let limit = limited("global", "5/d", "");
+    let gateway = Gateway::start(&limit);
+    gateway.reload("", &format!("{MEMORY}max_keys = 10\n{limit}"));
+    let line = gateway.wait_message("reload refused");
+    assert!(line["problems"].to_string().contains("store.max_keys"), "{line}");
+}
