@@ -117,6 +117,11 @@ fn every_alert_has_a_section_that_says_what_to_do() {
             assert!(section.contains(part), "{part} is missing in {alert}");
         }
     }
+    for rule in rules.split("- alert: ").skip(1) {
+        let (alert, severity) = (rule.lines().next().unwrap(), values(rule, "severity")[0]);
+        let row = format!("| [{alert}](#{}) | {severity} | ", alert.to_lowercase());
+        assert_eq!(pages.matches(&row).count(), 1, "the overview has no row {row:?}");
+    }
     let sections = pages.lines().filter_map(|line| line.strip_prefix("### Gateway"));
     let unknown: Vec<_> = sections.filter(|name| !alerts.contains(format!("Gateway{name}").as_str())).collect();
     assert!(unknown.is_empty(), "no alert points to {unknown:?}");

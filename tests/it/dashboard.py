@@ -129,7 +129,7 @@ def by_keyboard(page):
     page.wait_text("#key-rates tbody tr", "5/h")
     page.tab_to("key-reset")
     page.press(Keys.SPACE)
-    page.wait_text("#key-result", "Its counters are reset.")
+    page.wait_text("#key-result", "Its counters are reset, and it has no override.")
     page.find("#key-block").click()
     status, _ = ask("GET", "/api/limits/per-key/keys/busy")
     assert status == 200

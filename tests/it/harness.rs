@@ -21,5 +21,5 @@ pub(crate) use memcached::{Memcached, both_stores};
 pub(crate) use process::Process;
 pub(crate) use tls::{Authority, Handshake, Issued, TlsClient, TlsServer, TlsStream, curl, read_request};
 pub(crate) use tokens::{Signer, claims, key_set};
-pub(crate) use upstream::{Received, Upstream, closed_port, full_queue, reply};
+pub(crate) use upstream::{Received, Upstream, closed_port, full_queue, reply, reserved_port};
 pub(crate) use wire::{Framing, Headers, Pattern, Wire};

@@ -185,7 +185,7 @@ fn the_dockerfile_has_no_findings() {
     assert!(lint(&broken).1.contains("DL3000"));
 }
 
-/// Cargo reads the project with only the files that the Dockerfile's build gets.
+/// The build gets only some files of the project. Without .cargo it would succeed, but jemalloc would be built in another way.
 #[test]
 fn the_image_is_built_from_all_that_it_needs() {
     let ignored = fs::read_to_string(packaging("Dockerfile.dockerignore")).unwrap();
@@ -194,6 +194,7 @@ fn the_image_is_built_from_all_that_it_needs() {
         let (copied, _, said) = ask(Command::new("cp").arg("-r").arg(root().join(name)).arg(folder.path()));
         assert!(copied, "{said}");
     }
+    assert!(folder.path().join(".cargo/config.toml").is_file());
     let mut cargo = Command::new(env!("CARGO"));
     let arguments = ["metadata", "--locked", "--offline", "--no-deps", "--format-version=1"];
     let (read, _, said) = ask(cargo.args(arguments).current_dir(folder.path()));

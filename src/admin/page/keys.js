@@ -53,7 +53,7 @@ class KeyForm {
 
   async reset() {
     const about = this.shown;
-    this.tell(await this.api.call("DELETE", this.path(about)), about, "Its counters are reset. ");
+    this.tell(await this.api.call("DELETE", this.path(about)), about, "Its counters are reset, and it has no override. ");
   }
 
   async override(change, done) {

@@ -149,6 +149,16 @@ pub(crate) fn closed_port() -> (Socket, SocketAddr) {
     (socket, address)
 }
 
+/// A port for a server of another project, which no other process gets while the socket is open. A server that sets
+/// SO_REUSEADDR, as servers do, can listen on it.
+pub(crate) fn reserved_port() -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
+}
+
 /// A listener whose queue of connections is full, so that the system drops further attempts, and what fills it.
 pub(crate) fn full_queue(address: SocketAddr) -> std::io::Result<(TcpListener, Vec<Socket>)> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
