@@ -291,3 +291,6 @@ fn in_full(error: &dyn std::error::Error) -> String {
 fn complain(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", text.trim_end());
 }
+
+#[cfg(test)]
+mod tests;

@@ -111,7 +111,7 @@ impl Gateway {
     }
 
     #[track_caller]
-    fn from_text(text: &str) -> Self {
+    pub(crate) fn from_text(text: &str) -> Self {
         Self::run(text, None)
     }
 
