@@ -16,6 +16,7 @@ use crate::background::Background;
 use crate::clock;
 use crate::config::{Config, ConfigSource, Problems};
 use crate::explain::{self, Question};
+use crate::probe::Probe;
 use crate::runtime::{self, Start, Stopped};
 use crate::simulate::{self, Field, Format};
 use crate::{describe, log, route, units};
@@ -47,6 +48,10 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Check the file and print its meaning: routes in the order they match, limits, the store.
+    #[command(
+        after_help = "--live asks /healthz of the admin listener, --ready asks /readyz, within 2 seconds and without a token.\n\
+        Exit codes: 0, 1 if the gateway does not answer yes, or 2 if the file is not valid or has no [admin]."
+    )]
     Check {
         /// The file; the same as --config FILE.
         #[arg(value_name = "FILE")]
@@ -57,6 +62,12 @@ enum Command {
         /// Print the settings as JSON, with every default; secrets are masked.
         #[arg(long)]
         json: bool,
+        /// Ask the gateway that runs with this file whether it is alive, for health checks.
+        #[arg(long, conflicts_with_all = ["json", "against", "ready"])]
+        live: bool,
+        /// The same, but ask whether it takes requests: not while it drains.
+        #[arg(long, conflicts_with_all = ["json", "against"])]
+        ready: bool,
     },
     /// Print what would happen to a request: its route, limits, key and rates, and the response with empty counters.
     #[command(after_help = "Example: gateway explain -X POST -H 'x-api-key: k' http://api.example.com/v1/acme/users\n\
@@ -179,6 +190,8 @@ pub fn run() -> ExitCode {
         }
     };
     match command {
+        Some(Command::Check { live: true, .. }) => probed(&config, Probe::Live),
+        Some(Command::Check { ready: true, .. }) => probed(&config, Probe::Ready),
         Some(Command::Check { json, against, .. }) => checked(&config, json, against.map(ConfigSource::File)),
         Some(Command::Explain(asked)) => explained(&config, asked),
         Some(Command::Simulate(asked)) => simulated(&config, &asked),
@@ -203,6 +216,16 @@ fn checked(config: &Config, json: bool, against: Option<ConfigSource>) -> ExitCo
     // It is not an error if the reader has closed the pipe.
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS
+}
+
+fn probed(config: &Config, probe: Probe) -> ExitCode {
+    match probe.ask(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("error: {error}"));
+            if error.is_configuration() { ExitCode::from(INVALID) } else { ExitCode::FAILURE }
+        }
+    }
 }
 
 fn serve(start: Start) -> ExitCode {

@@ -2,7 +2,7 @@
 //!
 //! [`ConfigSource::load`] and [`parse`] are the only ways to make one, for running, checking and reloading alike.
 
-mod regular_file;
+pub mod regular_file;
 mod report;
 mod refusal;
 mod read;

@@ -67,4 +67,6 @@ pub mod echo;
 pub mod runtime;
 pub mod explain;
 pub mod simulate;
+pub mod admin_client;
+pub mod probe;
 pub mod cli;

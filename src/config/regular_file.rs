@@ -49,7 +49,7 @@ impl RegularFile {
 ///
 /// # Errors
 /// When it cannot be opened or read, is not a regular file or is larger than [`MAX_BYTES`].
-pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     RegularFile::open(path)?.read_to_end(&mut bytes)?;
     Ok(bytes)

@@ -76,6 +76,7 @@ mod openapi;
 mod outage;
 mod overload;
 mod panics;
+mod probes;
 mod proxy;
 mod proxy_protocol;
 mod redirects;
