@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 
+use crate::admin_client::{AdminClient, AdminLocation, TOKEN_VARIABLE, TokenSource};
 use crate::background::Background;
 use crate::clock;
 use crate::config::{Config, ConfigSource, Problems};
@@ -19,7 +20,7 @@ use crate::explain::{self, Question};
 use crate::probe::Probe;
 use crate::runtime::{self, Start, Stopped};
 use crate::simulate::{self, Field, Format};
-use crate::{describe, log, route, units};
+use crate::{describe, log, route, top, units};
 
 /// A reverse proxy that limits rates.
 ///
@@ -78,6 +79,13 @@ enum Command {
         It reads the Common and the Combined Log Format and JSON lines, also compressed by gzip, and asks no store.\n\
         Exit codes: 0, 1 if a log could not be read to its end, or 2 if the file, the command line or a log is not valid.")]
     Simulate(Simulate),
+    /// Show the dashboard of a running gateway in this terminal.
+    #[command(
+        after_help = "Keys: q quits, Tab goes to the next panel, arrows choose and scroll, s sorts, Enter enlarges, ? helps.\n\
+        A token is read from GATEWAY_ADMIN_TOKEN or --token-file. NO_COLOR is respected.\n\
+        Exit codes: 0, 1 if the gateway or the terminal cannot be used, or 2 if the command line is not valid."
+    )]
+    Top(Top),
 }
 
 #[derive(Debug, clap::Args)]
@@ -122,6 +130,16 @@ struct Simulate {
     /// The logs, in any order; `-` is standard input.
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Top {
+    /// The admin listener: a URL, or unix:PATH.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9901")]
+    admin: AdminLocation,
+    /// A file with the token of the admin listener; it is read again for each connection.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
 /// The longest time by which a line may be later than others.
@@ -173,6 +191,10 @@ fn load(source: &ConfigSource) -> Result<Config, Problems> {
 pub fn run() -> ExitCode {
     let Cli { config: path, watch, command } = Cli::parse();
     let path = match (path, &command) {
+        (Some(_), Some(Command::Top(_))) => {
+            complain("error: top reads no configuration: name the gateway with --admin");
+            return ExitCode::from(INVALID);
+        }
         (Some(_), Some(Command::Check { file: Some(file), .. })) => {
             complain(&format!("error: both --config and {} name a file: remove one of them", file.display()));
             return ExitCode::from(INVALID);
@@ -182,20 +204,23 @@ pub fn run() -> ExitCode {
     };
     let source = ConfigSource::File(path);
     let read_since = clock::now();
-    let config = match load(&source) {
-        Ok(config) => config,
+    let with_config = |run: &dyn Fn(Config) -> ExitCode| match load(&source) {
+        Ok(config) => run(config),
         Err(problems) => {
             complain(&problems.to_string());
-            return ExitCode::from(INVALID);
+            ExitCode::from(INVALID)
         }
     };
-    match command {
-        Some(Command::Check { live: true, .. }) => probed(&config, Probe::Live),
-        Some(Command::Check { ready: true, .. }) => probed(&config, Probe::Ready),
-        Some(Command::Check { json, against, .. }) => checked(&config, json, against.map(ConfigSource::File)),
-        Some(Command::Explain(asked)) => explained(&config, asked),
-        Some(Command::Simulate(asked)) => simulated(&config, &asked),
-        None => serve(Start { source, config, read_since, watch }),
+    match &command {
+        Some(Command::Top(asked)) => topped(asked),
+        Some(Command::Check { live: true, .. }) => with_config(&|config| probed(&config, Probe::Live)),
+        Some(Command::Check { ready: true, .. }) => with_config(&|config| probed(&config, Probe::Ready)),
+        Some(Command::Check { json, against, .. }) => {
+            with_config(&|config| checked(&config, *json, against.clone().map(ConfigSource::File)))
+        }
+        Some(Command::Explain(asked)) => with_config(&|config| explained(&config, asked)),
+        Some(Command::Simulate(asked)) => with_config(&|config| simulated(&config, asked)),
+        None => with_config(&|config| serve(Start { source: source.clone(), config, read_since, watch })),
     }
 }
 
@@ -228,6 +253,23 @@ fn probed(config: &Config, probe: Probe) -> ExitCode {
     }
 }
 
+fn topped(asked: &Top) -> ExitCode {
+    let token = match TokenSource::new(asked.token_file.clone(), std::env::var_os(TOKEN_VARIABLE)) {
+        Ok(token) => token,
+        Err(why) => {
+            complain(&format!("error: {why}"));
+            return ExitCode::from(INVALID);
+        }
+    };
+    match top::run(&AdminClient::new(asked.admin.clone(), token)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("error: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn serve(start: Start) -> ExitCode {
     let logging = match log::start(&start.config.log) {
         Ok(logging) => logging,
@@ -247,11 +289,11 @@ fn serve(start: Start) -> ExitCode {
     }
 }
 
-fn explained(config: &Config, asked: Explain) -> ExitCode {
+fn explained(config: &Config, asked: &Explain) -> ExitCode {
     let mut request = Request::new(());
-    (*request.method_mut(), *request.uri_mut()) = (asked.request, asked.url);
-    for (name, value) in asked.header {
-        request.headers_mut().append(name, value);
+    (*request.method_mut(), *request.uri_mut()) = (asked.request.clone(), asked.url.clone());
+    for (name, value) in &asked.header {
+        request.headers_mut().append(name, value.clone());
     }
     match explain::explain(config, &Question { request, peer: asked.from, show_keys: asked.show_keys }) {
         Ok(text) => {

@@ -69,4 +69,5 @@ pub mod explain;
 pub mod simulate;
 pub mod admin_client;
 pub mod probe;
+pub mod top;
 pub mod cli;

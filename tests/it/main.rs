@@ -100,6 +100,7 @@ mod spellings;
 mod stores;
 mod tidy;
 mod tls;
+mod top;
 mod top_keys;
 mod tokens;
 mod token_keys;

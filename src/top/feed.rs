@@ -1,0 +1,179 @@
+//! Follows what the gateway sends, and asks again when it is away.
+
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use tokio::time::{sleep, timeout};
+
+use crate::admin_client::{AdminClient, Answer, AskError};
+use crate::dashboard::{History, Limits, Numbers};
+use crate::printable::printable;
+
+/// The longest time until the gateway answers.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// If there is no event for so long, the gateway is away. There is one each second.
+const SILENCE: Duration = Duration::from_secs(5);
+/// The pauses before the gateway is asked again, one after each failure in a row.
+const PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(5)];
+/// How often rates and keys of limits are asked for.
+const LIMITS_EVERY: Duration = Duration::from_secs(5);
+/// The most bytes of an event, or of the limits. A thousand limits take less than one MiB.
+const MAX_BYTES: usize = 8 << 20;
+
+/// What is new.
+#[derive(Debug)]
+pub(super) enum Update {
+    /// The last minutes and the last hour.
+    History(History),
+    /// How the gateway does now.
+    Numbers(Box<Numbers>),
+    /// The limits with their keys.
+    Limits(Limits),
+    /// The limits cannot be read.
+    NoLimits(String),
+    /// There are no numbers for now.
+    Away(Away),
+}
+
+/// Why there are no numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Away {
+    /// A sentence without its end.
+    pub(super) why: String,
+    /// When the gateway is asked again.
+    pub(super) again: Instant,
+}
+
+/// A stream of events (HTML Living Standard, section 9.2,
+/// <https://html.spec.whatwg.org/multipage/server-sent-events.html>).
+pub(super) struct EventStream {
+    answer: Answer,
+    /// What has come of the next events.
+    text: Vec<u8>,
+    /// How many bytes of it have no end of an event in them.
+    searched: usize,
+}
+
+impl EventStream {
+    /// Asks for the stream.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(super) async fn open(client: &AdminClient) -> Result<Self, AskError> {
+        let answer = client.get("/api/events", ANSWER_LIMIT).await?;
+        if !answer.is("text/event-stream") {
+            return Err(AskError::NotAGateway);
+        }
+        Ok(Self { answer, text: Vec::new(), searched: 0 })
+    }
+
+    /// The next event that is known here; `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// When the stream breaks, is silent, or sends what cannot be read.
+    pub(super) async fn next(&mut self) -> Result<Option<Update>, AskError> {
+        loop {
+            while let Some(event) = self.take_event() {
+                if let Some(update) = read(&event)? {
+                    return Ok(Some(update));
+                }
+            }
+            let piece = timeout(SILENCE, self.answer.piece()).await.unwrap_or(Err(AskError::TimedOut(SILENCE)))?;
+            let Some(piece) = piece else { return Ok(None) };
+            if self.text.len() + piece.len() > MAX_BYTES {
+                return Err(AskError::TooLarge(MAX_BYTES));
+            }
+            self.text.extend_from_slice(&piece);
+        }
+    }
+
+    /// Takes the first event that is there as a whole: it ends with an empty line.
+    fn take_event(&mut self) -> Option<Vec<u8>> {
+        let found = memchr::memmem::find(&self.text[self.searched..], b"\n\n");
+        let Some(end) = found.map(|at| self.searched + at) else {
+            // The first half of the end may be there.
+            self.searched = self.text.len().saturating_sub(1);
+            return None;
+        };
+        let rest = self.text.split_off(end + 2);
+        self.searched = 0;
+        Some(std::mem::replace(&mut self.text, rest))
+    }
+}
+
+/// What an event says; `None` if it is not known here.
+fn read(event: &[u8]) -> Result<Option<Update>, AskError> {
+    let field = |name: &[u8]| {
+        let mut lines = event.split(|byte| *byte == b'\n');
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(b":").map(<[u8]>::trim_ascii_start))
+    };
+    let Some(data) = field(b"data") else { return Ok(None) };
+    match field(b"event") {
+        Some(b"history") => parse(data).map(|history| Some(Update::History(history))),
+        Some(b"numbers") => parse(data).map(|numbers| Some(Update::Numbers(Box::new(numbers)))),
+        _ => Ok(None),
+    }
+}
+
+/// Reads JSON, with all its texts made safe for a terminal.
+fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, AskError> {
+    let value = serde_json::from_slice(json).map(printed);
+    value.and_then(serde_json::from_value).map_err(AskError::OtherVersion)
+}
+
+/// The same value whose texts and names are printable.
+fn printed(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(printable(&text)),
+        Value::Array(list) => list.into_iter().map(printed).collect(),
+        Value::Object(fields) => {
+            let fields: Map<_, _> =
+                fields.into_iter().map(|(name, value)| (printable(&name), printed(value))).collect();
+            Value::Object(fields)
+        }
+        other => other,
+    }
+}
+
+/// Follows `stream`, and then further ones, for ever.
+pub(super) async fn follow(client: &AdminClient, stream: EventStream, send: impl Fn(Update)) -> Infallible {
+    let mut open = Ok(stream);
+    let mut failures = 0;
+    loop {
+        let ended = match open {
+            Ok(stream) => follow_one(stream, &mut failures, &send).await,
+            Err(error) => Err(error),
+        };
+        // A gateway ends each stream after some minutes. It is away only if it gives no other one.
+        if let Err(error) = ended {
+            let pause = PAUSES[failures.min(PAUSES.len() - 1)];
+            failures += 1;
+            send(Update::Away(Away { why: error.to_string(), again: Instant::now() + pause }));
+            sleep(pause).await;
+        }
+        open = EventStream::open(client).await;
+    }
+}
+
+/// Follows a stream to its end.
+async fn follow_one(mut stream: EventStream, failures: &mut usize, send: &impl Fn(Update)) -> Result<(), AskError> {
+    let mut is_empty = true;
+    while let Some(update) = stream.next().await? {
+        (is_empty, *failures) = (false, 0);
+        send(update);
+    }
+    // Otherwise it would be asked again and again without a pause.
+    if is_empty { Err(AskError::NotAGateway) } else { Ok(()) }
+}
+
+/// Asks for the rates and keys of limits again and again.
+pub(super) async fn follow_limits(client: &AdminClient, send: impl Fn(Update)) -> Infallible {
+    loop {
+        let asked = async { parse(&client.get("/api/limits", ANSWER_LIMIT).await?.whole(MAX_BYTES).await?) };
+        let asked = timeout(ANSWER_LIMIT, asked).await.unwrap_or(Err(AskError::TimedOut(ANSWER_LIMIT)));
+        send(asked.map_or_else(|error| Update::NoLimits(error.to_string()), Update::Limits));
+        sleep(LIMITS_EVERY).await;
+    }
+}
