@@ -92,7 +92,7 @@ async fn send(
     path: &'static str,
     authorization: Option<HeaderValue>,
 ) -> Result<Answer, AskError> {
-    let (mut sender, connection) = http1::handshake(io).await.map_err(AskError::Http)?;
+    let (mut sender, connection) = http1::handshake(io).await.map_err(AskError::of_exchange)?;
     let mut driver = JoinSet::new();
     driver.spawn(connection);
     let mut request = Request::new(Empty::<Bytes>::new());
@@ -103,8 +103,15 @@ async fn send(
     headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     let sent = authorization.is_some();
     headers.extend(authorization.map(|value| (header::AUTHORIZATION, value)));
-    let response = sender.send_request(request).await.map_err(AskError::Http)?;
-    let (head, body) = response.into_parts();
+    let (head, body) = match sender.send_request(request).await {
+        Ok(response) => response.into_parts(),
+        Err(error) => {
+            // If the connection has ended before the request was sent, it knows why.
+            let ended = if error.is_canceled() { driver.join_next().await } else { None };
+            let Some(Ok(Err(why))) = ended else { return Err(AskError::of_exchange(error)) };
+            return Err(AskError::of_exchange(why));
+        }
+    };
     let answer = Answer { content_type: head.headers.get(header::CONTENT_TYPE).cloned(), body, _connection: driver };
     match head.status {
         StatusCode::OK => Ok(answer),
@@ -144,7 +151,7 @@ impl Answer {
     /// When the connection breaks.
     pub async fn piece(&mut self) -> Result<Option<Bytes>, AskError> {
         while let Some(frame) = self.body.frame().await {
-            if let Ok(piece) = frame.map_err(AskError::Http)?.into_data() {
+            if let Ok(piece) = frame.map_err(AskError::Closed)?.into_data() {
                 return Ok(Some(piece));
             }
         }

@@ -70,9 +70,8 @@ impl FromStr for AdminLocation {
             }
             _ => return Err(format!("{scheme:?} is not the scheme of an admin listener: {HELP}")),
         };
-        let port = match authority.port() {
-            Some(port) => port.as_str().parse().map_err(|_| format!("{:?} is not a port", port.as_str()))?,
-            None if authority.as_str().ends_with(':') => return Err(format!("the port is missing: {HELP}")),
+        let port = match authority.as_str().strip_prefix(authority.host()).and_then(|rest| rest.strip_prefix(':')) {
+            Some(port) => port.parse().map_err(|_| format!("{port:?} is not a port: {HELP}"))?,
             None => default_port,
         };
         Ok(Self::Http(Url { host, port, authority: authority.to_string(), target: "/".to_owned(), server_name }))
@@ -125,7 +124,7 @@ mod tests {
             ("http://a/?b", "without a path"),
             ("http://user:pass@a", "no user name"),
             ("http://a:70000", "\"70000\" is not a port"),
-            ("http://a:", "port is missing"),
+            ("http://a:", "\"\" is not a port"),
             ("http://a b", "write it like"),
             ("https://-a-", "not a name that a certificate can have"),
         ] {

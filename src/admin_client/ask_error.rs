@@ -1,5 +1,6 @@
 //! Why the admin listener does not give what it was asked for.
 
+use std::error::Error as _;
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -17,8 +18,10 @@ pub enum AskError {
     Connect(io::Error),
     /// The TLS handshake fails, or there are no authorities to trust.
     Tls(io::Error),
-    /// What answers does not speak HTTP, or the connection breaks.
-    Http(hyper::Error),
+    /// What answers does not speak HTTP.
+    NotHttp(hyper::Error),
+    /// The connection ends too early.
+    Closed(hyper::Error),
     /// The token is wrong, or there is none.
     Unauthorized {
         /// Whether one was sent.
@@ -36,6 +39,14 @@ pub enum AskError {
     TimedOut(Duration),
 }
 
+impl AskError {
+    /// The error of an exchange that fails before there is an answer.
+    pub(super) fn of_exchange(error: hyper::Error) -> Self {
+        let is_of_system = error.source().is_some_and(|source| source.is::<io::Error>());
+        if is_of_system || error.is_incomplete_message() { Self::Closed(error) } else { Self::NotHttp(error) }
+    }
+}
+
 /// The text goes on after the address and a colon.
 impl fmt::Display for AskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -46,10 +57,8 @@ impl fmt::Display for AskError {
             }
             Self::Connect(error) => write!(f, "cannot connect: {error}"),
             Self::Tls(error) => write!(f, "the TLS handshake fails: {error}"),
-            Self::Http(error) if error.is_parse() => {
-                write!(f, "what answers there does not speak HTTP: {error}")
-            }
-            Self::Http(error) => write!(f, "the connection was closed: {error}"),
+            Self::NotHttp(error) => write!(f, "what answers there does not speak HTTP: {error}"),
+            Self::Closed(error) => write!(f, "the connection was closed: {error}"),
             Self::Unauthorized { sent: true } => f.write_str("the token is not that of its [admin]"),
             Self::Unauthorized { sent: false } => {
                 write!(f, "it wants the token of its [admin]: set {TOKEN_VARIABLE}, or use --token-file")

@@ -177,3 +177,38 @@ pub(super) async fn follow_limits(client: &AdminClient, send: impl Fn(Update)) -
         sleep(LIMITS_EVERY).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn events_are_read_by_their_name() {
+        let history =
+            b"event: history\ndata: {\"times_ms\":[1],\"requests\":{},\"minute\":2,\"refused_by_minute\":{}}\n\n";
+        let Ok(Some(Update::History(history))) = read(history) else { panic!() };
+        assert_eq!((history.times_ms, history.minute), (vec![1], 2));
+        for other in ["retry: 1000\n\n", ": comment\n\n", "event: more\ndata: {}\n\n", "event: numbers\n\n", "\n\n"] {
+            assert!(matches!(read(other.as_bytes()), Ok(None)), "{other:?}");
+        }
+        for broken in ["{", "{}", "7", "{\"times_ms\":[-1]}"] {
+            let event = format!("event: history\ndata: {broken}\n\n");
+            assert!(matches!(read(event.as_bytes()), Err(AskError::OtherVersion(_))), "{broken}");
+        }
+    }
+
+    #[test]
+    fn texts_cannot_control_the_terminal() {
+        let hostile = "a\u{1b}[2J\u{7}\u{9b}31m\u{202e}\r\n";
+        let value = printed(json!({ hostile: [hostile, { "deep": hostile }, 1, null, true] }));
+        let text = value.to_string();
+        assert!(!text.contains(|character: char| character.is_control() || character == '\u{202e}'), "{text}");
+        assert_eq!(value.as_object().unwrap().values().next().unwrap()[2], 1);
+        // Neither can those of an error.
+        let event = format!("event: numbers\ndata: {}\n\n", json!({ "state": hostile }));
+        let error = read(event.as_bytes()).unwrap_err().to_string();
+        assert!(!error.contains(char::is_control), "{error:?}");
+    }
+}

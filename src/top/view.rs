@@ -155,10 +155,10 @@ fn draw_head(area: Rect, buffer: &mut Buffer, view: &View<'_>, address: &str) {
 fn facts<'a>(view: &View<'_>) -> Vec<Span<'a>> {
     let (numbers, theme) = (view.numbers, view.theme);
     let store = match &numbers.store {
-        Some(StoreNumbers::Memory(store)) => format!(" memory: {} keys", format::count(store.keys as u64)).into(),
+        Some(StoreNumbers::Memory(store)) => format!(" store {} keys", format::count(store.keys as u64)).into(),
         Some(StoreNumbers::Memcached(store)) => {
             let up = store.servers.iter().filter(|server| server.up).count();
-            let text = format!(" Memcached: {up} of {} up", store.servers.len());
+            let text = format!(" Memcached {up} of {} up", store.servers.len());
             Span::styled(text, if up == store.servers.len() { Style::new() } else { theme.bad() })
         }
         None => " no store".into(),
@@ -168,10 +168,10 @@ fn facts<'a>(view: &View<'_>) -> Vec<Span<'a>> {
     let held = format::count(numbers.held as u64);
     let reloads = &numbers.reloads;
     let is_refused = reloads.recent.first().is_some_and(|last| last.result == ReloadOutcome::Refused);
-    let reload = if is_refused { "  last reload refused" } else { "" };
+    let reload = if is_refused { ", last refused" } else { "" };
     vec![
         store,
-        format!("  {open} of {max} connections  {held} held  {} reloads", format::count(reloads.ok)).into(),
+        format!("  connections {open} of {max}  held {held}  reloads {}", format::count(reloads.ok)).into(),
         Span::styled(reload, theme.bad()),
     ]
 }

@@ -27,8 +27,14 @@ pub(crate) struct Terminal {
     inside: OwnedFd,
     before: Termios,
     output: Arc<Mutex<Output>>,
-    /// Whether output is read.
-    reads: Arc<AtomicBool>,
+    reader: Arc<Reader>,
+}
+
+/// What the thread that reads output has to do.
+#[derive(Default)]
+struct Reader {
+    pauses: AtomicBool,
+    is_over: AtomicBool,
 }
 
 struct Output {
@@ -63,9 +69,9 @@ impl Terminal {
         let program = Process(command.spawn().unwrap());
         let output =
             Arc::new(Mutex::new(Output { parser: Parser::new(cells(rows), cells(columns), 0), bytes: Vec::new() }));
-        let reads = Arc::new(AtomicBool::new(true));
+        let reader = Arc::<Reader>::default();
         let keyboard = File::from(outside);
-        let (mut screen, read, is_reading) = (keyboard.try_clone().unwrap(), output.clone(), reads.clone());
+        let (mut screen, read, told) = (keyboard.try_clone().unwrap(), output.clone(), reader.clone());
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             // It ends when nobody has the inside any more.
@@ -74,12 +80,15 @@ impl Terminal {
                 output.parser.process(&bytes[..count]);
                 output.bytes.extend_from_slice(&bytes[..count]);
                 drop(output);
-                while !is_reading.load(Ordering::Relaxed) {
+                while told.pauses.load(Ordering::Relaxed) {
                     std::thread::sleep(Duration::from_millis(10));
+                }
+                if told.is_over.load(Ordering::Relaxed) {
+                    return;
                 }
             }
         });
-        Self { program, keyboard: Some(keyboard), inside, before, output, reads }
+        Self { program, keyboard: Some(keyboard), inside, before, output, reader }
     }
 
     pub(crate) fn press(&mut self, keys: &str) {
@@ -101,14 +110,20 @@ impl Terminal {
         self.output.lock().unwrap().bytes.clone()
     }
 
-    /// Whether the screen is the one that programs have for themselves.
-    pub(crate) fn is_alternate(&self) -> bool {
-        self.output.lock().unwrap().parser.screen().alternate_screen()
+    /// Closes the user's side, as if a window were closed.
+    pub(crate) fn hang_up(&mut self) {
+        self.keyboard = None;
+        self.reader.is_over.store(true, Ordering::Relaxed);
     }
 
     /// Lets output wait, or reads it again.
     pub(crate) fn read(&self, reads: bool) {
-        self.reads.store(reads, Ordering::Relaxed);
+        self.reader.pauses.store(!reads, Ordering::Relaxed);
+    }
+
+    /// How many bytes of output wait to be read.
+    pub(crate) fn unread(&self) -> u64 {
+        rustix::io::ioctl_fionread(self.keyboard.as_ref().unwrap()).unwrap()
     }
 
     /// Waits until the screen is as wanted.
