@@ -82,7 +82,7 @@ enum Command {
     /// Show the dashboard of a running gateway in this terminal.
     #[command(
         after_help = "Keys: q quits, Tab goes to the next panel, arrows choose and scroll, s sorts, Enter enlarges, ? helps.\n\
-        A token is read from GATEWAY_ADMIN_TOKEN or --token-file. NO_COLOR is respected.\n\
+        A token is read from GATEWAY_ADMIN_TOKEN or --token-file. NO_COLOR is respected. No configuration is read.\n\
         Exit codes: 0, 1 if the gateway or the terminal cannot be used, or 2 if the command line is not valid."
     )]
     Top(Top),

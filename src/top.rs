@@ -145,7 +145,7 @@ async fn watch(client: &AdminClient) -> Result<(), TopError> {
     // If the terminal takes no output, numbers are dropped. The next ones come in a second.
     let send = |update| _ = sender.try_send(Message::Update(update));
     tokio::select! {
-        ended = &mut ended => ended.unwrap_or(Err(io::ErrorKind::Other.into())).map_err(TopError::Terminal),
+        ended = &mut ended => ended.map_err(|_| TopError::Failed)?.map_err(TopError::Terminal),
         () = stop.wait() => {
             let _ = sender.try_send(Message::Quit);
             if timeout(STUCK, ended).await.is_err() {

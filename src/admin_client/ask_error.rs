@@ -42,7 +42,7 @@ pub enum AskError {
 impl AskError {
     /// The error of an exchange that fails before there is an answer.
     pub(super) fn of_exchange(error: hyper::Error) -> Self {
-        let is_of_system = error.source().is_some_and(|source| source.is::<io::Error>());
+        let is_of_system = matches!(error.source(), Some(source) if source.is::<io::Error>());
         if is_of_system || error.is_incomplete_message() { Self::Closed(error) } else { Self::NotHttp(error) }
     }
 }

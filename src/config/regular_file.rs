@@ -48,7 +48,7 @@ impl RegularFile {
 /// Reads a whole file.
 ///
 /// # Errors
-/// When it cannot be opened or read, is not a regular file or is larger than [`MAX_BYTES`].
+/// When it cannot be opened or read, is not a regular file or is larger than 256 MiB.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     RegularFile::open(path)?.read_to_end(&mut bytes)?;
