@@ -50,7 +50,12 @@ pub(super) struct Away {
 /// <https://html.spec.whatwg.org/multipage/server-sent-events.html>).
 pub(super) struct EventStream {
     answer: Answer,
-    /// What has come of the next events.
+    begun: Begun,
+}
+
+/// What has come of the next events, in whatever pieces.
+#[derive(Default)]
+struct Begun {
     text: Vec<u8>,
     /// How many bytes of it have no end of an event in them.
     searched: usize,
@@ -66,7 +71,7 @@ impl EventStream {
         if !answer.is("text/event-stream") {
             return Err(AskError::NotAGateway);
         }
-        Ok(Self { answer, text: Vec::new(), searched: 0 })
+        Ok(Self { answer, begun: Begun::default() })
     }
 
     /// The next event that is known here; `None` at the end of the stream.
@@ -75,22 +80,29 @@ impl EventStream {
     /// When the stream breaks, is silent, or sends what cannot be read.
     pub(super) async fn next(&mut self) -> Result<Option<Update>, AskError> {
         loop {
-            while let Some(event) = self.take_event() {
+            while let Some(event) = self.begun.take() {
                 if let Some(update) = read(&event)? {
                     return Ok(Some(update));
                 }
             }
             let piece = timeout(SILENCE, self.answer.piece()).await.unwrap_or(Err(AskError::TimedOut(SILENCE)))?;
             let Some(piece) = piece else { return Ok(None) };
-            if self.text.len() + piece.len() > MAX_BYTES {
-                return Err(AskError::TooLarge(MAX_BYTES));
-            }
-            self.text.extend_from_slice(&piece);
+            self.begun.add(&piece)?;
         }
+    }
+}
+
+impl Begun {
+    fn add(&mut self, piece: &[u8]) -> Result<(), AskError> {
+        if self.text.len() + piece.len() > MAX_BYTES {
+            return Err(AskError::TooLarge(MAX_BYTES));
+        }
+        self.text.extend_from_slice(piece);
+        Ok(())
     }
 
     /// Takes the first event that is there as a whole: it ends with an empty line.
-    fn take_event(&mut self) -> Option<Vec<u8>> {
+    fn take(&mut self) -> Option<Vec<u8>> {
         let found = memchr::memmem::find(&self.text[self.searched..], b"\n\n");
         let Some(end) = found.map(|at| self.searched + at) else {
             // The first half of the end may be there.
@@ -183,6 +195,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn events_come_in_any_pieces() {
+        let all = b"retry: 1\n\nevent: a\ndata: 1\n\n\n\nevent: b\n\nrest";
+        for size in 1..=all.len() {
+            let (mut begun, mut events) = (Begun::default(), Vec::new());
+            for piece in all.chunks(size) {
+                begun.add(piece).unwrap();
+                events.extend(std::iter::from_fn(|| begun.take()).map(|event| String::from_utf8(event).unwrap()));
+            }
+            assert_eq!(events, ["retry: 1\n\n", "event: a\ndata: 1\n\n", "\n\n", "event: b\n\n"], "{size}");
+            assert_eq!(begun.text, b"rest");
+        }
+        let mut endless = Begun::default();
+        endless.add(&vec![b'x'; MAX_BYTES]).unwrap();
+        assert!(endless.take().is_none() && matches!(endless.add(b"x"), Err(AskError::TooLarge(_))));
+    }
 
     #[test]
     fn events_are_read_by_their_name() {

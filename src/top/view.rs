@@ -155,7 +155,7 @@ fn draw_head(area: Rect, buffer: &mut Buffer, view: &View<'_>, address: &str) {
 fn facts<'a>(view: &View<'_>) -> Vec<Span<'a>> {
     let (numbers, theme) = (view.numbers, view.theme);
     let store = match &numbers.store {
-        Some(StoreNumbers::Memory(store)) => format!(" store {} keys", format::count(store.keys as u64)).into(),
+        Some(StoreNumbers::Memory(store)) => format!(" stored keys {}", format::count(store.keys as u64)).into(),
         Some(StoreNumbers::Memcached(store)) => {
             let up = store.servers.iter().filter(|server| server.up).count();
             let text = format!(" Memcached {up} of {} up", store.servers.len());

@@ -1,12 +1,15 @@
 //! `gateway top` in a terminal, against gateways under load, and against servers that are none.
 
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Terminal, Upstream, limited, reply, run, until};
+use crate::harness::{
+    Authority, Client, Gateway, Terminal, TlsServer, Upstream, limited, read_request, reply, run, until,
+};
 
 const SIZE: (u16, u16) = (80, 24);
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
@@ -271,6 +274,31 @@ fn it_says_why_it_cannot_begin() {
         drop(wire);
     });
     assert!(failure(&silent.address().to_string(), &[]).contains("no answer within 5s"));
+}
+
+#[test]
+fn it_speaks_tls_with_who_is_trusted() {
+    let authority = Authority::new();
+    let certificate = authority.issue("proxy", "proxy", &["localhost"]);
+    let numbers = format!("event: numbers\ndata: {}\n\n", first_numbers());
+    let proxy = TlsServer::raw(authority.server(&certificate, false), move |mut stream, _| {
+        if read_request(&mut stream).is_none_or(|(path, _)| path != "/api/events") {
+            return;
+        }
+        let mut sent = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n");
+        while sent.is_ok() {
+            sent = stream.write_all(numbers.as_bytes()).and_then(|()| stream.flush());
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    });
+    let address = format!("https://localhost:{}", proxy.address.port());
+    let mut top = start(&address, &[], &[("SSL_CERT_FILE", authority.ca().to_str().unwrap())]);
+    top.wait("numbers", |screen| screen.contains(&address) && screen.contains("ready"));
+    top.press("q");
+    expect_end(&mut top, 0);
+    let other = Authority::new();
+    let untrusted = failure(&address, &[("SSL_CERT_FILE", other.ca().to_str().unwrap())]);
+    assert!(untrusted.contains("the TLS handshake fails: invalid peer certificate"), "{untrusted}");
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn a_small_terminal_shows_all_that_matters() {
             "gateway 1.2.3  127.0.0.1:9901  ready  up 10 s",
             "22:13:30 UTC",
             "100/s  over a limit 10 %  failed 0 %  latency 2.0 ms, 99 % 3.0 ms",
-            "store 1,234 keys  connections 12 of 4,096  held 4  reloads 3, last refused",
+            "stored keys 1,234  connections 12 of 4,096  held 4  reloads 3, last refused",
             "at most 90 ",
             "served             90     90 %",
             "over a limit       10     10 %",
