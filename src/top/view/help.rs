@@ -7,7 +7,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 
 use crate::top::theme::Theme;
 
-const TEXT: [&str; 16] = [
+const TEXT: [&str; 18] = [
     "q, Ctrl-C         quit",
     "Tab, Shift-Tab    the next panel, the previous one",
     "Up, Down          another limit, or scroll",
@@ -21,6 +21,8 @@ const TEXT: [&str; 16] = [
     "of the last 30, and times are in UTC. Keys are counted",
     "since half an hour or an hour; ≈ may be too high.",
     "(shadow): the limit only reports, and refuses nothing.",
+    "Below the limits is what the chosen one has decided since",
+    "the start of the gateway.",
     "",
     "Nothing here changes the gateway. The dashboard and the",
     "API of the admin listener do: docs/admin.md.",

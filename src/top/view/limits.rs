@@ -3,12 +3,13 @@
 use std::cmp::Ordering;
 
 use ratatui::buffer::Buffer;
-use ratatui::layout::{Constraint, Rect};
+use ratatui::layout::{Constraint, Margin, Rect};
 use ratatui::style::Style;
-use ratatui::widgets::{Cell, Row};
+use ratatui::text::Line;
+use ratatui::widgets::{Cell, Row, Widget};
 
 use super::{View, panel};
-use crate::dashboard::LimitNumbers;
+use crate::dashboard::{Decisions, LimitNumbers};
 use crate::top::bars::bars;
 use crate::top::controls::Panel;
 use crate::top::format;
@@ -24,6 +25,10 @@ pub(super) fn draw(area: Rect, buffer: &mut Buffer, view: &mut View<'_>) {
     let Some(chosen) = choose(view, &order) else {
         return panel::sentence(inner, buffer, view, "no limit is configured");
     };
+    if let Some(limit) = order.get(chosen) {
+        let place = Rect { y: area.bottom().saturating_sub(1), height: 1, ..area }.inner(Margin::new(2, 0));
+        Line::styled(format!(" {} ", decisions(&limit.decisions)), view.theme.soft()).render(place, buffer);
+    }
     let room = panel::room(inner);
     let first = view.controls.first_row_with(Panel::Limits, order.len(), room, chosen);
     let has_rates = inner.width >= WITH_RATES;
@@ -64,6 +69,26 @@ fn row<'a>(view: &View<'_>, limit: &'a LimitNumbers, has_rates: bool, chart: usi
         Cell::from(by_minute(minutes, chart)).style(view.theme.refused()),
     ]);
     Row::new(cells)
+}
+
+/// What a limit has decided since the start of the gateway, without what never happened.
+fn decisions(decisions: &Decisions) -> String {
+    let all = [
+        (decisions.admitted, "admitted"),
+        (decisions.rejected, "rejected"),
+        (decisions.shadowed, "shadowed"),
+        (decisions.silenced, "silenced"),
+        (decisions.delayed, "delayed"),
+        (decisions.exempt, "exempt"),
+        (decisions.blocked, "blocked"),
+        (decisions.not_charged, "not charged"),
+        (decisions.skipped, "skipped"),
+        (decisions.keyless, "without key"),
+        (decisions.unknown, "unknown"),
+    ];
+    let happened = all.iter().filter(|(count, _)| *count > 0);
+    let words: Vec<_> = happened.map(|(count, name)| format!("{} {name}", format::count(*count))).collect();
+    if words.is_empty() { "no decision yet".to_owned() } else { words.join(", ") }
 }
 
 /// The chart of the last hour. Each column is as many minutes as it needs to fit.

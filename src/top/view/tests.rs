@@ -159,6 +159,7 @@ fn a_small_terminal_shows_all_that_matters() {
             "over a limit       10     10 %",
             "per-client                 90        10     6,000",
             "per-tenant                 90         0         0",
+            " 900 admitted, 100 rejected ━",
             "Keys of per-client since 22:00",
             "ab…yz#12345678         55       70",
             "bu…sy#00000002          –     ≈999",
