@@ -17,6 +17,8 @@ mod view;
 
 use std::fmt;
 use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -127,10 +129,16 @@ async fn watch(client: &AdminClient) -> Result<(), TopError> {
     };
     let (sender, inbox) = sync_channel(WAITING);
     let (done, mut ended) = oneshot::channel();
-    let terminal = ratatui::try_init().map_err(TopError::Terminal)?;
+    let terminal = ratatui::try_init().map_err(|error| {
+        // Half of it may have succeeded.
+        let _ = ratatui::try_restore();
+        TopError::Terminal(error)
+    })?;
     let address = client.location().to_string();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let ending = is_over.clone();
     let show = move || {
-        let shown = show(terminal, &inbox, model, &address);
+        let shown = show(terminal, &inbox, &ending, model, &address);
         // The terminal may be gone.
         let _ = ratatui::try_restore();
         let _ = done.send(shown);
@@ -147,6 +155,8 @@ async fn watch(client: &AdminClient) -> Result<(), TopError> {
     tokio::select! {
         ended = &mut ended => ended.map_err(|_| TopError::Failed)?.map_err(TopError::Terminal),
         () = stop.wait() => {
+            // If there is no room, other messages wake it.
+            is_over.store(true, Ordering::Relaxed);
             let _ = sender.try_send(Message::Quit);
             if timeout(STUCK, ended).await.is_err() {
                 // The screen waits for the terminal, so nothing can be written to it.
@@ -186,8 +196,14 @@ fn read_keys(screen: &SyncSender<Message>) {
     }
 }
 
-/// Draws until the user quits.
-fn show(mut terminal: DefaultTerminal, inbox: &Receiver<Message>, mut model: Model, address: &str) -> io::Result<()> {
+/// Draws until the user quits, or it is over.
+fn show(
+    mut terminal: DefaultTerminal,
+    inbox: &Receiver<Message>,
+    is_over: &AtomicBool,
+    mut model: Model,
+    address: &str,
+) -> io::Result<()> {
     let (mut controls, theme) = (Controls::new(), Theme::of_environment());
     loop {
         let now = Instant::now();
@@ -199,6 +215,9 @@ fn show(mut terminal: DefaultTerminal, inbox: &Receiver<Message>, mut model: Mod
         };
         // All that is there is taken before the next drawing.
         loop {
+            if is_over.load(Ordering::Relaxed) {
+                return Ok(());
+            }
             match message {
                 Message::Update(update) => model.take(update, Instant::now()),
                 Message::Key(Action::Quit) | Message::Quit => return Ok(()),
