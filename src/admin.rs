@@ -44,6 +44,7 @@ use tokio::task::{spawn_local, yield_now};
 
 use crate::clock::Time;
 use crate::config::{Config, LOG_LEVELS};
+use crate::dashboard::State;
 use crate::describe;
 use crate::log::{DroppedLines, LogLevel};
 use crate::respond::{self, LocalResponse};
@@ -100,14 +101,14 @@ impl View {
         self.snapshot.load().store.clone()
     }
 
-    /// What load balancers and people have to know: `ready`, `draining` because an operator wants it, or `stopping`.
-    fn state(&self) -> &'static str {
+    /// What load balancers and people have to know.
+    fn state(&self) -> State {
         if self.stopping.load(Ordering::Relaxed) {
-            "stopping"
+            State::Stopping
         } else if self.draining.load(Ordering::Relaxed) {
-            "draining"
+            State::Draining
         } else {
-            "ready"
+            State::Ready
         }
     }
 }
@@ -278,7 +279,7 @@ async fn respond(
         },
         Resource::Page => page::respond(),
         Resource::Health => respond::text(StatusCode::OK, Bytes::from_static(b"ok\n")),
-        Resource::Readiness if view.state() != "ready" => {
+        Resource::Readiness if view.state() != State::Ready => {
             respond::text(StatusCode::SERVICE_UNAVAILABLE, Bytes::from_static(b"draining\n"))
         }
         Resource::Readiness => respond::text(StatusCode::OK, Bytes::from_static(b"ready\n")),
@@ -286,7 +287,7 @@ async fn respond(
         Resource::OpenApi => respond::with_body(StatusCode::OK, JSON, Bytes::from_static(OPENAPI)),
         Resource::Upstreams => json(&upstreams::describe_all(view)),
         Resource::Config => json(&describe::json(&view.config.load())),
-        Resource::Limits => json(&limits::describe_all(view)),
+        Resource::Limits => json(&json!(limits::describe_all(view))),
         Resource::Key(path) if request.method() == Method::DELETE => keys::forget(view, path).await,
         Resource::Key(path) if request.method() == Method::PUT => {
             keys::set_override(view, path, request.into_body()).await

@@ -12,13 +12,15 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 
+use crate::admin_client::{AdminClient, AdminLocation, TOKEN_VARIABLE, TokenSource};
 use crate::background::Background;
 use crate::clock;
 use crate::config::{Config, ConfigSource, Problems};
 use crate::explain::{self, Question};
+use crate::probe::Probe;
 use crate::runtime::{self, Start, Stopped};
 use crate::simulate::{self, Field, Format};
-use crate::{describe, log, route, units};
+use crate::{describe, log, route, top, units};
 
 /// A reverse proxy that limits rates.
 ///
@@ -47,6 +49,10 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Check the file and print its meaning: routes in the order they match, limits, the store.
+    #[command(
+        after_help = "--live asks /healthz of the admin listener, --ready asks /readyz, within 2 seconds and without a token.\n\
+        Exit codes: 0, 1 if the gateway does not answer yes, or 2 if the file has no [admin] that is valid."
+    )]
     Check {
         /// The file; the same as --config FILE.
         #[arg(value_name = "FILE")]
@@ -57,6 +63,12 @@ enum Command {
         /// Print the settings as JSON, with every default; secrets are masked.
         #[arg(long)]
         json: bool,
+        /// Ask the gateway that runs with this file whether it is alive, for health checks.
+        #[arg(long, conflicts_with_all = ["json", "against", "ready"])]
+        live: bool,
+        /// The same, but ask whether it takes requests: not while it drains.
+        #[arg(long, conflicts_with_all = ["json", "against"])]
+        ready: bool,
     },
     /// Print what would happen to a request: its route, limits, key and rates, and the response with empty counters.
     #[command(after_help = "Example: gateway explain -X POST -H 'x-api-key: k' http://api.example.com/v1/acme/users\n\
@@ -67,6 +79,13 @@ enum Command {
         It reads the Common and the Combined Log Format and JSON lines, also compressed by gzip, and asks no store.\n\
         Exit codes: 0, 1 if a log could not be read to its end, or 2 if the file, the command line or a log is not valid.")]
     Simulate(Simulate),
+    /// Show the dashboard of a running gateway in this terminal.
+    #[command(
+        after_help = "Keys: q quits, Tab goes to the next panel, arrows choose and scroll, s sorts, Enter enlarges, ? helps.\n\
+        A token is read from GATEWAY_ADMIN_TOKEN or --token-file. NO_COLOR is respected. No configuration is read.\n\
+        Exit codes: 0, 1 if the gateway or the terminal cannot be used, or 2 if the command line is not valid."
+    )]
+    Top(Top),
 }
 
 #[derive(Debug, clap::Args)]
@@ -111,6 +130,16 @@ struct Simulate {
     /// The logs, in any order; `-` is standard input.
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Top {
+    /// The admin listener: a URL, or unix:PATH.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9901")]
+    admin: AdminLocation,
+    /// A file with the token of the admin listener; it is read again for each connection.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
 /// The longest time by which a line may be later than others.
@@ -162,6 +191,10 @@ fn load(source: &ConfigSource) -> Result<Config, Problems> {
 pub fn run() -> ExitCode {
     let Cli { config: path, watch, command } = Cli::parse();
     let path = match (path, &command) {
+        (Some(_), Some(Command::Top(_))) => {
+            complain("error: top reads no configuration: name the gateway with --admin");
+            return ExitCode::from(INVALID);
+        }
         (Some(_), Some(Command::Check { file: Some(file), .. })) => {
             complain(&format!("error: both --config and {} name a file: remove one of them", file.display()));
             return ExitCode::from(INVALID);
@@ -171,18 +204,23 @@ pub fn run() -> ExitCode {
     };
     let source = ConfigSource::File(path);
     let read_since = clock::now();
-    let config = match load(&source) {
-        Ok(config) => config,
+    let with_config = |run: &dyn Fn(Config) -> ExitCode| match load(&source) {
+        Ok(config) => run(config),
         Err(problems) => {
             complain(&problems.to_string());
-            return ExitCode::from(INVALID);
+            ExitCode::from(INVALID)
         }
     };
-    match command {
-        Some(Command::Check { json, against, .. }) => checked(&config, json, against.map(ConfigSource::File)),
-        Some(Command::Explain(asked)) => explained(&config, asked),
-        Some(Command::Simulate(asked)) => simulated(&config, &asked),
-        None => serve(Start { source, config, read_since, watch }),
+    match &command {
+        Some(Command::Top(asked)) => topped(asked),
+        Some(Command::Check { live: true, .. }) => probed(&source, Probe::Live),
+        Some(Command::Check { ready: true, .. }) => probed(&source, Probe::Ready),
+        Some(Command::Check { json, against, .. }) => {
+            with_config(&|config| checked(&config, *json, against.clone().map(ConfigSource::File)))
+        }
+        Some(Command::Explain(asked)) => with_config(&|config| explained(&config, asked)),
+        Some(Command::Simulate(asked)) => with_config(&|config| simulated(&config, asked)),
+        None => with_config(&|config| serve(Start { source: source.clone(), config, read_since, watch })),
     }
 }
 
@@ -205,6 +243,40 @@ fn checked(config: &Config, json: bool, against: Option<ConfigSource>) -> ExitCo
     ExitCode::SUCCESS
 }
 
+fn probed(source: &ConfigSource, probe: Probe) -> ExitCode {
+    let admin = match source.load_admin() {
+        Ok(admin) => admin,
+        Err(problems) => {
+            complain(&problems.to_string());
+            return ExitCode::from(INVALID);
+        }
+    };
+    match probe.ask(admin.as_ref()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("error: {error}"));
+            if error.is_configuration() { ExitCode::from(INVALID) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn topped(asked: &Top) -> ExitCode {
+    let token = match TokenSource::new(asked.token_file.clone(), std::env::var_os(TOKEN_VARIABLE)) {
+        Ok(token) => token,
+        Err(why) => {
+            complain(&format!("error: {why}"));
+            return ExitCode::from(INVALID);
+        }
+    };
+    match top::run(&AdminClient::new(asked.admin.clone(), token)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("error: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn serve(start: Start) -> ExitCode {
     let logging = match log::start(&start.config.log) {
         Ok(logging) => logging,
@@ -224,11 +296,11 @@ fn serve(start: Start) -> ExitCode {
     }
 }
 
-fn explained(config: &Config, asked: Explain) -> ExitCode {
+fn explained(config: &Config, asked: &Explain) -> ExitCode {
     let mut request = Request::new(());
-    (*request.method_mut(), *request.uri_mut()) = (asked.request, asked.url);
-    for (name, value) in asked.header {
-        request.headers_mut().append(name, value);
+    (*request.method_mut(), *request.uri_mut()) = (asked.request.clone(), asked.url.clone());
+    for (name, value) in &asked.header {
+        request.headers_mut().append(name, value.clone());
     }
     match explain::explain(config, &Question { request, peer: asked.from, show_keys: asked.show_keys }) {
         Ok(text) => {

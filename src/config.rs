@@ -75,6 +75,17 @@ pub fn parse(bytes: &[u8], name: &str, folder: &Path) -> Result<Config, Problems
     }
 }
 
+/// Reads `[admin]` as [`parse`] does, although the rest of the text may be wrong. `None` if there is no such section.
+fn parse_admin(bytes: &[u8], name: &str, folder: &Path) -> Result<Option<Admin>, Problems> {
+    let text = std::str::from_utf8(bytes).map_err(|error| Problems::not_utf8(name, bytes, error.valid_up_to()))?;
+    let (table, errors) = DeTable::parse_recoverable(text);
+    let source = read::Source::new(name, text, folder, report::all_syntax(text, &errors));
+    match file::read_admin(&table, &source) {
+        None if !source.is_clean() => Err(Problems::new(name, text, source.into_problems())),
+        admin => Ok(admin),
+    }
+}
+
 /// All of gateway.toml.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {

@@ -127,7 +127,11 @@ pub async fn exchange(
     timeout(limit, whole).await.unwrap_or(Err(FetchError::TimedOut(limit)))
 }
 
-async fn connect(url: &Url) -> io::Result<TcpStream> {
+/// Connects to the server of a URL, at the first of its addresses that answers.
+///
+/// # Errors
+/// When none of them does.
+pub async fn connect(url: &Url) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in lookup_host((url.host.as_str(), url.port)).await? {
         match timeout(CONNECT_LIMIT, TcpStream::connect(address)).await {

@@ -15,7 +15,6 @@ mod exact_log;
 mod timeline;
 mod suggestion;
 mod statistics;
-mod printable;
 mod replay;
 mod report;
 mod notes;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::View;
@@ -67,9 +67,9 @@ impl Events {
             return;
         }
         let history = self.history.borrow();
-        let numbers = Bytes::from(event("numbers", &numbers::describe(&self.view, &history, now)));
+        let numbers = Bytes::from(event("numbers", &json!(numbers::describe(&self.view, &history, now))));
         // The history corrects what pages have computed themselves.
-        streams.send(history.minute(), &numbers, || event("history", &history.describe()));
+        streams.send(history.minute(), &numbers, || event("history", &json!(history.describe())));
     }
 
     fn record(&self, now: Time) {
@@ -87,8 +87,9 @@ impl Events {
         let first = || {
             // The time is that of the last sample, since the requests are.
             let now = history.time().unwrap_or_else(clock::now);
-            let numbers = numbers::describe(&self.view, &history, now);
-            Bytes::from([RETRY, &event("history", &history.describe()), &event("numbers", &numbers)].concat())
+            let numbers = json!(numbers::describe(&self.view, &history, now));
+            let history = json!(history.describe());
+            Bytes::from([RETRY, &event("history", &history), &event("numbers", &numbers)].concat())
         };
         let body = self.streams.borrow_mut().open(Instant::now(), history.minute(), first)?;
         let mut response = Response::new(body);

@@ -6,9 +6,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use serde_json::{Map, Value, json};
-
 use crate::clock::Time;
+use crate::dashboard;
 use crate::telemetry::Outcome;
 
 /// How many samples of the requests are kept. One is taken each second.
@@ -102,16 +101,17 @@ impl History {
         self.limits.get(limit).and_then(|refusals| refusals.by_minute.back()).copied().unwrap_or(0)
     }
 
-    /// Everything as JSON. Outcomes that never occurred are left out.
-    pub(super) fn describe(&self) -> Value {
-        let times: Vec<_> = self.samples.iter().map(|(time, _)| time.micros() / 1000).collect();
-        let totals = |index: usize| self.samples.iter().map(|(_, total)| total[index]).collect::<Vec<_>>();
+    /// Everything, as the dashboard gets it. Outcomes that never occurred are left out.
+    pub(super) fn describe(&self) -> dashboard::History {
+        let totals = |index: usize| self.samples.iter().map(|(_, total)| total[index]).collect();
         let occurred = Outcome::ALL.iter().enumerate().filter(|(index, _)| self.total[*index] > 0);
-        let requests: Map<_, _> =
-            occurred.map(|(index, outcome)| (outcome.name().to_owned(), json!(totals(index)))).collect();
-        let limits: Map<_, _> =
-            self.limits.iter().map(|(name, refusals)| (name.clone(), json!(refusals.by_minute))).collect();
-        json!({ "times_ms": times, "requests": requests, "minute": self.minute, "refused_by_minute": limits })
+        let by_minute = |refusals: &Refusals| refusals.by_minute.iter().copied().collect();
+        dashboard::History {
+            times_ms: self.samples.iter().map(|(time, _)| time.micros() / 1000).collect(),
+            requests: occurred.map(|(index, outcome)| (outcome.name().to_owned(), totals(index))).collect(),
+            minute: self.minute,
+            refused_by_minute: self.limits.iter().map(|(name, limit)| (name.clone(), by_minute(limit))).collect(),
+        }
     }
 }
 
@@ -205,10 +205,10 @@ mod tests {
         }
         assert_eq!((history.samples.len(), history.routes.len(), history.limits.len()), (SAMPLES, 1, 1));
         let shown = history.describe();
-        assert_eq!(shown["times_ms"].as_array().unwrap().len(), SAMPLES);
-        assert_eq!(shown["times_ms"][SAMPLES - 1], 999_000);
-        assert_eq!(shown["requests"]["forwarded"][SAMPLES - 1], 1000);
-        assert_eq!(shown["requests"].as_object().unwrap().len(), 1, "other outcomes did not occur");
-        assert_eq!(shown["refused_by_minute"]["route-999"][MINUTES - 1], 1);
+        assert_eq!(shown.times_ms.len(), SAMPLES);
+        assert_eq!(shown.times_ms[SAMPLES - 1], 999_000);
+        assert_eq!(shown.requests["forwarded"][SAMPLES - 1], 1000);
+        assert_eq!(shown.requests.len(), 1, "other outcomes did not occur");
+        assert_eq!(shown.refused_by_minute["route-999"][MINUTES - 1], 1);
     }
 }

@@ -1,42 +1,70 @@
 //! `/api/limits`: each limit with its rates, decisions and most frequent keys.
 
-use serde_json::{Map, Value, json};
-
 use super::View;
 use super::overrides::moment;
 use super::top_keys;
 use crate::clock;
 use crate::config::Limit;
-use crate::decide::{DECISIONS, LimitMetrics, shown_since};
+use crate::dashboard::{Decisions, LimitDescription, Limits};
+use crate::decide::{DecisionCounter, LimitMetrics, shown_since};
 
 /// All limits of the configuration, in its order.
-pub(super) fn describe_all(view: &View) -> Value {
+pub(super) fn describe_all(view: &View) -> Limits {
     let (config, snapshot, metrics) = (view.config.load_full(), view.snapshot.load_full(), view.shared.limits());
     let shows_keys = config.admin.as_ref().is_some_and(|admin| admin.show_keys);
     let (mask, now) = ((!shows_keys).then_some(&view.key_mask), clock::now());
     let describe = |limit: &Limit| {
         let table = snapshot.limits.iter().find(|table| table.name() == limit.name);
         let counted = metrics.iter().find(|counted| counted.name == limit.name).map(|counted| &**counted);
-        let mut shown = json!({
-            "name": limit.name,
-            "rates": limit.rates.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "max_in_flight": limit.max_in_flight,
-            "overrides": limit.overrides.len(),
-            "temporary_overrides": table.map_or(0, |table| table.temporary_count()),
-            "decisions": decisions(counted),
-        });
-        for (name, keys) in top_keys::describe(limit, counted, mask, now) {
-            shown[name] = keys;
+        let top = top_keys::of(counted, now);
+        LimitDescription {
+            name: limit.name.clone(),
+            rates: limit.rates.iter().map(ToString::to_string).collect(),
+            max_in_flight: limit.max_in_flight,
+            overrides: limit.overrides.len(),
+            temporary_overrides: table.map_or(0, |table| table.temporary_count()),
+            decisions: decisions(counted),
+            most_refused: top_keys::describe(limit, &top.most_refused, mask),
+            most_busy: top_keys::describe(limit, &top.most_busy, mask),
         }
-        shown
     };
-    let since = moment(shown_since(now));
-    json!({ "keys_since": since, "limits": config.limits.iter().map(describe).collect::<Vec<_>>() })
+    Limits { keys_since: moment(shown_since(now)), limits: config.limits.iter().map(describe).collect() }
 }
 
-/// The decisions of a limit by their name. A limit that no route uses has decided nothing.
-pub(super) fn decisions(counted: Option<&LimitMetrics>) -> Map<String, Value> {
-    let count =
-        |(name, count): &(&str, _)| ((*name).to_owned(), json!(counted.map_or(0, |counted| counted.decisions(*count))));
-    DECISIONS.iter().map(count).collect()
+/// The decisions of a limit. A limit that no route uses has decided nothing.
+pub(super) fn decisions(counted: Option<&LimitMetrics>) -> Decisions {
+    let of = |count: DecisionCounter| counted.map_or(0, |counted| counted.decisions(count));
+    Decisions {
+        admitted: of(|counters| &counters.admitted),
+        rejected: of(|counters| &counters.rejected),
+        shadowed: of(|counters| &counters.shadowed),
+        silenced: of(|counters| &counters.silenced),
+        delayed: of(|counters| &counters.delayed),
+        exempt: of(|counters| &counters.exempt),
+        blocked: of(|counters| &counters.blocked),
+        not_charged: of(|counters| &counters.not_charged),
+        skipped: of(|counters| &counters.skipped),
+        keyless: of(|counters| &counters.keyless),
+        unknown: of(|counters| &counters.unknown),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::decide::DECISIONS;
+
+    #[test]
+    fn each_decision_is_shown_by_its_name() {
+        let limit = LimitMetrics::new("l", 1);
+        for ((_, count), times) in DECISIONS.iter().zip(1..) {
+            limit.workers.iter().for_each(|worker| count(worker).add(times));
+        }
+        let expected: Value =
+            DECISIONS.iter().zip(1..).map(|((name, _), times)| ((*name).to_owned(), json!(times))).collect();
+        assert_eq!(json!(decisions(Some(&limit))), expected);
+        assert_eq!(decisions(None), Decisions::default());
+    }
 }

@@ -1,13 +1,15 @@
-//! The numbers of the dashboard: how the gateway does now, and counters since its start. Whoever reads them twice computes
-//! rates from the differences, so that a reading that is missed does no harm.
+//! The numbers of the dashboard: how the gateway does now, and counters since its start.
 
-use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
 use super::View;
 use super::history::{ByOutcome, History};
 use super::{limits, upstreams};
 use crate::clock::Time;
 use crate::config;
+use crate::dashboard::{
+    ConnectionNumbers, Durations, LimitNumbers, MemcachedNumbers, MemcachedServer, MemoryNumbers, Numbers, StoreNumbers,
+};
 use crate::decide::{DecisionCounters, LimitMetrics};
 use crate::metrics::{BOUNDS, Counter, HistogramSnapshot};
 use crate::store::Store;
@@ -37,95 +39,89 @@ pub(super) fn refused(limit: &LimitMetrics) -> u64 {
 }
 
 /// All numbers at `now`.
-pub(super) fn describe(view: &View, history: &History, now: Time) -> Value {
+pub(super) fn describe(view: &View, history: &History, now: Time) -> Numbers {
     let connections = view.connections.counts();
-    json!({
-        "time_ms": now.micros() / 1000,
-        "version": env!("CARGO_PKG_VERSION"),
-        "started": view.started.seconds(),
-        "uptime_seconds": now.seconds().saturating_sub(view.started.seconds()),
-        "state": view.state(),
-        "requests": by_outcome(history.total()),
-        "forwarded_seconds": durations(view),
-        "held": view.shared.held(),
-        "minute": history.minute(),
-        "limits": limits(view, history),
-        "store": store(view),
-        "upstreams": upstreams::list(view),
-        "connections": {
-            "open": connections.open,
-            "max": connections.most,
-            "refused": connections.refused,
-            "evicted": connections.made_room,
-            "stalled": connections.stalled,
+    Numbers {
+        time_ms: now.micros() / 1000,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started: view.started.seconds(),
+        uptime_seconds: now.seconds().saturating_sub(view.started.seconds()),
+        state: view.state(),
+        requests: by_outcome(history.total()),
+        forwarded_seconds: durations(view),
+        held: view.shared.held(),
+        minute: history.minute(),
+        limits: limits(view, history),
+        store: store(view),
+        upstreams: upstreams::list(view),
+        connections: ConnectionNumbers {
+            open: connections.open,
+            max: connections.most,
+            refused: connections.refused,
+            evicted: connections.made_room,
+            stalled: connections.stalled,
         },
-        "reloads": view.reloads_so_far.describe(),
-    })
+        reloads: view.reloads_so_far.describe(),
+    }
 }
 
-fn by_outcome(total: &ByOutcome) -> Map<String, Value> {
-    Outcome::ALL.iter().zip(total).map(|(outcome, count)| (outcome.name().to_owned(), json!(count))).collect()
+fn by_outcome(total: &ByOutcome) -> BTreeMap<String, u64> {
+    Outcome::ALL.iter().zip(total).map(|(outcome, count)| (outcome.name().to_owned(), *count)).collect()
 }
 
-fn limits(view: &View, history: &History) -> Vec<Value> {
-    let describe = |limit: &LimitMetrics| {
-        json!({
-            "name": limit.name,
-            "decisions": limits::decisions(Some(limit)),
-            "refused_this_minute": history.refused_this_minute(&limit.name),
-        })
+fn limits(view: &View, history: &History) -> Vec<LimitNumbers> {
+    let describe = |limit: &LimitMetrics| LimitNumbers {
+        name: limit.name.clone(),
+        decisions: limits::decisions(Some(limit)),
+        refused_this_minute: history.refused_this_minute(&limit.name),
     };
     view.shared.limits().iter().map(|limit| describe(limit)).collect()
 }
 
 /// How long the requests took that an upstream has answered.
-fn durations(view: &View) -> Value {
+fn durations(view: &View) -> Durations {
     let routes = view.shared.routes();
     let workers = routes.iter().flat_map(|route| route.workers.iter());
     describe_durations(&workers.map(|worker| &worker.latency[Outcome::Forwarded as usize]).collect())
 }
 
-/// A histogram: for each bound, the number of durations up to it and above the one before; the last number is for those
-/// above all bounds.
-fn describe_durations(sum: &HistogramSnapshot) -> Value {
+fn describe_durations(sum: &HistogramSnapshot) -> Durations {
     #[expect(clippy::cast_precision_loss, reason = "the bounds have few digits")]
-    let seconds = BOUNDS.map(|micros| micros as f64 / 1e6);
-    json!({ "bounds": seconds, "counts": sum.buckets })
+    let bounds = BOUNDS.iter().map(|micros| *micros as f64 / 1e6).collect();
+    Durations { bounds, counts: sum.buckets.to_vec() }
 }
 
-fn store(view: &View) -> Value {
+fn store(view: &View) -> Option<StoreNumbers> {
     let config = view.config.load();
     match (&*view.snapshot.load().store, &config.store) {
-        (Store::Memory(memory), config::Store::Memory { max_keys, max_memory, .. }) => json!({
-            "type": "memory",
-            "keys": memory.keys(),
-            "max_keys": max_keys,
-            "bytes": memory.bytes(),
-            "max_bytes": max_memory,
-            "evictions": memory.evicted(),
-        }),
-        (Store::Memcached(memcached), _) => memcached_store(memcached.health()),
+        (Store::Memory(memory), config::Store::Memory { max_keys, max_memory, .. }) => {
+            Some(StoreNumbers::Memory(MemoryNumbers {
+                keys: memory.keys(),
+                max_keys: *max_keys,
+                bytes: memory.bytes(),
+                max_bytes: *max_memory,
+                evictions: memory.evicted(),
+            }))
+        }
+        (Store::Memcached(memcached), _) => Some(StoreNumbers::Memcached(memcached_store(memcached.health()))),
         // A reload is changing the store.
-        (Store::Memory(_), config::Store::Memcached(_)) => Value::Null,
+        (Store::Memory(_), config::Store::Memcached(_)) => None,
     }
 }
 
-fn memcached_store(health: &Health) -> Value {
-    let servers = health.servers.iter().map(|server| {
-        json!({
-            "server": server.address,
-            "up": server.is_up(),
-            "clock_skew_seconds": server.skew(),
-            "evictions": server.evictions(),
-        })
+fn memcached_store(health: &Health) -> MemcachedNumbers {
+    let servers = health.servers.iter().map(|server| MemcachedServer {
+        server: server.address.clone(),
+        up: server.is_up(),
+        clock_skew_seconds: server.skew(),
+        evictions: server.evictions(),
     });
-    json!({
-        "type": "memcached",
-        "servers": servers.collect::<Vec<_>>(),
-        "round_trips": health.round_trips.get(),
-        "errors": health.errors.get(),
-        "local": health.local.get(),
-        "lost": health.lost.get(),
-        "round_trip_seconds": describe_durations(&HistogramSnapshot::from_iter([&health.latency])),
-    })
+    MemcachedNumbers {
+        servers: servers.collect(),
+        round_trips: health.round_trips.get(),
+        errors: health.errors.get(),
+        local: health.local.get(),
+        lost: health.lost.get(),
+        round_trip_seconds: describe_durations(&HistogramSnapshot::from_iter([&health.latency])),
+    }
 }

@@ -59,7 +59,7 @@ pub(super) async fn set(
     let (allowance, lasts) = config::temporary_override(written, limit).map_err(|problems| {
         let list = problems.located().map(|(_, found)| reload::problem(None, &found.message, found.help.as_deref()));
         let detail = "The override is not valid, so nothing has changed.";
-        respond::problem_with(StatusCode::UNPROCESSABLE_ENTITY, detail, &list.collect::<Vec<_>>())
+        respond::problem_with(StatusCode::UNPROCESSABLE_ENTITY, detail, &reload::as_json(list))
     })?;
     if parts.iter().map(Vec::len).sum::<usize>() > LONGEST_KEY {
         let why = format!("The key is longer than {LONGEST_KEY} bytes.");

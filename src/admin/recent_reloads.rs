@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 
 use super::reload::problems;
 use crate::clock::Time;
 use crate::config::Refusal;
+use crate::dashboard::{self, Problem, ReloadNumbers, ReloadOutcome};
 
 /// How many reloads are remembered.
 const REMEMBERED: usize = 10;
@@ -33,7 +33,7 @@ struct Counted {
 struct EndedReload {
     at: Time,
     /// The first problem; `None` if it succeeded.
-    problem: Option<Value>,
+    problem: Option<Problem>,
 }
 
 impl RecentReloads {
@@ -52,14 +52,8 @@ impl RecentReloads {
 
     /// A configuration was refused at `now`.
     pub fn refused(&self, now: Time, why: &Refusal) {
-        let mut problem = problems(why).into_iter().next().unwrap_or_default();
-        for text in problem.as_object_mut().into_iter().flat_map(|fields| fields.values_mut()) {
-            if let Value::String(text) = text
-                && let Some((end, _)) = text.char_indices().nth(MAX_CHARS)
-            {
-                text.truncate(end);
-            }
-        }
+        let Problem { place, message, help } = problems(why).into_iter().next().unwrap_or_default();
+        let problem = Problem { place: place.map(shortened), message: shortened(message), help: help.map(shortened) };
         let mut counted = self.0.lock();
         counted.refused += 1;
         counted.remember(EndedReload { at: now, problem: Some(problem) });
@@ -81,19 +75,28 @@ impl RecentReloads {
         self.0.lock().last_success
     }
 
-    /// The last ones as JSON, the latest first.
-    pub(super) fn describe(&self) -> Value {
-        let describe = |reload: &EndedReload| {
-            let result = if reload.problem.is_none() { "ok" } else { "refused" };
-            json!({ "time": reload.at.seconds(), "result": result, "problem": reload.problem })
+    /// How many there were, and the last ones, as the dashboard gets them.
+    pub(super) fn describe(&self) -> ReloadNumbers {
+        let describe = |reload: &EndedReload| dashboard::EndedReload {
+            time: reload.at.seconds(),
+            result: if reload.problem.is_none() { ReloadOutcome::Ok } else { ReloadOutcome::Refused },
+            problem: reload.problem.clone(),
         };
         let counted = self.0.lock();
-        json!({
-            "ok": counted.succeeded,
-            "refused": counted.refused,
-            "recent": counted.last.iter().map(describe).collect::<Vec<_>>(),
-        })
+        ReloadNumbers {
+            ok: counted.succeeded,
+            refused: counted.refused,
+            recent: counted.last.iter().map(describe).collect(),
+        }
     }
+}
+
+/// The first characters of a text.
+fn shortened(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(MAX_CHARS) {
+        text.truncate(end);
+    }
+    text
 }
 
 impl Counted {
@@ -115,11 +118,10 @@ mod tests {
         }
         reloads.refused(Time::from_micros(21_000_000), &"é".repeat(10_000).into());
         let shown = reloads.describe();
-        assert_eq!((shown["ok"].as_u64(), shown["refused"].as_u64()), (Some(20), Some(1)));
-        let recent = shown["recent"].as_array().unwrap();
-        assert_eq!(recent.len(), REMEMBERED);
-        assert_eq!((&recent[0]["time"], &recent[0]["result"]), (&json!(21), &json!("refused")));
-        assert_eq!(recent[0]["problem"]["message"].as_str().unwrap().chars().count(), MAX_CHARS);
-        assert_eq!((&recent[1]["time"], &recent[1]["problem"]), (&json!(20), &Value::Null));
+        assert_eq!((shown.ok, shown.refused, shown.recent.len()), (20, 1, REMEMBERED));
+        let [last, before, ..] = &shown.recent[..] else { panic!("{shown:?}") };
+        assert_eq!((last.time, last.result), (21, ReloadOutcome::Refused));
+        assert_eq!(last.problem.as_ref().unwrap().message.chars().count(), MAX_CHARS);
+        assert_eq!((before.time, before.result, &before.problem), (20, ReloadOutcome::Ok, &None));
     }
 }

@@ -8,6 +8,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{Config, Problems, Refusal};
+use crate::dashboard::Problem;
 use crate::respond::{self, LocalResponse};
 
 /// The result of a reload: the configuration that is in force now, or why the file is refused.
@@ -43,26 +44,31 @@ fn refused(refusal: &Refusal) -> LocalResponse {
         Refusal::Invalid(_) => "The file is not valid, so nothing has changed.",
         Refusal::Other(_) => "The file is refused, so nothing has changed.",
     };
-    respond::problem_with(StatusCode::UNPROCESSABLE_ENTITY, detail, &problems(refusal))
+    respond::problem_with(StatusCode::UNPROCESSABLE_ENTITY, detail, &as_json(problems(refusal)))
 }
 
 /// All problems of a refused file; at least one.
-pub(super) fn problems(refusal: &Refusal) -> Vec<Value> {
+pub(super) fn problems(refusal: &Refusal) -> Vec<Problem> {
     match refusal {
         Refusal::Invalid(problems) => list(problems),
         Refusal::Other(why) => vec![problem(None, why, None)],
     }
 }
 
-fn list(problems: &Problems) -> Vec<Value> {
+fn list(problems: &Problems) -> Vec<Problem> {
     let located = problems.located();
-    let located = located.map(|(place, found)| problem(Some(&place), &found.message, found.help.as_deref()));
+    let located = located.map(|(place, found)| problem(Some(place), &found.message, found.help.as_deref()));
     let hidden = problems.hidden();
     let more = (hidden > 0).then(|| problem(None, &format!("and {hidden} more"), None));
     located.chain(more).collect()
 }
 
 /// One problem of a file or a body.
-pub(super) fn problem(place: Option<&str>, message: &str, help: Option<&str>) -> Value {
-    json!({ "place": place, "message": message, "help": help })
+pub(super) fn problem(place: Option<String>, message: &str, help: Option<&str>) -> Problem {
+    Problem { place, message: message.to_owned(), help: help.map(str::to_owned) }
+}
+
+/// Problems as a problem document lists them.
+pub(super) fn as_json(problems: impl IntoIterator<Item = Problem>) -> Vec<Value> {
+    problems.into_iter().map(|problem| json!(problem)).collect()
 }

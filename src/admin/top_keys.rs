@@ -1,10 +1,10 @@
 //! The keys of a limit that come most often and those that it refuses most often, as the admin API shows them.
 
 use blake3::Hash;
-use serde_json::{Value, json};
 
 use crate::clock::Time;
 use crate::config::{Limit, Source};
+use crate::dashboard::KeyCount;
 use crate::decide::{LimitMetrics, TopKeys};
 use crate::heavy_hitters::HeavyHitter;
 
@@ -53,23 +53,20 @@ impl KeyMask {
     }
 }
 
-/// `most_refused` and `most_busy` of a limit at `now`, with its keys in full or masked.
-pub(super) fn describe(
-    limit: &Limit,
-    counted: Option<&LimitMetrics>,
-    mask: Option<&KeyMask>,
-    now: Time,
-) -> [(&'static str, Value); 2] {
-    let top = counted.map(|counted| TopKeys::of(&counted.keys, now, MOST)).unwrap_or_default();
+/// The most frequent keys that a limit has counted until `now`. A limit that no route uses has none.
+pub(super) fn of(counted: Option<&LimitMetrics>, now: Time) -> TopKeys {
+    counted.map(|counted| TopKeys::of(&counted.keys, now, MOST)).unwrap_or_default()
+}
+
+/// Keys of a limit, in full or masked.
+pub(super) fn describe(limit: &Limit, hitters: &[HeavyHitter], mask: Option<&KeyMask>) -> Vec<KeyCount> {
     let mask = mask.filter(|_| !is_public(limit));
-    let list = |hitters: &[HeavyHitter]| {
-        let one = |hitter: &HeavyHitter| {
-            let key = mask.map_or_else(|| hitter.text.clone(), |mask| mask.of(hitter));
-            json!({ "key": key, "count": hitter.count, "error": hitter.error })
-        };
-        hitters.iter().map(one).collect::<Value>()
+    let one = |hitter: &HeavyHitter| KeyCount {
+        key: mask.map_or_else(|| hitter.text.clone(), |mask| mask.of(hitter)),
+        count: hitter.count,
+        error: hitter.error,
     };
-    [("most_refused", list(&top.most_refused)), ("most_busy", list(&top.most_busy))]
+    hitters.iter().map(one).collect()
 }
 
 /// Whether no key of the limit tells who a client is.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::View;
 use super::families::{self, counter, family, gauge, histogram};
+use crate::dashboard::{ServerNumbers, UpstreamNumbers};
 use crate::metrics::HistogramSnapshot;
 use crate::upstream::{Availability, Endpoint, EndpointStatus, RetryCounts, Upstream};
 
@@ -17,40 +18,40 @@ pub(super) fn describe_all(view: &View) -> Value {
 }
 
 /// One for each upstream.
-pub(super) fn list(view: &View) -> Vec<Value> {
+pub(super) fn list(view: &View) -> Vec<UpstreamNumbers> {
     view.snapshot.load().upstreams.iter().map(|upstream| describe(upstream)).collect()
 }
 
-fn describe(upstream: &Upstream) -> Value {
+fn describe(upstream: &Upstream) -> UpstreamNumbers {
     let retries = upstream.retries();
     let servers: Vec<_> = upstream
         .status()
         .iter()
         .map(|(endpoint, weight, status)| server(upstream, endpoint, *weight, status))
         .collect();
-    json!({
-        "name": upstream.name(),
-        "retries": retries.sent,
-        "retries_over_budget": retries.refused,
-        "waiting": upstream.waiting(),
-        "servers": servers,
-    })
+    UpstreamNumbers {
+        name: upstream.name().to_owned(),
+        retries: retries.sent,
+        retries_over_budget: retries.refused,
+        waiting: upstream.waiting(),
+        servers,
+    }
 }
 
-fn server(upstream: &Upstream, endpoint: &Endpoint, weight: u32, status: &EndpointStatus) -> Value {
-    json!({
-        "server": endpoint.to_string(),
-        "weight": weight,
-        "health": status.availability.name(),
-        "in_flight": status.in_flight,
-        "max_in_flight": upstream.most_in_flight(endpoint),
-        "requests": status.requests,
-        "failures": status.failures,
-        "failures_in_row": status.failures_in_row,
-        "ejections": status.ejections,
-        "failed_checks": status.failed_checks,
-        "latency_seconds": status.latency.map(|latency| latency.as_secs_f64()),
-    })
+fn server(upstream: &Upstream, endpoint: &Endpoint, weight: u32, status: &EndpointStatus) -> ServerNumbers {
+    ServerNumbers {
+        server: endpoint.to_string(),
+        weight,
+        health: status.availability.name().to_owned(),
+        in_flight: status.in_flight,
+        max_in_flight: upstream.most_in_flight(endpoint),
+        requests: status.requests,
+        failures: status.failures,
+        failures_in_row: status.failures_in_row,
+        ejections: status.ejections,
+        failed_checks: status.failed_checks,
+        latency_seconds: status.latency.map(|latency| latency.as_secs_f64()),
+    }
 }
 
 /// The metrics of all upstreams.

@@ -59,6 +59,12 @@ pub(super) struct Draft<'a> {
     pub(super) listeners: Vec<(SocketAddr, Range<usize>)>,
 }
 
+/// Reads `[admin]` alone, whatever the other sections are.
+pub(super) fn read_admin<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) -> Option<Admin> {
+    let section = Section::root(table, source).field("admin").and_then(|field| field.section("[admin]"));
+    section.and_then(|section| admin::read(section, &mut Vec::new()))
+}
+
 /// Reads all sections.
 pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) -> Draft<'a> {
     let root = Section::root(table, source);

@@ -54,7 +54,7 @@ impl RegularFile {
 ///
 /// # Errors
 /// When it cannot be opened or read, is not a regular file or is too large.
-pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_up_to(MAX_BYTES, path)
 }
 

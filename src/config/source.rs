@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::{Config, Problems, parse, regular_file};
+use super::{Admin, Config, Problems, parse, parse_admin, regular_file};
 
 /// A source that can be loaded again and again.
 #[derive(Clone, Debug)]
@@ -23,6 +23,16 @@ impl ConfigSource {
         let mut config = parse(&bytes, &path.display().to_string(), path.parent().unwrap_or(Path::new("")))?;
         config.files.insert(path.clone());
         Ok(config)
+    }
+
+    /// Loads `[admin]` alone, for those who ask a gateway that runs: the rest of the file may have become wrong meanwhile.
+    ///
+    /// # Errors
+    /// The [`Problems`] because of which it is unknown where the admin listener is.
+    pub fn load_admin(&self) -> Result<Option<Admin>, Problems> {
+        let Self::File(path) = self;
+        let bytes = regular_file::read(path).map_err(|error| Problems::unreadable(path, &error))?;
+        parse_admin(&bytes, &path.display().to_string(), path.parent().unwrap_or(Path::new("")))
     }
 
     /// The problem of a source that cannot be read.

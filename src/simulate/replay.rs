@@ -8,7 +8,6 @@ use std::task::{Context, Poll, Waker};
 
 use http::{HeaderMap, Method, StatusCode};
 
-use super::printable::printable;
 use super::record::Record;
 use super::statistics::{Decided, LimitStatistics};
 use crate::clock::Time;
@@ -17,6 +16,7 @@ use crate::decide::{self, Decision, DecisionInput, DecisionState, RouteLimit};
 use crate::identify::client::{client, scheme};
 use crate::identify::key_text::key_text;
 use crate::identify::{KeyCache, RequestAttributes};
+use crate::printable::printable;
 use crate::proxy;
 use crate::route::{RouteConditions, host, path};
 use crate::snapshot::{SharedState, Snapshot};

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::run;
+use crate::harness::{Gateway, run};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -106,12 +106,33 @@ fn everything_in_the_debian_package_is_there() {
 }
 
 #[test]
+fn the_health_check_of_the_image_finds_the_gateway() {
+    let dockerfile = fs::read_to_string(packaging("Dockerfile")).unwrap();
+    let (_, check) = dockerfile.split_once("HEALTHCHECK").unwrap();
+    let (_, command) = check.split_once("CMD ").unwrap();
+    let command: Vec<String> = serde_json::from_str(command.lines().next().unwrap()).unwrap();
+    assert_eq!(command[0], "/gateway");
+    let gateway = Gateway::start("[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gateway.toml");
+    fs::write(&path, format!("[admin]\nlisten = \"{}\"\n", gateway.admin)).unwrap();
+    let arguments = command[1..].iter().map(|argument| match argument.as_str() {
+        "/etc/gateway/gateway.toml" => path.to_str().unwrap(),
+        other => other,
+    });
+    let output = run(&arguments.collect::<Vec<_>>());
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
 fn the_changelog_names_this_version() {
     let changelog = fs::read_to_string(packaging("changelog")).unwrap();
     let version = env!("CARGO_PKG_VERSION");
     assert!(changelog.starts_with(&format!("gateway ({version}-1) ")), "the first entry is not of {version}");
     let manifests = fs::read_to_string(packaging("kubernetes/gateway.yaml")).unwrap();
     assert!(manifests.contains(&format!("image: gateway:{version}\n")), "the image is not of {version}");
+    let page = fs::read_to_string(root().join("docs/installing.md")).unwrap();
+    assert!(page.contains(&format!("gateway:{version}")) && page.contains(&format!("gateway-{version}-")));
 }
 
 /// The commands that `--help` lists.

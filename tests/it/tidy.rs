@@ -184,6 +184,7 @@ fn what_has_one_place_stays_there() {
         ("flate2::", &["simulate"]),
         ("indicatif::", &["simulate"]),
         ("maud::", &["simulate"]),
+        ("ratatui::", &["top"]),
     ] {
         let users: BTreeSet<_> = sources()
             .iter()

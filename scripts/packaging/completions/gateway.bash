@@ -28,6 +28,9 @@ _gateway() {
             gateway,simulate)
                 cmd="gateway__subcmd__simulate"
                 ;;
+            gateway,top)
+                cmd="gateway__subcmd__top"
+                ;;
             gateway__subcmd__help,check)
                 cmd="gateway__subcmd__help__subcmd__check"
                 ;;
@@ -40,6 +43,9 @@ _gateway() {
             gateway__subcmd__help,simulate)
                 cmd="gateway__subcmd__help__subcmd__simulate"
                 ;;
+            gateway__subcmd__help,top)
+                cmd="gateway__subcmd__help__subcmd__top"
+                ;;
             *)
                 ;;
         esac
@@ -47,7 +53,7 @@ _gateway() {
 
     case "${cmd}" in
         gateway)
-            opts="-c -h -V --config --watch --help --version check explain simulate help"
+            opts="-c -h -V --config --watch --help --version check explain simulate top help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -69,7 +75,7 @@ _gateway() {
             return 0
             ;;
         gateway__subcmd__check)
-            opts="-c -h --against --json --config --help"
+            opts="-c -h --against --json --live --ready --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -137,7 +143,7 @@ _gateway() {
             return 0
             ;;
         gateway__subcmd__help)
-            opts="check explain simulate help"
+            opts="check explain simulate top help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -206,6 +212,20 @@ _gateway() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gateway__subcmd__help__subcmd__top)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gateway__subcmd__simulate)
             opts="-c -h --json --html --suggest --field --reorder --host --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -226,6 +246,36 @@ _gateway() {
                     return 0
                     ;;
                 --host)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gateway__subcmd__top)
+            opts="-c -h --admin --token-file --config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --admin)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --token-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -31,10 +31,13 @@ complete -c gateway -n "__fish_gateway_needs_command" -s V -l version -d 'Print 
 complete -c gateway -n "__fish_gateway_needs_command" -f -a "check" -d 'Check the file and print its meaning: routes in the order they match, limits, the store'
 complete -c gateway -n "__fish_gateway_needs_command" -f -a "explain" -d 'Print what would happen to a request: its route, limits, key and rates, and the response with empty counters'
 complete -c gateway -n "__fish_gateway_needs_command" -f -a "simulate" -d 'Print what the limits would have done to the traffic of access logs'
+complete -c gateway -n "__fish_gateway_needs_command" -f -a "top" -d 'Show the dashboard of a running gateway in this terminal'
 complete -c gateway -n "__fish_gateway_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gateway -n "__fish_gateway_using_subcommand check" -l against -d 'The file in use: print what a reload would do to its counters, and whether it needs a restart' -r -F
 complete -c gateway -n "__fish_gateway_using_subcommand check" -s c -l config -d 'The configuration file [default: gateway.toml]' -r -F
 complete -c gateway -n "__fish_gateway_using_subcommand check" -l json -d 'Print the settings as JSON, with every default; secrets are masked'
+complete -c gateway -n "__fish_gateway_using_subcommand check" -l live -d 'Ask the gateway that runs with this file whether it is alive, for health checks'
+complete -c gateway -n "__fish_gateway_using_subcommand check" -l ready -d 'The same, but ask whether it takes requests: not while it drains'
 complete -c gateway -n "__fish_gateway_using_subcommand check" -s h -l help -d 'Print help'
 complete -c gateway -n "__fish_gateway_using_subcommand explain" -s X -l request -d 'The method' -r
 complete -c gateway -n "__fish_gateway_using_subcommand explain" -s H -l header -d 'A header; can be repeated' -r
@@ -50,7 +53,12 @@ complete -c gateway -n "__fish_gateway_using_subcommand simulate" -s c -l config
 complete -c gateway -n "__fish_gateway_using_subcommand simulate" -l json -d 'Print one JSON object'
 complete -c gateway -n "__fish_gateway_using_subcommand simulate" -l suggest -d 'Print sections with rates to paste, which would have touched few keys. With --json they are part of it'
 complete -c gateway -n "__fish_gateway_using_subcommand simulate" -s h -l help -d 'Print help'
-complete -c gateway -n "__fish_gateway_using_subcommand help; and not __fish_seen_subcommand_from check explain simulate help" -f -a "check" -d 'Check the file and print its meaning: routes in the order they match, limits, the store'
-complete -c gateway -n "__fish_gateway_using_subcommand help; and not __fish_seen_subcommand_from check explain simulate help" -f -a "explain" -d 'Print what would happen to a request: its route, limits, key and rates, and the response with empty counters'
-complete -c gateway -n "__fish_gateway_using_subcommand help; and not __fish_seen_subcommand_from check explain simulate help" -f -a "simulate" -d 'Print what the limits would have done to the traffic of access logs'
-complete -c gateway -n "__fish_gateway_using_subcommand help; and not __fish_seen_subcommand_from check explain simulate help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gateway -n "__fish_gateway_using_subcommand top" -l admin -d 'The admin listener: a URL, or unix:PATH' -r
+complete -c gateway -n "__fish_gateway_using_subcommand top" -l token-file -d 'A file with the token of the admin listener; it is read again for each connection' -r -F
+complete -c gateway -n "__fish_gateway_using_subcommand top" -s c -l config -d 'The configuration file [default: gateway.toml]' -r -F
+complete -c gateway -n "__fish_gateway_using_subcommand top" -s h -l help -d 'Print help'
+complete -c gateway -n "__fish_gateway_using_subcommand help; and not __fish_seen_subcommand_from check explain simulate top help" -f -a "check" -d 'Check the file and print its meaning: routes in the order they match, limits, the store'
+complete -c gateway -n "__fish_gateway_using_subcommand help; and not __fish_seen_subcommand_from check explain simulate top help" -f -a "explain" -d 'Print what would happen to a request: its route, limits, key and rates, and the response with empty counters'
+complete -c gateway -n "__fish_gateway_using_subcommand help; and not __fish_seen_subcommand_from check explain simulate top help" -f -a "simulate" -d 'Print what the limits would have done to the traffic of access logs'
+complete -c gateway -n "__fish_gateway_using_subcommand help; and not __fish_seen_subcommand_from check explain simulate top help" -f -a "top" -d 'Show the dashboard of a running gateway in this terminal'
+complete -c gateway -n "__fish_gateway_using_subcommand help; and not __fish_seen_subcommand_from check explain simulate top help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -1,10 +1,11 @@
-//! Texts of clients that are safe to print: a log can contain sequences that control a terminal.
+//! Texts of others that are safe to print: a key of a client or the answer of a server can contain sequences that control a
+//! terminal.
 
-/// The most characters of a key that are kept.
+/// The most characters of a text that are kept.
 const LONGEST: usize = 256;
 
 /// The text with control characters, and characters that change the direction of a line, as escapes. A long text is cut.
-pub(super) fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let mut safe = String::with_capacity(text.len().min(LONGEST));
     for (at, character) in text.chars().enumerate() {
         if at == LONGEST {

@@ -1,0 +1,78 @@
+//! Why the admin listener does not give what it was asked for.
+
+use std::error::Error as _;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::token::TOKEN_VARIABLE;
+
+/// See the head of this file.
+#[derive(Debug)]
+pub enum AskError {
+    /// The token cannot be read.
+    Token(io::Error),
+    /// There is no connection.
+    Connect(io::Error),
+    /// The TLS handshake fails, or there are no authorities to trust.
+    Tls(io::Error),
+    /// What answers does not speak HTTP.
+    NotHttp(hyper::Error),
+    /// The connection ends too early.
+    Closed(hyper::Error),
+    /// The token is wrong, or there is none.
+    Unauthorized {
+        /// Whether one was sent.
+        sent: bool,
+    },
+    /// Another status than 200, with the sentence of the gateway.
+    Status(StatusCode, String),
+    /// It is no admin listener of a gateway.
+    NotAGateway,
+    /// It is one of another version.
+    OtherVersion(serde_json::Error),
+    /// The answer has more than this number of bytes.
+    TooLarge(usize),
+    /// It takes longer.
+    TimedOut(Duration),
+}
+
+impl AskError {
+    /// The error of an exchange that fails before there is an answer.
+    pub(super) fn of_exchange(error: hyper::Error) -> Self {
+        let is_of_system = matches!(error.source(), Some(source) if source.is::<io::Error>());
+        if is_of_system || error.is_incomplete_message() { Self::Closed(error) } else { Self::NotHttp(error) }
+    }
+}
+
+/// The text goes on after the address and a colon.
+impl fmt::Display for AskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Token(error) => write!(f, "cannot read the token: {error}"),
+            Self::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                f.write_str("nothing listens there: is the gateway running, and is this the `listen` of its [admin]?")
+            }
+            Self::Connect(error) => write!(f, "cannot connect: {error}"),
+            Self::Tls(error) => write!(f, "the TLS handshake fails: {error}"),
+            Self::NotHttp(error) => write!(f, "what answers there does not speak HTTP: {error}"),
+            Self::Closed(error) => write!(f, "the connection was closed: {error}"),
+            Self::Unauthorized { sent: true } => f.write_str("the token is not that of its [admin]"),
+            Self::Unauthorized { sent: false } => {
+                write!(f, "it wants the token of its [admin]: set {TOKEN_VARIABLE}, or use --token-file")
+            }
+            Self::Status(status, detail) if detail.is_empty() => write!(f, "it answers {}", status.as_u16()),
+            Self::Status(status, detail) => write!(f, "it answers {}: {detail}", status.as_u16()),
+            Self::NotAGateway => f.write_str("what answers there is not the admin listener of a gateway"),
+            Self::OtherVersion(error) => {
+                write!(f, "this version cannot read what it sends, so the gateway may have another version: {error}")
+            }
+            Self::TooLarge(most) => write!(f, "it sends more than {} MiB at once", most >> 20),
+            Self::TimedOut(limit) => write!(f, "no answer within {}", humantime::format_duration(*limit)),
+        }
+    }
+}
+
+impl std::error::Error for AskError {}
