@@ -50,7 +50,7 @@ impl RegularFile {
     }
 }
 
-/// Reads a whole file of at most [`MAX_BYTES`].
+/// Reads a whole file of at most 256 MiB.
 ///
 /// # Errors
 /// When it cannot be opened or read, is not a regular file or is too large.
