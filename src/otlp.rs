@@ -9,9 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::timeout;
 
 use crate::config::Collector;
 use crate::spans::SpanCounts;
+
+use exporter::ExportEnd;
 
 pub use exporter::Exporter;
 
@@ -19,6 +22,8 @@ pub use exporter::Exporter;
 #[derive(Debug, Default)]
 pub struct Exporters {
     in_force: Mutex<Option<Arc<Exporter>>>,
+    /// Those that were in force, and may still export.
+    earlier: Mutex<Vec<ExportEnd>>,
     counts: Arc<SpanCounts>,
 }
 
@@ -34,15 +39,27 @@ impl Exporters {
         if let Some(exporter) = &exporter {
             exporter.start();
         }
-        *self.in_force.lock() = exporter;
+        let before = std::mem::replace(&mut *self.in_force.lock(), exporter.clone());
+        if let Some(before) = before
+            && exporter.is_none_or(|exporter| !Arc::ptr_eq(&exporter, &before))
+        {
+            let mut earlier = self.earlier.lock();
+            earlier.retain(|end| !end.has_ended());
+            earlier.push(before.end().clone());
+        }
     }
 
     /// Exports what waits at the end of the process, for at most `limit`.
     pub async fn finish(&self, limit: Duration) {
-        let exporter = self.in_force.lock().clone();
-        if let Some(exporter) = exporter {
-            exporter.finish(limit).await;
-        }
+        let last = self.in_force.lock().as_ref().map(|exporter| exporter.end().clone());
+        let all: Vec<_> = self.earlier.lock().drain(..).chain(last).collect();
+        all.iter().for_each(ExportEnd::ask);
+        let _ = timeout(limit, async {
+            for end in &all {
+                end.reached().await;
+            }
+        })
+        .await;
     }
 
     /// What became of all spans.

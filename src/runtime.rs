@@ -13,6 +13,7 @@ mod service_manager;
 mod signals;
 mod stores;
 mod watches;
+mod workers;
 
 use std::cell::RefCell;
 use std::fmt;

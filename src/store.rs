@@ -1,6 +1,7 @@
 //! The store of counters. A decision asks about all its counters at once and gets one answer.
 //!
-//! The memory store answers immediately; Memcached answers later. Both outlive a reload.
+//! The memory store answers immediately; Memcached answers later. A store outlives a reload that names the same
+//! place; counters in memory can outlive the process.
 
 mod reloads;
 pub mod memcached;

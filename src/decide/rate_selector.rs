@@ -142,6 +142,11 @@ impl RateTable {
         [&self.own].into_iter().chain(self.tiers.iter().map(|(_, limit)| limit))
     }
 
+    /// All sets of rates of the file.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Limit>> {
+        self.without_override().chain(self.granted.iter().flatten())
+    }
+
     /// The sets of rates, at least one for each layout of cells.
     pub fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
         self.by_key.iter().chain(self.tiers.iter().map(|(_, limit)| limit))

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::answer::{self, Answer};
 use super::messages::ExportRequest;
@@ -39,17 +39,39 @@ pub struct Exporter {
     /// `None` once the thread has it.
     receiver: Mutex<Option<TraceReceiver>>,
     counts: Arc<SpanCounts>,
+    end: ExportEnd,
+}
+
+/// The end of an exporter's thread.
+#[derive(Clone, Debug)]
+pub(super) struct ExportEnd {
     /// Whether it has to end.
     stop: watch::Sender<bool>,
-    /// Closed when it has ended.
+    /// Closed when it has ended, or never begun.
     ended: watch::Sender<()>,
+}
+
+impl ExportEnd {
+    /// Asks for it: what waits is exported first.
+    pub(super) fn ask(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Waits for it.
+    pub(super) async fn reached(&self) {
+        self.ended.closed().await;
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.is_closed()
+    }
 }
 
 impl Exporter {
     pub(super) fn new(collector: Arc<Collector>, counts: Arc<SpanCounts>) -> Self {
         let (sender, receiver) = trace_channel(counts.clone());
-        let (stop, ended) = (watch::Sender::new(false), watch::Sender::new(()));
-        Self { collector, sender, receiver: Mutex::new(Some(receiver)), counts, stop, ended }
+        let end = ExportEnd { stop: watch::Sender::new(false), ended: watch::Sender::new(()) };
+        Self { collector, sender, receiver: Mutex::new(Some(receiver)), counts, end }
     }
 
     pub(super) fn is_for(&self, collector: &Collector) -> bool {
@@ -68,11 +90,11 @@ impl Exporter {
             collector: self.collector.clone(),
             counts: self.counts.clone(),
             receiver,
-            stop: self.stop.subscribe(),
+            stop: self.end.stop.subscribe(),
             is_failing: false,
         };
         // It is dropped when the thread ends, in whatever way.
-        let ended = self.ended.subscribe();
+        let ended = self.end.ended.subscribe();
         let run = move || {
             let _ended = ended;
             match Builder::new_current_thread().enable_all().build() {
@@ -89,11 +111,9 @@ impl Exporter {
         }
     }
 
-    /// Exports what waits, and ends. Waits for that for at most `limit`.
-    pub(super) async fn finish(&self, limit: Duration) {
-        self.stop.send_replace(true);
-        // Without a thread there is nothing to wait for.
-        let _ = timeout(limit, self.ended.closed()).await;
+    /// The end of its thread.
+    pub(super) fn end(&self) -> &ExportEnd {
+        &self.end
     }
 }
 

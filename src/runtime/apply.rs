@@ -100,7 +100,8 @@ impl InForce {
         self.view.shared.keep_only(&snapshot);
         let store = snapshot.store.clone();
         let before = self.replace(snapshot);
-        if !Arc::ptr_eq(&before.store, &store) {
+        let has_other_store = !Arc::ptr_eq(&before.store, &store);
+        if has_other_store {
             self.stores.open(&store);
             tracing::warn!("the store has changed: limits go on with what the new one has counted");
         }
@@ -109,7 +110,9 @@ impl InForce {
             tracing::error!(%error, "new connections use the TLS settings of before");
         }
         warn(&config);
-        reload::tell(&config::recounted(&self.config(), &config), &overrides);
+        let running = self.config();
+        let recounted = if has_other_store { Vec::new() } else { config::recounted(&running, &config) };
+        reload::tell(&recounted, &overrides);
         self.view.config.store(Arc::new(config));
         // New listeners find the new routes.
         self.listeners.apply(listeners);

@@ -1,6 +1,5 @@
 //! The control thread: signals, reloads, the sweep of the store, and the drain at the end.
 
-use std::collections::BTreeSet;
 use std::future::pending;
 use std::io;
 use std::sync::Arc;
@@ -19,6 +18,7 @@ use super::reload::{Ended, Reloads, Waiters};
 use super::service_manager::{self, Watchdog};
 use super::signals::{Signals, Told};
 use super::watches::Watches;
+use super::workers::{Finished, Workers};
 use super::{StartError, Stopped};
 use crate::admin::ReloadAnswer;
 use crate::clock::{self, Time};
@@ -36,9 +36,6 @@ const SWEEP_STEPS: usize = 30;
 const OVER_LIMIT: Duration = Duration::from_secs(1);
 /// How long the process waits at its end for spans that are not exported yet.
 const EXPORT_LIMIT: Duration = Duration::from_secs(2);
-
-/// See [`Control::finished`].
-pub(super) type Finished = mpsc::UnboundedReceiver<(usize, io::Result<usize>)>;
 
 /// See the head of this file.
 pub(super) struct Control {
@@ -61,8 +58,6 @@ pub(super) struct Control {
     /// What the files of certificates have now.
     pub(super) tls_reloads: Reloads<Tls>,
     pub(super) stage: watch::Sender<Stage>,
-    /// For each worker that has served its last request, by its index: how many requests it cuts off, or its error. It
-    /// closes after the last worker.
     pub(super) finished: Finished,
     pub(super) signals: Signals,
 }
@@ -80,12 +75,12 @@ impl Control {
         let mut expiry = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
         let mut check = self.watchdog.check_every().map(tokio::time::interval);
         service_manager::ready();
-        loop {
+        let ended = loop {
             tokio::select! {
                 told = self.signals.next() => match told {
                     Told::Reload => self.reload(),
                     Told::Reopen => reopen(self.access_log.as_ref()),
-                    Told::Stop => break,
+                    Told::Stop => break None,
                 },
                 Some(answer) = self.requested.recv() => {
                     self.waiters.add(answer, self.reloads.is_running());
@@ -101,27 +96,28 @@ impl Control {
                 }
                 _ = sweep.tick() => self.sweep(),
                 _ = next_tick(&mut check) => self.watchdog.check(&self.heartbeats),
-                Some((_, ended)) = self.finished.recv() => {
-                    let error = ended.err().unwrap_or_else(|| io::Error::other("it was not told to stop"));
-                    tracing::error!(%error, "a worker ended");
-                    return Err(StartError::Worker(error));
-                }
+                Some(ended) = self.finished.recv() => break Some(ended),
             }
-        }
-        self.stop().await
+        };
+        self.stop(ended).await
     }
 
-    /// Drains, and writes what has to be written before the process ends.
-    async fn stop(self) -> Result<Stopped, StartError> {
+    /// Drains, and writes what has to be written before the process ends. If a worker has ended already, the others still
+    /// finish their requests.
+    async fn stop(self, ended: Option<(usize, io::Result<usize>)>) -> Result<Stopped, StartError> {
         let Control { in_force, stage, finished, mut signals, requested, waiters, overrides, access_log, .. } = self;
         service_manager::stopping();
         // Who waits for a reload or an override learns that there will be none.
         drop((requested, waiters, overrides));
-        in_force.view.stopping.store(true, Ordering::Relaxed);
-        let config = in_force.config();
-        let mut workers = Workers::new(in_force.view.shared.workers(), finished);
+        let InForce { view, snapshot, stores, .. } = in_force;
+        view.stopping.store(true, Ordering::Relaxed);
+        let config = view.config.load_full();
+        let mut workers = Workers::new(view.shared.workers(), finished);
+        if let Some((worker, ended)) = ended {
+            workers.end(worker, ended.and_then(|_| Err(io::Error::other("it was not told to stop"))));
+        }
         let drained = tokio::select! {
-            drained = drain(&config.server, &stage, &mut workers) => Some(drained.map_err(StartError::Worker)?),
+            drained = drain(&config.server, &stage, &mut workers) => Some(drained),
             () = told_to_stop(&mut signals, access_log.as_ref()) => None,
         };
         if drained != Some(true) {
@@ -129,19 +125,26 @@ impl Control {
             // A worker that hangs does not stop the process from ending.
             let _ = timeout(OVER_LIMIT, workers.all_served()).await;
         }
-        in_force.stores.close(&in_force.snapshot.load().store).await;
-        let _ = timeout(OVER_LIMIT, workers.all_ended()).await;
-        counters_file::save(&config.store, &in_force.snapshot.load());
-        if drained.is_some() {
-            in_force.view.shared.exporters().finish(EXPORT_LIMIT).await;
-        }
+        let write = async {
+            stores.close().await;
+            let _ = timeout(OVER_LIMIT, workers.all_ended()).await;
+            counters_file::save(&config.store, &snapshot.load_full()).await;
+            view.shared.exporters().finish(EXPORT_LIMIT).await;
+        };
+        let is_written = tokio::select! {
+            () = write => true,
+            () = told_to_stop(&mut signals, access_log.as_ref()) => false,
+            () = sleep(OVER_LIMIT), if drained.is_none() => false,
+        };
         let requests = workers.cut_off;
         match drained {
+            Some(_) if !is_written => tracing::warn!("stopped at once by a second signal: not everything is written"),
             Some(true) => tracing::info!("stopped"),
             Some(false) => tracing::warn!(requests, "stopped: drain_timeout is over, requests in flight were cut off"),
             None => tracing::warn!(requests, "stopped at once by a second signal: requests in flight were cut off"),
         }
-        Ok(if drained.is_some() { Stopped::Drained } else { Stopped::AtOnce })
+        let stopped = if drained.is_some() && is_written { Stopped::Drained } else { Stopped::AtOnce };
+        workers.failed.map_or(Ok(stopped), |error| Err(StartError::Worker(error)))
     }
 
     fn sweep(&self) {
@@ -211,7 +214,7 @@ impl Control {
 }
 
 /// Stops to accept connections and waits for the requests in flight. Returns whether all of them have ended in time.
-async fn drain(server: &config::Server, stage: &watch::Sender<Stage>, workers: &mut Workers) -> io::Result<bool> {
+async fn drain(server: &config::Server, stage: &watch::Sender<Stage>, workers: &mut Workers) -> bool {
     let (delay, deadline) = (server.drain_delay, server.drain_timeout);
     if !delay.is_zero() {
         // Load balancers notice that the gateway is not ready before connections are refused.
@@ -220,45 +223,7 @@ async fn drain(server: &config::Server, stage: &watch::Sender<Stage>, workers: &
     }
     tracing::info!(?deadline, "draining");
     let _ = stage.send(Stage::Draining);
-    match timeout(deadline, workers.all_served()).await {
-        Ok(ended) => ended.map(|()| true),
-        Err(_) => Ok(false),
-    }
-}
-
-/// The workers that still serve requests while the gateway stops.
-struct Workers {
-    serving: BTreeSet<usize>,
-    finished: Finished,
-    /// How many requests the others have cut off.
-    cut_off: usize,
-}
-
-impl Workers {
-    fn new(count: usize, finished: Finished) -> Self {
-        Self { serving: (0..count).collect(), finished, cut_off: 0 }
-    }
-
-    /// Waits until all have served their last request. If one fails, the others still finish theirs.
-    async fn all_served(&mut self) -> io::Result<()> {
-        let mut all = Ok(());
-        while !self.serving.is_empty()
-            && let Some((worker, ended)) = self.finished.recv().await
-        {
-            self.serving.remove(&worker);
-            all = all.and(ended.map(|requests| self.cut_off += requests));
-        }
-        all
-    }
-
-    /// Waits until all have ended, after the stores. Then each request that was cut off has its line in the log.
-    async fn all_ended(&mut self) {
-        while let Some((worker, ended)) = self.finished.recv().await {
-            if let Err(error) = ended {
-                tracing::error!(worker, %error, "a worker failed at its end");
-            }
-        }
-    }
+    timeout(deadline, workers.all_served()).await.is_ok()
 }
 
 /// Waits for the next tick. Without an interval there is never one.

@@ -4,7 +4,7 @@
 //! not in force any more closes when its last request has ended.
 
 use std::panic::resume_unwind;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -20,6 +20,8 @@ const MOST: Duration = Duration::from_secs(11);
 pub(super) struct Stores {
     /// Tells each worker which store is in force next.
     workers: Vec<mpsc::UnboundedSender<Arc<Store>>>,
+    /// Those that somebody may still use.
+    open: Vec<Weak<Store>>,
     /// One wait for each store that has not ended yet.
     ending: JoinSet<()>,
 }
@@ -28,23 +30,26 @@ impl Stores {
     /// Of so many workers. Each of them gets one of the receivers and passes it to [`carry`].
     pub(super) fn new(workers: usize) -> (Self, Vec<mpsc::UnboundedReceiver<Arc<Store>>>) {
         let (workers, stores) = (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
-        (Self { workers, ending: JoinSet::new() }, stores)
+        (Self { workers, open: Vec::new(), ending: JoinSet::new() }, stores)
     }
 
     /// Lets the workers run the background work of this store. They do not miss one, however short it is in force.
     pub(super) fn open(&mut self, store: &Arc<Store>) {
         while self.ending.try_join_next().is_some() {}
         self.ending.spawn_local(store.ended());
+        self.open.retain(|store| store.strong_count() > 0);
+        self.open.push(Arc::downgrade(store));
         for worker in &self.workers {
             // A worker that has ended uses no store.
             let _ = worker.send(store.clone());
         }
     }
 
-    /// Closes the last store, after the last request, and waits until no store has anything to write any more.
-    pub(super) async fn close(self, last: &Store) {
+    /// Closes all stores, after the last request, and waits until none has anything to write any more. A request that is cut
+    /// off may still refer to one of them.
+    pub(super) async fn close(self) {
         drop(self.workers);
-        last.close();
+        self.open.iter().filter_map(Weak::upgrade).for_each(|store| store.close());
         if timeout(MOST, self.ending.join_all()).await.is_err() {
             tracing::error!("a store does not end: what was admitted last may not be counted");
         }

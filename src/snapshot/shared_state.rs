@@ -1,4 +1,4 @@
-//! What outlives a reload: counters of metrics never decrease, and connections stay in their pools.
+//! What outlives a reload: counters of routes, limits and upstreams never decrease, and connections stay in their pools.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -25,7 +25,7 @@ use crate::limit::{Cell, Limit, Reservation, Verdict};
 
 use shard::{Entry, Shard};
 
-pub use saved::{NotRestored, Restored};
+pub use saved::{NAME as SAVED_NAME, NotRestored, Restored};
 
 /// Small enough that a sweep holds the lock of a shard for only some tens of microseconds.
 const KEYS_PER_SHARD: usize = 1024;

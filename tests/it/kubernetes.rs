@@ -155,10 +155,10 @@ fn the_configuration_fits_the_pods() {
     assert!(listen.contains(&format!(":{}\"", port("http"))), "{listen}");
     assert!(settings["admin"]["listen"].as_str().unwrap().ends_with(&format!(":{}", port("admin"))));
     assert_eq!(settings["server"]["workers"].to_string(), container["resources"]["requests"]["cpu"].as_str().unwrap());
-    // SIGKILL comes only after the longest drain, and the longest time for the store.
+    // SIGKILL comes only after the longest drain, and what is written at the end.
     let drain = seconds(&settings["server"]["drain_delay"]) + seconds(&settings["server"]["drain_timeout"]);
     let grace = pod["terminationGracePeriodSeconds"].as_f64().unwrap();
-    assert!(drain + 11.0 < grace, "{drain} seconds of draining, and {grace} until SIGKILL");
+    assert!(drain + 25.0 < grace, "{drain} seconds of draining, and {grace} until SIGKILL");
     // The readiness probe fails before the listeners close.
     let probe = &container["readinessProbe"];
     let noticed = probe["periodSeconds"].as_f64().unwrap() * probe["failureThreshold"].as_f64().unwrap();

@@ -101,9 +101,8 @@ fn a_file_that_cannot_be_used_is_reported_and_replaced() {
     let mut flipped = good.clone();
     flipped[good.len() / 2] ^= 1;
     let version = [b"gateway counters, version 999\n", &good[..]].concat();
-    let broken: [(&[u8], &str); 5] = [
+    let broken: [(&[u8], &str); 4] = [
         (b"", "no counters"),
-        (b"[store]", "no counters"),
         (&good[..good.len() - 1], "checksum"),
         (&flipped, "checksum"),
         (&version, "another version"),
@@ -138,21 +137,29 @@ fn a_path_that_cannot_be_used_stops_nobody() {
 }
 
 #[test]
+fn a_file_with_something_else_is_not_replaced() {
+    let (_folder, file) = folder();
+    fs::write(&file, "a private key").unwrap();
+    let gateway = Gateway::start(&saved(&file, "5/d"));
+    gateway.wait_message("counters cannot be saved at the end");
+    gateway.wait_message("saved counters cannot be used: limits begin anew");
+    assert_eq!(passed(&gateway), 5);
+    assert!(stop(gateway).contains("which is not replaced"));
+    assert_eq!(fs::read(&file).unwrap(), b"a private key");
+}
+
+#[test]
 fn a_full_disk_leaves_the_file_of_before() {
     let (folder, file) = folder();
-    let gateway = Gateway::start(&saved(&file, "5/d"));
-    assert_eq!(passed(&gateway), 5);
+    let gateway = Gateway::start(&saved(&file, "11/d"));
+    assert_eq!(passed(&gateway), 10);
     stop(gateway);
     let before = fs::read(&file).unwrap();
-    let gateway = Gateway::start(&saved(&file, "6/d"));
+    let gateway = Gateway::with_full_disk(&saved(&file, "11/d"));
     assert_eq!(passed(&gateway), 1);
-    // A file that is in the way of the last step stands for a disk that is full: the file of before stays whole.
-    fs::remove_file(&file).unwrap();
-    fs::create_dir(&file).unwrap();
-    fs::write(file.join("in the way"), &before).unwrap();
     let log = stop(gateway);
-    assert!(log.contains("counters cannot be saved"), "{log}");
-    assert_eq!(fs::read(file.join("in the way")).unwrap(), before);
+    assert!(log.contains("counters cannot be saved: limits begin anew after the start"), "{log}");
+    assert_eq!(fs::read(&file).unwrap(), before);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
 }
 

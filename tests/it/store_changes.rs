@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::harness::{Gateway, Memcached, Upstream, limited, until};
 
@@ -115,6 +115,34 @@ fn what_was_reserved_is_settled_where_it_was_reserved() {
         0,
         "the new store has none of it"
     );
+}
+
+#[test]
+fn a_request_that_is_cut_off_holds_up_no_end() {
+    let begun: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+    let up = Upstream::start(move |_| {
+        begun.store(true, Ordering::SeqCst);
+        thread::park();
+        Vec::new()
+    });
+    let memcached = Memcached::start();
+    let limit = up.everything() + "limits = [\"l\"]\n[limits.l]\nkey = \"global\"\nrates = [\"100/d\"]\n";
+    for workers in [1, 2] {
+        begun.store(false, Ordering::SeqCst);
+        let server = format!("workers = {workers}\ndrain_timeout = \"100ms\"");
+        let mut gateway = Gateway::with_server(&server, &(memcached.store_with("timeout = \"5s\"") + &limit));
+        let mut client = gateway.client();
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        until("the request is in flight", PATIENCE, || begun.load(Ordering::SeqCst));
+        reload(&gateway, &server, &(MEMORY.to_owned() + &limit));
+        let ending = Instant::now();
+        gateway.signal(rustix::process::Signal::TERM);
+        assert_eq!(gateway.wait_exit().code(), Some(0));
+        assert!(ending.elapsed() < Duration::from_secs(8), "{:?}", ending.elapsed());
+        let log = gateway.log().join("\n");
+        assert!(log.contains("\"abandoned\"") && !log.contains("a store does not end"), "{log}");
+        assert!(log.contains("\"requests\":1"), "{log}");
+    }
 }
 
 #[test]

@@ -2,9 +2,10 @@
 //!
 //! - a line that says what it is, with the version;
 //! - when it was saved, in microseconds since 1970;
-//! - any number of items, each of which begins with its kind: 1 for a limit, with its id (16 bytes); 2 and more for a cell of
-//!   the first, second, ... limit, with its key (16 bytes), the length of its state and the state, as [`Cell::save`] writes
-//!   it, and its counters: how many, and for each the index of its rate, its bucket and its count; 0 for the end;
+//! - any number of items, each of which begins with its kind: 1 for a limit, with its id (16 bytes), how many rates it has,
+//!   and the quota and the capacity of each; 2 and more for a cell of the first, second, ... limit, with its key (16 bytes),
+//!   the length of its state and the state, as [`Cell::save`] writes it, and its counters: how many, and for each the index of
+//!   its rate, its bucket and its count; 0 for the end;
 //! - the BLAKE3 hash of everything before it (32 bytes).
 //!
 //! Numbers are of variable length (LEB128). Every cell is as of the moment of saving. It is restored as of that moment, and
@@ -18,11 +19,13 @@ use std::sync::Arc;
 use integer_encoding::VarInt;
 
 use super::Memory;
+use super::shard::Entry;
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 
-const NAME: &[u8] = b"gateway counters, version ";
+/// How saved counters begin.
+pub const NAME: &[u8] = b"gateway counters, version ";
 const VERSION: &[u8] = b"1\n";
 const END: u64 = 0;
 const LIMIT: u64 = 1;
@@ -34,7 +37,7 @@ const CELL: u64 = 2;
 pub struct Restored {
     /// When the counters were saved.
     pub saved: Time,
-    /// How many keys have their counters back.
+    /// How many keys have their counters back, if there is room for them.
     pub keys: usize,
     /// How many keys have none, because nothing of what was counted matters any more.
     pub spent: usize,
@@ -74,38 +77,18 @@ impl Memory {
         self.migrate_all(now);
         let mut out = Hashing { out, hasher: blake3::Hasher::new() };
         out.write(&[NAME, VERSION].concat())?;
-        let mut item = now.micros().encode_var_vec();
+        out.write(&now.micros().encode_var_vec())?;
         let (mut limits, mut keys) = (HashMap::new(), 0);
         for shard in &self.shards {
-            for (key, entry) in shard.lock().iter() {
-                if entry.is_spent(now) {
-                    continue;
-                }
-                let (rates, mut cell) = (entry.limit.rates(), entry.cell.clone());
-                cell.advance(rates, now);
-                let next = limits.len() as u64;
-                let index = *limits.entry(entry.limit.id()).or_insert_with(|| {
-                    push(LIMIT, &mut item);
-                    item.extend_from_slice(&entry.limit.id().to_bytes());
-                    next
-                });
-                push(CELL + index, &mut item);
-                item.extend_from_slice(&key.to_bytes());
-                let state = cell.save(rates, 0);
-                push(state.len() as u64, &mut item);
-                item.extend_from_slice(&state);
-                let counts: Vec<_> = cell.counts_mut(rates).filter(|(_, _, count)| **count > 0).collect();
-                push(counts.len() as u64, &mut item);
-                for (place, bucket, count) in counts {
-                    [place as u64, bucket, *count].into_iter().for_each(|number| push(number, &mut item));
-                }
-                out.write(&item)?;
-                item.clear();
+            let mut items = Vec::new();
+            for (key, entry) in shard.lock().iter().filter(|(_, entry)| !entry.is_spent(now)) {
+                push_cell(*key, entry, now, &mut limits, &mut items);
                 keys += 1;
             }
+            // The shard is not locked any more, since this may take a while.
+            out.write(&items)?;
         }
-        push(END, &mut item);
-        out.write(&item)?;
+        out.write(&END.encode_var_vec())?;
         out.out.write_all(out.hasher.finalize().as_bytes())?;
         Ok(keys)
     }
@@ -125,9 +108,10 @@ impl Memory {
             return Err(NotRestored::Broken);
         }
         let mut rest = Bytes(written.get(NAME.len() + VERSION.len()..).ok_or(NotRestored::Broken)?);
-        let limits = limits.iter().map(|limit| (limit.id(), limit)).collect();
+        let mut by_id: HashMap<Fingerprint, Vec<&Arc<Limit>>> = HashMap::new();
+        limits.iter().for_each(|limit| by_id.entry(limit.id()).or_default().push(limit));
         // What makes no sense although its checksum is right was not written by `save`.
-        let (restored, cells) = read(&limits, &mut rest, now).ok_or(NotRestored::Broken)?;
+        let (restored, cells) = read(&by_id, &mut rest, now).ok_or(NotRestored::Broken)?;
         for (key, cell, limit) in cells {
             self.put(key, cell, limit, now);
         }
@@ -140,7 +124,7 @@ type RestoredCell<'l> = (Fingerprint, Cell, &'l Arc<Limit>);
 
 /// Reads all items: what is restored, and its cells.
 fn read<'l>(
-    limits: &HashMap<Fingerprint, &'l Arc<Limit>>,
+    limits: &HashMap<Fingerprint, Vec<&'l Arc<Limit>>>,
     rest: &mut Bytes<'_>,
     now: Time,
 ) -> Option<(Restored, Vec<RestoredCell<'l>>)> {
@@ -151,7 +135,10 @@ fn read<'l>(
         let index = match rest.number()? {
             END => break,
             LIMIT => {
-                named.push(limits.get(&rest.fingerprint()?).copied());
+                let limits = limits.get(&rest.fingerprint()?);
+                let quotas = (0..rest.number()?).map(|_| Some((rest.number()?, rest.number()?)));
+                let quotas: Quotas = quotas.collect::<Option<_>>()?;
+                named.push(limits.and_then(|limits| nearest(limits, &quotas)));
                 continue;
             }
             kind => usize::try_from(kind - CELL).ok()?,
@@ -174,6 +161,52 @@ fn read<'l>(
     }
     restored.keys = cells.len();
     rest.0.is_empty().then_some((restored, cells))
+}
+
+/// The quota and the capacity of each rate of a limit. Limits that differ only in them have the same id, such as that of a
+/// tier, but what was counted stops to matter earlier where the quota of a token bucket is larger.
+type Quotas = Vec<(u64, u64)>;
+
+fn quotas(limit: &Limit) -> Quotas {
+    limit.rates().iter().map(|rate| (rate.quota(), rate.capacity())).collect()
+}
+
+/// The limit with these quotas; if there is none, the one with the lowest, which forgets nothing too early.
+fn nearest<'l>(limits: &[&'l Arc<Limit>], wanted: &Quotas) -> Option<&'l Arc<Limit>> {
+    let same = limits.iter().find(|limit| quotas(limit) == *wanted);
+    same.or_else(|| limits.iter().min_by_key(|limit| quotas(limit))).copied()
+}
+
+/// Appends a cell as of `now`, after its limit if that is not among the `limits` that were written.
+fn push_cell(
+    key: Fingerprint,
+    entry: &Entry,
+    now: Time,
+    limits: &mut HashMap<(Fingerprint, Quotas), u64>,
+    items: &mut Vec<u8>,
+) {
+    let (rates, mut cell) = (entry.limit.rates(), entry.cell.clone());
+    cell.advance(rates, now);
+    let (id, quotas, next) = (entry.limit.id(), quotas(&entry.limit), limits.len() as u64);
+    let index = *limits.entry((id, quotas.clone())).or_insert_with(|| {
+        push(LIMIT, items);
+        items.extend_from_slice(&id.to_bytes());
+        push(quotas.len() as u64, items);
+        quotas
+            .iter()
+            .for_each(|(quota, capacity)| [*quota, *capacity].into_iter().for_each(|number| push(number, items)));
+        next
+    });
+    push(CELL + index, items);
+    items.extend_from_slice(&key.to_bytes());
+    let state = cell.save(rates, 0);
+    push(state.len() as u64, items);
+    items.extend_from_slice(&state);
+    let counts: Vec<_> = cell.counts_mut(rates).filter(|(_, _, count)| **count > 0).collect();
+    push(counts.len() as u64, items);
+    for (place, bucket, count) in counts {
+        [place as u64, bucket, *count].into_iter().for_each(|number| push(number, items));
+    }
 }
 
 /// Writes, and hashes what it writes.

@@ -122,6 +122,27 @@ fn what_does_not_matter_any_more_is_left_out() {
 }
 
 #[test]
+fn limits_that_differ_only_in_their_quotas_keep_their_cells_apart() {
+    // They have the same id, like a limit and one of its tiers.
+    let (slow, fast) = (limit("a", &["10/d burst 10"]), limit("a", &["10000000/d burst 10"]));
+    assert_eq!(slow.id(), fast.id());
+    for limits in [[slow.clone(), fast.clone()], [fast, slow.clone()]] {
+        let memory = Memory::new(1000, usize::MAX);
+        assert!((0..10).all(|_| admitted(&memory, &[ask(&slow, key(1))], NOW)));
+        let (restored, summary) = restarted(&memory, &limits, (NOW, later(600)));
+        assert_eq!(summary.keys, 1, "its bucket is full after a day");
+        restored.sweep(1, later(1200));
+        let (restored, _) = restarted(&restored, &limits, (later(1800), later(1800)));
+        assert!(!admitted(&restored, &[ask(&slow, key(1))], later(1800)));
+        // If there is none with these quotas, the one that forgets last takes its place.
+        let other = [limit("a", &["20000000/d burst 10"]), limit("a", &["9/d burst 10"])];
+        let (restored, _) = restarted(&memory, &other, (NOW, later(600)));
+        restored.sweep(1, later(1200));
+        assert_eq!(restored.keys(), 1);
+    }
+}
+
+#[test]
 fn keys_that_were_not_used_since_a_reload_are_saved_as_the_new_limit_counts_them() {
     for (old, new) in all().iter().flat_map(|old| all().into_iter().map(move |new| (old.clone(), new))) {
         let memory = Memory::new(1000, usize::MAX);

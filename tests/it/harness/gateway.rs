@@ -97,6 +97,15 @@ impl Gateway {
         Self::run(&text("", "", rest), Some(env))
     }
 
+    /// The same if it can write nothing into files, as if the disk were full.
+    #[track_caller]
+    pub(crate) fn with_full_disk(rest: &str) -> Self {
+        let mut shell = Command::new("sh");
+        // What is ignored stays ignored in the program that takes the shell's place.
+        shell.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\""]);
+        Self::run(&text("", "", rest), Some(shell))
+    }
+
     /// The same with a listening socket that it inherits, and which tells the service manager at `notify` how it does.
     #[track_caller]
     pub(crate) fn with_socket(socket: &TcpListener, notify: &Path, rest: &str) -> Self {

@@ -1,0 +1,55 @@
+//! The workers at the end of the process: which of them still serve requests, and how the others have ended.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use tokio::sync::mpsc;
+
+/// For each worker that has served its last request, by its index: how many requests it cuts off, or its error. It closes
+/// after the last worker.
+pub(super) type Finished = mpsc::UnboundedReceiver<(usize, io::Result<usize>)>;
+
+/// See the head of this file.
+pub(super) struct Workers {
+    serving: BTreeSet<usize>,
+    finished: Finished,
+    /// How many requests were cut off.
+    pub(super) cut_off: usize,
+    /// The first error of a worker.
+    pub(super) failed: Option<io::Error>,
+}
+
+impl Workers {
+    /// So many workers, all of which serve requests.
+    pub(super) fn new(count: usize, finished: Finished) -> Self {
+        Self { serving: (0..count).collect(), finished, cut_off: 0, failed: None }
+    }
+
+    /// A worker has served its last request.
+    pub(super) fn end(&mut self, worker: usize, ended: io::Result<usize>) {
+        self.serving.remove(&worker);
+        match ended {
+            Ok(requests) => self.cut_off += requests,
+            Err(error) => {
+                tracing::error!(worker, %error, "a worker ended");
+                self.failed.get_or_insert(error);
+            }
+        }
+    }
+
+    /// Waits until all have served their last request. If one fails, the others still finish theirs.
+    pub(super) async fn all_served(&mut self) {
+        while !self.serving.is_empty()
+            && let Some((worker, ended)) = self.finished.recv().await
+        {
+            self.end(worker, ended);
+        }
+    }
+
+    /// Waits until all have ended, after their stores. Then each request that was cut off has its line in the log.
+    pub(super) async fn all_ended(&mut self) {
+        while let Some((worker, ended)) = self.finished.recv().await {
+            self.end(worker, ended);
+        }
+    }
+}
