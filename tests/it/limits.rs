@@ -144,10 +144,13 @@ fn retry_after_is_exact() {
             ));
             let mut client = gateway.client();
             for _ in 0..2 {
-                while client.get("/in").status == 200 {}
-                let asked = Instant::now();
-                let seconds = retry_after(&client.get("/in"));
-                let answered = Instant::now();
+                let (asked, refused) = loop {
+                    let (asked, response) = (Instant::now(), client.get("/in"));
+                    if response.status != 200 {
+                        break (asked, response);
+                    }
+                };
+                let (seconds, answered) = (retry_after(&refused), Instant::now());
                 // A little before, as the moment at which the gateway decided lies between the two.
                 sleep(Duration::from_millis((seconds * 1000).saturating_sub(1050)).saturating_sub(asked.elapsed()));
                 let early = client.get("/in").status;
