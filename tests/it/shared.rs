@@ -182,8 +182,8 @@ fn a_burst_gets_exactly_its_limit_whoever_serves_it() {
         let memcached = Memcached::start();
         let store = memcached.store_with(&format!("{PATIENT}strict = {strict}"));
         let gateway = Gateway::start(&format!("{store}{}", limited("20/d", "")));
-        let clients: Vec<_> = (0..50).map(|_| gateway.client()).collect();
         align(Duration::from_hours(24), Duration::from_secs(20));
+        let clients: Vec<_> = (0..50).map(|_| gateway.client()).collect();
         assert_eq!(burst(clients, "any", 10), 20, "strict: {strict}");
         until("all is counted, and nothing else", SECOND, || memcached.counted() == 20);
     }

@@ -51,8 +51,9 @@ fn in_turns_gateways_admit_hardly_more_than_the_limit() {
         for pause in [Duration::ZERO, Duration::from_micros(200)] {
             let memcached = Memcached::start();
             let gateways = gateways(count, &format!("{}{}", memcached.store_with(PATIENT), limits()));
-            let mut clients: Vec<_> = gateways.iter().map(Gateway::client).collect();
+            // A connection without a request would not last until the next hour.
             align(Duration::from_hours(1), Duration::from_mins(1));
+            let mut clients: Vec<_> = gateways.iter().map(Gateway::client).collect();
             for (name, _) in LIMITS {
                 let admitted = in_turns(&mut clients, &format!("/{name}"), pause);
                 println!("{count} gateways, {name}, pause {pause:?}: {admitted}");
@@ -74,8 +75,8 @@ fn in_turns_connections_that_break_let_no_more_through() {
     let proxy = Fault::start(memcached.address, Mode::Pass);
     let config = |server| format!("[store]\ntype = \"memcached\"\nservers = [\"{server}\"]\n{PATIENT}{}", limits());
     let gateways = [Gateway::start(&config(memcached.address)), Gateway::start(&config(proxy.address))];
-    let mut clients = gateways.each_ref().map(Gateway::client);
     align(Duration::from_hours(1), Duration::from_mins(1));
+    let mut clients = gateways.each_ref().map(Gateway::client);
     for (name, _) in LIMITS {
         let (mut admitted, mut undecided) = (0, 0);
         for turn in 0..QUOTA + 100 {
@@ -145,8 +146,8 @@ fn in_turns_it_does_not_matter_how_far_gateways_are_from_memcached() {
     let far = Fault::start(memcached.address, Mode::Slow(Duration::from_millis(3)));
     let config = |server| format!("[store]\ntype = \"memcached\"\nservers = [\"{server}\"]\n{PATIENT}{}", limits());
     let gateways = [Gateway::start(&config(memcached.address)), Gateway::start(&config(far.address))];
-    let mut clients = gateways.each_ref().map(Gateway::client);
     align(Duration::from_hours(1), Duration::from_mins(1));
+    let mut clients = gateways.each_ref().map(Gateway::client);
     for (name, _) in LIMITS {
         let admitted = in_turns(&mut clients, &format!("/{name}"), Duration::ZERO);
         assert!((QUOTA..=QUOTA + 2).contains(&admitted), "{admitted} admitted, {name}");
