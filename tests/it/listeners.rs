@@ -10,16 +10,6 @@ use crate::harness::{Authority, Client, Gateway, Upstream, limited, reply, until
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn reloads(gateway: &Gateway) -> usize {
-    gateway.log().iter().filter(|line| line.contains("\"reloaded\"")).count()
-}
-
-fn reload(gateway: &Gateway, server: &str, rest: &str) {
-    let before = reloads(gateway);
-    gateway.reload(server, rest);
-    until("it reloads", PATIENCE, || reloads(gateway) > before);
-}
-
 fn is_refused(address: SocketAddr) -> bool {
     TcpStream::connect(address).is_err()
 }
@@ -48,13 +38,13 @@ fn new_listeners_open_and_old_ones_drain() {
     busy.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
     until("the request is in flight", PATIENCE, || begun.load(Ordering::SeqCst));
 
-    reload(&gateway, "listen = [\"127.0.0.1:0\", \"127.0.0.2:0\"]", &rest);
+    gateway.reload_and_wait("listen = [\"127.0.0.1:0\", \"127.0.0.2:0\"]", &rest);
     let new = gateway.listening_at("http", "127.0.0.2");
     let mut other = Client::connect(new);
     assert_eq!(other.get("/").status, 200);
     assert_eq!(idle.get("/").status, 200, "the first listener and its connections stay");
 
-    reload(&gateway, "listen = \"127.0.0.2:0\"", &rest);
+    gateway.reload_and_wait("listen = \"127.0.0.2:0\"", &rest);
     until("nobody listens any more", PATIENCE, || is_refused(old));
     assert!(idle.closed().is_empty(), "a connection without a request ends");
     goes_on.store(true, Ordering::SeqCst);
@@ -79,7 +69,7 @@ fn a_listener_may_move_to_another_address_with_its_port() {
     let gateway = Gateway::start(&rest);
     let port = gateway.http.port();
     assert_eq!(gateway.client().get("/").status, 200);
-    reload(&gateway, &format!("listen = \"0.0.0.0:{port}\""), &rest);
+    gateway.reload_and_wait(&format!("listen = \"0.0.0.0:{port}\""), &rest);
     for address in ["127.0.0.1", "127.0.0.3"] {
         let mut client = Client::connect(format!("{address}:{port}").parse().unwrap());
         assert_eq!(client.get("/").status, 200, "{address}");
@@ -100,7 +90,7 @@ fn a_listener_may_move_to_another_address_with_its_port() {
             }
         });
         for address in ["127.0.0.1", "0.0.0.0", "127.0.0.1"] {
-            reload(&gateway, &format!("listen = \"{address}:{port}\""), &rest);
+            gateway.reload_and_wait(&format!("listen = \"{address}:{port}\""), &rest);
         }
         done.store(true, Ordering::SeqCst);
     });
@@ -136,7 +126,7 @@ fn a_listener_may_begin_to_use_tls() {
          certificates = [{{ cert = {:?}, key = {:?} }}]\n",
         issued.cert, issued.key
     );
-    reload(&gateway, &tls, &rest);
+    gateway.reload_and_wait(&tls, &rest);
     assert!(before.closed().is_empty(), "it would go on without TLS");
     let mut plain = gateway.client();
     let response = plain.get("/");
@@ -160,9 +150,9 @@ fn the_admin_listener_may_move_and_go_away() {
     let text = std::fs::read_to_string(path).unwrap();
     let (before, after) = text.split_once("[admin]").unwrap();
     std::fs::write(path, format!("{before}[log]{}", after.split_once("[log]").unwrap().1)).unwrap();
-    let reloaded = reloads(&gateway);
+    let reloaded = gateway.reloads();
     gateway.signal(rustix::process::Signal::HUP);
-    until("it reloads", PATIENCE, || reloads(&gateway) > reloaded);
+    until("it reloads", PATIENCE, || gateway.reloads() > reloaded);
     until("nobody listens any more", PATIENCE, || is_refused(gateway.admin));
     // There is no token any more that could be asked for.
     assert_eq!(kept.call(ask("/api/config")).status, 503);
@@ -206,5 +196,5 @@ fn a_thousand_reloads_fail_no_request_and_lose_no_count() {
     let used = usage["rates"][0]["used"].as_u64().unwrap();
     assert_eq!(used, admitted.load(Ordering::SeqCst) as u64);
     assert_eq!(usage["rates"][0]["rate"], format!("{}/d", 1_000_000 + RELOADS));
-    until("each has its line in the log", PATIENCE, || reloads(&gateway) == RELOADS);
+    until("each has its line in the log", PATIENCE, || gateway.reloads() == RELOADS);
 }

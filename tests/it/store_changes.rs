@@ -10,13 +10,6 @@ use crate::harness::{Gateway, Memcached, Upstream, limited, until};
 const PATIENCE: Duration = Duration::from_secs(20);
 const MEMORY: &str = "[store]\ntype = \"memory\"\n";
 
-fn reload(gateway: &Gateway, server: &str, rest: &str) {
-    let reloads = || gateway.log().iter().filter(|line| line.contains("\"reloaded\"")).count();
-    let before = reloads();
-    gateway.reload(server, rest);
-    until("it reloads", PATIENCE, || reloads() > before);
-}
-
 /// Requests arrive while counters are in one Memcached, in another, and at last in the process.
 fn under_load(workers: usize) {
     let server = format!("workers = {workers}");
@@ -42,7 +35,7 @@ fn under_load(workers: usize) {
         };
         some_more();
         for rest in [&in_second, &in_first, &in_second, &in_first, &in_memory] {
-            reload(&gateway, &server, rest);
+            gateway.reload_and_wait(&server, rest);
             some_more();
         }
         ends.store(true, Ordering::SeqCst);
@@ -78,7 +71,7 @@ fn counts_stay_if_only_the_way_to_them_changes() {
         assert_eq!(client.get("/").status, 200);
     }
     until("they are counted", PATIENCE, || memcached.counted() == 3);
-    reload(&gateway, "", &(memcached.store_with("timeout = \"6s\"\nstrict = true") + &limit));
+    gateway.reload_and_wait("", &(memcached.store_with("timeout = \"6s\"\nstrict = true") + &limit));
     let statuses: Vec<_> = (0..3).map(|_| client.get("/").status).collect();
     assert_eq!(statuses, [200, 200, 429]);
 }
@@ -104,7 +97,7 @@ fn what_was_reserved_is_settled_where_it_was_reserved() {
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     until("the request is in flight", PATIENCE, || begun.load(Ordering::SeqCst));
     until("something is reserved", PATIENCE, || memcached.counted() == 2);
-    reload(&gateway, "", &(up.section() + MEMORY + limit));
+    gateway.reload_and_wait("", &(up.section() + MEMORY + limit));
     assert_eq!(memcached.counted(), 2, "the request is still in flight");
     goes_on.store(true, Ordering::SeqCst);
     assert_eq!(client.response(false).status, 200);
@@ -134,7 +127,7 @@ fn a_request_that_is_cut_off_holds_up_no_end() {
         let mut client = gateway.client();
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         until("the request is in flight", PATIENCE, || begun.load(Ordering::SeqCst));
-        reload(&gateway, &server, &(MEMORY.to_owned() + &limit));
+        gateway.reload_and_wait(&server, &(MEMORY.to_owned() + &limit));
         let ending = Instant::now();
         gateway.signal(rustix::process::Signal::TERM);
         assert_eq!(gateway.wait_exit().code(), Some(0));
@@ -151,7 +144,7 @@ fn a_worker_without_requests_lets_go_of_the_old_store() {
     let limit = limited("global", "5/d", "");
     let gateway = Gateway::start(&(memcached.store_with("") + &limit));
     until("it is connected", PATIENCE, || memcached.connections() > 0);
-    reload(&gateway, "", &(MEMORY.to_owned() + &limit));
+    gateway.reload_and_wait("", &(MEMORY.to_owned() + &limit));
     until("the store of before is closed", PATIENCE, || memcached.connections() == 0);
     assert_eq!(gateway.metric("gateway_store_mode{mode=\"memory\"}"), Some(1.0));
 }

@@ -13,6 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::client::Client;
+use super::clock::until;
 
 /// What a start, a reload or an end may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -244,6 +245,18 @@ impl Gateway {
     pub(crate) fn reload_admin(&self, admin: &str, rest: &str) {
         std::fs::write(&self.config, text_with_admin("", "", admin, rest)).unwrap();
         self.signal(Signal::HUP);
+    }
+
+    /// Writes a new file, asks the gateway to read it, and waits until it is in force.
+    pub(crate) fn reload_and_wait(&self, server: &str, rest: &str) {
+        let before = self.reloads();
+        self.reload(server, rest);
+        until("it reloads", Duration::from_secs(20), || self.reloads() > before);
+    }
+
+    /// How many files were put in force since the start.
+    pub(crate) fn reloads(&self) -> usize {
+        self.log().iter().filter(|line| line.contains("\"reloaded\"")).count()
     }
 
     /// Writes a new file and asks for nothing.
