@@ -195,16 +195,11 @@ impl Store {
         }
     }
 
-    /// Runs the store's background work on this worker until the store is closed.
-    pub fn carry(&self, worker: usize) -> impl Future<Output = ()> + use<> {
-        let carrying = match self {
+    /// Runs the store's background work on this worker until the store is closed; `None` if there is none.
+    pub fn carry(&self, worker: usize) -> Option<impl Future<Output = ()> + use<>> {
+        match self {
             Self::Memory(_) => None,
             Self::Memcached(memcached) => Some(memcached.carry(worker)),
-        };
-        async move {
-            if let Some(carrying) = carrying {
-                carrying.await;
-            }
         }
     }
 
@@ -217,16 +212,11 @@ impl Store {
     }
 
     /// Completes when the store is closed and all that was admitted is counted where other gateways see it, or cannot be
-    /// in time.
-    pub fn ended(&self) -> impl Future<Output = ()> + use<> {
-        let ended = match self {
+    /// in time; `None` if there are no others.
+    pub fn ended(&self) -> Option<impl Future<Output = ()> + use<>> {
+        match self {
             Self::Memory(_) => None,
             Self::Memcached(memcached) => Some(memcached.ended()),
-        };
-        async move {
-            if let Some(ended) = ended {
-                ended.await;
-            }
         }
     }
 }

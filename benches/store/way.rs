@@ -34,20 +34,20 @@ pub(crate) enum Way {
 /// The store, and the task that carries its decisions.
 pub(crate) struct Served {
     store: Arc<Store>,
-    carrying: JoinHandle<()>,
+    carrying: Option<JoinHandle<()>>,
 }
 
 impl Served {
     fn new(store: Store) -> Self {
         let store = Arc::new(store);
-        let served = store.clone();
-        Self { store, carrying: tokio::task::spawn_local(async move { served.carry(0).await }) }
+        let carrying = store.carry(0).map(tokio::task::spawn_local);
+        Self { store, carrying }
     }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
-        self.carrying.abort();
+        self.carrying.iter().for_each(JoinHandle::abort);
     }
 }
 

@@ -19,8 +19,7 @@ impl ConfigSource {
     /// All its [`Problems`] at once.
     pub fn load(&self) -> Result<Config, Problems> {
         let Self::File(path) = self;
-        let bytes = regular_file::read(path).map_err(|error| Problems::unreadable(path, &error))?;
-        let mut config = parse(&bytes, &path.display().to_string(), path.parent().unwrap_or(Path::new("")))?;
+        let mut config = self.read(parse)?;
         config.files.insert(path.clone());
         Ok(config)
     }
@@ -30,9 +29,13 @@ impl ConfigSource {
     /// # Errors
     /// The [`Problems`] because of which it is unknown where the admin listener is.
     pub fn load_admin(&self) -> Result<Option<Admin>, Problems> {
+        self.read(parse_admin)
+    }
+
+    fn read<T>(&self, parse: impl Fn(&[u8], &str, &Path) -> Result<T, Problems>) -> Result<T, Problems> {
         let Self::File(path) = self;
         let bytes = regular_file::read(path).map_err(|error| Problems::unreadable(path, &error))?;
-        parse_admin(&bytes, &path.display().to_string(), path.parent().unwrap_or(Path::new("")))
+        parse(&bytes, &path.display().to_string(), path.parent().unwrap_or(Path::new("")))
     }
 
     /// The problem of a source that cannot be read.

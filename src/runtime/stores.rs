@@ -36,7 +36,9 @@ impl Stores {
     /// Lets the workers run the background work of this store. They do not miss one, however short it is in force.
     pub(super) fn open(&mut self, store: &Arc<Store>) {
         while self.ending.try_join_next().is_some() {}
-        self.ending.spawn_local(store.ended());
+        if let Some(ended) = store.ended() {
+            self.ending.spawn_local(ended);
+        }
         self.open.retain(|store| store.strong_count() > 0);
         self.open.push(Arc::downgrade(store));
         for worker in &self.workers {
@@ -63,7 +65,11 @@ pub(super) async fn carry(mut stores: mpsc::UnboundedReceiver<Arc<Store>>, worke
     while is_open || !carried.is_empty() {
         tokio::select! {
             store = stores.recv(), if is_open => match store {
-                Some(store) => _ = carried.spawn_local(store.carry(worker)),
+                Some(store) => {
+                    if let Some(carrying) = store.carry(worker) {
+                        carried.spawn_local(carrying);
+                    }
+                }
                 None => is_open = false,
             },
             Some(ended) = carried.join_next() => {

@@ -11,12 +11,13 @@
 //! Numbers are of variable length (LEB128). Every cell is as of the moment of saving. It is restored as of that moment, and
 //! advanced when it is used next, just as if the process had gone on: so counts leave when they would have left.
 
+use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use integer_encoding::VarInt;
+use integer_encoding::{VarIntReader as _, VarIntWriter as _};
 
 use super::Memory;
 use super::shard::Entry;
@@ -76,19 +77,20 @@ impl Memory {
     pub fn save(&self, now: Time, out: &mut impl Write) -> io::Result<usize> {
         self.migrate_all(now);
         let mut out = Hashing { out, hasher: blake3::Hasher::new() };
-        out.write(&[NAME, VERSION].concat())?;
-        out.write(&now.micros().encode_var_vec())?;
+        out.write_all(NAME)?;
+        out.write_all(VERSION)?;
+        out.write_varint(now.micros())?;
         let (mut limits, mut keys) = (HashMap::new(), 0);
         for shard in &self.shards {
             let mut items = Vec::new();
             for (key, entry) in shard.lock().iter().filter(|(_, entry)| !entry.is_spent(now)) {
-                push_cell(*key, entry, now, &mut limits, &mut items);
+                write_cell(*key, entry, now, &mut limits, &mut items)?;
                 keys += 1;
             }
             // The shard is not locked any more, since this may take a while.
-            out.write(&items)?;
+            out.write_all(&items)?;
         }
-        out.write(&END.encode_var_vec())?;
+        out.write_varint(END)?;
         out.out.write_all(out.hasher.finalize().as_bytes())?;
         Ok(keys)
     }
@@ -107,7 +109,7 @@ impl Memory {
         if blake3::hash(written) != blake3::Hash::from_bytes(hash) {
             return Err(NotRestored::Broken);
         }
-        let mut rest = Bytes(written.get(NAME.len() + VERSION.len()..).ok_or(NotRestored::Broken)?);
+        let mut rest = written.get(NAME.len() + VERSION.len()..).ok_or(NotRestored::Broken)?;
         let mut by_id: HashMap<Fingerprint, Vec<&Arc<Limit>>> = HashMap::new();
         limits.iter().for_each(|limit| by_id.entry(limit.id()).or_default().push(limit));
         // What makes no sense although its checksum is right was not written by `save`.
@@ -125,27 +127,27 @@ type RestoredCell<'l> = (Fingerprint, Cell, &'l Arc<Limit>);
 /// Reads all items: what is restored, and its cells.
 fn read<'l>(
     limits: &HashMap<Fingerprint, Vec<&'l Arc<Limit>>>,
-    rest: &mut Bytes<'_>,
+    rest: &mut &[u8],
     now: Time,
 ) -> Option<(Restored, Vec<RestoredCell<'l>>)> {
-    let saved = Time::from_micros(rest.number()?);
+    let saved = Time::from_micros(number(rest)?);
     let mut restored = Restored { saved, keys: 0, spent: 0, unknown: 0 };
     let (mut named, mut cells) = (Vec::new(), Vec::new());
     loop {
-        let index = match rest.number()? {
+        let index = match number(rest)? {
             END => break,
             LIMIT => {
-                let limits = limits.get(&rest.fingerprint()?);
-                let quotas = (0..rest.number()?).map(|_| Some((rest.number()?, rest.number()?)));
+                let limits = limits.get(&fingerprint(rest)?);
+                let quotas = (0..number(rest)?).map(|_| Some((number(rest)?, number(rest)?)));
                 let quotas: Quotas = quotas.collect::<Option<_>>()?;
                 named.push(limits.and_then(|limits| nearest(limits, &quotas)));
                 continue;
             }
             kind => usize::try_from(kind - CELL).ok()?,
         };
-        let (limit, key, length) = (*named.get(index)?, rest.fingerprint()?, rest.number()?);
-        let state = rest.take(usize::try_from(length).ok()?)?;
-        let counts = (0..rest.number()?).map(|_| Some(((rest.number()?, rest.number()?), rest.number()?)));
+        let (limit, key, length) = (*named.get(index)?, fingerprint(rest)?, number(rest)?);
+        let state = rest.split_off(..usize::try_from(length).ok()?)?;
+        let counts = (0..number(rest)?).map(|_| Some(((number(rest)?, number(rest)?), number(rest)?)));
         let counts: BTreeMap<_, _> = counts.collect::<Option<_>>()?;
         let Some(limit) = limit else {
             restored.unknown += 1;
@@ -160,7 +162,7 @@ fn read<'l>(
         }
     }
     restored.keys = cells.len();
-    rest.0.is_empty().then_some((restored, cells))
+    rest.is_empty().then_some((restored, cells))
 }
 
 /// The quota and the capacity of each rate of a limit. Limits that differ only in them have the same id, such as that of a
@@ -177,36 +179,53 @@ fn nearest<'l>(limits: &[&'l Arc<Limit>], wanted: &Quotas) -> Option<&'l Arc<Lim
     same.or_else(|| limits.iter().min_by_key(|limit| quotas(limit))).copied()
 }
 
-/// Appends a cell as of `now`, after its limit if that is not among the `limits` that were written.
-fn push_cell(
+/// Writes a cell as of `now`, after its limit if that is not among the `limits` that were written.
+fn write_cell(
     key: Fingerprint,
     entry: &Entry,
     now: Time,
-    limits: &mut HashMap<(Fingerprint, Quotas), u64>,
+    limits: &mut WrittenLimits,
     items: &mut Vec<u8>,
-) {
+) -> io::Result<()> {
     let (rates, mut cell) = (entry.limit.rates(), entry.cell.clone());
     cell.advance(rates, now);
-    let (id, quotas, next) = (entry.limit.id(), quotas(&entry.limit), limits.len() as u64);
-    let index = *limits.entry((id, quotas.clone())).or_insert_with(|| {
-        push(LIMIT, items);
-        items.extend_from_slice(&id.to_bytes());
-        push(quotas.len() as u64, items);
-        quotas
-            .iter()
-            .for_each(|(quota, capacity)| [*quota, *capacity].into_iter().for_each(|number| push(number, items)));
-        next
-    });
-    push(CELL + index, items);
+    let next = CELL + limits.len() as u64;
+    let kind = match limits.entry(Arc::as_ptr(&entry.limit)) {
+        Vacant(vacant) => {
+            write_limit(&entry.limit, items)?;
+            vacant.insert((next, entry.limit.clone())).0
+        }
+        Occupied(written) => written.get().0,
+    };
+    items.write_varint(kind)?;
     items.extend_from_slice(&key.to_bytes());
     let state = cell.save(rates, 0);
-    push(state.len() as u64, items);
+    items.write_varint(state.len())?;
     items.extend_from_slice(&state);
     let counts: Vec<_> = cell.counts_mut(rates).filter(|(_, _, count)| **count > 0).collect();
-    push(counts.len() as u64, items);
+    items.write_varint(counts.len())?;
     for (place, bucket, count) in counts {
-        [place as u64, bucket, *count].into_iter().for_each(|number| push(number, items));
+        items.write_varint(place)?;
+        items.write_varint(bucket)?;
+        items.write_varint(*count)?;
     }
+    Ok(())
+}
+
+/// The limits that were written, by their addresses, and the kind of their cells. They are kept, so that no other limit gets
+/// the address of one.
+type WrittenLimits = HashMap<*const Limit, (u64, Arc<Limit>)>;
+
+fn write_limit(limit: &Limit, items: &mut Vec<u8>) -> io::Result<()> {
+    items.write_varint(LIMIT)?;
+    items.extend_from_slice(&limit.id().to_bytes());
+    let quotas = quotas(limit);
+    items.write_varint(quotas.len())?;
+    for (quota, capacity) in quotas {
+        items.write_varint(quota)?;
+        items.write_varint(capacity)?;
+    }
+    Ok(())
 }
 
 /// Writes, and hashes what it writes.
@@ -215,34 +234,23 @@ struct Hashing<'a, W> {
     hasher: blake3::Hasher,
 }
 
-impl<W: Write> Hashing<'_, W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.hasher.update(bytes);
-        self.out.write_all(bytes)
+impl<W: Write> Write for Hashing<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.hasher.update(bytes.get(..written).unwrap_or(bytes));
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }
 
-fn push(number: u64, bytes: &mut Vec<u8>) {
-    bytes.extend(number.encode_var_vec());
+/// Reads a number and removes it from the beginning of `rest`.
+fn number(rest: &mut &[u8]) -> Option<u64> {
+    rest.read_varint().ok()
 }
 
-/// What is not read yet.
-struct Bytes<'a>(&'a [u8]);
-
-impl<'a> Bytes<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn number(&mut self) -> Option<u64> {
-        let (number, length) = u64::decode_var(self.0)?;
-        self.take(length)?;
-        Some(number)
-    }
-
-    fn fingerprint(&mut self) -> Option<Fingerprint> {
-        self.take(16)?.try_into().ok().map(Fingerprint::from_bytes)
-    }
+fn fingerprint(rest: &mut &[u8]) -> Option<Fingerprint> {
+    rest.split_off(..16)?.try_into().ok().map(Fingerprint::from_bytes)
 }
