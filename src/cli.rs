@@ -34,8 +34,8 @@ use crate::{describe, log, route, top, units};
     2 the file or the command line is not valid."
 )]
 struct Cli {
-    /// The configuration file [default: gateway.toml].
-    #[arg(short, long, global = true, value_name = "FILE")]
+    /// The configuration: a file, or a folder whose *.toml files are united [default: gateway.toml].
+    #[arg(short, long, global = true, value_name = "FILE|FOLDER")]
     config: Option<PathBuf>,
 
     /// Read the configuration again when one of its files changes. SIGHUP does it at any time.
@@ -54,7 +54,7 @@ enum Command {
         Exit codes: 0, 1 if the gateway does not answer yes, or 2 if the file has no [admin] that is valid."
     )]
     Check {
-        /// The file; the same as --config FILE.
+        /// The file or folder; the same as --config.
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
         /// The file in use: print what a reload would do to its counters, and whether it needs a restart.
@@ -202,7 +202,7 @@ pub fn run() -> ExitCode {
         (None, Some(Command::Check { file: Some(file), .. })) => file.clone(),
         (path, _) => path.unwrap_or(PathBuf::from("gateway.toml")),
     };
-    let source = ConfigSource::File(path);
+    let source = ConfigSource::Path(path);
     let read_since = clock::now();
     let with_config = |run: &dyn Fn(Config) -> ExitCode| match load(&source) {
         Ok(config) => run(config),
@@ -216,7 +216,7 @@ pub fn run() -> ExitCode {
         Some(Command::Check { live: true, .. }) => probed(&source, Probe::Live),
         Some(Command::Check { ready: true, .. }) => probed(&source, Probe::Ready),
         Some(Command::Check { json, against, .. }) => {
-            with_config(&|config| checked(&config, *json, against.clone().map(ConfigSource::File)))
+            with_config(&|config| checked(&config, *json, against.clone().map(ConfigSource::Path)))
         }
         Some(Command::Explain(asked)) => with_config(&|config| explained(&config, asked)),
         Some(Command::Simulate(asked)) => with_config(&|config| simulated(&config, asked)),

@@ -1,15 +1,16 @@
-//! Where a configuration comes from: a file. Nothing else knows that it is one.
+//! Where a configuration comes from. Nothing else knows what kind of source it is.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::{Admin, Config, Problems, parse, parse_admin, regular_file};
+use super::document::Document;
+use super::{Admin, Config, Problems, folder, regular_file};
 
 /// A source that can be loaded again and again.
 #[derive(Clone, Debug)]
 pub enum ConfigSource {
-    /// A TOML file, and the files that it names.
-    File(PathBuf),
+    /// A TOML file, or a folder of such files, and the files that they name. What it is may change between two loads.
+    Path(PathBuf),
 }
 
 impl ConfigSource {
@@ -18,36 +19,41 @@ impl ConfigSource {
     /// # Errors
     /// All its [`Problems`] at once.
     pub fn load(&self) -> Result<Config, Problems> {
-        let Self::File(path) = self;
-        let mut config = self.read(parse)?;
+        let Self::Path(path) = self;
+        let mut config = read(path)?.config()?;
         config.files.insert(path.clone());
         Ok(config)
     }
 
-    /// Loads `[admin]` alone, for those who ask a gateway that runs: the rest of the file may have become wrong meanwhile.
+    /// Loads `[admin]` alone, for those who ask a gateway that runs: the rest of the text may have become wrong meanwhile.
     ///
     /// # Errors
     /// The [`Problems`] because of which it is unknown where the admin listener is.
     pub fn load_admin(&self) -> Result<Option<Admin>, Problems> {
-        self.read(parse_admin)
-    }
-
-    fn read<T>(&self, parse: impl Fn(&[u8], &str, &Path) -> Result<T, Problems>) -> Result<T, Problems> {
-        let Self::File(path) = self;
-        let bytes = regular_file::read(path).map_err(|error| Problems::unreadable(path, &error))?;
-        parse(&bytes, &path.display().to_string(), path.parent().unwrap_or(Path::new("")))
+        let Self::Path(path) = self;
+        read(path)?.admin()
     }
 
     /// The problem of a source that cannot be read.
     pub fn unreadable(&self, error: &std::io::Error) -> Problems {
-        let Self::File(path) = self;
+        let Self::Path(path) = self;
         Problems::unreadable(path, error)
     }
 }
 
+fn read(path: &Path) -> Result<Document<'_>, Problems> {
+    let unreadable = |error| Problems::unreadable(path, &error);
+    if path.is_dir() {
+        return Ok(Document::of_folder(path, folder::read(path).map_err(unreadable)?));
+    }
+    let bytes = regular_file::read(path).map_err(unreadable)?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    Ok(Document::one(&path.display().to_string(), bytes, Some(folder)))
+}
+
 impl fmt::Display for ConfigSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::File(path) = self;
+        let Self::Path(path) = self;
         path.display().fmt(f)
     }
 }

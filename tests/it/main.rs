@@ -23,6 +23,7 @@ mod chunks;
 mod cli;
 mod client_ip;
 mod clocks;
+mod config_folder;
 mod connections;
 mod content;
 mod cors;

@@ -10,8 +10,9 @@ use crate::config::report::{self, quoted};
 pub(super) fn read(field: &Field<'_>, what: &str) -> Option<String> {
     let text = field.text()?;
     if let Some(path) = text.strip_prefix("file:") {
-        let text = regular_file::read(&field.source.file(path))
-            .and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
+        let named = field.path(path)?;
+        field.source.record(named.clone());
+        let text = regular_file::read(&named).and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
         match text {
             Ok(text) => Some(text.trim_ascii().to_owned()),
             Err(error) => {
