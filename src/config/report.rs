@@ -71,6 +71,12 @@ impl Problems {
         Self::new(Arc::new(texts), vec![unreadable(0, error, "name the file with --config FILE")])
     }
 
+    /// The one problem of what has no text, with this name.
+    pub(super) fn without_text(name: &str, message: String, help: &str) -> Self {
+        let problem = Problem { span: 0..0, message, help: Some(help.to_owned()) };
+        Self::new(Arc::new(Texts::without_text(name)), vec![problem])
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()

@@ -1,16 +1,67 @@
-//! Where a configuration comes from. Nothing else knows what kind of source it is.
+//! Where a configuration comes from. Nothing else has to know what kind of source it is.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::document::Document;
-use super::{Admin, Config, Problems, folder, regular_file};
+use super::{Admin, Config, Problems, Remote, RemoteDocument, folder, regular_file};
 
 /// A source that can be loaded again and again.
 #[derive(Clone, Debug)]
 pub enum ConfigSource {
     /// A TOML file, or a folder of such files, and the files that they name. What it is may change between two loads.
     Path(PathBuf),
+    /// A document of a server.
+    Remote(Arc<Remote>),
+}
+
+/// What a source has.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// The document of the server that it was read from, unless it is from files.
+    pub document: Option<RemoteDocument>,
+    /// Why the source cannot be used, if this is the copy of what it had before.
+    pub instead_of: Option<Problems>,
+}
+
+/// Why there is nothing to start with.
+#[derive(Debug)]
+pub struct NoStart {
+    /// The problems of the source.
+    pub problems: Problems,
+    /// Why the copy cannot be used, if there is one.
+    pub copy: Option<String>,
+}
+
+impl From<Config> for Loaded {
+    fn from(config: Config) -> Self {
+        Self { config, document: None, instead_of: None }
+    }
+}
+
+impl From<(Config, RemoteDocument)> for Loaded {
+    fn from((config, document): (Config, RemoteDocument)) -> Self {
+        Self { document: Some(document), ..config.into() }
+    }
+}
+
+impl From<Problems> for NoStart {
+    fn from(problems: Problems) -> Self {
+        Self { problems, copy: None }
+    }
+}
+
+impl fmt::Display for NoStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.problems.fmt(f)?;
+        match &self.copy {
+            Some(why) => write!(f, "\n\nthe last good copy cannot be used either: {why}"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl ConfigSource {
@@ -18,11 +69,46 @@ impl ConfigSource {
     ///
     /// # Errors
     /// All its [`Problems`] at once.
-    pub fn load(&self) -> Result<Config, Problems> {
-        let Self::Path(path) = self;
-        let mut config = read(path)?.config()?;
-        config.files.insert(path.clone());
-        Ok(config)
+    pub fn load(&self) -> Result<Loaded, Problems> {
+        match self {
+            Self::Path(path) => {
+                let mut config = read(path)?.config()?;
+                config.files.insert(path.clone());
+                Ok(config.into())
+            }
+            Self::Remote(remote) => remote.load().map(Loaded::from),
+        }
+    }
+
+    /// The same; `None` if a server still has what is in force.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn poll(&self) -> Result<Option<Loaded>, Problems> {
+        match self {
+            Self::Path(_) => self.load().map(Some),
+            Self::Remote(remote) => Ok(remote.poll()?.map(Loaded::from)),
+        }
+    }
+
+    /// The same at the start of the gateway: if the source cannot be used, the copy of what it had before is.
+    ///
+    /// # Errors
+    /// Why there is neither.
+    pub fn load_first(&self) -> Result<Loaded, NoStart> {
+        let problems = match self.load() {
+            Ok(loaded) => return Ok(loaded),
+            Err(problems) => problems,
+        };
+        let copy = match self {
+            Self::Path(_) => Ok(None),
+            Self::Remote(remote) => remote.load_copy(),
+        };
+        match copy {
+            Ok(Some(config)) => Ok(Loaded { instead_of: Some(problems), ..config.into() }),
+            Ok(None) => Err(NoStart { problems, copy: None }),
+            Err(why) => Err(NoStart { problems, copy: Some(why) }),
+        }
     }
 
     /// Loads `[admin]` alone, for those who ask a gateway that runs: the rest of the text may have become wrong meanwhile.
@@ -30,14 +116,29 @@ impl ConfigSource {
     /// # Errors
     /// The [`Problems`] because of which it is unknown where the admin listener is.
     pub fn load_admin(&self) -> Result<Option<Admin>, Problems> {
-        let Self::Path(path) = self;
-        read(path)?.admin()
+        match self {
+            Self::Path(path) => read(path)?.admin(),
+            Self::Remote(remote) => remote.load_admin(),
+        }
     }
 
     /// The problem of a source that cannot be read.
     pub fn unreadable(&self, error: &std::io::Error) -> Problems {
-        let Self::Path(path) = self;
-        Problems::unreadable(path, error)
+        match self {
+            Self::Path(path) => Problems::unreadable(path, error),
+            Self::Remote(remote) => {
+                let help = "check that its server answers at this URL";
+                Problems::without_text(&remote.to_string(), format!("cannot read the configuration: {error}"), help)
+            }
+        }
+    }
+
+    /// The server, if it is one.
+    pub fn remote(&self) -> Option<&Remote> {
+        match self {
+            Self::Path(_) => None,
+            Self::Remote(remote) => Some(remote),
+        }
     }
 }
 
@@ -51,9 +152,12 @@ fn read(path: &Path) -> Result<Document<'_>, Problems> {
     Ok(Document::one(&path.display().to_string(), bytes, Some(folder)))
 }
 
+/// Writes it without secrets.
 impl fmt::Display for ConfigSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Path(path) = self;
-        path.display().fmt(f)
+        match self {
+            Self::Path(path) => path.display().fmt(f),
+            Self::Remote(remote) => remote.fmt(f),
+        }
     }
 }

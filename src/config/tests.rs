@@ -13,7 +13,7 @@ use crate::limit::{Calendar, Edge, Strategy as Counting, Unit};
 use crate::overrides::Allowance;
 
 fn load(path: &Path) -> Result<Config, Problems> {
-    ConfigSource::Path(path.to_owned()).load()
+    ConfigSource::Path(path.to_owned()).load().map(|loaded| loaded.config)
 }
 
 const FULL: &str = r#"
