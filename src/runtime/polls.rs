@@ -3,15 +3,15 @@
 use std::future::pending;
 use std::time::Duration;
 
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, sleep_until};
 
 use super::reload::Cause;
 use crate::config::Refusal;
 
 /// See the head of this file.
 pub(super) struct Polls {
-    /// `None` if the source is not asked by itself.
-    interval: Option<Interval>,
+    /// How far they are apart, and when the next one is due. `None` if the source is not asked by itself.
+    schedule: Option<(Duration, Instant)>,
     /// Why the reload that runs was begun.
     pub(super) cause: Cause,
     /// Why the last reload was refused, if it was.
@@ -21,18 +21,17 @@ pub(super) struct Polls {
 impl Polls {
     /// Polls that are so far apart; `None` is none.
     pub(super) fn new(every: Option<Duration>, last_refusal: Option<Refusal>) -> Self {
-        let interval = every.map(|every| {
-            let mut interval = interval_at(Instant::now() + every, every);
-            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            interval
-        });
-        Self { interval, cause: Cause::Asked, last_refusal }
+        let schedule = every.map(|every| (every, Instant::now() + every));
+        Self { schedule, cause: Cause::Asked, last_refusal }
     }
 
     /// Returns when the next poll is due. Without polls it waits for ever.
     pub(super) async fn due(&mut self) {
-        match &mut self.interval {
-            Some(interval) => _ = interval.tick().await,
+        match &mut self.schedule {
+            Some((every, next)) => {
+                sleep_until(*next).await;
+                *next = Instant::now() + *every;
+            }
             None => pending().await,
         }
     }
