@@ -27,7 +27,7 @@ use copy::{CopyFile, Saved};
 use location::Location;
 
 /// The most bytes of a configuration from a server.
-const MAX_BYTES: usize = 16 << 20;
+const MAX_BYTES: usize = 4 << 20;
 /// The longest time of a fetch.
 const LIMIT: Duration = Duration::from_secs(10);
 /// The longest time to write the copy.

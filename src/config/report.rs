@@ -13,6 +13,9 @@ use super::texts::{Texts, place};
 /// The maximum number of problems that are shown.
 const SHOWN: usize = 50;
 
+/// The longest line that is shown with a problem, in bytes.
+const LONGEST_LINE: usize = 2000;
+
 /// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -87,6 +90,28 @@ impl Problems {
         self.found.iter().take(SHOWN).map(|problem| (self.texts.place(problem.span.start), problem))
     }
 
+    /// Adds the place of a problem, and its line if that can be shown. Only the line is given to the renderer, which
+    /// otherwise reads all of the text for each problem.
+    fn with_place<'a>(&'a self, group: Group<'a>, span: &Range<usize>) -> Group<'a> {
+        let name = self.texts.name(span.start);
+        if !self.texts.is_read(span.start) {
+            return group.element(Origin::path(name));
+        }
+        let file = self.texts.file(span.start);
+        let text = &self.texts.whole()[file.clone()];
+        let shown = span.start - file.start..span.end - file.start;
+        let line = text[..shown.start].rfind('\n').map_or(0, |newline| newline + 1);
+        let end = text[shown.end..].find('\n').map_or(text.len(), |newline| shown.end + newline);
+        let end = shown.end + text[shown.end..end].trim_end_matches('\r').len();
+        let (number, column) = place(text, shown.start);
+        if end - line > LONGEST_LINE {
+            return group.element(Origin::path(name).line(number).char_column(column));
+        }
+        let span = shown.start - line..shown.end - line;
+        let snippet = Snippet::source(&text[line..end]).line_start(number).path(name);
+        group.element(snippet.annotation(AnnotationKind::Primary.span(span)))
+    }
+
     /// How many problems there are beyond the maximum that is shown.
     pub fn hidden(&self) -> usize {
         self.found.len().saturating_sub(SHOWN)
@@ -106,18 +131,7 @@ impl fmt::Display for Problems {
                 f.write_str("\n\n")?;
             }
             let title = level.clone().primary_title(problem.message.as_str());
-            let (at, name) = (problem.span.start, self.texts.name(problem.span.start));
-            let group = if self.texts.is_read(at) {
-                let file = self.texts.file(at);
-                let shown = at - file.start..problem.span.end - file.start;
-                Group::with_title(title).element(
-                    Snippet::source(&self.texts.whole()[file])
-                        .path(name)
-                        .annotation(AnnotationKind::Primary.span(shown)),
-                )
-            } else {
-                Group::with_title(title).element(Origin::path(name))
-            };
+            let group = self.with_place(Group::with_title(title), &problem.span);
             let help = problem.help.as_deref().map(|help| Level::HELP.message(help));
             let drawn = renderer.render(&[group.elements(help)]);
             f.write_str(&drawn.lines().map(str::trim_end).collect::<Vec<_>>().join("\n"))?;
