@@ -568,7 +568,14 @@ pub enum HeaderMatch {
     /// `"*"`: any value, also an empty one.
     Present,
     /// One of the header's lines has this value.
-    Exact(String),
+    Exact(HeaderValue),
+    /// The same, but the value is a secret.
+    Secret {
+        /// The value.
+        value: HeaderValue,
+        /// Where it is, as the configuration spells it: `env:NAME` or `file:PATH`.
+        place: String,
+    },
 }
 
 /// Which hosts a route matches. Names are lower case, without a port.
@@ -639,10 +646,11 @@ pub enum Segment {
 /// Writes the value as the configuration spells it.
 impl fmt::Display for HeaderMatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Present => "*",
-            Self::Exact(value) => value,
-        })
+        match self {
+            Self::Present => f.write_str("*"),
+            Self::Exact(value) => f.write_str(&String::from_utf8_lossy(value.as_bytes())),
+            Self::Secret { place, .. } => f.write_str(place),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::View;
 use super::families::{counter, family, gauged, whole};
+use super::reload::as_json;
 use crate::clock::Time;
 use crate::config::RemoteStatus;
 
@@ -27,6 +28,7 @@ pub(super) fn describe(view: &View, now: Time) -> Value {
     json!({
         "source": view.source.to_string(),
         "current": view.reloads_so_far.is_last_good(),
+        "problems": as_json(view.reloads_so_far.problems()),
         "remote": remote,
     })
 }

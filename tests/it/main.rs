@@ -24,6 +24,7 @@ mod cli;
 mod client_ip;
 mod clocks;
 mod config_folder;
+mod config_secrets;
 mod config_url;
 mod connections;
 mod content;
