@@ -34,9 +34,9 @@ use source::Options;
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "SIGHUP reloads the file. SIGTERM and SIGINT finish the requests in flight and stop; a second one stops at once.\n\
+    after_help = "SIGHUP reloads the configuration. SIGTERM and SIGINT finish the requests in flight and stop; a second one stops at once.\n\
     Exit codes: 0 success, 1 it could not start, failed, or was stopped at once,\n\
-    2 the file or the command line is not valid."
+    2 the configuration or the command line is not valid."
 )]
 struct Cli {
     /// The configuration: a file, a folder whose *.toml files are united, an https:// URL, or env:NAME for a variable that
@@ -226,7 +226,8 @@ pub fn run() -> ExitCode {
             Ok(loaded) => serve(Start { source, loaded, read_since, watch }),
             Err(why) => {
                 complain(&why.to_string());
-                ExitCode::from(INVALID)
+                // A supervisor may try again.
+                if why.is_away { ExitCode::FAILURE } else { ExitCode::from(INVALID) }
             }
         },
     }

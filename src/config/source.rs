@@ -34,6 +34,8 @@ pub struct NoStart {
     pub problems: Problems,
     /// Why the copy cannot be used, if there is one.
     pub copy: Option<String>,
+    /// Whether the source could not be asked, so that a later start may succeed with the same command line.
+    pub is_away: bool,
 }
 
 impl From<Config> for Loaded {
@@ -50,7 +52,7 @@ impl From<(Config, RemoteDocument)> for Loaded {
 
 impl From<Problems> for NoStart {
     fn from(problems: Problems) -> Self {
-        Self { problems, copy: None }
+        Self { problems, copy: None, is_away: false }
     }
 }
 
@@ -104,10 +106,11 @@ impl ConfigSource {
             Self::Path(_) => Ok(None),
             Self::Remote(remote) => remote.load_copy(),
         };
+        let is_away = self.remote().is_some_and(|remote| remote.status().error.is_some());
         match copy {
             Ok(Some(config)) => Ok(Loaded { instead_of: Some(problems), ..config.into() }),
-            Ok(None) => Err(NoStart { problems, copy: None }),
-            Err(why) => Err(NoStart { problems, copy: Some(why) }),
+            Ok(None) => Err(NoStart { problems, copy: None, is_away }),
+            Err(why) => Err(NoStart { problems, copy: Some(why), is_away }),
         }
     }
 

@@ -160,10 +160,11 @@ fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Runs it until it ends because it cannot start.
+/// Runs it until it ends because it cannot start, as long as the source is away.
+#[track_caller]
 fn refusal(url: &str, state: &Path) -> String {
     let output = run(&["--config", url, "--state-dir", state.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(output.status.code(), Some(1));
     String::from_utf8(output.stderr).unwrap()
 }
 
@@ -322,7 +323,11 @@ fn without_a_good_copy_there_is_no_start_and_it_is_said_why() {
     assert!(said.contains("cannot fetch the configuration: cannot connect") && said.contains(&away), "{said}");
     assert!(!said.contains("copy"), "{said}");
 
-    let source = Source::start(document(201, "\"1\""));
+    let source = Source::start(Answer::Document("this is no toml".to_owned(), "\"1\""));
+    let output = run(&["--config", &source.url(), "--state-dir", state.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2), "to try again would not help");
+
+    source.set(document(201, "\"1\""));
     stop(start(&source.url(), "1d", state.path()));
     // That of another URL is not used, even under the name of its copy.
     assert!(!refusal(&away, state.path()).contains("copy"));

@@ -1,7 +1,8 @@
 //! The copy of the last good configuration of a URL, for a start while its server is away.
 //!
 //! It is a file for its owner alone, which is replaced as a whole. Its first line says for which document it is, when it was
-//! saved, and the hash of all that and of the text, so that neither a broken copy nor that of another URL is used.
+//! saved, and the hash of all that and of the text, so that neither a broken copy nor that of another URL is used. Neither is
+//! one that other users can have written, since whoever writes a configuration controls the gateway.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write as _};
@@ -67,9 +68,9 @@ impl CopyFile {
     /// Reads the copy, whose text has at most `most` bytes. `None` if there is none.
     ///
     /// # Errors
-    /// When it cannot be read, is broken, or is that of another document.
+    /// When it cannot be read, is broken, is that of another document, or others can have written it.
     pub(super) fn read(&self, most: usize) -> io::Result<Option<Saved>> {
-        let bytes = match regular_file::read_up_to((most + LONGEST_LINE) as u64, &self.path) {
+        let bytes = match regular_file::read_own((most + LONGEST_LINE) as u64, &self.path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
@@ -121,6 +122,10 @@ mod tests {
         fs::copy(copy.path(), other.path()).unwrap();
         assert!(other.read(100).is_err());
         assert!(copy.read(100).unwrap().is_some());
+        for (mode, is_used) in [(0o620, false), (0o602, false), (0o644, true)] {
+            fs::set_permissions(copy.path(), fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(copy.read(100).is_ok(), is_used, "mode {mode:o}");
+        }
         copy.write(&[b'#'; 1000], NOW).unwrap();
         assert!(copy.read(100).is_err(), "it is too large");
     }

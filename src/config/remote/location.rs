@@ -11,7 +11,7 @@ use crate::fetch::Url;
 use crate::percent;
 
 /// A URL, and what its server wants to be shown. It is written without its secrets.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Location {
     pub(super) url: Url,
     /// The value of `Authorization`.
@@ -69,6 +69,12 @@ impl fmt::Display for Location {
     }
 }
 
+impl fmt::Debug for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// The credentials of RFC 7617, from what a URL has before `@`.
 fn basic(user: &str) -> Result<HeaderValue, String> {
     let (name, password) = user.split_once(':').unwrap_or((user, ""));
@@ -122,7 +128,8 @@ mod tests {
         assert_eq!(authorization("https://name@conf.test/", None), format!("Basic {}", STANDARD.encode("name:")));
         assert_eq!(authorization("https://conf.test/", Some("t")), "Bearer t");
         assert_eq!(authorization("http://127.0.0.1:9000/%", None), "");
-        let shown = format!("{:?}", Location::new("https://u:hidden@conf.test/", None).unwrap().authorization);
+        let location = Location::new("https://u:hidden@conf.test/?hidden", None).unwrap();
+        let shown = format!("{location:?} {:?}", location.authorization);
         assert!(!shown.contains("hidden") && !shown.contains(&STANDARD.encode("u:hidden")), "{shown}");
     }
 
