@@ -187,6 +187,9 @@ impl Control {
             Ok(()) => self.polls.cause = cause,
             Err(why) => {
                 self.refuse(cause, &why);
+                if cause == Cause::Asked {
+                    service_manager::ready();
+                }
                 self.waiters.answer(&Err(why));
             }
         }

@@ -4,12 +4,14 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::harness::{Client, Gateway, Response, Upstream, reply};
+use crate::harness::{Client, Gateway, Response, Upstream, reply, until};
 
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Part of every secret here.
 const HIDDEN: &str = "hidden";
 /// Variables of the environment with secrets.
@@ -114,6 +116,17 @@ fn secrets_are_read_again_by_each_reload() {
         gateway.wait_log("refused", |line| line["problems"].as_str().is_some_and(|text| text.contains("No such file")));
     assert!(line["problems"].as_str().unwrap().contains(&place), "{line}");
     assert_eq!(get(&gateway, "hidden-other").status, 200);
+}
+
+#[test]
+fn files_with_secrets_are_watched() {
+    let folder = folder(&upstream());
+    let config = folder.path().join("gateway.toml");
+    let gateway = Gateway::with_source(&["--watch", "--config", config.to_str().unwrap()], &VARIABLES);
+    assert_eq!(get(&gateway, "hidden-origin").status, 200);
+    fs::write(folder.path().join("origin"), "hidden-other").unwrap();
+    until("the file is read again", PATIENCE, || get(&gateway, "hidden-other").status == 200);
+    assert_eq!(get(&gateway, "hidden-origin").status, 404);
 }
 
 #[test]

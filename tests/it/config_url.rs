@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -234,7 +234,7 @@ fn what_is_refused_is_told_once_and_the_metrics_go_on_saying_it() {
 
     let answer = reload(&gateway);
     assert_eq!((answer.status, &answer.json()["problems"][0]["place"]), (422, &place.as_str().into()));
-    assert_eq!(refused(), 2, "who asks is told");
+    until("who asks is told", PATIENCE, || refused() == 2);
     source.wait_asked(2);
     assert_eq!(refused(), 2);
 
@@ -389,6 +389,18 @@ fn refused(answer: Answer, why: &str) {
 #[test]
 fn a_source_that_hangs_is_given_up() {
     refused(Answer::Hang, "not done within 10s");
+}
+
+#[test]
+fn a_source_that_hangs_holds_nothing_up() {
+    let (source, state) = (Source::start(document(201, "\"1\"")), folder());
+    let gateway = start(&source.url(), "1s", state.path());
+    source.set(Answer::Hang);
+    source.wait_asked(1);
+    let begun = Instant::now();
+    assert_eq!((status(&gateway), is_good(&gateway)), (201, true));
+    stop(gateway);
+    assert!(begun.elapsed() < Duration::from_secs(8), "it waits for the source: {:?}", begun.elapsed());
 }
 
 #[test]
