@@ -53,7 +53,7 @@ pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
 pub use cors::{Cors, OriginPattern};
 pub use file::LOG_LEVELS;
 pub use folder::{Version, files as folder_files};
-pub use header_changes::{HeaderChanges, HeaderText};
+pub use header_changes::{HeaderChanges, HeaderText, is_secret};
 pub use jwt::{Jwks, Jwt};
 pub use redirect::Redirect;
 pub use refusal::Refusal;

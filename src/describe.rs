@@ -8,11 +8,12 @@ use std::borrow::Cow;
 use std::fmt::{self, Display, Write as _};
 use std::ops::RangeInclusive;
 
-use http::{HeaderName, HeaderValue, header};
+use http::{HeaderName, HeaderValue};
 
 use crate::config::{
     Action, Config, Cors, Cost, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit, Listener, MaxConnections,
     Missing, OnError, OnLimit, PathMatching, PathPattern, PathRules, Route, SentPath, Shed, Store, UNLIMITED,
+    is_secret,
 };
 use crate::jwks::FETCH_EVERY;
 use crate::jwt;
@@ -341,11 +342,6 @@ const SECRET: &str = "***";
 /// The value of a header, or what is shown instead.
 pub fn shown_value<'a>(name: &HeaderName, value: &'a HeaderValue) -> Cow<'a, str> {
     if value.is_sensitive() || is_secret(name) { SECRET.into() } else { String::from_utf8_lossy(value.as_bytes()) }
-}
-
-/// Whether the value of a header is a secret, by which a client or the gateway proves who it is.
-fn is_secret(name: &HeaderName) -> bool {
-    [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE].contains(name)
 }
 
 fn action(config: &Config, route: &Route) -> String {

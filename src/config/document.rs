@@ -69,14 +69,13 @@ impl<'a> Document<'a> {
     /// # Errors
     /// All problems at once.
     pub(super) fn config(self) -> Result<Config, Problems> {
-        let texts = self.texts.clone();
         let Parsed { table, problems, is_broken } = self.parse();
         let source = Source::new(&self.texts, self.folder, problems);
         // After a syntax error, the recovered table is not what the user wrote, so its values are not checked.
         let config = (!is_broken).then(|| check::resolve(file::read(&table, &source), &source));
         match config {
             Some(config) if source.is_clean() => Ok(config),
-            _ => Err(Problems::new(texts, source.into_problems())),
+            _ => Err(source.errors()),
         }
     }
 
@@ -88,7 +87,7 @@ impl<'a> Document<'a> {
         let Parsed { table, problems, .. } = self.parse();
         let source = Source::new(&self.texts, self.folder, problems);
         match file::read_admin(&table, &source) {
-            None if !source.is_clean() => Err(Problems::new(self.texts.clone(), source.into_problems())),
+            None if !source.is_clean() => Err(source.errors()),
             admin => Ok(admin),
         }
     }

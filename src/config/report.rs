@@ -42,6 +42,8 @@ pub struct Problems {
     texts: Arc<Texts>,
     severity: Severity,
     found: Vec<Problem>,
+    /// Where the text has secrets, which are not shown.
+    secrets: Vec<Range<usize>>,
 }
 
 impl Problems {
@@ -65,7 +67,12 @@ impl Problems {
         }
         problems.sort_by_key(|problem| problem.span.start);
         problems.dedup();
-        Self { texts, severity, found: problems }
+        Self { texts, severity, found: problems, secrets: Vec::new() }
+    }
+
+    /// The same problems, where the text has secrets in these places.
+    pub(super) fn hiding(self, secrets: Vec<Range<usize>>) -> Self {
+        Self { secrets, ..self }
     }
 
     /// The one problem of a file or folder that cannot be read.
@@ -107,9 +114,24 @@ impl Problems {
         if end - line > LONGEST_LINE {
             return group.element(Origin::path(name).line(number).char_column(column));
         }
-        let span = shown.start - line..shown.end - line;
-        let snippet = Snippet::source(&text[line..end]).line_start(number).path(name);
+        let (shown, span) = self.without_secrets(file.start + line..file.start + end, span);
+        let snippet = Snippet::source(shown).line_start(number).path(name);
         group.element(snippet.annotation(AnnotationKind::Primary.span(span)))
+    }
+
+    /// A line with stars for the characters of secrets, and where in it a span of the texts is.
+    fn without_secrets(&self, line: Range<usize>, span: &Range<usize>) -> (String, Range<usize>) {
+        let secrets: Vec<_> =
+            self.secrets.iter().filter(|secret| secret.start < line.end && line.start < secret.end).collect();
+        let masked = |part: Range<usize>| -> String {
+            let characters = self.texts.whole()[part.clone()].char_indices();
+            characters
+                .map(|(at, c)| if secrets.iter().any(|secret| secret.contains(&(part.start + at))) { '*' } else { c })
+                .collect()
+        };
+        let parts = [line.start..span.start, span.clone(), span.end..line.end].map(masked);
+        let start = parts[0].len();
+        (parts.concat(), start..start + parts[1].len())
     }
 
     /// How many problems there are beyond the maximum that is shown.

@@ -9,10 +9,10 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 
-use super::{SECRET, is_secret, shown_value};
+use super::{SECRET, shown_value};
 use crate::config::{
     AccessFormat, AccessLog, Admin, CertificateFiles, Config, EscapedSlashes, Jwks, Jwt, Key, Log, LogFormat,
-    MaxConnections, PathMatching, Server, Shed, Store, Tls, Tracing, UNLIMITED,
+    MaxConnections, PathMatching, Server, Shed, Store, Tls, Tracing, UNLIMITED, is_secret,
 };
 use crate::jwt;
 use crate::tls::MinVersion;

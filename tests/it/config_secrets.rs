@@ -166,6 +166,27 @@ fn secrets_are_shown_nowhere() {
 }
 
 #[test]
+fn secrets_of_the_configuration_itself_are_not_shown_with_mistakes() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("gateway.toml");
+    let text = "[admin]\nlisten = \"[::]:1\"\ntoken = \"hidden token\"\n\
+                [tracing]\nendpoint = \"http://127.0.0.1:9\"\nheaders = { a = \"hidden\", b = \"hidden\u{e9}\", c = 5 }\n\
+                [[routes]]\npath = \"/*\"\nupstream = \"none\"\n\
+                request_headers = { set = { authorization = \"hidden\", d = 5 } }\n";
+    fs::write(&config, text).unwrap();
+    let output = run(&["check", config.to_str().unwrap()], &[]);
+    let said = texts(&output);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(!said.contains(HIDDEN), "{said}");
+    for shown in ["token = **************\n", "headers = { a = ********, b = *********, c = 5 }", "d = 5 } }"] {
+        assert!(said.contains(shown), "{shown}: {said}");
+    }
+    let column =
+        text.lines().find(|line| line.contains("c = 5")).unwrap().split("c = ").next().unwrap().chars().count();
+    assert!(said.contains(&format!("gateway.toml:6:{}\n", column + "c = ".len() + 1)), "{said}");
+}
+
+#[test]
 fn a_variable_that_has_nothing_is_refused_at_its_place() {
     let folder = folder(&upstream());
     let config = folder.path().join("gateway.toml");

@@ -7,7 +7,7 @@ use super::secret;
 use super::templates::{Placeholders, check_host};
 use crate::config::read::{Field, Wrong, report_repeated};
 use crate::config::report::quoted;
-use crate::config::{HeaderChanges, HeaderText, PathPattern, Template, TemplatePart, values};
+use crate::config::{HeaderChanges, HeaderText, PathPattern, Template, TemplatePart, is_secret, values};
 use crate::header_spelling::is_same_variable;
 
 /// The most names in one list.
@@ -38,6 +38,9 @@ pub(super) fn table<'a, T>(
         if headers.iter().any(|(earlier, _)| *earlier == name) {
             let help = "upper and lower case are the same in the name of a header";
             field.source.report(key.span, format!("the header `{name}` is listed twice"), help);
+        }
+        if is_secret(&name) && !secret::is_named(&field) {
+            field.source.hide(field.span.clone());
         }
         let value = read(&name, &field);
         whole &= value.is_some();

@@ -32,13 +32,17 @@ pub(super) fn is_named(field: &Field<'_>) -> bool {
     field.is_text() && field.text().and_then(Place::of).is_some()
 }
 
-/// Reads the `what` that the field has or names. One that is named is not empty.
+/// Reads the `what` that the field has or names. One that is named is not empty, and one that is here is hidden where this
+/// line is shown.
 pub(super) fn read(field: &Field<'_>, what: &str) -> Option<String> {
     let text = field.text()?;
     match Place::of(text) {
         Some(Place::File(path)) => file(field, path, what),
         Some(Place::Variable(name)) => variable(field, name, what),
-        None => Some(text.to_owned()),
+        None => {
+            field.source.hide(field.span.clone());
+            Some(text.to_owned())
+        }
     }
 }
 

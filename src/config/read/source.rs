@@ -17,6 +17,8 @@ pub(in crate::config) struct Source<'a> {
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
     files: RefCell<BTreeSet<PathBuf>>,
+    /// Where the text has secrets.
+    secrets: RefCell<Vec<Range<usize>>>,
 }
 
 impl<'a> Source<'a> {
@@ -27,6 +29,7 @@ impl<'a> Source<'a> {
             problems: RefCell::new(problems),
             warnings: RefCell::default(),
             files: RefCell::default(),
+            secrets: RefCell::default(),
         }
     }
 
@@ -66,6 +69,11 @@ impl<'a> Source<'a> {
         self.files.borrow().clone()
     }
 
+    /// Records that the text has a secret here, which no message shows.
+    pub(in crate::config) fn hide(&self, span: Range<usize>) {
+        self.secrets.borrow_mut().push(span);
+    }
+
     pub(in crate::config) fn report(&self, span: Range<usize>, message: impl Into<String>, help: impl Into<String>) {
         self.problems.borrow_mut().push(problem(span, message, help));
     }
@@ -84,9 +92,14 @@ impl<'a> Source<'a> {
         self.problems.into_inner()
     }
 
-    /// All warnings so far, in the order of the file.
+    /// The same, to be shown.
+    pub(in crate::config) fn errors(&self) -> Problems {
+        Problems::new(self.texts.clone(), self.problems.borrow().clone()).hiding(self.secrets.borrow().clone())
+    }
+
+    /// All warnings so far, to be shown.
     pub(in crate::config) fn warnings(&self) -> Problems {
-        Problems::warnings(self.texts.clone(), self.warnings.borrow().clone())
+        Problems::warnings(self.texts.clone(), self.warnings.borrow().clone()).hiding(self.secrets.borrow().clone())
     }
 }
 
