@@ -11,6 +11,7 @@ mod targets;
 mod reset;
 mod versioned;
 mod provisional;
+mod lease;
 mod carry_over;
 mod cached_cell;
 mod confirmation;
