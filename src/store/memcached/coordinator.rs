@@ -189,7 +189,9 @@ impl Coordinator {
 
     /// Gives back what is left of leases whose time is over.
     pub(super) fn end_leases(&mut self, now: Instant) {
-        while let Some((_, cell)) = self.leases.pop_front_if(|(until, _)| *until <= now) {
+        while self.leases.front().is_some_and(|(until, _)| *until <= now)
+            && let Some((_, cell)) = self.leases.pop_front()
+        {
             if self.cells.at(cell).end_lease(now) {
                 self.queue(cell, true);
             }

@@ -43,7 +43,7 @@ fn a_busy_key_is_decided_without_an_exchange_and_the_rest_is_given_back() {
             world.run(&Step::Ask { gateway: 0, what: 0, cost: 1 });
         }
         assert_eq!(world.decided.len(), before + 4, "nobody waits");
-        let remaining: Vec<_> = world.decided[before..].iter().map(|decided| decided.remaining()).collect();
+        let remaining: Vec<_> = world.decided[before..].iter().map(Decided::remaining).collect();
         let left = PLENTY / 2 - 2 * BUSY;
         assert_eq!(remaining, [left - 1, left - 2, left - 3, left - 4], "what is leased is left");
         world.settle();
