@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use gateway::limit::{Edge, Rate, Strategy};
+use gateway::limit::Rate;
 
-use super::fleet::{Fleet, Outcome, Plan};
+use super::exact::exactly;
 use super::network::Network;
 use super::traffic::Traffic;
+use super::world::{Fleet, Outcome, Plan};
 
 /// How hot it is.
 #[derive(Clone, Debug)]
@@ -17,13 +18,6 @@ pub(crate) struct Hot {
     pub(crate) seconds: f64,
     pub(crate) network: Network,
     pub(crate) seed: u64,
-}
-
-/// A sliding window that by itself never admits more than its quota in any window, so that all that exceeds it is the
-/// fleet's doing.
-pub(crate) fn exact(rate: &str) -> Rate {
-    let strategy = Strategy::SlidingWindow { precision: 10, edge: Edge::Whole };
-    rate.parse::<Rate>().unwrap().with_strategy(strategy).unwrap()
 }
 
 /// A table row for each of: a limit that is never reached, one that is nearly reached, and one that refuses half.
@@ -45,11 +39,11 @@ pub(crate) fn print(hot: &Hot) {
 }
 
 fn run(hot: &Hot, share: f64, strict: bool) -> (Rate, Outcome) {
-    let rate = exact(&format!("{}/s", (hot.requests as f64 * share) as u64));
+    let rate = exactly(&format!("{}/s", (hot.requests as f64 * share) as u64));
     let plan = Plan {
         strict,
         network: hot.network,
-        timeout: super::timeout(&hot.network),
+        timeout: hot.network.timeout(),
         traffic: Traffic::new(hot.requests as f64 / hot.gateways as f64, 1, 1.0),
         length: Duration::from_secs_f64(hot.seconds),
         seed: hot.seed,
@@ -60,7 +54,7 @@ fn run(hot: &Hot, share: f64, strict: bool) -> (Rate, Outcome) {
 
 fn row(what: &str, hot: &Hot, rate: &Rate, outcome: &mut Outcome, computed: Duration) {
     let (work, cpu, seconds) = (outcome.work[0], outcome.cpu[0] / hot.seconds, hot.seconds);
-    let excess = outcome.excess(rate);
+    let excess = outcome.excess(rate.quota(), rate.window());
     let per_second = |count: u64| count as f64 / seconds;
     let quota = rate.quota() as f64;
     let allowed = (quota * seconds).min(outcome.requests as f64);

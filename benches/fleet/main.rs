@@ -12,15 +12,18 @@ mod server;
 mod network;
 mod traffic;
 mod exact;
-mod fleet;
+mod world;
+mod bounds;
 mod hot;
-
-use std::time::Duration;
+#[path = "../store/cpu.rs"]
+mod cpu;
+#[path = "../store/memcached.rs"]
+mod memcached;
+mod measure;
 
 use clap::{Parser, Subcommand};
 
 use hot::Hot;
-use network::Network;
 
 /// See the head of this file.
 #[derive(Parser)]
@@ -48,11 +51,8 @@ enum What {
         #[arg(long, default_value_t = 2.0)]
         seconds: f64,
     },
-}
-
-/// The `timeout` of gateways in this network: the default, or longer if round trips are.
-fn timeout(network: &Network) -> Duration {
-    Duration::from_micros((network.p99 * 4.0) as u64).max(Duration::from_millis(25))
+    /// What exchanges cost a real Memcached here.
+    Measure,
 }
 
 fn main() {
@@ -61,6 +61,7 @@ fn main() {
         Some(What::Hot { gateways, requests, seconds }) => {
             hot::print(&Hot { gateways, requests, seconds, network: network::ZONE, seed });
         }
+        Some(What::Measure) => measure::print(),
         None => hot::print(&Hot { gateways: 200, requests: 1_000_000, seconds: 2.0, network: network::ZONE, seed }),
     }
 }

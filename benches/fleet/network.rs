@@ -34,6 +34,11 @@ pub(crate) const NEAR: Network = Network { name: "30 ms away", median: 30_000.0,
 pub(crate) const FAR: Network = Network { name: "80 ms away", median: 80_000.0, p99: 92_000.0 };
 
 impl Network {
+    /// The `timeout` of gateways in this network: the default, or more where round trips need more.
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.p99 * 4.0 / 1e6).max(Duration::from_millis(25))
+    }
+
     /// A time in one direction: half a round trip.
     pub(crate) fn one_way(&self, random: &mut Rng) -> Duration {
         // 2.326 is the 99th percentile of the standard normal distribution.

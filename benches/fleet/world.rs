@@ -176,8 +176,8 @@ impl Plan {
 
 impl Outcome {
     /// By how much the admissions of any key have exceeded the limit.
-    pub(crate) fn excess(&mut self, rate: &Rate) -> Excess {
-        let (quota, window) = (rate.quota(), u64::try_from(rate.window().as_nanos()).unwrap());
+    pub(crate) fn excess(&mut self, quota: u64, window: Duration) -> Excess {
+        let window = u64::try_from(window.as_nanos()).unwrap();
         let excesses = self.admissions.iter_mut().map(|times| Excess::of(times, quota, window));
         excesses.fold(Excess::default(), Excess::with)
     }
