@@ -7,7 +7,7 @@ use gateway::limit::Rate;
 
 use super::exact::exactly;
 use super::network;
-use super::world::{Fleet, Outcome, Plan};
+use super::world::{Fleet, Plan};
 
 /// Keys of the traffic, of which the hottest is asked for three times as often as allowed.
 const KEYS: usize = 50;
@@ -29,7 +29,6 @@ pub(crate) struct Bound {
 pub(crate) struct Held {
     pub(crate) most: u64,
     pub(crate) bound: u64,
-    pub(crate) outcome: Outcome,
 }
 
 fn plan(gateways: usize, rate: Rate) -> Plan {
@@ -81,10 +80,10 @@ impl Bound {
         let rate = plan.rate.clone();
         let quota = rate.quota();
         let mut outcome = Fleet::run(plan, KEYS);
-        let most = outcome.excess(rate.quota(), rate.window() - shorter).highest;
+        let most = outcome.excess(rate.quota(), rate.window().saturating_sub(shorter)).highest;
         let bound = quota * times;
         assert!(outcome.admitted > quota, "{name}: only {} were admitted", outcome.admitted);
         assert!(most <= bound, "{name}: {most} were admitted in a window, and {bound} are promised");
-        Held { most, bound, outcome }
+        Held { most, bound }
     }
 }

@@ -20,7 +20,10 @@ fn exchange(keys: usize, connection: usize) -> Vec<u8> {
         .chain(["version\r\n".to_owned()])
         .collect();
     out += "gets";
-    (0..keys).for_each(|key| out += &format!(" {} {}", name(key, 0), name(key, 1)));
+    for key in 0..keys {
+        out.push(' ');
+        out += &[name(key, 0), name(key, 1)].join(" ");
+    }
     (out + "\r\n").into_bytes()
 }
 

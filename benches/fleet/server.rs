@@ -47,11 +47,6 @@ impl Work {
 }
 
 impl Server {
-    /// How many items there are.
-    pub(crate) fn len(&self) -> usize {
-        self.items.len()
-    }
-
     /// Executes all commands of an exchange at this moment, in seconds since 1970. Returns the replies.
     ///
     /// # Panics

@@ -21,13 +21,21 @@ use super::connection::CONNECT;
 use super::coordinator::Coordinator;
 use super::health::Health;
 use super::mailbox::Mailboxes;
+use super::names::AllNames;
 use super::pacing::{BackOff, Departure};
 use super::replies::Reader;
 use super::{BRIEFLY, decide};
 use crate::clock::Time;
 use crate::config::{self, OnError};
+use crate::fingerprint::Fingerprint;
+use crate::limit::Limit;
 use crate::metrics::{Counter, PerWorker};
 use crate::store::{Answer, Ask, Reply};
+
+/// Which of the servers, by its index, has all counters of a key of a limit.
+pub fn server_of(prefix: &str, limit: &Arc<Limit>, key: Fingerprint, servers: &[String]) -> usize {
+    AllNames::new(prefix).of(limit).server(key, servers)
+}
 
 /// What a gateway does to a server, by the server's index in the configuration.
 #[derive(Debug)]
