@@ -36,6 +36,7 @@ mod explain;
 mod failover;
 mod failures;
 mod faults;
+mod fleet;
 mod flights;
 mod floods;
 mod forwarding;
