@@ -25,9 +25,9 @@ use crate::limit::{Limit, Verdict};
 /// How long a lease may be spent. For so long at most others see what may never be admitted.
 pub(super) const LEASE: Duration = Duration::from_millis(10);
 /// The least cost that a key was charged in the time of a lease, so that it is busy enough for a lease.
-pub(super) const BUSY: u64 = 16;
+pub(super) const BUSY: u64 = 4;
 /// A lease is at most one part in so many of what is left.
-const SHARE: u64 = 16;
+const SHARE: u64 = 64;
 /// The number of the charge of a lease, which no decision ever has.
 pub(super) const NO_DECISION: u64 = u64::MAX;
 
