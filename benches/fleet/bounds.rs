@@ -7,7 +7,8 @@ use gateway::limit::Rate;
 
 use super::exact::exactly;
 use super::network;
-use super::world::{Fleet, Plan};
+use super::plan::Plan;
+use super::world::Fleet;
 
 /// Keys of the traffic, of which the hottest is asked for three times as often as allowed.
 const KEYS: usize = 50;

@@ -17,6 +17,8 @@ mod server;
 mod network;
 mod traffic;
 mod exact;
+mod plan;
+mod outcome;
 mod world;
 mod bounds;
 mod tables;

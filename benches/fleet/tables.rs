@@ -6,7 +6,9 @@ use gateway::limit::{Rate, Strategy};
 
 use super::exact::exactly;
 use super::network::{FAR, LOOPBACK, NEAR, Network, REGION, ZONE};
-use super::world::{Fleet, Outcome, Plan};
+use super::outcome::Outcome;
+use super::plan::Plan;
+use super::world::Fleet;
 
 /// The keys. Shares of the traffic fall as 1/rank.
 const KEYS: usize = 1_000;

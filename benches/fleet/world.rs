@@ -8,16 +8,15 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use gateway::clock::Time;
-use gateway::config::{self, OnError};
+use gateway::config;
 use gateway::fingerprint::Fingerprint;
-use gateway::limit::{Limit, Rate};
+use gateway::limit::Limit;
 use gateway::store::Ask;
 use gateway::store::memcached::simulation::{Decided, Output, SimulatedGateway};
 
-use super::exact::Excess;
-use super::network::Network;
+use super::outcome::Outcome;
+use super::plan::Plan;
 use super::server::{Server, Work};
-use super::traffic::Traffic;
 
 /// What the clocks say when the simulation begins: in the middle of a minute.
 const BEGIN: u64 = 1_800_000_000 + 30;
@@ -33,30 +32,6 @@ pub(crate) struct Costs {
 /// In seconds, of a busy Memcached 1.6.18 with 64 connections. One with little to do takes three times as much for an
 /// exchange, to wait and to be woken.
 pub(crate) const COSTS: Costs = Costs { exchange: 12.5e-6, command: 0.6e-6 };
-
-/// What a fleet is made of, and what happens to it.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    pub(crate) gateways: usize,
-    pub(crate) servers: usize,
-    /// Threads of each Memcached.
-    pub(crate) threads: usize,
-    pub(crate) rate: Rate,
-    pub(crate) strict: bool,
-    pub(crate) on_error: OnError,
-    pub(crate) timeout: Duration,
-    pub(crate) network: Network,
-    /// Of each gateway.
-    pub(crate) traffic: Traffic,
-    pub(crate) length: Duration,
-    /// The most by which two clocks of gateways differ.
-    pub(crate) skew: Duration,
-    /// How many gateways are cut off, from when, and until when.
-    pub(crate) cut: (usize, Duration, Duration),
-    /// When each Memcached is restarted, with nothing in its memory.
-    pub(crate) restarts: Vec<Duration>,
-    pub(crate) seed: u64,
-}
 
 /// What happens.
 enum Event {
@@ -91,6 +66,8 @@ struct Gateway {
     /// The requests that wait, by place: their keys and when they asked.
     open: Vec<(u32, Duration)>,
     free: Vec<usize>,
+    /// When the next request is due, whatever the tick.
+    due: Duration,
     random: Rng,
 }
 
@@ -115,26 +92,6 @@ struct Thread {
     waiting: VecDeque<(usize, u64, Vec<u8>)>,
 }
 
-/// What came of it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Outcome {
-    pub(crate) requests: u64,
-    pub(crate) admitted: u64,
-    /// Decided by `on_error`.
-    pub(crate) unknown: u64,
-    /// Answered from a remembered refusal, and from what was known last without Memcached.
-    pub(crate) remembered: u64,
-    pub(crate) local: u64,
-    /// Of each server.
-    pub(crate) work: Vec<Work>,
-    /// Seconds of the processor, of each server.
-    pub(crate) cpu: Vec<f64>,
-    /// The times in nanoseconds at which admitted requests of each key asked.
-    pub(crate) admissions: Vec<Vec<u64>>,
-    /// How long requests waited, in seconds: the mean, and one in a hundred longer than.
-    pub(crate) wait: (f64, f64),
-}
-
 /// All of it.
 pub(crate) struct Fleet {
     plan: Plan,
@@ -148,40 +105,6 @@ pub(crate) struct Fleet {
     outcome: Outcome,
     waits: Vec<u32>,
     random: Rng,
-}
-
-impl Plan {
-    /// So many gateways in one zone, with one Memcached, whose clients ask for `load` times what the limit allows for the
-    /// hottest of `keys` keys.
-    pub(crate) fn new(gateways: usize, rate: Rate, load: f64, keys: usize) -> Self {
-        let allowed = rate.quota() as f64 / rate.window().as_secs_f64();
-        let hottest: f64 = (1..=keys).map(|rank| 1.0 / rank as f64).sum();
-        Self {
-            gateways,
-            servers: 1,
-            threads: 4,
-            rate,
-            strict: false,
-            on_error: OnError::Local,
-            timeout: Duration::from_millis(25),
-            network: super::network::ZONE,
-            traffic: Traffic::new(allowed * load * hottest / gateways as f64, keys, 1.0),
-            length: Duration::from_secs(5),
-            skew: Duration::ZERO,
-            cut: (0, Duration::ZERO, Duration::ZERO),
-            restarts: Vec::new(),
-            seed: 1,
-        }
-    }
-}
-
-impl Outcome {
-    /// By how much the admissions of any key have exceeded the limit.
-    pub(crate) fn excess(&mut self, quota: u64, window: Duration) -> Excess {
-        let window = u64::try_from(window.as_nanos()).unwrap();
-        let excesses = self.admissions.iter_mut().map(|times| Excess::of(times, quota, window));
-        excesses.fold(Excess::default(), Excess::with)
-    }
 }
 
 impl Fleet {
@@ -217,6 +140,7 @@ impl Fleet {
                 wake: None,
                 open: Vec::new(),
                 free: Vec::new(),
+                due: Duration::ZERO,
                 random: random.fork(),
             }
         });
@@ -247,7 +171,8 @@ impl Fleet {
             // When they ask first, everything is connected.
             let pause = fleet.plan.network.one_way(&mut fleet.random) * 20;
             let pause = pause + fleet.plan.traffic.pause(&mut fleet.random);
-            fleet.schedule(pause, Event::Request(gateway));
+            fleet.gateways[gateway].due = pause;
+            fleet.schedule_request(gateway);
         }
         fleet.plan.restarts.clone().into_iter().for_each(|at| fleet.schedule(at, Event::Restart));
         fleet
@@ -256,6 +181,13 @@ impl Fleet {
     fn schedule(&mut self, at: Duration, event: Event) {
         self.scheduled += 1;
         self.queue.push(Reverse(Scheduled { at, number: self.scheduled, event }));
+    }
+
+    /// Lets the next request come when it is due, or at the tick after that.
+    fn schedule_request(&mut self, gateway: usize) {
+        let (due, tick) = (self.gateways[gateway].due, self.plan.tick);
+        let ticks = due.as_nanos().checked_div(tick.as_nanos()).map(|ticks| u32::try_from(ticks + 1).unwrap());
+        self.schedule(ticks.map_or(due, |ticks| tick * ticks), Event::Request(gateway));
     }
 
     fn is_cut(&self, gateway: usize) -> bool {
@@ -328,7 +260,7 @@ impl Fleet {
     }
 
     fn request(&mut self, index: usize) {
-        let Gateway { gateway, open, free, random, .. } = &mut self.gateways[index];
+        let Gateway { gateway, open, free, due, random, .. } = &mut self.gateways[index];
         let key = self.plan.traffic.key(random);
         let place = free.pop().unwrap_or(open.len());
         if place == open.len() {
@@ -338,9 +270,9 @@ impl Fleet {
         let (limit, key) = (&self.limit, self.keys[key]);
         let ask = Ask { limit, key, need: 1, cost: 1, settles: false, advisory: false, place };
         gateway.ask(&ask, self.now);
-        let next = self.now + self.plan.traffic.pause(random);
+        *due += self.plan.traffic.pause(random);
         self.outcome.requests += 1;
-        self.schedule(next, Event::Request(index));
+        self.schedule_request(index);
         self.follow(index);
     }
 

@@ -10,6 +10,10 @@ mod bounds;
 mod exact;
 #[path = "../../benches/fleet/network.rs"]
 mod network;
+#[path = "../../benches/fleet/outcome.rs"]
+mod outcome;
+#[path = "../../benches/fleet/plan.rs"]
+mod plan;
 #[path = "../../benches/fleet/server.rs"]
 mod server;
 #[path = "../../benches/fleet/traffic.rs"]
@@ -25,8 +29,9 @@ use fastrand::Rng;
 
 use crate::harness::Memcached;
 use exact::exactly;
+use plan::Plan;
 use server::Server;
-use world::{Fleet, Plan};
+use world::Fleet;
 
 /// The reply to the last command of each exchange, which is sent once in it.
 const LAST: (&[u8], &[u8]) = (b"mn\r\n", b"MN\r\n");
