@@ -1,5 +1,7 @@
 //! What a fleet is made of.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::config::OnError;
@@ -15,23 +17,44 @@ pub(crate) struct Plan {
     pub(crate) servers: usize,
     /// Threads of each Memcached.
     pub(crate) threads: usize,
-    pub(crate) rate: Rate,
+    /// Of the one limit.
+    pub(crate) rates: Vec<Rate>,
     pub(crate) strict: bool,
     pub(crate) on_error: OnError,
     pub(crate) timeout: Duration,
     pub(crate) network: Network,
+    /// So many gateways, the last ones, are in another region, so far from Memcached.
+    pub(crate) far: (usize, Network),
     /// Of each gateway.
     pub(crate) traffic: Traffic,
+    /// When which key is asked for, at a gateway by chance: what a log has instead of `traffic`, unless it is empty.
+    pub(crate) log: Arc<[(Duration, usize)]>,
     /// Requests come at multiples of this only, unless it is 0.
     pub(crate) tick: Duration,
     pub(crate) length: Duration,
     /// The most by which two clocks of gateways differ.
     pub(crate) skew: Duration,
-    /// How many gateways are cut off, from when, and until when.
-    pub(crate) cut: (usize, Duration, Duration),
+    pub(crate) cut: Cut,
     /// When each Memcached is restarted, with nothing in its memory.
     pub(crate) restarts: Vec<Duration>,
+    pub(crate) change: Option<Change>,
     pub(crate) seed: u64,
+}
+
+/// These gateways do not reach these servers: nothing arrives, and nobody is told.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cut {
+    pub(crate) gateways: Range<usize>,
+    pub(crate) servers: Range<usize>,
+    pub(crate) during: Range<Duration>,
+}
+
+/// Another number of servers: one gateway after the other reloads, evenly spread over a time.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub(crate) servers: usize,
+    pub(crate) from: Duration,
+    pub(crate) over: Duration,
 }
 
 impl Plan {
@@ -44,18 +67,42 @@ impl Plan {
             gateways,
             servers: 1,
             threads: 4,
-            rate,
+            rates: vec![rate],
             strict: false,
             on_error: OnError::Local,
             timeout: Duration::from_millis(25),
             network: ZONE,
+            far: (0, ZONE),
             traffic: Traffic::new(allowed * load * hottest / gateways as f64, keys, 1.0),
+            log: Arc::default(),
             tick: Duration::ZERO,
             length: Duration::from_secs(5),
             skew: Duration::ZERO,
-            cut: (0, Duration::ZERO, Duration::ZERO),
+            cut: Cut::default(),
             restarts: Vec::new(),
+            change: None,
             seed: 1,
         }
+    }
+
+    /// The servers that there are at any time.
+    pub(crate) fn all_servers(&self) -> usize {
+        self.servers.max(self.change.as_ref().map_or(0, |change| change.servers))
+    }
+}
+
+impl Cut {
+    /// So many gateways reach no server.
+    pub(crate) fn off(gateways: usize, during: Range<Duration>) -> Self {
+        Self { gateways: 0..gateways, servers: 0..usize::MAX, during }
+    }
+
+    /// No gateway reaches this server.
+    pub(crate) fn lost(server: usize, during: Range<Duration>) -> Self {
+        Self { gateways: 0..usize::MAX, servers: server..server + 1, during }
+    }
+
+    pub(crate) fn is_between(&self, gateway: usize, server: usize, now: Duration) -> bool {
+        self.gateways.contains(&gateway) && self.servers.contains(&server) && self.during.contains(&now)
     }
 }
