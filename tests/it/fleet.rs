@@ -77,6 +77,21 @@ fn a_log_is_replayed_as_it_is() {
 }
 
 #[test]
+fn requests_one_after_the_other_do_not_exceed_a_limit() {
+    // Each asks when all that was admitted before is known to Memcached, in buckets that gateways have read before.
+    let log: Vec<_> = (0..300).map(|request| (Duration::from_millis(100 + request * 90), 0)).collect();
+    for rate in ["10/5s", "30/4s"] {
+        for gateways in [2, 8, 16] {
+            let plan = Plan::new(gateways, exactly(rate), 1.0, 1);
+            let window = plan.rates[0].window();
+            let plan = Plan { log: log.clone().into(), length: Duration::from_secs(30), ..plan };
+            let excess = Fleet::run(plan.clone(), 1).excess(plan.rates[0].quota(), window);
+            assert_eq!(excess.most, 0, "{rate} at {gateways} gateways");
+        }
+    }
+}
+
+#[test]
 fn round_trips_are_distributed_as_measured() {
     let mut random = Rng::with_seed(5);
     let times: Vec<f64> = (0..20_000).map(|_| network::BAD.one_way(&mut random).as_secs_f64() * 2e3).collect();
