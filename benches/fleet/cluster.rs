@@ -10,8 +10,12 @@ use gateway::store::memcached::simulation::server_of;
 use super::exact::exactly;
 use super::plan::{Change, Cut, Plan};
 use super::tables;
+use super::traffic::Traffic;
 
 const KEYS: u32 = 100_000;
+/// So many that each of 100 servers has some.
+const BUSY_KEYS: usize = 300;
+const LIMIT: &str = "100/s";
 const GATEWAYS: usize = 16;
 const SECOND: Duration = Duration::from_secs(1);
 const SIZES: [usize; 3] = [3, 10, 100];
@@ -20,12 +24,12 @@ const SIZES: [usize; 3] = [3, 10, 100];
 pub(crate) fn print(seed: u64) {
     print_moved();
     println!(
-        "\n## A server more or less after 2 s\n\n`1000/s`, {} keys, the hottest asked for twice as often as allowed, \
-         {GATEWAYS} gateways, for 5 s. What Memcached carries is that of the busiest server.",
-        tables::KEYS
+        "\n## A server more or less after 2 s\n\n`{LIMIT}`, {BUSY_KEYS} keys, each asked for twice as often as allowed, \
+         {GATEWAYS} gateways, for 5 s. What Memcached carries is that of the busiest server."
     );
     for servers in SIZES {
-        let plan = || Plan { servers, seed, ..Plan::new(GATEWAYS, exactly("1000/s"), 2.0, tables::KEYS) };
+        let traffic = Traffic::new(2.0 * 100.0 * BUSY_KEYS as f64 / GATEWAYS as f64, BUSY_KEYS, 0.0);
+        let plan = || Plan { servers, seed, traffic: traffic.clone(), ..Plan::new(GATEWAYS, exactly(LIMIT), 1.0, 1) };
         let change = |servers, over| Plan { change: Some(Change { servers, from: SECOND * 2, over }), ..plan() };
         let lost = || Cut::lost(servers - 1, SECOND * 2..SECOND * 10);
         let plans = [
@@ -43,7 +47,7 @@ pub(crate) fn print(seed: u64) {
         tables::print_table(
             &format!("{servers} servers"),
             plans.map(|(name, plan)| (name.to_owned(), plan)),
-            tables::KEYS,
+            BUSY_KEYS,
         );
     }
 }

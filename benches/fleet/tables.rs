@@ -12,7 +12,7 @@ use super::traffic::Traffic;
 use super::world::Fleet;
 
 /// The keys. Shares of the traffic fall as 1/rank.
-pub(crate) const KEYS: usize = 1_000;
+const KEYS: usize = 1_000;
 /// How often the hottest key is asked for, as a multiple of what is allowed.
 const LOAD: f64 = 2.0;
 const GATEWAYS: usize = 16;
@@ -40,6 +40,13 @@ pub(crate) fn print(seed: u64) {
         networks.map(|network| {
             let name = format!("{}, {} ms", network.name, network.median());
             (name, on(network, plan(GATEWAYS)))
+        }),
+    );
+    table(
+        "72 ms away, `timeout`",
+        [100, 200, 400, 800, 1_600].map(|timeout| {
+            let timeout = Duration::from_millis(timeout);
+            (format!("{} ms", timeout.as_millis()), Plan { network: FAR, timeout, ..plan(GATEWAYS) })
         }),
     );
     table(
