@@ -6,8 +6,10 @@ use gateway::limit::Rate;
 
 use super::exact::exactly;
 use super::network::Network;
+use super::outcome::Outcome;
+use super::plan::Plan;
 use super::traffic::Traffic;
-use super::world::{Fleet, Outcome, Plan};
+use super::world::Fleet;
 
 /// How hot it is.
 #[derive(Clone, Debug)]

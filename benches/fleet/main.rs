@@ -1,12 +1,15 @@
 //! A fleet of gateways that share limits in Memcached, in virtual time: how exact its limits are, and what Memcached
 //! carries. The gateways decide with the code of the real one; only sockets, threads and clocks are simulated.
 //!
-//!     cargo bench --bench fleet                                     what is simulated: all but the last two
+//!     cargo bench --bench fleet                                     what is simulated, without a log
 //!     cargo bench --bench fleet -- hot --gateways 200 --requests 1000000 --seconds 2
 //!                                                                   one hot key
 //!     cargo bench --bench fleet -- tables                           how exact limits are, and what that takes
 //!     cargo bench --bench fleet -- bounds                           what is promised, and what was the most
-//!     cargo bench --bench fleet -- moving                           keys that move when a server is added or lost
+//!     cargo bench --bench fleet -- cluster                          a server more or less, of 3, 10 and 100
+//!     cargo bench --bench fleet -- load --requests 50000 --keys 1000000 --servers 3
+//!                                                                   what each Memcached server carries
+//!     cargo bench --bench fleet -- replay access.log                the clients of a log
 //!     cargo bench --bench fleet -- measure                          a real Memcached on this machine
 //!     cargo bench --bench fleet -- real --requests 100000           2, 4 and 8 real processes beside the simulation
 
@@ -14,9 +17,12 @@
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
 mod server;
+mod hosts;
 mod network;
 mod traffic;
 mod exact;
+mod plan;
+mod outcome;
 mod world;
 mod bounds;
 mod tables;
@@ -27,7 +33,11 @@ mod cpu;
 #[path = "../store/memcached.rs"]
 mod memcached;
 mod measure;
-mod moving;
+#[path = "../accuracy/log.rs"]
+mod log;
+mod replay;
+mod cluster;
+mod load;
 mod real;
 
 use clap::{Parser, Subcommand};
@@ -69,8 +79,12 @@ enum What {
         #[arg(long, default_value_t = 32)]
         gateways: usize,
     },
-    /// Keys that move when a server is added or lost.
-    Moving,
+    /// A server more or less.
+    Cluster,
+    /// What each Memcached server carries.
+    Load(load::Load),
+    /// The clients of a log.
+    Replay(replay::Replay),
     /// Real processes beside the simulation.
     Real {
         /// Requests per second, of all processes together.
@@ -103,13 +117,15 @@ fn main() {
         Some(What::Measure) => measure::print(),
         Some(What::Tables) => tables::print(seed),
         Some(What::Bounds { gateways }) => print_bounds(gateways, seed),
-        Some(What::Moving) => moving::print(),
+        Some(What::Cluster) => cluster::print(seed),
+        Some(What::Load(load)) => load::print(&load, seed),
+        Some(What::Replay(replay)) => replay::print(&replay, seed),
         Some(What::Real { requests }) => real::print(requests, seed),
         Some(What::Process(task)) => real::run(&task),
         None => {
             tables::print(seed);
             print_bounds(32, seed);
-            moving::print();
+            cluster::print(seed);
             hot(200, 1_000_000, 2.0);
         }
     }

@@ -17,15 +17,17 @@ use gateway::store::memcached::Memcached as Store;
 use gateway::store::{Answer, Ask};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::spawn_local;
-use tokio::time::sleep;
+use tokio::time::{interval, sleep};
 
 use super::exact::{Excess, exactly};
 use super::memcached::Memcached;
 use super::network::LOOPBACK;
+use super::plan::Plan;
 use super::traffic::Traffic;
-use super::world::{Fleet, Plan};
+use super::world::Fleet;
 
-/// Requests that are due are made as often as that.
+/// Requests that are due are made as often as that, here and in the simulation beside it. A timer of the runtime is not
+/// more precise.
 const TICK: Duration = Duration::from_millis(1);
 /// The longest that requests wait for Memcached: the machine has more to do than it can at once.
 const TIMEOUT: Duration = Duration::from_millis(500);
@@ -87,7 +89,9 @@ async fn drive(task: &Task, store: &Rc<Store>) -> Done {
     let (traffic, mut random) = (Traffic::new(task.requests, 1, 1.0), Rng::with_seed(task.number));
     let done = Rc::new(RefCell::new(Done::default()));
     let (mut due, end) = (traffic.pause(&mut random), Duration::from_secs_f64(SECONDS));
+    let mut ticks = interval(TICK);
     while due < end {
+        ticks.tick().await;
         let passed = Duration::from_micros(clock::now().micros().saturating_sub(task.begin));
         while due <= passed.min(end) {
             due += traffic.pause(&mut random);
@@ -110,7 +114,6 @@ async fn drive(task: &Task, store: &Rc<Store>) -> Done {
                 Answer::Away => {}
             }
         }
-        sleep(TICK).await;
     }
     sleep(TIMEOUT).await;
     let (exchanges, local) = (store.health().round_trips.get(), store.health().local.get());
@@ -192,6 +195,7 @@ pub(crate) fn print(requests: u64, seed: u64) {
                     threads: 1,
                     network: LOOPBACK,
                     timeout: TIMEOUT,
+                    tick: TICK,
                     traffic: Traffic::new(requests as f64 / gateways as f64, 1, 1.0),
                     length: Duration::from_secs_f64(SECONDS),
                     seed,

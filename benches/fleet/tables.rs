@@ -5,8 +5,11 @@ use std::time::Duration;
 use gateway::limit::{Rate, Strategy};
 
 use super::exact::exactly;
-use super::network::{FAR, LOOPBACK, NEAR, Network, REGION, ZONE};
-use super::world::{Fleet, Outcome, Plan};
+use super::network::{BAD, FAR, LOOPBACK, NEAR, Network, REGION, ZONE};
+use super::outcome::Outcome;
+use super::plan::{Cut, Plan};
+use super::traffic::Traffic;
+use super::world::Fleet;
 
 /// The keys. Shares of the traffic fall as 1/rank.
 const KEYS: usize = 1_000;
@@ -31,18 +34,40 @@ pub(crate) fn print(seed: u64) {
          {GATEWAYS} gateways in one zone, for 5 s, unless a table says otherwise."
     );
     table("gateways", [1, 2, 8, 32, 128, 1_000].map(|count| (count.to_string(), plan(count))));
-    let networks = [LOOPBACK, ZONE, REGION, NEAR, FAR];
+    let networks = [LOOPBACK, ZONE, REGION, BAD, NEAR, FAR];
     table(
         "round trip",
         networks.map(|network| {
-            let name = format!("{}, {} ms", network.name, network.median / 1e3);
+            let name = format!("{}, {} ms", network.name, network.median());
             (name, on(network, plan(GATEWAYS)))
         }),
     );
     table(
+        "72 ms away, `timeout`",
+        [100, 200, 400, 800, 1_600].map(|timeout| {
+            let timeout = Duration::from_millis(timeout);
+            (format!("{} ms", timeout.as_millis()), Plan { network: FAR, timeout, ..plan(GATEWAYS) })
+        }),
+    );
+    table(
+        "in another region, 72 ms from Memcached",
+        [0, 4, 8, 12].map(|far| {
+            let plan = Plan { far: (far, FAR), timeout: FAR.timeout(), ..plan(GATEWAYS) };
+            (format!("{far} of {GATEWAYS}"), plan)
+        }),
+    );
+    let outage = || SECOND..SECOND * 3;
+    table(
         "cut off for 2 s",
         [0, 2, 8, 16]
-            .map(|cut| (format!("{cut} of {GATEWAYS}"), Plan { cut: (cut, SECOND, SECOND * 3), ..plan(GATEWAYS) })),
+            .map(|cut| (format!("{cut} of {GATEWAYS}"), Plan { cut: Cut::off(cut, outage()), ..plan(GATEWAYS) })),
+    );
+    table(
+        "cut off from one of 3 servers, for 2 s",
+        [2, 8, 16].map(|cut| {
+            let cut = Cut { servers: 0..1, ..Cut::off(cut, outage()) };
+            (format!("{} of {GATEWAYS}", cut.gateways.end), Plan { servers: 3, cut, ..plan(GATEWAYS) })
+        }),
     );
     table(
         "clocks differ by",
@@ -54,11 +79,22 @@ pub(crate) fn print(seed: u64) {
         [vec![], vec![SECOND * 2]]
             .map(|restarts: Vec<_>| (restarts.len().to_string(), Plan { restarts, ..plan(GATEWAYS) })),
     );
+    // All together are asked for as often as above.
+    let keys = |keys, exponent| Plan { traffic: Traffic::new(937.0, keys, exponent), ..plan(GATEWAYS) };
+    table(
+        "keys",
+        [
+            ("one".to_owned(), keys(1, 1.0)),
+            ("10, all alike".to_owned(), keys(10, 0.0)),
+            (format!("{KEYS}, by 1/rank"), keys(KEYS, 1.0)),
+            (format!("{KEYS}, all alike"), keys(KEYS, 0.0)),
+        ],
+    );
     table("servers", [1, 3, 10].map(|servers| (servers.to_string(), Plan { servers, ..plan(GATEWAYS) })));
     for gateways in [1, GATEWAYS] {
         table(
             &format!("strategy, gateways: {gateways}"),
-            strategies().map(|(name, rate)| (name.to_owned(), Plan { rate, ..plan(gateways) })),
+            strategies().map(|(name, rate)| (name.to_owned(), Plan { rates: vec![rate], ..plan(gateways) })),
         );
     }
 }
@@ -75,6 +111,11 @@ fn strategies() -> [(&'static str, Rate); 5] {
 }
 
 fn table(what: &str, plans: impl IntoIterator<Item = (String, Plan)>) {
+    print_table(what, plans, KEYS);
+}
+
+/// A table with two rows for each plan, of up to so many keys.
+pub(crate) fn print_table(what: &str, plans: impl IntoIterator<Item = (String, Plan)>, keys: usize) {
     println!(
         "\n| {what} | strict | over the limit at most % | mean % | hottest key, of what is allowed % \
          | exchanges/s | commands/s | kB/s | cores | wait, mean, 99 % (ms) | without Memcached % |"
@@ -83,8 +124,8 @@ fn table(what: &str, plans: impl IntoIterator<Item = (String, Plan)>) {
     for (name, plan) in plans {
         for strict in [false, true] {
             let plan = Plan { strict, ..plan.clone() };
-            let (rate, seconds) = (plan.rate.clone(), plan.length.as_secs_f64());
-            let mut outcome = Fleet::run(plan, KEYS);
+            let (rate, seconds) = (plan.rates[0].clone(), plan.length.as_secs_f64());
+            let mut outcome = Fleet::run(plan, keys);
             row(&format!("{name} | {}", if strict { "yes" } else { "no" }), &rate, seconds, &mut outcome);
         }
     }

@@ -2,78 +2,45 @@
 //! seed decides all that is left to chance.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
 use gateway::clock::Time;
-use gateway::config::{self, OnError};
+use gateway::config;
 use gateway::fingerprint::Fingerprint;
-use gateway::limit::{Limit, Rate};
+use gateway::limit::Limit;
 use gateway::store::Ask;
 use gateway::store::memcached::simulation::{Decided, Output, SimulatedGateway};
 
-use super::exact::Excess;
-use super::network::Network;
-use super::server::{Server, Work};
-use super::traffic::Traffic;
+use super::hosts::{Connection, Execution, Host};
+use super::outcome::Outcome;
+use super::plan::Plan;
+use super::server::Work;
 
 /// What the clocks say when the simulation begins: in the middle of a minute.
 const BEGIN: u64 = 1_800_000_000 + 30;
-
-/// What Memcached takes for its work, on one of its threads. `measure` prints what it is on this machine.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Costs {
-    pub(crate) exchange: f64,
-    /// For each command that writes, and for each name that is read.
-    pub(crate) command: f64,
-}
-
-/// In seconds, of a busy Memcached 1.6.18 with 64 connections. One with little to do takes three times as much for an
-/// exchange, to wait and to be woken.
-pub(crate) const COSTS: Costs = Costs { exchange: 12.5e-6, command: 0.6e-6 };
-
-/// What a fleet is made of, and what happens to it.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    pub(crate) gateways: usize,
-    pub(crate) servers: usize,
-    /// Threads of each Memcached.
-    pub(crate) threads: usize,
-    pub(crate) rate: Rate,
-    pub(crate) strict: bool,
-    pub(crate) on_error: OnError,
-    pub(crate) timeout: Duration,
-    pub(crate) network: Network,
-    /// Of each gateway.
-    pub(crate) traffic: Traffic,
-    pub(crate) length: Duration,
-    /// The most by which two clocks of gateways differ.
-    pub(crate) skew: Duration,
-    /// How many gateways are cut off, from when, and until when.
-    pub(crate) cut: (usize, Duration, Duration),
-    /// When each Memcached is restarted, with nothing in its memory.
-    pub(crate) restarts: Vec<Duration>,
-    pub(crate) seed: u64,
-}
 
 /// What happens.
 enum Event {
     /// A request comes to a gateway.
     Request(usize),
+    /// The next request of the log comes.
+    Logged,
     /// A gateway has something to do.
     Wake(usize),
-    /// A connection of a gateway is made or fails, of this number.
-    Connected(usize, usize, u64),
-    Failed(usize, usize, u64),
+    /// A connection to a server is made or fails.
+    Connected(usize, Connection),
+    Failed(usize, Connection),
     /// Commands have arrived at a server, and have been executed.
-    Arrived(usize, usize, u64, Vec<u8>),
-    Executed(usize, usize, u64, Vec<u8>),
+    Arrived(usize, Connection, Vec<u8>),
+    Executed(usize, Connection, Vec<u8>),
     /// A thread of a server has nothing more to do.
     Free(usize, usize),
-    /// Replies have arrived at a gateway.
-    Answered(usize, usize, u64, Vec<u8>),
+    /// Replies have arrived from a server.
+    Answered(usize, Connection, Vec<u8>),
     Restart,
 }
 
@@ -91,6 +58,8 @@ struct Gateway {
     /// The requests that wait, by place: their keys and when they asked.
     open: Vec<(u32, Duration)>,
     free: Vec<usize>,
+    /// When the next request is due, whatever the tick.
+    due: Duration,
     random: Rng,
 }
 
@@ -102,86 +71,22 @@ struct Link {
     to_gateway: Duration,
 }
 
-struct Host {
-    server: Server,
-    threads: Vec<Thread>,
-}
-
-/// A thread of a server, which executes one exchange after the other.
-#[derive(Default)]
-struct Thread {
-    is_busy: bool,
-    /// The exchanges that wait: the gateway, the number of its connection, and the commands.
-    waiting: VecDeque<(usize, u64, Vec<u8>)>,
-}
-
-/// What came of it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Outcome {
-    pub(crate) requests: u64,
-    pub(crate) admitted: u64,
-    /// Decided by `on_error`.
-    pub(crate) unknown: u64,
-    /// Answered from a remembered refusal, and from what was known last without Memcached.
-    pub(crate) remembered: u64,
-    pub(crate) local: u64,
-    /// Of each server.
-    pub(crate) work: Vec<Work>,
-    /// Seconds of the processor, of each server.
-    pub(crate) cpu: Vec<f64>,
-    /// The times in nanoseconds at which admitted requests of each key asked.
-    pub(crate) admissions: Vec<Vec<u64>>,
-    /// How long requests waited, in seconds: the mean, and one in a hundred longer than.
-    pub(crate) wait: (f64, f64),
-}
-
 /// All of it.
 pub(crate) struct Fleet {
     plan: Plan,
     limit: Arc<Limit>,
     keys: Vec<Fingerprint>,
+    /// If the servers change, each twice: as it is before, and as it is after that.
     gateways: Vec<Gateway>,
     hosts: Vec<Host>,
     queue: BinaryHeap<Reverse<Scheduled>>,
     scheduled: u64,
     now: Duration,
+    /// How many requests of the log have come.
+    logged: usize,
     outcome: Outcome,
     waits: Vec<u32>,
     random: Rng,
-}
-
-impl Plan {
-    /// So many gateways in one zone, with one Memcached, whose clients ask for `load` times what the limit allows for the
-    /// hottest of `keys` keys.
-    pub(crate) fn new(gateways: usize, rate: Rate, load: f64, keys: usize) -> Self {
-        let allowed = rate.quota() as f64 / rate.window().as_secs_f64();
-        let hottest: f64 = (1..=keys).map(|rank| 1.0 / rank as f64).sum();
-        Self {
-            gateways,
-            servers: 1,
-            threads: 4,
-            rate,
-            strict: false,
-            on_error: OnError::Local,
-            timeout: Duration::from_millis(25),
-            network: super::network::ZONE,
-            traffic: Traffic::new(allowed * load * hottest / gateways as f64, keys, 1.0),
-            length: Duration::from_secs(5),
-            skew: Duration::ZERO,
-            cut: (0, Duration::ZERO, Duration::ZERO),
-            restarts: Vec::new(),
-            seed: 1,
-        }
-    }
-}
-
-impl Outcome {
-    /// By how much the admissions of any key have exceeded the limit.
-    pub(crate) fn excess(&mut self, quota: u64, window: Duration) -> Excess {
-        let window = u64::try_from(window.as_nanos()).unwrap();
-        let excesses = self.admissions.iter_mut().map(|times| Excess::of(times, quota, window));
-        excesses.fold(Excess::default(), Excess::with)
-    }
 }
 
 impl Fleet {
@@ -199,41 +104,23 @@ impl Fleet {
 
     fn new(plan: Plan, keys: usize) -> Self {
         let mut random = Rng::with_seed(plan.seed);
-        let config = config::Memcached {
-            servers: (0..plan.servers).map(|server| format!("server-{server}:11211")).collect(),
-            prefix: "gw".to_owned(),
-            timeout: plan.timeout,
-            on_error: plan.on_error,
-            strict: plan.strict,
-        };
-        let gateways = (0..plan.gateways).map(|index| {
-            // The clocks are spread evenly over what they differ by.
-            let behind = plan.skew * u32::try_from(index).unwrap() / u32::try_from(plan.gateways.max(2) - 1).unwrap();
-            let clock = Time::from_micros(BEGIN * 1_000_000).after(plan.skew);
-            let clock = Time::from_micros(clock.micros() - u64::try_from(behind.as_micros()).unwrap());
-            Gateway {
-                gateway: SimulatedGateway::new(&config, clock),
-                links: vec![Link::default(); plan.servers],
-                wake: None,
-                open: Vec::new(),
-                free: Vec::new(),
-                random: random.fork(),
-            }
-        });
-        let gateways = gateways.collect();
-        let threads = || (0..plan.threads).map(|_| Thread::default()).collect();
-        let host = |_| Host { server: Server::default(), threads: threads() };
+        let servers = plan.all_servers();
+        let changed = plan.change.as_ref().map(|change| change.servers);
+        let states = iter::once(plan.servers).chain(changed);
+        let gateways = states.flat_map(|servers| (0..plan.gateways).map(move |index| (index, servers)));
+        let gateways = gateways.map(|(index, servers)| Gateway::new(&plan, index, servers, random.fork())).collect();
         let mut fleet = Self {
-            limit: Arc::new(Limit::new("limit", std::slice::from_ref(&plan.rate))),
+            limit: Arc::new(Limit::new("limit", &plan.rates)),
             keys: (0..keys).map(|key| Fingerprint::of(&key.to_be_bytes())).collect(),
             gateways,
-            hosts: (0..plan.servers).map(host).collect(),
+            hosts: (0..servers).map(|_| Host::new(plan.threads)).collect(),
             queue: BinaryHeap::new(),
             scheduled: 0,
             now: Duration::ZERO,
+            logged: 0,
             outcome: Outcome {
-                work: vec![Work::default(); plan.servers],
-                cpu: vec![0.0; plan.servers],
+                work: vec![Work::default(); servers],
+                cpu: vec![0.0; servers],
                 admissions: vec![Vec::new(); keys],
                 ..Outcome::default()
             },
@@ -241,13 +128,21 @@ impl Fleet {
             random,
             plan,
         };
-        for gateway in 0..fleet.plan.gateways {
+        for gateway in 0..fleet.gateways.len() {
             fleet.schedule(Duration::ZERO, Event::Wake(gateway));
             fleet.gateways[gateway].wake = Some(Duration::ZERO);
+        }
+        for gateway in 0..fleet.plan.gateways {
             // When they ask first, everything is connected.
-            let pause = fleet.plan.network.one_way(&mut fleet.random) * 20;
+            let pause = fleet.one_way(gateway) * 20;
             let pause = pause + fleet.plan.traffic.pause(&mut fleet.random);
-            fleet.schedule(pause, Event::Request(gateway));
+            fleet.gateways[gateway].due = pause;
+            if fleet.plan.log.is_empty() {
+                fleet.schedule_request(gateway);
+            }
+        }
+        if let Some((first, _)) = fleet.plan.log.first() {
+            fleet.schedule(*first, Event::Logged);
         }
         fleet.plan.restarts.clone().into_iter().for_each(|at| fleet.schedule(at, Event::Restart));
         fleet
@@ -258,15 +153,42 @@ impl Fleet {
         self.queue.push(Reverse(Scheduled { at, number: self.scheduled, event }));
     }
 
-    fn is_cut(&self, gateway: usize) -> bool {
-        let (count, from, until) = self.plan.cut;
-        gateway < count && (from..until).contains(&self.now)
+    /// Lets the next request come when it is due, or at the tick after that.
+    fn schedule_request(&mut self, gateway: usize) {
+        let (due, tick) = (self.gateways[gateway].due, self.plan.tick);
+        let ticks = due.as_nanos().checked_div(tick.as_nanos()).map(|ticks| u32::try_from(ticks + 1).unwrap());
+        self.schedule(ticks.map_or(due, |ticks| tick * ticks), Event::Request(gateway));
+    }
+
+    fn is_cut(&self, gateway: usize, server: usize) -> bool {
+        self.plan.cut.is_between(gateway % self.plan.gateways, server, self.now)
+    }
+
+    fn one_way(&mut self, gateway: usize) -> Duration {
+        let Plan { gateways, network, far: (far, far_network), .. } = &self.plan;
+        let is_far = gateway % gateways >= gateways - far;
+        if is_far { far_network } else { network }.one_way(&mut self.random)
     }
 
     fn happen(&mut self, event: Event) {
         let now = self.now;
         match event {
-            Event::Request(gateway) => self.request(gateway),
+            Event::Request(index) => {
+                let Gateway { due, random, .. } = &mut self.gateways[index];
+                let key = self.plan.traffic.key(random);
+                *due += self.plan.traffic.pause(random);
+                self.schedule_request(index);
+                self.request(index, key);
+            }
+            Event::Logged => {
+                let key = self.plan.log[self.logged].1;
+                self.logged += 1;
+                if let Some((next, _)) = self.plan.log.get(self.logged) {
+                    self.schedule(*next, Event::Logged);
+                }
+                let index = self.random.usize(0..self.plan.gateways);
+                self.request(index, key);
+            }
             Event::Wake(gateway) => {
                 if self.gateways[gateway].wake == Some(now) {
                     self.gateways[gateway].wake = None;
@@ -274,62 +196,66 @@ impl Fleet {
                     self.follow(gateway);
                 }
             }
-            Event::Connected(gateway, server, number) => {
-                if self.is_current(gateway, server, number) {
-                    self.gateways[gateway].gateway.connected(server, now);
-                    self.follow(gateway);
-                }
+            Event::Connected(server, connection) => {
+                self.tell(server, connection, |gateway| gateway.connected(server, now));
             }
-            Event::Failed(gateway, server, number) => {
-                if self.is_current(gateway, server, number) {
-                    self.gateways[gateway].gateway.failed(server, now);
-                    self.follow(gateway);
-                }
+            Event::Failed(server, connection) => {
+                self.tell(server, connection, |gateway| gateway.failed(server, now));
             }
-            Event::Arrived(gateway, server, number, commands) => {
-                let thread = gateway % self.plan.threads;
-                self.hosts[server].threads[thread].waiting.push_back((gateway, number, commands));
+            Event::Arrived(server, connection, commands) => {
+                let thread = self.hosts[server].thread_of(connection.0);
+                self.hosts[server].arrive(connection, commands);
                 self.execute(server, thread);
             }
             Event::Free(server, thread) => {
-                self.hosts[server].threads[thread].is_busy = false;
+                self.hosts[server].free(thread);
                 self.execute(server, thread);
             }
-            Event::Executed(gateway, server, number, replies) => {
-                if !self.is_cut(gateway) {
-                    let arrival = self.now + self.plan.network.one_way(&mut self.random);
+            Event::Executed(server, connection, replies) => {
+                let (gateway, _) = connection;
+                if !self.is_cut(gateway, server) {
+                    let arrival = self.now + self.one_way(gateway);
                     let last = &mut self.gateways[gateway].links[server].to_gateway;
                     *last = arrival.max(*last);
                     let at = *last;
-                    self.schedule(at, Event::Answered(gateway, server, number, replies));
+                    self.schedule(at, Event::Answered(server, connection, replies));
                 }
             }
-            Event::Answered(gateway, server, number, replies) => {
-                if self.is_current(gateway, server, number) {
-                    self.gateways[gateway].gateway.answered(server, &replies, now);
-                    self.follow(gateway);
-                }
+            Event::Answered(server, connection, replies) => {
+                self.tell(server, connection, |gateway| gateway.answered(server, &replies, now));
             }
             Event::Restart => {
                 for server in 0..self.hosts.len() {
-                    self.hosts[server].server = Server::default();
+                    self.hosts[server].restart();
                     for gateway in 0..self.gateways.len() {
-                        let at = now + self.plan.network.one_way(&mut self.random);
-                        let number = self.gateways[gateway].links[server].number;
-                        self.schedule(at, Event::Failed(gateway, server, number));
+                        let at = now + self.one_way(gateway);
+                        if let Some(Link { number, .. }) = self.gateways[gateway].links.get(server) {
+                            let connection = (gateway, *number);
+                            self.schedule(at, Event::Failed(server, connection));
+                        }
                     }
                 }
             }
         }
     }
 
-    fn is_current(&self, gateway: usize, server: usize, number: u64) -> bool {
-        !self.is_cut(gateway) && self.gateways[gateway].links[server].number == number
+    /// Tells a gateway something about a connection, if it still has that and is not cut off.
+    fn tell(&mut self, server: usize, (index, number): Connection, tell: impl FnOnce(&mut SimulatedGateway)) {
+        if !self.is_cut(index, server) && self.gateways[index].links[server].number == number {
+            tell(&mut self.gateways[index].gateway);
+            self.follow(index);
+        }
     }
 
-    fn request(&mut self, index: usize) {
-        let Gateway { gateway, open, free, random, .. } = &mut self.gateways[index];
-        let key = self.plan.traffic.key(random);
+    /// A request comes to a gateway, which has the servers of before or after a change.
+    fn request(&mut self, index: usize, key: usize) {
+        let gateways = self.plan.gateways;
+        let is_after = self.plan.change.as_ref().is_some_and(|change| {
+            let share = index as f64 / (gateways.max(2) - 1) as f64;
+            self.now >= change.from + change.over.mul_f64(share)
+        });
+        let index = if is_after { gateways + index } else { index };
+        let Gateway { gateway, open, free, .. } = &mut self.gateways[index];
         let place = free.pop().unwrap_or(open.len());
         if place == open.len() {
             open.push((0, Duration::ZERO));
@@ -338,27 +264,19 @@ impl Fleet {
         let (limit, key) = (&self.limit, self.keys[key]);
         let ask = Ask { limit, key, need: 1, cost: 1, settles: false, advisory: false, place };
         gateway.ask(&ask, self.now);
-        let next = self.now + self.plan.traffic.pause(random);
         self.outcome.requests += 1;
-        self.schedule(next, Event::Request(index));
         self.follow(index);
     }
 
-    /// A thread of a server executes the next exchange that waits, if it has time. A connection belongs to one thread.
+    /// A thread of a server executes the next exchange that waits, if it has time.
     fn execute(&mut self, server: usize, thread: usize) {
-        let Host { server: memcached, threads } = &mut self.hosts[server];
-        let Thread { is_busy, waiting } = &mut threads[thread];
-        if *is_busy {
-            return;
-        }
-        let Some((gateway, number, commands)) = waiting.pop_front() else { return };
-        *is_busy = true;
-        let (replies, work) = memcached.execute(&commands, BEGIN + self.now.as_secs());
-        let cost = COSTS.exchange + COSTS.command * (work.writes + work.reads) as f64;
-        let done = self.now + Duration::from_secs_f64(cost);
+        let second = BEGIN + self.now.as_secs();
+        let Some(execution) = self.hosts[server].execute(thread, second) else { return };
+        let Execution { connection, replies, work, time } = execution;
         self.outcome.work[server].add(work);
-        self.outcome.cpu[server] += cost;
-        self.schedule(done, Event::Executed(gateway, server, number, replies));
+        self.outcome.cpu[server] += time.as_secs_f64();
+        let done = self.now + time;
+        self.schedule(done, Event::Executed(server, connection, replies));
         self.schedule(done, Event::Free(server, thread));
     }
 
@@ -390,25 +308,23 @@ impl Fleet {
     }
 
     fn carry(&mut self, gateway: usize, output: Output) {
-        let is_cut = self.is_cut(gateway);
-        let mut one_way = || self.plan.network.one_way(&mut self.random);
-        let (there, back) = (one_way(), one_way());
+        let (there, back) = (self.one_way(gateway), self.one_way(gateway));
         match output {
             Output::Connect(server) => {
                 let link = &mut self.gateways[gateway].links[server];
                 link.number += 1;
-                let (number, at) = (link.number, self.now + (there + back) * 2);
                 // The handshake, and then the first command. Where nothing arrives, the gateway gives up by itself.
-                if !is_cut {
-                    self.schedule(at, Event::Connected(gateway, server, number));
+                let (number, at) = (link.number, self.now + (there + back) * 2);
+                if !self.is_cut(gateway, server) {
+                    self.schedule(at, Event::Connected(server, (gateway, number)));
                 }
             }
             Output::Exchange(server, commands) => {
                 let link = &mut self.gateways[gateway].links[server];
                 link.to_server = link.to_server.max(self.now + there);
                 let (at, number) = (link.to_server, link.number);
-                if !is_cut {
-                    self.schedule(at, Event::Arrived(gateway, server, number, commands));
+                if !self.is_cut(gateway, server) {
+                    self.schedule(at, Event::Arrived(server, (gateway, number), commands));
                 }
             }
             Output::Close(server) => self.gateways[gateway].links[server].number += 1,
@@ -427,6 +343,31 @@ impl Fleet {
         let late = self.waits.get(count * 99 / 100).copied().unwrap_or(0);
         self.outcome.wait = (mean / 1e6, f64::from(late) / 1e6);
         self.outcome
+    }
+}
+
+impl Gateway {
+    /// The one with this index, with so many servers.
+    fn new(plan: &Plan, index: usize, servers: usize, random: Rng) -> Self {
+        let config = config::Memcached {
+            servers: (0..servers).map(|server| format!("server-{server}:11211")).collect(),
+            prefix: "gw".to_owned(),
+            timeout: plan.timeout,
+            on_error: plan.on_error,
+            strict: plan.strict,
+        };
+        // The clocks are spread evenly over what they differ by.
+        let behind = plan.skew * u32::try_from(index).unwrap() / u32::try_from(plan.gateways.max(2) - 1).unwrap();
+        let clock = Time::from_micros(BEGIN * 1_000_000).after(plan.skew - behind);
+        Self {
+            gateway: SimulatedGateway::new(&config, clock),
+            links: vec![Link::default(); servers],
+            wake: None,
+            open: Vec::new(),
+            free: Vec::new(),
+            due: Duration::ZERO,
+            random,
+        }
     }
 }
 

@@ -8,8 +8,14 @@
 mod bounds;
 #[path = "../../benches/fleet/exact.rs"]
 mod exact;
+#[path = "../../benches/fleet/hosts.rs"]
+mod hosts;
 #[path = "../../benches/fleet/network.rs"]
 mod network;
+#[path = "../../benches/fleet/outcome.rs"]
+mod outcome;
+#[path = "../../benches/fleet/plan.rs"]
+mod plan;
 #[path = "../../benches/fleet/server.rs"]
 mod server;
 #[path = "../../benches/fleet/traffic.rs"]
@@ -25,8 +31,9 @@ use fastrand::Rng;
 
 use crate::harness::Memcached;
 use exact::exactly;
+use plan::Plan;
 use server::Server;
-use world::{Fleet, Plan};
+use world::Fleet;
 
 /// The reply to the last command of each exchange, which is sent once in it.
 const LAST: (&[u8], &[u8]) = (b"mn\r\n", b"MN\r\n");
@@ -49,6 +56,49 @@ fn a_seed_decides_everything() {
     };
     assert!(outcome(3) == outcome(3));
     assert!(outcome(3) != outcome(4));
+}
+
+#[test]
+fn a_log_is_replayed_as_it_is() {
+    // Bursts of one client after the other, of which the first comes most often.
+    let burst = |number: u64| (0..30).map(move |request| (number, request));
+    let log = (0..20).flat_map(burst).map(|(number, request)| {
+        let key = if number % 2 == 0 { 0 } else { usize::try_from(number).unwrap() };
+        (Duration::from_millis(100 + number * 100 + request), key)
+    });
+    let log: Vec<_> = log.collect();
+    let plan = |strict| Plan { strict, log: log.clone().into(), ..Plan::new(4, exactly("50/s"), 1.0, 1) };
+    let mut outcome = Fleet::run(plan(true), 20);
+    assert_eq!((outcome.requests, outcome.excess(50, Duration::from_secs(1)).most), (600, 0));
+    // Each of the odd ones asks for less than its quota.
+    let admitted = |key: usize| outcome.admissions[key].len();
+    assert!((1..20).step_by(2).all(|key| admitted(key) == 30) && (50..300).contains(&admitted(0)), "{outcome:?}");
+    assert!(Fleet::run(plan(false), 20).admitted >= outcome.admitted);
+}
+
+#[test]
+fn requests_one_after_the_other_do_not_exceed_a_limit() {
+    // Each asks when all that was admitted before is known to Memcached, in buckets that gateways have read before.
+    let log: Vec<_> = (0..300).map(|request| (Duration::from_millis(100 + request * 90), 0)).collect();
+    for rate in ["10/5s", "30/4s"] {
+        for gateways in [2, 8, 16] {
+            let plan = Plan::new(gateways, exactly(rate), 1.0, 1);
+            let window = plan.rates[0].window();
+            let plan = Plan { log: log.clone().into(), length: Duration::from_secs(30), ..plan };
+            let excess = Fleet::run(plan.clone(), 1).excess(plan.rates[0].quota(), window);
+            assert_eq!(excess.most, 0, "{rate} at {gateways} gateways");
+        }
+    }
+}
+
+#[test]
+fn round_trips_are_distributed_as_measured() {
+    let mut random = Rng::with_seed(5);
+    let times: Vec<f64> = (0..20_000).map(|_| network::BAD.one_way(&mut random).as_secs_f64() * 2e3).collect();
+    for (share, milliseconds) in [(0.25, 3.0), (0.5, 3.8), (0.75, 4.7), (0.95, 69.7)] {
+        let found = times.iter().filter(|time| **time <= milliseconds).count() as f64 / 20_000.0;
+        assert!((found - share).abs() < 0.02, "{milliseconds} ms: {found}");
+    }
 }
 
 /// The version numbers that were read last, by name.

@@ -95,7 +95,8 @@ pub(super) struct CachedCell {
     pub(super) stage: Stage,
     /// Whether it was used since it was last looked at.
     pub(super) used: bool,
-    /// Whether all of it was read in the last exchange.
+    /// Whether all of it was read in the last exchange, and no bucket has begun since: only to the newest counters do
+    /// others add.
     fresh: bool,
     /// Whether all of it was ever read.
     pub(super) was_read: bool,
@@ -207,7 +208,7 @@ impl CachedCell {
             state.follow_clock(&mut self.cell, now);
         }
         if self.cell.advance(limit.rates(), now) {
-            self.read = None;
+            (self.read, self.fresh) = (None, false);
         }
     }
 
@@ -386,9 +387,9 @@ impl CachedCell {
         if self.read.is_some() {
             self.since_read = 0;
         }
-        let is_complete = filled.is_current || !filled.reset.is_reset;
-        self.fresh = answer.is_read() && answer.read().any(|(id, _)| !was_written(id)) && is_complete;
-        self.was_read |= self.fresh;
+        let is_complete = answer.is_read() && answer.read().any(|(id, _)| !was_written(id));
+        self.fresh = is_complete && filled.is_current;
+        self.was_read |= is_complete && (filled.is_current || !filled.reset.is_reset);
         filled
     }
 
