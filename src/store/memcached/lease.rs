@@ -81,6 +81,11 @@ impl CachedCell {
         lease.map_or(0, |charge| charge.cost)
     }
 
+    /// The charge of a lease that is not confirmed yet.
+    fn asked_for(&self) -> Option<&Provisional> {
+        self.provisional.iter().find(|charge| charge.number == NO_DECISION).map(|charge| &**charge)
+    }
+
     fn has_begun_no_bucket(&self, lease: &Lease) -> bool {
         let rates = self.names.limit.rates();
         self.cell.newest(rates).eq(lease.charge.buckets.iter().copied())
@@ -102,9 +107,8 @@ impl CachedCell {
         if wanted < BUSY || !is_leasable || self.counters.is_unacknowledged() {
             return false;
         }
-        let is_asked_for = self.provisional.iter().any(|charge| charge.number == NO_DECISION);
         let lasts = self.lease.as_ref().is_some_and(|lease| asked < lease.until && self.has_begun_no_bucket(lease));
-        if is_asked_for || lasts && self.unspent(&ask.limit) > wanted / 2 {
+        if self.asked_for().is_some() || lasts && self.unspent(&ask.limit) > wanted / 2 {
             return false;
         }
         let left = ask.limit.judge(&self.cell, self.now, 1, true).remaining;
@@ -141,11 +145,12 @@ impl CachedCell {
         true
     }
 
-    /// The verdict on a request, for which what is left of the lease is not used.
+    /// The verdict on a request. What is charged for further requests is left for them.
     pub(super) fn verdict(&self, ask: &OwnedAsk, at: Time, admitted: bool) -> Verdict {
         let mut verdict = ask.limit.judge(&self.cell, at, ask.need, admitted);
         if admitted {
-            verdict.remaining = verdict.remaining.saturating_add(self.unspent(&ask.limit));
+            let asked_for = self.asked_for().map_or(0, |charge| charge.cost);
+            verdict.remaining = verdict.remaining.saturating_add(self.unspent(&ask.limit)).saturating_add(asked_for);
         }
         verdict
     }
