@@ -11,6 +11,7 @@ mod confirming;
 mod inspection;
 mod unanswered;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -21,6 +22,7 @@ use super::cached_cell::{OVERTAKEN, Stage, Writes};
 use super::cells::{Cells, Place};
 use super::commands::Commands;
 use super::health::Health;
+use super::lease::NO_DECISION;
 use super::message::{Decision, Decisions, Message, Settlement};
 use super::provisional::{Standing, Standings};
 use super::refusals::RefusalCache;
@@ -49,6 +51,8 @@ pub(super) struct Coordinator {
     /// For each worker, the replies that have not been taken yet.
     replies: Vec<Decisions>,
     inspections: Inspections,
+    /// When leases end, and the cells that had them.
+    leases: VecDeque<(Instant, Place)>,
 }
 
 impl Coordinator {
@@ -69,6 +73,7 @@ impl Coordinator {
             sweep: None,
             replies: (0..workers).map(|_| Decisions::new()).collect(),
             inspections: Inspections::default(),
+            leases: VecDeque::new(),
         }
     }
 
@@ -113,10 +118,11 @@ impl Coordinator {
             }
             let now = cached.advance_for(&ask.limit, decision.now, decision.asked);
             let has_plenty = cached.has_plenty(&ask.limit, ask.need);
-            let is_read = has_plenty && !self.strict && cached.was_just_read(decision.asked);
+            let is_leased = cached.is_leased(ask, decision.asked);
+            let is_read = is_leased || has_plenty && !self.strict && cached.was_just_read(decision.asked);
             let may_reserve = has_plenty && ask.cost > 0 && (self.strict || cached.may_reserve());
             may_be_provisional = may_be_provisional && (is_read || may_reserve);
-            admits.push(Admit { now, admitted: true, is_provisional: !is_read });
+            admits.push(Admit { now, admitted: true, is_provisional: !is_read, is_leased });
             if self.servers[cached.server].state != ServerState::Away {
                 reachable += 1;
                 if !is_read {
@@ -174,16 +180,29 @@ impl Coordinator {
     /// when there will be more to do.
     pub(super) fn on_timer(&mut self, now: Instant, time: Time) -> Option<Instant> {
         self.expire(now);
+        self.end_leases(now);
         if let Some(sweep) = self.sweep.take_if(|sweep| sweep.at <= now) {
             self.sweep = sweep.step(&mut self.cells, (now, time));
         }
         self.next_timer()
     }
 
+    /// Gives back what is left of leases whose time is over.
+    pub(super) fn end_leases(&mut self, now: Instant) {
+        while self.leases.front().is_some_and(|(until, _)| *until <= now)
+            && let Some((_, cell)) = self.leases.pop_front()
+        {
+            if self.cells.at(cell).end_lease(now) {
+                self.queue(cell, true);
+            }
+        }
+    }
+
     /// When [`Self::on_timer`] has something to do.
     pub(super) fn next_timer(&mut self) -> Option<Instant> {
         let sweep = self.sweep.as_ref().map(|sweep| sweep.at);
-        self.waiting.deadline().into_iter().chain(sweep).min()
+        let lease = self.leases.front().map(|(until, _)| *until);
+        self.waiting.deadline().into_iter().chain(sweep).chain(lease).min()
     }
 
     /// Whether every server has yet to answer.
@@ -193,7 +212,7 @@ impl Coordinator {
 
     /// Whether every server has all that was admitted, or is away.
     pub(super) fn is_settled(&self) -> bool {
-        self.servers.iter().all(ServerQueue::is_settled)
+        self.leases.is_empty() && self.servers.iter().all(ServerQueue::is_settled)
     }
 
     /// When an exchange with this server is due.
@@ -255,7 +274,12 @@ impl Coordinator {
             self.drop_provisional(cell, filled.writes == Writes::Unacknowledged);
         }
         for outcome in outcomes {
-            self.settle(cell, outcome);
+            if outcome.charge.number != NO_DECISION {
+                self.settle(cell, outcome);
+            } else if outcome.is_confirmed {
+                let until = self.cells.at(cell).grant(outcome.charge, begun);
+                self.leases.push_back((until, cell));
+            }
         }
         for number in waiting {
             if has_failed {
@@ -333,8 +357,9 @@ impl Coordinator {
             self.cells.follow(ask, *now);
             let cached = self.cells.again(place, ask, *now, &self.health.forgotten);
             let now = cached.advance_for(&ask.limit, *now, *asked);
-            let admitted = ask.limit.admits(&cached.cell, now, ask.need);
-            admits.push(Admit { now, admitted, is_provisional });
+            let is_leased = cached.is_leased(ask, *asked);
+            let admitted = is_leased || ask.limit.admits(&cached.cell, now, ask.need);
+            admits.push(Admit { now, admitted, is_provisional: is_provisional && !is_leased, is_leased });
         }
         self.carry_out(decision, &admits);
     }
@@ -345,12 +370,14 @@ impl Coordinator {
         let is_provisional = admits.iter().any(|admit| admit.is_provisional);
         let mut standings = Standings::new();
         let mut open = 0;
-        let Decision { asks, places, verdicts, reserved, number, .. } = &mut *decision;
+        let Decision { asks, places, verdicts, reserved, number, asked, .. } = &mut *decision;
         for (index, (ask, place)) in asks.iter().zip(&*places).enumerate() {
             let cached = self.cells.at(*place);
-            let Admit { now, admitted, is_provisional: is_open } = admits[index];
+            let Admit { now, admitted, is_provisional: is_open, is_leased } = admits[index];
             let charged = all && admitted && ask.cost > 0;
-            if charged && ask.settles {
+            if charged && is_leased {
+                cached.spend(ask.cost);
+            } else if charged && ask.settles {
                 reserved.push(cached.reserve(ask, now, !is_provisional));
             } else if charged {
                 cached.charge(&ask.limit, now, ask.cost);
@@ -369,10 +396,14 @@ impl Coordinator {
                 standings.push(Standing::Final(admitted));
             }
             if !is_provisional {
-                verdicts.push((ask.place, ask.limit.judge(&cached.cell, now, ask.need, admitted)));
+                verdicts.push((ask.place, cached.verdict(ask, now, admitted)));
             }
             if charged {
+                let may_lease = self.servers[cached.server].state == ServerState::Up;
                 self.queue(*place, true);
+                if may_lease && self.cells.at(*place).lease_if_busy(ask, *asked) {
+                    self.queue(*place, true);
+                }
             }
         }
         decision.standings = standings;
@@ -400,6 +431,11 @@ impl Coordinator {
 
 #[cfg(test)]
 impl Coordinator {
+    /// Whether some key is leased.
+    pub(super) fn has_leases(&self) -> bool {
+        !self.leases.is_empty()
+    }
+
     /// Checks what holds of all cells at any time.
     pub(super) fn check(&self) {
         let mut sent: Vec<Place> = self.servers.iter().flat_map(ServerQueue::in_flight).collect();
