@@ -15,6 +15,7 @@ mod lease;
 mod carry_over;
 mod cached_cell;
 mod confirmation;
+mod leasing;
 mod carried_over;
 mod reservations;
 mod cells;

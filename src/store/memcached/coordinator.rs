@@ -9,6 +9,7 @@
 mod admission;
 mod confirming;
 mod inspection;
+mod leases;
 mod unanswered;
 
 use std::collections::VecDeque;
@@ -187,22 +188,10 @@ impl Coordinator {
         self.next_timer()
     }
 
-    /// Gives back what is left of leases whose time is over.
-    pub(super) fn end_leases(&mut self, now: Instant) {
-        while self.leases.front().is_some_and(|(until, _)| *until <= now)
-            && let Some((_, cell)) = self.leases.pop_front()
-        {
-            if self.cells.at(cell).end_lease(now) {
-                self.queue(cell, true);
-            }
-        }
-    }
-
     /// When [`Self::on_timer`] has something to do.
     pub(super) fn next_timer(&mut self) -> Option<Instant> {
         let sweep = self.sweep.as_ref().map(|sweep| sweep.at);
-        let lease = self.leases.front().map(|(until, _)| *until);
-        self.waiting.deadline().into_iter().chain(sweep).chain(lease).min()
+        self.waiting.deadline().into_iter().chain(sweep).chain(self.end_of_lease()).min()
     }
 
     /// Whether every server has yet to answer.
@@ -274,11 +263,9 @@ impl Coordinator {
             self.drop_provisional(cell, filled.writes == Writes::Unacknowledged);
         }
         for outcome in outcomes {
-            if outcome.charge.number != NO_DECISION {
-                self.settle(cell, outcome);
-            } else if outcome.is_confirmed {
-                let until = self.cells.at(cell).grant(outcome.charge, begun);
-                self.leases.push_back((until, cell));
+            match outcome.charge.number {
+                NO_DECISION => self.settle_lease(cell, outcome, begun),
+                _ => self.settle(cell, outcome),
             }
         }
         for number in waiting {
@@ -399,11 +386,8 @@ impl Coordinator {
                 verdicts.push((ask.place, cached.verdict(ask, now, admitted)));
             }
             if charged {
-                let may_lease = self.servers[cached.server].state == ServerState::Up;
                 self.queue(*place, true);
-                if may_lease && self.cells.at(*place).lease_if_busy(ask, *asked) {
-                    self.queue(*place, true);
-                }
+                self.lease_if_busy(*place, ask, *asked);
             }
         }
         decision.standings = standings;
@@ -431,11 +415,6 @@ impl Coordinator {
 
 #[cfg(test)]
 impl Coordinator {
-    /// Whether some key is leased.
-    pub(super) fn has_leases(&self) -> bool {
-        !self.leases.is_empty()
-    }
-
     /// Checks what holds of all cells at any time.
     pub(super) fn check(&self) {
         let mut sent: Vec<Place> = self.servers.iter().flat_map(ServerQueue::in_flight).collect();

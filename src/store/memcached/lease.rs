@@ -11,23 +11,20 @@
 //! as long a time before, and a small part of what is left. If the exchange of a lease is not answered, nobody knows
 //! whether it was charged: like any such charge it stays so, and nobody spends it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::OwnedAsk;
-use super::cached_cell::CachedCell;
 use super::provisional::Provisional;
-use crate::clock::Time;
-use crate::limit::{Limit, Verdict};
+#[cfg(test)]
+use crate::limit::Limit;
 
 /// How long a lease may be spent. For so long at most others see what may never be admitted.
 pub(super) const LEASE: Duration = Duration::from_millis(10);
 /// The least cost that a key was charged in the time of a lease, so that it is busy enough for a lease.
 pub(super) const BUSY: u64 = 4;
 /// A lease is at most one part in so many of what is left.
-const SHARE: u64 = 64;
+pub(super) const SHARE: u64 = 64;
 /// The number of the charge of a lease, which no decision ever has.
 pub(super) const NO_DECISION: u64 = u64::MAX;
 
@@ -35,7 +32,7 @@ pub(super) const NO_DECISION: u64 = u64::MAX;
 #[derive(Debug)]
 pub(super) struct Lease {
     /// What was charged; its cost is what is not spent yet.
-    charge: Box<Provisional>,
+    pub(super) charge: Box<Provisional>,
     /// It may be spent by requests that came before.
     pub(super) until: Instant,
 }
@@ -51,7 +48,7 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    fn note(&mut self, cost: u64, asked: Instant) {
+    pub(super) fn note(&mut self, cost: u64, asked: Instant) {
         let elapsed = asked.saturating_duration_since(*self.begun.get_or_insert(asked));
         if elapsed >= LEASE {
             self.before = if elapsed < 2 * LEASE { self.charged } else { 0 };
@@ -60,99 +57,8 @@ impl Demand {
         self.charged = self.charged.saturating_add(cost);
     }
 
-    fn most(&self) -> u64 {
+    pub(super) fn most(&self) -> u64 {
         self.charged.max(self.before)
-    }
-}
-
-impl CachedCell {
-    /// Whether the lease has enough for what is asked. A new bucket needs a new lease.
-    pub(super) fn is_leased(&self, ask: &OwnedAsk, asked: Instant) -> bool {
-        let is_plain = ask.cost > 0 && ask.need == ask.cost && !ask.settles;
-        is_plain
-            && self.unspent(&ask.limit) >= ask.cost
-            && self.lease.as_ref().is_some_and(|lease| asked < lease.until && self.has_begun_no_bucket(lease))
-    }
-
-    /// What the lease of this limit has left.
-    fn unspent(&self, limit: &Arc<Limit>) -> u64 {
-        let lease = self.lease.as_ref().map(|lease| &lease.charge);
-        let lease = lease.filter(|charge| Arc::ptr_eq(&charge.limit, limit) && charge.cell == self.number);
-        lease.map_or(0, |charge| charge.cost)
-    }
-
-    /// The charge of a lease that is not confirmed yet.
-    fn asked_for(&self) -> Option<&Provisional> {
-        self.provisional.iter().find(|charge| charge.number == NO_DECISION).map(|charge| &**charge)
-    }
-
-    fn has_begun_no_bucket(&self, lease: &Lease) -> bool {
-        let rates = self.names.limit.rates();
-        self.cell.newest(rates).eq(lease.charge.buckets.iter().copied())
-    }
-
-    /// Takes what is asked from the lease, which has enough.
-    pub(super) fn spend(&mut self, cost: u64) {
-        if let Some(lease) = &mut self.lease {
-            lease.charge.cost = lease.charge.cost.saturating_sub(cost);
-        }
-    }
-
-    /// Notes that a request was admitted. If the key is busy and its lease will not last, the next one is charged: then
-    /// the next exchange confirms it. Returns whether that is so. The cell has been advanced to now.
-    pub(super) fn lease_if_busy(&mut self, ask: &OwnedAsk, asked: Instant) -> bool {
-        self.demand.note(ask.cost, asked);
-        let wanted = self.demand.most();
-        let is_leasable = self.versioned.is_none() && self.carry_over.is_none() && !ask.settles;
-        if wanted < BUSY || !is_leasable || self.counters.is_unacknowledged() {
-            return false;
-        }
-        let lasts = self.lease.as_ref().is_some_and(|lease| asked < lease.until && self.has_begun_no_bucket(lease));
-        if self.asked_for().is_some() || lasts && self.unspent(&ask.limit) > wanted / 2 {
-            return false;
-        }
-        let left = ask.limit.judge(&self.cell, self.now, 1, true).remaining;
-        let cost = wanted.min(left / SHARE);
-        if cost >= BUSY {
-            self.charge(&ask.limit, self.now, cost);
-            let charge = self.provisional(NO_DECISION, 0, ask);
-            self.provisional.push(Box::new(Provisional { cost, ..charge }));
-        }
-        cost >= BUSY
-    }
-
-    /// A lease is confirmed, by an exchange that was begun then. Returns until when it may be spent.
-    pub(super) fn grant(&mut self, mut charge: Box<Provisional>, begun: Instant) -> Instant {
-        let until = begun + LEASE;
-        if let Some(before) = self.lease.take() {
-            let is_same = before.charge.buckets == charge.buckets && before.charge.cell == charge.cell;
-            if is_same && Arc::ptr_eq(&before.charge.limit, &charge.limit) {
-                charge.cost = charge.cost.saturating_add(before.charge.cost);
-            } else {
-                self.give_back(&before.charge);
-            }
-        }
-        self.lease = Some(Box::new(Lease { charge, until }));
-        until
-    }
-
-    /// Gives back what is left of a lease whose time is over. Returns whether there was such a lease.
-    pub(super) fn end_lease(&mut self, now: Instant) -> bool {
-        let Some(lease) = self.lease.take_if(|lease| lease.until <= now) else { return false };
-        if lease.charge.cost > 0 {
-            self.give_back(&lease.charge);
-        }
-        true
-    }
-
-    /// The verdict on a request. What is charged for further requests is left for them.
-    pub(super) fn verdict(&self, ask: &OwnedAsk, at: Time, admitted: bool) -> Verdict {
-        let mut verdict = ask.limit.judge(&self.cell, at, ask.need, admitted);
-        if admitted {
-            let asked_for = self.asked_for().map_or(0, |charge| charge.cost);
-            verdict.remaining = verdict.remaining.saturating_add(self.unspent(&ask.limit)).saturating_add(asked_for);
-        }
-        verdict
     }
 }
 
