@@ -143,7 +143,7 @@ fn each_table_names_its_command_and_each_command_exists() {
             ["cargo", "bench", "--bench", "fleet", rest @ ..] => {
                 let words = std::iter::once("fleet").chain(rest.iter().copied().skip(1));
                 let parsed = arguments::Arguments::try_parse_from(words);
-                assert!(parsed.is_ok_and(|parsed| parsed.what.is_some() == !rest.is_empty()), "{command}");
+                assert!(parsed.is_ok_and(|parsed| parsed.what.is_some() != rest.is_empty()), "{command}");
             }
             ["scripts/bench", rest @ ..] => {
                 let known = |word: &str| word.parse::<u32>().is_ok() || help.contains(word);
