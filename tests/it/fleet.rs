@@ -110,7 +110,8 @@ fn commands(random: &mut Rng, versions: &Versions) -> Vec<u8> {
     for tag in 0..random.usize(1..8) {
         // Names of counters, and of values.
         let (counter, value) = (format!("c{}", random.u32(0..6)), format!("v{}", random.u32(0..4)));
-        let amount = [1, 9, 10, 95, 1_000, u64::MAX >> 1][random.usize(0..6)];
+        // In values from 2^63 on, Memcached looks for a minus sign even behind the value, where anything may be.
+        let amount = [1, 9, 10, 95, 1_000, 1_000_000_000_000_000_u64][random.usize(0..6)];
         let echo = ["q", "v"][random.usize(0..2)];
         let bytes: String = (0..random.usize(0..40)).map(|_| random.alphanumeric()).collect();
         let flags = ["", " F77"][random.usize(0..2)];
