@@ -1,7 +1,7 @@
 //! A fleet of gateways that share limits in Memcached, in virtual time: how exact its limits are, and what Memcached
 //! carries. The gateways decide with the code of the real one; only sockets, threads and clocks are simulated.
 //!
-//!     cargo bench --bench fleet                                     what is simulated, without a log
+//!     cargo bench --bench fleet                                     tables, bounds, cluster and hot
 //!     cargo bench --bench fleet -- hot --gateways 200 --requests 1000000 --seconds 2
 //!                                                                   one hot key
 //!     cargo bench --bench fleet -- tables                           how exact limits are, and what that takes
