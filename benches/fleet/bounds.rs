@@ -58,6 +58,7 @@ pub(crate) fn all(gateways: usize, seed: u64) -> Vec<Bound> {
         bound("with strict, all together admit no more", strict(gateways), 1),
         // A request is charged at some moment between its question and the answer.
         delayed("so they do far away, but for what requests wait", far(strict(gateways)), 1),
+        delayed("and from two regions", half_far(strict(gateways)), 1),
         bound(
             "with strict, each that is cut off may admit as much again",
             Plan { cut: Cut::off(cut, outage()), ..strict(gateways) },
@@ -68,7 +69,6 @@ pub(crate) fn all(gateways: usize, seed: u64) -> Vec<Bound> {
             Plan { cut: Cut::off(cut, outage()), on_error: OnError::Reject, ..strict(gateways) },
             1,
         ),
-        delayed("so they do from two regions", half_far(strict(gateways)), 1),
         bound(
             "with strict, each admits as much again if a server is lost",
             Plan { servers: 3, cut: Cut::lost(0, outage()), ..strict(gateways) },

@@ -3,36 +3,12 @@
 
 use std::time::Duration;
 
-use gateway::limit::Rate;
-
+use super::arguments::Load;
+use super::hosts::COSTS;
 use super::network::ZONE;
 use super::plan::Plan;
 use super::traffic::Traffic;
 use super::world::Fleet;
-
-/// What is asked of the fleet.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Load {
-    #[arg(long, default_value_t = 10)]
-    gateways: usize,
-    #[arg(long, default_value_t = 3)]
-    servers: usize,
-    /// Requests per second, of all gateways together.
-    #[arg(long, default_value_t = 50_000)]
-    requests: u64,
-    #[arg(long, default_value_t = 1_000_000)]
-    keys: usize,
-    /// The key at rank r is asked for in proportion to 1/r^this: 0 for keys that are all alike.
-    #[arg(long, default_value_t = 1.0)]
-    exponent: f64,
-    #[arg(long, value_delimiter = ',', default_values = ["10/s", "3000/10m"])]
-    rates: Vec<Rate>,
-    #[arg(long)]
-    strict: bool,
-    /// Length in virtual time.
-    #[arg(long, default_value_t = 3.0)]
-    seconds: f64,
-}
 
 /// A table row for each server, and the mean of a request.
 pub(crate) fn print(load: &Load, seed: u64) {
@@ -75,6 +51,8 @@ pub(crate) fn print(load: &Load, seed: u64) {
         all
     });
     let asked = outcome.requests - outcome.remembered;
+    let pairs = (gateways * servers) as f64;
+    let expected = pairs * exchanges(asked as f64 / seconds / pairs, ZONE.mean() + COSTS.exchange);
     let each = |count: u64| count as f64 / asked as f64;
     println!(
         "\n{:.1} % of the requests were answered from remembered refusals, {:.1} % were admitted. Of the others each took \
@@ -90,4 +68,19 @@ pub(crate) fn print(load: &Load, seed: u64) {
         outcome.wait.0 * 1e3,
         outcome.wait.1 * 1e3,
     );
+    println!(
+        "\nThe formula of docs/scale.md says {:.0} exchanges/s for each server; they were {:.0}.",
+        expected / servers as f64,
+        all.exchanges as f64 / seconds / servers as f64
+    );
+}
+
+/// How many exchanges a gateway makes with a server in a second that it asks so often for keys which need one, if they take
+/// so many seconds.
+///
+/// A first decision begins an exchange, and those that come before it is answered wait for the next one. What was
+/// admitted is written with that one, or by itself after a millisecond.
+pub(crate) fn exchanges(decisions: f64, round_trip: f64) -> f64 {
+    let alone = (-decisions * 1e-3).exp();
+    (1.0 + alone) / (round_trip + (-decisions * round_trip).exp() / decisions)
 }

@@ -1,7 +1,7 @@
 //! A fleet of gateways that share limits in Memcached, in virtual time: how exact its limits are, and what Memcached
 //! carries. The gateways decide with the code of the real one; only sockets, threads and clocks are simulated.
 //!
-//!     cargo bench --bench fleet                                     what is simulated, without a log
+//!     cargo bench --bench fleet                                     tables, bounds, cluster and hot
 //!     cargo bench --bench fleet -- hot --gateways 200 --requests 1000000 --seconds 2
 //!                                                                   one hot key
 //!     cargo bench --bench fleet -- tables                           how exact limits are, and what that takes
@@ -16,6 +16,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
+mod arguments;
 mod server;
 mod hosts;
 mod network;
@@ -40,61 +41,10 @@ mod cluster;
 mod load;
 mod real;
 
-use clap::{Parser, Subcommand};
+use clap::Parser;
 
+use arguments::{Arguments, What};
 use hot::Hot;
-
-/// See the head of this file.
-#[derive(Parser)]
-struct Arguments {
-    #[command(subcommand)]
-    what: Option<What>,
-    /// What is left to chance follows from it.
-    #[arg(long, default_value_t = 1, global = true)]
-    seed: u64,
-    /// What cargo adds.
-    #[arg(long, hide = true, global = true)]
-    bench: bool,
-}
-
-#[derive(Subcommand)]
-enum What {
-    /// One hot key.
-    Hot {
-        #[arg(long, default_value_t = 200)]
-        gateways: usize,
-        /// Requests per second, of all gateways together.
-        #[arg(long, default_value_t = 1_000_000)]
-        requests: u64,
-        /// Length in virtual time.
-        #[arg(long, default_value_t = 2.0)]
-        seconds: f64,
-    },
-    /// What exchanges cost a real Memcached here.
-    Measure,
-    /// How exact limits are, and what that takes.
-    Tables,
-    /// What is promised, and what was the most.
-    Bounds {
-        #[arg(long, default_value_t = 32)]
-        gateways: usize,
-    },
-    /// A server more or less.
-    Cluster,
-    /// What each Memcached server carries.
-    Load(load::Load),
-    /// The clients of a log.
-    Replay(replay::Replay),
-    /// Real processes beside the simulation.
-    Real {
-        /// Requests per second, of all processes together.
-        #[arg(long, default_value_t = 100_000)]
-        requests: u64,
-    },
-    /// One of those processes.
-    #[command(hide = true)]
-    Process(real::Task),
-}
 
 /// What is promised, and what was the most.
 fn print_bounds(gateways: usize, seed: u64) {

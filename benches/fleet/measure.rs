@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::memcached::Memcached;
 
+/// Of exchanges, by how long they took.
+const SHARES: [f64; 5] = [0.0, 0.5, 0.9, 0.99, 0.999];
 const LENGTH: Duration = Duration::from_secs(2);
 /// The reply to the last command of an exchange.
 const END: &[u8] = b"END\r\n";
@@ -32,8 +34,8 @@ struct Measured {
     /// Exchanges per second, and the seconds of Memcached for one.
     speed: f64,
     cost: f64,
-    /// The median and the 99th percentile of what they took, in seconds.
-    took: (f64, f64),
+    /// What this share of them took at most, in seconds.
+    took: [f64; SHARES.len()],
 }
 
 fn measure(memcached: &Memcached, connections: usize, keys: usize) -> Measured {
@@ -70,7 +72,7 @@ fn measure(memcached: &Memcached, connections: usize, keys: usize) -> Measured {
     let exchanges = (times.len() * connections) as f64;
     let (speed, cost) = (exchanges / begun.elapsed().as_secs_f64(), (memcached.cpu() - cpu) / exchanges);
     times.sort_unstable_by(f64::total_cmp);
-    Measured { speed, cost, took: (times[times.len() / 2], times[times.len() * 99 / 100]) }
+    Measured { speed, cost, took: SHARES.map(|share| times[(times.len() as f64 * share) as usize]) }
 }
 
 /// Measures a Memcached with one thread on core 1.
@@ -80,7 +82,7 @@ pub(crate) fn print() {
         super::cpu::cores()
     );
     println!(
-        "| connections | keys in an exchange | exchanges/s | commands/s | us of Memcached per exchange | took, median and 99 % (us) |"
+        "| connections | keys in an exchange | exchanges/s | commands/s | us of Memcached per exchange | took: the least, 50, 90, 99 and 99.9 % (us) |"
     );
     println!("|---|---|---|---|---|---|");
     let memcached = Memcached::start("1");
@@ -89,8 +91,8 @@ pub(crate) fn print() {
         for keys in [1, 8, 64, 128] {
             let Measured { speed, cost, took } = measure(&memcached, connections, keys);
             let commands = 3.0 * keys as f64;
-            let [median, late] = [took.0 * 1e6, took.1 * 1e6];
-            let took = if connections == 1 { format!("{median:.0}, {late:.0}") } else { String::new() };
+            let took =
+                if connections == 1 { took.map(|time| format!("{:.0}", time * 1e6)).join(", ") } else { String::new() };
             println!("| {connections} | {keys} | {speed:.0} | {:.0} | {:.2} | {took} |", speed * commands, cost * 1e6);
             costs.push((connections, commands, cost));
         }

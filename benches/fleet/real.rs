@@ -19,6 +19,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::spawn_local;
 use tokio::time::{interval, sleep};
 
+use super::arguments::Task;
 use super::exact::{Excess, exactly};
 use super::memcached::Memcached;
 use super::network::LOOPBACK;
@@ -32,26 +33,6 @@ const TICK: Duration = Duration::from_millis(1);
 /// The longest that requests wait for Memcached: the machine has more to do than it can at once.
 const TIMEOUT: Duration = Duration::from_millis(500);
 const SECONDS: f64 = 3.0;
-
-/// What one process does.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Task {
-    #[arg(long)]
-    server: String,
-    /// How many requests per second the limit allows.
-    #[arg(long)]
-    limit: u64,
-    #[arg(long)]
-    strict: bool,
-    /// Requests per second of this process.
-    #[arg(long)]
-    requests: f64,
-    /// When it begins, in microseconds since 1970.
-    #[arg(long)]
-    begin: u64,
-    #[arg(long)]
-    number: u64,
-}
 
 /// What it has done.
 #[derive(Default)]

@@ -2,28 +2,14 @@
 //! as behind a load balancer.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
+use super::arguments::Replay;
 use super::exact::exactly;
 use super::log;
 use super::plan::Plan;
 use super::tables;
-
-/// What is replayed.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Replay {
-    /// In the common or the combined format.
-    log: PathBuf,
-    /// The limit of each client address.
-    #[arg(long, default_value = "10/m")]
-    rate: String,
-    #[arg(long, default_value_t = 16)]
-    gateways: usize,
-    /// How many times as fast as it was.
-    #[arg(long, value_delimiter = ',', default_values = ["1", "1000", "10000"])]
-    speed: Vec<u32>,
-}
 
 /// The requests of a log: when each came after the first, and for which key. The key with the most requests is the first.
 fn read(path: &Path) -> (Vec<(Duration, usize)>, usize) {

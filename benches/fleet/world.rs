@@ -358,7 +358,7 @@ impl Gateway {
         };
         // The clocks are spread evenly over what they differ by.
         let behind = plan.skew * u32::try_from(index).unwrap() / u32::try_from(plan.gateways.max(2) - 1).unwrap();
-        let clock = Time::from_micros(BEGIN * 1_000_000).after(plan.skew - behind);
+        let clock = Time::from_micros(BEGIN * 1_000_000).after(plan.skew.saturating_sub(behind));
         Self {
             gateway: SimulatedGateway::new(&config, clock),
             links: vec![Link::default(); servers],

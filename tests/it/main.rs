@@ -99,6 +99,7 @@ mod reloading;
 mod route_changes;
 mod routing;
 mod saved_counters;
+mod scale;
 mod server_faults;
 mod several;
 mod shedding;
