@@ -9,7 +9,7 @@ use crate::shared::{PATIENT, limited};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Requests that one client sends one after the other.
-const ROUND: usize = 100;
+const ROUND: u32 = 100;
 const ROUND_TRIPS: &str = "gateway_store_round_trips_total";
 
 /// A limit that this test does not reach. With `strict` each request would wait for an exchange of its own.
@@ -28,8 +28,8 @@ fn admit_until_leased(gateway: &Gateway) -> u64 {
     until("most requests need no exchange", MINUTE, || {
         let before = gateway.metric(ROUND_TRIPS).unwrap();
         (0..ROUND).for_each(|_| assert_eq!(client.get("/").status, 200));
-        admitted += ROUND as u64;
-        gateway.metric(ROUND_TRIPS).unwrap() - before < ROUND as f64 / 2.0
+        admitted += u64::from(ROUND);
+        gateway.metric(ROUND_TRIPS).unwrap() - before < f64::from(ROUND) / 2.0
     });
     admitted
 }

@@ -10,6 +10,7 @@ mod admission;
 mod confirming;
 mod inspection;
 mod leases;
+mod reservations;
 mod unanswered;
 
 use std::collections::VecDeque;
@@ -24,7 +25,7 @@ use super::cells::{Cells, Place};
 use super::commands::Commands;
 use super::health::Health;
 use super::lease::NO_DECISION;
-use super::message::{Decision, Decisions, Message, Settlement};
+use super::message::{Decision, Decisions, Message};
 use super::provisional::{Standing, Standings};
 use super::refusals::RefusalCache;
 use super::replies::Replies;
@@ -33,7 +34,6 @@ use super::targets::Answer;
 use super::waiting::Waiting;
 use crate::clock::Time;
 use crate::config::{self, OnError};
-use crate::store::reloads::Migration;
 
 use admission::{Admit, Admits};
 use inspection::Inspections;
@@ -150,31 +150,6 @@ impl Coordinator {
                 self.servers[cached.server].want(place, cached, number);
             }
         }
-    }
-
-    /// Gives back what was reserved too much, or charges what was reserved too little. Nobody waits for that, and it
-    /// waits for nothing: the next request is decided after it.
-    fn settle_reserved(&mut self, mut settlement: Settlement) {
-        let Settlement { ask, now, asked, cell, given, reservation, .. } = &mut settlement;
-        let migration = self.cells.follow(ask, *now);
-        let place = self.cells.of(ask, *now, &self.health.forgotten).0;
-        if let Some(Migration { from, to, at, .. }) = migration {
-            *reservation = to.migrate_reservation(&from, reservation, at);
-            if self.cells.at(place).number != *cell {
-                // It may not have been carried over, and would be taken from others.
-                *given = 0;
-            }
-        }
-        if self.cells.at(place).number != *cell && self.cells.may_have_forgotten(*cell) {
-            // The charge may never have been written to Memcached, and then others would lose what is given back.
-            *given = 0;
-        }
-        // There may be room again.
-        self.refusals.forget(ask.cell());
-        let cached = self.cells.at(place);
-        *now = cached.advance_for(&ask.limit, *now, *asked);
-        cached.settle(settlement);
-        self.queue(place, true);
     }
 
     /// Does what is due by now: ends waits that have lasted long enough, and goes on sweeping after a reload. Returns
