@@ -23,6 +23,7 @@ mod redirect;
 mod header_changes;
 mod cors;
 mod jwt;
+mod quotas;
 mod traces;
 #[cfg(test)]
 mod tests;
@@ -49,6 +50,7 @@ pub use cors::{Cors, OriginPattern};
 pub use file::LOG_LEVELS;
 pub use header_changes::{HeaderChanges, HeaderText};
 pub use jwt::{Jwks, Jwt};
+pub use quotas::{HttpQuotas, PostgresSettings, QuotaServer, Quotas, SentKey};
 pub use redirect::Redirect;
 pub use refusal::Refusal;
 pub use report::Problems;
@@ -344,6 +346,8 @@ pub struct Limit {
     pub overrides: Arc<Overrides>,
     /// Rates by an attribute of the request, for keys without an override.
     pub tiers: Option<Tiers>,
+    /// Where quotas of keys without an override are read from.
+    pub quotas: Option<Quotas>,
     /// What happens to a request over the limit.
     pub on_limit: OnLimit,
     /// What happens to a request without the key.

@@ -85,7 +85,7 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let tokens = jwt::Names::new(&jwts);
     let upstream =
         |(name, field): (Name<'a>, Field<'a>)| (name.clone(), upstreams::read(&name, &field, &system, &tokens));
-    let limit = |(name, field): (Name<'a>, Field<'a>)| (name.clone(), limits::read(&name, &field, &tokens));
+    let limit = |(name, field): (Name<'a>, Field<'a>)| (name.clone(), limits::read(&name, &field, &tokens, &system));
     Draft {
         server,
         log,

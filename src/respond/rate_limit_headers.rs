@@ -322,6 +322,7 @@ mod tests {
             known_keys: None,
             overrides: Arc::default(),
             tiers: None,
+            quotas: None,
             on_limit: OnLimit::Reject,
             headers,
             status: StatusCode::TOO_MANY_REQUESTS,

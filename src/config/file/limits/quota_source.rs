@@ -1,0 +1,190 @@
+//! `[limits.NAME.quotas]`: where quotas of keys are read from.
+
+use std::time::Duration;
+
+use tokio_postgres::Config as PostgresConfig;
+
+use crate::config::file::secret;
+use crate::config::file::upstream_tls::SystemAuthorities;
+use crate::config::read::{Field, Section, Wrong, set};
+use crate::config::report::quoted;
+use crate::config::{HttpQuotas, Key, PostgresSettings, QuotaServer, Quotas, SentKey, Source, values};
+use crate::fetch::Url;
+use crate::tls::ConnectorTls;
+
+const SOURCE: &str = "source = \"https://plans.internal/v1/{key}\" or source = \"postgres://gateway@db/plans\"";
+const QUERY: &str = "query = \"select rates, tier, exempt, block from plans where key = $1\"";
+const KEY: &str = "{key}";
+/// Where `{key}` stands, while the rest of a URL is checked.
+const STAND_IN: &str = "KEY";
+const OF_POSTGRES: [&str; 2] = ["query", "channel"];
+/// The longest name of a channel in PostgreSQL, in bytes.
+const MAX_CHANNEL: usize = 63;
+/// The most keys whose quotas are cached.
+const MOST_CACHED: u64 = 10_000_000;
+
+/// Reads the section, if there is one. `key` is that of the limit.
+pub(super) fn read(
+    section: &Section<'_>,
+    limit: &str,
+    (key, has_rates): (Option<&Key>, bool),
+    system: &SystemAuthorities,
+) -> Option<Quotas> {
+    let field = section.field("quotas")?;
+    let title = format!("[limits.{limit}.quotas]");
+    let section = field.section(title)?;
+    if !has_rates {
+        let help = "add rates to the limit: they hold for keys that the source does not know, and while it is away";
+        section.source.report(section.span.clone(), "the limit has no rates that quotas could replace", help);
+    }
+    if key.and_then(|key| key.parts.first()).is_some_and(|part| part.iter().all(|source| *source == Source::Global)) {
+        let help = "count by what the source knows, like key = \"header:x-api-key\"";
+        let message = "every request has the key `global`, so there is nothing to ask the source about";
+        section.source.report(section.span.clone(), message, help);
+    }
+    let located = section.required("source", &format!("add where quotas are: {SOURCE}"));
+    let server = located.and_then(|field| server(&section, &field, system));
+    let (mut cache_for, mut timeout) = (Duration::from_secs(60), Duration::from_millis(20));
+    let day = Duration::from_secs(86_400);
+    set(&mut cache_for, values::wait(&section, "cache_for", Duration::from_secs(1)..=day));
+    set(&mut timeout, values::wait(&section, "timeout", Duration::from_millis(1)..=Duration::from_secs(5)));
+    let cached = section.field("max_cached").and_then(|field| field.integer(1..=MOST_CACHED));
+    let max_cached = cached.and_then(|most| usize::try_from(most).ok()).unwrap_or(100_000);
+    let mut send = SentKey::Key;
+    set(&mut send, section.choice("send", &[("key", SentKey::Key), ("sha256", SentKey::Sha256)], &[]));
+    section.close(&[]);
+    Some(Quotas { server: server?, cache_for, max_cached, timeout, send })
+}
+
+/// Reads the source, which may be in a file or a variable because it may have a password.
+fn server(section: &Section<'_>, field: &Field<'_>, system: &SystemAuthorities) -> Option<QuotaServer> {
+    let written = field.text()?;
+    let text = secret::read(field, "source of quotas")?;
+    let is_named = text != written;
+    let refuse = |wrong: Wrong| {
+        // What is in a file or a variable may be secret, and has no place in this file.
+        let wrong =
+            if is_named { Wrong::new(format!("{} has no valid source", quoted(written)), SOURCE) } else { wrong };
+        field.refuse(wrong);
+    };
+    if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+        return postgres(section, &text, refuse).map(QuotaServer::Postgres);
+    }
+    section.misplaced(&OF_POSTGRES, "a source that begins with postgres://", "remove it");
+    let url = match http(&text) {
+        Ok(url) => url,
+        Err(wrong) => {
+            refuse(wrong);
+            return None;
+        }
+    };
+    let tls = match url.server_name {
+        None => None,
+        Some(_) => Some(tls(field, system)?),
+    };
+    Some(QuotaServer::Http(HttpQuotas { url, tls }))
+}
+
+fn http(text: &str) -> Result<Url, Wrong> {
+    let help = "write https://, or http:// for a server on this machine, with {key} in the path, \
+                like \"https://plans.internal/v1/{key}\"";
+    let place = match (text.find(KEY), text.rfind(KEY)) {
+        (Some(first), Some(last)) if first == last => first,
+        (Some(_), _) => return Err(Wrong::new("the source has {key} more than once", "write it once")),
+        _ if !text.contains("://") => return Err(Wrong::new(format!("{} is not a URL", quoted(text)), SOURCE)),
+        _ => return Err(Wrong::new("the source does not say where the key is", help)),
+    };
+    let host = text.split_once("://").map_or(0, |(scheme, _)| scheme.len() + 3);
+    if text.get(host..).and_then(|rest| rest.find(['/', '?'])).is_none_or(|path| place < host + path) {
+        return Err(Wrong::new("the key cannot be part of the host", help).at(place..place + KEY.len()));
+    }
+    let mut url = values::url(&text.replacen(KEY, STAND_IN, 1), "quotas", help)?;
+    if url.server_name.is_none() && !values::is_here(&url) {
+        let message = "without TLS anybody on the way could read keys and change quotas";
+        return Err(Wrong::new(message, help).at(0.."http://".len()));
+    }
+    // The place is the same in the target, which is the end of the text, or that end after a slash.
+    let start = url.target.len() - (text.len() - place - KEY.len()) - STAND_IN.len();
+    url.target.replace_range(start..start + STAND_IN.len(), KEY);
+    Ok(url)
+}
+
+fn tls(field: &Field<'_>, system: &SystemAuthorities) -> Option<ConnectorTls> {
+    let settings =
+        system.read().and_then(|authorities| ConnectorTls::new(authorities, None).map_err(|e| e.to_string()));
+    let report = |why| {
+        let help = "install the authorities of the system (the package ca-certificates)";
+        field.report(format!("the system has no authorities that are trusted: {why}"), help);
+    };
+    settings.map_err(report).ok()
+}
+
+fn postgres(section: &Section<'_>, text: &str, refuse: impl Fn(Wrong)) -> Option<PostgresSettings> {
+    let parsed = match text.parse::<PostgresConfig>() {
+        // The error never has the password in it: it names a parameter or says what is missing.
+        Err(error) => Err(Wrong::new(format!("this is not a URL of PostgreSQL: {error}"), SOURCE)),
+        Ok(config) if config.get_hosts().is_empty() => Err(Wrong::new("the URL has no host", SOURCE)),
+        Ok(_) => Ok(()),
+    };
+    let is_valid = parsed.map_err(refuse).is_ok();
+    let query = section.required("query", &format!("add what is asked about a key: {QUERY}"));
+    let query = query.and_then(|field| field.parse(query_of_key));
+    let channel = match section.field("channel") {
+        Some(field) => Some(field.parse(channel)?),
+        None => None,
+    };
+    let settings = PostgresSettings { url: text.to_owned(), query: query?, channel };
+    is_valid.then_some(settings)
+}
+
+fn query_of_key(text: &str) -> Result<String, Wrong> {
+    let parameter = |(at, _): (usize, &str)| {
+        let digits = text[at + 1..].bytes().take_while(u8::is_ascii_digit).count();
+        text[at + 1..at + 1 + digits].to_owned()
+    };
+    let parameters: Vec<_> = text.match_indices('$').map(parameter).filter(|number| !number.is_empty()).collect();
+    match parameters.iter().find(|number| *number != "1") {
+        _ if parameters.is_empty() => Err(Wrong::new("the query does not use the key, which is $1", QUERY)),
+        Some(other) => Err(Wrong::new(format!("the query uses ${other}, and there is only the key, $1"), QUERY)),
+        None => Ok(text.to_owned()),
+    }
+}
+
+fn channel(text: &str) -> Result<String, Wrong> {
+    if text.is_empty() || text.len() > MAX_CHANNEL || text.contains('\0') {
+        let help = format!("a name has 1 to {MAX_CHANNEL} bytes, like \"gateway_plans\"");
+        return Err(Wrong::new(format!("{} is not the name of a channel", quoted(text)), help));
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_the_key_is_kept() {
+        for (text, target) in [
+            ("https://a.test/v1/{key}", "/v1/{key}"),
+            ("https://a.test/v1/{key}/plan?a=b", "/v1/{key}/plan?a=b"),
+            ("https://a.test/KEY/{key}", "/KEY/{key}"),
+            ("http://127.0.0.1:9/{key}/KEY", "/{key}/KEY"),
+            ("https://a.test?key={key}", "/?key={key}"),
+        ] {
+            assert_eq!(http(text).map(|url| url.target), Ok(target.to_owned()), "{text}");
+        }
+        for text in ["https://{key}.test/", "https://a.test/", "https://a.test/{key}/{key}", "http://a.test/{key}", "x"]
+        {
+            assert!(http(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_query_has_one_parameter() {
+        for (query, is_valid) in
+            [("select $1", true), ("select $1, $1", true), ("select 1", false), ("select $1, $2", false), ("$", false)]
+        {
+            assert_eq!(query_of_key(query).is_ok(), is_valid, "{query}");
+        }
+    }
+}
