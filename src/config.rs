@@ -23,6 +23,10 @@ mod redirect;
 mod header_changes;
 mod cors;
 mod jwt;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(not(feature = "postgres"))]
+mod without_postgres;
 mod quotas;
 mod traces;
 #[cfg(test)]
@@ -50,6 +54,8 @@ pub use cors::{Cors, OriginPattern};
 pub use file::LOG_LEVELS;
 pub use header_changes::{HeaderChanges, HeaderText};
 pub use jwt::{Jwks, Jwt};
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresTls, PostgresUrl};
 pub use quotas::{HttpQuotas, PostgresSettings, QuotaServer, Quotas, SentKey};
 pub use redirect::Redirect;
 pub use refusal::Refusal;
@@ -62,6 +68,8 @@ pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
 pub use traces::{Collector, Tracing};
 pub use upstream::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer};
 pub use upstream_tls::UpstreamTls;
+#[cfg(not(feature = "postgres"))]
+pub use without_postgres::PostgresUrl;
 
 /// Reads the text of a file. Problems call the file `name`. Relative paths in it start at `folder`.
 pub fn parse(bytes: &[u8], name: &str, folder: &Path) -> Result<Config, Problems> {

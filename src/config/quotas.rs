@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::PostgresUrl;
 use crate::fetch::Url;
 use crate::tls::ConnectorTls;
 
@@ -40,10 +41,12 @@ pub struct HttpQuotas {
 }
 
 /// A PostgreSQL database: a row for each key.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PostgresSettings {
-    /// A URL that was parsed without an error. It may have a password.
-    pub url: String,
+    /// Where it is, and as whom it is asked.
+    pub url: PostgresUrl,
+    /// Whose certificates it may have; `None` if no connection can use TLS.
+    pub tls: Option<ConnectorTls>,
     /// The query, in which `$1` is the key.
     pub query: String,
     /// The channel on which the database announces keys whose quotas have changed.
@@ -77,26 +80,7 @@ impl fmt::Display for QuotaServer {
                 Some((shown, _)) => write!(f, "{shown}?***"),
                 None => write!(f, "{url}"),
             },
-            Self::Postgres(settings) => f.write_str(&settings.shown()),
+            Self::Postgres(settings) => write!(f, "{}", settings.url),
         }
-    }
-}
-
-impl PostgresSettings {
-    /// The URL without user, password and parameters.
-    fn shown(&self) -> String {
-        let (scheme, rest) = self.url.split_once("://").unwrap_or(("postgres", ""));
-        let rest = rest.split('?').next().unwrap_or_default();
-        let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
-        format!("{scheme}://{rest}")
-    }
-}
-
-/// Without the password.
-impl fmt::Debug for PostgresSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { query, channel, .. } = self;
-        let url = self.shown();
-        f.debug_struct("PostgresSettings").field("url", &url).field("query", query).field("channel", channel).finish()
     }
 }

@@ -1,14 +1,15 @@
 //! `[limits.NAME.quotas]`: where quotas of keys are read from.
 
+use std::path::Path;
 use std::time::Duration;
-
-use tokio_postgres::Config as PostgresConfig;
 
 use crate::config::file::secret;
 use crate::config::file::upstream_tls::SystemAuthorities;
 use crate::config::read::{Field, Section, Wrong, set};
 use crate::config::report::quoted;
-use crate::config::{HttpQuotas, Key, PostgresSettings, QuotaServer, Quotas, SentKey, Source, values};
+use crate::config::{
+    HttpQuotas, Key, PostgresSettings, PostgresUrl, QuotaServer, Quotas, SentKey, Source, upstream_tls, values,
+};
 use crate::fetch::Url;
 use crate::tls::ConnectorTls;
 
@@ -68,7 +69,7 @@ fn server(section: &Section<'_>, field: &Field<'_>, system: &SystemAuthorities) 
         field.refuse(wrong);
     };
     if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-        return postgres(section, &text, refuse).map(QuotaServer::Postgres);
+        return postgres((section, field), &text, refuse, system).map(QuotaServer::Postgres);
     }
     section.misplaced(&OF_POSTGRES, "a source that begins with postgres://", "remove it");
     let url = match http(&text) {
@@ -119,22 +120,40 @@ fn tls(field: &Field<'_>, system: &SystemAuthorities) -> Option<ConnectorTls> {
     settings.map_err(report).ok()
 }
 
-fn postgres(section: &Section<'_>, text: &str, refuse: impl Fn(Wrong)) -> Option<PostgresSettings> {
-    let parsed = match text.parse::<PostgresConfig>() {
-        // The error never has the password in it: it names a parameter or says what is missing.
-        Err(error) => Err(Wrong::new(format!("this is not a URL of PostgreSQL: {error}"), SOURCE)),
-        Ok(config) if config.get_hosts().is_empty() => Err(Wrong::new("the URL has no host", SOURCE)),
-        Ok(_) => Ok(()),
-    };
-    let is_valid = parsed.map_err(refuse).is_ok();
+fn postgres(
+    (section, field): (&Section<'_>, &Field<'_>),
+    text: &str,
+    refuse: impl Fn(Wrong),
+    system: &SystemAuthorities,
+) -> Option<PostgresSettings> {
+    let wrong = |why| Wrong::new(format!("this is not a URL of PostgreSQL that can be used: {why}"), SOURCE);
+    let url = PostgresUrl::parse(text).map_err(|why| refuse(wrong(why))).ok();
     let query = section.required("query", &format!("add what is asked about a key: {QUERY}"));
     let query = query.and_then(|field| field.parse(query_of_key));
     let channel = match section.field("channel") {
         Some(field) => Some(field.parse(channel)?),
         None => None,
     };
-    let settings = PostgresSettings { url: text.to_owned(), query: query?, channel };
-    is_valid.then_some(settings)
+    let url = url?;
+    let tls = match url.root_certificates() {
+        _ if url.never_uses_tls() => None,
+        None => Some(tls(field, system)?),
+        Some(path) => Some(tls_of_file(field, path)?),
+    };
+    Some(PostgresSettings { url, tls, query: query?, channel })
+}
+
+/// Trusts the authorities in the file that a URL names.
+fn tls_of_file(field: &Field<'_>, path: &Path) -> Option<ConnectorTls> {
+    let path = field.source.file(&path.to_string_lossy());
+    let read = upstream_tls::authorities(&path);
+    let read = read.map_err(|error| error.to_string());
+    let settings = read.and_then(|authorities| ConnectorTls::new(authorities, None).map_err(|error| error.to_string()));
+    let report = |why| {
+        let message = format!("the authorities in sslrootcert cannot be used: {why}");
+        field.report(message, "name a PEM file; its path starts at the folder of this file");
+    };
+    settings.map_err(report).ok()
 }
 
 fn query_of_key(text: &str) -> Result<String, Wrong> {
@@ -150,9 +169,14 @@ fn query_of_key(text: &str) -> Result<String, Wrong> {
     }
 }
 
+/// Reads a name that PostgreSQL reads in the same way with and without quotes: `notify Plans` announces on `plans`.
 fn channel(text: &str) -> Result<String, Wrong> {
-    if text.is_empty() || text.len() > MAX_CHANNEL || text.contains('\0') {
-        let help = format!("a name has 1 to {MAX_CHANNEL} bytes, like \"gateway_plans\"");
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let is_name = text.chars().all(is_plain) && !text.starts_with(|c: char| c.is_ascii_digit());
+    if text.is_empty() || text.len() > MAX_CHANNEL || !is_name {
+        let help = format!(
+            "a name has 1 to {MAX_CHANNEL} lower-case letters, digits and _, and begins with no digit, like \"gateway_plans\""
+        );
         return Err(Wrong::new(format!("{} is not the name of a channel", quoted(text)), help));
     }
     Ok(text.to_owned())
