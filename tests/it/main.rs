@@ -82,6 +82,7 @@ mod panics;
 mod probes;
 mod proxy;
 mod proxy_protocol;
+#[cfg(feature = "postgres")]
 mod quotas_postgres_source;
 mod redirects;
 mod refusals;

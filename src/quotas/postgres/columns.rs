@@ -1,6 +1,6 @@
 //! The columns of the query, which are found by their names, and what is in a row.
 
-use tokio_postgres::types::{FromSql, Type};
+use tokio_postgres::types::{FromSql, Kind, Type};
 use tokio_postgres::{Column, Row};
 
 use super::failure::chain;
@@ -28,7 +28,10 @@ impl Columns {
                 return Err(format!("the query has two columns {name}"));
             }
             if !types.contains(&column.type_()) {
-                return Err(format!("the column {name} has the type {}, and {expected} is expected", column.type_()));
+                return Err(format!(
+                    "the column {name} has the type {}, and {expected} is expected",
+                    written(column.type_())
+                ));
             }
             Ok(Some(index))
         };
@@ -62,6 +65,14 @@ impl Columns {
             block: value(row, self.block, "block")?.unwrap_or_default(),
         };
         Ok(Some(answer).filter(|answer| *answer != QuotaAnswer::default()))
+    }
+}
+
+/// A type as it is written in SQL.
+fn written(column: &Type) -> String {
+    match column.kind() {
+        Kind::Array(element) => format!("{element}[]"),
+        _ => column.to_string(),
     }
 }
 

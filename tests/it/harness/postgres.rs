@@ -177,10 +177,12 @@ fn spawn(folder: &Path, address: SocketAddr, options: &[String]) -> Process {
     command.arg("-D").arg(folder.join("data")).arg("-k").arg(folder);
     command.args(["-h", &address.ip().to_string(), "-p", &address.port().to_string()]);
     // The data ends with the test.
-    for option in ["fsync=off", "full_page_writes=off", "synchronous_commit=off", "max_wal_senders=0"] {
+    for option in ["fsync=off", "full_page_writes=off"] {
         command.args(["-c", option]);
     }
-    options.iter().for_each(|option| drop(command.args(["-c", option])));
+    for option in options {
+        command.args(["-c", option]);
+    }
     let log = fs::File::create(folder.join("log")).unwrap();
     Process(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap())
 }
