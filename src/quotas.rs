@@ -39,6 +39,18 @@ pub struct LimitSource {
     limit: config::Limit,
 }
 
+impl LimitSource {
+    /// The name of the limit.
+    pub fn limit_name(&self) -> &str {
+        &self.limit.name
+    }
+
+    /// Whether it is the source of the limit with this name.
+    pub fn is_of(&self, limit: &str) -> bool {
+        self.limit.name == limit
+    }
+}
+
 /// The sources in force. They and what they cache outlive a reload that does not change their section.
 #[derive(Default)]
 pub struct QuotaSources {
