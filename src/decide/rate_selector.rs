@@ -69,6 +69,16 @@ impl RateSet<'_> {
     }
 }
 
+impl<'a> SelectedRates<'a> {
+    /// The rates, if there are any.
+    pub fn limit(self) -> Option<&'a Arc<Limit>> {
+        match self {
+            Self::Rates(_, limit) => Some(limit),
+            Self::Exempt | Self::Block => None,
+        }
+    }
+}
+
 impl RateTable {
     /// The sets of rates that the configuration of a limit names.
     pub fn new(limit: &config::Limit) -> Self {

@@ -82,6 +82,7 @@ mod panics;
 mod probes;
 mod proxy;
 mod proxy_protocol;
+mod quotas;
 mod redirects;
 mod refusals;
 mod request_id;
