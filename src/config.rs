@@ -63,7 +63,7 @@ pub use report::Problems;
 pub use shed::Shed;
 pub use source::ConfigSource;
 pub use template::{Template, TemplatePart};
-pub use temporary::{TEMPORARY_SPAN, temporary_again, temporary_override};
+pub use temporary::{TEMPORARY_SPAN, quota_rates, temporary_again, temporary_override};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
 pub use traces::{Collector, Tracing};
 pub use upstream::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer};

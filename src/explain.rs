@@ -11,7 +11,7 @@ use http::{HeaderMap, Request, header};
 
 use crate::clock;
 use crate::config::{self, Config, Cost, Missing, OnLimit, Scheme, Source};
-use crate::decide::{self, Decision, DecisionInput, DecisionState, RouteLimit, SelectedRates};
+use crate::decide::{self, Decision, DecisionInput, DecisionState, RateSet, ResolvedQuotas, RouteLimit, SelectedRates};
 use crate::describe::is_secret;
 use crate::identify::client::client;
 use crate::identify::key_text::value_text;
@@ -19,6 +19,7 @@ use crate::identify::tokens::{TokenCache, TokenProblem, ValidTokens, valid_token
 use crate::identify::{KeyCache, RequestAttributes};
 use crate::jwks;
 use crate::proxy;
+use crate::quotas::{GrantedQuota, Quota};
 use crate::respond;
 use crate::respond::rate_limit_headers::RefusalCache;
 use crate::route::{self, RouteConditions, TemplateInput, host, mismatch, path, rewrite};
@@ -106,13 +107,16 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
         let status = config.server.shed.as_ref().map_or(0, |shed| shed.status.as_u16());
         line(&mut text, &format!("\npriority {priority}: under overload, lower ones are answered {status} first"));
     }
+    let asked = asked_quotas(&served.limits, &attributes);
     line(&mut text, if served.limits.is_empty() { "\nno limits" } else { "\nlimits, checked together" });
-    for (route_limit, limit) in served.limits.iter().zip(&config.routes[index].limits) {
+    for ((route_limit, limit), asked) in served.limits.iter().zip(&config.routes[index].limits).zip(&asked) {
         let limit = &config.limits[*limit];
         line(&mut text, &format!("  {}", limit.name));
-        Described { route_limit, limit, attributes: &attributes, show_keys: question.show_keys }.write(&mut text);
+        let show_keys = question.show_keys;
+        Described { route_limit, limit, attributes: &attributes, asked, show_keys }.write(&mut text);
     }
-    fresh(&mut text, &gateway, served, &attributes).map_err(|error| error.to_string())?;
+    let quotas: ResolvedQuotas = asked.into_iter().map(|asked| asked.and_then(Result::ok).flatten()).collect();
+    fresh(&mut text, &gateway, served, &attributes, &quotas).map_err(|error| error.to_string())?;
     others(&mut text, config, Some(index), request, &host, &path);
     Ok(text)
 }
@@ -194,11 +198,29 @@ fn sent(text: &mut String, config: &Config, served: &CompiledRoute, request: &Re
     }
 }
 
+/// What a source of quotas has answered; `None` if it was not asked.
+type AskedQuota = Option<Result<Option<Arc<Quota>>, String>>;
+
+/// Asks the sources of all limits about the keys of the request, except those that have an override.
+fn asked_quotas(limits: &[RouteLimit], attributes: &RequestAttributes<'_>) -> Vec<AskedQuota> {
+    let ask = |limit: &RouteLimit| {
+        let (source, key_cache) = (limit.quotas.as_ref()?, &mut KeyCache::default());
+        let counted = limit.key.extract(attributes, 0, key_cache)?;
+        if limit.rates.overridden(&limit.key, (counted, true), attributes, key_cache).is_some() {
+            return None;
+        }
+        let key = limit.key.asked(attributes, key_cache)?;
+        Some(source.ask(&key).map(|quota| quota.map(Arc::new)))
+    };
+    limits.iter().map(ask).collect()
+}
+
 /// One limit and the request.
 struct Described<'a> {
     route_limit: &'a RouteLimit,
     limit: &'a config::Limit,
     attributes: &'a RequestAttributes<'a>,
+    asked: &'a AskedQuota,
     show_keys: bool,
 }
 
@@ -217,10 +239,14 @@ impl Described<'_> {
         };
         let Some(counted) = counted else { return };
         line(text, &format!("    counted  {}:{counted}", self.limit.name));
-        let selected =
-            self.route_limit.rates.select(&self.route_limit.key, (counted, key.is_some()), self.attributes, key_cache);
+        let quota = self.asked.as_ref().and_then(|asked| asked.as_ref().ok()?.as_deref());
+        let RouteLimit { rates, key: extractor, .. } = self.route_limit;
+        let selected = rates.select(extractor, (counted, key.is_some()), self.attributes, key_cache, quota);
         line(text, &format!("    rates    {}", self.rates(selected)));
-        if let (SelectedRates::Rates(0, _), Some(tiers)) = (selected, &self.limit.tiers) {
+        if let Some(quotas) = &self.limit.quotas {
+            line(text, &format!("    quotas   {}: {}", quotas.server, self.quota()));
+        }
+        if let (SelectedRates::Rates(RateSet::Listed(0), _), Some(tiers)) = (selected, &self.limit.tiers) {
             line(text, &format!("    tier     none: {} names no tier of the limit", tiers.source));
         }
         if let Some(most) = self.route_limit.max_in_flight {
@@ -273,15 +299,39 @@ impl Described<'_> {
         parts.collect::<Vec<_>>().join(", ")
     }
 
+    /// What the source of quotas has answered.
+    fn quota(&self) -> String {
+        match self.asked {
+            None => "not asked about this key".to_owned(),
+            Some(Ok(None)) => "asked just now, and does not know the key".to_owned(),
+            Some(Err(why)) => format!("asked just now, without an answer that can be used: {why}"),
+            Some(Ok(Some(quota))) => {
+                let granted = match &quota.granted {
+                    GrantedQuota::Rates(_) => "names these rates".to_owned(),
+                    GrantedQuota::Tier(name) => format!("names the tier {name}"),
+                    GrantedQuota::Exempt => "exempts the key".to_owned(),
+                    GrantedQuota::Block => "blocks the key".to_owned(),
+                };
+                format!("asked just now, and {granted}")
+            }
+        }
+    }
+
     fn rates(&self, selected: SelectedRates<'_>) -> String {
+        let is_of_source = matches!(self.asked, Some(Ok(Some(_))));
         let (profile, limit) = match selected {
+            SelectedRates::Exempt if is_of_source => return "none: the source of quotas exempts the key".to_owned(),
+            SelectedRates::Block if is_of_source => {
+                return "none: the source of quotas blocks the key, answered 403".to_owned();
+            }
             SelectedRates::Exempt => return "none: an override exempts the key".to_owned(),
             SelectedRates::Block => return "none: an override blocks the key, answered 403".to_owned(),
             SelectedRates::Rates(profile, limit) => (profile, limit),
         };
         let rates = limit.rates().iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
         let tiers = self.limit.tiers.as_ref().map_or(&[][..], |tiers| &tiers.rates);
-        match profile.checked_sub(1).map(|tier| tiers.get(tier)) {
+        let RateSet::Listed(number) = profile else { return format!("{rates} (from the source of quotas)") };
+        match number.checked_sub(1).map(|tier| tiers.get(tier)) {
             _ if rates.is_empty() => "none".to_owned(),
             None => rates,
             Some(Some((tier, _))) => format!("{rates} (tier {tier})"),
@@ -296,11 +346,13 @@ fn fresh(
     gateway: &Snapshot,
     served: &CompiledRoute,
     attributes: &RequestAttributes<'_>,
+    quotas: &ResolvedQuotas,
 ) -> io::Result<()> {
     let now = clock::now();
     let input = DecisionInput {
         limits: &served.limits,
         attributes,
+        quotas,
         key_cache: &RefCell::default(),
         store: &gateway.store,
         concurrency: &gateway.concurrency,

@@ -20,7 +20,7 @@ use http_body::Body;
 
 use crate::clock::{self, Time};
 use crate::config::{AccessLog, OnError, PathRules, Redirect};
-use crate::decide::{self, Decision, DecisionInput, DecisionState};
+use crate::decide::{self, Decision, DecisionInput, DecisionState, ResolvedQuotas};
 use crate::header_list;
 use crate::identify::client::{Client, client, scheme};
 use crate::identify::tokens::{TokenCache, ValidTokens, valid_tokens};
@@ -175,9 +175,19 @@ async fn serve(
     if let Some(answer) = shed::refuse(&gateway, route, &attributes, connection, now) {
         return own(Some(&changes), response, record, Outcome::Shed, head, answer);
     }
+    let mut quotas = ResolvedQuotas::new();
+    if route.has_quotas {
+        let key_cache = &connection.key_cache;
+        let waits = decide::resolve_quotas(&route.limits, &attributes, &mut key_cache.borrow_mut(), now, &mut quotas);
+        if let Some(waits) = waits {
+            // It is seldom needed, and would make the future of each request larger.
+            Box::pin(waits.finish(&mut quotas)).await;
+        }
+    }
     let input = DecisionInput {
         limits: &route.limits,
         attributes: &attributes,
+        quotas: &quotas,
         key_cache: &connection.key_cache,
         store: &gateway.store,
         concurrency: &gateway.concurrency,

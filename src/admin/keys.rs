@@ -21,6 +21,7 @@ use crate::decide::{RateTable, SelectedRates};
 use crate::identify::{KeyExtractor, WrittenKey};
 use crate::limit::{Limit, RateUsage};
 use crate::overrides::Allowance;
+use crate::quotas::{CachedQuota, GrantedQuota, QuotaSource};
 use crate::respond::{self, LocalResponse};
 use crate::store::{Away, KeyUsage};
 
@@ -56,6 +57,8 @@ impl<'a> KeyPath<'a> {
 struct FoundKey<'a> {
     limit: &'a ConfiguredLimit,
     table: &'a RateTable,
+    /// The source of its quotas, if there is one.
+    source: Option<&'a QuotaSource>,
     parts: &'a [Vec<u8>],
     /// At least one.
     readings: &'a [WrittenKey<'a>],
@@ -63,7 +66,8 @@ struct FoundKey<'a> {
 
 /// What was counted for the key.
 pub(super) async fn show(view: &View, path: KeyPath<'_>) -> LocalResponse {
-    let shown = with_key(view, path, async |key| fullest(view, key.table, key.readings, clock::now()).await);
+    let shown =
+        with_key(view, path, async |key| fullest(view, (key.table, key.source), key.readings, clock::now()).await);
     shown.await.map_or_else(identity, |shown| super::json(&shown))
 }
 
@@ -82,14 +86,16 @@ pub(super) async fn set_override(view: &View, path: KeyPath<'_>, body: Incoming)
 /// Removes the override of the key, if the admin API has set one, forgets what was counted for the key, in the store too,
 /// and shows what is left.
 pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
-    let forgotten = with_key(view, path, async |FoundKey { limit, table, parts, readings }| {
+    let forgotten = with_key(view, path, async |FoundKey { limit, table, source, parts, readings }| {
         let now = clock::now();
         if readings.iter().any(|reading| table.temporary(reading.fingerprint).is_some()) {
             overrides::change(&view.overrides, limit, parts, OverrideChange::Remove).await?;
             tracing::info!(limit = table.name(), "the admin API has removed an override");
         }
         for reading in readings {
-            for limit in table.limits().filter(|limit| !limit.rates().is_empty()) {
+            let cached = source.and_then(|source| source.peek(reading.asked, now)?.quota);
+            let of_quota = cached.as_ref().and_then(|quota| table.of_quota(quota)).and_then(SelectedRates::limit);
+            for limit in table.limits().chain(of_quota).filter(|limit| !limit.rates().is_empty()) {
                 view.store().reset(limit, reading.fingerprint, now).await.map_err(away)?;
             }
         }
@@ -128,7 +134,8 @@ async fn with_key<T>(
         };
         return Err(respond::problem(StatusCode::NOT_FOUND, &why));
     }
-    act(FoundKey { limit, table, parts: &parts, readings: &readings }).await
+    let source = snapshot.quota_sources.iter().find(|one| one.is_of(table.name())).map(|one| &*one.source);
+    act(FoundKey { limit, table, source, parts: &parts, readings: &readings }).await
 }
 
 fn away(Away: Away) -> LocalResponse {
@@ -138,18 +145,25 @@ fn away(Away: Away) -> LocalResponse {
 /// The counters that are used most, among those of all readings, with the override that the admin API has set.
 async fn fullest(
     view: &View,
-    table: &RateTable,
+    (table, source): (&RateTable, Option<&QuotaSource>),
     readings: &[WrittenKey<'_>],
     now: Time,
 ) -> Result<Value, LocalResponse> {
     let mut fullest: Option<(u64, KeyUsage)> = None;
-    let (mut is_exempt, mut temporary) = (false, None);
+    let (mut is_exempt, mut temporary, mut shown_quota) = (false, None, None);
     for reading in readings {
         let of_file = reading.subject.and_then(|subject| table.granted(subject));
         if of_file.is_none() {
             temporary = temporary.or_else(|| table.temporary(reading.fingerprint));
         }
-        let limits: Vec<&Arc<Limit>> = match of_file.or_else(|| table.temporarily_granted(reading.fingerprint)) {
+        let overridden = of_file.or_else(|| table.temporarily_granted(reading.fingerprint));
+        let cached = source.and_then(|source| source.peek(reading.asked, now));
+        if let Some(cached) = &cached {
+            shown_quota = shown_quota.or_else(|| Some(describe_quota(cached, overridden.is_none(), now)));
+        }
+        let quota = cached.and_then(|cached| cached.quota);
+        let of_quota = || quota.as_ref().and_then(|quota| table.of_quota(quota));
+        let limits: Vec<&Arc<Limit>> = match overridden.or_else(of_quota) {
             Some(SelectedRates::Rates(_, limit)) => vec![limit],
             Some(SelectedRates::Exempt) => {
                 is_exempt = true;
@@ -157,7 +171,7 @@ async fn fullest(
             }
             Some(SelectedRates::Block) => {
                 let blocked = json!({ "rates": [], "admitted": false, "retry_after": null, "block": true });
-                return Ok(with_override(blocked, temporary));
+                return Ok(with_exceptions(blocked, temporary, shown_quota));
             }
             None => table.without_override().collect(),
         };
@@ -175,13 +189,37 @@ async fn fullest(
         // The limit has no rates, only a number of requests in flight.
         None => json!({ "rates": [], "admitted": true, "retry_after": null }),
     };
-    Ok(with_override(shown, temporary))
+    Ok(with_exceptions(shown, temporary, shown_quota))
 }
 
-/// Adds the override that the admin API has set, if there is one.
-fn with_override(mut shown: Value, temporary: Option<(&Allowance, Instant)>) -> Value {
+/// Adds the override that the admin API has set, and what is cached of a source of quotas.
+fn with_exceptions(mut shown: Value, temporary: Option<(&Allowance, Instant)>, quota: Option<Value>) -> Value {
+    if let Some(quota) = quota {
+        shown["quota"] = quota;
+    }
     if let Some((allowance, ends)) = temporary {
         shown["override"] = overrides::describe(allowance, ends);
+    }
+    shown
+}
+
+/// What is cached of a source of quotas. It `holds` if no override comes before it.
+fn describe_quota(cached: &CachedQuota, holds: bool, now: Time) -> Value {
+    let mut shown = json!({
+        "holds": holds && cached.quota.is_some(),
+        "known": cached.quota.is_some(),
+        "age": cached.answered.map(|answered| now.micros_since(answered) / 1_000_000),
+        "due": cached.is_due,
+        "failures": cached.failures,
+    });
+    if let Some(quota) = &cached.quota {
+        let answer = &quota.answer;
+        match &quota.granted {
+            GrantedQuota::Rates(_) => shown["rates"] = json!(answer.rates),
+            GrantedQuota::Tier(name) => shown["tier"] = json!(name),
+            GrantedQuota::Exempt => shown["exempt"] = json!(true),
+            GrantedQuota::Block => shown["block"] = json!(true),
+        }
     }
     shown
 }

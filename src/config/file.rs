@@ -38,7 +38,7 @@ use super::{
 
 use upstream_tls::SystemAuthorities;
 
-pub(super) use limits::{again, temporary};
+pub(super) use limits::{again, quota_rates, temporary};
 pub(super) use routes::{Answer, Draft as RouteDraft};
 
 /// The file as read: values are checked, but names of limits and upstreams are not yet looked up.

@@ -27,5 +27,5 @@ pub(crate) use process::Process;
 pub(crate) use terminal::Terminal;
 pub(crate) use tls::{Authority, Handshake, Issued, TlsClient, TlsServer, TlsStream, curl, read_request};
 pub(crate) use tokens::{Signer, claims, key_set};
-pub(crate) use upstream::{Received, Upstream, closed_port, full_queue, reply, reserved_port};
+pub(crate) use upstream::{Received, Upstream, closed_port, full_queue, receive, reply, reserved_port};
 pub(crate) use wire::{Framing, Headers, Pattern, Wire};

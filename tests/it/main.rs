@@ -82,6 +82,9 @@ mod panics;
 mod probes;
 mod proxy;
 mod proxy_protocol;
+mod quotas;
+#[cfg(feature = "postgres")]
+mod quotas_postgres;
 #[cfg(feature = "postgres")]
 mod quotas_postgres_source;
 mod redirects;

@@ -17,7 +17,7 @@ use crate::config::{HeaderStyle, Limit, Missing, OnLimit, values};
 use crate::limit::{MAX_QUOTA, Rate};
 
 pub(super) use key::key;
-pub(in crate::config) use temporary::{again, temporary};
+pub(in crate::config) use temporary::{again, quota_rates, temporary};
 
 use action::Reaction;
 use exceptions::Kinds;

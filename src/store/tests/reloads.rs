@@ -17,7 +17,7 @@ pub(super) fn counted(name: &str, rates: &[&str], strategy: Option<&Strategy>) -
 /// Reloads from one limit to another.
 pub(super) fn reload(memory: &Memory, old: &Arc<Limit>, new: &Arc<Limit>, now: Time) {
     let replaced = if old.id() == new.id() { Vec::new() } else { vec![(old.clone(), new.clone())] };
-    memory.reload(&LimitChanges { in_use: vec![new.clone()], replaced }, now);
+    memory.reload(&LimitChanges { in_use: vec![new.clone()], replaced, ..LimitChanges::default() }, now);
 }
 
 fn remaining(memory: &Memory, limit: &Arc<Limit>, now: Time) -> u64 {
@@ -66,7 +66,7 @@ fn a_decision_on_several_limits_finds_them_all() {
     let both = |limits: &[Arc<Limit>; 2], now| (0..4).filter(|_| admitted(&memory, &asks(limits), now)).count();
     assert_eq!(both(&old, NOW), 4);
     let replaced = old.iter().cloned().zip(new.iter().cloned()).collect();
-    memory.reload(&LimitChanges { in_use: new.to_vec(), replaced }, later(1));
+    memory.reload(&LimitChanges { in_use: new.to_vec(), replaced, ..LimitChanges::default() }, later(1));
     assert_eq!(both(&new, later(1)), 1);
 }
 
@@ -122,7 +122,14 @@ fn cells_of_limits_that_are_gone_leave() {
     let mut before = stays.clone();
     for number in 0..1000 {
         let limit = counted(&format!("limit-{number}"), &["9/d"], None);
-        memory.reload(&LimitChanges { in_use: vec![stays.clone(), limit.clone()], replaced: Vec::new() }, NOW);
+        memory.reload(
+            &LimitChanges {
+                in_use: vec![stays.clone(), limit.clone()],
+                replaced: Vec::new(),
+                ..LimitChanges::default()
+            },
+            NOW,
+        );
         for client in 0..10 {
             assert!(admitted(&memory, &[ask(&limit, key(1000 + number * 10 + client))], NOW));
         }
