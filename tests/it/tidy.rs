@@ -181,6 +181,7 @@ fn what_has_one_place_stays_there() {
         ("notify::", &["runtime"]),
         ("jsonwebtoken::", &["jwt"]),
         ("prost::", &["otlp"]),
+        ("tokio_postgres::", &["config", "quotas"]),
         ("flate2::", &["simulate"]),
         ("indicatif::", &["simulate"]),
         ("maud::", &["simulate"]),

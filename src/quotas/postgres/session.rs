@@ -101,8 +101,8 @@ async fn open_at(
     let (client, mut wire) = config.connect_raw(stream, NoTls).await.map_err(|error| failure::describe(&error))?;
     let set_up = async {
         if let Some(channel) = &settings.channel {
-            // The configuration accepts no name that needs quotes.
-            client.batch_execute(&format!("LISTEN {channel}")).await.map_err(|error| failure::describe(&error))?;
+            // The configuration accepts no name with quotes in it.
+            client.batch_execute(&format!("LISTEN \"{channel}\"")).await.map_err(|error| failure::describe(&error))?;
         }
         match prepare(&client, &settings.query).await {
             Ok(prepared) => Ok(Ok(Arc::new(prepared))),
@@ -130,6 +130,8 @@ impl Opened {
     /// server refuses the query.
     pub(super) async fn run(mut self, changes: &dyn Fn(QuotaChange), refused: &dyn Fn(&str)) -> String {
         tokio::select! {
+            // What has arrived is read before it is missed.
+            biased;
             why = drive(&mut self.wire, changes) => why,
             why = self.session.watch(changes, refused) => why,
         }

@@ -44,8 +44,14 @@ impl Postgres {
         let data = folder.path().join("data");
         let mut create = command("initdb");
         create.arg("--pgdata").arg(&data).args(["--username=postgres", "--auth=trust", "--encoding=UTF8"]);
-        let created = create.args(["--no-sync", "--no-locale"]).output().unwrap();
-        assert!(created.status.success(), "initdb: {}", String::from_utf8_lossy(&created.stderr));
+        let created = create.args(["--no-sync", "--no-locale"]).output();
+        let created =
+            created.expect("initdb: install PostgreSQL (the package postgresql), or run scripts/test, which does");
+        assert!(
+            created.status.success(),
+            "initdb, of the package postgresql: {}",
+            String::from_utf8_lossy(&created.stderr)
+        );
         let mut options: Vec<_> = settings.iter().map(|setting| (*setting).to_owned()).collect();
         if let Some(Issued { cert, key }) = certificate {
             for (from, to) in [(cert, "server.crt"), (key, "server.key")] {
@@ -164,7 +170,8 @@ fn psql(folder: &Path, port: u16, text: &str) -> Result<String, String> {
     let mut psql = Command::new("psql");
     psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"]);
     psql.arg("--host").arg(folder).args(["--username=postgres", "--dbname=postgres"]);
-    let output = psql.args(["--port", &port.to_string(), "--command", text]).output().unwrap();
+    let output = psql.args(["--port", &port.to_string(), "--command", text]).output();
+    let output = output.expect("psql: install PostgreSQL (the package postgresql)");
     if output.status.success() {
         Ok(String::from_utf8(output.stdout).unwrap().trim_end().to_owned())
     } else {
