@@ -195,11 +195,6 @@ impl Cache {
         }
     }
 
-    /// Records that a lookup is not made.
-    pub(super) fn cancel(&self, key: Fingerprint) {
-        self.shard(key).lock().under_way.remove(&key);
-    }
-
     /// Records how a lookup has ended. `sent` is a hash of what was sent.
     pub(super) fn end(&self, (key, sent): (Fingerprint, Fingerprint), found: Found, now: Time) {
         let mut shard = self.shard(key).lock();

@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn keys_are_one_segment() {
-        let url = crate::fetch::Url {
+        let url = fetch::Url {
             host: "a.test".to_owned(),
             port: 80,
             authority: "a.test".to_owned(),

@@ -139,31 +139,22 @@ impl QuotaSource {
         }
     }
 
-    /// What a key is granted. `text` is the key, if the source can be asked about it; it is read only for a lookup, which this
-    /// asks for where it is due.
+    /// What a key is granted. `text` is the key, if the source can be asked about it; it is called only for a lookup, which
+    /// this asks for where it is due.
     pub fn get(&self, key: Fingerprint, now: Time, text: impl FnOnce() -> Option<Vec<u8>>) -> CacheAnswer {
-        let mut permit = None;
+        let mut place = None;
         let Known { quota, next } = self.cache.get(key, now, |is_renewal| {
-            permit = self.permit(is_renewal);
-            permit.is_some()
+            place = self.permit(is_renewal).and_then(|permit| Some((permit, self.sent(&text()?)?)));
+            place.is_some()
         });
         let quota = quota.and_then(|quota| self.current(key, quota));
         let wait = match next {
             Next::Nothing => None,
             Next::Wait(waiting) => (!self.availability.is_away()).then_some(waiting),
-            Next::LookUp(NewLookup { key, done, waiting, is_renewal }) => {
-                match (permit, text().and_then(|text| self.sent(&text))) {
-                    (Some(permit), Some(sent)) => {
-                        permit.send(Lookup { key, sent, done });
-                        (!is_renewal).then_some(waiting)
-                    }
-                    // The source is never asked about such a key.
-                    (_, None) | (None, _) => {
-                        self.cache.cancel(key);
-                        None
-                    }
-                }
-            }
+            Next::LookUp(NewLookup { key, done, waiting, is_renewal }) => place.and_then(|(permit, sent)| {
+                permit.send(Lookup { key, sent, done });
+                (!is_renewal).then_some(waiting)
+            }),
         };
         CacheAnswer { quota, wait }
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Client, Gateway, Upstream, closed_port, reply, run, until};
+use crate::harness::{Client, Gateway, Response, Upstream, closed_port, receive, reply, run, until};
 
 /// A source whose answers the test changes. It knows what a test has set, and answers 404 otherwise.
 struct Plans {
@@ -90,6 +90,13 @@ fn field(key: &str) -> String {
     format!("x-api-key: {key}\r\n")
 }
 
+/// Changes a key by the admin API.
+fn change(gateway: &Gateway, method: &str, key: &str, body: &str) -> Response {
+    let (address, length) = (gateway.admin, body.len());
+    let head = format!("{method} /api/limits/l/keys/{key} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}");
+    Client::connect(address).call(format!("{head}\r\n\r\n{body}"))
+}
+
 fn statuses<const N: usize>(client: &mut Client, key: &str) -> [u16; N] {
     [(); N].map(|()| client.get_with("/", field(key)).status)
 }
@@ -147,8 +154,8 @@ fn overrides_come_before_the_source_and_the_source_before_tiers() {
                 overrides = [{ keys = [\"partner\"], rates = [\"4/d\"] }]";
     let gateway = Gateway::start(&limit(&plans.url(), "", more));
     let client = &mut gateway.client();
-    let put = "PUT /api/limits/l/keys/guest HTTP/1.1\r\nHost: a\r\nContent-Length: 31\r\n\r\n{\"rates\": [\"6/d\"], \"for\": \"1h\"}";
-    let answer = Client::connect(gateway.admin).call(put);
+    let body = r#"{"rates": ["6/d"], "for": "1h"}"#;
+    let answer = change(&gateway, "PUT", "guest", body);
     assert_eq!(answer.status, 200, "{}", answer.text());
     let policy = |client: &mut Client, key: &str| {
         let response = client.get_with("/", field(key) + "x-plan: gold\r\n");
@@ -277,13 +284,11 @@ fn a_frozen_source_is_away_after_five_seconds() {
 
 #[test]
 fn a_killed_source_is_connected_to_again() {
-    let plans = Plans::start();
-    plans.set("*", 200, r#"{"rates": ["2/d"]}"#);
     let first = Arc::new(Mutex::new(true));
     let cut = first.clone();
     // It closes the connection after its first answer, when the next request arrives.
     let server = Upstream::raw(move |mut wire, _| {
-        while let Ok(Some(_)) = crate::harness::receive(&mut wire) {
+        while let Ok(Some(_)) = receive(&mut wire) {
             if std::mem::take(&mut *cut.lock().unwrap()) || wire.write(&reply(200, r#"{"rates": ["2/d"]}"#)).is_err() {
                 return;
             }
@@ -380,8 +385,7 @@ fn counters_of_quotas_survive_reloads_and_their_sweep() {
     assert_eq!(statuses(client, "k"), [200, 429]);
     let shown = gateway.admin("/api/limits/l/keys/k").json();
     assert_eq!((&shown["rates"][0]["used"], &shown["quota"]["rates"]), (&json!(3), &json!(["3/h", "5/d"])), "{shown}");
-    let reset = "DELETE /api/limits/l/keys/k HTTP/1.1\r\nHost: a\r\n\r\n";
-    assert_eq!(Client::connect(gateway.admin).call(reset).status, 200);
+    assert_eq!(change(&gateway, "DELETE", "k", "").status, 200);
     assert_eq!(statuses(client, "k"), [200, 200, 200, 429]);
 }
 
@@ -391,21 +395,19 @@ fn reloads_under_load_lose_no_answer() {
     plans.set("*", 200, r#"{"exempt": true}"#);
     let text = |rate: &str| limit(&plans.url(), "cache_for = \"1h\"", "").replace("1/d", rate);
     let gateway = Gateway::start(&text("1/d"));
-    let (mut client, stop) = (gateway.client(), Arc::new(Mutex::new(false)));
-    let told = stop.clone();
+    let mut client = gateway.client();
     let load = std::thread::spawn(move || {
-        let mut count = 0;
-        while !*told.lock().unwrap() {
-            count += 1;
+        for count in 0..1000 {
             assert_eq!(statuses(&mut client, &format!("k{}", count % 50)), [200]);
         }
-        count
     });
-    for number in 0..10 {
-        gateway.reload_and_wait("", &text(if number % 2 == 0 { "2/d" } else { "1/d" }));
+    let mut reloads = 0;
+    while !load.is_finished() {
+        reloads += 1;
+        gateway.reload_and_wait("", &text(if reloads % 2 == 0 { "2/d" } else { "1/d" }));
     }
-    *stop.lock().unwrap() = true;
-    assert!(load.join().unwrap() > 50);
+    load.join().unwrap();
+    assert!(reloads > 1);
     assert!(plans.server.received().len() <= 50);
 }
 

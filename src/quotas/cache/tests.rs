@@ -43,7 +43,7 @@ fn a_key_has_one_lookup_at_a_time() {
         let again = cache.get(key(1), at(0), |_| panic!("it is under way"));
         assert!(matches!(again.next, Next::Wait(_)) && again.quota.is_none());
     }
-    cache.cancel(key(1));
+    cache.end((key(1), key(1)), Found::Nothing, at(0));
     assert!(matches!(cache.get(key(1), at(0), |_| false).next, Next::Nothing), "it may not be asked for");
     assert!(look_up(&cache, 1, &Found::Quota(quota("5/s")), at(0)));
     assert_eq!(rate(&cache, 1, at(1)).as_deref(), Some("5/s"));
@@ -126,7 +126,7 @@ proptest! {
     ) {
         let cache = Cache::new(most, SPAN);
         let quota = quota("5/s");
-        let mut known = std::collections::HashMap::new();
+        let mut known = HashMap::new();
         let mut now = 0;
         for (number, found, later) in steps {
             now += later / 10;

@@ -236,3 +236,16 @@ fn threads_that_reload_at_different_moments_admit_no_more_together() {
     assert_eq!(count.into_inner(), 500);
     assert_eq!(remaining(&memory, &new, NOW), 0);
 }
+
+#[test]
+fn cells_of_any_rates_stay_where_a_source_may_name_them() {
+    let (plan, own) = (counted("l", &["5/m", "9/h"], None), counted("l", &["1/m"], None));
+    for (with_quotas, kept) in [("l", 1), ("other", 0)] {
+        let memory = Memory::new(100, usize::MAX);
+        assert!(admitted(&memory, &[ask(&plan, key(1))], NOW));
+        let with_quotas = vec![with_quotas.to_owned()];
+        memory.reload(&LimitChanges { in_use: vec![own.clone()], with_quotas, replaced: Vec::new() }, NOW);
+        memory.sweep(1, NOW);
+        assert_eq!(memory.keys(), kept);
+    }
+}
