@@ -46,7 +46,7 @@ pub enum PostgresTls {
 /// A server of PostgreSQL and a database there, such as `postgres://gw@db/plans`.
 #[derive(Clone, PartialEq)]
 pub struct PostgresUrl {
-    config: Config,
+    config: Box<Config>,
     tls: PostgresTls,
     root_certificates: Option<PathBuf>,
 }
@@ -128,7 +128,7 @@ impl PostgresUrl {
         if config.get_application_name().is_none() {
             config.application_name("gateway");
         }
-        Ok(Self { config, tls, root_certificates })
+        Ok(Self { config: Box::new(config), tls, root_certificates })
     }
 
     /// The file of authorities that `sslrootcert` names; `None` is those of the system.

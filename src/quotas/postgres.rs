@@ -95,7 +95,7 @@ impl Postgres {
         }
         let mut states = self.state.subscribe();
         let tried = states.wait_for(|state| !matches!(state, State::Connecting)).await;
-        let state = tried.map(|state| state.clone()).unwrap_or(State::Connecting);
+        let state = tried.map_or(State::Connecting, |state| state.clone());
         match state {
             State::Connected(session) => session.look_up(key).await,
             State::Away(why) => Err(LookupError::Away(why)),

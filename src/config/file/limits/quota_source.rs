@@ -126,7 +126,7 @@ fn postgres(
     refuse: impl Fn(Wrong),
     system: &SystemAuthorities,
 ) -> Option<PostgresSettings> {
-    let wrong = |why| Wrong::new(format!("this is not a URL of PostgreSQL that can be used: {why}"), SOURCE);
+    let wrong = |why| Wrong::new(format!("the source cannot be used: {why}"), SOURCE);
     let url = PostgresUrl::parse(text).map_err(|why| refuse(wrong(why))).ok();
     let query = section.required("query", &format!("add what is asked about a key: {QUERY}"));
     let query = query.and_then(|field| field.parse(query_of_key));
