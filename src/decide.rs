@@ -65,7 +65,7 @@ pub struct DecisionInput<'a, 'r> {
     pub limits: &'a [RouteLimit],
     /// The request.
     pub attributes: &'r RequestAttributes<'r>,
-    /// What sources of quotas grant the request's keys, by the places of their limits. Places at the end may be missing.
+    /// What sources of quotas grant the request's keys, see [`ResolvedQuotas`].
     pub quotas: &'a [Option<Arc<Quota>>],
     /// The keys of the connection's previous request.
     pub key_cache: &'r RefCell<KeyCache>,
@@ -138,9 +138,8 @@ impl<'a> DecisionState<'a> {
     /// The state before the decision.
     pub fn new(store: &'a Store, worker: usize) -> Self {
         let reservations = Reservations::new(store, worker);
-        let (outcomes, asks, shadowed) = (SmallVec::new(), Asks::new(), SmallVec::new());
-        let (permits, exchanges) = (Vec::new(), Vec::new());
-        Self { outcomes, asks, shadowed, reservations, permits, held_since: None, exchanges }
+        let (outcomes, asks, shadowed, permits) = (SmallVec::new(), Asks::new(), SmallVec::new(), Vec::new());
+        Self { outcomes, asks, shadowed, reservations, permits, held_since: None, exchanges: Vec::new() }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Describes what would happen to a request, for `gateway explain`: its route and why the others do not match, the key
 //! and rates of each limit, and the response with empty counters. It does not read the store.
 
+mod quotas;
+
 use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::io;
@@ -19,13 +21,14 @@ use crate::identify::tokens::{TokenCache, TokenProblem, ValidTokens, valid_token
 use crate::identify::{KeyCache, RequestAttributes};
 use crate::jwks;
 use crate::proxy;
-use crate::quotas::{GrantedQuota, Quota};
 use crate::respond;
 use crate::respond::rate_limit_headers::RefusalCache;
 use crate::route::{self, RouteConditions, TemplateInput, host, mismatch, path, rewrite};
 use crate::snapshot::{Action, CompiledRoute, Forwarding, SharedState, Snapshot};
 use crate::store::Store;
 use crate::store::memory::Memory;
+
+use quotas::AskedQuota;
 
 /// What is shown instead of a key.
 const MASK: &str = "***";
@@ -107,7 +110,7 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
         let status = config.server.shed.as_ref().map_or(0, |shed| shed.status.as_u16());
         line(&mut text, &format!("\npriority {priority}: under overload, lower ones are answered {status} first"));
     }
-    let asked = asked_quotas(&served.limits, &attributes);
+    let asked = quotas::ask(&served.limits, &attributes);
     line(&mut text, if served.limits.is_empty() { "\nno limits" } else { "\nlimits, checked together" });
     for ((route_limit, limit), asked) in served.limits.iter().zip(&config.routes[index].limits).zip(&asked) {
         let limit = &config.limits[*limit];
@@ -198,23 +201,6 @@ fn sent(text: &mut String, config: &Config, served: &CompiledRoute, request: &Re
     }
 }
 
-/// What a source of quotas has answered; `None` if it was not asked.
-type AskedQuota = Option<Result<Option<Arc<Quota>>, String>>;
-
-/// Asks the sources of all limits about the keys of the request, except those that have an override.
-fn asked_quotas(limits: &[RouteLimit], attributes: &RequestAttributes<'_>) -> Vec<AskedQuota> {
-    let ask = |limit: &RouteLimit| {
-        let (source, key_cache) = (limit.quotas.as_ref()?, &mut KeyCache::default());
-        let counted = limit.key.extract(attributes, 0, key_cache)?;
-        if limit.rates.overridden(&limit.key, (counted, true), attributes, key_cache).is_some() {
-            return None;
-        }
-        let key = limit.key.asked(attributes, key_cache)?;
-        Some(source.ask(&key).map(|quota| quota.map(Arc::new)))
-    };
-    limits.iter().map(ask).collect()
-}
-
 /// One limit and the request.
 struct Described<'a> {
     route_limit: &'a RouteLimit,
@@ -243,8 +229,8 @@ impl Described<'_> {
         let RouteLimit { rates, key: extractor, .. } = self.route_limit;
         let selected = rates.select(extractor, (counted, key.is_some()), self.attributes, key_cache, quota);
         line(text, &format!("    rates    {}", self.rates(selected)));
-        if let Some(quotas) = &self.limit.quotas {
-            line(text, &format!("    quotas   {}: {}", quotas.server, self.quota()));
+        if let Some(section) = &self.limit.quotas {
+            line(text, &format!("    quotas   {}: {}", section.server, quotas::answer(self.asked)));
         }
         if let (SelectedRates::Rates(RateSet::Listed(0), _), Some(tiers)) = (selected, &self.limit.tiers) {
             line(text, &format!("    tier     none: {} names no tier of the limit", tiers.source));
@@ -297,24 +283,6 @@ impl Described<'_> {
         let parts = parts.into_iter().zip(&self.limit.key.parts);
         let parts = parts.map(|(part, sources)| part.map_or_else(|| absent(sources), shown));
         parts.collect::<Vec<_>>().join(", ")
-    }
-
-    /// What the source of quotas has answered.
-    fn quota(&self) -> String {
-        match self.asked {
-            None => "not asked about this key".to_owned(),
-            Some(Ok(None)) => "asked just now, and does not know the key".to_owned(),
-            Some(Err(why)) => format!("asked just now, without an answer that can be used: {why}"),
-            Some(Ok(Some(quota))) => {
-                let granted = match &quota.granted {
-                    GrantedQuota::Rates(_) => "names these rates".to_owned(),
-                    GrantedQuota::Tier(name) => format!("names the tier {name}"),
-                    GrantedQuota::Exempt => "exempts the key".to_owned(),
-                    GrantedQuota::Block => "blocks the key".to_owned(),
-                };
-                format!("asked just now, and {granted}")
-            }
-        }
     }
 
     fn rates(&self, selected: SelectedRates<'_>) -> String {

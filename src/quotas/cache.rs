@@ -234,7 +234,7 @@ impl Cache {
     fn expiry(&self, key: Fingerprint, now: Time) -> Time {
         let span = self.cache_for;
         let earlier = u32::try_from(self.hasher.hash_one((key, now.micros())) % 100).unwrap_or(0);
-        now.after(span - span / 1000 * earlier)
+        now.after(span.saturating_sub(span / 1000 * earlier))
     }
 
     fn insert(&self, shard: &mut Shard, key: Fingerprint, entry: Entry) {

@@ -96,8 +96,8 @@ pub(super) async fn run(source: Arc<QuotaSource>) {
             Some(lookup) = new.recv(), if may_ask => driver.begin(lookup, false),
             Some(lookup) = renewals.recv(), if may_renew => driver.begin(lookup, true),
             Some(change) = changes.recv() => {
-                let all = iter::once(change).chain(iter::from_fn(|| changes.try_recv().ok())).collect();
-                driver.follow(all, has_missed.take());
+                let all = iter::once(change).chain(iter::from_fn(|| changes.try_recv().ok()));
+                driver.follow(&all.collect::<Vec<_>>(), has_missed.take());
             }
             () = due(probe_at) => driver.probe(),
         }
@@ -176,7 +176,7 @@ impl Driver {
     }
 
     /// Renews what the source says has changed. `has_missed` is whether there were more changes than could be told.
-    fn follow(&mut self, changes: Vec<QuotaChange>, has_missed: bool) {
+    fn follow(&mut self, changes: &[QuotaChange], has_missed: bool) {
         if has_missed || changes.contains(&QuotaChange::Any) {
             self.asking.values_mut().for_each(|has_changed| *has_changed = true);
             return self.source.expire(None);

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, watch};
 
 use super::answer::{LookupError, QuotaAnswer};
@@ -18,6 +17,7 @@ use super::quota::{Quota, Terms};
 use crate::clock::Time;
 use crate::config::{self, Quotas, SentKey};
 use crate::fingerprint::Fingerprint;
+use crate::known_keys::whole_digest;
 use crate::metrics::{Counter, Histogram};
 
 /// The longest time that a lookup takes, although no request waits for it any more.
@@ -133,7 +133,7 @@ impl QuotaSource {
     /// The form in which a key is sent; `None` if it cannot be sent.
     pub fn sent(&self, key: &[u8]) -> Option<String> {
         match self.settings.send {
-            SentKey::Sha256 => Some(Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect()),
+            SentKey::Sha256 => Some(whole_digest(key)),
             SentKey::Key if key.len() > MAX_KEY || key.contains(&0) => None,
             SentKey::Key => std::str::from_utf8(key).ok().map(str::to_owned),
         }

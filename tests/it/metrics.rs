@@ -63,7 +63,7 @@ pub(crate) fn promtool(arguments: &[&str], input: &str) -> Output {
 /// The metrics of two gateways that have everything: one counts in memory, the other in Memcached.
 struct Everything {
     gateways: [Gateway; 2],
-    _servers: [Upstream; 2],
+    _servers: [Upstream; 3],
     _memcached: Memcached,
 }
 
@@ -73,6 +73,7 @@ impl Everything {
         let site = authority.issue("site", "site", &["site.test"]);
         let signer = Signer::new(Algorithm::ES256, "one");
         let keys = harness::key_set(&[&signer]);
+        let plans = Upstream::start(|_| reply(404, ""));
         let issuer = Upstream::start(move |_| reply(200, &keys));
         let up = Upstream::start(|_| reply(200, "hello"));
         let (_held, away) = closed_port();
@@ -85,11 +86,13 @@ impl Everything {
             "[jwt.site]\nissuer = \"https://login.test/\"\naudience = [\"api\"]\njwks = \"http://{}/\"\n\
              algorithms = [\"ES256\"]\n\
              [limits.l]\nkey = \"jwt:sub | header:x-api-key\"\nrates = [\"2/d\"]\n\
+             [limits.l.quotas]\nsource = \"http://{}/{{key}}\"\ntimeout = \"5s\"\n\
              [upstreams.away]\nservers = [\"http://{away}\"]\n\
              [upstreams.up]\nservers = [\"http://{}\"]\nmax_in_flight = 100\n\
              [[routes]]\npath = \"/up\"\nlimits = [\"l\"]\nupstream = \"up\"\n\
              [[routes]]\npath = \"/away\"\nupstream = \"away\"\n",
             issuer.address(),
+            plans.address(),
             up.address()
         );
         let memcached = Memcached::start();
@@ -101,7 +104,7 @@ impl Everything {
             assert_eq!(statuses.map(|response| response.status), [200, 200, 429, 502, 404]);
             gateway
         });
-        Self { gateways, _servers: [issuer, up], _memcached: memcached }
+        Self { gateways, _servers: [issuer, up, plans], _memcached: memcached }
     }
 }
 
