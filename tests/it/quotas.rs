@@ -12,10 +12,13 @@ use serde_json::json;
 
 use crate::harness::{Client, Gateway, Response, Upstream, closed_port, receive, reply, run, until};
 
+/// Statuses and bodies by the target of a request.
+type Answers = Mutex<HashMap<String, (u16, String)>>;
+
 /// A source whose answers the test changes. It knows what a test has set, and answers 404 otherwise.
 struct Plans {
     server: Upstream,
-    answers: Arc<Mutex<HashMap<String, (u16, String)>>>,
+    answers: Arc<Answers>,
     gate: Arc<Gate>,
 }
 
@@ -42,7 +45,7 @@ impl Gate {
 
 impl Plans {
     fn start() -> Self {
-        let (answers, gate): (Arc<Mutex<HashMap<String, (u16, String)>>>, Arc<Gate>) = Default::default();
+        let (answers, gate) = (Arc::<Answers>::default(), Arc::<Gate>::default());
         let (known, passed) = (answers.clone(), gate.clone());
         let server = Upstream::start(move |request| {
             passed.pass();

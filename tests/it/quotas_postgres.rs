@@ -154,9 +154,9 @@ fn no_request_fails_while_the_database_is_killed_restarted_and_frozen() {
         };
         for is_killed in [true, false] {
             if is_killed {
-                server.kill()
+                server.kill();
             } else {
-                server.stop()
+                server.stop();
             }
             up(0.0);
             server.restart();

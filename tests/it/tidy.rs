@@ -87,7 +87,8 @@ fn named_after<'a>(code: &'a str, prefix: &str) -> Vec<&'a str> {
             None => vec![rest.split(is_separator).next().unwrap()],
         }
     });
-    names.collect()
+    // Between a comma and a space there is no name.
+    names.filter(|name| !name.is_empty()).collect()
 }
 
 #[test]
