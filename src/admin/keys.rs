@@ -4,6 +4,7 @@
 //! looked up that the key may have, and the fullest are shown.
 
 use std::convert::identity;
+use std::iter;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -142,52 +143,58 @@ fn away(Away: Away) -> LocalResponse {
     respond::problem(StatusCode::SERVICE_UNAVAILABLE, "The store of the counters does not answer.")
 }
 
-/// The counters that are used most, among those of all readings, with the override that the admin API has set.
+/// The counters that are used most, among those of all readings, with where their rates are from: an override in the file or
+/// of the admin API, the source of quotas, a tier, or the limit itself.
 async fn fullest(
     view: &View,
     (table, source): (&RateTable, Option<&QuotaSource>),
     readings: &[WrittenKey<'_>],
     now: Time,
 ) -> Result<Value, LocalResponse> {
-    let mut fullest: Option<(u64, KeyUsage)> = None;
-    let (mut is_exempt, mut temporary, mut shown_quota) = (false, None, None);
+    let mut fullest: Option<(u64, KeyUsage, &str)> = None;
+    let (mut exempted_by, mut temporary, mut shown_quota) = (None, None, None);
     for reading in readings {
         let of_file = reading.subject.and_then(|subject| table.granted(subject));
         if of_file.is_none() {
             temporary = temporary.or_else(|| table.temporary(reading.fingerprint));
         }
-        let overridden = of_file.or_else(|| table.temporarily_granted(reading.fingerprint));
+        let of_admin = || Some((table.temporarily_granted(reading.fingerprint)?, "admin"));
+        let overridden = of_file.map(|granted| (granted, "file")).or_else(of_admin);
         let cached = source.and_then(|source| source.peek(reading.asked, now));
+        let quota = cached.as_ref().and_then(|cached| cached.quota.as_deref());
+        let of_source = quota.and_then(|quota| Some((table.of_quota(quota)?, "source")));
         if let Some(cached) = &cached {
-            shown_quota = shown_quota.or_else(|| Some(describe_quota(cached, overridden.is_none(), now)));
+            let holds = overridden.is_none() && of_source.is_some();
+            shown_quota = shown_quota.or_else(|| Some(describe_quota(cached, holds, now)));
         }
-        let quota = cached.and_then(|cached| cached.quota);
-        let of_quota = || quota.as_ref().and_then(|quota| table.of_quota(quota));
-        let limits: Vec<&Arc<Limit>> = match overridden.or_else(of_quota) {
-            Some(SelectedRates::Rates(_, limit)) => vec![limit],
-            Some(SelectedRates::Exempt) => {
-                is_exempt = true;
+        let limits: Vec<(&Arc<Limit>, _)> = match overridden.or(of_source) {
+            Some((SelectedRates::Rates(_, limit), from)) => vec![(limit, from)],
+            Some((SelectedRates::Exempt, from)) => {
+                exempted_by = exempted_by.or(Some(from));
                 continue;
             }
-            Some(SelectedRates::Block) => {
-                let blocked = json!({ "rates": [], "admitted": false, "retry_after": null, "block": true });
+            Some((SelectedRates::Block, from)) => {
+                let blocked =
+                    json!({ "rates": [], "from": from, "admitted": false, "retry_after": null, "block": true });
                 return Ok(with_exceptions(blocked, temporary, shown_quota));
             }
-            None => table.without_override().collect(),
+            None => table.without_override().zip(iter::once("limit").chain(iter::repeat("tier"))).collect(),
         };
-        for limit in limits.into_iter().filter(|limit| !limit.rates().is_empty()) {
+        for (limit, from) in limits.into_iter().filter(|(limit, _)| !limit.rates().is_empty()) {
             let usage = view.store().peek(limit, reading.fingerprint, now).await.map_err(away)?;
             let level = usage.rates.iter().map(level).max().unwrap_or(0);
-            if fullest.as_ref().is_none_or(|(most, _)| level > *most) {
-                fullest = Some((level, usage));
+            if fullest.as_ref().is_none_or(|(most, ..)| level > *most) {
+                fullest = Some((level, usage, from));
             }
         }
     }
-    let shown = match fullest.filter(|(level, _)| *level > 0 || !is_exempt) {
-        Some((_, usage)) => describe(&usage),
-        None if is_exempt => json!({ "rates": [], "admitted": true, "retry_after": null, "exempt": true }),
+    let shown = match (fullest.filter(|(level, ..)| *level > 0 || exempted_by.is_none()), exempted_by) {
+        (Some((_, usage, from)), _) => describe(&usage, from),
+        (None, Some(from)) => {
+            json!({ "rates": [], "from": from, "admitted": true, "retry_after": null, "exempt": true })
+        }
         // The limit has no rates, only a number of requests in flight.
-        None => json!({ "rates": [], "admitted": true, "retry_after": null }),
+        (None, None) => json!({ "rates": [], "from": "limit", "admitted": true, "retry_after": null }),
     };
     Ok(with_exceptions(shown, temporary, shown_quota))
 }
@@ -203,10 +210,10 @@ fn with_exceptions(mut shown: Value, temporary: Option<(&Allowance, Instant)>, q
     shown
 }
 
-/// What is cached of a source of quotas. It `holds` if no override comes before it.
+/// What is cached of a source of quotas. It `holds` if it is what the key has.
 fn describe_quota(cached: &CachedQuota, holds: bool, now: Time) -> Value {
     let mut shown = json!({
-        "holds": holds && cached.quota.is_some(),
+        "holds": holds,
         "known": cached.quota.is_some(),
         "age": cached.answered.map(|answered| now.micros_since(answered) / 1_000_000),
         "due": cached.is_due,
@@ -230,7 +237,8 @@ fn level(usage: &RateUsage) -> u64 {
     u64::try_from(millionths).unwrap_or(u64::MAX)
 }
 
-fn describe(usage: &KeyUsage) -> Value {
+/// The counters of rates that are `from` there.
+fn describe(usage: &KeyUsage, from: &str) -> Value {
     let seconds = |micros: u64| micros.div_ceil(1_000_000);
     let rates = usage.limit.rates().iter().zip(&usage.rates).map(|(rate, usage)| {
         json!({
@@ -244,6 +252,7 @@ fn describe(usage: &KeyUsage) -> Value {
     let retry_after = refusing.clone().filter_map(|usage| usage.wait).max().map(seconds);
     json!({
         "rates": rates.collect::<Vec<_>>(),
+        "from": from,
         "admitted": refusing.count() == 0,
         "retry_after": retry_after,
     })

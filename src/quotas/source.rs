@@ -167,7 +167,9 @@ impl QuotaSource {
 
     /// What is cached of a key, for people.
     pub fn peek(&self, key: Fingerprint, now: Time) -> Option<CachedQuota> {
-        self.cache.peek(key, now)
+        let mut cached = self.cache.peek(key, now)?;
+        cached.quota = cached.quota.and_then(|quota| self.current(key, quota));
+        Some(cached)
     }
 
     /// The quota by the terms in force: a reload may have changed them since it was read.
