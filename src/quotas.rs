@@ -9,6 +9,7 @@ mod postgres;
 #[cfg(not(feature = "postgres"))]
 mod without_postgres;
 mod quota;
+mod announced;
 mod cache;
 mod availability;
 mod http;

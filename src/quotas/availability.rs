@@ -9,6 +9,8 @@ use tokio::time::Instant;
 #[derive(Debug, Default)]
 pub(super) struct Availability {
     is_away: AtomicBool,
+    /// Whether one lookup may be made although it is away.
+    is_open: AtomicBool,
     /// Why it is away, for people.
     why: Mutex<Option<String>>,
     /// When it has answered last.
@@ -19,6 +21,16 @@ impl Availability {
     /// Whether it is away.
     pub(super) fn is_away(&self) -> bool {
         self.is_away.load(Ordering::Relaxed)
+    }
+
+    /// Whether a lookup may be made: any while it is not away, and one after each [`Self::open`] while it is.
+    pub(super) fn admits(&self) -> bool {
+        !self.is_away() || (self.is_open.load(Ordering::Relaxed) && self.is_open.swap(false, Ordering::Relaxed))
+    }
+
+    /// Lets one lookup pass while the source is away.
+    pub(super) fn open(&self) {
+        self.is_open.store(true, Ordering::Relaxed);
     }
 
     /// Why it is away, if it is.
@@ -60,7 +72,10 @@ mod tests {
         assert!(!source.answered(later(3)));
         assert!(!source.failed(start, "too slow"));
         assert!(!source.is_away());
-        assert!(source.failed(later(4), "too slow") && source.is_away());
+        assert!(source.admits() && source.failed(later(4), "too slow") && source.is_away());
+        assert!(!source.admits());
+        source.open();
+        assert!(source.admits() && !source.admits(), "one lookup");
         assert!(!source.failed(later(4), "broken"), "it is away already");
         assert_eq!(source.why().as_deref(), Some("broken"));
         assert!(source.answered(later(9)) && !source.is_away());

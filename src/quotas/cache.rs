@@ -3,7 +3,7 @@
 //! Clients can invent keys, and cannot make a source know them. So where there is no room, the keys that it does not know go
 //! first, except for a small share of the room, and lookups under way are kept apart from both.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,9 @@ use foldhash::fast::RandomState;
 use hashlink::LinkedHashMap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::task::yield_now;
 
+use super::announced::Changed;
 use super::quota::Quota;
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
@@ -41,9 +43,9 @@ pub(super) enum Found {
     Quota(Arc<Quota>),
     /// The source does not know the key.
     Absent,
-    /// The answer cannot be used.
+    /// This key has no answer that can be used, and others have.
     Unusable,
-    /// The source was not able to answer.
+    /// The source is away, so nobody has an answer.
     Nothing,
 }
 
@@ -66,6 +68,10 @@ impl Entry {
     fn is_fresh(&self, now: Time) -> bool {
         // The clock may be set back.
         (self.fresh.0..self.fresh.1).contains(&now)
+    }
+
+    fn expire(&mut self) {
+        self.fresh = (Time::from_micros(0), Time::from_micros(0));
     }
 }
 
@@ -218,16 +224,24 @@ impl Cache {
         self.insert(&mut shard, key, entry);
     }
 
-    /// Marks the keys of which these are hashes, in the form in which they are sent, as due to be renewed; `None` is all keys.
-    pub(super) fn expire(&self, sent: Option<&HashSet<Fingerprint>>) {
+    /// Marks what has changed as due to be renewed. All keys are visited, with pauses in which the thread can do other work.
+    pub(super) async fn expire(&self, changed: &Changed) {
         for shard in &self.shards {
-            let mut shard = shard.lock();
-            let Shard { known, others, .. } = &mut *shard;
-            let all = known.iter_mut().chain(others.iter_mut()).map(|(_, entry)| entry);
-            for entry in all.filter(|entry| sent.is_none_or(|sent| sent.contains(&entry.sent))) {
-                entry.fresh = (Time::from_micros(0), Time::from_micros(0));
+            {
+                let mut shard = shard.lock();
+                let Shard { known, others, .. } = &mut *shard;
+                let all = known.iter_mut().chain(others.iter_mut()).map(|(_, entry)| entry);
+                all.filter(|entry| changed.has(entry.sent)).for_each(Entry::expire);
             }
+            yield_now().await;
         }
+    }
+
+    /// Marks a key as due to be renewed.
+    pub(super) fn expire_key(&self, key: Fingerprint) {
+        let mut shard = self.shard(key).lock();
+        let Shard { known, others, .. } = &mut *shard;
+        known.get_mut(&key).or_else(|| others.get_mut(&key)).into_iter().for_each(Entry::expire);
     }
 
     /// Up to a tenth earlier than `cache_for` says, so that keys that were asked about together are renewed apart.

@@ -13,14 +13,14 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, spawn_local};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::answer::{LookupError, QuotaAnswer};
 use crate::config::HttpQuotas;
 use crate::fetch;
 
-/// The largest answer in bytes.
+/// The largest answer in bytes, and the largest head of one.
 const MAX_ANSWER: usize = 64 << 10;
 
 /// The longest time for a connection, with TLS, so that keys stop waiting for a server that cannot be reached.
@@ -29,8 +29,9 @@ const CONNECT_LIMIT: Duration = Duration::from_millis(900);
 /// How many connections are opened at the same time, since each may have to look up a name in a thread of its own.
 const MOST_CONNECTING: usize = 8;
 
-/// The most connections that are kept without a request.
-const MOST_IDLE: usize = 32;
+/// How long a connection without a request is kept. There are no more of them than lookups at the same time: if they were
+/// closed sooner, a flood of lookups would use up the ports for connections.
+const MAX_IDLE: Duration = Duration::from_secs(30);
 
 /// What a key may have as it is in a segment of a path (RFC 3986, section 2.3).
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -49,6 +50,8 @@ pub(super) struct Http {
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
     driver: AbortHandle,
+    /// When it was used last.
+    used: Instant,
 }
 
 impl Drop for Connection {
@@ -159,8 +162,12 @@ impl Http {
             Err(error) => return Err(away(format!("the server does not send all of the answer: {error}"))),
         };
         // It may be ready only after the end of the response was seen.
-        if connection.sender.ready().await.is_ok() && self.idle.borrow().len() < MOST_IDLE {
-            self.idle.borrow_mut().push(connection);
+        if connection.sender.ready().await.is_ok() {
+            connection.used = Instant::now();
+            let mut idle = self.idle.borrow_mut();
+            let unused = idle.partition_point(|kept| kept.used.elapsed() > MAX_IDLE);
+            idle.drain(..unused);
+            idle.push(connection);
         }
         match head.status {
             StatusCode::OK => read(&body).map_err(|why| unusable(&why)),
@@ -179,12 +186,14 @@ impl Http {
 
 impl Connection {
     async fn new(io: impl Read + Write + Unpin + 'static) -> Result<Self, String> {
-        let (sender, connection) = http1::handshake(io).await.map_err(|error| format!("cannot connect: {error}"))?;
+        let mut settings = http1::Builder::new();
+        let opened = settings.max_buf_size(MAX_ANSWER).handshake(io).await;
+        let (sender, connection) = opened.map_err(|error| format!("cannot connect: {error}"))?;
         let driver = spawn_local(async move {
             // Requests that it has fail by themselves.
             let _ = connection.await;
         });
-        Ok(Self { sender, driver: driver.abort_handle() })
+        Ok(Self { sender, driver: driver.abort_handle(), used: Instant::now() })
     }
 }
 

@@ -1,6 +1,5 @@
 //! One source of quotas, as workers see it: a cache, and two bounded queues to the thread that asks.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,6 +8,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
+use super::announced::Changed;
 use super::answer::{LookupError, QuotaAnswer};
 use super::availability::Availability;
 use super::cache::{Cache, CachedQuota, Found, Known, NewLookup, Next};
@@ -153,7 +153,7 @@ impl QuotaSource {
             Next::Wait(waiting) => (!self.availability.is_away()).then_some(waiting),
             Next::LookUp(NewLookup { key, done, waiting, is_renewal }) => place.and_then(|(permit, sent)| {
                 permit.send(Lookup { key, sent, done });
-                (!is_renewal).then_some(waiting)
+                (!is_renewal && !self.availability.is_away()).then_some(waiting)
             }),
         };
         CacheAnswer { quota, wait }
@@ -185,7 +185,7 @@ impl QuotaSource {
 
     /// A place in a queue; `None` if there is none, or the source cannot be asked.
     fn permit(&self, is_renewal: bool) -> Option<mpsc::Permit<'_, Lookup>> {
-        if self.availability.is_away() {
+        if !self.availability.admits() {
             return None;
         }
         let queue = if is_renewal { &self.renewals } else { &self.new };
@@ -211,7 +211,9 @@ impl QuotaSource {
                 Err(why) => (self.unusable(&why), &self.counters.unusable),
             },
             Err(LookupError::Unusable(why)) => (self.unusable(&why), &self.counters.unusable),
-            Err(LookupError::Away(_)) => (Found::Nothing, &self.counters.failed),
+            Err(LookupError::Away(_)) if self.is_away() => (Found::Nothing, &self.counters.failed),
+            // Others are answered.
+            Err(LookupError::Away(_)) => (Found::Unusable, &self.counters.failed),
         };
         counter.one();
         self.cache.end((lookup.key, Fingerprint::of(lookup.sent.as_bytes())), found, now);
@@ -233,9 +235,14 @@ impl QuotaSource {
         Found::Unusable
     }
 
-    /// Marks the keys of which these are hashes, in the form in which they are sent, as due to be renewed; `None` is all keys.
-    pub(super) fn expire(&self, sent: Option<&HashSet<Fingerprint>>) {
-        self.cache.expire(sent);
+    /// Marks what has changed as due to be renewed.
+    pub(super) async fn expire(&self, changed: &Changed) {
+        self.cache.expire(changed).await;
+    }
+
+    /// Marks a key as due to be renewed.
+    pub(super) fn expire_key(&self, key: Fingerprint) {
+        self.cache.expire_key(key);
     }
 
     /// How lookups have ended.

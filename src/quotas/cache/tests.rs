@@ -105,17 +105,19 @@ fn invented_keys_evict_none_that_the_source_knows() {
     assert!(cache.evictions() > 40_000);
 }
 
-#[test]
-fn what_is_announced_is_renewed() {
+#[tokio::test]
+async fn what_is_announced_is_renewed() {
     let cache = Cache::new(1000, SPAN);
     for number in 0..3 {
         assert!(look_up(&cache, number, &Found::Absent, at(0)));
     }
-    cache.expire(Some(&HashSet::from([key(1)])));
+    cache.expire(&Changed::Keys([key(1)].into_iter().collect())).await;
     let due = |number| look_up(&cache, number, &Found::Absent, at(1));
     assert_eq!([0, 1, 2].map(due), [false, true, false]);
-    cache.expire(None);
+    cache.expire(&Changed::All).await;
     assert_eq!([0, 1, 2].map(due), [true; 3]);
+    cache.expire_key(key(2));
+    assert_eq!([0, 1, 2].map(due), [false, false, true]);
 }
 
 proptest! {
