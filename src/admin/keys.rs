@@ -4,7 +4,6 @@
 //! looked up that the key may have, and the fullest are shown.
 
 use std::convert::identity;
-use std::iter;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -144,7 +143,7 @@ fn away(Away: Away) -> LocalResponse {
 }
 
 /// The counters that are used most, among those of all readings, with where their rates are from: an override in the file or
-/// of the admin API, the source of quotas, a tier, or the limit itself.
+/// of the admin API, the source of quotas, or the limit with its tiers.
 async fn fullest(
     view: &View,
     (table, source): (&RateTable, Option<&QuotaSource>),
@@ -178,7 +177,7 @@ async fn fullest(
                     json!({ "rates": [], "from": from, "admitted": false, "retry_after": null, "block": true });
                 return Ok(with_exceptions(blocked, temporary, shown_quota));
             }
-            None => table.without_override().zip(iter::once("limit").chain(iter::repeat("tier"))).collect(),
+            None => table.without_override().map(|limit| (limit, "limit")).collect(),
         };
         for (limit, from) in limits.into_iter().filter(|(limit, _)| !limit.rates().is_empty()) {
             let usage = view.store().peek(limit, reading.fingerprint, now).await.map_err(away)?;

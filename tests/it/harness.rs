@@ -8,6 +8,7 @@ mod gateway;
 pub(crate) mod http2;
 pub(crate) mod http2_server;
 mod memcached;
+pub(crate) mod plans;
 mod postgres;
 mod process;
 mod terminal;

@@ -83,6 +83,7 @@ mod probes;
 mod proxy;
 mod proxy_protocol;
 mod quotas;
+mod quotas_outages;
 #[cfg(feature = "postgres")]
 mod quotas_postgres;
 #[cfg(feature = "postgres")]

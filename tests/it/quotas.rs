@@ -1,107 +1,21 @@
 //! Rates of keys from a source that speaks HTTP: what holds, and in which order.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::io::Write as _;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Client, Gateway, Response, Upstream, closed_port, receive, reply, run, until};
-
-/// Statuses and bodies by the target of a request.
-type Answers = Mutex<HashMap<String, (u16, String)>>;
-
-/// A source whose answers the test changes. It knows what a test has set, and answers 404 otherwise.
-struct Plans {
-    server: Upstream,
-    answers: Arc<Answers>,
-    gate: Arc<Gate>,
-}
-
-/// While it is closed, no answer is given.
-#[derive(Default)]
-struct Gate {
-    is_closed: Mutex<bool>,
-    opened: Condvar,
-}
-
-impl Gate {
-    fn pass(&self) {
-        let mut is_closed = self.is_closed.lock().unwrap();
-        while *is_closed {
-            is_closed = self.opened.wait(is_closed).unwrap();
-        }
-    }
-
-    fn set(&self, is_closed: bool) {
-        *self.is_closed.lock().unwrap() = is_closed;
-        self.opened.notify_all();
-    }
-}
-
-impl Plans {
-    fn start() -> Self {
-        let (answers, gate) = (Arc::<Answers>::default(), Arc::<Gate>::default());
-        let (known, passed) = (answers.clone(), gate.clone());
-        let server = Upstream::start(move |request| {
-            passed.pass();
-            let all = known.lock().unwrap();
-            let answer = all.get(&request.target).or_else(|| all.get("*"));
-            answer.map_or_else(|| reply(404, ""), |(status, body)| reply(*status, body))
-        });
-        Self { server, answers, gate }
-    }
-
-    /// Sets the answer for a target; `*` is any other.
-    fn set(&self, target: &str, status: u16, body: &str) {
-        self.answers.lock().unwrap().insert(target.to_owned(), (status, body.to_owned()));
-    }
-
-    fn forget(&self, target: &str) {
-        self.answers.lock().unwrap().remove(target);
-    }
-
-    /// How often it was asked about a target.
-    fn asked(&self, target: &str) -> usize {
-        self.server.received().iter().filter(|request| request.target == target).count()
-    }
-
-    fn url(&self) -> String {
-        url(self.server.address())
-    }
-}
-
-fn url(address: SocketAddr) -> String {
-    format!("http://{address}/v1/{{key}}")
-}
-
-/// A limit of one request a day with this source. A request waits for long, so that tests depend on no time.
-fn limit(url: &str, quotas: &str, more: &str) -> String {
-    let timeout = if quotas.contains("timeout") { "" } else { "timeout = \"5s\"" };
-    format!(
-        "[limits.l]\nkey = \"header:x-api-key\"\nrates = [\"1/d\"]\n{more}\n\
-         [limits.l.quotas]\nsource = {url:?}\n{timeout}\n{quotas}\n\
-         [[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = {{ status = 200 }}\n"
-    )
-}
-
-fn field(key: &str) -> String {
-    format!("x-api-key: {key}\r\n")
-}
+use crate::harness::plans::{Plans, field, limit, statuses};
+use crate::harness::{Authority, Client, Gateway, Response, TlsServer, read_request, reply, run, until};
 
 /// Changes a key by the admin API.
 fn change(gateway: &Gateway, method: &str, key: &str, body: &str) -> Response {
     let (address, length) = (gateway.admin, body.len());
     let head = format!("{method} /api/limits/l/keys/{key} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}");
     Client::connect(address).call(format!("{head}\r\n\r\n{body}"))
-}
-
-fn statuses<const N: usize>(client: &mut Client, key: &str) -> [u16; N] {
-    [(); N].map(|()| client.get_with("/", field(key)).status)
 }
 
 #[test]
@@ -147,11 +61,17 @@ fn keys_can_be_sent_as_digests() {
 }
 
 #[test]
-fn overrides_come_before_the_source_and_the_source_before_tiers() {
+fn the_first_that_says_something_holds_and_the_admin_api_says_which() {
     let plans = Plans::start();
     plans.set("*", 200, r#"{"rates": ["2/d"]}"#);
-    plans.set("/v1/silver", 200, r#"{"tier": "silver"}"#);
-    plans.set("/v1/odd", 200, r#"{"tier": "iron"}"#);
+    for (key, answer) in [
+        ("silver", r#"{"tier": "silver"}"#),
+        ("odd", r#"{"tier": "iron"}"#),
+        ("free", r#"{"exempt": true}"#),
+        ("bad", r#"{"block": true}"#),
+    ] {
+        plans.set(&format!("/v1/{key}"), 200, answer);
+    }
     let more = "tier = \"header:x-plan\"\n\
                 tiers = { gold = { rates = [\"5/d\"] }, silver = { rates = [\"3/d\"] } }\n\
                 overrides = [{ keys = [\"partner\"], rates = [\"4/d\"] }]";
@@ -160,22 +80,53 @@ fn overrides_come_before_the_source_and_the_source_before_tiers() {
     let body = r#"{"rates": ["6/d"], "for": "1h"}"#;
     let answer = change(&gateway, "PUT", "guest", body);
     assert_eq!(answer.status, 200, "{}", answer.text());
-    let policy = |client: &mut Client, key: &str| {
-        let response = client.get_with("/", field(key) + "x-plan: gold\r\n");
+    let policy = |client: &mut Client, key: &str, plan: &str| {
+        let response = client.get_with("/", field(key) + plan);
         response.headers.must("ratelimit-policy").split(';').nth(1).unwrap().to_owned()
     };
-    assert_eq!(policy(client, "partner"), "q=4", "an override of the file");
-    assert_eq!(policy(client, "guest"), "q=6", "an override of the admin API");
+    let gold = "x-plan: gold\r\n";
+    assert_eq!(policy(client, "partner", gold), "q=4", "an override of the file");
+    assert_eq!(policy(client, "guest", gold), "q=6", "an override of the admin API");
     assert!(plans.server.received().is_empty(), "the source is not asked about these");
-    assert_eq!(policy(client, "any"), "q=2", "the source");
-    assert_eq!(policy(client, "silver"), "q=3", "a tier that the source names");
+    assert_eq!(policy(client, "any", gold), "q=2", "the source");
+    assert_eq!(policy(client, "silver", gold), "q=3", "a tier that the source names");
     plans.forget("*");
-    assert_eq!(policy(client, "unknown"), "q=5", "the tier of the request");
-    assert_eq!(policy(client, "odd"), "q=5", "the limit has no such tier");
-    let shown = gateway.admin("/api/limits/l/keys/silver").json();
-    assert_eq!((&shown["quota"]["tier"], &shown["quota"]["holds"]), (&json!("silver"), &json!(true)), "{shown}");
-    assert_eq!(shown["rates"][0]["rate"], "3/d", "{shown}");
-    assert_eq!(gateway.admin("/api/limits/l/keys/odd").json()["quota"]["failures"], 1);
+    assert_eq!(policy(client, "unknown", gold), "q=5", "the tier of the request");
+    assert_eq!(policy(client, "odd", gold), "q=5", "the limit has no such tier");
+    assert_eq!(policy(client, "own", ""), "q=1", "the limit's own rates");
+    assert_eq!((statuses(client, "free"), statuses(client, "bad")), ([200], [403]));
+
+    let shown = |key: &str| gateway.admin(&format!("/api/limits/l/keys/{key}")).json();
+    for (key, from, quota) in [
+        ("partner", "file", json!(null)),
+        ("guest", "admin", json!(null)),
+        ("any", "source", json!({"rates": ["2/d"], "holds": true, "known": true, "failures": 0})),
+        ("silver", "source", json!({"tier": "silver", "holds": true, "known": true, "failures": 0})),
+        ("free", "source", json!({"exempt": true, "holds": true, "known": true, "failures": 0})),
+        ("bad", "source", json!({"block": true, "holds": true, "known": true, "failures": 0})),
+        ("unknown", "limit", json!({"holds": false, "known": false, "failures": 0})),
+        ("odd", "limit", json!({"holds": false, "known": false, "failures": 1})),
+        ("own", "limit", json!({"holds": false, "known": false, "failures": 0})),
+    ] {
+        let mut shown = shown(key);
+        assert_eq!(shown["from"], from, "{key}: {shown}");
+        let mut found = shown["quota"].take();
+        if let Some(found) = found.as_object_mut() {
+            // These depend on the time.
+            let (age, due) = (found.remove("age").unwrap(), found.remove("due").unwrap());
+            assert!(if key == "odd" { age.is_null() } else { age.is_u64() && due == false }, "{key}: {age}, {due}");
+        }
+        assert_eq!(found, quota, "{key}");
+    }
+    assert_eq!(shown("silver")["rates"][0]["rate"], "3/d");
+    until("it gets older", Duration::from_secs(10), || shown("any")["quota"]["age"].as_u64() > Some(0));
+    // An override hides what is cached.
+    assert_eq!(change(&gateway, "PUT", "any", body).status, 200);
+    let any = shown("any");
+    assert_eq!(
+        (&any["from"], &any["quota"]["holds"], &any["quota"]["known"]),
+        (&json!("admin"), &json!(false), &json!(true))
+    );
 }
 
 #[test]
@@ -195,21 +146,6 @@ fn many_requests_of_a_key_cause_one_lookup() {
 }
 
 #[test]
-fn a_slow_source_delays_a_request_for_its_timeout_and_answers_later_ones() {
-    let plans = Plans::start();
-    plans.set("/v1/k", 200, r#"{"rates": ["5/d"]}"#);
-    plans.gate.set(true);
-    let gateway = Gateway::start(&limit(&plans.url(), "timeout = \"20ms\"", ""));
-    let client = &mut gateway.client();
-    assert_eq!(client.get_with("/", field("k")).headers.must("ratelimit-policy"), "\"l\";q=1;w=86400");
-    assert_eq!(gateway.metric("gateway_quota_waits_timed_out_total"), Some(1.0));
-    plans.gate.set(false);
-    until("the lookup ends", Duration::from_secs(10), || gateway.metric("gateway_quota_cached_keys") == Some(1.0));
-    assert_eq!(statuses(client, "k"), [200, 200, 200, 200, 429], "the first one is counted, too");
-    assert_eq!(plans.asked("/v1/k"), 1);
-}
-
-#[test]
 fn what_has_expired_is_used_while_it_is_renewed() {
     let plans = Plans::start();
     plans.set("/v1/k", 200, r#"{"exempt": true}"#);
@@ -224,136 +160,6 @@ fn what_has_expired_is_used_while_it_is_renewed() {
     });
     plans.gate.set(false);
     until("it has the new answer", Duration::from_secs(10), || client.get_with("/", field("k")).status == 403);
-}
-
-#[test]
-fn while_the_source_is_away_what_is_known_holds_and_nobody_waits() {
-    let plans = Plans::start();
-    plans.set("/v1/bad", 200, r#"{"block": true}"#);
-    let gateway = Gateway::start(&limit(&plans.url(), "cache_for = \"1s\"", ""));
-    let client = &mut gateway.client();
-    assert_eq!(statuses(client, "bad"), [403]);
-    plans.set("*", 503, "");
-    plans.set("/v1/bad", 503, "");
-    assert_eq!(statuses(client, "first"), [200, 429]);
-    gateway.wait_message("a source of quotas is away: what is cached goes on holding");
-    assert_eq!(gateway.metric("gateway_quota_source_up"), Some(0.0));
-    let begun = Instant::now();
-    for number in 0..50 {
-        assert_eq!(statuses(client, &format!("new-{number}")), [200, 429]);
-    }
-    assert!(begun.elapsed() < Duration::from_secs(25), "each would have waited for 5 s");
-    let until_expired = Instant::now() + Duration::from_millis(1500);
-    until("it has expired", Duration::from_secs(10), || Instant::now() > until_expired);
-    assert_eq!(statuses(client, "bad"), [403; 3]);
-    assert!(plans.asked("/v1/bad") + plans.asked("/v1/new-7") <= 2, "it is not asked again and again");
-    plans.set("*", 200, r#"{"block": true}"#);
-    gateway.wait_message("a source of quotas is back");
-    until("new keys are asked about", Duration::from_secs(10), || statuses(client, "later") == [403]);
-    assert!(!gateway.log().concat().contains("new-7"), "a key is in the log");
-}
-
-#[test]
-fn a_source_that_cannot_be_connected_to_is_away() {
-    let (_socket, address) = closed_port();
-    let gateway = Gateway::start(&limit(&url(address), "", ""));
-    let client = &mut gateway.client();
-    for number in 0..20 {
-        assert_eq!(statuses(client, &format!("k{number}")), [200, 429]);
-    }
-    gateway.wait_message("a source of quotas is away: what is cached goes on holding");
-    assert_eq!(gateway.metric("gateway_quota_waits_timed_out_total"), Some(0.0));
-}
-
-#[test]
-fn a_frozen_source_is_away_after_five_seconds() {
-    let server = Upstream::raw(|wire, _| {
-        std::mem::forget(wire);
-    });
-    let gateway = Gateway::start(&limit(&url(server.address()), "timeout = \"20ms\"", ""));
-    let client = &mut gateway.client();
-    let mut number = 0;
-    until("it is away", Duration::from_secs(30), || {
-        number += 1;
-        assert_eq!(statuses(client, &format!("k{number}")), [200]);
-        gateway.metric("gateway_quota_source_up") == Some(0.0)
-    });
-    let before = gateway.metric("gateway_quota_waits_timed_out_total");
-    for number in 0..20 {
-        assert_eq!(statuses(client, &format!("later-{number}")), [200]);
-    }
-    assert_eq!(gateway.metric("gateway_quota_waits_timed_out_total"), before, "nobody waits");
-}
-
-#[test]
-fn a_killed_source_is_connected_to_again() {
-    let first = Arc::new(Mutex::new(true));
-    let cut = first.clone();
-    // It closes the connection after its first answer, when the next request arrives.
-    let server = Upstream::raw(move |mut wire, _| {
-        while let Ok(Some(_)) = receive(&mut wire) {
-            if std::mem::take(&mut *cut.lock().unwrap()) || wire.write(&reply(200, r#"{"rates": ["2/d"]}"#)).is_err() {
-                return;
-            }
-        }
-    });
-    let gateway = Gateway::start(&limit(&url(server.address()), "", ""));
-    let client = &mut gateway.client();
-    assert_eq!(statuses(client, "a"), [200, 429], "the connection broke");
-    gateway.wait_message("a source of quotas is back");
-    assert_eq!(statuses(client, "b"), [200, 200, 429]);
-    *first.lock().unwrap() = true;
-    assert_eq!(statuses(client, "c"), [200, 200, 429], "a kept connection that breaks is no failure");
-}
-
-#[test]
-fn answers_that_cannot_be_used_concern_one_key() {
-    let plans = Plans::start();
-    let garbage = [
-        (200, "not JSON".to_owned()),
-        (200, r#"{"rate": ["1/s"]}"#.to_owned()),
-        (200, r#"{"rates": ["fast"]}"#.to_owned()),
-        (200, r#"{"rates": ["5/s burst 9"]}"#.to_owned()),
-        (200, r#"{"exempt": true, "block": true}"#.to_owned()),
-        (200, format!("{{\"tier\": \"{}\"}}", "x".repeat(100_000))),
-        (302, String::new()),
-        (500, String::new()),
-    ];
-    for (number, (status, body)) in garbage.iter().enumerate() {
-        plans.set(&format!("/v1/secret-{number}"), *status, body);
-    }
-    plans.set("/v1/good", 200, r#"{"rates": ["2/d"]}"#);
-    let gateway = Gateway::start(&limit(&plans.url(), "", ""));
-    let client = &mut gateway.client();
-    for number in 0..garbage.len() {
-        assert_eq!(statuses(client, &format!("secret-{number}")), [200, 429], "{number}");
-        assert_eq!(plans.asked(&format!("/v1/secret-{number}")), 1, "it is not asked again at once");
-    }
-    assert_eq!(statuses(client, "good"), [200, 200, 429]);
-    assert_eq!(gateway.metric("gateway_quota_source_up"), Some(1.0));
-    assert!(
-        gateway.admin("/metrics").text().contains("gateway_quota_lookups_total{limit=\"l\",result=\"unusable\"} 8")
-    );
-    let text = gateway.log().concat() + gateway.admin("/metrics").text();
-    assert!(!text.contains("secret-"), "a key is in the log or the metrics");
-}
-
-#[test]
-fn invented_keys_evict_none_that_the_source_knows() {
-    let plans = Plans::start();
-    for key in ["a", "b"] {
-        plans.set(&format!("/v1/{key}"), 200, r#"{"rates": ["100000/d"]}"#);
-    }
-    let gateway = Gateway::start(&limit(&plans.url(), "cache_for = \"1h\"\nmax_cached = 64", ""));
-    let client = &mut gateway.client();
-    assert_eq!((statuses(client, "a"), statuses(client, "b")), ([200], [200]));
-    for number in 0..1000 {
-        assert_eq!(statuses(client, &format!("invented-{number}")), [200]);
-    }
-    assert!(gateway.metric("gateway_quota_cached_keys").unwrap() <= 64.0);
-    assert!(gateway.metric("gateway_quota_evictions_total").unwrap() > 900.0);
-    assert_eq!((statuses(client, "a"), statuses(client, "b")), ([200; 3], [200; 3]));
-    assert_eq!((plans.asked("/v1/a"), plans.asked("/v1/b")), (1, 1));
 }
 
 #[test]
@@ -419,10 +225,15 @@ fn explain_asks_the_source_and_check_shows_no_secret() {
     let plans = Plans::start();
     plans.set("/v1/gold?token=very-secret", 200, r#"{"rates": ["3/d"]}"#);
     plans.set("/v1/bad?token=very-secret", 200, "{");
+    plans.set("/v1/free?token=very-secret", 200, r#"{"exempt": true}"#);
+    plans.set("/v1/blocked?token=very-secret", 200, r#"{"block": true}"#);
+    plans.set("/v1/silver?token=very-secret", 200, r#"{"tier": "silver"}"#);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("gateway.toml");
     fs::write(folder.path().join("source"), plans.url() + "?token=very-secret\n").unwrap();
-    fs::write(&file, limit("file:source", "", "")).unwrap();
+    let more = "tier = \"header:x-plan\"\ntiers.silver.rates = [\"3/d\"]\n\
+                overrides = [{ keys = [\"partner\"], rates = [\"4/d\"] }]";
+    fs::write(&file, limit("file:source", "", more)).unwrap();
     let file = file.to_str().unwrap();
     let explain = |key: &str| {
         let header = format!("x-api-key: {key}");
@@ -431,6 +242,13 @@ fn explain_asks_the_source_and_check_shows_no_secret() {
     };
     let text = explain("gold");
     assert!(text.contains("3/d (from the source of quotas)") && text.contains("and names these rates"), "{text}");
+    let override_of_file = explain("partner");
+    assert!(override_of_file.contains("4/d (an override for the key)"), "{override_of_file}");
+    assert!(override_of_file.contains("not asked about this key"), "{override_of_file}");
+    assert!(explain("free").contains("the source of quotas exempts the key"));
+    assert!(explain("blocked").contains("the source of quotas blocks the key"));
+    let of_tier = explain("silver");
+    assert!(of_tier.contains("3/d (tier silver)") && of_tier.contains("names the tier silver"), "{of_tier}");
     assert!(explain("other").contains("and does not know the key"));
     assert!(explain("bad").contains("without an answer that can be used: the answer is not JSON"));
     let mut shown = String::new();
@@ -441,4 +259,25 @@ fn explain_asks_the_source_and_check_shows_no_secret() {
     }
     assert!(shown.contains("quotas from http://127.0.0.1") && shown.contains("?***"), "{shown}");
     assert!(!(shown + &text).contains("very-secret"));
+}
+
+#[test]
+fn a_source_with_tls_has_a_certificate_that_the_system_trusts() {
+    let (known, unknown) = (Authority::new(), Authority::new());
+    let server =
+        TlsServer::raw(known.server(&known.issue("plans", "plans", &["localhost"]), false), |mut stream, _| {
+            while let Some((path, _)) = read_request(&mut stream) {
+                assert_eq!(path, "/v1/k");
+                if stream.write_all(&reply(200, r#"{"rates": ["2/d"]}"#)).is_err() {
+                    return;
+                }
+            }
+        });
+    let text = limit(&format!("https://localhost:{}/v1/{{key}}", server.address.port()), "", "");
+    let gateway = Gateway::with_variable("SSL_CERT_FILE", &known.ca(), &text);
+    assert_eq!(statuses(&mut gateway.client(), "k"), [200, 200, 429]);
+    let gateway = Gateway::with_variable("SSL_CERT_FILE", &unknown.ca(), &text);
+    assert_eq!(statuses(&mut gateway.client(), "k"), [200, 429]);
+    gateway.wait_message("a source of quotas is away: what is cached goes on holding");
+    assert_eq!(server.handshakes().len(), 1);
 }
