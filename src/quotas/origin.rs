@@ -9,16 +9,16 @@ use crate::config::QuotaServer;
 
 /// A server that is asked. It lives in one thread.
 pub(super) enum QuotaOrigin {
-    Http(Http),
-    Postgres(Postgres),
+    Http(Box<Http>),
+    Postgres(Box<Postgres>),
 }
 
 impl QuotaOrigin {
     /// `changes` is told what the server announces by itself.
     pub(super) fn new(server: &QuotaServer, changes: impl Fn(QuotaChange) + 'static) -> Self {
         match server {
-            QuotaServer::Http(settings) => Self::Http(Http::new(settings.clone())),
-            QuotaServer::Postgres(settings) => Self::Postgres(Postgres::new(settings.clone(), changes)),
+            QuotaServer::Http(settings) => Self::Http(Box::new(Http::new(settings.clone()))),
+            QuotaServer::Postgres(settings) => Self::Postgres(Box::new(Postgres::new(settings, changes))),
         }
     }
 

@@ -49,9 +49,9 @@ enum State {
 
 impl Postgres {
     /// A database that [`Self::run`] connects to. `changes` is told what it announces.
-    pub fn new(settings: PostgresSettings, changes: impl Fn(QuotaChange) + 'static) -> Self {
+    pub fn new(settings: &PostgresSettings, changes: impl Fn(QuotaChange) + 'static) -> Self {
         let state = watch::Sender::new(State::Connecting);
-        Self { settings, changes: Box::new(changes), state, logged: RefCell::default() }
+        Self { settings: settings.clone(), changes: Box::new(changes), state, logged: RefCell::default() }
     }
 
     /// Keeps connected, with pauses that grow, and listens. It never returns, and runs beside [`Self::look_up`].

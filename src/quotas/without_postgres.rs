@@ -13,7 +13,7 @@ pub struct Postgres {
 
 impl Postgres {
     /// Cannot be called, since there are no settings without the feature.
-    pub fn new(settings: PostgresSettings, _: impl Fn(QuotaChange) + 'static) -> Self {
+    pub fn new(settings: &PostgresSettings, _: impl Fn(QuotaChange) + 'static) -> Self {
         match settings.url {}
     }
 

@@ -84,7 +84,7 @@ impl Running {
 }
 
 /// Runs the test beside a source with these settings, in a thread like that of the gateway.
-fn run(settings: PostgresSettings, test: impl AsyncFnOnce(&Running)) {
+fn run(settings: &PostgresSettings, test: impl AsyncFnOnce(&Running)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let changes = Rc::new(RefCell::new(Vec::new()));
     let heard = changes.clone();
@@ -113,7 +113,7 @@ fn a_row_says_what_its_columns_say() {
          ('f', '{}', null, false, false), ('it''s \u{e9} $1; --', '{1/s}', null, null, null), ('g', '{1/s,null}', null, null, null), \
          ('h', '{{1/s},{2/s}}', null, null, null)",
     );
-    run(settings(&server.url("gw"), QUERY), async |it| {
+    run(&settings(&server.url("gw"), QUERY), async |it| {
         assert_eq!(it.ask("a").await, Ok(Some(rates(&["100/s", "3000/m"]))));
         assert_eq!(it.ask("b").await, Ok(Some(QuotaAnswer { tier: Some("gold".to_owned()), ..rates(&[]) })));
         assert_eq!(it.ask("c").await, Ok(Some(QuotaAnswer { exempt: true, ..rates(&[]) })));
@@ -129,14 +129,14 @@ fn a_row_says_what_its_columns_say() {
     });
     let show = "select current_setting('default_transaction_read_only') || current_setting('statement_timeout') \
                 || current_setting('application_name') as tier where $1 = ''";
-    run(settings(&format!("{}&application_name=edge", server.url("gw")), show), async |it| {
+    run(&settings(&format!("{}&application_name=edge", server.url("gw")), show), async |it| {
         assert_eq!(it.ask("").await.unwrap().unwrap().tier.as_deref(), Some("on2sedge"));
     });
     let writes = "select nextval('s')::text as tier where $1 = ''";
-    run(settings(&server.url("postgres"), writes), async |it| {
+    run(&settings(&server.url("postgres"), writes), async |it| {
         assert!(it.unusable("").await.contains("read-only"), "it cannot write");
     });
-    run(settings(&server.unix_url("gw"), QUERY), async |it| assert!(it.ask("a").await.unwrap().is_some()));
+    run(&settings(&server.unix_url("gw"), QUERY), async |it| assert!(it.ask("a").await.unwrap().is_some()));
 }
 
 #[test]
@@ -158,27 +158,27 @@ fn what_cannot_be_used_says_why() {
         ("select rates from plans where key = $1 and tier = $2", &["2 parameters"]),
         ("select rates from plans where 1 / length($1) > 0 and key = $1", &["fails with this key", "22012"]),
     ] {
-        run(settings(&server.url("postgres"), query), async |it| {
+        run(&settings(&server.url("postgres"), query), async |it| {
             let key = if query.contains("length") { "" } else { "a" };
             let why = it.unusable(key).await;
             assert!(parts.iter().all(|part| why.contains(part)), "{query}: {why}");
             assert_eq!(it.unusable(key).await, why, "the connection stays");
         });
     }
-    run(settings(&server.url("postgres"), "select rates from plans where $1::int = 1"), async |it| {
+    run(&settings(&server.url("postgres"), "select rates from plans where $1::int = 1"), async |it| {
         let why = it.unusable("a-secret").await;
         assert!(why.contains("22P02") && !why.contains("a-secret"), "{why}");
         assert!(it.ask("0").await.is_ok(), "other keys are not affected");
     });
     // A permission that is missing, until somebody gives it.
-    run(settings(&server.url("gw"), QUERY), async |it| {
+    run(&settings(&server.url("gw"), QUERY), async |it| {
         let why = it.unusable("a").await;
         assert!(why.contains("permission denied for table plans"), "{why}");
         server.sql("grant select on plans to gw");
         assert_eq!(it.answer("a").await, Some(rates(&["1/s"])));
     });
     // A table that is missing, until somebody creates it.
-    run(settings(&server.url("postgres"), "select rates from later where key = $1"), async |it| {
+    run(&settings(&server.url("postgres"), "select rates from later where key = $1"), async |it| {
         assert!(it.unusable("a").await.contains("later"));
         server.sql("alter table plans rename to later");
         it.announced(&QuotaChange::Any).await;
@@ -190,7 +190,7 @@ fn what_cannot_be_used_says_why() {
 fn a_query_is_prepared_again_when_its_columns_change() {
     let server = Postgres::start();
     server.sql(&format!("{PLANS} insert into plans values ('a', '{{1/s}}')"));
-    run(settings(&server.url("postgres"), "select * from plans where key = $1"), async |it| {
+    run(&settings(&server.url("postgres"), "select * from plans where key = $1"), async |it| {
         for column in ["since date", "note text"] {
             assert_eq!(it.ask("a").await, Ok(Some(rates(&["1/s"]))));
             server.sql(&format!("alter table plans add column {column}"));
@@ -209,7 +209,7 @@ fn lookups_are_pipelined_and_those_that_nobody_waits_for_are_bounded() {
     let server = Postgres::start();
     server.sql(&format!("{PLANS} create role gw login superuser;"));
     server.sql("insert into plans select n, array[n || '/s'] from generate_series(1, 1000) n");
-    run(settings(&server.url("postgres"), QUERY), async |it| {
+    run(&settings(&server.url("postgres"), QUERY), async |it| {
         let all = (1..=1000).map(|n| async move { (n, it.ask(&n.to_string()).await) });
         for (n, answer) in futures_util::future::join_all(all).await {
             assert_eq!(answer, Ok(Some(rates(&[&format!("{n}/s")]))), "each has the answer of its key");
@@ -217,7 +217,7 @@ fn lookups_are_pipelined_and_those_that_nobody_waits_for_are_bounded() {
     });
     // A table that somebody locks: nothing is answered, and whoever asks gives up.
     server.sql("create table locked as select * from plans");
-    run(settings(&server.url("gw"), "select rates from locked where key = $1"), async |it| {
+    run(&settings(&server.url("gw"), "select rates from locked where key = $1"), async |it| {
         it.answer("1").await;
         let sql = server.later();
         let lock = thread::spawn(move || sql("begin; lock table locked; select pg_sleep(5); commit"));
@@ -249,7 +249,7 @@ fn lookups_are_pipelined_and_those_that_nobody_waits_for_are_bounded() {
 fn changes_are_announced_and_after_a_reconnect_all_may_have_changed() {
     let mut server = Postgres::start();
     server.sql(PLANS);
-    run(settings(&server.url("postgres"), QUERY), async |it| {
+    run(&settings(&server.url("postgres"), QUERY), async |it| {
         assert_eq!(it.ask("a").await, Ok(None));
         assert_eq!(*it.changes.borrow(), [], "nothing was known before");
         for (payload, change) in [("a b'", QuotaChange::Key("a b'".to_owned())), ("", QuotaChange::Any)] {
@@ -278,7 +278,7 @@ fn changes_are_announced_and_after_a_reconnect_all_may_have_changed() {
 fn a_server_that_is_killed_or_frozen_is_found_out_and_used_again() {
     let mut server = Postgres::start();
     server.sql(&format!("{PLANS} insert into plans values ('a', '{{1/s}}')"));
-    run(settings(&server.url("postgres"), QUERY), async |it| {
+    run(&settings(&server.url("postgres"), QUERY), async |it| {
         let known = Some(rates(&["1/s"]));
         assert_eq!(it.answer("a").await, known);
         server.kill();
@@ -340,7 +340,7 @@ fn who_does_not_speak_the_protocol_is_away() {
     ] {
         let url = format!("postgres://gw@{address}/plans?sslmode={mode}");
         let authority = Authority::new();
-        run(trusting(settings(&url, QUERY), &authority.ca()), async |it| {
+        run(&trusting(settings(&url, QUERY), &authority.ca()), async |it| {
             let start = Instant::now();
             let why = it.away("a").await;
             assert!(why.contains(part), "{mode}: {why}");
@@ -355,7 +355,7 @@ fn a_server_of_several_is_used_that_accepts_a_session() {
     server.sql(&format!("{PLANS} insert into plans values ('a', '{{1/s}}')"));
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = format!("postgres://postgres@{nobody},{}/postgres?sslmode=disable", server.address);
-    run(settings(&url, QUERY), async |it| assert_eq!(it.ask("a").await, Ok(Some(rates(&["1/s"])))));
+    run(&settings(&url, QUERY), async |it| assert_eq!(it.ask("a").await, Ok(Some(rates(&["1/s"])))));
 }
 
 #[test]
@@ -368,31 +368,31 @@ fn with_tls_only_a_certificate_that_is_trusted_is_accepted() {
     let port = server.address.port();
     let url = |host: &str, mode: &str| format!("postgres://gw:se%40cret@{host}:{port}/postgres?sslmode={mode}");
     for mode in ["prefer", "require", "verify-full"] {
-        run(trusting(settings(&url("localhost", mode), QUERY), &known.ca()), async |it| {
+        run(&trusting(settings(&url("localhost", mode), QUERY), &known.ca()), async |it| {
             assert_eq!(it.ask("a").await, Ok(None), "{mode}");
             let encrypted = "select ssl from pg_stat_ssl join pg_stat_activity using (pid) where usename = 'gw'";
             assert_eq!(server.sql(encrypted), "t", "{mode}");
         });
-        run(trusting(settings(&url("localhost", mode), QUERY), &unknown.ca()), async |it| {
+        run(&trusting(settings(&url("localhost", mode), QUERY), &unknown.ca()), async |it| {
             assert!(it.away("a").await.contains("UnknownIssuer"), "{mode}");
         });
-        run(trusting(settings(&url("127.0.0.1", mode), QUERY), &known.ca()), async |it| {
+        run(&trusting(settings(&url("127.0.0.1", mode), QUERY), &known.ca()), async |it| {
             assert!(it.away("a").await.contains("not valid for name"), "{mode}");
         });
     }
-    run(settings(&url("localhost", "disable"), QUERY), async |it| {
+    run(&settings(&url("localhost", "disable"), QUERY), async |it| {
         assert!(it.away("a").await.contains("no pg_hba.conf entry"));
     });
     let wrong = url("localhost", "require").replace("se%40cret", "guess");
-    run(trusting(settings(&wrong, QUERY), &known.ca()), async |it| {
+    run(&trusting(settings(&wrong, QUERY), &known.ca()), async |it| {
         let why = it.away("a").await;
         assert!(why.contains("password authentication failed") && !why.contains("guess"), "{why}");
     });
     let server = Postgres::start();
     server.sql(PLANS);
     let url = |mode: &str| server.url("postgres").replace("disable", mode);
-    run(trusting(settings(&url("prefer"), QUERY), &known.ca()), async |it| assert_eq!(it.ask("a").await, Ok(None)));
-    run(trusting(settings(&url("require"), QUERY), &known.ca()), async |it| {
+    run(&trusting(settings(&url("prefer"), QUERY), &known.ca()), async |it| assert_eq!(it.ask("a").await, Ok(None)));
+    run(&trusting(settings(&url("require"), QUERY), &known.ca()), async |it| {
         assert!(it.away("a").await.contains("offers no TLS"));
     });
 }
