@@ -23,9 +23,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crossterm::event::{self, Event};
+use crossterm::terminal::disable_raw_mode;
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event};
-use ratatui::crossterm::terminal::disable_raw_mode;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;

@@ -1,6 +1,6 @@
 //! What the user has chosen to see, and how keys change it. No key changes anything about the gateway.
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// A part of the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,59 +1,113 @@
 //! How exactly two gateways share a rate, with clients that send at an even pace and more than it allows. This test
 //! takes long and needs little processor time; its name makes it the first one, so that others run at the same time.
 
-use std::collections::BTreeMap;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Memcached, align};
+use crate::harness::{Client, Memcached, align, unix};
 use crate::shared::{PATIENT, SECOND, gateways, limited, watched};
 
-/// Sends requests at an even pace for `span` from `start` on. Returns in which second each was admitted.
-fn paced(mut client: Client, start: Instant, (first, pause): (Duration, Duration), span: Duration) -> Vec<u64> {
-    let mut admitted = Vec::new();
-    let mut next = first;
-    while next < span {
-        sleep((start + next).saturating_duration_since(Instant::now()));
-        match client.get("/").status {
-            200 => admitted.push(start.elapsed().as_secs()),
-            429 => {}
+const SECONDS: u64 = 30;
+const RATE: u64 = 500;
+/// So many requests are under way at most, each with a charge that others may not have seen yet.
+const CONNECTIONS: u32 = 16;
+/// In a second in which nothing took longer, neither an answer nor a pause of all clients, the machine was not too busy
+/// to send at an even pace.
+const SHORT: Duration = Duration::from_millis(10);
+
+/// An answer, and when its request was sent and it came, by the clock that counters have too.
+struct Answer {
+    sent: Duration,
+    came: Duration,
+    is_admitted: bool,
+}
+
+impl Answer {
+    fn is_within(&self, second: u64) -> bool {
+        self.sent.as_secs() == second && self.came.as_secs() == second
+    }
+
+    fn overlaps(&self, second: u64) -> bool {
+        (self.sent.as_secs()..=self.came.as_secs()).contains(&second)
+    }
+}
+
+/// Sends requests at an even pace, the first one at `next`.
+fn paced(mut client: Client, mut next: Instant, pause: Duration, end: Instant) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    while next.max(Instant::now()) < end {
+        sleep(next.saturating_duration_since(Instant::now()));
+        let sent = unix();
+        let is_admitted = match client.get("/").status {
+            200 => true,
+            429 => false,
             other => panic!("{other}"),
-        }
+        };
+        answers.push(Answer { sent, came: unix(), is_admitted });
         next += pause;
     }
-    admitted
+    answers
+}
+
+/// Whether requests came, and were answered, without a longer pause in all of this second.
+fn is_even(answers: &[&Answer], second: u64) -> bool {
+    let mut sent: Vec<_> = answers.iter().map(|answer| answer.sent).collect();
+    sent.extend([second, second + 1].map(Duration::from_secs));
+    sent.sort();
+    sent.windows(2).all(|two| two[1].saturating_sub(two[0]) <= SHORT)
+        && answers.iter().all(|answer| answer.came.saturating_sub(answer.sent) <= SHORT)
+}
+
+/// How much of the quota may be free at the end of a second, with so many requests in the second `before`. When a
+/// request was refused, the window was full but for requests that were under way.
+fn may_be_free(answers: &[&Answer], second: u64, before: u64) -> u64 {
+    let refused = answers.iter().filter(|answer| !answer.is_admitted && answer.is_within(second));
+    let Some(last) = refused.map(|answer| answer.sent.subsec_micros()).max() else { return RATE };
+    let rest = u64::from(1_000_000 - last);
+    ((before * rest).div_ceil(1_000_000) + u64::from(CONNECTIONS)).min(RATE)
 }
 
 #[test]
 fn two_gateways_share_a_rate() {
-    const SECONDS: u64 = 30;
     let memcached = Memcached::start();
     let gateways = gateways(2, &format!("{}{}", memcached.store_with(PATIENT), limited("500/s", "")));
     // Eight connections with 50 a second each, to either.
-    let clients: Vec<_> = gateways.iter().flat_map(|gateway| (0..8).map(|_| gateway.client())).collect();
+    let clients: Vec<_> = gateways.iter().flat_map(|gateway| (0..CONNECTIONS / 2).map(|_| gateway.client())).collect();
     let pause = Duration::from_millis(20);
-    let (admitted, counts) = watched(&memcached, SECOND, || {
+    let ((first, answers), counts) = watched(&memcached, SECOND, || {
         align(SECOND, SECOND);
-        let start = Instant::now();
-        thread::scope(|scope| {
+        let (first, start) = (unix().as_secs(), Instant::now());
+        let end = start + Duration::from_secs(SECONDS);
+        let answers: Vec<_> = thread::scope(|scope| {
             let ask = |(at, client)| {
-                let first = pause / 16 * at + Duration::from_millis(2);
-                scope.spawn(move || paced(client, start, (first, pause), Duration::from_secs(SECONDS)))
+                let next = start + pause / CONNECTIONS * at + Duration::from_millis(2);
+                scope.spawn(move || paced(client, next, pause, end))
             };
             let threads: Vec<_> = (0..).zip(clients).map(ask).collect();
-            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
-        })
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        (first, answers)
     });
-    let mut seen = BTreeMap::<_, u64>::new();
-    admitted.iter().for_each(|second| *seen.entry(*second).or_default() += 1);
     let counts = &counts["l"];
-    println!("counted {counts:?}, seen {seen:?}");
-    assert_eq!(counts.values().sum::<u64>(), admitted.len() as u64);
-    // Requests of the last moment may have been answered or counted after the end.
-    let whole = usize::try_from(SECONDS).unwrap();
-    for counts in [counts.values(), seen.values()] {
-        let steady: Vec<_> = counts.copied().take(whole).collect();
-        assert_eq!(steady.len(), whole);
-        assert!(steady.iter().all(|count| (480..=505).contains(count)), "{steady:?}");
+    let admitted = |answers: &[&Answer]| answers.iter().filter(|answer| answer.is_admitted).count() as u64;
+    assert_eq!(counts.values().sum::<u64>(), admitted(&answers.iter().collect::<Vec<_>>()));
+    let mut even = 0;
+    for second in first..first + SECONDS {
+        let count_of = |second| counts.get(&second).copied().unwrap_or(0);
+        let count = count_of(second);
+        let overlapping: Vec<_> = answers.iter().filter(|answer| answer.overlaps(second)).collect();
+        let within: Vec<_> = answers.iter().filter(|answer| answer.is_within(second)).collect();
+        // Each counter has what clients saw in its second.
+        let seen = admitted(&within)..=admitted(&overlapping);
+        assert!(seen.contains(&count), "{second}: {count}, seen {seen:?}");
+        let allowed = if is_even(&overlapping, second) {
+            even += 1;
+            480..=505
+        } else {
+            RATE - may_be_free(&overlapping, second, count_of(second - 1))..=RATE + u64::from(CONNECTIONS)
+        };
+        assert!(allowed.contains(&count), "{second}: {count}, not {allowed:?}: {counts:?}");
     }
+    println!("{even} of {SECONDS} seconds were even: {counts:?}");
+    assert!(answers.iter().any(|answer| !answer.is_admitted));
 }

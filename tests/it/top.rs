@@ -165,6 +165,21 @@ fn the_screen_follows_its_size() {
 }
 
 #[test]
+fn a_key_that_comes_together_with_another_size_is_not_lost() {
+    let gateway = Gateway::start(FIXED);
+    let mut top = top(&gateway);
+    top.wait("screen", |screen| screen.contains("ready"));
+    // In some of the rounds the program finds both at the same time.
+    for round in 0..100 {
+        top.resize(80 + round % 2, 24);
+        top.press("?");
+        top.wait("help", |screen| screen.contains("Help") == round.is_multiple_of(2));
+    }
+    top.press("q");
+    expect_end(&mut top, 0);
+}
+
+#[test]
 fn signals_and_a_lost_terminal_end_it() {
     let gateway = Gateway::start(FIXED);
     for ending in [Signal::TERM, Signal::INT, Signal::HUP] {
