@@ -28,6 +28,11 @@ mod redirect;
 mod header_changes;
 mod cors;
 mod jwt;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(not(feature = "postgres"))]
+mod without_postgres;
+mod quotas;
 mod traces;
 #[cfg(test)]
 mod tests;
@@ -55,6 +60,9 @@ pub use file::LOG_LEVELS;
 pub use folder::{Version, files as folder_files};
 pub use header_changes::{HeaderChanges, HeaderText, is_secret};
 pub use jwt::{Jwks, Jwt};
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresTls, PostgresUrl};
+pub use quotas::{HttpQuotas, PostgresSettings, QuotaServer, Quotas, SentKey};
 pub use redirect::Redirect;
 pub use refusal::Refusal;
 pub use remote::{Remote, RemoteDocument, RemoteStatus};
@@ -62,11 +70,13 @@ pub use report::Problems;
 pub use shed::Shed;
 pub use source::{ConfigSource, Loaded, NoStart};
 pub use template::{Template, TemplatePart};
-pub use temporary::{TEMPORARY_SPAN, temporary_again, temporary_override};
+pub use temporary::{TEMPORARY_SPAN, quota_rates, temporary_again, temporary_override};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
 pub use traces::{Collector, Tracing};
 pub use upstream::{Address, Balance, Ejection, HealthCheck, Overload, ProxyProtocol, Retry, Upstream, UpstreamServer};
 pub use upstream_tls::UpstreamTls;
+#[cfg(not(feature = "postgres"))]
+pub use without_postgres::PostgresUrl;
 
 /// Reads the text of a file. Problems call the file `name`. Relative paths in it start at `folder`.
 ///
@@ -334,6 +344,8 @@ pub struct Limit {
     pub overrides: Arc<Overrides>,
     /// Rates by an attribute of the request, for keys without an override.
     pub tiers: Option<Tiers>,
+    /// Where quotas of keys without an override are read from.
+    pub quotas: Option<Quotas>,
     /// What happens to a request over the limit.
     pub on_limit: OnLimit,
     /// What happens to a request without the key.

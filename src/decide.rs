@@ -4,6 +4,7 @@ mod key_activity;
 mod counters;
 mod temporary_overrides;
 mod rate_selector;
+mod resolved_quotas;
 mod outcome;
 mod reservations;
 mod concurrency;
@@ -23,14 +24,16 @@ use crate::fingerprint::Fingerprint;
 use crate::identify::key_text::written_text;
 use crate::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::limit::{Limit, Verdict};
+use crate::quotas::{Quota, QuotaSource};
 use crate::store::{Answer, Ask, Asks, Reply, Store, Verdicts};
 
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use counters::{DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics};
 pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, longest_refusal};
-pub use rate_selector::{RateSelector, RateTable, SelectedRates};
+pub use rate_selector::{RateSelector, RateSet, RateTable, SelectedRates};
 pub use reservations::{Reservations, stated_cost, told_cost};
+pub use resolved_quotas::{QuotaWaits, ResolvedQuotas, resolve_quotas};
 pub use temporary_overrides::{LimitOverrides, MAX_TEMPORARY, NotSet, TemporaryOverrides};
 pub use wait_queues::WaitQueues;
 
@@ -38,6 +41,8 @@ pub use wait_queues::WaitQueues;
 pub struct RouteLimit {
     /// Which rates apply to which key.
     pub rates: RateSelector,
+    /// Where quotas of keys come from, if there is such a source.
+    pub quotas: Option<Arc<QuotaSource>>,
     /// How many requests of a key may be in flight.
     pub max_in_flight: Option<u64>,
     /// How the key is read from the route's requests.
@@ -60,6 +65,8 @@ pub struct DecisionInput<'a, 'r> {
     pub limits: &'a [RouteLimit],
     /// The request.
     pub attributes: &'r RequestAttributes<'r>,
+    /// What sources of quotas grant the request's keys, see [`ResolvedQuotas`].
+    pub quotas: &'a [Option<Arc<Quota>>],
     /// The keys of the connection's previous request.
     pub key_cache: &'r RefCell<KeyCache>,
     /// The store of the counters.
@@ -131,9 +138,8 @@ impl<'a> DecisionState<'a> {
     /// The state before the decision.
     pub fn new(store: &'a Store, worker: usize) -> Self {
         let reservations = Reservations::new(store, worker);
-        let (outcomes, asks, shadowed) = (SmallVec::new(), Asks::new(), SmallVec::new());
-        let (permits, exchanges) = (Vec::new(), Vec::new());
-        Self { outcomes, asks, shadowed, reservations, permits, held_since: None, exchanges }
+        let (outcomes, asks, shadowed, permits) = (SmallVec::new(), Asks::new(), SmallVec::new(), Vec::new());
+        Self { outcomes, asks, shadowed, reservations, permits, held_since: None, exchanges: Vec::new() }
     }
 }
 
@@ -190,14 +196,14 @@ pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState
 struct RateCheck<'a> {
     place: usize,
     key: Fingerprint,
-    profile: usize,
+    profile: RateSet<'a>,
     limit: &'a Arc<Limit>,
 }
 
 /// A decision that is being made.
 struct Evaluation<'a, 's> {
-    /// For each ask, the number of its rates within the limit.
-    profiles: SmallVec<[usize; 2]>,
+    /// For each ask, which of the rates of its limit it is about.
+    profiles: SmallVec<[RateSet<'a>; 2]>,
     /// The places of the limits that have admitted the request and have no rates, so that the store is not asked.
     without_rates: SmallVec<[usize; 2]>,
     state: &'s mut DecisionState<'a>,
@@ -222,7 +228,9 @@ impl<'a> Evaluation<'a, '_> {
                     return ControlFlow::Break(Decision::NoKey(place));
                 }
             };
-            match route_limit.rates.select(&route_limit.key, (key, found.is_some()), input.attributes, key_cache) {
+            let quota = input.quotas.get(place).and_then(Option::as_deref);
+            match route_limit.rates.select(&route_limit.key, (key, found.is_some()), input.attributes, key_cache, quota)
+            {
                 SelectedRates::Exempt => {
                     counters.exempt.one();
                     route_limit.record_key(input, key, false);

@@ -12,8 +12,8 @@ use http::{HeaderName, HeaderValue};
 
 use crate::config::{
     Action, Config, Cors, Cost, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit, Listener, MaxConnections,
-    Missing, OnError, OnLimit, PathMatching, PathPattern, PathRules, Route, SentPath, Shed, Store, UNLIMITED,
-    is_secret,
+    Missing, OnError, OnLimit, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey, SentPath, Shed, Store,
+    UNLIMITED, is_secret,
 };
 use crate::jwks::FETCH_EVERY;
 use crate::jwt;
@@ -225,6 +225,15 @@ fn exceptions(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
         let more = (more > 0).then(|| format!("{more} more"));
         let all: Vec<_> = keys.into_iter().chain(texts).chain(more).collect();
         writeln!(f, "      {granted}: {}", all.join(", "))?;
+    }
+    if let Some(quotas) = &limit.quotas {
+        let Quotas { server, cache_for, max_cached, timeout, send } = quotas;
+        let send = match send {
+            SentKey::Key => "keys",
+            SentKey::Sha256 => "the SHA-256 of keys",
+        };
+        writeln!(f, "    quotas from {server}, which is sent {send}")?;
+        writeln!(f, "      cached for {cache_for:?}, at most {max_cached} keys; a request waits at most {timeout:?}")?;
     }
     let Some(tiers) = &limit.tiers else { return Ok(()) };
     writeln!(f, "    tiers by {}", tiers.source)?;

@@ -1,6 +1,8 @@
 //! Describes what would happen to a request, for `gateway explain`: its route and why the others do not match, the key
 //! and rates of each limit, and the response with empty counters. It does not read the store.
 
+mod quotas;
+
 use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::io;
@@ -11,7 +13,7 @@ use http::{HeaderMap, Request, header};
 
 use crate::clock;
 use crate::config::{self, Config, Cost, Missing, OnLimit, Scheme, Source};
-use crate::decide::{self, Decision, DecisionInput, DecisionState, RouteLimit, SelectedRates};
+use crate::decide::{self, Decision, DecisionInput, DecisionState, RateSet, ResolvedQuotas, RouteLimit, SelectedRates};
 use crate::describe::shown_value;
 use crate::identify::client::client;
 use crate::identify::key_text::value_text;
@@ -25,6 +27,8 @@ use crate::route::{self, RouteConditions, TemplateInput, host, mismatch, path, r
 use crate::snapshot::{Action, CompiledRoute, Forwarding, SharedState, Snapshot};
 use crate::store::Store;
 use crate::store::memory::Memory;
+
+use quotas::AskedQuota;
 
 /// What is shown instead of a key.
 const MASK: &str = "***";
@@ -106,13 +110,16 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
         let status = config.server.shed.as_ref().map_or(0, |shed| shed.status.as_u16());
         line(&mut text, &format!("\npriority {priority}: under overload, lower ones are answered {status} first"));
     }
+    let asked = quotas::ask(&served.limits, &attributes);
     line(&mut text, if served.limits.is_empty() { "\nno limits" } else { "\nlimits, checked together" });
-    for (route_limit, limit) in served.limits.iter().zip(&config.routes[index].limits) {
+    for ((route_limit, limit), asked) in served.limits.iter().zip(&config.routes[index].limits).zip(&asked) {
         let limit = &config.limits[*limit];
         line(&mut text, &format!("  {}", limit.name));
-        Described { route_limit, limit, attributes: &attributes, show_keys: question.show_keys }.write(&mut text);
+        let show_keys = question.show_keys;
+        Described { route_limit, limit, attributes: &attributes, asked, show_keys }.write(&mut text);
     }
-    fresh(&mut text, &gateway, served, &attributes).map_err(|error| error.to_string())?;
+    let quotas: ResolvedQuotas = asked.into_iter().map(|asked| asked.and_then(Result::ok).flatten()).collect();
+    fresh(&mut text, &gateway, served, &attributes, &quotas).map_err(|error| error.to_string())?;
     others(&mut text, config, Some(index), request, &host, &path);
     Ok(text)
 }
@@ -198,6 +205,7 @@ struct Described<'a> {
     route_limit: &'a RouteLimit,
     limit: &'a config::Limit,
     attributes: &'a RequestAttributes<'a>,
+    asked: &'a AskedQuota,
     show_keys: bool,
 }
 
@@ -216,10 +224,14 @@ impl Described<'_> {
         };
         let Some(counted) = counted else { return };
         line(text, &format!("    counted  {}:{counted}", self.limit.name));
-        let selected =
-            self.route_limit.rates.select(&self.route_limit.key, (counted, key.is_some()), self.attributes, key_cache);
+        let quota = self.asked.as_ref().and_then(|asked| asked.as_ref().ok()?.as_deref());
+        let RouteLimit { rates, key: extractor, .. } = self.route_limit;
+        let selected = rates.select(extractor, (counted, key.is_some()), self.attributes, key_cache, quota);
         line(text, &format!("    rates    {}", self.rates(selected)));
-        if let (SelectedRates::Rates(0, _), Some(tiers)) = (selected, &self.limit.tiers) {
+        if let Some(section) = &self.limit.quotas {
+            line(text, &format!("    quotas   {}: {}", section.server, quotas::answer(self.asked)));
+        }
+        if let (SelectedRates::Rates(RateSet::Listed(0), _), Some(tiers)) = (selected, &self.limit.tiers) {
             line(text, &format!("    tier     none: {} names no tier of the limit", tiers.source));
         }
         if let Some(most) = self.route_limit.max_in_flight {
@@ -273,14 +285,20 @@ impl Described<'_> {
     }
 
     fn rates(&self, selected: SelectedRates<'_>) -> String {
+        let is_of_source = matches!(self.asked, Some(Ok(Some(_))));
         let (profile, limit) = match selected {
+            SelectedRates::Exempt if is_of_source => return "none: the source of quotas exempts the key".to_owned(),
+            SelectedRates::Block if is_of_source => {
+                return "none: the source of quotas blocks the key, answered 403".to_owned();
+            }
             SelectedRates::Exempt => return "none: an override exempts the key".to_owned(),
             SelectedRates::Block => return "none: an override blocks the key, answered 403".to_owned(),
             SelectedRates::Rates(profile, limit) => (profile, limit),
         };
         let rates = limit.rates().iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
         let tiers = self.limit.tiers.as_ref().map_or(&[][..], |tiers| &tiers.rates);
-        match profile.checked_sub(1).map(|tier| tiers.get(tier)) {
+        let RateSet::Listed(number) = profile else { return format!("{rates} (from the source of quotas)") };
+        match number.checked_sub(1).map(|tier| tiers.get(tier)) {
             _ if rates.is_empty() => "none".to_owned(),
             None => rates,
             Some(Some((tier, _))) => format!("{rates} (tier {tier})"),
@@ -295,11 +313,13 @@ fn fresh(
     gateway: &Snapshot,
     served: &CompiledRoute,
     attributes: &RequestAttributes<'_>,
+    quotas: &ResolvedQuotas,
 ) -> io::Result<()> {
     let now = clock::now();
     let input = DecisionInput {
         limits: &served.limits,
         attributes,
+        quotas,
         key_cache: &RefCell::default(),
         store: &gateway.store,
         concurrency: &gateway.concurrency,

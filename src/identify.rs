@@ -195,6 +195,36 @@ impl KeyExtractor {
         }
     }
 
+    /// The first part of the key: the source that is present, and its bytes, which differ from those of any other source.
+    pub fn first<'m>(
+        &self,
+        attributes: &RequestAttributes<'_>,
+        key_cache: &'m mut KeyCache,
+    ) -> Option<(&Source, &'m [u8])> {
+        key_cache.bytes.clear();
+        let mut readers = self.parts.first()?.iter();
+        let reader = readers.find(|reader| reader.read(attributes, &mut key_cache.bytes).is_some())?;
+        Some((&reader.source, &key_cache.bytes))
+    }
+
+    /// The first part of the key as the admin API takes it, if a source of quotas can be asked about it: an address only
+    /// if each source of the part is one. Otherwise a client could send an address as a text and get its quota.
+    pub fn asked(&self, attributes: &RequestAttributes<'_>, key_cache: &mut KeyCache) -> Option<Vec<u8>> {
+        let (source, bytes) = self.first(attributes, key_cache)?;
+        let value = bytes.get(VALUE_HEADER..)?;
+        match source {
+            Source::ClientIp { .. } if !self.asks_addresses() => None,
+            Source::ClientIp { .. } => Some(key_text::written_text(&[Some((source, value.to_vec()))]).into_bytes()),
+            _ => Some(value.to_vec()),
+        }
+    }
+
+    /// Whether each source of the first part of the key is an address.
+    fn asks_addresses(&self) -> bool {
+        let is_address = |reader: &Reader| matches!(reader.source, Source::ClientIp { .. });
+        self.parts.first().is_some_and(|part| part.iter().all(is_address))
+    }
+
     /// Every part of the key: the source that is present, and its value.
     pub fn parts<'s>(&'s self, attributes: &RequestAttributes<'_>) -> Vec<Option<(&'s Source, Vec<u8>)>> {
         let read = |reader: &'s Reader| {

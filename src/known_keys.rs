@@ -6,6 +6,8 @@
 
 use sha2::{Digest as _, Sha256};
 
+use crate::hex;
+
 /// The longest key that can be known, in bytes. A longer one is unknown without hashing it.
 pub const LONGEST: usize = 4096;
 
@@ -39,6 +41,13 @@ impl Digest {
         }
         digits.get(..32).and_then(|half| u128::from_str_radix(half, 16).ok()).map(Self).ok_or(0)
     }
+}
+
+/// The 64 hexadecimal digits of the whole digest of a key, in lower case, by which other systems know it without knowing it.
+pub fn whole_digest(key: &[u8]) -> String {
+    let digest = Sha256::digest(key);
+    let (parts, _) = digest.as_chunks();
+    parts.iter().flat_map(|part| hex::digits(u64::from_be_bytes(*part))).map(char::from).collect()
 }
 
 impl KnownKeys {

@@ -43,6 +43,7 @@ pub mod config;
 // What outlives a reload.
 pub mod store;
 pub mod jwks;
+pub mod quotas;
 pub mod otlp;
 
 // The client's side.

@@ -3,6 +3,7 @@
 mod worker_snapshot;
 mod arrival;
 mod decided;
+mod quotas;
 mod response_changes;
 mod tunnel;
 mod forward;
@@ -175,9 +176,11 @@ async fn serve(
     if let Some(answer) = shed::refuse(&gateway, route, &attributes, connection, now) {
         return own(Some(&changes), response, record, Outcome::Shed, head, answer);
     }
+    let quotas = quotas::resolve(route, &attributes, connection, now).await;
     let input = DecisionInput {
         limits: &route.limits,
         attributes: &attributes,
+        quotas: &quotas,
         key_cache: &connection.key_cache,
         store: &gateway.store,
         concurrency: &gateway.concurrency,
@@ -214,22 +217,17 @@ async fn serve(
             let input = template_input(client, &target, record.request_id());
             let request_headers = route.request_headers.as_ref().map(|changes| changes.of(&input));
             drop(target);
-            let begun = state.held_since.map_or(now, |_| clock::now());
-            let changes = (request_headers.as_deref(), changes.headers());
-            let (gateway, sent, trace) = (&gateway, (begun, balanced_by), *trace);
+            let sent = (state.held_since.map_or(now, |_| clock::now()), balanced_by);
+            let (gateway, changes, trace) = (&gateway, (request_headers.as_deref(), changes.headers()), *trace);
             let call = UpstreamCall { gateway, route, forwarding, changes, connection, client, scheme, trace, sent };
             call.forward(request, &mut record, response).await
         }
     };
-    let status = response.status();
-    // If the client breaks off its request, the gateway responds itself, and the response does not state the cost. The
-    // upstream may have done something already, so the request stays charged, as if the client had gone away.
-    if outcome != Outcome::Refused {
-        state.reservations.settle(status, response.headers(), &mut state.outcomes, clock::now);
-    }
-    route.rate_limit_headers.add_headers(response.headers_mut(), &state.outcomes, &state.shadowed, now);
+    decided::settle(route, outcome, response, &mut state, now);
     changes.apply(response);
-    if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) = (status, &route.action) {
+    if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) =
+        (response.status(), &route.action)
+    {
         return tunnel::begin(request, response, record, Waits::new(upstream, gateway.body_timeout));
     }
     if matches!(outcome, Outcome::Failed | Outcome::Refused | Outcome::Abandoned) {

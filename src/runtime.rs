@@ -147,6 +147,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     // Clients that connect meanwhile wait. Without the keys their tokens would not be valid.
     jwks::fetch_first(&gateway.key_sources)?;
     shared.key_sources().apply(gateway.key_sources.clone());
+    shared.quota_sources().apply(&gateway.quota_sources);
     counters_file::restore(&config.store, &gateway);
     shared.exporters().apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
     let gateway = Arc::new(ArcSwap::from_pointee(gateway));

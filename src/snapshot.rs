@@ -19,6 +19,7 @@ use crate::identify::tokens::TokenReader;
 use crate::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::jwks::KeySource;
 use crate::otlp::Exporter;
+use crate::quotas::LimitSource;
 use crate::respond::cors::{self, CorsPolicy};
 use crate::respond::rate_limit_headers::RateLimitHeaders;
 use crate::route::{self, PreparedChanges, RouteConditions, Routes};
@@ -49,6 +50,8 @@ pub struct Snapshot {
     pub upstreams: Vec<Arc<Upstream>>,
     /// The keys of the issuers of tokens.
     pub key_sources: Vec<Arc<KeySource>>,
+    /// The sources of quotas, for each limit that has one.
+    pub quota_sources: Vec<LimitSource>,
     /// The networks of proxies whose X-Forwarded-For and Forwarded are used.
     pub trusted_proxies: Vec<IpNet>,
     /// Whether upstreams get the header Forwarded.
@@ -92,6 +95,8 @@ pub struct CompiledRoute {
     pub tokens: Vec<Arc<TokenReader>>,
     /// Its limits.
     pub limits: Vec<RouteLimit>,
+    /// Whether one of its limits has a source of quotas.
+    pub has_quotas: bool,
     /// What its limits tell clients.
     pub rate_limit_headers: Arc<RateLimitHeaders>,
     /// Whether its paths are compared without regard to case.
@@ -165,6 +170,7 @@ impl SharedState {
         self.upstreams.lock().retain(|name, _| upstreams.contains(name.as_str()));
         self.tokens.lock().retain(|name, _| gateway.key_sources.iter().any(|source| source.name() == name));
         self.key_sources.apply(gateway.key_sources.clone());
+        self.quota_sources.apply(&gateway.quota_sources);
         self.exporters().apply(gateway.tracing.as_ref().map(|tracing| tracing.exporter.clone()));
         let meters = gateway.shedding.as_ref().map_or(&[][..], |shedding| &shedding.meters);
         self.meters.lock().retain(|name, _| meters.iter().any(|meter| meter.name == *name));
@@ -182,7 +188,10 @@ impl Snapshot {
             (shared, store),
             config.upstreams.iter().map(upstream).collect(),
             config.limits.iter().map(|limit| Arc::new(RateTable::new(limit))).collect(),
-            config.jwts.iter().map(|jwt| shared.key_sources.get(jwt)).collect(),
+            (
+                config.jwts.iter().map(|jwt| shared.key_sources.get(jwt)).collect(),
+                config.limits.iter().filter_map(|limit| shared.quota_sources.get(limit)).collect(),
+            ),
         )
     }
 
@@ -195,7 +204,8 @@ impl Snapshot {
         });
         // Upstreams remember whose turn it is.
         let shared = (shared, self.store.clone());
-        Self::assemble(config, shared, self.upstreams.clone(), limits.collect(), self.key_sources.clone())
+        let sources = (self.key_sources.clone(), self.quota_sources.clone());
+        Self::assemble(config, shared, self.upstreams.clone(), limits.collect(), sources)
     }
 
     fn assemble(
@@ -203,7 +213,7 @@ impl Snapshot {
         (shared, store): (&SharedState, Arc<Store>),
         upstreams: Vec<Arc<Upstream>>,
         rate_table: Vec<Arc<RateTable>>,
-        key_sources: Vec<Arc<KeySource>>,
+        (key_sources, quota_sources): (Vec<Arc<KeySource>>, Vec<LimitSource>),
     ) -> Self {
         let readers: Vec<_> = config
             .jwts
@@ -226,6 +236,7 @@ impl Snapshot {
                 || route.limits.iter().filter_map(|index| config.limits.get(*index).zip(rate_table.get(*index)));
             let route_limit = |(limit, rate_table): (&config::Limit, &Arc<RateTable>)| RouteLimit {
                 rates: RateSelector::new(rate_table.clone(), limit, &route.path),
+                quotas: quota_sources.iter().find(|one| one.is_of(&limit.name)).map(|one| one.source.clone()),
                 max_in_flight: limit.max_in_flight,
                 key: KeyExtractor::new(&limit.name, &limit.key, &route.path).with_known_keys(limit.known_keys.as_ref()),
                 cost: limit.cost.clone(),
@@ -245,6 +256,7 @@ impl Snapshot {
                 single: Arc::new(SingleSources::new(limits_and_rates().map(|(limit, _)| limit), tokens)),
                 tokens: readers.iter().filter(|reader| config.uses_token(route, reader.name())).cloned().collect(),
                 rate_limit_headers: Arc::new(RateLimitHeaders::new(told)),
+                has_quotas: limits.iter().any(|limit| limit.quotas.is_some()),
                 limits,
                 ignore_case: route.ignore_case,
                 action: action(&route.action, &upstreams),
@@ -276,6 +288,7 @@ impl Snapshot {
             unrouted: shared.route(NO_ROUTE),
             upstreams,
             key_sources,
+            quota_sources,
             trusted_proxies: config.server.trusted_proxies.clone(),
             forwarded: config.server.forwarded,
             body_timeout: config.server.body_timeout,
@@ -318,6 +331,7 @@ pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
         (!Arc::ptr_eq(before, rate_table)).then(|| rate_table.replaced(before))
     });
     LimitChanges {
+        with_quotas: new.quota_sources.iter().map(|one| one.limit_name().to_owned()).collect(),
         in_use: new.limits.iter().flat_map(|rate_table| rate_table.limits()).cloned().collect(),
         replaced: replaced.flatten().map(|(old, new)| (old.clone(), new.clone())).collect(),
     }

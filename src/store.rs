@@ -89,6 +89,8 @@ pub struct Away;
 pub struct LimitChanges {
     /// All limits after the reload.
     pub in_use: Vec<Arc<Limit>>,
+    /// The names of those whose keys may get any rates at any time, from a source of quotas.
+    pub with_quotas: Vec<String>,
     /// Pairs of limits that count differently, the old one first: the keys of the old one are counted by the new one
     /// after the reload.
     pub replaced: Vec<(Arc<Limit>, Arc<Limit>)>,

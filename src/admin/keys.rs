@@ -21,6 +21,7 @@ use crate::decide::{RateTable, SelectedRates};
 use crate::identify::{KeyExtractor, WrittenKey};
 use crate::limit::{Limit, RateUsage};
 use crate::overrides::Allowance;
+use crate::quotas::{CachedQuota, GrantedQuota, QuotaSource};
 use crate::respond::{self, LocalResponse};
 use crate::store::{Away, KeyUsage};
 
@@ -56,6 +57,8 @@ impl<'a> KeyPath<'a> {
 struct FoundKey<'a> {
     limit: &'a ConfiguredLimit,
     table: &'a RateTable,
+    /// The source of its quotas, if there is one.
+    source: Option<&'a QuotaSource>,
     parts: &'a [Vec<u8>],
     /// At least one.
     readings: &'a [WrittenKey<'a>],
@@ -63,7 +66,8 @@ struct FoundKey<'a> {
 
 /// What was counted for the key.
 pub(super) async fn show(view: &View, path: KeyPath<'_>) -> LocalResponse {
-    let shown = with_key(view, path, async |key| fullest(view, key.table, key.readings, clock::now()).await);
+    let shown =
+        with_key(view, path, async |key| fullest(view, (key.table, key.source), key.readings, clock::now()).await);
     shown.await.map_or_else(identity, |shown| super::json(&shown))
 }
 
@@ -82,14 +86,16 @@ pub(super) async fn set_override(view: &View, path: KeyPath<'_>, body: Incoming)
 /// Removes the override of the key, if the admin API has set one, forgets what was counted for the key, in the store too,
 /// and shows what is left.
 pub(super) async fn forget(view: &View, path: KeyPath<'_>) -> LocalResponse {
-    let forgotten = with_key(view, path, async |FoundKey { limit, table, parts, readings }| {
+    let forgotten = with_key(view, path, async |FoundKey { limit, table, source, parts, readings }| {
         let now = clock::now();
         if readings.iter().any(|reading| table.temporary(reading.fingerprint).is_some()) {
             overrides::change(&view.overrides, limit, parts, OverrideChange::Remove).await?;
             tracing::info!(limit = table.name(), "the admin API has removed an override");
         }
         for reading in readings {
-            for limit in table.limits().filter(|limit| !limit.rates().is_empty()) {
+            let cached = source.and_then(|source| source.peek(reading.asked, now)?.quota);
+            let of_quota = cached.as_ref().and_then(|quota| table.of_quota(quota)).and_then(SelectedRates::limit);
+            for limit in table.limits().chain(of_quota).filter(|limit| !limit.rates().is_empty()) {
                 view.store().reset(limit, reading.fingerprint, now).await.map_err(away)?;
             }
         }
@@ -128,60 +134,98 @@ async fn with_key<T>(
         };
         return Err(respond::problem(StatusCode::NOT_FOUND, &why));
     }
-    act(FoundKey { limit, table, parts: &parts, readings: &readings }).await
+    let source = snapshot.quota_sources.iter().find(|one| one.is_of(table.name())).map(|one| &*one.source);
+    act(FoundKey { limit, table, source, parts: &parts, readings: &readings }).await
 }
 
 fn away(Away: Away) -> LocalResponse {
     respond::problem(StatusCode::SERVICE_UNAVAILABLE, "The store of the counters does not answer.")
 }
 
-/// The counters that are used most, among those of all readings, with the override that the admin API has set.
+/// The counters that are used most, among those of all readings, with where their rates are from: an override in the file or
+/// of the admin API, the source of quotas, or the limit with its tiers.
 async fn fullest(
     view: &View,
-    table: &RateTable,
+    (table, source): (&RateTable, Option<&QuotaSource>),
     readings: &[WrittenKey<'_>],
     now: Time,
 ) -> Result<Value, LocalResponse> {
-    let mut fullest: Option<(u64, KeyUsage)> = None;
-    let (mut is_exempt, mut temporary) = (false, None);
+    let mut fullest: Option<(u64, KeyUsage, &str)> = None;
+    let (mut exempted_by, mut temporary, mut shown_quota) = (None, None, None);
     for reading in readings {
         let of_file = reading.subject.and_then(|subject| table.granted(subject));
         if of_file.is_none() {
             temporary = temporary.or_else(|| table.temporary(reading.fingerprint));
         }
-        let limits: Vec<&Arc<Limit>> = match of_file.or_else(|| table.temporarily_granted(reading.fingerprint)) {
-            Some(SelectedRates::Rates(_, limit)) => vec![limit],
-            Some(SelectedRates::Exempt) => {
-                is_exempt = true;
+        let of_admin = || Some((table.temporarily_granted(reading.fingerprint)?, "admin"));
+        let overridden = of_file.map(|granted| (granted, "file")).or_else(of_admin);
+        let cached = source.and_then(|source| source.peek(reading.asked, now));
+        let quota = cached.as_ref().and_then(|cached| cached.quota.as_deref());
+        let of_source = quota.and_then(|quota| Some((table.of_quota(quota)?, "source")));
+        if let Some(cached) = &cached {
+            let holds = overridden.is_none() && of_source.is_some();
+            shown_quota = shown_quota.or_else(|| Some(describe_quota(cached, holds, now)));
+        }
+        let limits: Vec<(&Arc<Limit>, _)> = match overridden.or(of_source) {
+            Some((SelectedRates::Rates(_, limit), from)) => vec![(limit, from)],
+            Some((SelectedRates::Exempt, from)) => {
+                exempted_by = exempted_by.or(Some(from));
                 continue;
             }
-            Some(SelectedRates::Block) => {
-                let blocked = json!({ "rates": [], "admitted": false, "retry_after": null, "block": true });
-                return Ok(with_override(blocked, temporary));
+            Some((SelectedRates::Block, from)) => {
+                let blocked =
+                    json!({ "rates": [], "from": from, "admitted": false, "retry_after": null, "block": true });
+                return Ok(with_exceptions(blocked, temporary, shown_quota));
             }
-            None => table.without_override().collect(),
+            None => table.without_override().map(|limit| (limit, "limit")).collect(),
         };
-        for limit in limits.into_iter().filter(|limit| !limit.rates().is_empty()) {
+        for (limit, from) in limits.into_iter().filter(|(limit, _)| !limit.rates().is_empty()) {
             let usage = view.store().peek(limit, reading.fingerprint, now).await.map_err(away)?;
             let level = usage.rates.iter().map(level).max().unwrap_or(0);
-            if fullest.as_ref().is_none_or(|(most, _)| level > *most) {
-                fullest = Some((level, usage));
+            if fullest.as_ref().is_none_or(|(most, ..)| level > *most) {
+                fullest = Some((level, usage, from));
             }
         }
     }
-    let shown = match fullest.filter(|(level, _)| *level > 0 || !is_exempt) {
-        Some((_, usage)) => describe(&usage),
-        None if is_exempt => json!({ "rates": [], "admitted": true, "retry_after": null, "exempt": true }),
+    let shown = match (fullest.filter(|(level, ..)| *level > 0 || exempted_by.is_none()), exempted_by) {
+        (Some((_, usage, from)), _) => describe(&usage, from),
+        (None, Some(from)) => {
+            json!({ "rates": [], "from": from, "admitted": true, "retry_after": null, "exempt": true })
+        }
         // The limit has no rates, only a number of requests in flight.
-        None => json!({ "rates": [], "admitted": true, "retry_after": null }),
+        (None, None) => json!({ "rates": [], "from": "limit", "admitted": true, "retry_after": null }),
     };
-    Ok(with_override(shown, temporary))
+    Ok(with_exceptions(shown, temporary, shown_quota))
 }
 
-/// Adds the override that the admin API has set, if there is one.
-fn with_override(mut shown: Value, temporary: Option<(&Allowance, Instant)>) -> Value {
+/// Adds the override that the admin API has set, and what is cached of a source of quotas.
+fn with_exceptions(mut shown: Value, temporary: Option<(&Allowance, Instant)>, quota: Option<Value>) -> Value {
+    if let Some(quota) = quota {
+        shown["quota"] = quota;
+    }
     if let Some((allowance, ends)) = temporary {
         shown["override"] = overrides::describe(allowance, ends);
+    }
+    shown
+}
+
+/// What is cached of a source of quotas. It `holds` if it is what the key has.
+fn describe_quota(cached: &CachedQuota, holds: bool, now: Time) -> Value {
+    let mut shown = json!({
+        "holds": holds,
+        "known": cached.quota.is_some(),
+        "age": cached.answered.map(|answered| now.micros_since(answered) / 1_000_000),
+        "due": cached.is_due,
+        "failures": cached.failures,
+    });
+    if let Some(quota) = &cached.quota {
+        let answer = &quota.answer;
+        match &quota.granted {
+            GrantedQuota::Rates(_) => shown["rates"] = json!(answer.rates),
+            GrantedQuota::Tier(name) => shown["tier"] = json!(name),
+            GrantedQuota::Exempt => shown["exempt"] = json!(true),
+            GrantedQuota::Block => shown["block"] = json!(true),
+        }
     }
     shown
 }
@@ -192,7 +236,8 @@ fn level(usage: &RateUsage) -> u64 {
     u64::try_from(millionths).unwrap_or(u64::MAX)
 }
 
-fn describe(usage: &KeyUsage) -> Value {
+/// The counters of rates that are `from` there.
+fn describe(usage: &KeyUsage, from: &str) -> Value {
     let seconds = |micros: u64| micros.div_ceil(1_000_000);
     let rates = usage.limit.rates().iter().zip(&usage.rates).map(|(rate, usage)| {
         json!({
@@ -206,6 +251,7 @@ fn describe(usage: &KeyUsage) -> Value {
     let retry_after = refusing.clone().filter_map(|usage| usage.wait).max().map(seconds);
     json!({
         "rates": rates.collect::<Vec<_>>(),
+        "from": from,
         "admitted": refusing.count() == 0,
         "retry_after": retry_after,
     })

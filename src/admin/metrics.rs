@@ -4,6 +4,7 @@
 mod connections;
 mod limits;
 mod process;
+mod quotas;
 mod requests;
 mod spans;
 mod store;
@@ -30,6 +31,7 @@ pub(super) fn respond(view: &View, headers: &HeaderMap) -> LocalResponse {
     families.extend(shed::metrics(view));
     families.extend(connections::families(view));
     families.extend(tokens::families(&view.shared));
+    families.extend(quotas::families(&view.shared));
     families.extend(store::families(view));
     families.push(spans::family(&view.shared));
     let format = Format::accepted(headers);

@@ -38,7 +38,7 @@ use super::{
 
 use upstream_tls::SystemAuthorities;
 
-pub(super) use limits::{again, temporary};
+pub(super) use limits::{again, quota_rates, temporary};
 pub(super) use routes::{Answer, Draft as RouteDraft};
 
 /// The file as read: values are checked, but names of limits and upstreams are not yet looked up.
@@ -85,7 +85,7 @@ pub(super) fn read<'a>(table: &'a Spanned<DeTable<'a>>, source: &'a Source<'a>) 
     let tokens = jwt::Names::new(&jwts);
     let upstream =
         |(name, field): (Name<'a>, Field<'a>)| (name.clone(), upstreams::read(&name, &field, &system, &tokens));
-    let limit = |(name, field): (Name<'a>, Field<'a>)| (name.clone(), limits::read(&name, &field, &tokens));
+    let limit = |(name, field): (Name<'a>, Field<'a>)| (name.clone(), limits::read(&name, &field, &tokens, &system));
     Draft {
         server,
         log,

@@ -11,6 +11,7 @@ use super::read::{Section, Source};
 use super::report::Problems;
 use super::texts::Texts;
 use super::{Limit, file};
+use crate::limit::Rate;
 use crate::overrides::Allowance;
 
 /// How long an override of the admin API may last.
@@ -42,4 +43,12 @@ pub fn temporary_override(written: &Map<String, Value>, limit: &Limit) -> Result
 /// longer, such as a rate with a burst where the strategy has none.
 pub fn temporary_again(allowance: &Allowance, limit: &Limit) -> Option<Allowance> {
     file::again(allowance, limit)
+}
+
+/// The rates that a source of quotas names for a key, by the terms of its limit.
+///
+/// # Errors
+/// What is wrong with them. It may have a part of them in it, but no key.
+pub fn quota_rates(texts: &[String], limit: &Limit) -> Result<Vec<Rate>, String> {
+    file::quota_rates(texts, limit)
 }

@@ -290,13 +290,14 @@ fn doubtful_files_are_warned_about() {
 /// Compares the problems of each file in a folder with the text beside it; returns the number of files.
 fn compare_fixtures(folder: &str, said: impl Fn(Result<Config, Problems>, &str) -> Problems) -> usize {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let files = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
     let files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
     for file in &files {
         let parsed = parse(&fs::read(file).unwrap(), "gateway.toml", file.parent().unwrap());
         let said = said(parsed, &file.display().to_string());
         assert!(!said.is_empty(), "nothing is said of {}", file.display());
-        let said = format!("{said}\n");
+        // A file that is named with its whole path is the same on every machine.
+        let said = format!("{said}\n").replace(&format!("{}/", folder.display()), "");
         let beside = file.with_extension("stderr");
         if std::env::var_os("UPDATE").is_some() {
             fs::write(&beside, &said).unwrap();

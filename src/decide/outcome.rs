@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::rate_selector::RateSet;
 use crate::limit::{Limit, Verdict};
 
 /// What one limit decides about a request. A limit with rates and `max_in_flight` has one outcome for each.
@@ -9,8 +10,8 @@ use crate::limit::{Limit, Verdict};
 pub struct LimitOutcome<'a> {
     /// The index of the limit on its route.
     pub place: usize,
-    /// Which of the limit's sets of rates applies; 0 for its own.
-    pub profile: usize,
+    /// Which of the limit's sets of rates applies.
+    pub profile: RateSet<'a>,
     /// These rates.
     pub limit: &'a Limit,
     /// How much room the request needs, 1 or more: its cost, as far as that is known.

@@ -1,5 +1,5 @@
-//! Which rates apply to a request: those of an override for its key, else those of its tier, else the limit's own.
-//! Overrides in the file come before those of the admin API.
+//! Which rates apply to a request: those of an override for its key, else those of a source of quotas, else those of its
+//! tier, else the limit's own. Overrides in the file come before those of the admin API.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use crate::fingerprint::Fingerprint;
 use crate::identify::{KeyCache, KeyExtractor, RequestAttributes, Subject};
 use crate::limit::{Limit, Rate};
 use crate::overrides::{Allowance, Overrides};
+use crate::quotas::{GrantedQuota, Quota, QuotaRates};
 
 /// The most cell layouts of one limit whose counts are migrated when a reload changes the limit. Limits seldom have
 /// more than two or three.
@@ -41,12 +42,41 @@ pub struct RateSelector {
 /// What applies to one request.
 #[derive(Clone, Copy, Debug)]
 pub enum SelectedRates<'a> {
-    /// These rates. The number identifies them within the limit; 0 is the limit's own.
-    Rates(usize, &'a Arc<Limit>),
+    /// These rates.
+    Rates(RateSet<'a>, &'a Arc<Limit>),
     /// It passes without being counted.
     Exempt,
     /// It does not pass.
     Block,
+}
+
+/// Which of the rates of a limit apply.
+#[derive(Clone, Copy, Debug)]
+pub enum RateSet<'a> {
+    /// Those of the configuration, of the admin API or of a tier with this number; 0 is the limit's own.
+    Listed(usize),
+    /// Those that a source of quotas has named.
+    Quota(&'a QuotaRates),
+}
+
+impl RateSet<'_> {
+    /// Identifies the rates within their limit.
+    pub fn id(self) -> (bool, u64) {
+        match self {
+            Self::Listed(number) => (false, number as u64),
+            Self::Quota(rates) => (true, rates.id()),
+        }
+    }
+}
+
+impl<'a> SelectedRates<'a> {
+    /// The rates, if there are any.
+    pub fn limit(self) -> Option<&'a Arc<Limit>> {
+        match self {
+            Self::Rates(_, limit) => Some(limit),
+            Self::Exempt | Self::Block => None,
+        }
+    }
 }
 
 impl RateTable {
@@ -118,7 +148,7 @@ impl RateTable {
     pub fn temporarily_granted(&self, key: Fingerprint) -> Option<SelectedRates<'_>> {
         let (granted, index, _) = self.temporary.as_ref()?.find(key)?;
         Some(match (&granted.allowance, &granted.limit) {
-            (_, Some(limit)) => SelectedRates::Rates(1 + self.tiers.len() + self.granted.len() + index, limit),
+            (_, Some(limit)) => listed(1 + self.tiers.len() + self.granted.len() + index, limit),
             (Allowance::Exempt, None) => SelectedRates::Exempt,
             (Allowance::Block | Allowance::Rates(_), None) => SelectedRates::Block,
         })
@@ -131,10 +161,23 @@ impl RateTable {
             Subject::Address(address) => self.overrides.find(None, Some(address)),
         }?;
         Some(match (self.overrides.allowances().get(index), self.granted.get(index)) {
-            (_, Some(Some(limit))) => SelectedRates::Rates(1 + self.tiers.len() + index, limit),
+            (_, Some(Some(limit))) => listed(1 + self.tiers.len() + index, limit),
             (Some(Allowance::Exempt), _) => SelectedRates::Exempt,
             _ => SelectedRates::Block,
         })
+    }
+
+    /// What a source of quotas grants a key. `None` if that is a tier which the limit does not have any more.
+    pub fn of_quota<'a>(&'a self, quota: &'a Quota) -> Option<SelectedRates<'a>> {
+        match &quota.granted {
+            GrantedQuota::Rates(rates) => Some(SelectedRates::Rates(RateSet::Quota(rates), rates.limit())),
+            GrantedQuota::Tier(name) => {
+                let place = self.tiers.iter().position(|(tier, _)| tier == name)?;
+                self.tiers.get(place).map(|(_, limit)| listed(1 + place, limit))
+            }
+            GrantedQuota::Exempt => Some(SelectedRates::Exempt),
+            GrantedQuota::Block => Some(SelectedRates::Block),
+        }
     }
 
     /// The sets of rates that a key without an override may have: the limit's own and those of tiers.
@@ -164,6 +207,10 @@ impl RateTable {
     }
 }
 
+fn listed(number: usize, limit: &Arc<Limit>) -> SelectedRates<'_> {
+    SelectedRates::Rates(RateSet::Listed(number), limit)
+}
+
 fn one_for_each_layout<'l>(limits: impl Iterator<Item = &'l Arc<Limit>>) -> Vec<Arc<Limit>> {
     let mut ids = BTreeSet::new();
     limits.filter(|limit| ids.insert(limit.id())).cloned().collect()
@@ -190,29 +237,43 @@ impl RateSelector {
 
     /// What applies to a request, of which `key` is counted. `extractor` reads the limit's key, and `has_key` is whether the
     /// request has one.
-    pub fn select(
+    pub fn select<'a>(
+        &'a self,
+        extractor: &KeyExtractor,
+        (key, has_key): (Fingerprint, bool),
+        attributes: &RequestAttributes<'_>,
+        key_cache: &mut KeyCache,
+        quota: Option<&'a Quota>,
+    ) -> SelectedRates<'a> {
+        let RateTable { own, tiers, .. } = &*self.rate_table;
+        if let Some(granted) = self.overridden(extractor, (key, has_key), attributes, key_cache) {
+            return granted;
+        }
+        if let Some(granted) = quota.and_then(|quota| self.rate_table.of_quota(quota)) {
+            return granted;
+        }
+        match self.tier(attributes, key_cache).and_then(|place| Some((place, tiers.get(place)?))) {
+            Some((place, (_, limit))) => listed(1 + place, limit),
+            None => listed(0, own),
+        }
+    }
+
+    /// What an override grants a key: one in the file, or else one of the admin API. The arguments are those of
+    /// [`Self::select`].
+    pub fn overridden(
         &self,
         extractor: &KeyExtractor,
         (key, has_key): (Fingerprint, bool),
         attributes: &RequestAttributes<'_>,
         key_cache: &mut KeyCache,
-    ) -> SelectedRates<'_> {
-        let RateTable { own, tiers, overrides, .. } = &*self.rate_table;
+    ) -> Option<SelectedRates<'_>> {
         if has_key
-            && !overrides.is_empty()
+            && !self.rate_table.overrides.is_empty()
             && let Some(granted) = extractor.subject(attributes, key_cache).and_then(|key| self.rate_table.granted(key))
         {
-            return granted;
+            return Some(granted);
         }
-        if self.rate_table.temporary.is_some()
-            && let Some(granted) = self.rate_table.temporarily_granted(key)
-        {
-            return granted;
-        }
-        match self.tier(attributes, key_cache).and_then(|place| Some((place, tiers.get(place)?))) {
-            Some((place, (_, limit))) => SelectedRates::Rates(1 + place, limit),
-            None => SelectedRates::Rates(0, own),
-        }
+        self.rate_table.temporarily_granted(key)
     }
 
     /// The index of the tier that a request has.

@@ -17,6 +17,8 @@ const MAX_READINGS: usize = 16;
 pub struct WrittenKey<'a> {
     /// What its counters are found by.
     pub fingerprint: Fingerprint,
+    /// What the cache of a source of quotas finds it by: the fingerprint, or that of the first part where there are more.
+    pub asked: Fingerprint,
     /// What overrides are looked up by; `None` if the first part is missing.
     pub subject: Option<Subject<'a>>,
 }
@@ -25,6 +27,8 @@ pub struct WrittenKey<'a> {
 #[derive(Clone, Default)]
 struct Unfinished<'a> {
     bytes: Vec<u8>,
+    /// How many of the bytes are those of the first part.
+    first: usize,
     subject: Option<Subject<'a>>,
 }
 
@@ -48,7 +52,8 @@ impl KeyExtractor {
             return Vec::new();
         }
         if parts.iter().all(Vec::is_empty) {
-            return vec![WrittenKey { fingerprint: self.shared(), subject: None }];
+            let fingerprint = self.shared();
+            return vec![WrittenKey { fingerprint, asked: fingerprint, subject: None }];
         }
         let mut readings = vec![Unfinished::default()];
         for (place, (part, readers)) in parts.iter().zip(&self.parts).enumerate() {
@@ -63,7 +68,7 @@ impl KeyExtractor {
                     let mut reading = reading.clone();
                     let Some(subject) = reader.push_written(part, &mut reading.bytes) else { continue };
                     if place == 0 {
-                        reading.subject = Some(subject);
+                        (reading.first, reading.subject) = (reading.bytes.len(), Some(subject));
                     }
                     longer.push(reading);
                 }
@@ -73,7 +78,9 @@ impl KeyExtractor {
         }
         let finish = |reading: Unfinished<'a>| {
             let fingerprint = self.domain.fingerprint(&reading.bytes);
-            WrittenKey { fingerprint, subject: reading.subject }
+            let first = reading.bytes.get(..reading.first).unwrap_or_default();
+            let asked = if self.parts.len() == 1 { fingerprint } else { Fingerprint::of(first) };
+            WrittenKey { fingerprint, asked, subject: reading.subject }
         };
         readings.into_iter().map(finish).collect()
     }

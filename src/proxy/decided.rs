@@ -1,13 +1,15 @@
-//! What is recorded of a decision: for the access log, and as a span.
+//! What follows from a decision: what is recorded for the access log and as a span, and what the response costs and says.
 
 use std::sync::Arc;
+
+use http::Response;
 
 use super::refusal::refusing;
 use crate::clock::{self, Time};
 use crate::decide::{Decision, DecisionState, LimitMetrics, LimitOutcome};
 use crate::snapshot::CompiledRoute;
 use crate::spans::{DecisionDetails, RequestSpans};
-use crate::telemetry::RequestRecord;
+use crate::telemetry::{ObservedBody, Outcome, RequestRecord};
 
 /// Records the decision about a request, which has begun at `begun` if the request is traced.
 pub(super) fn record(
@@ -66,4 +68,20 @@ fn name(decision: Decision) -> &'static str {
         Decision::NoKey(_) => "keyless",
         Decision::Unknown => "unknown",
     }
+}
+
+/// Charges what a response says that it costs, and adds what it says about limits.
+pub(super) fn settle(
+    route: &CompiledRoute,
+    outcome: Outcome,
+    response: &mut Response<ObservedBody>,
+    state: &mut DecisionState<'_>,
+    now: Time,
+) {
+    // If the client breaks off its request, the gateway responds itself, and the response does not state the cost. The
+    // upstream may have done something already, so the request stays charged, as if the client had gone away.
+    if outcome != Outcome::Refused {
+        state.reservations.settle(response.status(), response.headers(), &mut state.outcomes, clock::now);
+    }
+    route.rate_limit_headers.add_headers(response.headers_mut(), &state.outcomes, &state.shadowed, now);
 }

@@ -16,7 +16,7 @@ use super::policy::{Policies, Policy};
 use super::{LocalBody, LocalResponse, PROBLEM, problem, with_body, with_headers};
 use crate::clock::Time;
 use crate::config::{self, HeaderStyle, OnLimit};
-use crate::decide::{LimitOutcome, LimitVerdict, longest_refusal};
+use crate::decide::{LimitOutcome, LimitVerdict, RateSet, longest_refusal};
 use crate::request_id::REQUEST_ID;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -67,7 +67,7 @@ struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SentVerdict {
     place: usize,
-    profile: usize,
+    profile: (bool, u64),
     need: u64,
     admitted: bool,
     /// The index of the rate; `None` for the bound on requests in flight.
@@ -179,13 +179,17 @@ impl RateLimitHeaders {
     }
 
     /// The policies of the rates that apply, composed now if this is their first use.
-    fn policies(&self, outcome: &LimitOutcome<'_>) -> Option<&Policies> {
+    fn policies<'p>(&'p self, outcome: &LimitOutcome<'p>) -> Option<&'p Policies> {
         let limit_headers = self.limits.get(outcome.place)?;
         let compose = || Policies::new(outcome.limit, limit_headers.max_in_flight, limit_headers.status);
-        Some(limit_headers.profiles.get(outcome.profile)?.get_or_init(compose))
+        match outcome.profile {
+            RateSet::Listed(number) => Some(limit_headers.profiles.get(number)?.get_or_init(compose)),
+            // They belong to one configuration of the limit, so nothing else of the limit changes while they are used.
+            RateSet::Quota(rates) => rates.texts(compose),
+        }
     }
 
-    fn policy(&self, outcome: &LimitOutcome<'_>) -> Option<&Policy> {
+    fn policy<'p>(&'p self, outcome: &LimitOutcome<'p>) -> Option<&'p Policy> {
         self.policies(outcome)?.of(&outcome.verdict)
     }
 
@@ -264,7 +268,7 @@ impl SentVerdict {
             LimitVerdict::InFlight { .. } => None,
         };
         let (seconds, reset) = (wait.map(seconds), wait.map(|wait| reset(now, wait)));
-        Self { place, profile, need, admitted, rate, remaining, seconds, reset }
+        Self { place, profile: profile.id(), need, admitted, rate, remaining, seconds, reset }
     }
 }
 
@@ -322,6 +326,7 @@ mod tests {
             known_keys: None,
             overrides: Arc::default(),
             tiers: None,
+            quotas: None,
             on_limit: OnLimit::Reject,
             headers,
             status: StatusCode::TOO_MANY_REQUESTS,
@@ -345,7 +350,13 @@ mod tests {
     fn outcomes<'a>(limits: &'a [Limit], verdicts: &[LimitVerdict]) -> Vec<LimitOutcome<'a>> {
         let outcomes = limits.iter().zip(verdicts).enumerate();
         outcomes
-            .map(|(place, (limit, verdict))| LimitOutcome { place, profile: 0, limit, need: 1, verdict: *verdict })
+            .map(|(place, (limit, verdict))| LimitOutcome {
+                place,
+                profile: RateSet::Listed(0),
+                limit,
+                need: 1,
+                verdict: *verdict,
+            })
             .collect()
     }
 

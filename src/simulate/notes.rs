@@ -121,6 +121,9 @@ impl Notes<'_> {
 fn about_limit(limit: &Limit, has_status: bool) -> Vec<String> {
     let name = &limit.name;
     let mut notes = Vec::new();
+    if limit.quotas.is_some() {
+        notes.push(format!("{name}: the source of quotas is not asked, since it has what holds now: other rates hold"));
+    }
     if limit.max_in_flight.is_some() {
         notes.push(format!("{name}: max_in_flight is not simulated, since requests are taken to end at once"));
     }

@@ -139,6 +139,8 @@ impl<'c> Replay<'c> {
             return;
         }
         let input = DecisionInput {
+            // A source has what holds today, not what held when the log was written.
+            quotas: &[],
             limits: &route.limits,
             attributes: &attributes,
             key_cache: &self.key_cache,

@@ -11,6 +11,7 @@ use crate::identify::tokens::TokenMetrics;
 use crate::jwks::KeySources;
 use crate::metrics::PerWorker;
 use crate::otlp::Exporters;
+use crate::quotas::QuotaSources;
 use crate::shed::Meter;
 use crate::telemetry::{RouteMetrics, UpstreamFailures};
 use crate::upstream::{Endpoints, Names, UpstreamWatch};
@@ -23,6 +24,7 @@ pub struct SharedState {
     pub(super) upstreams: Mutex<BTreeMap<String, Arc<UpstreamFailures>>>,
     pub(super) tokens: Mutex<BTreeMap<String, Arc<TokenMetrics>>>,
     pub(super) key_sources: Arc<KeySources>,
+    pub(super) quota_sources: Arc<QuotaSources>,
     exporters: Exporters,
     /// By the name of the upstream; empty for the routes without.
     pub(super) meters: Mutex<BTreeMap<String, Arc<Meter>>>,
@@ -44,6 +46,7 @@ impl SharedState {
             meters: Mutex::default(),
             tokens: Mutex::default(),
             key_sources: Arc::default(),
+            quota_sources: Arc::default(),
             exporters: Exporters::default(),
             endpoints: Arc::new(Endpoints::new(workers)),
             echo: OnceLock::new(),
@@ -71,6 +74,11 @@ impl SharedState {
     /// The keys of the issuers of tokens.
     pub fn key_sources(&self) -> &Arc<KeySources> {
         &self.key_sources
+    }
+
+    /// The sources of quotas.
+    pub fn quota_sources(&self) -> &Arc<QuotaSources> {
+        &self.quota_sources
     }
 
     /// Where spans go.

@@ -56,6 +56,8 @@ pub(super) struct Reloads {
     migrations: Vec<Migration>,
     /// The limits of the configuration; `None` before the first reload.
     in_use: Option<HashSet<Fingerprint, RandomState>>,
+    /// The names of those whose keys may have any rates.
+    with_quotas: HashSet<String, RandomState>,
     /// How many reloads there were; it may wrap.
     count: u32,
 }
@@ -85,7 +87,8 @@ impl Reloads {
             *count += usize::from(stays);
             stays
         });
-        Self { migrations, in_use: Some(changes.in_use.iter().map(|limit| limit.id()).collect()), count }
+        let in_use = Some(changes.in_use.iter().map(|limit| limit.id()).collect());
+        Self { migrations, in_use, with_quotas: changes.with_quotas.iter().cloned().collect(), count }
     }
 
     /// Without the migrations that have expired at `now`; `None` if none has.
@@ -119,7 +122,8 @@ impl Reloads {
 
     /// Whether the configuration has the limit.
     pub(super) fn is_in_use(&self, limit: &Limit) -> bool {
-        self.in_use.as_ref().is_none_or(|in_use| in_use.contains(&limit.id()))
+        let Some(in_use) = &self.in_use else { return true };
+        in_use.contains(&limit.id()) || self.with_quotas.contains(limit.name())
     }
 
     /// Whether cells of this limit may still be used.

@@ -1,4 +1,4 @@
-//! What the tests use: gateways, clients, upstreams and Memcached, each on its own port.
+//! What the tests use: gateways, clients, upstreams, Memcached and PostgreSQL, each on its own port.
 
 mod client;
 mod clock;
@@ -8,6 +8,8 @@ mod gateway;
 pub(crate) mod http2;
 pub(crate) mod http2_server;
 mod memcached;
+pub(crate) mod plans;
+mod postgres;
 mod process;
 mod terminal;
 mod tls;
@@ -21,9 +23,10 @@ pub(crate) use collector::{Collector, Span, decode};
 pub(crate) use fault::{Fault, Mode};
 pub(crate) use gateway::{Gateway, limited, run, run_with_handles};
 pub(crate) use memcached::{Memcached, both_stores};
+pub(crate) use postgres::Postgres;
 pub(crate) use process::Process;
 pub(crate) use terminal::Terminal;
 pub(crate) use tls::{Authority, Handshake, Issued, TlsClient, TlsServer, TlsStream, curl, read_request};
 pub(crate) use tokens::{Signer, claims, key_set};
-pub(crate) use upstream::{Received, Upstream, closed_port, full_queue, reply, reserved_port};
+pub(crate) use upstream::{Received, Upstream, closed_port, full_queue, receive, reply, reserved_port};
 pub(crate) use wire::{Framing, Headers, Pattern, Wire};

@@ -87,6 +87,12 @@ mod panics;
 mod probes;
 mod proxy;
 mod proxy_protocol;
+mod quotas;
+mod quotas_outages;
+#[cfg(feature = "postgres")]
+mod quotas_postgres;
+#[cfg(feature = "postgres")]
+mod quotas_postgres_source;
 mod redirects;
 mod refusals;
 mod request_id;

@@ -66,7 +66,7 @@ pub(crate) fn promtool(arguments: &[&str], input: &str) -> Output {
 /// configuration from a server, which sends something wrong now.
 struct Everything {
     gateways: [Gateway; 3],
-    _servers: [Upstream; 3],
+    _servers: [Upstream; 4],
     _memcached: Memcached,
 }
 
@@ -76,6 +76,7 @@ impl Everything {
         let site = authority.issue("site", "site", &["site.test"]);
         let signer = Signer::new(Algorithm::ES256, "one");
         let keys = harness::key_set(&[&signer]);
+        let plans = Upstream::start(|_| reply(404, ""));
         let issuer = Upstream::start(move |_| reply(200, &keys));
         let up = Upstream::start(|_| reply(200, "hello"));
         let (_held, away) = closed_port();
@@ -88,11 +89,13 @@ impl Everything {
             "[jwt.site]\nissuer = \"https://login.test/\"\naudience = [\"api\"]\njwks = \"http://{}/\"\n\
              algorithms = [\"ES256\"]\n\
              [limits.l]\nkey = \"jwt:sub | header:x-api-key\"\nrates = [\"2/d\"]\n\
+             [limits.l.quotas]\nsource = \"http://{}/{{key}}\"\ntimeout = \"5s\"\n\
              [upstreams.away]\nservers = [\"http://{away}\"]\n\
              [upstreams.up]\nservers = [\"http://{}\"]\nmax_in_flight = 100\n\
              [[routes]]\npath = \"/up\"\nlimits = [\"l\"]\nupstream = \"up\"\n\
              [[routes]]\npath = \"/away\"\nupstream = \"away\"\n",
             issuer.address(),
+            plans.address(),
             up.address()
         );
         let memcached = Memcached::start();
@@ -105,7 +108,7 @@ impl Everything {
             gateway
         });
         let (source, fetched) = Self::fetched();
-        Self { gateways: [in_memory, shared, fetched], _servers: [issuer, up, source], _memcached: memcached }
+        Self { gateways: [in_memory, shared, fetched], _servers: [issuer, up, plans, source], _memcached: memcached }
     }
 
     /// A gateway whose configuration comes from a server.

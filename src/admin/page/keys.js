@@ -78,7 +78,7 @@ class KeyForm {
       return;
     }
     byId("key-actions").disabled = false;
-    this.result(`${before}${this.verdict(body)}`, false);
+    this.result(`${before}${this.verdict(body)}${this.quota(body.quota)}`, false);
     const rates = body.rates ?? [];
     byId("key-rates").hidden = rates.length === 0;
     updateList(
@@ -109,6 +109,19 @@ class KeyForm {
     }
     const when = body.retry_after === null ? "" : ` It may come back in ${span(body.retry_after)}.`;
     return `▲ The next request is refused.${when}`;
+  }
+
+  /** What is cached of a source of quotas. */
+  quota(quota) {
+    if (!quota) {
+      return "";
+    }
+    const age = quota.age === null ? "" : ` ${span(quota.age)} ago`;
+    if (!quota.known) {
+      return quota.age === null ? " Its source of quotas has given no answer that can be used." : ` Its source of quotas did not know it${age}.`;
+    }
+    const granted = quota.rates?.join(" and ") ?? (quota.tier ? `the tier ${quota.tier}` : quota.exempt ? "exempt" : "blocked");
+    return ` Its source of quotas said${age}: ${granted}${quota.holds ? "" : ", but an override comes first"}.`;
   }
 
   result(text, isBad) {

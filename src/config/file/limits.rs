@@ -6,16 +6,18 @@ mod cost;
 mod action;
 mod exceptions;
 mod quotas;
+mod quota_source;
 mod known_keys;
 mod temporary;
 
 use crate::config::file::jwt::Names;
+use crate::config::file::upstream_tls::SystemAuthorities;
 use crate::config::read::{Field, Name, Section, set};
 use crate::config::{HeaderStyle, Limit, Missing, OnLimit, values};
 use crate::limit::{MAX_QUOTA, Rate};
 
 pub(super) use key::key;
-pub(in crate::config) use temporary::{again, temporary};
+pub(in crate::config) use temporary::{again, quota_rates, temporary};
 
 use action::Reaction;
 use exceptions::Kinds;
@@ -24,7 +26,7 @@ use rates::Terms;
 const KEY: &str = "add what is counted, like key = \"client-ip\" or key = \"header:x-api-key | client-ip\"";
 
 /// Reads one limit; `None` if it has an error.
-pub(super) fn read(name: &Name<'_>, field: &Field<'_>, jwts: &Names<'_>) -> Option<Limit> {
+pub(super) fn read(name: &Name<'_>, field: &Field<'_>, jwts: &Names<'_>, system: &SystemAuthorities) -> Option<Limit> {
     if let Err(wrong) = values::name(name.text) {
         field.source.report(name.span.clone(), wrong.message, wrong.help);
     }
@@ -54,6 +56,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, jwts: &Names<'_>) -> Opti
     let overrides = exceptions::finish(overrides, name, &section);
     let known_keys = known_keys::read(&section, key.as_ref());
     let tiers = exceptions::tiers(&section, name.text, &terms, jwts);
+    let quotas = quota_source::read(&section, name.text, (key.as_ref(), has_rates), system);
     terms.close(&section);
     let styles = [
         ("draft", HeaderStyle::Draft),
@@ -76,6 +79,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, jwts: &Names<'_>) -> Opti
         known_keys,
         overrides: overrides?,
         tiers,
+        quotas,
         on_limit,
         missing,
         headers,

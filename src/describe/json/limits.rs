@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::key;
-use crate::config::{Cost, HeaderStyle, Limit, Missing, OnLimit};
+use crate::config::{Cost, HeaderStyle, Limit, Missing, OnLimit, QuotaServer, Quotas};
 use crate::describe::{MOST_TEXTS, statuses_in_words};
 use crate::limit::{Edge, Rate, Strategy};
 use crate::overrides::Allowance;
@@ -39,6 +39,7 @@ pub(super) fn limit(limit: &Limit) -> Value {
         },
         "known_keys": limit.known_keys.as_ref().map(|known| known.count()),
         "overrides": overrides(limit),
+        "quotas": limit.quotas.as_ref().map(quotas),
         "tier": limit.tiers.as_ref().map(|tiers| tiers.source.to_string()),
         "tiers": tiers(limit),
         "on_limit": match limit.on_limit {
@@ -100,6 +101,22 @@ fn overrides(limit: &Limit) -> Vec<Value> {
         }
     };
     granted.map(one).collect()
+}
+
+fn quotas(quotas: &Quotas) -> Value {
+    let (query, channel) = match &quotas.server {
+        QuotaServer::Http(_) => (None, None),
+        QuotaServer::Postgres(settings) => (Some(&settings.query), settings.channel.as_ref()),
+    };
+    json!({
+        "source": quotas.server.to_string(),
+        "query": query,
+        "channel": channel,
+        "cache_for": super::span(quotas.cache_for),
+        "max_cached": quotas.max_cached,
+        "timeout": super::span(quotas.timeout),
+        "send": quotas.send.name(),
+    })
 }
 
 fn tiers(limit: &Limit) -> Value {

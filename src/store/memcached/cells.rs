@@ -261,7 +261,10 @@ mod tests {
         let stays = limit("stays");
         let (kept, _) = cells.of(&ask(&stays, 0), NOW, &forgotten);
         let mut needed = Vec::new();
-        cells.reload(&LimitChanges { in_use: vec![stays.clone()], replaced: Vec::new() }, NOW);
+        cells.reload(
+            &LimitChanges { in_use: vec![stays.clone()], replaced: Vec::new(), ..LimitChanges::default() },
+            NOW,
+        );
         for number in 1..1000_u32 {
             let goes = limit(&format!("limit-{number}"));
             for client in 0..10 {

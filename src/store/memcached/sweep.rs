@@ -83,7 +83,10 @@ mod tests {
             cell(&goes, key);
         }
         cells.at(needed).stage = Stage::InFlight;
-        cells.reload(&LimitChanges { in_use: vec![stays.clone()], replaced: Vec::new() }, now.1);
+        cells.reload(
+            &LimitChanges { in_use: vec![stays.clone()], replaced: Vec::new(), ..LimitChanges::default() },
+            now.1,
+        );
         let mut sweep = Sweep::new(now.0);
         let mut steps = 0;
         while sweep.at == now.0 {
@@ -111,7 +114,10 @@ mod tests {
         let key = Fingerprint::of(b"k");
         let ask = ask(&old, key);
         cells.of(&ask, now, &Counter::default());
-        cells.reload(&LimitChanges { in_use: vec![new.clone()], replaced: vec![(old, new)] }, now);
+        cells.reload(
+            &LimitChanges { in_use: vec![new.clone()], replaced: vec![(old, new)], ..LimitChanges::default() },
+            now,
+        );
         let sweep = Sweep::new(instant).step(&mut cells, (instant, now)).unwrap();
         let sweep = sweep.step(&mut cells, (instant, now)).unwrap();
         assert_eq!((of_limit(&mut cells, "l"), sweep.at), (1, instant + Duration::from_secs(60)));

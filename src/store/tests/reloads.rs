@@ -17,7 +17,7 @@ pub(super) fn counted(name: &str, rates: &[&str], strategy: Option<&Strategy>) -
 /// Reloads from one limit to another.
 pub(super) fn reload(memory: &Memory, old: &Arc<Limit>, new: &Arc<Limit>, now: Time) {
     let replaced = if old.id() == new.id() { Vec::new() } else { vec![(old.clone(), new.clone())] };
-    memory.reload(&LimitChanges { in_use: vec![new.clone()], replaced }, now);
+    memory.reload(&LimitChanges { in_use: vec![new.clone()], replaced, ..LimitChanges::default() }, now);
 }
 
 fn remaining(memory: &Memory, limit: &Arc<Limit>, now: Time) -> u64 {
@@ -66,7 +66,7 @@ fn a_decision_on_several_limits_finds_them_all() {
     let both = |limits: &[Arc<Limit>; 2], now| (0..4).filter(|_| admitted(&memory, &asks(limits), now)).count();
     assert_eq!(both(&old, NOW), 4);
     let replaced = old.iter().cloned().zip(new.iter().cloned()).collect();
-    memory.reload(&LimitChanges { in_use: new.to_vec(), replaced }, later(1));
+    memory.reload(&LimitChanges { in_use: new.to_vec(), replaced, ..LimitChanges::default() }, later(1));
     assert_eq!(both(&new, later(1)), 1);
 }
 
@@ -122,7 +122,14 @@ fn cells_of_limits_that_are_gone_leave() {
     let mut before = stays.clone();
     for number in 0..1000 {
         let limit = counted(&format!("limit-{number}"), &["9/d"], None);
-        memory.reload(&LimitChanges { in_use: vec![stays.clone(), limit.clone()], replaced: Vec::new() }, NOW);
+        memory.reload(
+            &LimitChanges {
+                in_use: vec![stays.clone(), limit.clone()],
+                replaced: Vec::new(),
+                ..LimitChanges::default()
+            },
+            NOW,
+        );
         for client in 0..10 {
             assert!(admitted(&memory, &[ask(&limit, key(1000 + number * 10 + client))], NOW));
         }
@@ -228,4 +235,17 @@ fn threads_that_reload_at_different_moments_admit_no_more_together() {
     });
     assert_eq!(count.into_inner(), 500);
     assert_eq!(remaining(&memory, &new, NOW), 0);
+}
+
+#[test]
+fn cells_of_any_rates_stay_where_a_source_may_name_them() {
+    let (plan, own) = (counted("l", &["5/m", "9/h"], None), counted("l", &["1/m"], None));
+    for (with_quotas, kept) in [("l", 1), ("other", 0)] {
+        let memory = Memory::new(100, usize::MAX);
+        assert!(admitted(&memory, &[ask(&plan, key(1))], NOW));
+        let with_quotas = vec![with_quotas.to_owned()];
+        memory.reload(&LimitChanges { in_use: vec![own.clone()], with_quotas, replaced: Vec::new() }, NOW);
+        memory.sweep(1, NOW);
+        assert_eq!(memory.keys(), kept);
+    }
 }

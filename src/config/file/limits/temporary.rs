@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::exceptions;
-use super::rates::Terms;
+use super::rates::{Terms, same_period};
 use crate::config::read::Section;
 use crate::config::{Limit, values};
+use crate::limit::Rate;
 use crate::overrides::Allowance;
 
 const EXAMPLE: &str =
@@ -23,6 +24,26 @@ pub(in crate::config) fn temporary(
     let lasts = section.required("for", EXAMPLE).and_then(|_| values::wait(&section, "for", span));
     section.close(&[]);
     allowance.zip(lasts)
+}
+
+/// Reads the rates that a source of quotas names for a key of this limit.
+///
+/// # Errors
+/// What is wrong with them.
+pub(in crate::config) fn quota_rates(texts: &[String], limit: &Limit) -> Result<Vec<Rate>, String> {
+    if texts.len() > values::MOST {
+        return Err(format!("there are {} rates, and allowed are at most {}", texts.len(), values::MOST));
+    }
+    let terms = Terms::of(limit);
+    let mut rates = Vec::new();
+    for text in texts {
+        let rate = terms.rate(text).map_err(|wrong| wrong.message)?;
+        if let Some(wrong) = same_period(&rates, &rate) {
+            return Err(wrong.message);
+        }
+        rates.push(rate);
+    }
+    Ok(rates)
 }
 
 /// The same allowance by the terms that the limit has now; `None` if they do not permit it.

@@ -12,7 +12,7 @@ impl World {
         let [from, to] = [before, way].map(|way| self.ways[way].clone());
         let replaced = if from.id() == to.id() { Vec::new() } else { vec![(from, to.clone())] };
         let (now, asked) = (self.clock(gateway), self.instant());
-        let changes = LimitChanges { in_use: vec![to], replaced };
+        let changes = LimitChanges { in_use: vec![to], replaced, ..LimitChanges::default() };
         let reload = Message::Reload(Box::new(Reload { changes, now, asked }));
         self.gateways[gateway].coordinator.submit(reload, asked);
     }

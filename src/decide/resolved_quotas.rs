@@ -1,0 +1,96 @@
+//! What sources of quotas grant the keys of a request, found before the decision.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use super::RouteLimit;
+use crate::clock::{self, Time};
+use crate::fingerprint::Fingerprint;
+use crate::identify::{KeyCache, RequestAttributes};
+use crate::quotas::{CacheAnswer, Quota, QuotaSource};
+
+/// By the place of the limit; `None` where a source grants nothing, or is not asked. Places at the end may be missing.
+pub type ResolvedQuotas = SmallVec<[Option<Arc<Quota>>; 2]>;
+
+/// The lookups that a request waits for.
+pub struct QuotaWaits<'a>(Vec<QuotaWait<'a>>);
+
+/// A lookup that a request waits for.
+struct QuotaWait<'a> {
+    place: usize,
+    source: &'a QuotaSource,
+    key: Fingerprint,
+    end: watch::Receiver<()>,
+}
+
+/// Finds what the caches have for the keys of a request, and asks for lookups of the others. Returns those that are worth
+/// waiting for, if there are any.
+pub fn resolve_quotas<'a>(
+    limits: &'a [RouteLimit],
+    attributes: &RequestAttributes<'_>,
+    key_cache: &mut KeyCache,
+    now: Time,
+    resolved: &mut ResolvedQuotas,
+) -> Option<QuotaWaits<'a>> {
+    let mut waits = Vec::new();
+    for (place, limit) in limits.iter().enumerate() {
+        let Some(source) = &limit.quotas else { continue };
+        let Some(counted) = limit.key.extract(attributes, place, key_cache) else { continue };
+        if limit.rates.overridden(&limit.key, (counted, true), attributes, key_cache).is_some() {
+            continue;
+        }
+        let Some(key) = limit.asked_key(counted, attributes, key_cache) else { continue };
+        let CacheAnswer { quota, wait } = source.get(key, now, || limit.key.asked(attributes, key_cache));
+        if let Some(end) = wait {
+            waits.push(QuotaWait { place, source, key, end });
+        }
+        if quota.is_some() {
+            set(resolved, place, quota);
+        }
+    }
+    (!waits.is_empty()).then_some(QuotaWaits(waits))
+}
+
+impl RouteLimit {
+    /// What the cache of its source finds a key by: `counted`, the key of the request, unless that has further parts.
+    pub fn asked_key(
+        &self,
+        counted: Fingerprint,
+        attributes: &RequestAttributes<'_>,
+        key_cache: &mut KeyCache,
+    ) -> Option<Fingerprint> {
+        if self.key.part_count() == 1 {
+            return Some(counted);
+        }
+        self.key.first(attributes, key_cache).map(|(_, bytes)| Fingerprint::of(bytes))
+    }
+}
+
+impl QuotaWaits<'_> {
+    /// Waits until all lookups have ended, each for as long as its source allows, and adds what they have found.
+    pub async fn finish(self, resolved: &mut ResolvedQuotas) {
+        let begun = Instant::now();
+        for QuotaWait { place, source, key, mut end } in self.0 {
+            // An error is a lookup that is not made any more.
+            if timeout_at(begun + source.settings().timeout, end.changed()).await.is_err() {
+                source.has_timed_out();
+            }
+            let quota = source.cached(key, clock::now());
+            if quota.is_some() {
+                set(resolved, place, quota);
+            }
+        }
+    }
+}
+
+fn set(resolved: &mut ResolvedQuotas, place: usize, quota: Option<Arc<Quota>>) {
+    if resolved.len() <= place {
+        resolved.resize(place + 1, None);
+    }
+    if let Some(slot) = resolved.get_mut(place) {
+        *slot = quota;
+    }
+}

@@ -1,0 +1,29 @@
+//! What sources of quotas grant the keys of a request.
+
+use super::ConnectionContext;
+use crate::clock::Time;
+use crate::decide::{self, ResolvedQuotas};
+use crate::identify::RequestAttributes;
+use crate::snapshot::CompiledRoute;
+
+/// Finds them. It waits only if nothing is known of a key.
+pub(super) async fn resolve(
+    route: &CompiledRoute,
+    attributes: &RequestAttributes<'_>,
+    connection: &ConnectionContext,
+    now: Time,
+) -> ResolvedQuotas {
+    let mut quotas = ResolvedQuotas::new();
+    if !route.has_quotas {
+        return quotas;
+    }
+    let waits = {
+        let key_cache = &mut connection.key_cache.borrow_mut();
+        decide::resolve_quotas(&route.limits, attributes, key_cache, now, &mut quotas)
+    };
+    if let Some(waits) = waits {
+        // This is seldom needed, and would make the future of each request larger.
+        Box::pin(waits.finish(&mut quotas)).await;
+    }
+    quotas
+}

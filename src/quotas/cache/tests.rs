@@ -1,0 +1,156 @@
+//! The cache with a clock of its own.
+
+use proptest::prelude::*;
+
+use super::super::quota::tests::{rates, terms};
+use super::*;
+
+const SPAN: Duration = Duration::from_secs(60);
+
+fn at(seconds: u64) -> Time {
+    Time::from_micros(1_800_000_000_000_000 + seconds * 1_000_000)
+}
+
+fn key(number: usize) -> Fingerprint {
+    Fingerprint::of(&number.to_be_bytes())
+}
+
+fn quota(text: &str) -> Arc<Quota> {
+    Arc::new(terms("", 1).read(rates(&[text])).unwrap().unwrap())
+}
+
+/// Looks a key up, as if the source answered at once. Returns whether it was asked.
+fn look_up(cache: &Cache, number: usize, found: &Found, now: Time) -> bool {
+    match cache.get(key(number), now, |_| true).next {
+        Next::LookUp(lookup) => {
+            cache.end((lookup.key, lookup.key), found.clone(), now);
+            true
+        }
+        Next::Nothing | Next::Wait(_) => false,
+    }
+}
+
+fn rate(cache: &Cache, number: usize, now: Time) -> Option<String> {
+    cache.get(key(number), now, |_| false).quota.map(|quota| quota.answer.rates[0].clone())
+}
+
+#[test]
+fn a_key_has_one_lookup_at_a_time() {
+    let cache = Cache::new(100, SPAN);
+    let Next::LookUp(first) = cache.get(key(1), at(0), |_| true).next else { panic!("nothing is known") };
+    assert!(!first.is_renewal);
+    for _ in 0..3 {
+        let again = cache.get(key(1), at(0), |_| panic!("it is under way"));
+        assert!(matches!(again.next, Next::Wait(_)) && again.quota.is_none());
+    }
+    cache.end((key(1), key(1)), Found::Nothing, at(0));
+    assert!(matches!(cache.get(key(1), at(0), |_| false).next, Next::Nothing), "it may not be asked for");
+    assert!(look_up(&cache, 1, &Found::Quota(quota("5/s")), at(0)));
+    assert_eq!(rate(&cache, 1, at(1)).as_deref(), Some("5/s"));
+}
+
+#[test]
+fn what_has_expired_is_used_while_one_lookup_renews_it() {
+    let cache = Cache::new(100, SPAN);
+    assert!(look_up(&cache, 1, &Found::Quota(quota("5/s")), at(0)));
+    assert!(!look_up(&cache, 1, &Found::Absent, at(53)), "it is fresh");
+    let late = cache.get(key(1), at(61), |is_renewal| is_renewal);
+    assert!(late.quota.is_some());
+    let Next::LookUp(lookup) = late.next else { panic!("it has expired") };
+    assert!(lookup.is_renewal);
+    let meanwhile = cache.get(key(1), at(62), |_| panic!("it is under way"));
+    assert!(meanwhile.quota.is_some() && matches!(meanwhile.next, Next::Nothing), "no request waits");
+    // The source is away: the key goes on, for ever.
+    cache.end((key(1), key(1)), Found::Nothing, at(63));
+    assert_eq!(rate(&cache, 1, at(1_000_000)).as_deref(), Some("5/s"));
+    // It has forgotten the key.
+    assert!(look_up(&cache, 1, &Found::Absent, at(1_000_000)));
+    assert_eq!((rate(&cache, 1, at(1_000_000)), cache.len()), (None, (0, 1)));
+}
+
+#[test]
+fn failures_are_repeated_less_and_less_often() {
+    let cache = Cache::new(100, SPAN);
+    let asked = |from: u64, to: u64, found: &Found| {
+        (from..to).filter(|second| look_up(&cache, 1, found, at(*second))).collect::<Vec<_>>()
+    };
+    assert_eq!(asked(0, 100, &Found::Unusable), [0, 1, 3, 7, 15, 31, 63]);
+    let peeked = cache.peek(key(1), at(100)).unwrap();
+    assert_eq!((peeked.failures, peeked.answered, peeked.quota.is_none()), (7, None, true));
+    assert_eq!(asked(200, 201, &Found::Quota(quota("5/s"))), [200]);
+    // What was known holds although the next answers cannot be used.
+    assert_eq!(asked(300, 305, &Found::Unusable), [300, 301, 303]);
+    assert_eq!(rate(&cache, 1, at(305)).as_deref(), Some("5/s"));
+}
+
+#[test]
+fn a_clock_that_was_set_back_makes_nothing_last_longer() {
+    let cache = Cache::new(100, SPAN);
+    assert!(look_up(&cache, 1, &Found::Absent, at(1_000_000)));
+    assert!(look_up(&cache, 1, &Found::Absent, at(10)));
+}
+
+#[test]
+fn invented_keys_evict_none_that_the_source_knows() {
+    let cache = Cache::new(1000, SPAN);
+    for number in 0..200 {
+        assert!(look_up(&cache, number, &Found::Quota(quota("5/s")), at(0)));
+    }
+    for number in 1000..50_000 {
+        look_up(&cache, number, &Found::Absent, at(1));
+    }
+    assert!((0..200).all(|number| rate(&cache, number, at(2)).is_some()));
+    let (known, absent) = cache.len();
+    assert!(known == 200 && known + absent <= 1000, "{known} + {absent}");
+    assert!(cache.evictions() > 40_000);
+}
+
+#[tokio::test]
+async fn what_is_announced_is_renewed() {
+    let cache = Cache::new(1000, SPAN);
+    for number in 0..3 {
+        assert!(look_up(&cache, number, &Found::Absent, at(0)));
+    }
+    cache.expire(&Changed::Keys([key(1)].into_iter().collect())).await;
+    let due = |number| look_up(&cache, number, &Found::Absent, at(1));
+    assert_eq!([0, 1, 2].map(due), [false, true, false]);
+    cache.expire(&Changed::All).await;
+    assert_eq!([0, 1, 2].map(due), [true; 3]);
+    cache.expire_key(key(2));
+    assert_eq!([0, 1, 2].map(due), [false, false, true]);
+}
+
+proptest! {
+    #[test]
+    fn it_is_bounded_whatever_happens(
+        most in 1..400_usize,
+        steps in prop::collection::vec((0..600_usize, 0..4_u8, 0..200_u64), 0..1500),
+    ) {
+        let cache = Cache::new(most, SPAN);
+        let quota = quota("5/s");
+        let mut known = HashMap::new();
+        let mut now = 0;
+        for (number, found, later) in steps {
+            now += later / 10;
+            let found = match found {
+                0 => Found::Quota(quota.clone()),
+                1 => Found::Absent,
+                2 => Found::Unusable,
+                _ => Found::Nothing,
+            };
+            if look_up(&cache, number, &found, at(now)) {
+                match found {
+                    Found::Quota(_) => _ = known.insert(number, true),
+                    Found::Absent => _ = known.insert(number, false),
+                    Found::Unusable | Found::Nothing => {}
+                }
+            }
+            let (granted, others) = cache.len();
+            prop_assert!(granted + others <= most, "{granted} + {others} of {most}");
+            // It never says what the source has not said.
+            if rate(&cache, number, at(now)).is_some() {
+                prop_assert_eq!(known.get(&number), Some(&true));
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A source of quotas that speaks HTTP, and limits that ask it.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex};
+
+use super::client::Client;
+use super::upstream::{Upstream, reply};
+
+/// Statuses and bodies by the target of a request.
+type Answers = Mutex<HashMap<String, (u16, String)>>;
+
+/// A source whose answers the test changes. It knows what a test has set, and answers 404 otherwise.
+pub(crate) struct Plans {
+    pub(crate) server: Upstream,
+    answers: Arc<Answers>,
+    pub(crate) gate: Arc<Gate>,
+}
+
+/// While it is closed, no answer is given.
+#[derive(Default)]
+pub(crate) struct Gate {
+    is_closed: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut is_closed = self.is_closed.lock().unwrap();
+        while *is_closed {
+            is_closed = self.opened.wait(is_closed).unwrap();
+        }
+    }
+
+    pub(crate) fn set(&self, is_closed: bool) {
+        *self.is_closed.lock().unwrap() = is_closed;
+        self.opened.notify_all();
+    }
+}
+
+impl Plans {
+    pub(crate) fn start() -> Self {
+        let (answers, gate) = (Arc::<Answers>::default(), Arc::<Gate>::default());
+        let (known, passed) = (answers.clone(), gate.clone());
+        let server = Upstream::start(move |request| {
+            passed.pass();
+            let all = known.lock().unwrap();
+            let answer = all.get(&request.target).or_else(|| all.get("*"));
+            answer.map_or_else(|| reply(404, ""), |(status, body)| reply(*status, body))
+        });
+        Self { server, answers, gate }
+    }
+
+    /// Sets the answer for a target; `*` is any other.
+    pub(crate) fn set(&self, target: &str, status: u16, body: &str) {
+        self.answers.lock().unwrap().insert(target.to_owned(), (status, body.to_owned()));
+    }
+
+    pub(crate) fn forget(&self, target: &str) {
+        self.answers.lock().unwrap().remove(target);
+    }
+
+    /// How often it was asked about a target.
+    pub(crate) fn asked(&self, target: &str) -> usize {
+        self.server.received().iter().filter(|request| request.target == target).count()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        url(self.server.address())
+    }
+}
+
+pub(crate) fn url(address: SocketAddr) -> String {
+    format!("http://{address}/v1/{{key}}")
+}
+
+/// A limit of one request a day with this source. A request waits for long, so that tests depend on no time.
+pub(crate) fn limit(url: &str, quotas: &str, more: &str) -> String {
+    let timeout = if quotas.contains("timeout") { "" } else { "timeout = \"5s\"" };
+    format!(
+        "[limits.l]\nkey = \"header:x-api-key\"\nrates = [\"1/d\"]\n{more}\n\
+         [limits.l.quotas]\nsource = {url:?}\n{timeout}\n{quotas}\n\
+         [[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = {{ status = 200 }}\n"
+    )
+}
+
+pub(crate) fn field(key: &str) -> String {
+    format!("x-api-key: {key}\r\n")
+}
+
+pub(crate) fn statuses<const N: usize>(client: &mut Client, key: &str) -> [u16; N] {
+    [(); N].map(|()| client.get_with("/", field(key)).status)
+}
