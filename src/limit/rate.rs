@@ -80,6 +80,8 @@ impl Default for Strategy {
 pub struct Rate {
     quota: u64,
     window: u64,
+    /// Of a sliding window's bucket. It is kept because each decision needs it several times.
+    width: u64,
     strategy: Strategy,
 }
 
@@ -97,7 +99,8 @@ impl Rate {
         if window < MIN_WINDOW || window > MAX_WINDOW {
             return Err(RateError::Window);
         }
-        Ok(Self { quota, window: micros(window), strategy: Strategy::default() })
+        let window = micros(window);
+        Ok(Self { quota, window, width: window, strategy: Strategy::default() })
     }
 
     /// The same rate, counted by another strategy. A calendar determines the window as well.
@@ -126,7 +129,11 @@ impl Rate {
             Strategy::Calendar(calendar) => micros(calendar.longest()),
             _ => self.window,
         };
-        Ok(Self { window, strategy, ..self })
+        let width = match strategy {
+            Strategy::SlidingWindow { precision, .. } => window.div_ceil(u64::from(precision)),
+            _ => window,
+        };
+        Ok(Self { quota: self.quota, window, width, strategy })
     }
 
     /// Requests per window, 1 to 2^32.
@@ -206,10 +213,7 @@ impl Rate {
     /// The width of a sliding window's bucket in microseconds. It is rounded up where the window does not divide evenly:
     /// the buckets then cover slightly more than the window, so that the window never has more than the quota.
     pub(super) fn width(&self) -> u64 {
-        match self.strategy {
-            Strategy::SlidingWindow { precision, .. } => self.window.div_ceil(u64::from(precision)),
-            _ => self.window,
-        }
+        self.width
     }
 }
 
