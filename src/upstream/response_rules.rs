@@ -84,6 +84,9 @@ pub(super) fn interim_head(status: StatusCode, mut headers: HeaderMap) -> Respon
 /// # Errors
 /// [`BadHead::Length`] if there is anything but digits, or the number is too large.
 pub(super) fn content_length(value: &[u8]) -> Result<u64, BadHead> {
-    let digits = std::str::from_utf8(value).ok().filter(|_| value.iter().all(u8::is_ascii_digit));
-    digits.and_then(|digits| digits.parse().ok()).ok_or(BadHead::Length)
+    let number = value.iter().try_fold(0_u64, |number, digit| match digit {
+        b'0'..=b'9' => number.checked_mul(10)?.checked_add(u64::from(digit - b'0')),
+        _ => None,
+    });
+    number.filter(|_| !value.is_empty()).ok_or(BadHead::Length)
 }
