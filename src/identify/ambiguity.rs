@@ -150,8 +150,9 @@ impl Rule {
             return;
         }
         for (written, value) in headers {
-            if is_same_variable(written.as_str(), &self.folded) {
-                found.add(written != name || has_blank_edge(value.as_bytes()));
+            let is_exact = written == name;
+            if is_exact || is_same_variable(written.as_str(), &self.folded) {
+                found.add(!is_exact || has_blank_edge(value.as_bytes()));
             }
         }
     }
