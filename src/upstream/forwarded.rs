@@ -44,12 +44,12 @@ const FORWARDED_HOST_NAME: http::HeaderName = http::HeaderName::from_static(FORW
 /// What is between elements.
 const SEPARATOR: &[u8] = b", ";
 
-/// The most characters of an IPv6 address before its first colon. An IPv4 address has no colon.
-const BEFORE_COLON: usize = 4;
+/// An IPv6 address has a colon in its first five characters, or is shorter. An IPv4 address is longer and has none.
+const UP_TO_COLON: usize = 5;
 
 /// Appends an element. An IPv6 address is in brackets, and in quotes because of them (section 6).
 fn push_element(value: &mut Vec<u8>, address: &str, host: &[u8], scheme: Scheme) {
-    if address.bytes().take(BEFORE_COLON + 1).any(|byte| byte == b':') {
+    if address.as_bytes().first_chunk::<UP_TO_COLON>().is_none_or(|start| start.contains(&b':')) {
         value.extend_from_slice(b"for=\"[");
         value.extend_from_slice(address.as_bytes());
         value.extend_from_slice(b"]\"");
