@@ -10,11 +10,11 @@ use crate::header_spelling::is_same_variable;
 use crate::identify::ambiguity::SingleSources;
 
 /// Decides which trailers are forwarded.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct TrailerFilter {
     /// The sources of keys and costs: some upstreams read trailers as headers, and would use another key than was
     /// counted.
-    counted: Option<Arc<SingleSources>>,
+    counted: Arc<SingleSources>,
     /// The headers that Connection names, which may be trailers too (RFC 9110, section 7.6.1).
     named: Vec<HeaderName>,
     /// The headers that the route removes or replaces.
@@ -26,13 +26,12 @@ impl TrailerFilter {
     pub(super) fn new(request: &UpstreamRequest<'_>, named: &[&[u8]]) -> Self {
         let named = named.iter().filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
         let replaced = request.changes.map(|changes| changes.replaced().cloned().collect()).unwrap_or_default();
-        Self { counted: Some(request.counted.clone()), named, replaced }
+        Self { counted: request.counted.clone(), named, replaced }
     }
 
     /// Whether a trailer with this name is forwarded.
     pub(super) fn may_pass(&self, name: &HeaderName) -> bool {
-        let is_counted = self.counted.as_ref().is_some_and(|counted| counted.has_header(name));
         let is_replaced = self.replaced.iter().any(|other| is_same_variable(other.as_str(), name.as_str()));
-        may_trail(name) && !is_counted && !is_replaced && !self.named.contains(name)
+        may_trail(name) && !self.counted.has_header(name) && !is_replaced && !self.named.contains(name)
     }
 }

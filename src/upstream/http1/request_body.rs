@@ -21,7 +21,8 @@ pub(super) struct RequestBody {
     /// `None` when all of it is in the buffer of the connection.
     body: Option<OutgoingBody>,
     framing: Framing,
-    trailers: TrailerFilter,
+    /// Only chunks can have trailers.
+    trailers: Option<TrailerFilter>,
     /// Bytes of it that came from the client, and the most that may come.
     taken: u64,
     most: u64,
@@ -39,8 +40,7 @@ impl RequestBody {
             Some(length) => Framing::Length(length),
             None => Framing::Chunked,
         };
-        let trailers =
-            if framing == Framing::Chunked { TrailerFilter::new(request, named) } else { TrailerFilter::default() };
+        let trailers = (framing == Framing::Chunked).then(|| TrailerFilter::new(request, named));
         Self { body, framing, trailers, taken: 0, most: request.max_body_size, over: false }
     }
 
@@ -99,9 +99,9 @@ impl RequestBody {
                     }
                     Ok(data) => connection.sending.extend_from_slice(&data),
                     Err(frame) => {
-                        if chunked {
+                        if let Some(filter) = &self.trailers {
                             let trailers = frame.trailers_ref().into_iter().flatten();
-                            let passing = trailers.filter(|(name, _)| self.trailers.may_pass(name));
+                            let passing = trailers.filter(|(name, _)| filter.may_pass(name));
                             chunked::encode_end(passing, &mut connection.sending);
                         }
                         self.body = None;
