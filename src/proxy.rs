@@ -203,7 +203,7 @@ async fn serve(
             return own(Some(&changes), response, record, outcome(decision), head, answer);
         }
     }
-    record.hold(std::mem::take(&mut state.permits));
+    record.hold(&mut state.permits);
     let balanced_by = route.balanced_by(&attributes, &connection.key_cache);
     drop(path);
 

@@ -9,6 +9,7 @@ mod sampler;
 mod method_class;
 
 use std::fmt::Display;
+use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -293,9 +294,11 @@ impl RequestRecord {
         }
     }
 
-    /// Keeps these permits until the record is closed.
-    pub fn hold(&mut self, permits: Vec<ConcurrencyPermit>) {
-        self.permits = (!permits.is_empty()).then(|| permits.into_boxed_slice());
+    /// Takes these permits, if there are any, and keeps them until the record is closed.
+    pub fn hold(&mut self, permits: &mut Vec<ConcurrencyPermit>) {
+        if !permits.is_empty() {
+            self.permits = Some(mem::take(permits).into_boxed_slice());
+        }
     }
 
     /// Records why the request fails. If the upstream caused it, the failure is counted and logged for the upstream
