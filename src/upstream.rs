@@ -183,33 +183,34 @@ impl Upstream {
         self.state.waiting()
     }
 
-    /// Sends the request and returns the response as soon as its head is there. The response's headers go to `headers`: they
-    /// are large, and would be moved from each function to the one that calls it. Failures after which the request is sent
-    /// again go to `on_failure`.
+    /// What [`Self::send`] does, within the time that the client gives the whole call, to the end of its response.
     ///
     /// # Errors
-    /// [`Unanswered`] if no head comes.
-    pub async fn send(
+    /// [`Unanswered`] if no head comes, or the time is over.
+    pub async fn send_within(
         &self,
+        limit: Duration,
         pools: &Rc<ConnectionPools>,
         request: &UpstreamRequest<'_>,
         body: Option<ClientBody>,
         headers: &mut HeaderMap,
         on_failure: &OnFailedAttempt<'_>,
     ) -> Result<(StatusCode, UpstreamBody), Unanswered> {
-        let Some(limit) = request.call_timeout else {
-            return self.attempt(pools, request, body, headers, on_failure).await;
-        };
         let deadline = CallDeadline::new(limit);
         // This future is large, and other requests need not have room for it.
-        let sent = timeout_at(deadline.at(), Box::pin(self.attempt(pools, request, body, headers, on_failure))).await;
+        let sent = timeout_at(deadline.at(), Box::pin(self.send(pools, request, body, headers, on_failure))).await;
         let over = || Err(Unanswered { endpoint: None, error: UpstreamError::Deadline(limit) });
         let (status, body) = sent.unwrap_or_else(|_| over())?;
         Ok((status, body.until(deadline)))
     }
 
-    /// Sends the request to one endpoint after the other, as long as that is allowed and necessary.
-    async fn attempt(
+    /// Sends the request to one endpoint after the other, as long as that is allowed and necessary. Returns the response as
+    /// soon as its head is there. Its headers go to `headers`: they are large, and would be moved from each function to the
+    /// one that calls it. Failures after which the request is sent again go to `on_failure`.
+    ///
+    /// # Errors
+    /// [`Unanswered`] if no head comes.
+    pub async fn send(
         &self,
         pools: &Rc<ConnectionPools>,
         request: &UpstreamRequest<'_>,

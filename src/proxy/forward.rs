@@ -151,7 +151,11 @@ impl UpstreamCall<'_> {
             record.failed_attempt(error.reason(), endpoint, error);
         };
         let (pools, headers) = (&self.connection.worker.pools, response.headers_mut());
-        let mut sent = upstream.send(pools, &outbound, body.take(), headers, &on_failure).await;
+        let body = body.take();
+        let mut sent = match outbound.call_timeout {
+            None => upstream.send(pools, &outbound, body, headers, &on_failure).await,
+            Some(limit) => upstream.send_within(limit, pools, &outbound, body, headers, &on_failure).await,
+        };
         waiting.into_iter().for_each(|waiting| measure(waiting, &sent));
         if let (Some(key), Ok((status, _))) = (&key, &sent)
             && *status == StatusCode::SWITCHING_PROTOCOLS
