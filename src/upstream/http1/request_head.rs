@@ -56,6 +56,8 @@ impl HeaderSink for Lines<'_> {
         line(self.0, name.as_str(), value.as_bytes());
     }
 
+    #[expect(clippy::inline_always, reason = "where the name is known, it is copied without a call")]
+    #[inline(always)]
     fn own(&mut self, name: &'static str, value: &[u8]) {
         line(self.0, name, value);
     }
@@ -68,6 +70,8 @@ impl HeaderSink for Lines<'_> {
     }
 }
 
+#[expect(clippy::inline_always, reason = "where the name is known, it is copied without a call")]
+#[inline(always)]
 fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");
