@@ -137,9 +137,11 @@ impl<'a> Frame<'a> {
     fn note(&mut self, name: &HeaderName, value: &'a [u8]) -> bool {
         match *name {
             CONTENT_LENGTH => {
+                // A repeated length is forwarded once (RFC 9110, section 8.6).
+                let is_first = self.length.is_none();
                 self.lengths_differ |= self.length.is_some_and(|length| length != value);
                 self.length = Some(value);
-                return true;
+                return is_first;
             }
             TRANSFER_ENCODING => {
                 self.codings += 1;
@@ -180,12 +182,7 @@ fn fill(headers: &mut HeaderMap, passing: &mut Passing, head: &Bytes) -> Result<
     headers.reserve(passing.len() + 4);
     for (name, place) in passing.drain(..) {
         let value = HeaderValue::from_maybe_shared(head.slice(place)).map_err(|_| BadHead::NotHttp)?;
-        // A repeated length is forwarded once (RFC 9110, section 8.6).
-        if name == CONTENT_LENGTH {
-            headers.insert(name, value);
-        } else {
-            headers.append(name, value);
-        }
+        headers.append(name, value);
     }
     Ok(())
 }
@@ -277,7 +274,7 @@ mod tests {
     #[test]
     fn headers_of_the_connection_are_left_out() {
         let text = "HTTP/1.1 200 OK\r\nconnection: x-hop, content-length\r\nx-hop: 1\r\nkeep-alive: 5\r\nupgrade: x\r\n\
-                    content-length: 2\r\nset-cookie: a\r\nset-cookie: b\r\n\r\nok";
+                    content-length: 2\r\ncontent-length: 2\r\nset-cookie: a\r\nset-cookie: b\r\n\r\nok";
         let mut bytes = BytesMut::from(text);
         let mut headers = HeaderMap::new();
         parse(&mut bytes, &Method::GET, false, &mut Interim::new(None), &mut headers).unwrap().unwrap();
