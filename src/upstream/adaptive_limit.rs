@@ -2,11 +2,10 @@
 //! computed again from time to time.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::clock::{self, Time};
+use crate::clock::Time;
 use crate::overload::gradient::{Bounds, GradientLimit, Sample};
 
 /// See the head of this file.
@@ -32,9 +31,9 @@ impl AdaptiveLimit {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Records a response after this time.
-    pub(super) fn record(&self, after: Duration) {
-        self.micros.fetch_add(clock::micros(after), Ordering::Relaxed);
+    /// Records a response after so many microseconds.
+    pub(super) fn record(&self, micros: u64) {
+        self.micros.fetch_add(micros, Ordering::Relaxed);
         self.responses.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::adaptive_limit::AdaptiveLimit;
 use super::health::{Availability, FULL_SHARE, Health};
-use crate::clock::{self, Time};
+use crate::clock::Time;
 use crate::config::{Ejection, HealthCheck};
 use crate::metrics::{Histogram, HistogramSnapshot, PerWorker};
 
@@ -109,17 +109,16 @@ impl EndpointState {
         self.in_flight.load(Ordering::SeqCst)
     }
 
-    /// Records a response that is no failure, on this worker, and after this time if it was measured.
-    pub(super) fn succeeded(&self, after: Option<Duration>, worker: usize) {
+    /// Records a response that is no failure, on this worker, and after so many microseconds if that was measured.
+    pub(super) fn succeeded(&self, micros: Option<u64>, worker: usize) {
         // A request that reads does not take the line of memory from other cores.
         if self.failures_in_row.load(Ordering::Relaxed) != 0 {
             self.failures_in_row.store(0, Ordering::Relaxed);
         }
-        let Some(after) = after else { return };
-        let after = clock::micros(after);
-        self.latencies.of(worker).observe(after);
+        let Some(micros) = micros else { return };
+        self.latencies.of(worker).observe(micros);
         // Another worker may replace the value at the same time; then one measurement is lost.
-        let measured = u32::try_from(after).unwrap_or(u32::MAX).max(1);
+        let measured = u32::try_from(micros).unwrap_or(u32::MAX).max(1);
         let smoothed = self.latency.load(Ordering::Relaxed);
         let next = if smoothed == 0 { measured } else { smoothed - (smoothed >> SMOOTHING) + (measured >> SMOOTHING) };
         self.latency.store(next.max(1), Ordering::Relaxed);
@@ -250,7 +249,7 @@ mod tests {
         let state = EndpointState::new(false, 2);
         assert_eq!(state.status().latency, None);
         let observe = |micros| {
-            state.succeeded(Some(Duration::from_micros(micros)), 1);
+            state.succeeded(Some(micros), 1);
             state.status().latency.unwrap().as_micros()
         };
         assert_eq!([observe(8000), observe(16_000), observe(16_000)], [8000, 9000, 9875]);

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::StatusCode;
 
@@ -47,7 +46,7 @@ impl InFlight {
     /// The head of its response is there, and is no failure of the server.
     pub(super) fn answered(&self, status: StatusCode, request: &UpstreamRequest<'_>) {
         // A client may send its body as slowly as it likes, which says nothing about the endpoint.
-        let latency = request.complete_since(self.begun).map(until_now);
+        let latency = request.complete_since(self.begun).map(micros_since);
         self.endpoint.state.succeeded(latency, request.worker);
         // An error can be much faster than the work would have been.
         if self.is_adaptive.take()
@@ -60,13 +59,14 @@ impl InFlight {
     /// There is no response, or none that says how long the work takes.
     pub(super) fn failed(&self, error: Option<&UpstreamError>) {
         if self.is_adaptive.take() && error.is_some_and(|error| error.reason() == Reason::Timeout) {
-            self.endpoint.state.adaptive().record(until_now(self.begun));
+            self.endpoint.state.adaptive().record(micros_since(self.begun));
         }
     }
 }
 
-fn until_now(since: Time) -> Duration {
-    Duration::from_micros(clock::now().micros_since(since))
+/// Microseconds from `since` until now.
+fn micros_since(since: Time) -> u64 {
+    clock::now().micros_since(since)
 }
 
 impl Drop for InFlight {
@@ -74,8 +74,8 @@ impl Drop for InFlight {
         // A client that does not wait any longer shows how long a response takes at least. One that goes away early shows
         // nothing, and shall not make the server look fast.
         if self.is_adaptive.take() && !self.has_body {
-            let waited = until_now(self.begun);
-            if self.endpoint.state.latency().is_some_and(|latency| waited > latency) {
+            let waited = micros_since(self.begun);
+            if self.endpoint.state.latency().is_some_and(|latency| waited > clock::micros(latency)) {
                 self.endpoint.state.adaptive().record(waited);
             }
         }
