@@ -17,6 +17,7 @@ mod reload;
 mod recent_reloads;
 mod upstreams;
 mod shed;
+mod source;
 mod top_keys;
 mod metrics;
 mod numbers;
@@ -42,8 +43,8 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
 use tokio::task::{spawn_local, yield_now};
 
-use crate::clock::Time;
-use crate::config::{Config, LOG_LEVELS};
+use crate::clock::{self, Time};
+use crate::config::{Config, ConfigSource, LOG_LEVELS};
 use crate::dashboard::State;
 use crate::describe;
 use crate::log::{DroppedLines, LogLevel};
@@ -65,6 +66,8 @@ pub use top_keys::KeyMask;
 
 /// What the admin listener shows and changes.
 pub struct View {
+    /// Where the configuration comes from.
+    pub source: ConfigSource,
     /// The configuration in force.
     pub config: ArcSwap<Config>,
     /// The metrics of routes, limits and upstreams.
@@ -155,6 +158,7 @@ enum Resource<'a> {
     Events,
     Upstreams,
     Config,
+    Source,
     Limits,
     Key(KeyPath<'a>),
     Reload,
@@ -173,6 +177,7 @@ impl<'a> Resource<'a> {
             "/api/events" => Some(Self::Events),
             "/api/upstreams" => Some(Self::Upstreams),
             "/api/config" => Some(Self::Config),
+            "/api/source" => Some(Self::Source),
             "/api/limits" => Some(Self::Limits),
             "/api/reload" => Some(Self::Reload),
             "/api/drain" => Some(Self::Drain),
@@ -203,6 +208,7 @@ impl<'a> Resource<'a> {
             | Self::Events
             | Self::Upstreams
             | Self::Config
+            | Self::Source
             | Self::Limits => "GET, HEAD",
             Self::Key(_) => "GET, HEAD, PUT, DELETE",
             Self::Reload => "POST",
@@ -287,6 +293,7 @@ async fn respond(
         Resource::OpenApi => respond::with_body(StatusCode::OK, JSON, Bytes::from_static(OPENAPI)),
         Resource::Upstreams => json(&upstreams::describe_all(view)),
         Resource::Config => json(&describe::json(&view.config.load())),
+        Resource::Source => json(&source::describe(view, clock::now())),
         Resource::Limits => json(&json!(limits::describe_all(view))),
         Resource::Key(path) if request.method() == Method::DELETE => keys::forget(view, path).await,
         Resource::Key(path) if request.method() == Method::PUT => {

@@ -1,6 +1,9 @@
 //! The command line: its arguments, its output and its exit codes.
 
-use std::borrow::Cow;
+mod source;
+mod values;
+
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
@@ -15,12 +18,14 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use crate::admin_client::{AdminClient, AdminLocation, TOKEN_VARIABLE, TokenSource};
 use crate::background::Background;
 use crate::clock;
-use crate::config::{Config, ConfigSource, Problems};
+use crate::config::{Config, ConfigSource, Loaded, NoStart, Problems};
 use crate::explain::{self, Question};
 use crate::probe::Probe;
 use crate::runtime::{self, Start, Stopped};
 use crate::simulate::{self, Field, Format};
-use crate::{describe, log, route, top, units};
+use crate::{describe, log, top};
+
+use source::Options;
 
 /// A reverse proxy that limits rates.
 ///
@@ -29,14 +34,24 @@ use crate::{describe, log, route, top, units};
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "SIGHUP reloads the file. SIGTERM and SIGINT finish the requests in flight and stop; a second one stops at once.\n\
+    after_help = "SIGHUP reloads the configuration. SIGTERM and SIGINT finish the requests in flight and stop; a second one stops at once.\n\
     Exit codes: 0 success, 1 it could not start, failed, or was stopped at once,\n\
-    2 the file or the command line is not valid."
+    2 the configuration or the command line is not valid."
 )]
 struct Cli {
-    /// The configuration file [default: gateway.toml].
-    #[arg(short, long, global = true, value_name = "FILE")]
-    config: Option<PathBuf>,
+    /// The configuration: a file, a folder whose *.toml files are united, an https:// URL, or env:NAME for a variable that
+    /// has one of them [default: gateway.toml].
+    #[arg(short, long, global = true, value_name = "SOURCE")]
+    config: Option<OsString>,
+
+    /// How often a URL is asked for a new configuration, 1s to 1d [default: 10s].
+    #[arg(long, value_name = "DURATION", value_parser = values::every)]
+    config_every: Option<Duration>,
+
+    /// The folder for the last good configuration of a URL, which is used at a start while its server is away [default:
+    /// that of systemd, or ~/.local/state/gateway].
+    #[arg(long, global = true, value_name = "FOLDER")]
+    state_dir: Option<PathBuf>,
 
     /// Read the configuration again when one of its files changes. SIGHUP does it at any time.
     #[arg(long)]
@@ -54,12 +69,12 @@ enum Command {
         Exit codes: 0, 1 if the gateway does not answer yes, or 2 if the file has no [admin] that is valid."
     )]
     Check {
-        /// The file; the same as --config FILE.
-        #[arg(value_name = "FILE")]
-        file: Option<PathBuf>,
-        /// The file in use: print what a reload would do to its counters, and whether it needs a restart.
-        #[arg(long, value_name = "FILE", conflicts_with = "json")]
-        against: Option<PathBuf>,
+        /// The same as --config.
+        #[arg(value_name = "SOURCE")]
+        file: Option<OsString>,
+        /// The configuration in use: print what a reload would do to its counters, and whether it needs a restart.
+        #[arg(long, value_name = "SOURCE", conflicts_with = "json")]
+        against: Option<OsString>,
         /// Print the settings as JSON, with every default; secrets are masked.
         #[arg(long)]
         json: bool,
@@ -94,7 +109,7 @@ struct Explain {
     #[arg(short = 'X', long, value_name = "METHOD", default_value = "GET")]
     request: Method,
     /// A header; can be repeated.
-    #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = header)]
+    #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = values::header)]
     header: Vec<(HeaderName, HeaderValue)>,
     /// The address that the request comes from.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
@@ -103,7 +118,7 @@ struct Explain {
     #[arg(long)]
     show_keys: bool,
     /// The URL, with or without scheme and host.
-    #[arg(value_parser = url)]
+    #[arg(value_parser = values::url)]
     url: Uri,
 }
 
@@ -122,10 +137,10 @@ struct Simulate {
     #[arg(long, value_name = "NAME=FIELD")]
     field: Vec<Field>,
     /// How much later than others a line may be; later ones are skipped.
-    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = reorder)]
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = values::reorder)]
     reorder: Duration,
     /// The host of requests whose line names none [default: the one that routes name, if there is only one].
-    #[arg(long, value_name = "HOST", value_parser = host)]
+    #[arg(long, value_name = "HOST", value_parser = values::host)]
     host: Option<String>,
     /// The logs, in any order; `-` is standard input.
     #[arg(required = true, value_name = "LOG")]
@@ -142,37 +157,6 @@ struct Top {
     token_file: Option<PathBuf>,
 }
 
-/// The longest time by which a line may be later than others.
-const LONGEST_REORDER: Duration = Duration::from_secs(24 * 3600);
-
-fn reorder(text: &str) -> Result<Duration, String> {
-    let window = if text == "0" { Ok(Duration::ZERO) } else { units::duration(text) };
-    let window = window.map_err(|error| format!("{error}: write it like 10m or 30s"))?;
-    if window > LONGEST_REORDER { Err("it is at most 24h".to_owned()) } else { Ok(window) }
-}
-
-fn host(text: &str) -> Result<String, String> {
-    let host = route::host::normal(text).filter(|host| !host.is_empty());
-    host.map(Cow::into_owned).ok_or(format!("{text:?} is not a host"))
-}
-
-fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let (name, value) = text.split_once(':').ok_or("a header is NAME: VALUE")?;
-    let name = name.trim().parse().map_err(|_| format!("{name:?} is not the name of a header"))?;
-    let value =
-        HeaderValue::from_str(value.trim()).map_err(|_| "the value has characters that a header cannot have")?;
-    Ok((name, value))
-}
-
-/// A path, or a URL that may lack its scheme.
-fn url(text: &str) -> Result<Uri, String> {
-    // A query may contain a URL.
-    let has_scheme = text.split_once("://").is_some_and(|(scheme, _)| !scheme.contains(['/', '?']));
-    let whole = has_scheme || text.starts_with('/');
-    let read = if whole { text.parse::<Uri>() } else { format!("http://{text}").parse() };
-    read.map_err(|error| format!("{error}: write it like http://host/path, host/path or /path"))
-}
-
 /// The file or the command line is not valid.
 const INVALID: u8 = 2;
 
@@ -181,28 +165,48 @@ const LOAD_LIMIT: Duration = Duration::from_secs(60);
 
 /// Reads the configuration. If a mounted file system does not answer, the result is an error, so the command always ends.
 fn load(source: &ConfigSource) -> Result<Config, Problems> {
+    loaded(source, ConfigSource::load).map(|loaded| loaded.config)
+}
+
+/// The same for the start of the gateway, for which the last good copy will do.
+fn load_first(source: &ConfigSource) -> Result<Loaded, NoStart> {
+    loaded(source, ConfigSource::load_first)
+}
+
+fn loaded<T: Send + 'static, E: From<Problems> + Send + 'static>(
+    source: &ConfigSource,
+    load: fn(&ConfigSource) -> Result<T, E>,
+) -> Result<T, E> {
     let unreadable = |error: std::io::Error| source.unreadable(&error);
-    let loaded = source.clone();
-    let loading = Background::start("load", LOAD_LIMIT, move |_| loaded.load()).map_err(unreadable)?;
-    loading.wait().unwrap_or_else(|error| Err(unreadable(error)))
+    let loading = source.clone();
+    let loading = Background::start("load", LOAD_LIMIT, move |_| load(&loading)).map_err(unreadable)?;
+    loading.wait().unwrap_or_else(|error| Err(unreadable(error).into()))
 }
 
 /// Runs the command.
 pub fn run() -> ExitCode {
-    let Cli { config: path, watch, command } = Cli::parse();
-    let path = match (path, &command) {
+    let Cli { config, config_every, state_dir, watch, command } = Cli::parse();
+    let name = match (config, &command) {
         (Some(_), Some(Command::Top(_))) => {
             complain("error: top reads no configuration: name the gateway with --admin");
             return ExitCode::from(INVALID);
         }
         (Some(_), Some(Command::Check { file: Some(file), .. })) => {
-            complain(&format!("error: both --config and {} name a file: remove one of them", file.display()));
+            let file = file.to_string_lossy();
+            complain(&format!("error: both --config and {file} name a configuration: remove one of them"));
             return ExitCode::from(INVALID);
         }
         (None, Some(Command::Check { file: Some(file), .. })) => file.clone(),
-        (path, _) => path.unwrap_or(PathBuf::from("gateway.toml")),
+        (name, _) => name.unwrap_or(OsString::from("gateway.toml")),
     };
-    let source = ConfigSource::File(path);
+    let options = Options { every: config_every, state: state_dir, watch };
+    let source = match source::named(name, &options) {
+        Ok(source) => source,
+        Err(why) => {
+            complain(&format!("error: {why}"));
+            return ExitCode::from(INVALID);
+        }
+    };
     let read_since = clock::now();
     let with_config = |run: &dyn Fn(Config) -> ExitCode| match load(&source) {
         Ok(config) => run(config),
@@ -215,22 +219,32 @@ pub fn run() -> ExitCode {
         Some(Command::Top(asked)) => topped(asked),
         Some(Command::Check { live: true, .. }) => probed(&source, Probe::Live),
         Some(Command::Check { ready: true, .. }) => probed(&source, Probe::Ready),
-        Some(Command::Check { json, against, .. }) => {
-            with_config(&|config| checked(&config, *json, against.clone().map(ConfigSource::File)))
-        }
+        Some(Command::Check { json, against, .. }) => with_config(&|config| checked(&config, *json, against.clone())),
         Some(Command::Explain(asked)) => with_config(&|config| explained(&config, asked)),
         Some(Command::Simulate(asked)) => with_config(&|config| simulated(&config, asked)),
-        None => with_config(&|config| serve(Start { source: source.clone(), config, read_since, watch })),
+        None => match load_first(&source) {
+            Ok(loaded) => serve(Start { source, loaded, read_since, watch }),
+            Err(why) => {
+                complain(&why.to_string());
+                // A supervisor may try again.
+                if why.is_away { ExitCode::FAILURE } else { ExitCode::from(INVALID) }
+            }
+        },
     }
 }
 
-fn checked(config: &Config, json: bool, against: Option<ConfigSource>) -> ExitCode {
+fn checked(config: &Config, json: bool, against: Option<OsString>) -> ExitCode {
     let mut text = if json { format!("{:#}\n", describe::json(config)) } else { describe::describe(config) };
-    if let Some(source) = against {
-        match load(&source) {
-            Ok(running) => text += &describe::describe_reload(&source, &running, config),
-            Err(problems) => {
-                complain(&problems.to_string());
+    if let Some(name) = against {
+        let described =
+            source::named(name, &Options::default()).map_err(|why| format!("error: {why}")).and_then(|source| {
+                let running = load(&source).map_err(|problems| problems.to_string())?;
+                Ok(describe::describe_reload(&source, &running, config))
+            });
+        match described {
+            Ok(described) => text += &described,
+            Err(why) => {
+                complain(&why);
                 return ExitCode::from(INVALID);
             }
         }
@@ -278,7 +292,7 @@ fn topped(asked: &Top) -> ExitCode {
 }
 
 fn serve(start: Start) -> ExitCode {
-    let logging = match log::start(&start.config.log) {
+    let logging = match log::start(&start.loaded.config.log) {
         Ok(logging) => logging,
         Err(error) => {
             complain(&in_full(&error));

@@ -3,12 +3,17 @@
 //! [`ConfigSource::load`] and [`parse`] are the only ways to make one, for running, checking and reloading alike.
 
 pub mod regular_file;
+mod folder;
+mod texts;
 mod report;
 mod refusal;
 mod read;
 mod values;
 mod file;
 mod check;
+mod merge;
+mod document;
+mod remote;
 mod source;
 mod admin;
 mod tls;
@@ -40,28 +45,30 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Method, StatusCode};
-use ipnet::IpNet;
-use toml::de::DeTable;
-
 use crate::known_keys::KnownKeys;
 use crate::limit::Rate;
 use crate::overrides::{Allowance, Overrides};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use ipnet::IpNet;
+
+use document::Document;
 
 pub use admin::{Admin, AdminAddress, AdminToken};
 pub use anew::{Recounted, changed_overrides, dropped, needs_restart, recounted};
 pub use cors::{Cors, OriginPattern};
 pub use file::LOG_LEVELS;
-pub use header_changes::{HeaderChanges, HeaderText};
+pub use folder::{Version, files as folder_files};
+pub use header_changes::{HeaderChanges, HeaderText, is_secret};
 pub use jwt::{Jwks, Jwt};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresTls, PostgresUrl};
 pub use quotas::{HttpQuotas, PostgresSettings, QuotaServer, Quotas, SentKey};
 pub use redirect::Redirect;
 pub use refusal::Refusal;
+pub use remote::{Remote, RemoteDocument, RemoteStatus};
 pub use report::Problems;
 pub use shed::Shed;
-pub use source::ConfigSource;
+pub use source::{ConfigSource, Loaded, NoStart};
 pub use template::{Template, TemplatePart};
 pub use temporary::{TEMPORARY_SPAN, quota_rates, temporary_again, temporary_override};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};
@@ -72,28 +79,11 @@ pub use upstream_tls::UpstreamTls;
 pub use without_postgres::PostgresUrl;
 
 /// Reads the text of a file. Problems call the file `name`. Relative paths in it start at `folder`.
+///
+/// # Errors
+/// All its problems at once.
 pub fn parse(bytes: &[u8], name: &str, folder: &Path) -> Result<Config, Problems> {
-    let text = std::str::from_utf8(bytes).map_err(|error| Problems::not_utf8(name, bytes, error.valid_up_to()))?;
-    let (table, errors) = DeTable::parse_recoverable(text);
-    // After a syntax error, the recovered table is not what the user wrote, so its values are not checked.
-    let broken = errors.iter().any(|error| !report::is_duplicate(error));
-    let source = read::Source::new(name, text, folder, report::all_syntax(text, &errors));
-    let config = (!broken).then(|| check::resolve(file::read(&table, &source), &source));
-    match config {
-        Some(config) if source.is_clean() => Ok(config),
-        _ => Err(Problems::new(name, text, source.into_problems())),
-    }
-}
-
-/// Reads `[admin]` as [`parse`] does, although the rest of the text may be wrong. `None` if there is no such section.
-fn parse_admin(bytes: &[u8], name: &str, folder: &Path) -> Result<Option<Admin>, Problems> {
-    let text = std::str::from_utf8(bytes).map_err(|error| Problems::not_utf8(name, bytes, error.valid_up_to()))?;
-    let (table, errors) = DeTable::parse_recoverable(text);
-    let source = read::Source::new(name, text, folder, report::all_syntax(text, &errors));
-    match file::read_admin(&table, &source) {
-        None if !source.is_clean() => Err(Problems::new(name, text, source.into_problems())),
-        admin => Ok(admin),
-    }
+    Document::one(name, bytes.to_vec(), Some(folder)).config()
 }
 
 /// All of gateway.toml.
@@ -590,7 +580,14 @@ pub enum HeaderMatch {
     /// `"*"`: any value, also an empty one.
     Present,
     /// One of the header's lines has this value.
-    Exact(String),
+    Exact(HeaderValue),
+    /// The same, but the value is a secret.
+    Secret {
+        /// The value.
+        value: HeaderValue,
+        /// Where it is, as the configuration spells it: `env:NAME` or `file:PATH`.
+        place: String,
+    },
 }
 
 /// Which hosts a route matches. Names are lower case, without a port.
@@ -661,10 +658,11 @@ pub enum Segment {
 /// Writes the value as the configuration spells it.
 impl fmt::Display for HeaderMatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Present => "*",
-            Self::Exact(value) => value,
-        })
+        match self {
+            Self::Present => f.write_str("*"),
+            Self::Exact(value) => f.write_str(&String::from_utf8_lossy(value.as_bytes())),
+            Self::Secret { place, .. } => f.write_str(place),
+        }
     }
 }
 

@@ -4,15 +4,16 @@ mod json;
 mod reload;
 mod upstreams;
 
+use std::borrow::Cow;
 use std::fmt::{self, Display, Write as _};
 use std::ops::RangeInclusive;
 
-use http::{HeaderName, header};
+use http::{HeaderName, HeaderValue};
 
 use crate::config::{
     Action, Config, Cors, Cost, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit, Listener, MaxConnections,
     Missing, OnError, OnLimit, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey, SentPath, Shed, Store,
-    UNLIMITED,
+    UNLIMITED, is_secret,
 };
 use crate::jwks::FETCH_EVERY;
 use crate::jwt;
@@ -307,8 +308,8 @@ fn changed_headers(f: &mut fmt::Formatter<'_>, message: &str, changes: &HeaderCh
     for (verb, headers) in [("sets", &changes.set), ("adds", &changes.add)] {
         for (name, text) in headers {
             let value = match text {
-                _ if is_secret(name) => SECRET.into(),
-                HeaderText::Fixed(value) => String::from_utf8_lossy(value.as_bytes()),
+                HeaderText::Fixed(value) => shown_value(name, value),
+                HeaderText::Template(_) if is_secret(name) => SECRET.into(),
                 HeaderText::Template(template) => template.text.as_str().into(),
             };
             writeln!(f, "    {verb} the {message} header {name}: {value}")?;
@@ -347,9 +348,9 @@ fn cors(f: &mut fmt::Formatter<'_>, cors: &Cors) -> fmt::Result {
 /// What is shown instead of the value of a secret.
 const SECRET: &str = "***";
 
-/// Whether the value of a header is a secret, by which a client or the gateway proves who it is.
-pub fn is_secret(name: &HeaderName) -> bool {
-    [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE].contains(name)
+/// The value of a header, or what is shown instead.
+pub fn shown_value<'a>(name: &HeaderName, value: &'a HeaderValue) -> Cow<'a, str> {
+    if value.is_sensitive() || is_secret(name) { SECRET.into() } else { String::from_utf8_lossy(value.as_bytes()) }
 }
 
 fn action(config: &Config, route: &Route) -> String {

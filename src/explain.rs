@@ -14,7 +14,7 @@ use http::{HeaderMap, Request, header};
 use crate::clock;
 use crate::config::{self, Config, Cost, Missing, OnLimit, Scheme, Source};
 use crate::decide::{self, Decision, DecisionInput, DecisionState, RateSet, ResolvedQuotas, RouteLimit, SelectedRates};
-use crate::describe::is_secret;
+use crate::describe::shown_value;
 use crate::identify::client::client;
 use crate::identify::key_text::value_text;
 use crate::identify::tokens::{TokenCache, TokenProblem, ValidTokens, valid_tokens};
@@ -195,8 +195,7 @@ fn sent(text: &mut String, config: &Config, served: &CompiledRoute, request: &Re
     changes.remove.iter().for_each(|name| line(text, &format!("  removes the request header {name}")));
     for (verb, headers) in [("sets", &changes.set), ("adds", &changes.add)] {
         for (name, value) in headers {
-            let value = if is_secret(name) { MASK.into() } else { String::from_utf8_lossy(value.as_bytes()) };
-            line(text, &format!("  {verb} the request header {name}: {value}"));
+            line(text, &format!("  {verb} the request header {name}: {}", shown_value(name, value)));
         }
     }
 }
@@ -356,7 +355,7 @@ fn fresh(
 
 fn headers_of(text: &mut String, headers: &HeaderMap) {
     for (name, value) in headers {
-        line(text, &format!("  {name}: {}", String::from_utf8_lossy(value.as_bytes())));
+        line(text, &format!("  {name}: {}", shown_value(name, value)));
     }
 }
 

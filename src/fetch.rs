@@ -8,7 +8,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::client::conn::http1;
 use hyper::rt::{Read, Write};
@@ -72,6 +72,9 @@ impl fmt::Display for FetchError {
         match self {
             Self::Connect(error) => write!(f, "cannot connect to the server: {error}"),
             Self::Http(error) => write!(f, "the server does not answer: {error}"),
+            Self::Status(StatusCode::NOT_MODIFIED) => {
+                f.write_str("the server answers 304, although it was not asked whether something has changed")
+            }
             Self::Status(status) if status.is_redirection() => {
                 write!(f, "the server answers {}, and redirects are not followed", status.as_u16())
             }
@@ -98,6 +101,57 @@ pub async fn fetch(url: &Url, tls: Option<&ConnectorTls>, most: usize) -> Result
         return Err(FetchError::Status(response.status()));
     }
     Ok(response.into_body())
+}
+
+/// The longest name of a version that is sent back to a server, in bytes.
+const LONGEST_ETAG: usize = 1024;
+
+/// What a fetch of a document that may have changed brings.
+#[derive(Debug)]
+pub enum Fetched {
+    /// A document, and what the server calls this version of it.
+    Document {
+        /// The document.
+        body: Bytes,
+        /// What `If-None-Match` can be. `None` if the server sends none, or one that is not valid.
+        etag: Option<HeaderValue>,
+    },
+    /// The document has the version of `If-None-Match`.
+    Unchanged,
+}
+
+/// Fetches a document of at most `most` bytes within `limit`, unless it has the version that `headers` have as
+/// `If-None-Match`. `tls` is needed for `https`.
+///
+/// # Errors
+/// When there is no such document in time.
+pub async fn fetch_changed(
+    url: &Url,
+    tls: Option<&ConnectorTls>,
+    headers: HeaderMap,
+    most: usize,
+    limit: Duration,
+) -> Result<Fetched, FetchError> {
+    let is_conditional = headers.contains_key(header::IF_NONE_MATCH);
+    let mut request = Request::new(Full::default());
+    *request.headers_mut() = headers;
+    let response = exchange(url, tls, request, most, limit).await?;
+    match response.status() {
+        StatusCode::OK => {
+            let etag = response.headers().get(header::ETAG).filter(|etag| is_entity_tag(etag.as_bytes())).cloned();
+            Ok(Fetched::Document { body: response.into_body(), etag })
+        }
+        StatusCode::NOT_MODIFIED if is_conditional => Ok(Fetched::Unchanged),
+        status => Err(FetchError::Status(status)),
+    }
+}
+
+/// Whether this is an entity-tag as RFC 9110, section 8.8.3, defines it, and not too long to be sent back.
+fn is_entity_tag(bytes: &[u8]) -> bool {
+    let opaque = bytes.strip_prefix(b"W/").unwrap_or(bytes);
+    let inner = opaque.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
+    let is_allowed = |byte: &u8| matches!(byte, 0x21 | 0x23..=0x7e | 0x80..=0xff);
+    bytes.len() <= LONGEST_ETAG && inner.is_some_and(|inner| inner.iter().all(is_allowed))
 }
 
 /// Sends a request to `url`, on a connection of its own. Its URI, `Host`, `User-Agent` and `Connection` are written here.
@@ -165,5 +219,23 @@ async fn send(
         Ok(body) => Ok(Response::from_parts(head, body.to_bytes())),
         Err(error) if error.is::<LengthLimitError>() => Err(FetchError::TooLarge(most)),
         Err(_) => Err(FetchError::Body),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entity_tags_are_sent_back_if_they_are_valid() {
+        for tag in [&b"\"\""[..], b"\"abc\"", b"W/\"abc\"", b"\"\x80\xff'!\""] {
+            assert!(is_entity_tag(tag), "{tag:?}");
+        }
+        let long = format!("\"{}\"", "a".repeat(LONGEST_ETAG));
+        for tag in
+            [&b""[..], b"abc", b"\"", b"W/abc", b"w/\"abc\"", b"\"a\"b\"", b"\"a b\"", b"\"a\tb\"", long.as_bytes()]
+        {
+            assert!(!is_entity_tag(tag), "{tag:?}");
+        }
     }
 }

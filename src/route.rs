@@ -124,7 +124,7 @@ fn specificity(route: &Route, index: usize) -> impl Ord {
         path.push(2);
     }
     let conditions = usize::from(!route.methods.is_empty()) + usize::from(route.scheme.is_some()) + route.headers.len();
-    let exact = route.headers.iter().filter(|(_, wanted)| matches!(wanted, HeaderMatch::Exact(_))).count();
+    let exact = route.headers.iter().filter(|(_, wanted)| *wanted != HeaderMatch::Present).count();
     (host, path, Reverse((conditions, exact)), route.ignore_case, route.methods.len(), index)
 }
 
@@ -198,7 +198,7 @@ mod tests {
     }
 
     fn wanted(value: &str) -> HeaderMatch {
-        if value == "*" { HeaderMatch::Present } else { HeaderMatch::Exact(value.to_owned()) }
+        if value == "*" { HeaderMatch::Present } else { HeaderMatch::Exact(value.parse().unwrap()) }
     }
 
     fn find(routes: &[Route], host: &str, path: &str, method: &Method, beta: Option<&'static str>) -> Option<String> {

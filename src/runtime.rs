@@ -8,6 +8,7 @@ mod file_watch;
 mod inherited;
 mod listeners;
 mod overrides;
+mod polls;
 mod reload;
 mod service_manager;
 mod signals;
@@ -34,7 +35,7 @@ use tokio::time::sleep;
 
 use crate::admin::{self, KeyMask, RecentReloads, View};
 use crate::clock::{self, Time};
-use crate::config::{self, Config, ConfigSource};
+use crate::config::{self, ConfigSource, Loaded, Refusal, Remote};
 use crate::jwks;
 use crate::log::{Logging, panic_text};
 use crate::metrics::{Counter, PerWorker};
@@ -47,11 +48,12 @@ use crate::telemetry::AccessLogger;
 use crate::tls::ListenerTls;
 use crate::upstream::ConnectionPools;
 
-use apply::{InForce, start_echo, warn};
+use apply::{InForce, start_echo, warn, warn_of_source};
 use control::Control;
 use inherited::InheritedSockets;
 use listeners::Listeners;
 use overrides::Overrides;
+use polls::Polls;
 use reload::{Reloads, Waiters};
 use service_manager::Watchdog;
 use signals::Signals;
@@ -104,8 +106,8 @@ pub enum Stopped {
 pub struct Start {
     /// Where its configuration comes from.
     pub source: ConfigSource,
-    /// The configuration.
-    pub config: Config,
+    /// What it has, or the copy of that.
+    pub loaded: Loaded,
     /// When it began to be read.
     pub read_since: Time,
     /// Whether its files are watched, and it is read again when they change.
@@ -117,7 +119,7 @@ pub struct Start {
 /// # Errors
 /// When it cannot start, or one of its workers fails.
 pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
-    let Start { source, config, read_since, watch } = start;
+    let Start { source, loaded: Loaded { config, document, instead_of }, read_since, watch } = start;
     let workers = match config.server.workers {
         0 => available_parallelism().map_or(1, usize::from),
         workers => workers,
@@ -129,6 +131,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         Signals::listen()?
     };
     warn(&config);
+    warn_of_source(&source, instead_of.as_ref());
     let limits = Arc::new(connection_limits(&config.server, workers));
     let tls = Arc::new(ListenerTls::new(config.server.tls.as_ref().map(|tls| &tls.settings))?);
     let (mut listeners, changes) = Listeners::new(workers);
@@ -169,7 +172,13 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
 
     let (reload_requests, requested) = admin::reload_channel();
     let (override_requests, overrides_requested) = admin::override_channel();
+    if let (Some(remote), Some(document)) = (source.remote(), &document) {
+        remote.keep(document);
+        remote.applied(document);
+    }
+    let polls = Polls::new(source.remote().map(Remote::every), instead_of.map(Refusal::from));
     let view = Arc::new(View {
+        source,
         config: ArcSwap::from_pointee(config),
         shared,
         snapshot: gateway.clone(),
@@ -185,6 +194,9 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         reloads_so_far: RecentReloads::new(clock::now()),
         started: clock::now(),
     });
+    if let Some(why) = &polls.last_refusal {
+        view.reloads_so_far.refused(clock::now(), why);
+    }
     admin::start(changes.admin, view.clone())?;
     let in_force = InForce { snapshot: gateway, view, listeners, stores };
     let reloads = Reloads::new(reload::LIMIT);
@@ -192,9 +204,9 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     let waiters = Waiters::default();
     let watches = Watches::new(watch, &in_force.config(), read_since);
     let control = Control {
-        source,
         in_force,
         reloads,
+        polls,
         requested,
         waiters,
         overrides: Overrides::new(overrides_requested),

@@ -17,12 +17,13 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::View;
 use super::exposition::Format;
-use super::{shed, upstreams};
+use super::{shed, source, upstreams};
 use crate::respond::{self, LocalResponse};
 
 /// The response with all metrics, in the format that the headers of the request ask for.
 pub(super) fn respond(view: &View, headers: &HeaderMap) -> LocalResponse {
     let mut families = Vec::from(process::families(view));
+    families.extend(source::metrics(view));
     families.extend(system::families());
     families.extend(requests::families(view));
     families.extend(limits::families(view));

@@ -26,6 +26,8 @@ struct Counted {
     last_success: Time,
     /// The last ones, the latest first.
     last: VecDeque<EndedReload>,
+    /// All problems of the last one; none if it succeeded.
+    problems: Vec<Problem>,
 }
 
 /// How a reload ended.
@@ -39,7 +41,8 @@ struct EndedReload {
 impl RecentReloads {
     /// None yet. The first configuration is in force since `now`.
     pub fn new(now: Time) -> Self {
-        Self(Mutex::new(Counted { succeeded: 0, refused: 0, last_success: now, last: VecDeque::new() }))
+        let (last, problems) = (VecDeque::new(), Vec::new());
+        Self(Mutex::new(Counted { succeeded: 0, refused: 0, last_success: now, last, problems }))
     }
 
     /// A configuration is in force since `now`.
@@ -47,16 +50,23 @@ impl RecentReloads {
         let mut counted = self.0.lock();
         counted.succeeded += 1;
         counted.last_success = now;
+        counted.problems.clear();
         counted.remember(EndedReload { at: now, problem: None });
     }
 
     /// A configuration was refused at `now`.
     pub fn refused(&self, now: Time, why: &Refusal) {
-        let Problem { place, message, help } = problems(why).into_iter().next().unwrap_or_default();
-        let problem = Problem { place: place.map(shortened), message: shortened(message), help: help.map(shortened) };
+        let shorten = |Problem { place, message, help }| Problem {
+            place: place.map(shortened),
+            message: shortened(message),
+            help: help.map(shortened),
+        };
+        let problems: Vec<_> = problems(why).into_iter().map(shorten).collect();
+        let first = problems.first().cloned().unwrap_or_default();
         let mut counted = self.0.lock();
         counted.refused += 1;
-        counted.remember(EndedReload { at: now, problem: Some(problem) });
+        counted.problems = problems;
+        counted.remember(EndedReload { at: now, problem: Some(first) });
     }
 
     /// How many have succeeded, and how many were refused.
@@ -68,6 +78,16 @@ impl RecentReloads {
     /// Whether the last one has succeeded, or there was none.
     pub(super) fn is_last_good(&self) -> bool {
         self.0.lock().last.front().is_none_or(|last| last.problem.is_none())
+    }
+
+    /// All problems of the last one; none if it has succeeded.
+    pub(super) fn problems(&self) -> Vec<Problem> {
+        self.0.lock().problems.clone()
+    }
+
+    /// Where the first problem of the last one is, if it was refused; empty if that has no place.
+    pub(super) fn refused_at(&self) -> Option<String> {
+        self.0.lock().problems.first().map(|problem| problem.place.clone().unwrap_or_default())
     }
 
     /// When the configuration in force was put in force.
@@ -122,6 +142,9 @@ mod tests {
         let [last, before, ..] = &shown.recent[..] else { panic!("{shown:?}") };
         assert_eq!((last.time, last.result), (21, ReloadOutcome::Refused));
         assert_eq!(last.problem.as_ref().unwrap().message.chars().count(), MAX_CHARS);
+        assert_eq!((reloads.problems().len(), reloads.refused_at()), (1, Some(String::new())));
         assert_eq!((before.time, before.result, &before.problem), (20, ReloadOutcome::Ok, &None));
+        reloads.succeeded(Time::from_micros(22_000_000));
+        assert_eq!((reloads.problems(), reloads.refused_at()), (vec![], None));
     }
 }

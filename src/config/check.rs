@@ -8,7 +8,7 @@ use http::Method;
 
 use super::file::{Answer, Draft, RouteDraft};
 use super::read::{Name, Source};
-use super::report::{either, nearest, place};
+use super::report::{either, nearest};
 use super::spellings::{unmatchable, ways_around};
 use super::{Action, Balance, Config, Host, PathPattern, Route, Segment, Source as KeySource, Tiers, Upstream};
 use crate::overload::level;
@@ -20,7 +20,7 @@ const SMALLEST: &str = "the smallest file is\n\n[upstreams.api]\nservers = [\"ht
 pub(super) fn resolve(draft: Draft<'_>, source: &Source<'_>) -> Config {
     listeners(&draft.listeners, source);
     if draft.routes.is_empty() && source.is_clean() {
-        source.report(0..0, "the file has no routes, so every request would be answered 404", SMALLEST);
+        source.report(0..0, source.no_routes(), SMALLEST);
     }
     indistinct(&draft.routes, source);
     let routes: Vec<_> = draft.routes.iter().filter_map(|route| resolve_route(route, &draft, source)).collect();
@@ -242,8 +242,7 @@ fn listeners(listeners: &[(SocketAddr, Range<usize>)], source: &Source<'_>) {
             a.port() == b.port() && a.port() != 0 && both
         };
         if let Some((earlier, at)) = listeners[..index].iter().find(clash) {
-            let (line, _) = place(source.text, at.start);
-            let message = format!("{address} is already in use by {earlier} on line {line}");
+            let message = format!("{address} is already in use by {earlier} {}", source.elsewhere(at.start));
             source.report(span.clone(), message, "give one of the listeners another port");
         }
     }
@@ -255,8 +254,8 @@ fn indistinct(routes: &[RouteDraft<'_>], source: &Source<'_>) {
     for route in routes {
         let Some(requests) = requests(route) else { continue };
         if let Some(first) = seen.get(&requests) {
-            let (line, _) = place(source.text, *first);
-            let message = format!("this route can never match: the one on line {line} matches the same requests");
+            let first = source.elsewhere(*first);
+            let message = format!("this route can never match: the one {first} matches the same requests");
             source.report(
                 route.span.clone(),
                 message,

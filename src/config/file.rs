@@ -215,9 +215,7 @@ fn log(section: Option<Section<'_>>) -> Log {
     set(&mut log.access, section.field("access").and_then(|field| access(&field)));
     let access_formats = [("json", AccessFormat::Json), ("combined", AccessFormat::Combined)];
     log.access_format = section.choice("access_format", &access_formats, &[]);
-    if let Some(path) =
-        section.field("access_file").and_then(|field| field.text().map(|name| field.source.folder.join(name)))
-    {
+    if let Some(path) = section.field("access_file").and_then(|field| field.path(field.text()?)) {
         log.access_file = Some(path);
         log.access_format.get_or_insert(AccessFormat::Json);
     }

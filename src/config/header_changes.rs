@@ -25,6 +25,11 @@ pub enum HeaderText {
     Template(Template),
 }
 
+/// Whether the value of a header is a secret, by which a client or the gateway proves who it is.
+pub fn is_secret(name: &HeaderName) -> bool {
+    [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE].contains(name)
+}
+
 impl<V> Default for HeaderChanges<V> {
     fn default() -> Self {
         Self { set: Vec::new(), add: Vec::new(), remove: Vec::new() }

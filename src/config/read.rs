@@ -2,6 +2,7 @@
 //!
 //! Every method reports problems itself and then returns `None`; the caller uses a default and continues.
 
+mod path;
 mod source;
 
 use std::cell::RefCell;
@@ -221,7 +222,7 @@ impl<'a> Field<'a> {
         let text = self.value.as_str();
         if text.is_none() {
             let scalar = self.value.is_integer() || self.value.is_float() || self.value.is_bool();
-            let written = self.source.text.get(self.span.clone()).filter(|_| scalar);
+            let written = self.source.written(self.span.clone()).filter(|_| scalar);
             self.mistyped("a string", written.map_or(String::new(), |written| format!("write \"{written}\"")));
         }
         text
@@ -341,7 +342,7 @@ impl<'a> Field<'a> {
     /// The place of a part of the string; `None` for strings with escapes.
     fn part(&self, part: Range<usize>) -> Option<Range<usize>> {
         let text = self.value.as_str()?;
-        let written = self.source.text.get(self.span.clone())?;
+        let written = self.source.written(self.span.clone())?;
         let inner = written.get(1..written.len().checked_sub(1)?)?;
         (inner == text).then(|| self.span.start + 1 + part.start..self.span.start + 1 + part.end)
     }
@@ -389,7 +390,7 @@ pub(super) fn report_repeated<T: PartialEq>(values: &[(T, Field<'_>)], what: &st
 }
 
 /// Formats a key that the user wrote for a message.
-fn quoted_key(text: &str) -> String {
+pub(super) fn quoted_key(text: &str) -> String {
     let quoted = quoted(text);
     if quoted.ends_with("...") { quoted } else { format!("`{}`", quoted.trim_matches('"')) }
 }

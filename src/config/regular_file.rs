@@ -5,7 +5,7 @@
 
 use std::fs::{File, FileType};
 use std::io::{self, Read};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
@@ -13,6 +13,9 @@ use rustix::io::Errno;
 
 /// The largest file that is read, in bytes. A million lines with hashes of 64 digits take 80 MB.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
+
+/// The bits of a file's mode that let its group or everybody write it.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// A regular file that is open for reading. If it has more than so many bytes, reading ends with an error.
 pub(super) struct RegularFile {
@@ -65,6 +68,22 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 pub fn read_up_to(max: u64, path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     RegularFile::up_to(max, path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads a whole file of at most `max` bytes that nobody but the user of this process, or root, can have written.
+///
+/// # Errors
+/// When it cannot be opened or read, is not a regular file, is too large, or others can have written it.
+pub fn read_own(max: u64, path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = RegularFile::up_to(max, path)?;
+    let metadata = file.file.metadata()?;
+    let is_own = [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid());
+    if !is_own || metadata.mode() & OTHERS_WRITE != 0 {
+        return Err(io::Error::other("other users can have written it"));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -4,11 +4,17 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
+use super::texts::{Texts, place};
+
 /// The maximum number of problems that are shown.
 const SHOWN: usize = 50;
+
+/// The longest line that is shown with a problem, in bytes.
+const LONGEST_LINE: usize = 2000;
 
 /// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,54 +36,55 @@ enum Severity {
     Warning,
 }
 
-/// All errors of a file, or all warnings about it, in the order of the file.
+/// All errors of a configuration, or all warnings about it, in the order of its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
-    name: String,
-    /// `None` if the file could not be read.
-    text: Option<String>,
+    texts: Arc<Texts>,
     severity: Severity,
     found: Vec<Problem>,
+    /// Where the text has secrets, which are not shown.
+    secrets: Vec<Range<usize>>,
 }
 
 impl Problems {
-    /// The errors of a text. `name` is the file as the user wrote it.
-    pub fn new(name: &str, text: &str, problems: Vec<Problem>) -> Self {
-        Self::of(Severity::Error, name, text, problems)
+    /// The errors of these texts.
+    pub(super) fn new(texts: Arc<Texts>, problems: Vec<Problem>) -> Self {
+        Self::of(Severity::Error, texts, problems)
     }
 
-    /// The warnings about a text that is valid.
-    pub fn warnings(name: &str, text: &str, problems: Vec<Problem>) -> Self {
-        Self::of(Severity::Warning, name, text, problems)
+    /// The warnings about texts that are valid.
+    pub(super) fn warnings(texts: Arc<Texts>, problems: Vec<Problem>) -> Self {
+        Self::of(Severity::Warning, texts, problems)
     }
 
-    fn of(severity: Severity, name: &str, text: &str, mut problems: Vec<Problem>) -> Self {
+    fn of(severity: Severity, texts: Arc<Texts>, mut problems: Vec<Problem>) -> Self {
         for problem in &mut problems {
-            problem.span = within(text, &problem.span);
+            let file = texts.file(problem.span.start);
+            let local = |offset: usize| offset.saturating_sub(file.start);
+            let local = local(problem.span.start)..local(problem.span.end);
+            let shown = within(&texts.whole()[file.clone()], &local);
+            problem.span = file.start + shown.start..file.start + shown.end;
         }
         problems.sort_by_key(|problem| problem.span.start);
         problems.dedup();
-        Self { name: name.to_owned(), text: Some(text.to_owned()), severity, found: problems }
+        Self { texts, severity, found: problems, secrets: Vec::new() }
     }
 
-    /// The one problem of a file that cannot be read.
+    /// The same problems, where the text has secrets in these places.
+    pub(super) fn hiding(self, secrets: Vec<Range<usize>>) -> Self {
+        Self { secrets, ..self }
+    }
+
+    /// The one problem of a file or folder that cannot be read.
     pub fn unreadable(path: &Path, error: &io::Error) -> Self {
-        let name = path.display().to_string();
-        let help = how_to_read(error.kind(), "name the file with --config FILE");
-        let message = format!("cannot read the configuration: {error}");
-        let problem = Problem { span: 0..0, message, help: Some(help.to_owned()) };
-        Self { name, text: None, severity: Severity::Error, found: vec![problem] }
+        let texts = Texts::without_text(&path.display().to_string());
+        Self::new(Arc::new(texts), vec![unreadable(0, error, "name the file with --config FILE")])
     }
 
-    /// The one problem of a file that is not UTF-8. Its first invalid byte is at `offset`.
-    pub fn not_utf8(name: &str, bytes: &[u8], offset: usize) -> Self {
-        let text = String::from_utf8_lossy(bytes);
-        let (line, column) = place(&text, offset);
-        let byte = bytes.get(offset).copied().unwrap_or_default();
-        let message = format!("the file is not UTF-8: byte 0x{byte:02x} at line {line}, column {column}");
-        let help = Some("save the file in the encoding UTF-8".to_owned());
-        let wrong = offset..offset + char::REPLACEMENT_CHARACTER.len_utf8();
-        Self::new(name, &text, vec![Problem { span: wrong, message, help }])
+    /// The one problem of what has no text, with this name.
+    pub(super) fn without_text(name: &str, message: String, help: &str) -> Self {
+        let problem = Problem { span: 0..0, message, help: Some(help.to_owned()) };
+        Self::new(Arc::new(Texts::without_text(name)), vec![problem])
     }
 
     /// Whether there are none.
@@ -87,11 +94,44 @@ impl Problems {
 
     /// The problems up to the maximum that is shown, each with its place as `gateway.toml:12:3`.
     pub fn located(&self) -> impl Iterator<Item = (String, &Problem)> {
-        let text = self.text.as_deref().unwrap_or_default();
-        self.found.iter().take(SHOWN).map(move |problem| {
-            let (line, column) = place(text, problem.span.start);
-            (format!("{}:{line}:{column}", self.name), problem)
-        })
+        self.found.iter().take(SHOWN).map(|problem| (self.texts.place(problem.span.start), problem))
+    }
+
+    /// Adds the place of a problem, and its line if that can be shown. Only the line is given to the renderer, which
+    /// otherwise reads all of the text for each problem.
+    fn with_place<'a>(&'a self, group: Group<'a>, span: &Range<usize>) -> Group<'a> {
+        let name = self.texts.name(span.start);
+        if !self.texts.is_read(span.start) {
+            return group.element(Origin::path(name));
+        }
+        let file = self.texts.file(span.start);
+        let text = &self.texts.whole()[file.clone()];
+        let shown = span.start - file.start..span.end - file.start;
+        let line = text[..shown.start].rfind('\n').map_or(0, |newline| newline + 1);
+        let end = text[shown.end..].find('\n').map_or(text.len(), |newline| shown.end + newline);
+        let end = shown.end + text[shown.end..end].trim_end_matches('\r').len();
+        let (number, column) = place(text, shown.start);
+        if end - line > LONGEST_LINE {
+            return group.element(Origin::path(name).line(number).char_column(column));
+        }
+        let (shown, span) = self.without_secrets(file.start + line..file.start + end, span);
+        let snippet = Snippet::source(shown).line_start(number).path(name);
+        group.element(snippet.annotation(AnnotationKind::Primary.span(span)))
+    }
+
+    /// A line with stars for the characters of secrets, and where in it a span of the texts is.
+    fn without_secrets(&self, line: Range<usize>, span: &Range<usize>) -> (String, Range<usize>) {
+        let secrets: Vec<_> =
+            self.secrets.iter().filter(|secret| secret.start < line.end && line.start < secret.end).collect();
+        let masked = |part: Range<usize>| -> String {
+            let characters = self.texts.whole()[part.clone()].char_indices();
+            characters
+                .map(|(at, c)| if secrets.iter().any(|secret| secret.contains(&(part.start + at))) { '*' } else { c })
+                .collect()
+        };
+        let parts = [line.start..span.start, span.clone(), span.end..line.end].map(masked);
+        let start = parts[0].len();
+        (parts.concat(), start..start + parts[1].len())
     }
 
     /// How many problems there are beyond the maximum that is shown.
@@ -113,14 +153,7 @@ impl fmt::Display for Problems {
                 f.write_str("\n\n")?;
             }
             let title = level.clone().primary_title(problem.message.as_str());
-            let group = match &self.text {
-                Some(text) => Group::with_title(title).element(
-                    Snippet::source(text.as_str())
-                        .path(self.name.as_str())
-                        .annotation(AnnotationKind::Primary.span(problem.span.clone())),
-                ),
-                None => Group::with_title(title).element(Origin::path(self.name.as_str())),
-            };
+            let group = self.with_place(Group::with_title(title), &problem.span);
             let help = problem.help.as_deref().map(|help| Level::HELP.message(help));
             let drawn = renderer.render(&[group.elements(help)]);
             f.write_str(&drawn.lines().map(str::trim_end).collect::<Vec<_>>().join("\n"))?;
@@ -135,13 +168,29 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
+/// The problem of a file that cannot be read, which begins at this offset. `missing` is the help if it does not exist.
+pub(super) fn unreadable(start: usize, error: &io::Error, missing: &'static str) -> Problem {
+    let help = how_to_read(error.kind(), missing);
+    let message = format!("cannot read the configuration: {error}");
+    Problem { span: start..start, message, help: Some(help.to_owned()) }
+}
+
+/// The problem of a file that is not UTF-8. Its first invalid byte is at `offset`.
+pub(super) fn not_utf8(bytes: &[u8], offset: usize) -> Problem {
+    let (line, column) = place(&String::from_utf8_lossy(bytes), offset);
+    let byte = bytes.get(offset).copied().unwrap_or_default();
+    let message = format!("the file is not UTF-8: byte 0x{byte:02x} at line {line}, column {column}");
+    let help = Some("save the file in the encoding UTF-8".to_owned());
+    Problem { span: offset..offset + char::REPLACEMENT_CHARACTER.len_utf8(), message, help }
+}
+
 /// Whether an error is a duplicate key. Unlike other syntax errors it leaves the rest of the file readable.
 pub(super) fn is_duplicate(error: &toml::de::Error) -> bool {
     error.message() == "duplicate key"
 }
 
-/// All syntax errors as problems.
-pub(super) fn all_syntax(text: &str, errors: &[toml::de::Error]) -> Vec<Problem> {
+/// All syntax errors of a text as problems of it. It begins at `start`.
+pub(super) fn all_syntax(text: &str, start: usize, errors: &[toml::de::Error]) -> Vec<Problem> {
     let mut repeated = None;
     // If a table is defined twice, its repeated keys are not separate mistakes.
     let is_reported = |error: &&toml::de::Error| {
@@ -155,7 +204,8 @@ pub(super) fn all_syntax(text: &str, errors: &[toml::de::Error]) -> Vec<Problem>
         }
         repeated.and_then(|table| text.get(table..at)).is_none_or(|between| between.contains("\n["))
     };
-    errors.iter().filter(is_reported).map(|error| syntax(text, error)).collect()
+    let shifted = |problem: Problem| Problem { span: problem.span.start + start..problem.span.end + start, ..problem };
+    errors.iter().filter(is_reported).map(|error| shifted(syntax(text, error))).collect()
 }
 
 /// A syntax error, in words for people who do not know the grammar.
@@ -218,13 +268,6 @@ pub(super) fn how_to_read(error: io::ErrorKind, missing: &'static str) -> &'stat
         io::ErrorKind::FileTooLarge => "make it smaller",
         _ => "it must be a regular file that can be read",
     }
-}
-
-/// The line and the column of an offset, both counted from 1.
-pub(super) fn place(text: &str, offset: usize) -> (usize, usize) {
-    let before = &text[..within(text, &(offset..offset)).start];
-    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
 /// The span, cut to the text, to whole characters and to its first line. Only such a span can be shown well.
@@ -303,13 +346,6 @@ mod tests {
     }
 
     #[test]
-    fn counts_lines_and_characters() {
-        assert_eq!(place("", 0), (1, 1));
-        assert_eq!(place("a\nöb", 4), (2, 2));
-        assert_eq!(place("a\n", 99), (2, 1));
-    }
-
-    #[test]
     fn the_help_for_a_file_that_cannot_be_read_depends_on_the_error() {
         let help = |kind| how_to_read(kind, "missing");
         assert_eq!(help(io::ErrorKind::NotFound), "missing");
@@ -323,7 +359,8 @@ mod tests {
         for start in 0..=text.len() + 1 {
             for end in 0..=text.len() + 1 {
                 let problem = Problem { span: start..end, message: "m".to_owned(), help: None };
-                assert!(Problems::new("f", text, vec![problem]).to_string().contains("--> f:"));
+                let texts = Arc::new(Texts::one("f", text.to_owned()));
+                assert!(Problems::new(texts, vec![problem]).to_string().contains("--> f:"));
             }
         }
     }
@@ -331,7 +368,8 @@ mod tests {
     #[test]
     fn shows_a_limited_number() {
         let problem = |at: usize| Problem { span: at..at, message: format!("{at}"), help: None };
-        let problems = Problems::new("f", &" ".repeat(100), (0..60).map(problem).collect());
+        let texts = Arc::new(Texts::one("f", " ".repeat(100)));
+        let problems = Problems::new(texts, (0..60).map(problem).collect());
         assert!(problems.to_string().ends_with("error: and 10 more"));
     }
 }

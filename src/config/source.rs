@@ -1,15 +1,69 @@
-//! Where a configuration comes from: a file. Nothing else knows that it is one.
+//! Where a configuration comes from. Nothing else has to know what kind of source it is.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::{Admin, Config, Problems, parse, parse_admin, regular_file};
+use super::document::Document;
+use super::{Admin, Config, Problems, Remote, RemoteDocument, folder, regular_file};
 
 /// A source that can be loaded again and again.
 #[derive(Clone, Debug)]
 pub enum ConfigSource {
-    /// A TOML file, and the files that it names.
-    File(PathBuf),
+    /// A TOML file, or a folder of such files, and the files that they name. What it is may change between two loads.
+    Path(PathBuf),
+    /// A document of a server.
+    Remote(Arc<Remote>),
+}
+
+/// What a source has.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// The document of the server that it was read from, unless it is from files.
+    pub document: Option<RemoteDocument>,
+    /// Why the source cannot be used, if this is the copy of what it had before.
+    pub instead_of: Option<Problems>,
+}
+
+/// Why there is nothing to start with.
+#[derive(Debug)]
+pub struct NoStart {
+    /// The problems of the source.
+    pub problems: Problems,
+    /// Why the copy cannot be used, if there is one.
+    pub copy: Option<String>,
+    /// Whether the source could not be asked, so that a later start may succeed with the same command line.
+    pub is_away: bool,
+}
+
+impl From<Config> for Loaded {
+    fn from(config: Config) -> Self {
+        Self { config, document: None, instead_of: None }
+    }
+}
+
+impl From<(Config, RemoteDocument)> for Loaded {
+    fn from((config, document): (Config, RemoteDocument)) -> Self {
+        Self { document: Some(document), ..config.into() }
+    }
+}
+
+impl From<Problems> for NoStart {
+    fn from(problems: Problems) -> Self {
+        Self { problems, copy: None, is_away: false }
+    }
+}
+
+impl fmt::Display for NoStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.problems.fmt(f)?;
+        match &self.copy {
+            Some(why) => write!(f, "\n\nthe last good copy cannot be used either: {why}"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl ConfigSource {
@@ -17,37 +71,96 @@ impl ConfigSource {
     ///
     /// # Errors
     /// All its [`Problems`] at once.
-    pub fn load(&self) -> Result<Config, Problems> {
-        let Self::File(path) = self;
-        let mut config = self.read(parse)?;
-        config.files.insert(path.clone());
-        Ok(config)
+    pub fn load(&self) -> Result<Loaded, Problems> {
+        match self {
+            Self::Path(path) => {
+                let mut config = read(path)?.config()?;
+                config.files.insert(path.clone());
+                Ok(config.into())
+            }
+            Self::Remote(remote) => remote.load().map(Loaded::from),
+        }
     }
 
-    /// Loads `[admin]` alone, for those who ask a gateway that runs: the rest of the file may have become wrong meanwhile.
+    /// The same; `None` if a server still has what is in force.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn poll(&self) -> Result<Option<Loaded>, Problems> {
+        match self {
+            Self::Path(_) => self.load().map(Some),
+            Self::Remote(remote) => Ok(remote.poll()?.map(Loaded::from)),
+        }
+    }
+
+    /// The same at the start of the gateway: if the source cannot be used, the copy of what it had before is.
+    ///
+    /// # Errors
+    /// Why there is neither.
+    pub fn load_first(&self) -> Result<Loaded, NoStart> {
+        let problems = match self.load() {
+            Ok(loaded) => return Ok(loaded),
+            Err(problems) => problems,
+        };
+        let copy = match self {
+            Self::Path(_) => Ok(None),
+            Self::Remote(remote) => remote.load_copy(),
+        };
+        let is_away = self.remote().is_some_and(|remote| remote.status().error.is_some());
+        match copy {
+            Ok(Some(config)) => Ok(Loaded { instead_of: Some(problems), ..config.into() }),
+            Ok(None) => Err(NoStart { problems, copy: None, is_away }),
+            Err(why) => Err(NoStart { problems, copy: Some(why), is_away }),
+        }
+    }
+
+    /// Loads `[admin]` alone, for those who ask a gateway that runs: the rest of the text may have become wrong meanwhile.
     ///
     /// # Errors
     /// The [`Problems`] because of which it is unknown where the admin listener is.
     pub fn load_admin(&self) -> Result<Option<Admin>, Problems> {
-        self.read(parse_admin)
-    }
-
-    fn read<T>(&self, parse: impl Fn(&[u8], &str, &Path) -> Result<T, Problems>) -> Result<T, Problems> {
-        let Self::File(path) = self;
-        let bytes = regular_file::read(path).map_err(|error| Problems::unreadable(path, &error))?;
-        parse(&bytes, &path.display().to_string(), path.parent().unwrap_or(Path::new("")))
+        match self {
+            Self::Path(path) => read(path)?.admin(),
+            Self::Remote(remote) => remote.load_admin(),
+        }
     }
 
     /// The problem of a source that cannot be read.
     pub fn unreadable(&self, error: &std::io::Error) -> Problems {
-        let Self::File(path) = self;
-        Problems::unreadable(path, error)
+        match self {
+            Self::Path(path) => Problems::unreadable(path, error),
+            Self::Remote(remote) => {
+                let help = "check that its server answers at this URL";
+                Problems::without_text(&remote.to_string(), format!("cannot read the configuration: {error}"), help)
+            }
+        }
+    }
+
+    /// The server, if it is one.
+    pub fn remote(&self) -> Option<&Remote> {
+        match self {
+            Self::Path(_) => None,
+            Self::Remote(remote) => Some(remote),
+        }
     }
 }
 
+fn read(path: &Path) -> Result<Document<'_>, Problems> {
+    let unreadable = |error| Problems::unreadable(path, &error);
+    if path.is_dir() {
+        return Ok(Document::of_folder(path, folder::read(path).map_err(unreadable)?));
+    }
+    let bytes = regular_file::read(path).map_err(unreadable)?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    Ok(Document::one(&path.display().to_string(), bytes, Some(folder)))
+}
+
+/// Writes it without secrets.
 impl fmt::Display for ConfigSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::File(path) = self;
-        path.display().fmt(f)
+        match self {
+            Self::Path(path) => path.display().fmt(f),
+            Self::Remote(remote) => remote.fmt(f),
+        }
     }
 }

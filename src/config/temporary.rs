@@ -1,7 +1,7 @@
 //! Overrides of the admin API as they are written: JSON that is checked like a table of the file.
 
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -9,6 +9,7 @@ use toml::de::DeTable;
 
 use super::read::{Section, Source};
 use super::report::Problems;
+use super::texts::Texts;
 use super::{Limit, file};
 use crate::limit::Rate;
 use crate::overrides::Allowance;
@@ -24,9 +25,9 @@ pub fn temporary_override(written: &Map<String, Value>, limit: &Limit) -> Result
     const NAME: &str = "override";
     // TOML has no null, so this is the one value of JSON that it cannot say.
     let text = toml::to_string(&Map::from_iter([(NAME.to_owned(), Value::Object(written.clone()))]));
-    let text = text.unwrap_or_default();
-    let (table, _) = DeTable::parse_recoverable(&text);
-    let source = Source::new(NAME, &text, Path::new(""), Vec::new());
+    let texts = Arc::new(Texts::one(NAME, text.unwrap_or_default()));
+    let (table, _) = DeTable::parse_recoverable(texts.whole());
+    let source = Source::new(&texts, None, Vec::new());
     let section = Section::root(&table, &source).field(NAME).and_then(|field| field.section("an override"));
     if section.is_none() {
         source.report(0..0, "an override has a value that is null", "leave out what is not set");
@@ -34,7 +35,7 @@ pub fn temporary_override(written: &Map<String, Value>, limit: &Limit) -> Result
     let read = section.and_then(|section| file::temporary(section, limit, TEMPORARY_SPAN));
     match read {
         Some(read) if source.is_clean() => Ok(read),
-        _ => Err(Problems::new(NAME, &text, source.into_problems())),
+        _ => Err(Problems::new(texts.clone(), source.into_problems())),
     }
 }
 

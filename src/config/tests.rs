@@ -1,5 +1,6 @@
 //! Whole files: valid ones, and broken ones with their messages.
 
+mod folders;
 mod panics;
 
 use std::fs;
@@ -12,7 +13,7 @@ use crate::limit::{Calendar, Edge, Strategy as Counting, Unit};
 use crate::overrides::Allowance;
 
 fn load(path: &Path) -> Result<Config, Problems> {
-    ConfigSource::File(path.to_owned()).load()
+    ConfigSource::Path(path.to_owned()).load().map(|loaded| loaded.config)
 }
 
 const FULL: &str = r#"
@@ -331,8 +332,8 @@ fn all_problems_are_found_at_once() {
 fn unreadable_files_are_explained() {
     let missing = load(Path::new("/nonexistent/gateway.toml")).unwrap_err().to_string();
     assert!(missing.contains("No such file") && missing.contains("--> /nonexistent/gateway.toml"), "{missing}");
-    let folder = load(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap_err().to_string();
-    assert!(folder.contains("Is a directory"), "{folder}");
+    let folder = load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")).unwrap_err().to_string();
+    assert!(folder.contains("the folder has no file whose name ends with .toml"), "{folder}");
 }
 
 #[test]

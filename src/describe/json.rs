@@ -6,13 +6,13 @@ mod upstreams;
 
 use std::time::Duration;
 
-use http::HeaderName;
+use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 
-use super::{SECRET, is_secret};
+use super::{SECRET, shown_value};
 use crate::config::{
     AccessFormat, AccessLog, Admin, CertificateFiles, Config, EscapedSlashes, Jwks, Jwt, Key, Log, LogFormat,
-    MaxConnections, PathMatching, Server, Shed, Store, Tls, Tracing, UNLIMITED,
+    MaxConnections, PathMatching, Server, Shed, Store, Tls, Tracing, UNLIMITED, is_secret,
 };
 use crate::jwt;
 use crate::tls::MinVersion;
@@ -65,9 +65,14 @@ fn key(key: &Key) -> Value {
     if key.parts.len() == 1 { json!(key.to_string()) } else { json!(key.spelled_parts().collect::<Vec<_>>()) }
 }
 
-/// The value of a header, or what is shown instead. More names than those that prove who a client is may be secret, because
-/// people choose the names of headers for their own tokens.
-fn header_value(name: &HeaderName, value: &str) -> String {
+/// The value of a header, or what is shown instead.
+fn header_value(name: &HeaderName, value: &HeaderValue) -> String {
+    header_text(name, &shown_value(name, value))
+}
+
+/// The same for a text. More names than those that prove who a client is may be secret, because people choose the names of
+/// headers for their own tokens.
+fn header_text(name: &HeaderName, value: &str) -> String {
     let parts = ["auth", "cookie", "credential", "key", "passw", "secret", "signature", "token"];
     let is_masked = is_secret(name) || parts.iter().any(|part| name.as_str().contains(part));
     if is_masked { SECRET.to_owned() } else { value.to_owned() }

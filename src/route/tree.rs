@@ -141,6 +141,8 @@ pub(super) fn takes(methods: &[Method], method: &Method) -> bool {
 pub(super) fn has(headers: &HeaderMap, name: &HeaderName, wanted: &HeaderMatch) -> bool {
     match wanted {
         HeaderMatch::Present => headers.contains_key(name),
-        HeaderMatch::Exact(value) => headers.get_all(name).iter().any(|found| found.as_bytes() == value.as_bytes()),
+        HeaderMatch::Exact(value) | HeaderMatch::Secret { value, .. } => {
+            headers.get_all(name).iter().any(|found| found == value)
+        }
     }
 }

@@ -7,11 +7,11 @@ use arc_swap::ArcSwap;
 
 use super::inherited::InheritedSockets;
 use super::listeners::{ListenerPlan, Listeners, OpenListeners};
-use super::reload;
+use super::reload::{self, Cause};
 use super::stores::Stores;
 use crate::admin::View;
 use crate::clock;
-use crate::config::{self, Address, Config, ConfigSource, Refusal, Tls};
+use crate::config::{self, Address, Config, ConfigSource, Loaded, Problems, Refusal, RemoteDocument, Tls};
 use crate::decide::TemporaryOverrides;
 use crate::echo;
 use crate::jwks;
@@ -32,6 +32,8 @@ pub(super) struct InForce {
 /// A configuration that is checked and built but not in force yet.
 pub(super) struct Candidate {
     config: Config,
+    /// What it was read from, if a server has sent it.
+    document: Option<RemoteDocument>,
     snapshot: Snapshot,
     /// How the overrides of limits have changed.
     overrides: Vec<(String, Changes)>,
@@ -40,17 +42,22 @@ pub(super) struct Candidate {
 
 impl Candidate {
     /// Loads the configuration that shall replace `running`, builds its snapshot, and opens the store, if it is another one
-    /// than `store`, and the listeners that it has in addition. They accept nothing before it is in force.
+    /// than `store`, and the listeners that it has in addition. They accept nothing before it is in force. `None` if a poll
+    /// finds nothing new.
     ///
     /// # Errors
     /// Why it is refused: its problems, a listener cannot be opened, or a setting has changed that is used only at the start.
     pub(super) fn load(
-        source: &ConfigSource,
+        (source, cause): (&ConfigSource, Cause),
         (running, listeners, store): (&Config, &OpenListeners, Arc<Store>),
         shared: &SharedState,
         is_wanted: &dyn Fn() -> bool,
-    ) -> Result<Self, Refusal> {
-        let config = source.load()?;
+    ) -> Result<Option<Self>, Refusal> {
+        let loaded = match cause {
+            Cause::Asked => Some(source.load()?),
+            Cause::Poll => source.poll()?,
+        };
+        let Some(Loaded { config, document, .. }) = loaded else { return Ok(None) };
         if let Some(setting) = config::needs_restart(running, &config) {
             return Err(format!("{setting} cannot change while the gateway runs: restart it").into());
         }
@@ -76,7 +83,10 @@ impl Candidate {
         let listeners = listeners
             .plan(Some(running), &config, &mut InheritedSockets::default())
             .map_err(|error| error.to_string())?;
-        Ok(Self { config, snapshot, overrides, listeners })
+        if let (Some(remote), Some(document)) = (source.remote(), &document) {
+            remote.keep(document);
+        }
+        Ok(Some(Self { config, document, snapshot, overrides, listeners }))
     }
 }
 
@@ -89,7 +99,7 @@ impl InForce {
     /// Puts a candidate in force. Requests in flight finish with the snapshot with which they have begun.
     /// The overrides of the admin API stay as far as the limits can still have them.
     pub(super) fn apply(&mut self, candidate: Candidate, temporary: &mut TemporaryOverrides) {
-        let Candidate { config, mut snapshot, overrides, listeners } = candidate;
+        let Candidate { config, document, mut snapshot, overrides, listeners } = candidate;
         for (limit, count) in temporary.reload(&config) {
             let why = "the limit has no such key or no such rates any more";
             tracing::warn!(limit, count, why, "overrides of the admin API are removed");
@@ -116,6 +126,9 @@ impl InForce {
         self.view.config.store(Arc::new(config));
         // New listeners find the new routes.
         self.listeners.apply(listeners);
+        if let (Some(remote), Some(document)) = (self.view.source.remote(), &document) {
+            remote.applied(document);
+        }
         self.view.reloads_so_far.succeeded(clock::now());
         tracing::info!("reloaded");
     }
@@ -166,6 +179,20 @@ impl InForce {
 pub(super) fn warn(config: &Config) {
     for (place, problem) in config.warnings.located() {
         tracing::warn!(place, help = problem.help, "{}", problem.message);
+    }
+}
+
+/// Logs if the configuration is the copy of what its source had before, or if there will be no copy.
+pub(super) fn warn_of_source(source: &ConfigSource, instead_of: Option<&Problems>) {
+    let Some(remote) = source.remote() else { return };
+    if let Some(problems) = instead_of {
+        let file = remote.copy_path().map(|path| path.display().to_string());
+        let age_seconds = remote.status().copy_saved.map(|saved| clock::now().micros_since(saved) / 1_000_000);
+        tracing::warn!(%source, file, age_seconds, %problems, "the source cannot be used: the last good copy is in force");
+    }
+    if remote.copy_path().is_none() {
+        let help = "add --state-dir, or set STATE_DIRECTORY, XDG_STATE_HOME or HOME";
+        tracing::warn!(help, "no copy of the configuration is kept for a start while its source is away");
     }
 }
 

@@ -14,7 +14,8 @@ use super::apply::{Candidate, InForce};
 use super::certificates::{LOOK_EVERY, warn_of_expiry};
 use super::counters_file;
 use super::overrides::Overrides;
-use super::reload::{Ended, Reloads, Waiters};
+use super::polls::Polls;
+use super::reload::{Cause, Ended, Reloads, Waiters};
 use super::service_manager::{self, Watchdog};
 use super::signals::{Signals, Told};
 use super::watches::Watches;
@@ -22,7 +23,7 @@ use super::workers::{Finished, Workers};
 use super::{StartError, Stopped};
 use crate::admin::ReloadAnswer;
 use crate::clock::{self, Time};
-use crate::config::{self, ConfigSource, Tls};
+use crate::config::{self, Refusal, Tls};
 use crate::log::LineWriter;
 use crate::metrics::{Counter, PerWorker};
 use crate::server::Stage;
@@ -39,9 +40,9 @@ const EXPORT_LIMIT: Duration = Duration::from_secs(2);
 
 /// See the head of this file.
 pub(super) struct Control {
-    pub(super) source: ConfigSource,
     pub(super) in_force: InForce,
-    pub(super) reloads: Reloads<Candidate>,
+    pub(super) reloads: Reloads<Option<Candidate>>,
+    pub(super) polls: Polls,
     /// Requests of the admin listener for a reload.
     pub(super) requested: mpsc::Receiver<ReloadAnswer>,
     pub(super) waiters: Waiters,
@@ -90,6 +91,7 @@ impl Control {
                 requests = self.overrides.due() => self.overrides.apply(requests, &self.in_force),
                 () = self.watches.certificates.changed() => self.reload_certificates(),
                 () = self.watches.config.changed() => self.reload(),
+                () = self.polls.due() => self.poll(),
                 ended = self.tls_reloads.ended() => self.take_over_certificates(ended),
                 _ = expiry.tick() => {
                     self.in_force.config().server.tls.iter().for_each(|tls| warn_of_expiry(tls, clock::now()));
@@ -155,40 +157,74 @@ impl Control {
         }
     }
 
-    /// Begins to load the configuration in another thread.
+    /// Begins to load the configuration, because somebody wants it.
     fn reload(&mut self) {
-        self.reloading_since = clock::now();
         service_manager::reloading();
-        let (source, running) = (self.source.clone(), self.in_force.config());
+        self.load(Cause::Asked);
+    }
+
+    /// Begins to look whether the source has something new.
+    fn poll(&mut self) {
+        // A reload that runs asks the source, too.
+        if !self.reloads.is_running() {
+            self.load(Cause::Poll);
+        }
+    }
+
+    /// Begins to load the configuration in another thread.
+    fn load(&mut self, cause: Cause) {
+        self.reloading_since = clock::now();
+        let (source, running) = (self.in_force.view.source.clone(), self.in_force.config());
         let (shared, listeners) = (self.in_force.view.shared.clone(), self.in_force.listeners.open());
         let snapshot = self.in_force.snapshot.clone();
         let load = move |is_wanted: &dyn Fn() -> bool| {
             let store = snapshot.load().store.clone();
-            Candidate::load(&source, (&running, &listeners, store), &shared, is_wanted)
+            Candidate::load((&source, cause), (&running, &listeners, store), &shared, is_wanted)
         };
-        let begun = self.reloads.begin(load);
-        if let Err(why) = begun {
-            self.in_force.refuse(&why);
-            self.waiters.answer(&Err(why));
+        let was_running = self.reloads.is_running();
+        match self.reloads.begin(load) {
+            Ok(()) if was_running => {}
+            Ok(()) => self.polls.cause = cause,
+            Err(why) => {
+                self.refuse(cause, &why);
+                if cause == Cause::Asked {
+                    service_manager::ready();
+                }
+                self.waiters.answer(&Err(why));
+            }
         }
     }
 
     /// Applies the configuration that was loaded, or reports why there is none.
-    fn take_over(&mut self, ended: Ended<Candidate>) {
+    fn take_over(&mut self, ended: Ended<Option<Candidate>>) {
         let result = ended.result.map(|candidate| {
-            self.in_force.apply(candidate, self.overrides.temporary());
-            let config = self.in_force.config();
-            self.watches.set(&config, self.reloading_since);
-            config
+            if let Some(candidate) = candidate {
+                self.in_force.apply(candidate, self.overrides.temporary());
+                self.polls.last_refusal = None;
+                self.watches.set(&self.in_force.config(), self.reloading_since);
+            }
+            self.in_force.config()
         });
         if let Err(why) = &result {
-            self.in_force.refuse(why);
+            self.refuse(self.polls.cause, why);
         }
-        service_manager::ready();
+        if self.polls.cause == Cause::Asked {
+            service_manager::ready();
+        }
         self.waiters.answer(&result);
         if ended.is_due {
             self.waiters.advance();
             self.reload();
+        }
+    }
+
+    /// Records that a configuration is refused, unless this is known since the last poll.
+    fn refuse(&mut self, cause: Cause, why: &Refusal) {
+        if let Some(remote) = self.in_force.view.source.remote() {
+            remote.refused();
+        }
+        if self.polls.is_new(cause, why) {
+            self.in_force.refuse(why);
         }
     }
 

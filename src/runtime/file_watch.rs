@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use crate::clock::Time;
+use crate::config::{self, Version};
 
 /// Files are replaced in several steps. A change is told after so much time without a further one.
 const SETTLES_AFTER: Duration = Duration::from_millis(500);
@@ -34,28 +35,6 @@ pub(super) struct FileWatch {
     changed: (mpsc::Sender<()>, mpsc::Receiver<()>),
     /// When the first and the last change were seen that were not told yet.
     changing: Option<(Instant, Instant)>,
-}
-
-/// What differs between two versions of a file, or between two files at the same path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Version {
-    device: u64,
-    inode: u64,
-    length: u64,
-    modified: (i64, i64),
-}
-
-impl Version {
-    /// `None` if there is no file.
-    fn of(path: &Path) -> Option<Self> {
-        let metadata = fs::metadata(path).ok()?;
-        Some(Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            length: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-        })
-    }
 }
 
 impl FileWatch {
@@ -107,8 +86,11 @@ impl FileWatch {
                 let _ = changed.try_send(());
             }
         })?;
-        let folders: BTreeSet<_> = self.files.iter().flat_map(|file| folders(file)).collect();
-        folders.iter().try_for_each(|folder| watcher.watch(folder, RecursiveMode::NonRecursive))?;
+        let folders: BTreeSet<_> = self.files.iter().flat_map(|file| all_folders(file)).collect();
+        folders
+            .iter()
+            .filter(|folder| folder.is_dir())
+            .try_for_each(|folder| watcher.watch(folder, RecursiveMode::NonRecursive))?;
         Ok(watcher)
     }
 
@@ -133,8 +115,21 @@ impl FileWatch {
     }
 }
 
-/// Whether a file was changed or replaced at this time or later.
-fn has_changed(file: &Path, since: Time) -> bool {
+/// Where what is at this path changes: for a folder of configuration files, also where its files do.
+fn all_folders(path: &Path) -> impl Iterator<Item = PathBuf> {
+    let of_files = config::folder_files(path).unwrap_or_default();
+    let folder = path.is_dir().then(|| path.to_owned());
+    folders(path).chain(folder).chain(of_files.into_iter().flat_map(|file| folders(&file).collect::<Vec<_>>()))
+}
+
+/// Whether a file, or one of a folder, was changed or replaced at this time or later.
+fn has_changed(path: &Path, since: Time) -> bool {
+    let mut files = config::folder_files(path).unwrap_or_default();
+    files.push(path.to_owned());
+    files.iter().any(|file| file_has_changed(file, since))
+}
+
+fn file_has_changed(file: &Path, since: Time) -> bool {
     let changed = |metadata: fs::Metadata| {
         let seconds = u64::try_from(metadata.ctime()).unwrap_or_default();
         Time::from_micros(seconds.saturating_mul(1_000_000))
@@ -219,6 +214,44 @@ mod tests {
             fs::write(folder.path().join("another"), "2").unwrap();
             fs::read(&file).unwrap();
             assert!(timeout(4 * SETTLES_AFTER, watch.changed()).await.is_err());
+        });
+    }
+
+    #[test]
+    fn all_changes_of_a_folder_are_told() {
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = |name: &str| folder.path().join(name);
+        let target = elsewhere.path().join("target");
+        fs::write(&target, "1").unwrap();
+        run(async {
+            let mut watch = watch(folder.path());
+            let told = async |watch: &mut FileWatch, what: &str| {
+                timeout(PATIENCE, watch.changed()).await.unwrap_or_else(|_| panic!("not seen: {what}"));
+            };
+            fs::write(path("a.toml"), "1").unwrap();
+            told(&mut watch, "added").await;
+            fs::write(path("a.toml"), "12").unwrap();
+            told(&mut watch, "written").await;
+            fs::rename(path("a.toml"), path("b.toml")).unwrap();
+            told(&mut watch, "renamed").await;
+            symlink(&target, path("c.toml")).unwrap();
+            told(&mut watch, "a link").await;
+            fs::write(&target, "12").unwrap();
+            told(&mut watch, "written behind a link").await;
+            fs::remove_file(path("b.toml")).unwrap();
+            told(&mut watch, "removed").await;
+            fs::write(path(".a.toml.swp"), "").unwrap();
+            fs::write(path("notes"), "").unwrap();
+            assert!(timeout(4 * SETTLES_AFTER, watch.changed()).await.is_err());
+            let next = elsewhere.path().join("next");
+            fs::create_dir(&next).unwrap();
+            fs::rename(folder.path(), elsewhere.path().join("before")).unwrap();
+            told(&mut watch, "away").await;
+            fs::write(next.join("d.toml"), "").unwrap();
+            fs::rename(&next, folder.path()).unwrap();
+            told(&mut watch, "another folder").await;
+            fs::write(path("d.toml"), "1").unwrap();
+            told(&mut watch, "written in another folder").await;
         });
     }
 

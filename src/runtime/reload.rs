@@ -12,6 +12,15 @@ use crate::overrides::Changes;
 /// longer than this waits for a disk or a server that does not answer.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
+/// Why the configuration is loaded again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// Somebody wants it, or its files have changed.
+    Asked,
+    /// It is time to look whether it has changed.
+    Poll,
+}
+
 /// Reloads, of which at most one runs. Its result is a `T`, or the reason why it is refused.
 pub(super) struct Reloads<T> {
     limit: Duration,

@@ -11,9 +11,11 @@ mod targets;
 mod reset;
 mod versioned;
 mod provisional;
+mod lease;
 mod carry_over;
 mod cached_cell;
 mod confirmation;
+mod leasing;
 mod carried_over;
 mod reservations;
 mod cells;
@@ -27,8 +29,10 @@ mod mailbox;
 mod sweep;
 mod coordinator;
 mod connection;
+mod pacing;
 mod driver;
 mod probe;
+pub mod simulation;
 
 use std::io;
 use std::sync::Arc;
@@ -113,6 +117,28 @@ impl OwnedAsk {
     }
 }
 
+/// Answers from remembered refusals, or sends the decision off, unless nobody could answer (`is_lost`).
+fn decide(
+    asks: &[Ask<'_>],
+    (now, worker): (Time, usize),
+    (health, refusals, mailboxes): (&Health, &RefusalCache, &Mailboxes),
+    (is_lost, asked): (bool, impl FnOnce() -> Instant),
+) -> Answer {
+    health.decisions.of(worker).one();
+    if let Some(verdicts) = refusals.find(asks, now, is_lost) {
+        health.remembered.of(worker).one();
+        return Answer::Now(Reply { verdicts, reserved: Vec::new() });
+    }
+    if is_lost {
+        return Answer::Away;
+    }
+    let (reply, verdicts) = oneshot::channel();
+    let asks = asks.iter().map(OwnedAsk::from).collect();
+    let decision = Decision::new(asks, (now, asked()), Some(reply), worker);
+    mailboxes.send(Message::Decide(decision), worker);
+    Answer::Later(verdicts)
+}
+
 impl Memcached {
     /// Prepares for so many `workers`, each of which runs [`Self::carry`]. A thread of its own talks to Memcached,
     /// apart from those that serve requests. A single worker does that itself: two threads would only take turns, and
@@ -155,20 +181,9 @@ impl Memcached {
 
     /// Sends the decision off, unless a refusal still holds or Memcached is known to be away.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
-        self.health.decisions.of(worker).one();
-        let is_lost = self.is_lost();
-        if let Some(verdicts) = self.refusals.find(asks, now, is_lost) {
-            self.health.remembered.of(worker).one();
-            return Answer::Now(Reply { verdicts, reserved: Vec::new() });
-        }
-        if is_lost {
-            return Answer::Away;
-        }
-        let (reply, verdicts) = oneshot::channel();
-        let asks = asks.iter().map(OwnedAsk::from).collect();
-        let decision = Decision::new(asks, (now, Instant::now()), Some(reply), worker);
-        self.mailboxes.send(Message::Decide(decision), worker);
-        Answer::Later(verdicts)
+        let Self { health, refusals, mailboxes, is_local, .. } = self;
+        let is_lost = !is_local && health.is_away();
+        decide(asks, (now, worker), (health, refusals, mailboxes), (is_lost, Instant::now))
     }
 
     /// Applies a reload that takes effect at `now`: the cells of removed limits are dropped. All remembered refusals
@@ -245,11 +260,6 @@ impl Memcached {
         let mut done = self.done.clone();
         // It fails once the driver has ended, which is what is waited for.
         async move { _ = done.changed().await }
-    }
-
-    /// Whether nobody could answer.
-    fn is_lost(&self) -> bool {
-        !self.is_local && self.health.is_away()
     }
 
     /// How the exchanges go.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{self, Client, Fault, Gateway, Memcached, Mode, align, alone, until};
+use crate::harness::{self, Client, Fault, Gateway, Memcached, Mode, align, alone, measured, until};
 
 const QUOTA: usize = 20;
 /// What a client asks for before anything goes wrong.
@@ -285,6 +285,10 @@ fn usual(memcached: &Memcached) -> Usual {
 /// No request waits longer than it may, and none at all for a Memcached that is known to be away.
 fn nobody_waits(kind: Kind) {
     let _alone = alone();
+    measured(|| nobody_waits_now(kind));
+}
+
+fn nobody_waits_now(kind: Kind) {
     for (timeout, policies) in [(25, &["", "on_error = \"allow\"", "on_error = \"reject\""][..]), (500, &[""])] {
         let timeout = Duration::from_millis(timeout);
         let mut server = Server::start(kind);

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jsonwebtoken::Algorithm;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{
@@ -60,10 +62,11 @@ pub(crate) fn promtool(arguments: &[&str], input: &str) -> Output {
     promtool.wait_with_output().unwrap()
 }
 
-/// The metrics of two gateways that have everything: one counts in memory, the other in Memcached.
+/// The metrics of gateways that have everything: one counts in memory, the second in Memcached, and the third has its
+/// configuration from a server, which sends something wrong now.
 struct Everything {
-    gateways: [Gateway; 2],
-    _servers: [Upstream; 3],
+    gateways: [Gateway; 3],
+    _servers: [Upstream; 4],
     _memcached: Memcached,
 }
 
@@ -96,7 +99,7 @@ impl Everything {
             up.address()
         );
         let memcached = Memcached::start();
-        let gateways = [String::new(), memcached.store()].map(|store| {
+        let [in_memory, shared] = [String::new(), memcached.store()].map(|store| {
             let gateway = Gateway::with_server(&server, &format!("{store}{rest}"));
             let mut client = gateway.client();
             let statuses =
@@ -104,7 +107,23 @@ impl Everything {
             assert_eq!(statuses.map(|response| response.status), [200, 200, 429, 502, 404]);
             gateway
         });
-        Self { gateways, _servers: [issuer, up, plans], _memcached: memcached }
+        let (source, fetched) = Self::fetched();
+        Self { gateways: [in_memory, shared, fetched], _servers: [issuer, up, plans, source], _memcached: memcached }
+    }
+
+    /// A gateway whose configuration comes from a server.
+    fn fetched() -> (Upstream, Gateway) {
+        let listen = "listen = \"127.0.0.1:0\"";
+        let good = format!("[server]\n{listen}\n[admin]\n{listen}\n[[routes]]\npath = \"/\"\nrespond = {{}}\n");
+        let is_first = AtomicBool::new(true);
+        let source = Upstream::start(move |_| {
+            reply(200, if is_first.swap(false, Ordering::Relaxed) { &good } else { "[serve]\n" })
+        });
+        let (url, state) = (format!("http://{}/gateway.toml", source.address()), tempfile::tempdir().unwrap());
+        let gateway = Gateway::with_source(&["--config", &url, "--state-dir", state.path().to_str().unwrap()], &[]);
+        gateway.signal(Signal::HUP);
+        gateway.wait_message("reload refused");
+        (source, gateway)
     }
 }
 

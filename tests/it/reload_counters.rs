@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::harness::{Client, Gateway, Memcached, Upstream, limited, reply, run, until};
+use crate::shared::PATIENT;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -109,7 +110,7 @@ fn counters_are_kept_if_possible_and_the_log_says_which() {
 fn with_memcached_counters_go_on_as_well() {
     for change in changes() {
         let memcached = Memcached::start();
-        goes_on(&memcached.store(), change);
+        goes_on(&memcached.store_with(PATIENT), change);
     }
 }
 
@@ -183,7 +184,7 @@ fn gateways_that_reload_one_after_the_other_go_on_with_what_both_have_counted() 
     let ways = ways("6/d");
     for (old, new) in ways.iter().zip(ways.iter().cycle().skip(1)) {
         let memcached = Memcached::start();
-        let [old, new] = [old, new].map(|way| memcached.store() + way);
+        let [old, new] = [old, new].map(|way| memcached.store_with(PATIENT) + way);
         let gateways = [(); 2].map(|()| Gateway::start(&old));
         let mut clients = gateways.each_ref().map(Gateway::client);
         let mut passed =

@@ -53,7 +53,7 @@ _gateway() {
 
     case "${cmd}" in
         gateway)
-            opts="-c -h -V --config --watch --help --version check explain simulate top help"
+            opts="-c -h -V --config --config-every --state-dir --watch --help --version check explain simulate top help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -67,6 +67,14 @@ _gateway() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --config-every)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -75,7 +83,7 @@ _gateway() {
             return 0
             ;;
         gateway__subcmd__check)
-            opts="-c -h --against --json --live --ready --config --help"
+            opts="-c -h --against --json --live --ready --config --state-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -93,6 +101,10 @@ _gateway() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -101,7 +113,7 @@ _gateway() {
             return 0
             ;;
         gateway__subcmd__explain)
-            opts="-X -H -c -h --request --header --from --show-keys --config --help"
+            opts="-X -H -c -h --request --header --from --show-keys --config --state-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -132,6 +144,10 @@ _gateway() {
                     return 0
                     ;;
                 -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -227,7 +243,7 @@ _gateway() {
             return 0
             ;;
         gateway__subcmd__simulate)
-            opts="-c -h --json --html --suggest --field --reorder --host --config --help"
+            opts="-c -h --json --html --suggest --field --reorder --host --config --state-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -257,6 +273,10 @@ _gateway() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -265,7 +285,7 @@ _gateway() {
             return 0
             ;;
         gateway__subcmd__top)
-            opts="-c -h --admin --token-file --config --help"
+            opts="-c -h --admin --token-file --config --state-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -284,6 +304,10 @@ _gateway() {
                     return 0
                     ;;
                 -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

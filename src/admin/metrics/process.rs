@@ -6,7 +6,7 @@ use super::super::View;
 use super::super::families::{counted, counter, family, gauge, gauged, whole};
 
 /// The families of the process.
-pub(super) fn families(view: &View) -> [MetricFamily; 6] {
+pub(super) fn families(view: &View) -> [MetricFamily; 7] {
     let (succeeded, refused) = view.reloads_so_far.counts();
     [
         family(
@@ -26,6 +26,12 @@ pub(super) fn families(view: &View) -> [MetricFamily; 6] {
             "gateway_config_last_reload_successful",
             "Whether the last reload succeeded: 0 if its file was refused, so that the file is not what is in force.",
             usize::from(view.reloads_so_far.is_last_good()),
+        ),
+        family(
+            "gateway_config_refused",
+            "Always 1, while the last reload was refused; the label is the file, line and column of its first problem.",
+            MetricType::GAUGE,
+            view.reloads_so_far.refused_at().map(|place| gauge(1, &[("place", &place)])),
         ),
         family(
             "gateway_config_last_success_timestamp_seconds",

@@ -3,20 +3,21 @@
 
 use http::{HeaderName, HeaderValue, header};
 
+use super::secret;
 use super::templates::{Placeholders, check_host};
 use crate::config::read::{Field, Wrong, report_repeated};
 use crate::config::report::quoted;
-use crate::config::{HeaderChanges, HeaderText, PathPattern, Template, TemplatePart, values};
+use crate::config::{HeaderChanges, HeaderText, PathPattern, Template, TemplatePart, is_secret, values};
 use crate::header_spelling::is_same_variable;
 
 /// The most names in one list.
 const MOST: usize = 64;
 
-/// Reads a table of headers with values. `read` reads a value.
+/// Reads a table of headers with values. `read` reads a value, or reports what is wrong with it.
 pub(super) fn table<'a, T>(
     field: &Field<'a>,
     title: &str,
-    read: impl Fn(&HeaderName, &'a str) -> Result<T, Wrong>,
+    read: impl Fn(&HeaderName, &Field<'a>) -> Option<T>,
 ) -> Option<Vec<(HeaderName, T)>> {
     if !field.is_table() {
         let help = format!("write names and values in braces: {} = {{ \"x-beta\" = \"1\" }}", title.trim_matches('`'));
@@ -38,7 +39,10 @@ pub(super) fn table<'a, T>(
             let help = "upper and lower case are the same in the name of a header";
             field.source.report(key.span, format!("the header `{name}` is listed twice"), help);
         }
-        let value = field.parse(|text| read(&name, text));
+        if is_secret(&name) && !secret::is_named(&field) {
+            field.source.hide(field.span.clone());
+        }
+        let value = read(&name, &field);
         whole &= value.is_some();
         headers.extend(value.map(|value| (name, value)));
     }
@@ -131,10 +135,13 @@ impl Changeable {
                 field.source.report(written.span, message, "write it in `set`, which replaces the one that is sent");
             }
         }
-        table(field, &title, |name, text| match name {
-            name if *name == header::STRICT_TRANSPORT_SECURITY => transport_security(text).map(HeaderText::Fixed),
-            name if self.is_host(name) => host(text, path),
-            _ => template(text, path),
+        table(field, &title, |name, field| match name {
+            name if *name == header::STRICT_TRANSPORT_SECURITY => {
+                field.parse(transport_security).map(HeaderText::Fixed)
+            }
+            name if self.is_host(name) => field.parse(|text| host(text, path)),
+            _ if secret::is_named(field) => secret::header_value(field).map(HeaderText::Fixed),
+            _ => field.parse(|text| template(text, path)),
         })
     }
 

@@ -15,17 +15,22 @@ pub(super) struct NamedFile<'a> {
     pub(super) field: &'a Field<'a>,
     /// The name as written there.
     pub(super) name: &'a str,
+    path: PathBuf,
 }
 
 impl<'a> NamedFile<'a> {
-    /// `None` if the value is not a text, which is reported.
+    /// The file is recorded as a part of the configuration. `None` if the value is not the path of a file, which is
+    /// reported.
     pub(super) fn new(field: &'a Field<'a>) -> Option<Self> {
-        field.text().map(|name| Self { field, name })
+        let name = field.text()?;
+        let path = field.path(name)?;
+        field.source.record(path.clone());
+        Some(Self { field, name, path })
     }
 
     /// Its path.
     pub(super) fn path(&self) -> PathBuf {
-        self.field.source.file(self.name)
+        self.path.clone()
     }
 
     /// Reports that it cannot be read.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 
-use super::{content, cors, headers, paths, redirect, rewrite, shed};
+use super::{content, cors, headers, paths, redirect, rewrite, secret, shed};
 use crate::config::read::{Field, Name, Section, Wrong, report_repeated, set};
 use crate::config::report::quoted;
 use crate::config::{
@@ -156,9 +156,15 @@ fn methods(field: &Field<'_>) -> Option<Vec<Method>> {
 }
 
 fn needed_headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderMatch)>> {
-    headers::table(field, "`headers`", |_, text| match text {
-        "*" => Ok(HeaderMatch::Present),
-        text => headers::value(text).map(|_| HeaderMatch::Exact(text.to_owned())),
+    headers::table(field, "`headers`", |_, field| {
+        if secret::is_named(field) {
+            let place = field.text()?.to_owned();
+            return secret::header_value(field).map(|value| HeaderMatch::Secret { value, place });
+        }
+        field.parse(|text| match text {
+            "*" => Ok(HeaderMatch::Present),
+            text => headers::value(text).map(HeaderMatch::Exact),
+        })
     })
 }
 

@@ -1,36 +1,99 @@
-//! A secret: as it is, or `file:PATH`, or `env:NAME`. Messages never show it.
+//! Secrets: texts that may be in a file (`file:PATH`) or in a variable of the environment (`env:NAME`) instead. They are
+//! read each time that the configuration is loaded. Messages never show them.
 
+use std::env;
 use std::io;
 
-use crate::config::read::{Field, Wrong};
+use http::HeaderValue;
+
+use crate::config::read::Field;
 use crate::config::regular_file;
 use crate::config::report::{self, quoted};
 
-/// Reads the `what` that the field has or names. Of a file, blanks around the secret do not belong to it.
+/// The largest file with a secret, in bytes.
+const MAX_BYTES: u64 = 64 << 10;
+
+/// Where a secret is that is not in the configuration itself.
+enum Place<'a> {
+    /// In the file with this path.
+    File(&'a str),
+    /// In the variable with this name.
+    Variable(&'a str),
+}
+
+impl<'a> Place<'a> {
+    fn of(text: &'a str) -> Option<Self> {
+        text.strip_prefix("file:").map(Self::File).or_else(|| text.strip_prefix("env:").map(Self::Variable))
+    }
+}
+
+/// Whether the field names the place of a secret, instead of having a text itself.
+pub(super) fn is_named(field: &Field<'_>) -> bool {
+    field.is_text() && field.text().and_then(Place::of).is_some()
+}
+
+/// Reads the `what` that the field has or names. One that is named is not empty, and one that is here is hidden where this
+/// line is shown.
 pub(super) fn read(field: &Field<'_>, what: &str) -> Option<String> {
     let text = field.text()?;
-    if let Some(path) = text.strip_prefix("file:") {
-        let text = regular_file::read(&field.source.file(path))
-            .and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
-        match text {
-            Ok(text) => Some(text.trim_ascii().to_owned()),
-            Err(error) => {
-                let help = report::how_to_read(error.kind(), "its path starts at the folder of this file");
-                field.report(format!("cannot read the {what} from {}: {error}", quoted(path)), help);
-                None
-            }
+    match Place::of(text) {
+        Some(Place::File(path)) => file(field, path, what),
+        Some(Place::Variable(name)) => variable(field, name, what),
+        None => {
+            field.source.hide(field.span.clone());
+            Some(text.to_owned())
         }
-    } else if let Some(name) = text.strip_prefix("env:") {
-        // A name with one of these bytes would not be looked up.
-        let is_name = !name.is_empty() && !name.contains(['=', '\0']);
-        let value = is_name.then(|| std::env::var(name).ok()).flatten();
-        if value.is_none() {
-            let message = format!("there is no environment variable {} for the {what}", quoted(name));
-            let help = "set it where the gateway is started, or use \"file:PATH\"";
-            field.refuse(Wrong::new(message, help));
-        }
-        value
-    } else {
-        Some(text.to_owned())
     }
+}
+
+/// Reads the value of a header that the field has or names. It is marked as sensitive.
+pub(super) fn header_value(field: &Field<'_>) -> Option<HeaderValue> {
+    let text = read(field, "value of the header")?;
+    match HeaderValue::try_from(text) {
+        Ok(mut value) if value.to_str().is_ok() => {
+            value.set_sensitive(true);
+            Some(value)
+        }
+        _ => {
+            field.report("the value cannot be sent in a header", "use visible ASCII characters and spaces");
+            None
+        }
+    }
+}
+
+/// Blanks around the secret do not belong to it: most editors end a file with a new line.
+fn file(field: &Field<'_>, path: &str, what: &str) -> Option<String> {
+    let named = field.path(path)?;
+    field.source.record(named.clone());
+    let read = regular_file::read_up_to(MAX_BYTES, &named);
+    match read.and_then(|bytes| String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8"))) {
+        Ok(text) if text.trim_ascii().is_empty() => {
+            let message = format!("the file {} for the {what} is empty", quoted(path));
+            field.report(message, "write the secret into it, and nothing else");
+            None
+        }
+        Ok(text) => Some(text.trim_ascii().to_owned()),
+        Err(error) => {
+            let help = report::how_to_read(error.kind(), "its path starts at the folder of this file");
+            field.report(format!("cannot read the {what} from {}: {error}", quoted(path)), help);
+            None
+        }
+    }
+}
+
+fn variable(field: &Field<'_>, name: &str, what: &str) -> Option<String> {
+    // A name with one of these bytes would not be looked up.
+    let is_name = !name.is_empty() && !name.contains(['=', '\0']);
+    let problem = match is_name.then(|| env::var(name)) {
+        Some(Ok(value)) if !value.is_empty() => return Some(value),
+        Some(Ok(_)) => format!("the environment variable {} for the {what} is empty", quoted(name)),
+        Some(Err(env::VarError::NotUnicode(_))) => {
+            format!("the environment variable {} for the {what} is not UTF-8", quoted(name))
+        }
+        Some(Err(env::VarError::NotPresent)) | None => {
+            format!("there is no environment variable {} for the {what}", quoted(name))
+        }
+    };
+    field.report(problem, "set it where the gateway is started, or use \"file:PATH\"");
+    None
 }

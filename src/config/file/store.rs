@@ -36,7 +36,7 @@ pub(super) fn read(section: Option<Section<'_>>) -> Store {
             set(&mut max_memory, size);
             let snapshot = section.field("snapshot").and_then(|field| {
                 let name = field.text().filter(|name| !name.is_empty());
-                name.map(|name| field.source.folder.join(name))
+                name.and_then(|name| field.path(name))
             });
             Store::Memory { max_keys, max_memory, snapshot }
         }

@@ -81,7 +81,7 @@ fn headers(field: &Field<'_>) -> Option<Vec<(HeaderName, HeaderValue)>> {
     let mut all: Vec<(HeaderName, HeaderValue)> = Vec::new();
     let mut is_complete = true;
     for (name, value) in entries {
-        let read = header_name(&name, field).zip(header_value(&value));
+        let read = header_name(&name, field).zip(secret::header_value(&value));
         if let Some((found, _)) = &read
             && all.iter().any(|(known, _)| known == found)
         {
@@ -101,20 +101,6 @@ fn header_name(name: &Name<'_>, field: &Field<'_>) -> Option<HeaderName> {
         read => Ok(read),
     });
     read.map_err(|wrong| field.source.report(name.span.clone(), wrong.message, wrong.help)).ok()
-}
-
-fn header_value(field: &Field<'_>) -> Option<HeaderValue> {
-    let text = secret::read(field, "value of the header")?;
-    match HeaderValue::try_from(text) {
-        Ok(mut value) if value.to_str().is_ok() => {
-            value.set_sensitive(true);
-            Some(value)
-        }
-        _ => {
-            field.report("the value cannot be sent in a header", "use visible ASCII characters and spaces");
-            None
-        }
-    }
 }
 
 fn service_name(text: &str) -> Result<String, Wrong> {

@@ -4,43 +4,74 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::config::report::{Problem, Problems};
+use crate::config::texts::{Texts, place};
 
 /// The text that is being read, with its errors and warnings so far.
 pub(in crate::config) struct Source<'a> {
-    /// The name of the file as the user wrote it.
-    pub(in crate::config) name: &'a str,
-    pub(in crate::config) text: &'a str,
-    /// The folder where relative paths in the file start.
-    pub(in crate::config) folder: &'a Path,
+    texts: &'a Arc<Texts>,
+    /// The folder where relative paths in the text start. `None` if the text has none, because it is not from a file.
+    pub(in crate::config) folder: Option<&'a Path>,
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
     files: RefCell<BTreeSet<PathBuf>>,
+    /// Where the text has secrets.
+    secrets: RefCell<Vec<Range<usize>>>,
 }
 
 impl<'a> Source<'a> {
-    pub(in crate::config) fn new(name: &'a str, text: &'a str, folder: &'a Path, problems: Vec<Problem>) -> Self {
+    pub(in crate::config) fn new(texts: &'a Arc<Texts>, folder: Option<&'a Path>, problems: Vec<Problem>) -> Self {
         Self {
-            name,
-            text,
+            texts,
             folder,
             problems: RefCell::new(problems),
             warnings: RefCell::default(),
             files: RefCell::default(),
+            secrets: RefCell::default(),
         }
     }
 
-    /// The path of a file that the text names, which is recorded.
-    pub(in crate::config) fn file(&self, name: &str) -> PathBuf {
-        let path = self.folder.join(name);
-        self.files.borrow_mut().insert(path.clone());
-        path
+    /// What is written here, if these are whole characters.
+    pub(in crate::config) fn written(&self, span: Range<usize>) -> Option<&'a str> {
+        self.texts.whole().get(span)
+    }
+
+    /// The name of the file at this offset, as the user wrote it.
+    pub(in crate::config) fn name(&self, offset: usize) -> &'a str {
+        self.texts.name(offset)
+    }
+
+    /// Where something else is, for a message: `on line 4`, or `at conf/b.toml:4:1` if there are
+    /// several files.
+    pub(in crate::config) fn elsewhere(&self, offset: usize) -> String {
+        if self.texts.count() > 1 {
+            return format!("at {}", self.texts.place(offset));
+        }
+        let (line, _) = place(self.texts.whole(), offset);
+        format!("on line {line}")
+    }
+
+    /// The problem of a text without routes.
+    pub(in crate::config) fn no_routes(&self) -> String {
+        let what = if self.texts.count() > 1 { "folder" } else { "file" };
+        format!("the {what} has no routes, so every request would be answered 404")
+    }
+
+    /// Records a file that the text names.
+    pub(in crate::config) fn record(&self, path: PathBuf) {
+        self.files.borrow_mut().insert(path);
     }
 
     /// All files that the text names so far.
     pub(in crate::config) fn files(&self) -> BTreeSet<PathBuf> {
         self.files.borrow().clone()
+    }
+
+    /// Records that the text has a secret here, which no message shows.
+    pub(in crate::config) fn hide(&self, span: Range<usize>) {
+        self.secrets.borrow_mut().push(span);
     }
 
     pub(in crate::config) fn report(&self, span: Range<usize>, message: impl Into<String>, help: impl Into<String>) {
@@ -56,13 +87,19 @@ impl<'a> Source<'a> {
         self.problems.borrow().is_empty()
     }
 
+    /// All errors so far, in the order in which they were found.
     pub(in crate::config) fn into_problems(self) -> Vec<Problem> {
         self.problems.into_inner()
     }
 
-    /// All warnings so far, in the order of the file.
+    /// The same, to be shown.
+    pub(in crate::config) fn errors(&self) -> Problems {
+        Problems::new(self.texts.clone(), self.problems.borrow().clone()).hiding(self.secrets.borrow().clone())
+    }
+
+    /// All warnings so far, to be shown.
     pub(in crate::config) fn warnings(&self) -> Problems {
-        Problems::warnings(self.name, self.text, self.warnings.borrow().clone())
+        Problems::warnings(self.texts.clone(), self.warnings.borrow().clone()).hiding(self.secrets.borrow().clone())
     }
 }
 

@@ -3,7 +3,7 @@
 use http::HeaderName;
 use serde_json::{Map, Value, json};
 
-use super::{body_size, header_value, span};
+use super::{body_size, header_text, header_value, span};
 use crate::config::{Action, Config, Cors, HeaderChanges, HeaderMatch, HeaderText, Host, Route, Scheme, SentPath};
 use crate::describe::first_segments;
 
@@ -16,8 +16,8 @@ pub(super) fn route(config: &Config, route: &Route) -> Value {
     };
     let condition = |(name, wanted): &(HeaderName, HeaderMatch)| {
         let value = match wanted {
-            HeaderMatch::Present => wanted.to_string(),
-            HeaderMatch::Exact(value) => header_value(name, value),
+            HeaderMatch::Present => "*".to_owned(),
+            HeaderMatch::Exact(value) | HeaderMatch::Secret { value, .. } => header_value(name, value),
         };
         (name.to_string(), json!(value))
     };
@@ -82,8 +82,8 @@ fn values(headers: &[(HeaderName, HeaderText)]) -> Value {
     let mut values = Map::new();
     for (name, text) in headers {
         let value = match text {
-            HeaderText::Fixed(value) => json!(header_value(name, &String::from_utf8_lossy(value.as_bytes()))),
-            HeaderText::Template(template) => json!(header_value(name, &template.text)),
+            HeaderText::Fixed(value) => json!(header_value(name, value)),
+            HeaderText::Template(template) => json!(header_text(name, &template.text)),
         };
         match values.get_mut(name.as_str()) {
             None => drop(values.insert(name.to_string(), value)),

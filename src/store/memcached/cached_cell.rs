@@ -41,6 +41,7 @@ use tokio::time::Instant;
 use super::carry_over::CarryOver;
 use super::commands::{Commands, Condition, Echo, Initial};
 use super::counters::{Change, CounterId, Counters, Learned, signed};
+use super::lease::{Demand, Lease};
 use super::names::Names;
 use super::provisional::Provisionals;
 use super::replies::{Item, Written};
@@ -88,10 +89,14 @@ pub(super) struct CachedCell {
     pub(super) waiting: SmallVec<[u64; 2]>,
     /// What was charged and is to be confirmed, in the order in which it was charged.
     pub(super) provisional: Provisionals,
+    /// What may be admitted without an exchange, and how much that should be.
+    pub(super) lease: Option<Box<Lease>>,
+    pub(super) demand: Demand,
     pub(super) stage: Stage,
     /// Whether it was used since it was last looked at.
     pub(super) used: bool,
-    /// Whether all of it was read in the last exchange.
+    /// Whether all of it was read in the last exchange, and no bucket has begun since: only to the newest counters do
+    /// others add.
     fresh: bool,
     /// Whether all of it was ever read.
     pub(super) was_read: bool,
@@ -164,6 +169,8 @@ impl CachedCell {
             reload: 0,
             waiting,
             provisional: Provisionals::new(),
+            lease: None,
+            demand: Demand::default(),
             stage,
             used: true,
             fresh: false,
@@ -201,7 +208,7 @@ impl CachedCell {
             state.follow_clock(&mut self.cell, now);
         }
         if self.cell.advance(limit.rates(), now) {
-            self.read = None;
+            (self.read, self.fresh) = (None, false);
         }
     }
 
@@ -252,6 +259,7 @@ impl CachedCell {
         self.stage == Stage::InFlight
             || !self.waiting.is_empty()
             || !self.provisional.is_empty()
+            || self.lease.is_some()
             || self.inspections > 0
     }
 
@@ -379,9 +387,9 @@ impl CachedCell {
         if self.read.is_some() {
             self.since_read = 0;
         }
-        let is_complete = filled.is_current || !filled.reset.is_reset;
-        self.fresh = answer.is_read() && answer.read().any(|(id, _)| !was_written(id)) && is_complete;
-        self.was_read |= self.fresh;
+        let is_complete = answer.is_read() && answer.read().any(|(id, _)| !was_written(id));
+        self.fresh = is_complete && filled.is_current;
+        self.was_read |= is_complete && (filled.is_current || !filled.reset.is_reset);
         filled
     }
 

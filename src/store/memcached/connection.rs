@@ -17,7 +17,7 @@ use super::replies::{Garbage, Reader, Replies};
 use crate::deadline::Deadline;
 
 /// The longest time that the lookup of the address and connecting may take. No request waits for it.
-const CONNECT: Duration = Duration::from_secs(1);
+pub(super) const CONNECT: Duration = Duration::from_secs(1);
 /// Bytes that can be read at once: in most cases the replies to a full exchange.
 const INPUT: usize = 64 << 10;
 

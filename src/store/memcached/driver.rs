@@ -14,12 +14,12 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::{self, Instant, sleep};
 
 use super::batch::Due;
-use super::cached_cell::MOMENT;
 use super::commands::Commands;
 use super::connection::{Connection, Failure};
 use super::coordinator::Coordinator;
 use super::health::Health;
 use super::mailbox::Mailboxes;
+use super::pacing::{BackOff, Departure};
 use super::refusals::RefusalCache;
 use super::replies::Replies;
 use crate::clock::micros;
@@ -28,12 +28,6 @@ use crate::{clock, config};
 
 /// How often it is checked, before the process ends, whether everything is written.
 const LAST_CHECKS: Duration = Duration::from_millis(1);
-/// The pause after the second failure in a row to connect; it doubles with every further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// A connection that lasted for this long was no failure.
-const LASTING: Duration = Duration::from_secs(1);
 
 /// What the driver is made of. It may be sent to the thread on which the driver is to run.
 pub(super) struct Setup {
@@ -145,25 +139,20 @@ impl Driver {
 
     /// Keeps a server connected, for ever. Requests never find out for themselves that it is away: it is known here.
     async fn serve(&self, server: usize) {
-        let mut pause = Duration::ZERO;
+        let mut back_off = BackOff::default();
         loop {
-            let (failure, was_good) = match self.connect(server).await {
+            let (failure, lasted, was_good) = match self.connect(server).await {
                 Ok(connection) => {
                     self.health.up(server);
                     self.apply(|coordinator| coordinator.up(server));
                     let begun = Instant::now();
                     let (failure, was_good) = self.exchange(server, connection).await;
-                    (failure, was_good || begun.elapsed() >= LASTING)
+                    (failure, Some(begun.elapsed()), was_good)
                 }
-                Err(failure) => (failure, false),
+                Err(failure) => (failure, None, false),
             };
             self.down(server, &failure);
-            if was_good {
-                // Most likely it has been restarted.
-                pause = Duration::ZERO;
-            }
-            sleep(pause).await;
-            pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+            sleep(back_off.pause(lasted, was_good)).await;
         }
     }
 
@@ -190,30 +179,18 @@ impl Driver {
     /// and whether any exchange has succeeded before.
     async fn exchange(&self, server: usize, mut connection: Connection) -> (Failure, bool) {
         let (mut commands, mut was_good) = (Commands::default(), false);
-        // When pending charges are sent, whether a request waits for an exchange or not.
-        let (mut departure, mut timer) = (None, Deadline::now());
+        let (mut departure, mut timer) = (Departure::default(), Deadline::now());
         loop {
-            loop {
-                match self.coordinator.borrow().due(server) {
-                    Due::Now => {}
-                    Due::Soon if departure.is_some_and(|at| at <= Instant::now()) => {}
-                    Due::Soon => {
-                        timer.set_at(*departure.get_or_insert_with(|| Instant::now() + MOMENT));
-                        break;
-                    }
-                    Due::Never => {
-                        departure = None;
-                        break;
-                    }
-                }
-                departure = None;
+            // The coordinator is asked each time: what has begun changes what is due.
+            while self.is_now(server, &mut departure) {
                 self.begin(server, &mut connection, &mut commands);
             }
+            departure.at().into_iter().for_each(|at| timer.set_at(at));
             let transferred = tokio::select! {
                 biased;
                 transferred = connection.transfer() => transferred,
                 () = self.due[server].notified() => continue,
-                () = poll_fn(|cx| timer.poll(cx)), if departure.is_some() => continue,
+                () = poll_fn(|cx| timer.poll(cx)), if departure.at().is_some() => continue,
             };
             let passed = transferred.and_then(|()| {
                 connection.take_replies(|replies, begun| {
@@ -226,6 +203,11 @@ impl Driver {
                 return (failure, was_good);
             }
         }
+    }
+
+    /// Whether an exchange with this server begins now.
+    fn is_now(&self, server: usize, departure: &mut Departure) -> bool {
+        departure.is_now(self.coordinator.borrow().due(server), Instant::now)
     }
 
     /// Begins the next exchange with a server.

@@ -75,9 +75,19 @@ impl Mailboxes {
     }
 
     fn announce(&self, waiting: usize) {
-        if waiting >= WORTHWHILE || waiting > 0 && !self.busy.load(Ordering::SeqCst) {
+        if self.needs_driver(waiting) {
             self.wake();
         }
+    }
+
+    /// Whether the driver has to be woken for so many messages of one worker.
+    fn needs_driver(&self, waiting: usize) -> bool {
+        waiting >= WORTHWHILE || waiting > 0 && !self.busy.load(Ordering::SeqCst)
+    }
+
+    /// Whether this worker wakes the driver at the end of its turn.
+    pub(super) fn announces(&self, worker: usize) -> bool {
+        self.mailboxes.get(worker).is_some_and(|mailbox| self.needs_driver(mailbox.messages.lock().len()))
     }
 
     /// Wakes the driver.

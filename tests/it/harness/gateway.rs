@@ -143,13 +143,27 @@ impl Gateway {
             }
         };
         command.arg("--config").arg(&config);
+        Self::spawn(command, config, directory, !text.contains("listen = \"unix:"))
+    }
+
+    /// Starts it with these arguments, which name its configuration, and these environment variables. There have to be
+    /// listeners for HTTP and for the admin API.
+    #[track_caller]
+    pub(crate) fn with_source(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
+        command.args(arguments).envs(variables.iter().copied()).stdin(Stdio::null());
+        Self::spawn(command, PathBuf::new(), tempfile::tempdir().unwrap(), true)
+    }
+
+    #[track_caller]
+    fn spawn(mut command: Command, config: PathBuf, directory: TempDir, has_admin: bool) -> Self {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Log::default());
         log.follow(child.stderr.take().unwrap());
         let unknown = SocketAddr::from(([0; 4], 0));
         let mut gateway = Self { child, http: unknown, admin: unknown, config, log, _directory: directory };
         gateway.http = gateway.listening("http");
-        if !text.contains("listen = \"unix:") {
+        if has_admin {
             gateway.admin = gateway.listening("admin");
         }
         gateway

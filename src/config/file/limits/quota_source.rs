@@ -145,7 +145,8 @@ fn postgres(
 
 /// Trusts the authorities in the file that a URL names.
 fn tls_of_file(field: &Field<'_>, path: &Path) -> Option<ConnectorTls> {
-    let path = field.source.file(&path.to_string_lossy());
+    let path = field.path(&path.to_string_lossy())?;
+    field.source.record(path.clone());
     let read = upstream_tls::authorities(&path);
     let read = read.map_err(|error| error.to_string());
     let settings = read.and_then(|authorities| ConnectorTls::new(authorities, None).map_err(|error| error.to_string()));

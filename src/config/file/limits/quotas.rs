@@ -13,7 +13,8 @@ use super::rates::{Terms, same_period, split};
 use crate::config::file::named_file::{MOST_REPORTED, NamedFile};
 use crate::config::read::{Section, Source, Wrong};
 use crate::config::regular_file::{self, RegularFile};
-use crate::config::report::{self, place, quoted};
+use crate::config::report::{self, quoted};
+use crate::config::texts::{Texts, place};
 use crate::config::values;
 use crate::overrides::{Allowance, Builder, Pattern};
 
@@ -49,16 +50,18 @@ impl Quotas<'_> {
             Ok(bytes) => bytes,
             Err(error) => return self.file.unreadable(&error),
         };
-        let text = match std::str::from_utf8(&bytes) {
+        let text = match String::from_utf8(bytes) {
             Ok(text) => text,
             Err(error) => {
-                let line = memchr::memchr_iter(b'\n', &bytes[..error.valid_up_to()]).count() as u64 + 1;
+                let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+                let line = memchr::memchr_iter(b'\n', before).count() as u64 + 1;
                 return self.file.report(line, 1, "the file is not UTF-8", "");
             }
         };
+        let texts = Arc::new(Texts::one(self.file.name, text));
+        let text = texts.whole();
         let (table, errors) = DeTable::parse_recoverable(text);
-        let source =
-            Source::new(self.file.name, text, self.file.field.source.folder, report::all_syntax(text, &errors));
+        let source = Source::new(&texts, self.file.field.source.folder, report::all_syntax(text, 0, &errors));
         if errors.is_empty() {
             let root = Section::root(&table, &source);
             if let Some(list) =
@@ -165,7 +168,8 @@ impl Rows<'_> {
         self.lines.push(at.line());
         if let Some(earlier) = overrides.add(pattern, allowance) {
             let earlier = earlier.checked_sub(self.first).and_then(|place| self.lines.get(place));
-            let inline = || format!("in {}", self.quotas.file.field.source.name);
+            let field = self.quotas.file.field;
+            let inline = || format!("in {}", field.source.name(field.span.start));
             let earlier = earlier.map_or_else(inline, |line| format!("on line {line}"));
             let message = format!("this key has an override already, {earlier}");
             return Err((1, Wrong::new(message, TWICE)));

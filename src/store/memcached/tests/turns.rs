@@ -34,7 +34,10 @@ struct Lane {
 
 impl Network {
     fn new((kind, quota): (usize, u64), mode: (OnError, bool), ways: &[u64]) -> Self {
-        let limit = limit(kind, quota);
+        Self::of(limit(kind, quota), mode, ways)
+    }
+
+    fn of(limit: Arc<Limit>, mode: (OnError, bool), ways: &[u64]) -> Self {
         let key = key_on(0, 1, &limit);
         let mut world = World::new(ways.len(), 1, mode, vec![vec![ask(&limit, key)]]);
         (0..ways.len()).for_each(|gateway| world.connect(gateway, 0));
@@ -152,6 +155,24 @@ fn in_turns_hardly_more_than_the_limit_is_admitted() {
             }
         }
     }
+}
+
+/// What others have admitted in a bucket since a gateway has read it is read again when the next bucket has begun.
+#[test]
+fn nothing_is_decided_by_what_was_read_in_an_earlier_bucket() {
+    const WINDOW: u64 = 4_000_000;
+    let strategy = Counting::SlidingWindow { precision: 10, edge: Edge::Whole };
+    let rate = "30/4s".parse::<Rate>().unwrap().with_strategy(strategy).unwrap();
+    let mut network = Network::of(Arc::new(Limit::new("turns", &[rate])), LOCAL, &[NEAR; 8]);
+    let mut random = fastrand::Rng::with_seed(3);
+    for _ in 0..300 {
+        network.turn(random.usize(0..8));
+        network.pass_all(90_000);
+    }
+    let decided = network.world.decided.iter().filter(|decided| decided.admitted());
+    let times: Vec<u64> = decided.map(|decided| decided.asked.micros()).collect();
+    assert!(times.len() > 150, "{} admitted", times.len());
+    assert!(times.windows(31).all(|times| times[30] - times[0] >= WINDOW), "more than 30 in 4 s: {times:?}");
 }
 
 /// While there is plenty of room, requests need not wait for Memcached. So a client that is fast enough could use up

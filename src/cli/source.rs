@@ -1,0 +1,117 @@
+//! Where `--config` says that the configuration is, and where the copy of one from a server is kept.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::{ConfigSource, Remote};
+
+/// The environment variable with a bearer token for the server of the configuration.
+pub(super) const TOKEN_VARIABLE: &str = "GATEWAY_CONFIG_TOKEN";
+
+/// How often a URL is asked unless the command line says otherwise.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// What the command line says about a source.
+#[derive(Debug, Default)]
+pub(super) struct Options {
+    /// `--config-every`
+    pub(super) every: Option<Duration>,
+    /// `--state-dir`
+    pub(super) state: Option<PathBuf>,
+    /// `--watch`
+    pub(super) watch: bool,
+}
+
+/// The source that is named like this: a path, a URL, or `env:NAME` for a variable that has one of them.
+///
+/// # Errors
+/// What is wrong, without secrets.
+pub(super) fn named(name: OsString, options: &Options) -> Result<ConfigSource, String> {
+    let name = match name.to_str().and_then(|name| name.strip_prefix("env:")) {
+        None => name,
+        Some(variable) => {
+            let is_name = !variable.is_empty() && !variable.contains(['=', '\0']);
+            let value = is_name.then(|| env::var_os(variable)).flatten().filter(|value| !value.is_empty());
+            value.ok_or_else(|| format!("there is no environment variable {variable:?} for the configuration"))?
+        }
+    };
+    let url = name.to_str().filter(|text| has_scheme(text));
+    let Some(url) = url else {
+        if options.every.is_some() {
+            return Err("--config-every is for a URL: with --watch, files are read again when they change".to_owned());
+        }
+        return Ok(ConfigSource::Path(name.into()));
+    };
+    if options.watch {
+        return Err("--watch is for files: a URL is asked again and again, see --config-every".to_owned());
+    }
+    let token = match env::var(TOKEN_VARIABLE) {
+        Ok(token) => Some(token).filter(|token| !token.is_empty()),
+        Err(env::VarError::NotPresent) => None,
+        Err(env::VarError::NotUnicode(_)) => return Err(format!("{TOKEN_VARIABLE} is not valid UTF-8")),
+    };
+    let state = options.state.clone().or_else(|| state_folder(|variable| env::var_os(variable)));
+    let remote = Remote::new(url, token.as_deref(), options.every.unwrap_or(EVERY), state.as_deref());
+    let remote = remote.map_err(|why| format!("the URL of the configuration cannot be used: {why}"))?;
+    Ok(ConfigSource::Remote(Arc::new(remote)))
+}
+
+/// Whether this is a URL rather than a path: `https://...`.
+fn has_scheme(text: &str) -> bool {
+    let is_scheme = |scheme: &str| !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    text.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme))
+}
+
+/// The folder for what outlives the process: that of systemd, or that of the user.
+fn state_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let folder = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    // systemd separates several folders by colons.
+    let of_service = variable("STATE_DIRECTORY").and_then(|list| {
+        let paths: Vec<_> = env::split_paths(&list).collect();
+        paths.into_iter().find(|path| path.is_absolute())
+    });
+    of_service
+        .or_else(|| Some(folder("XDG_STATE_HOME")?.join("gateway")))
+        .or_else(|| Some(folder("HOME")?.join(".local/state/gateway")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_for_state_is_that_of_the_service_or_of_the_user() {
+        let folder = |variables: &[(&str, &str)]| {
+            let found = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
+            state_folder(found).map(|path| path.to_str().unwrap().to_owned())
+        };
+        let (service, user, home) = (("STATE_DIRECTORY", "/a:/b"), ("XDG_STATE_HOME", "/x"), ("HOME", "/h"));
+        assert_eq!(folder(&[service, user, home]).unwrap(), "/a");
+        assert_eq!(folder(&[("STATE_DIRECTORY", ":/b")]).unwrap(), "/b");
+        assert_eq!(folder(&[("STATE_DIRECTORY", ""), user, home]).unwrap(), "/x/gateway");
+        assert_eq!(folder(&[("XDG_STATE_HOME", "relative"), home]).unwrap(), "/h/.local/state/gateway");
+        assert_eq!(folder(&[("HOME", "")]), None);
+        assert_eq!(folder(&[]), None);
+    }
+
+    #[test]
+    fn paths_and_urls_are_told_apart() {
+        let options = Options::default;
+        for path in ["gateway.toml", "/etc/gateway", "./env:x", "a/b://c", "https:/a", "://a"] {
+            assert!(matches!(named(path.into(), &options()), Ok(ConfigSource::Path(_))), "{path}");
+        }
+        for url in ["https://conf.test/g.toml", "https://u:p@conf.test:8443/?q", "http://127.0.0.1:1/"] {
+            assert!(matches!(named(url.into(), &options()), Ok(ConfigSource::Remote(_))), "{url}");
+        }
+        for wrong in ["http://conf.test/", "ftp://conf.test/", "https://", "env:", "env:NOT_SET_ANYWHERE", "env:a=b"] {
+            assert!(named(wrong.into(), &options()).is_err(), "{wrong}");
+        }
+        let said = named("https://a/".into(), &Options { watch: true, ..options() }).unwrap_err();
+        assert!(said.contains("--config-every"), "{said}");
+        let said = named("a".into(), &Options { every: Some(EVERY), ..options() }).unwrap_err();
+        assert!(said.contains("--watch"), "{said}");
+    }
+}

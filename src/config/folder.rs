@@ -1,0 +1,212 @@
+//! A folder of configuration files: which files of it count, and how all of them are read in one state.
+//!
+//! They are all `*.toml` of the folder itself whose names do not begin with a dot, in the order of their names. Kubernetes
+//! mounts files as symbolic links into a hidden folder that is replaced as a whole: so files that were read while something
+//! changed are read again, since they may be of two versions.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::regular_file::{self, MAX_BYTES};
+
+/// The most files of a folder.
+const MOST_FILES: usize = 10_000;
+
+/// How often a folder that changes is read before that is an error, and how long each wait in between is.
+const ATTEMPTS: usize = 10;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A file with its bytes, or why it cannot be read.
+pub(super) type ReadFile = (PathBuf, io::Result<Vec<u8>>);
+
+/// The files of a folder that are part of the configuration, in the order of their names.
+///
+/// # Errors
+/// When the folder cannot be read, or has too many files.
+pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        let is_hidden = name.as_bytes().starts_with(b".");
+        if is_hidden || Path::new(&name).extension() != Some(OsStr::new("toml")) {
+            continue;
+        }
+        // A link that leads nowhere stays, so that reading it says so.
+        if folder.join(&name).metadata().is_ok_and(|metadata| metadata.is_dir()) {
+            continue;
+        }
+        if names.len() == MOST_FILES {
+            let message = format!("it has more than {MOST_FILES} files");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+        }
+        names.push(name);
+    }
+    names.sort_unstable();
+    Ok(names.into_iter().map(|name| folder.join(name)).collect())
+}
+
+/// Reads all files of a folder, in the order of their names and in one state.
+///
+/// # Errors
+/// When the folder cannot be read, has too many files, or does not stop to change.
+pub(super) fn read(folder: &Path) -> io::Result<Vec<ReadFile>> {
+    for attempt in 0..ATTEMPTS {
+        if attempt > 0 {
+            sleep(PAUSE);
+        }
+        let before = Version::of(folder);
+        let read = read_once(&files(folder)?);
+        if before == Version::of(folder) {
+            return Ok(read);
+        }
+    }
+    Err(io::Error::other("its files change all the time"))
+}
+
+/// Reads files, which have up to [`MAX_BYTES`] together.
+fn read_once(files: &[PathBuf]) -> Vec<ReadFile> {
+    let mut left = MAX_BYTES;
+    let mut read = |path: &PathBuf| {
+        let bytes = regular_file::read_up_to(MAX_BYTES, path)?;
+        left = left.checked_sub(bytes.len() as u64).ok_or_else(|| {
+            let message = format!("with the files before it, it is larger than {} MiB", MAX_BYTES >> 20);
+            io::Error::new(io::ErrorKind::FileTooLarge, message)
+        })?;
+        Ok(bytes)
+    };
+    files.iter().map(|path| (path.clone(), read(path))).collect()
+}
+
+/// A version of what is at a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// A file, or something else that is no folder.
+    File {
+        /// The file system.
+        device: u64,
+        /// The file itself: another file at the same path has another number.
+        inode: u64,
+        /// Its length in bytes.
+        length: u64,
+        /// When it was written, in seconds and nanoseconds.
+        modified: (i64, i64),
+    },
+    /// A folder: the files of a configuration that are in it now. Other files in it do not matter.
+    Folder(Vec<(PathBuf, Option<Version>)>),
+}
+
+impl Version {
+    /// The version of what is at this path now, behind symbolic links; `None` if there is nothing that can be read.
+    pub fn of(path: &Path) -> Option<Self> {
+        let metadata = fs::metadata(path).ok()?;
+        if metadata.is_dir() {
+            let files = files(path).ok()?;
+            return Some(Self::Folder(files.into_iter().map(|file| (file.clone(), Self::of_file(&file))).collect()));
+        }
+        Some(Self::from(&metadata))
+    }
+
+    /// The version of a file. A folder that has taken its place meanwhile is not looked into.
+    fn of_file(path: &Path) -> Option<Self> {
+        fs::metadata(path).ok().map(|metadata| Self::from(&metadata))
+    }
+}
+
+impl From<&fs::Metadata> for Version {
+    fn from(metadata: &fs::Metadata) -> Self {
+        Self::File {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let files = files(folder).unwrap();
+        files.iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn files_are_chosen_by_their_names_and_are_in_their_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["b.toml", "a.toml", "10.toml", "9.toml", ".hidden.toml", "a.toml~", "a.TOML", "readme.md", "toml"]
+        {
+            fs::write(path(name), name).unwrap();
+        }
+        fs::create_dir(path("folder.toml")).unwrap();
+        fs::create_dir(path("..1")).unwrap();
+        fs::write(path("..1").join("link.toml"), "linked").unwrap();
+        symlink("..1", path("..data")).unwrap();
+        symlink("..data/link.toml", path("link.toml")).unwrap();
+        symlink("nothing", path("nowhere.toml")).unwrap();
+        symlink("..1", path("to-a-folder.toml")).unwrap();
+        assert_eq!(names(folder.path()), ["10.toml", "9.toml", "a.toml", "b.toml", "link.toml", "nowhere.toml"]);
+        let read = read(folder.path()).unwrap();
+        assert_eq!(read[4].1.as_ref().unwrap(), b"linked");
+        assert_eq!(read[5].1.as_ref().unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn versions_of_a_folder_differ_by_its_files_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let version = || Version::of(folder.path()).unwrap();
+        let empty = version();
+        fs::write(path(".a.toml.swp"), "").unwrap();
+        fs::write(path("notes"), "").unwrap();
+        assert_eq!(version(), empty);
+        fs::write(path("a.toml"), "1").unwrap();
+        let one = version();
+        assert_ne!(one, empty);
+        fs::rename(path("a.toml"), path("b.toml")).unwrap();
+        assert_ne!(version(), one);
+    }
+
+    #[test]
+    fn files_are_read_in_one_state() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let generation = |number: usize| {
+            let hidden = path(&format!("..{number}"));
+            fs::create_dir(&hidden).unwrap();
+            for name in ["a.toml", "b.toml"] {
+                fs::write(hidden.join(name), number.to_string()).unwrap();
+            }
+            symlink(hidden, path("..next")).unwrap();
+            fs::rename(path("..next"), path("..data")).unwrap();
+        };
+        generation(0);
+        for name in ["a.toml", "b.toml"] {
+            symlink(Path::new("..data").join(name), path(name)).unwrap();
+        }
+        std::thread::scope(|scope| {
+            let changing = scope.spawn(|| {
+                for number in 1..100 {
+                    generation(number);
+                    sleep(Duration::from_millis(1));
+                }
+            });
+            while !changing.is_finished() {
+                // A folder that changes all the time is an error, which is fine here.
+                let Ok(read) = read(folder.path()) else { continue };
+                assert_eq!(read[0].1.as_ref().unwrap(), read[1].1.as_ref().unwrap());
+            }
+        });
+        assert_eq!(read(folder.path()).unwrap()[1].1.as_ref().unwrap(), b"99");
+    }
+}

@@ -1,0 +1,291 @@
+//! A configuration that a server has: it is asked again and again, and the last good answer is kept in a file.
+
+mod copy;
+mod location;
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, header};
+use parking_lot::Mutex;
+use tokio::runtime::Builder;
+
+use super::document::Document;
+use super::{Admin, Config, Problems};
+use crate::background::Background;
+use crate::clock::{self, Time};
+use crate::fetch::{self, Fetched};
+use crate::metrics::Counter;
+use crate::tls::{Authorities, ConnectorTls};
+
+use copy::{CopyFile, Saved};
+use location::Location;
+
+/// The most bytes of a configuration from a server.
+const MAX_BYTES: usize = 4 << 20;
+/// The longest time of a fetch.
+const LIMIT: Duration = Duration::from_secs(10);
+/// The longest time to write the copy.
+const WRITE_LIMIT: Duration = Duration::from_secs(10);
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct Remote {
+    location: Location,
+    every: Duration,
+    /// `None` if there is no folder for it.
+    copy: Option<CopyFile>,
+    /// Whether the copy is being written.
+    is_writing: Arc<AtomicBool>,
+    fetches: Fetches,
+    state: Mutex<State>,
+}
+
+/// How fetches ended.
+#[derive(Debug, Default)]
+struct Fetches {
+    changed: Counter,
+    unchanged: Counter,
+    failed: Counter,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The last document that the server has sent.
+    last: Option<RemoteDocument>,
+    /// The document that is in force. `None` at first, and if it is the copy.
+    in_force: Option<RemoteDocument>,
+    /// Whether the last attempt has put in force what the server has.
+    is_settled: bool,
+    last_fetch: Option<Time>,
+    /// Why the last fetch failed, if it did.
+    error: Option<String>,
+    /// When the copy was saved, if it is in force.
+    copy_saved: Option<Time>,
+}
+
+/// What the server has sent.
+#[derive(Clone, Debug)]
+pub struct RemoteDocument {
+    text: Bytes,
+    /// What the server calls this version of it.
+    etag: Option<HeaderValue>,
+}
+
+/// How a source that is a server does.
+#[derive(Clone, Debug)]
+pub struct RemoteStatus {
+    /// Fetches that brought another document than the one before.
+    pub changed: u64,
+    /// Fetches that brought the same document.
+    pub unchanged: u64,
+    /// Fetches that failed.
+    pub failed: u64,
+    /// When the last fetch succeeded.
+    pub last_fetch: Option<Time>,
+    /// Why the last fetch failed, if it did.
+    pub error: Option<String>,
+    /// When the copy was saved, if it is in force.
+    pub copy_saved: Option<Time>,
+}
+
+impl Remote {
+    /// The configuration at a URL, which is asked so often. The copy is in the folder `state`.
+    ///
+    /// # Errors
+    /// What is wrong with the URL or the token, without a part of them.
+    pub fn new(url: &str, token: Option<&str>, every: Duration, state: Option<&Path>) -> Result<Self, String> {
+        let location = Location::new(url, token)?;
+        let copy = state.map(|folder| CopyFile::new(folder, location.identity()));
+        Ok(Self {
+            location,
+            every,
+            copy,
+            is_writing: Arc::default(),
+            fetches: Fetches::default(),
+            state: Mutex::default(),
+        })
+    }
+
+    /// How often it is asked.
+    pub fn every(&self) -> Duration {
+        self.every
+    }
+
+    /// Where the copy is; `None` if none is kept.
+    pub fn copy_path(&self) -> Option<&Path> {
+        self.copy.as_ref().map(CopyFile::path)
+    }
+
+    /// How it does.
+    pub fn status(&self) -> RemoteStatus {
+        let Fetches { changed, unchanged, failed } = &self.fetches;
+        let state = self.state.lock();
+        RemoteStatus {
+            changed: changed.get(),
+            unchanged: unchanged.get(),
+            failed: failed.get(),
+            last_fetch: state.last_fetch,
+            error: state.error.clone(),
+            copy_saved: state.copy_saved,
+        }
+    }
+
+    /// Fetches the configuration and checks it.
+    ///
+    /// # Errors
+    /// Why there is none, or all its problems.
+    pub(super) fn load(&self) -> Result<(Config, RemoteDocument), Problems> {
+        let document = self.fetch()?;
+        Ok((self.parsed(&document.text)?.config()?, document))
+    }
+
+    /// The same; `None` if it is in force already.
+    ///
+    /// # Errors
+    /// The same.
+    pub(super) fn poll(&self) -> Result<Option<(Config, RemoteDocument)>, Problems> {
+        let was_settled = self.state.lock().is_settled;
+        let document = self.fetch()?;
+        let in_force = self.state.lock().in_force.clone();
+        if was_settled && in_force.is_some_and(|known| known.text == document.text) {
+            return Ok(None);
+        }
+        Ok(Some((self.parsed(&document.text)?.config()?, document)))
+    }
+
+    /// Checks the copy. `None` if there is none.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub(super) fn load_copy(&self) -> Result<Option<Config>, String> {
+        let Some((copy, Saved { at, text })) = self.saved()? else { return Ok(None) };
+        let name = copy.path().display().to_string();
+        let config = Document::one(&name, text, None).config().map_err(|problems| problems.to_string())?;
+        self.state.lock().copy_saved = Some(at);
+        Ok(Some(config))
+    }
+
+    /// `[admin]` of what is in force in the gateway that runs, as far as that is known: of the copy, or else of the server.
+    pub(super) fn load_admin(&self) -> Result<Option<Admin>, Problems> {
+        if let Ok(Some((copy, Saved { text, .. }))) = self.saved() {
+            return Document::one(&copy.path().display().to_string(), text, None).admin();
+        }
+        self.parsed(&self.fetch()?.text)?.admin()
+    }
+
+    fn saved(&self) -> Result<Option<(&CopyFile, Saved)>, String> {
+        let Some(copy) = &self.copy else { return Ok(None) };
+        let saved = copy.read(MAX_BYTES).map_err(|error| format!("cannot read {}: {error}", copy.path().display()))?;
+        Ok(saved.map(|saved| (copy, saved)))
+    }
+
+    /// Keeps a document as the copy. It was checked and can be put in force.
+    pub fn keep(&self, document: &RemoteDocument) {
+        let Some(copy) = self.copy.clone() else { return };
+        let path = copy.path().display().to_string();
+        let (text, is_writing) = (document.text.clone(), self.is_writing.clone());
+        let write = || {
+            if is_writing.swap(true, Ordering::Relaxed) {
+                return Err(io::Error::other("the one before is still being written"));
+            }
+            let writing = is_writing.clone();
+            let written = Background::start("copy", WRITE_LIMIT, move |_| {
+                let is_same = copy.read(MAX_BYTES).is_ok_and(|known| known.is_some_and(|known| known.text == text));
+                let written = if is_same { Ok(()) } else { copy.write(&text, clock::now()) };
+                writing.store(false, Ordering::Relaxed);
+                written
+            });
+            written.inspect_err(|_| is_writing.store(false, Ordering::Relaxed))?.wait()?
+        };
+        if let Err(error) = write() {
+            tracing::warn!(file = path, %error, "cannot keep a copy of the configuration");
+        }
+    }
+
+    /// A document is in force.
+    pub fn applied(&self, document: &RemoteDocument) {
+        let mut state = self.state.lock();
+        state.in_force = Some(document.clone());
+        state.is_settled = true;
+        state.copy_saved = None;
+    }
+
+    /// An attempt to put in force what the server has was refused.
+    pub fn refused(&self) {
+        self.state.lock().is_settled = false;
+    }
+
+    fn parsed(&self, text: &Bytes) -> Result<Document<'static>, Problems> {
+        if text.trim_ascii_start().starts_with(b"<") {
+            let help = "check what the server answers at this URL: it may be an error page";
+            return Err(self.problem("the server has sent a web page, not TOML".to_owned(), help));
+        }
+        Ok(Document::one(&self.to_string(), text.to_vec(), None))
+    }
+
+    fn problem(&self, message: String, help: &str) -> Problems {
+        Problems::without_text(&self.to_string(), message, help)
+    }
+
+    /// Asks the server. It blocks for at most [`LIMIT`].
+    fn fetch(&self) -> Result<RemoteDocument, Problems> {
+        let known = self.state.lock().last.clone();
+        let fetched = self.ask(known.as_ref());
+        let now = clock::now();
+        let mut state = self.state.lock();
+        let (document, count) = match (fetched, known) {
+            (Ok(Fetched::Unchanged), Some(known)) => (known, &self.fetches.unchanged),
+            (Ok(Fetched::Document { body, etag }), known) => {
+                let is_same = known.is_some_and(|known| known.text == body);
+                let count = if is_same { &self.fetches.unchanged } else { &self.fetches.changed };
+                (RemoteDocument { text: body, etag }, count)
+            }
+            (Ok(Fetched::Unchanged), None) => return Err(self.failed(&mut state, "the server has sent nothing")),
+            (Err(why), _) => return Err(self.failed(&mut state, &why)),
+        };
+        count.one();
+        state.last_fetch = Some(now);
+        state.error = None;
+        state.last = Some(document.clone());
+        Ok(document)
+    }
+
+    fn failed(&self, state: &mut State, why: &str) -> Problems {
+        self.fetches.failed.one();
+        state.error = Some(why.to_owned());
+        state.is_settled = false;
+        self.problem(format!("cannot fetch the configuration: {why}"), "check that its server answers at this URL")
+    }
+
+    fn ask(&self, known: Option<&RemoteDocument>) -> Result<Fetched, String> {
+        let Location { url, authorization, .. } = &self.location;
+        // The authorities of the system may have been replaced.
+        let tls = url.server_name.as_ref().map(|_| {
+            let authorities = Authorities::of_system().map_err(|error| error.to_string())?;
+            ConnectorTls::new(authorities, None).map_err(|error| error.to_string())
+        });
+        let tls = tls.transpose().map_err(|why| format!("the system has no authorities that are trusted: {why}"))?;
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ACCEPT, HeaderValue::from_static("application/toml, */*;q=0.5"));
+        headers.extend(authorization.clone().map(|value| (header::AUTHORIZATION, value)));
+        headers.extend(known.and_then(|known| known.etag.clone()).map(|etag| (header::IF_NONE_MATCH, etag)));
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+        let fetched = runtime.block_on(fetch::fetch_changed(url, tls.as_ref(), headers, MAX_BYTES, LIMIT));
+        // A lookup of a name may block its thread for longer.
+        runtime.shutdown_background();
+        fetched.map_err(|error| error.to_string())
+    }
+}
+
+/// Writes the URL without its secrets.
+impl fmt::Display for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.location.fmt(f)
+    }
+}

@@ -1,0 +1,164 @@
+//! Where a configuration is fetched from: a URL, which may have secrets in it.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::HeaderValue;
+
+use crate::config::values;
+use crate::fetch::Url;
+use crate::percent;
+
+/// A URL, and what its server wants to be shown. It is written without its secrets.
+#[derive(Clone)]
+pub(super) struct Location {
+    pub(super) url: Url,
+    /// The value of `Authorization`.
+    pub(super) authorization: Option<HeaderValue>,
+    /// Whether the URL has a user name.
+    has_user: bool,
+}
+
+impl Location {
+    /// Reads a URL of `https`, or of `http` for a server on this machine. It may have `user:password@`; otherwise `token`
+    /// is sent as a bearer token.
+    ///
+    /// # Errors
+    /// What is wrong, without a part of the URL that may be secret.
+    pub(super) fn new(text: &str, token: Option<&str>) -> Result<Self, String> {
+        let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, target) = rest.split_at(end);
+        let (user, host) = match authority.rsplit_once('@') {
+            Some((user, host)) => (Some(user), host),
+            // What looks like a host and a port may be a user and the beginning of a password.
+            None if target.contains('@') && authority.contains(':') => {
+                return Err("a user name or password has a character that must be written as % and two hexadecimal \
+                            digits: one of / ? # [ ] @"
+                    .to_owned());
+            }
+            None => (None, authority),
+        };
+        let url = values::document(&format!("{scheme}://{host}{target}")).map_err(|wrong| {
+            let help = if wrong.help.is_empty() { String::new() } else { format!(": {}", wrong.help) };
+            format!("{}{help}", wrong.message)
+        })?;
+        let authorization = match (user, token) {
+            (Some(_), Some(_)) => return Err("there is both a user name and a token: remove one of them".to_owned()),
+            (Some(user), None) => Some(basic(user)?),
+            (None, Some(token)) => Some(bearer(token)?),
+            (None, None) => None,
+        };
+        Ok(Self { url, authorization, has_user: user.is_some() })
+    }
+
+    /// What tells this document from others, but not a password that was changed.
+    pub(super) fn identity(&self) -> blake3::Hash {
+        blake3::hash(self.url.to_string().as_bytes())
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Url { authority, target, server_name, .. } = &self.url;
+        let scheme = if server_name.is_some() { "https" } else { "http" };
+        let user = if self.has_user { "***@" } else { "" };
+        let (path, query) = target.split_once('?').map_or((target.as_str(), ""), |(path, _)| (path, "?***"));
+        write!(f, "{scheme}://{user}{authority}{path}{query}")
+    }
+}
+
+impl fmt::Debug for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The credentials of RFC 7617, from what a URL has before `@`.
+fn basic(user: &str) -> Result<HeaderValue, String> {
+    let (name, password) = user.split_once(':').unwrap_or((user, ""));
+    let decoded = [decoded(name), b":".to_vec(), decoded(password)].concat();
+    sensitive(format!("Basic {}", STANDARD.encode(decoded)))
+}
+
+/// The credentials of RFC 6750.
+fn bearer(token: &str) -> Result<HeaderValue, String> {
+    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("the token is empty or has characters that cannot be sent".to_owned());
+    }
+    sensitive(format!("Bearer {token}"))
+}
+
+fn sensitive(text: String) -> Result<HeaderValue, String> {
+    let mut value = HeaderValue::try_from(text).map_err(|_| "the credentials cannot be sent".to_owned())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn decoded(text: &str) -> Vec<u8> {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let [byte, after @ ..] = rest {
+        let unescaped = percent::unescape(after).filter(|_| *byte == b'%');
+        bytes.push(unescaped.unwrap_or(*byte));
+        rest = if unescaped.is_some() { after.get(2..).unwrap_or_default() } else { after };
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn authorization(text: &str, token: Option<&str>) -> String {
+        Location::new(text, token)
+            .unwrap()
+            .authorization
+            .map_or(String::new(), |value| value.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn credentials_are_sent_and_not_shown() {
+        let location = Location::new("https://a%20b:p%40ss%2f@conf.test:8443/g.toml?key=secret", None).unwrap();
+        assert_eq!(location.to_string(), "https://***@conf.test:8443/g.toml?***");
+        assert_eq!(
+            authorization("https://a%20b:p%40ss%2f@conf.test/", None),
+            format!("Basic {}", STANDARD.encode("a b:p@ss/"))
+        );
+        assert_eq!(authorization("https://name@conf.test/", None), format!("Basic {}", STANDARD.encode("name:")));
+        assert_eq!(authorization("https://conf.test/", Some("t")), "Bearer t");
+        assert_eq!(authorization("http://127.0.0.1:9000/%", None), "");
+        let location = Location::new("https://u:hidden@conf.test/?hidden", None).unwrap();
+        let shown = format!("{location:?} {:?}", location.authorization);
+        assert!(!shown.contains("hidden") && !shown.contains(&STANDARD.encode("u:hidden")), "{shown}");
+    }
+
+    #[test]
+    fn messages_have_no_secrets() {
+        for (text, token) in [
+            ("https://u:hid/den@conf.test/", None),
+            ("https://u:hid?den@conf.test/", None),
+            ("https://u:hid#den@conf.test/", None),
+            ("https://u:hidden@conf.test/#a", None),
+            ("https://u:hidden@", None),
+            ("https://u:hidden@a b/", None),
+            ("https://u:hidden@conf.test/", Some("hidden")),
+            ("http://u:hidden@conf.test/", None),
+            ("ftp://u:hidden@conf.test/", None),
+            ("https://conf.test/?hidden=ü ü", None),
+            ("https://conf.test/", Some("hidden hidden")),
+            ("https://conf.test/", Some("")),
+        ] {
+            let why = Location::new(text, token).unwrap_err();
+            assert!(!why.contains("hid") && !why.contains("den") && !why.is_empty(), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn another_url_is_another_document_and_another_password_is_not() {
+        let identity = |text| Location::new(text, None).unwrap().identity();
+        assert_eq!(identity("https://u:1@conf.test/a"), identity("https://u:2@conf.test/a"));
+        assert_ne!(identity("https://conf.test/a"), identity("https://conf.test/b"));
+        assert_ne!(identity("http://localhost/a"), identity("https://localhost/a"));
+    }
+}

@@ -1,0 +1,66 @@
+//! When a source that is a server is asked again, and what is known about its last answer.
+
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::reload::Cause;
+use crate::config::Refusal;
+
+/// See the head of this file.
+pub(super) struct Polls {
+    /// How far they are apart, and when the next one is due. `None` if the source is not asked by itself.
+    schedule: Option<(Duration, Instant)>,
+    /// Why the reload that runs was begun.
+    pub(super) cause: Cause,
+    /// Why the last reload was refused, if it was.
+    pub(super) last_refusal: Option<Refusal>,
+}
+
+impl Polls {
+    /// Polls that are so far apart; `None` is none.
+    pub(super) fn new(every: Option<Duration>, last_refusal: Option<Refusal>) -> Self {
+        let schedule = every.map(|every| (every, Instant::now() + every));
+        Self { schedule, cause: Cause::Asked, last_refusal }
+    }
+
+    /// Returns when the next poll is due. Without polls it waits for ever.
+    pub(super) async fn due(&mut self) {
+        match &mut self.schedule {
+            Some((every, next)) => {
+                sleep_until(*next).await;
+                *next = Instant::now() + *every;
+            }
+            None => pending().await,
+        }
+    }
+
+    /// Whether a refusal has to be told: a poll that finds again what was refused before does not say so again.
+    pub(super) fn is_new(&mut self, cause: Cause, why: &Refusal) -> bool {
+        let is_known = cause == Cause::Poll && self.last_refusal.as_ref() == Some(why);
+        self.last_refusal = Some(why.clone());
+        !is_known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_poll_says_once_that_something_is_refused() {
+        let mut polls = Polls::new(None, None);
+        let refusals = ["a", "b"].map(|why| Refusal::from(why.to_owned()));
+        let mut told = |cause, index: usize| polls.is_new(cause, &refusals[index]);
+        let poll = [
+            (Cause::Poll, 0),
+            (Cause::Poll, 0),
+            (Cause::Asked, 0),
+            (Cause::Poll, 0),
+            (Cause::Poll, 1),
+            (Cause::Poll, 0),
+        ];
+        assert_eq!(poll.map(|(cause, index)| told(cause, index)), [true, false, true, false, true, true]);
+    }
+}

@@ -1,0 +1,189 @@
+//! Fleets in virtual time (benches/fleet): what is promised of their limits holds, and the Memcached of the simulation
+//! replies like a real one.
+
+// The bench uses what the tests do not.
+#![allow(dead_code, clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+
+#[path = "../../benches/fleet/bounds.rs"]
+mod bounds;
+#[path = "../../benches/fleet/exact.rs"]
+mod exact;
+#[path = "../../benches/fleet/hosts.rs"]
+pub(crate) mod hosts;
+#[path = "../../benches/fleet/network.rs"]
+pub(crate) mod network;
+#[path = "../../benches/fleet/outcome.rs"]
+mod outcome;
+#[path = "../../benches/fleet/plan.rs"]
+pub(crate) mod plan;
+#[path = "../../benches/fleet/server.rs"]
+pub(crate) mod server;
+#[path = "../../benches/fleet/traffic.rs"]
+pub(crate) mod traffic;
+#[path = "../../benches/fleet/world.rs"]
+pub(crate) mod world;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use crate::harness::Memcached;
+use exact::exactly;
+use plan::Plan;
+use server::Server;
+use world::Fleet;
+
+/// The reply to the last command of each exchange, which is sent once in it.
+const LAST: (&[u8], &[u8]) = (b"mn\r\n", b"MN\r\n");
+/// A moment, for what lives for at most a month.
+const NOW: u64 = 1_800_000_000;
+
+#[test]
+fn what_is_promised_of_limits_holds() {
+    for bound in bounds::all(6, 7) {
+        bound.check();
+    }
+}
+
+#[test]
+fn a_seed_decides_everything() {
+    let outcome = |seed| {
+        let plan = Plan { length: Duration::from_secs(1), seed, ..Plan::new(4, exactly("100/s"), 2.0, 20) };
+        let outcome = Fleet::run(plan, 20);
+        (outcome.admissions, outcome.work)
+    };
+    assert!(outcome(3) == outcome(3));
+    assert!(outcome(3) != outcome(4));
+}
+
+#[test]
+fn a_log_is_replayed_as_it_is() {
+    // Bursts of one client after the other, of which the first comes most often.
+    let burst = |number: u64| (0..30).map(move |request| (number, request));
+    let log = (0..20).flat_map(burst).map(|(number, request)| {
+        let key = if number % 2 == 0 { 0 } else { usize::try_from(number).unwrap() };
+        (Duration::from_millis(100 + number * 100 + request), key)
+    });
+    let log: Vec<_> = log.collect();
+    let plan = |strict| Plan { strict, log: log.clone().into(), ..Plan::new(4, exactly("50/s"), 1.0, 1) };
+    let mut outcome = Fleet::run(plan(true), 20);
+    assert_eq!((outcome.requests, outcome.excess(50, Duration::from_secs(1)).most), (600, 0));
+    // Each of the odd ones asks for less than its quota.
+    let admitted = |key: usize| outcome.admissions[key].len();
+    assert!((1..20).step_by(2).all(|key| admitted(key) == 30) && (50..300).contains(&admitted(0)), "{outcome:?}");
+    assert!(Fleet::run(plan(false), 20).admitted >= outcome.admitted);
+}
+
+#[test]
+fn requests_one_after_the_other_do_not_exceed_a_limit() {
+    // Each asks when all that was admitted before is known to Memcached, in buckets that gateways have read before.
+    let log: Vec<_> = (0..300).map(|request| (Duration::from_millis(100 + request * 90), 0)).collect();
+    for rate in ["10/5s", "30/4s"] {
+        for gateways in [2, 8, 16] {
+            let plan = Plan::new(gateways, exactly(rate), 1.0, 1);
+            let window = plan.rates[0].window();
+            let plan = Plan { log: log.clone().into(), length: Duration::from_secs(30), ..plan };
+            let excess = Fleet::run(plan.clone(), 1).excess(plan.rates[0].quota(), window);
+            assert_eq!(excess.most, 0, "{rate} at {gateways} gateways");
+        }
+    }
+}
+
+#[test]
+fn round_trips_are_distributed_as_measured() {
+    let mut random = Rng::with_seed(5);
+    let times: Vec<f64> = (0..20_000).map(|_| network::BAD.one_way(&mut random).as_secs_f64() * 2e3).collect();
+    for (share, milliseconds) in [(0.25, 3.0), (0.5, 3.8), (0.75, 4.7), (0.95, 69.7)] {
+        let found = times.iter().filter(|time| **time <= milliseconds).count() as f64 / 20_000.0;
+        assert!((found - share).abs() < 0.02, "{milliseconds} ms: {found}");
+    }
+}
+
+/// The version numbers that were read last, by name.
+type Versions = std::collections::BTreeMap<String, u64>;
+
+/// Random commands as gateways write them, about a few names.
+fn commands(random: &mut Rng, versions: &Versions) -> Vec<u8> {
+    let mut out = Vec::new();
+    for tag in 0..random.usize(1..8) {
+        // Names of counters, and of values.
+        let (counter, value) = (format!("c{}", random.u32(0..6)), format!("v{}", random.u32(0..4)));
+        // In values from 2^63 on, Memcached looks for a minus sign even behind the value, where anything may be.
+        let amount = [1, 9, 10, 95, 1_000, 1_000_000_000_000_000_u64][random.usize(0..6)];
+        let echo = ["q", "v"][random.usize(0..2)];
+        let bytes: String = (0..random.usize(0..40)).map(|_| random.alphanumeric()).collect();
+        let flags = ["", " F77"][random.usize(0..2)];
+        let length = bytes.len();
+        let version = versions.get(&value).copied().unwrap_or(1);
+        let old = versions.get(&counter).copied().unwrap_or(1);
+        let line = match random.usize(0..8) {
+            0 => format!("ma {counter} N60 J{} D{amount} {echo} O{tag}\r\n", amount % 1_000),
+            1 => format!("ma {counter} D{amount} {echo} O{tag}\r\n"),
+            2 => format!("ma {counter} MD D{amount} {echo} O{tag}\r\n"),
+            3 => format!("ms {value} {length} T60 C{version}{flags} q O{tag}\r\n{bytes}\r\n"),
+            4 => format!("ms {value} {length} T60 ME{flags} q O{tag}\r\n{bytes}\r\n"),
+            5 => format!("ms {counter} 1 T60{flags} q O{tag}\r\n0\r\n"),
+            6 => format!("ms {counter} 1 T60 C{old}{flags} q O{tag}\r\n7\r\n"),
+            _ => format!("ms {value} {length} MA q O{tag}\r\n{bytes}\r\ntouch {value} 60 noreply\r\n"),
+        };
+        out.extend_from_slice(line.as_bytes());
+    }
+    out.extend_from_slice(b"version\r\ngets c0 c1 c2 c3 c4 c5 v0 v1 v2 v3 nothing\r\n");
+    out.extend_from_slice(LAST.0);
+    out
+}
+
+fn exchange(stream: &mut TcpStream, commands: &[u8]) -> Vec<u8> {
+    stream.write_all(commands).unwrap();
+    let (mut replies, mut buffer) = (Vec::new(), [0; 1 << 14]);
+    while !replies.ends_with(LAST.1) {
+        let length = stream.read(&mut buffer).unwrap();
+        assert!(length > 0, "memcached closed the connection: {}", String::from_utf8_lossy(&replies));
+        replies.extend_from_slice(&buffer[..length]);
+    }
+    replies
+}
+
+/// The replies without what differs from run to run: the version of the installed Memcached, and the spaces with which
+/// it fills up a count that was longer before. It does not if one of its own threads looks at the item just then.
+fn comparable(replies: &[u8]) -> String {
+    let (mut out, text) = (String::new(), String::from_utf8_lossy(replies));
+    let mut lines = text.split("\r\n").peekable();
+    while let Some(line) = lines.next() {
+        let words: Vec<&str> = line.split(' ').collect();
+        match (&words[..], lines.peek()) {
+            (["VERSION", _], _) => out += "VERSION",
+            (["VALUE", name, flags, _, version], Some(value)) if name.starts_with('c') => {
+                let (length, value) = (value.trim_end().len().to_string(), value.trim_end());
+                out += &["VALUE ", name, " ", flags, " ", &length, " ", version, "\r\n", value].concat();
+                lines.next();
+            }
+            _ => out += line,
+        }
+        out += "\r\n";
+    }
+    out
+}
+
+#[test]
+fn the_simulated_memcached_replies_like_a_real_one() {
+    let real = Memcached::start();
+    let mut stream = TcpStream::connect(real.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let (mut simulated, mut random, mut versions) = (Server::default(), Rng::with_seed(11), Versions::new());
+    for round in 0..3_000 {
+        let commands = commands(&mut random, &versions);
+        let (replies, _) = simulated.execute(&commands, NOW);
+        let (expected, found) = (comparable(&exchange(&mut stream, &commands)), comparable(&replies));
+        assert_eq!(found, expected, "round {round}: {}", String::from_utf8_lossy(&commands));
+        versions.clear();
+        for line in expected.lines().filter_map(|line| line.strip_prefix("VALUE ")) {
+            let words: Vec<&str> = line.split(' ').collect();
+            // Some are of another item, or of none.
+            let version = words[3].parse::<u64>().unwrap() + u64::from(random.u32(0..5) == 0);
+            versions.insert(words[0].to_owned(), version);
+        }
+    }
+}
