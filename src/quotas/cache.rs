@@ -36,6 +36,9 @@ const BACK_OFF: Duration = Duration::from_secs(1);
 /// The longest time after which a key is asked about again whose lookups fail.
 const MAX_BACK_OFF: Duration = Duration::from_secs(60);
 
+/// How much earlier than an answer a request may have begun that uses it.
+const CLOCK_SLACK: Duration = Duration::from_secs(10);
+
 /// What a lookup has found out.
 #[derive(Clone, Debug)]
 pub(super) enum Found {
@@ -66,8 +69,8 @@ struct Entry {
 
 impl Entry {
     fn is_fresh(&self, now: Time) -> bool {
-        // The clock may be set back.
-        (self.fresh.0..self.fresh.1).contains(&now)
+        // The clock may be set back; and a request may have begun shortly before the answer came.
+        now < self.fresh.1 && now.after(CLOCK_SLACK) >= self.fresh.0
     }
 
     fn expire(&mut self) {

@@ -87,6 +87,7 @@ fn failures_are_repeated_less_and_less_often() {
 fn a_clock_that_was_set_back_makes_nothing_last_longer() {
     let cache = Cache::new(100, SPAN);
     assert!(look_up(&cache, 1, &Found::Absent, at(1_000_000)));
+    assert!(!look_up(&cache, 1, &Found::Absent, at(999_999)), "the request had begun before the answer came");
     assert!(look_up(&cache, 1, &Found::Absent, at(10)));
 }
 
