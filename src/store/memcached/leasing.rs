@@ -60,6 +60,8 @@ impl CachedCell {
         let left = ask.limit.judge(&self.cell, self.now, 1, true).remaining;
         let cost = wanted.min(left / SHARE);
         if cost >= BUSY {
+            // Others lease the key as well, and give back.
+            self.counters.may_shrink();
             self.charge(&ask.limit, self.now, cost);
             let charge = self.provisional(NO_DECISION, 0, ask);
             self.provisional.push(Box::new(Provisional { cost, ..charge }));
