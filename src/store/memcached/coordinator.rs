@@ -9,11 +9,8 @@
 mod admission;
 mod confirming;
 mod inspection;
-mod leases;
-mod reservations;
 mod unanswered;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -24,8 +21,7 @@ use super::cached_cell::{OVERTAKEN, Stage, Writes};
 use super::cells::{Cells, Place};
 use super::commands::Commands;
 use super::health::Health;
-use super::lease::NO_DECISION;
-use super::message::{Decision, Decisions, Message};
+use super::message::{Decision, Decisions, Message, Settlement};
 use super::provisional::{Standing, Standings};
 use super::refusals::RefusalCache;
 use super::replies::Replies;
@@ -34,6 +30,7 @@ use super::targets::Answer;
 use super::waiting::Waiting;
 use crate::clock::Time;
 use crate::config::{self, OnError};
+use crate::store::reloads::Migration;
 
 use admission::{Admit, Admits};
 use inspection::Inspections;
@@ -52,8 +49,6 @@ pub(super) struct Coordinator {
     /// For each worker, the replies that have not been taken yet.
     replies: Vec<Decisions>,
     inspections: Inspections,
-    /// When leases end, and the cells that had them.
-    leases: VecDeque<(Instant, Place)>,
 }
 
 impl Coordinator {
@@ -74,7 +69,6 @@ impl Coordinator {
             sweep: None,
             replies: (0..workers).map(|_| Decisions::new()).collect(),
             inspections: Inspections::default(),
-            leases: VecDeque::new(),
         }
     }
 
@@ -119,11 +113,10 @@ impl Coordinator {
             }
             let now = cached.advance_for(&ask.limit, decision.now, decision.asked);
             let has_plenty = cached.has_plenty(&ask.limit, ask.need);
-            let is_leased = cached.is_leased(ask, decision.asked);
-            let is_read = is_leased || has_plenty && !self.strict && cached.was_just_read(decision.asked);
+            let is_read = has_plenty && !self.strict && cached.was_just_read(decision.asked);
             let may_reserve = has_plenty && ask.cost > 0 && (self.strict || cached.may_reserve());
             may_be_provisional = may_be_provisional && (is_read || may_reserve);
-            admits.push(Admit { now, admitted: true, is_provisional: !is_read, is_leased });
+            admits.push(Admit { now, admitted: true, is_provisional: !is_read });
             if self.servers[cached.server].state != ServerState::Away {
                 reachable += 1;
                 if !is_read {
@@ -152,11 +145,35 @@ impl Coordinator {
         }
     }
 
+    /// Gives back what was reserved too much, or charges what was reserved too little. Nobody waits for that, and it
+    /// waits for nothing: the next request is decided after it.
+    fn settle_reserved(&mut self, mut settlement: Settlement) {
+        let Settlement { ask, now, asked, cell, given, reservation, .. } = &mut settlement;
+        let migration = self.cells.follow(ask, *now);
+        let place = self.cells.of(ask, *now, &self.health.forgotten).0;
+        if let Some(Migration { from, to, at, .. }) = migration {
+            *reservation = to.migrate_reservation(&from, reservation, at);
+            if self.cells.at(place).number != *cell {
+                // It may not have been carried over, and would be taken from others.
+                *given = 0;
+            }
+        }
+        if self.cells.at(place).number != *cell && self.cells.may_have_forgotten(*cell) {
+            // The charge may never have been written to Memcached, and then others would lose what is given back.
+            *given = 0;
+        }
+        // There may be room again.
+        self.refusals.forget(ask.cell());
+        let cached = self.cells.at(place);
+        *now = cached.advance_for(&ask.limit, *now, *asked);
+        cached.settle(settlement);
+        self.queue(place, true);
+    }
+
     /// Does what is due by now: ends waits that have lasted long enough, and goes on sweeping after a reload. Returns
     /// when there will be more to do.
     pub(super) fn on_timer(&mut self, now: Instant, time: Time) -> Option<Instant> {
         self.expire(now);
-        self.end_leases(now);
         if let Some(sweep) = self.sweep.take_if(|sweep| sweep.at <= now) {
             self.sweep = sweep.step(&mut self.cells, (now, time));
         }
@@ -166,7 +183,7 @@ impl Coordinator {
     /// When [`Self::on_timer`] has something to do.
     pub(super) fn next_timer(&mut self) -> Option<Instant> {
         let sweep = self.sweep.as_ref().map(|sweep| sweep.at);
-        self.waiting.deadline().into_iter().chain(sweep).chain(self.end_of_lease()).min()
+        self.waiting.deadline().into_iter().chain(sweep).min()
     }
 
     /// Whether every server has yet to answer.
@@ -176,7 +193,7 @@ impl Coordinator {
 
     /// Whether every server has all that was admitted, or is away.
     pub(super) fn is_settled(&self) -> bool {
-        self.leases.is_empty() && self.servers.iter().all(ServerQueue::is_settled)
+        self.servers.iter().all(ServerQueue::is_settled)
     }
 
     /// When an exchange with this server is due.
@@ -238,10 +255,7 @@ impl Coordinator {
             self.drop_provisional(cell, filled.writes == Writes::Unacknowledged);
         }
         for outcome in outcomes {
-            match outcome.charge.number {
-                NO_DECISION => self.settle_lease(cell, outcome, begun),
-                _ => self.settle(cell, outcome),
-            }
+            self.settle(cell, outcome);
         }
         for number in waiting {
             if has_failed {
@@ -319,9 +333,8 @@ impl Coordinator {
             self.cells.follow(ask, *now);
             let cached = self.cells.again(place, ask, *now, &self.health.forgotten);
             let now = cached.advance_for(&ask.limit, *now, *asked);
-            let is_leased = cached.is_leased(ask, *asked);
-            let admitted = is_leased || ask.limit.admits(&cached.cell, now, ask.need);
-            admits.push(Admit { now, admitted, is_provisional: is_provisional && !is_leased, is_leased });
+            let admitted = ask.limit.admits(&cached.cell, now, ask.need);
+            admits.push(Admit { now, admitted, is_provisional });
         }
         self.carry_out(decision, &admits);
     }
@@ -332,14 +345,12 @@ impl Coordinator {
         let is_provisional = admits.iter().any(|admit| admit.is_provisional);
         let mut standings = Standings::new();
         let mut open = 0;
-        let Decision { asks, places, verdicts, reserved, number, asked, .. } = &mut *decision;
+        let Decision { asks, places, verdicts, reserved, number, .. } = &mut *decision;
         for (index, (ask, place)) in asks.iter().zip(&*places).enumerate() {
             let cached = self.cells.at(*place);
-            let Admit { now, admitted, is_provisional: is_open, is_leased } = admits[index];
+            let Admit { now, admitted, is_provisional: is_open } = admits[index];
             let charged = all && admitted && ask.cost > 0;
-            if charged && is_leased {
-                cached.spend(ask.cost);
-            } else if charged && ask.settles {
+            if charged && ask.settles {
                 reserved.push(cached.reserve(ask, now, !is_provisional));
             } else if charged {
                 cached.charge(&ask.limit, now, ask.cost);
@@ -358,11 +369,10 @@ impl Coordinator {
                 standings.push(Standing::Final(admitted));
             }
             if !is_provisional {
-                verdicts.push((ask.place, cached.verdict(ask, now, admitted)));
+                verdicts.push((ask.place, ask.limit.judge(&cached.cell, now, ask.need, admitted)));
             }
             if charged {
                 self.queue(*place, true);
-                self.lease_if_busy(*place, ask, *asked);
             }
         }
         decision.standings = standings;

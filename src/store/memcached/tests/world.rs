@@ -20,7 +20,6 @@ use crate::store::memcached::cached_cell::MOMENT;
 use crate::store::memcached::cells::MOST;
 use crate::store::memcached::commands::Commands;
 use crate::store::memcached::coordinator::Coordinator;
-use crate::store::memcached::lease::LEASE;
 use crate::store::memcached::message::{Decision, Message, Settlement};
 use crate::store::memcached::refusals::RefusalCache;
 use crate::store::memcached::replies::Reader;
@@ -196,9 +195,7 @@ impl World {
         self.now = self.now.after(Duration::from_micros(micros));
         let instant = self.instant();
         for gateway in 0..self.gateways.len() {
-            let coordinator = &mut self.gateways[gateway].coordinator;
-            coordinator.expire(instant);
-            coordinator.end_leases(instant);
+            self.gateways[gateway].coordinator.expire(instant);
             self.collect(gateway);
         }
     }
@@ -351,10 +348,7 @@ impl World {
         self.models.iter_mut().for_each(|model| model.fail(0));
         let connections: Vec<(usize, usize)> =
             (0..self.gateways.len()).flat_map(|gateway| (0..self.models.len()).map(move |at| (gateway, at))).collect();
-        for round in 0..ENOUGH {
-            if round == ENOUGH / 2 && self.gateways.iter().any(|gateway| gateway.coordinator.has_leases()) {
-                self.pass(u64::try_from(LEASE.as_micros()).unwrap_or(u64::MAX));
-            }
+        for _ in 0..ENOUGH {
             for (gateway, server) in connections.iter().copied() {
                 self.connect(gateway, server);
                 self.send(gateway, server);
