@@ -109,6 +109,11 @@ impl From<&Ask<'_>> for OwnedAsk {
 }
 
 impl OwnedAsk {
+    fn borrowed(&self) -> Ask<'_> {
+        let Self { limit, key, need, cost, settles, advisory, place, .. } = self;
+        Ask { limit, key: *key, need: *need, cost: *cost, settles: *settles, advisory: *advisory, place: *place }
+    }
+
     /// What its cell is found by.
     fn cell(&self) -> Fingerprint {
         self.key.with(self.limit.shape())

@@ -169,8 +169,7 @@ fn a_flood_of_refusals_asks_now_and_then_where_counters_shrink() {
         refused(&gateway, 4, 50);
         count += 200;
     }
-    // A look is good for 20 ms. A request that was on its way when it was answered may look once more.
-    let (asked, most) = (asked() - before, 120.0 * start.elapsed().as_secs_f64());
+    let (asked, most) = (asked() - before, 60.0 * start.elapsed().as_secs_f64());
     println!("{asked} commands for {count} refusals in {:?}", start.elapsed());
     // Not to look at all would be wrong too: what others give back must be seen.
     assert!(asked > 20 && f64::from(u32::try_from(asked).unwrap()) <= most, "{asked} commands for {count} refusals");

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::OwnedAsk;
 use super::batch::{Due, ServerQueue, ServerState};
 use super::cached_cell::{OVERTAKEN, Stage, Writes};
 use super::cells::{Cells, Place};
@@ -30,6 +31,7 @@ use super::targets::Answer;
 use super::waiting::Waiting;
 use crate::clock::Time;
 use crate::config::{self, OnError};
+use crate::store::Asks;
 use crate::store::reloads::Migration;
 
 use admission::{Admit, Admits};
@@ -102,6 +104,7 @@ impl Coordinator {
         let mut may_be_provisional = self.strict || self.on_error == OnError::Local;
         let mut reachable = 0;
         let mut admits = Admits::new();
+        let mut is_scarce = false;
         // The cells that have to be read, and whose servers are not away.
         let mut unread: SmallVec<[Place; 2]> = SmallVec::new();
         for ask in &mut decision.asks {
@@ -113,6 +116,7 @@ impl Coordinator {
             }
             let now = cached.advance_for(&ask.limit, decision.now, decision.asked);
             let has_plenty = cached.has_plenty(&ask.limit, ask.need);
+            is_scarce |= !has_plenty;
             let is_read = has_plenty && !self.strict && cached.was_just_read(decision.asked);
             let may_reserve = has_plenty && ask.cost > 0 && (self.strict || cached.may_reserve());
             may_be_provisional = may_be_provisional && (is_read || may_reserve);
@@ -123,6 +127,9 @@ impl Coordinator {
                     unread.push(place);
                 }
             }
+        }
+        if is_scarce && self.is_refused_meanwhile(&mut decision) {
+            return self.deliver(decision);
         }
         let all = reachable == decision.asks.len();
         if all && unread.is_empty() {
@@ -143,6 +150,16 @@ impl Coordinator {
                 self.servers[cached.server].want(place, cached, number);
             }
         }
+    }
+
+    /// Whether a decision is refused by what was remembered since it was asked for. While Memcached is asked about a key,
+    /// nothing is remembered of it, and each request that comes meanwhile would have it asked once more.
+    fn is_refused_meanwhile(&self, decision: &mut Decision) -> bool {
+        let asks: Asks<'_> = decision.asks.iter().map(OwnedAsk::borrowed).collect();
+        let Some(verdicts) = self.refusals.find(&asks, decision.now, false) else { return false };
+        self.health.remembered.of(decision.worker).one();
+        decision.verdicts = verdicts;
+        true
     }
 
     /// Gives back what was reserved too much, or charges what was reserved too little. Nobody waits for that, and it
@@ -385,9 +402,14 @@ impl Coordinator {
         }
     }
 
-    /// Sends a decision back to the worker that waits for it.
+    /// Remembers what was refused, and sends the decision back.
     fn reply(&mut self, decision: Box<Decision>) {
         self.refusals.note(&decision.asks, &decision.verdicts, decision.now);
+        self.deliver(decision);
+    }
+
+    /// Sends a decision back to the worker that waits for it.
+    fn deliver(&mut self, decision: Box<Decision>) {
         match self.replies.get_mut(decision.worker) {
             Some(replies) if decision.reply.is_some() => replies.push(decision),
             _ => {

@@ -169,6 +169,30 @@ fn what_was_read_answers_for_a_moment() {
 }
 
 #[test]
+fn who_was_on_the_way_while_another_was_refused_asks_nobody() {
+    for (remembered, decided) in [(1_000, 1), (0, 0)] {
+        let limit = limit(0, 1);
+        let mut world = World::new(0, 1, LOCAL, vec![vec![ask(&limit, key_on(0, 1, &limit))]]);
+        world.remembered = remembered;
+        world.join(LOCAL);
+        for is_admitted in [true, false] {
+            world.run(&request(0, 0, 1));
+            world.settle();
+            assert_eq!(world.decided.last().unwrap().admitted(), is_admitted);
+        }
+        // A worker found nothing when this one came, and it is taken in after the answer.
+        world.run(&Step::Moment);
+        world.run(&request(0, 0, 1));
+        assert_eq!(world.decided.len() - 2, decided);
+        world.run(&Step::Tick(remembered));
+        world.run(&request(0, 0, 1));
+        assert_eq!(world.decided.len() - 2, decided, "what is remembered is not remembered anew");
+        world.settle();
+        assert!(world.decided[1..].iter().all(|decided| !decided.admitted()));
+    }
+}
+
+#[test]
 fn where_there_is_room_one_exchange_reads_and_counts() {
     let limit = limit(0, 10);
     let key = key_on(0, 1, &limit);

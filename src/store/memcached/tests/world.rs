@@ -43,6 +43,8 @@ pub(super) struct World {
     begun: (Instant, Time),
     /// The longest that a decision waits, in microseconds.
     pub(super) patience: u64,
+    /// The longest that a gateway that joins will rely on a refusal, in microseconds. Of 0, each request is decided.
+    pub(super) remembered: u64,
     /// All decisions, in their order.
     pub(super) decided: Vec<Decided>,
     /// Changes of sums that were sent and not executed.
@@ -98,6 +100,7 @@ impl World {
             now,
             begun: (Instant::now(), now),
             patience: TIMEOUT,
+            remembered: 0,
             decided: Vec::new(),
             vanished: 0,
             inspected: Vec::new(),
@@ -118,7 +121,7 @@ impl World {
             strict,
         };
         let health = Arc::new(Health::new(&config.servers, 1));
-        let coordinator = Coordinator::new(&config, 1, health, Arc::new(RefusalCache::new(u64::MAX)));
+        let coordinator = Coordinator::new(&config, 1, health, Arc::new(RefusalCache::new(self.remembered)));
         let connections = self.models.iter().map(|_| Connection::default()).collect();
         self.gateways.push(Gateway { coordinator, connections, behind: 0, way: 0, waiting: Vec::new() });
     }
