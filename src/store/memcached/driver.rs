@@ -107,14 +107,16 @@ impl Driver {
 
     /// Does what is due by now; returns when there will be more to do.
     fn on_timer(&self) -> Option<Instant> {
-        self.apply(|coordinator| coordinator.on_timer(Instant::now(), clock::now()))
+        self.apply(|coordinator| coordinator.on_timer(Instant::now(), clock::now()));
+        // Messages that were passed on may have added to it.
+        self.coordinator.borrow_mut().next_timer()
     }
 
     /// Changes the coordinator, passes messages to it, hands out its replies, and wakes the connections that have
     /// something to send.
     fn apply<T>(&self, change: impl FnOnce(&mut Coordinator) -> T) -> T {
         let coordinator = &mut *self.coordinator.borrow_mut();
-        let had_timer = coordinator.next_timer().is_some();
+        let before = coordinator.next_timer();
         let result = change(coordinator);
         self.pass_messages(coordinator);
         self.health.know(coordinator.keys());
@@ -123,8 +125,8 @@ impl Driver {
         }
         let due = self.due.iter().enumerate().filter(|(server, _)| coordinator.due(*server) != Due::Never);
         due.for_each(|(_, due)| due.notify_one());
-        if !had_timer && coordinator.next_timer().is_some() {
-            // `run` waits for a message, and has to wait for the timer as well.
+        if coordinator.next_timer().is_some_and(|next| before.is_none_or(|before| next < before)) {
+            // `run` waits for a later timer, or only for a message.
             self.mailboxes.wake();
         }
         result

@@ -20,6 +20,7 @@ use crate::store::memcached::cached_cell::MOMENT;
 use crate::store::memcached::cells::MOST;
 use crate::store::memcached::commands::Commands;
 use crate::store::memcached::coordinator::Coordinator;
+use crate::store::memcached::lease::LEASE;
 use crate::store::memcached::message::{Decision, Message, Settlement};
 use crate::store::memcached::refusals::RefusalCache;
 use crate::store::memcached::replies::Reader;
@@ -198,7 +199,8 @@ impl World {
         self.now = self.now.after(Duration::from_micros(micros));
         let instant = self.instant();
         for gateway in 0..self.gateways.len() {
-            self.gateways[gateway].coordinator.expire(instant);
+            let now = self.clock(gateway);
+            self.gateways[gateway].coordinator.on_timer(instant, now);
             self.collect(gateway);
         }
     }
@@ -351,7 +353,10 @@ impl World {
         self.models.iter_mut().for_each(|model| model.fail(0));
         let connections: Vec<(usize, usize)> =
             (0..self.gateways.len()).flat_map(|gateway| (0..self.models.len()).map(move |at| (gateway, at))).collect();
-        for _ in 0..ENOUGH {
+        for round in 0..ENOUGH {
+            if round == ENOUGH / 2 && self.gateways.iter().any(|gateway| gateway.coordinator.has_leases()) {
+                self.pass(u64::try_from(LEASE.as_micros()).unwrap_or(u64::MAX));
+            }
             for (gateway, server) in connections.iter().copied() {
                 self.connect(gateway, server);
                 self.send(gateway, server);
