@@ -24,7 +24,7 @@ use crate::fingerprint::Fingerprint;
 use crate::identify::key_text::written_text;
 use crate::identify::{KeyCache, KeyExtractor, RequestAttributes};
 use crate::limit::{Limit, Verdict};
-use crate::quotas::{Quota, QuotaSource};
+use crate::quotas::QuotaSource;
 use crate::store::{Answer, Ask, Asks, Reply, Store, Verdicts};
 
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
@@ -33,7 +33,7 @@ pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, longest_refusal};
 pub use rate_selector::{RateSelector, RateSet, RateTable, SelectedRates};
 pub use reservations::{Reservations, stated_cost, told_cost};
-pub use resolved_quotas::{QuotaWaits, ResolvedQuotas, resolve_quotas};
+pub use resolved_quotas::{QuotaWaits, ResolvedQuota, ResolvedQuotas, resolve_quotas};
 pub use temporary_overrides::{LimitOverrides, MAX_TEMPORARY, NotSet, TemporaryOverrides};
 pub use wait_queues::WaitQueues;
 
@@ -66,7 +66,7 @@ pub struct DecisionInput<'a, 'r> {
     /// The request.
     pub attributes: &'r RequestAttributes<'r>,
     /// What sources of quotas grant the request's keys, see [`ResolvedQuotas`].
-    pub quotas: &'a [Option<Arc<Quota>>],
+    pub quotas: &'a [Option<ResolvedQuota>],
     /// The keys of the connection's previous request.
     pub key_cache: &'r RefCell<KeyCache>,
     /// The store of the counters.
@@ -215,7 +215,11 @@ impl<'a> Evaluation<'a, '_> {
         let key_cache = &mut input.key_cache.borrow_mut();
         for (place, route_limit) in input.limits.iter().enumerate() {
             let counters = route_limit.counters(input.worker);
-            let found = route_limit.key.extract(input.attributes, place, key_cache);
+            let resolved = input.quotas.get(place).and_then(Option::as_ref);
+            let found = match resolved {
+                Some(resolved) => Some(resolved.key),
+                None => route_limit.key.extract(input.attributes, place, key_cache),
+            };
             let key = match (found, route_limit.missing) {
                 (Some(key), _) => key,
                 (None, Missing::Shared) => route_limit.key.shared(),
@@ -228,9 +232,15 @@ impl<'a> Evaluation<'a, '_> {
                     return ControlFlow::Break(Decision::NoKey(place));
                 }
             };
-            let quota = input.quotas.get(place).and_then(Option::as_deref);
-            match route_limit.rates.select(&route_limit.key, (key, found.is_some()), input.attributes, key_cache, quota)
-            {
+            let rates = &route_limit.rates;
+            let selected = match resolved {
+                // The source is asked only where there is no override.
+                Some(ResolvedQuota { quota, .. }) => {
+                    rates.select_without_override(input.attributes, key_cache, quota.as_deref())
+                }
+                None => rates.select(&route_limit.key, (key, found.is_some()), input.attributes, key_cache, None),
+            };
+            match selected {
                 SelectedRates::Exempt => {
                     counters.exempt.one();
                     route_limit.record_key(input, key, false);

@@ -118,7 +118,7 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
         let show_keys = question.show_keys;
         Described { route_limit, limit, attributes: &attributes, asked, show_keys }.write(&mut text);
     }
-    let quotas: ResolvedQuotas = asked.into_iter().map(|asked| asked.and_then(Result::ok).flatten()).collect();
+    let quotas = quotas::resolved(&served.limits, &attributes, asked);
     fresh(&mut text, &gateway, served, &attributes, &quotas).map_err(|error| error.to_string())?;
     others(&mut text, config, Some(index), request, &host, &path);
     Ok(text)

@@ -245,10 +245,18 @@ impl RateSelector {
         key_cache: &mut KeyCache,
         quota: Option<&'a Quota>,
     ) -> SelectedRates<'a> {
+        let overridden = self.overridden(extractor, (key, has_key), attributes, key_cache);
+        overridden.unwrap_or_else(|| self.select_without_override(attributes, key_cache, quota))
+    }
+
+    /// What applies to a request whose key has no override.
+    pub fn select_without_override<'a>(
+        &'a self,
+        attributes: &RequestAttributes<'_>,
+        key_cache: &mut KeyCache,
+        quota: Option<&'a Quota>,
+    ) -> SelectedRates<'a> {
         let RateTable { own, tiers, .. } = &*self.rate_table;
-        if let Some(granted) = self.overridden(extractor, (key, has_key), attributes, key_cache) {
-            return granted;
-        }
         if let Some(granted) = quota.and_then(|quota| self.rate_table.of_quota(quota)) {
             return granted;
         }

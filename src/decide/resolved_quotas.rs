@@ -12,8 +12,17 @@ use crate::fingerprint::Fingerprint;
 use crate::identify::{KeyCache, RequestAttributes};
 use crate::quotas::{CacheAnswer, Quota, QuotaSource};
 
-/// By the place of the limit; `None` where a source grants nothing, or is not asked. Places at the end may be missing.
-pub type ResolvedQuotas = SmallVec<[Option<Arc<Quota>>; 2]>;
+/// By the place of the limit; `None` where no source is asked. Places at the end may be missing.
+pub type ResolvedQuotas = SmallVec<[Option<ResolvedQuota>; 2]>;
+
+/// What a source grants a key that has no override.
+#[derive(Clone, Debug)]
+pub struct ResolvedQuota {
+    /// What the limit counts the request by. To read it again would cost more than to keep it.
+    pub key: Fingerprint,
+    /// What the source grants; `None` if that is nothing, or nothing is known.
+    pub quota: Option<Arc<Quota>>,
+}
 
 /// The lookups that a request waits for.
 pub struct QuotaWaits<'a>(Vec<QuotaWait<'a>>);
@@ -47,9 +56,10 @@ pub fn resolve_quotas<'a>(
         if let Some(end) = wait {
             waits.push(QuotaWait { place, source, key, end });
         }
-        if quota.is_some() {
-            set(resolved, place, quota);
+        while resolved.len() < place {
+            resolved.push(None);
         }
+        resolved.push(Some(ResolvedQuota { key: counted, quota }));
     }
     (!waits.is_empty()).then_some(QuotaWaits(waits))
 }
@@ -79,18 +89,9 @@ impl QuotaWaits<'_> {
                 source.has_timed_out();
             }
             let quota = source.cached(key, clock::now());
-            if quota.is_some() {
-                set(resolved, place, quota);
+            if let Some(Some(resolved)) = resolved.get_mut(place) {
+                resolved.quota = quota;
             }
         }
-    }
-}
-
-fn set(resolved: &mut ResolvedQuotas, place: usize, quota: Option<Arc<Quota>>) {
-    if resolved.len() <= place {
-        resolved.resize(place + 1, None);
-    }
-    if let Some(slot) = resolved.get_mut(place) {
-        *slot = quota;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::decide::RouteLimit;
+use crate::decide::{ResolvedQuota, ResolvedQuotas, RouteLimit};
 use crate::identify::{KeyCache, RequestAttributes};
 use crate::quotas::{GrantedQuota, Quota};
 
@@ -21,6 +21,19 @@ pub(super) fn ask(limits: &[RouteLimit], attributes: &RequestAttributes<'_>) -> 
         Some(source.ask(&key).map(|quota| quota.map(Arc::new)))
     };
     limits.iter().map(ask).collect()
+}
+
+/// The answers, as a decision needs them.
+pub(super) fn resolved(
+    limits: &[RouteLimit],
+    attributes: &RequestAttributes<'_>,
+    asked: Vec<AskedQuota>,
+) -> ResolvedQuotas {
+    let resolve = |(limit, asked): (&RouteLimit, AskedQuota)| {
+        let key = limit.key.extract(attributes, 0, &mut KeyCache::default())?;
+        Some(ResolvedQuota { key, quota: asked?.ok().flatten() })
+    };
+    limits.iter().zip(asked).map(resolve).collect()
 }
 
 /// An answer, for people.

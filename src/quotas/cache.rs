@@ -30,6 +30,9 @@ const KEYS_PER_SHARD: usize = 64;
 /// others. Otherwise each of their requests would ask the source.
 const RESERVED: usize = 16;
 
+/// The most keys in use that an eviction skips, so that it is short however many are.
+const MOST_SKIPPED: usize = 16;
+
 /// How soon a key is asked about again whose lookup has failed. It doubles with each failure, up to [`MAX_BACK_OFF`].
 const BACK_OFF: Duration = Duration::from_secs(1);
 
@@ -65,6 +68,8 @@ struct Entry {
     failures: u32,
     /// A hash of the key in the form in which it is sent.
     sent: Fingerprint,
+    /// Whether it was used since it was last considered for eviction.
+    is_used: bool,
 }
 
 impl Entry {
@@ -93,12 +98,42 @@ pub struct CachedQuota {
 
 #[derive(Default)]
 struct Shard {
-    /// The keys that the source knows, the least recently used first.
-    known: LinkedHashMap<Fingerprint, Entry, RandomState>,
-    /// The others, the least recently used first.
-    others: LinkedHashMap<Fingerprint, Entry, RandomState>,
+    /// The keys that the source knows, in the order in which they are considered for eviction.
+    known: Entries,
+    /// The others, likewise.
+    others: Entries,
     /// The lookups under way, with what tells that they have ended.
     under_way: HashMap<Fingerprint, watch::Receiver<()>, RandomState>,
+}
+
+impl Shard {
+    /// Finds a key, which is used now.
+    fn find(&mut self, key: Fingerprint) -> Option<&mut Entry> {
+        let entry = match self.known.get_mut(&key) {
+            Some(entry) => entry,
+            None => self.others.get_mut(&key)?,
+        };
+        entry.is_used = true;
+        Some(entry)
+    }
+}
+
+/// Keys and what is cached of them.
+type Entries = LinkedHashMap<Fingerprint, Entry, RandomState>;
+
+/// Evicts a key that was not used for long, by the clock algorithm: one that was used is skipped once. To move a key at each
+/// use instead would write to three of them. Returns whether there was one.
+fn evict(entries: &mut Entries) -> bool {
+    for _ in 0..MOST_SKIPPED {
+        match entries.front() {
+            Some((key, entry)) if entry.is_used => {
+                let key = *key;
+                entries.to_back(&key).into_iter().for_each(|entry| entry.is_used = false);
+            }
+            _ => break,
+        }
+    }
+    entries.pop_front().is_some()
 }
 
 /// The answers of one source.
@@ -159,27 +194,28 @@ impl Cache {
         &self.shards[usize::try_from(hash >> 32).unwrap_or(0) % count]
     }
 
+    /// What is cached of a key if that need not be renewed.
+    pub(super) fn fresh(&self, key: Fingerprint, now: Time) -> Option<Option<Arc<Quota>>> {
+        let mut shard = self.shard(key).lock();
+        shard.find(key).filter(|entry| entry.is_fresh(now)).map(|entry| entry.quota.clone())
+    }
+
     /// What is known of a key. `may_ask` is called if it has to be looked up, and says whether that is possible.
     pub(super) fn get(&self, key: Fingerprint, now: Time, may_ask: impl FnOnce(bool) -> bool) -> Known {
         let mut shard = self.shard(key).lock();
-        let Shard { known, others, under_way } = &mut *shard;
-        let entry = match known.to_back(&key) {
-            Some(entry) => Some(entry),
-            None => others.to_back(&key),
-        };
-        let quota = match entry {
+        let quota = match shard.find(key) {
             Some(entry) if entry.is_fresh(now) => return Known { quota: entry.quota.clone(), next: Next::Nothing },
             Some(entry) => Some(entry.quota.clone()),
             None => None,
         };
         let is_renewal = quota.is_some();
         let quota = quota.flatten();
-        let next = match under_way.get(&key) {
+        let next = match shard.under_way.get(&key) {
             Some(_) if is_renewal => Next::Nothing,
             Some(waiting) => Next::Wait(waiting.clone()),
             None if may_ask(is_renewal) => {
                 let (done, waiting) = watch::channel(());
-                under_way.insert(key, waiting.clone());
+                shard.under_way.insert(key, waiting.clone());
                 Next::LookUp(NewLookup { key, done, waiting, is_renewal })
             }
             None => Next::Nothing,
@@ -210,15 +246,22 @@ impl Cache {
         shard.under_way.remove(&key);
         let before = shard.known.remove(&key).or_else(|| shard.others.remove(&key));
         let failures = before.as_ref().map_or(0, |entry| entry.failures);
-        let answered =
-            |quota| Entry { quota, answered: Some(now), fresh: (now, self.expiry(key, now)), failures: 0, sent };
+        let is_used = before.as_ref().is_some_and(|entry| entry.is_used);
+        let answered = |quota| Entry {
+            quota,
+            answered: Some(now),
+            fresh: (now, self.expiry(key, now)),
+            failures: 0,
+            sent,
+            is_used,
+        };
         let entry = match (found, before) {
             (Found::Quota(quota), _) => answered(Some(quota)),
             (Found::Absent, _) => answered(None),
             (Found::Unusable, before) => {
                 let fresh = (now, now.after(back_off(failures)));
                 let (quota, answered) = before.map_or((None, None), |before| (before.quota, before.answered));
-                Entry { quota, answered, fresh, failures: failures.saturating_add(1), sent }
+                Entry { quota, answered, fresh, failures: failures.saturating_add(1), sent, is_used }
             }
             // It says nothing about the key. What was known goes on holding, and is renewed a little later.
             (Found::Nothing, Some(before)) => Entry { fresh: (now, now.after(BACK_OFF)), ..before },
@@ -261,14 +304,14 @@ impl Cache {
             let reserved = self.per_shard / RESERVED;
             let evicted = match is_known {
                 // Those in the reserve stay, unless there is nothing else.
-                true if others.len() > reserved || known.is_empty() => others.pop_front(),
-                true => known.pop_front(),
-                false if others.len() >= reserved.max(1) => others.pop_front(),
-                false if reserved > 0 => known.pop_front(),
+                true if others.len() > reserved || known.is_empty() => evict(others),
+                true => evict(known),
+                false if others.len() >= reserved.max(1) => evict(others),
+                false if reserved > 0 => evict(known),
                 // The shard is full of what the source knows.
                 false => return,
             };
-            self.evictions.fetch_add(u64::from(evicted.is_some()), Ordering::Relaxed);
+            self.evictions.fetch_add(u64::from(evicted), Ordering::Relaxed);
         }
         if is_known {
             known.insert(key, entry)

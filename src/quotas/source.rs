@@ -65,6 +65,8 @@ pub struct LookupCounters {
 pub struct QuotaSource {
     settings: Quotas,
     terms: ArcSwap<Terms>,
+    /// That of the terms.
+    version: AtomicU64,
     cache: Cache,
     new: mpsc::Sender<Lookup>,
     renewals: mpsc::Sender<Lookup>,
@@ -89,6 +91,7 @@ impl QuotaSource {
         let ((new, new_inbox), (renewals, renewals_inbox)) = (mpsc::channel(QUEUE), mpsc::channel(QUEUE));
         Self {
             settings: settings.clone(),
+            version: AtomicU64::new(terms.version),
             terms: ArcSwap::from_pointee(terms),
             cache: Cache::new(settings.max_cached, settings.cache_for),
             new,
@@ -122,7 +125,9 @@ impl QuotaSource {
     pub(super) fn set_terms(&self, limit: &config::Limit) {
         let before = self.terms.load();
         if before.limit != *limit {
-            self.terms.store(Arc::new(Terms::new(limit.clone(), before.version + 1)));
+            let version = before.version + 1;
+            self.terms.store(Arc::new(Terms::new(limit.clone(), version)));
+            self.version.store(version, Ordering::Release);
         }
     }
 
@@ -142,6 +147,13 @@ impl QuotaSource {
     /// What a key is granted. `text` is the key, if the source can be asked about it; it is called only for a lookup, which
     /// this asks for where it is due.
     pub fn get(&self, key: Fingerprint, now: Time, text: impl FnOnce() -> Option<Vec<u8>>) -> CacheAnswer {
+        match self.cache.fresh(key, now) {
+            Some(quota) => CacheAnswer { quota: quota.and_then(|quota| self.current(key, quota)), wait: None },
+            None => self.look_up(key, now, text),
+        }
+    }
+
+    fn look_up(&self, key: Fingerprint, now: Time, text: impl FnOnce() -> Option<Vec<u8>>) -> CacheAnswer {
         let mut place = None;
         let Known { quota, next } = self.cache.get(key, now, |is_renewal| {
             place = self.permit(is_renewal).and_then(|permit| Some((permit, self.sent(&text()?)?)));
@@ -174,10 +186,10 @@ impl QuotaSource {
 
     /// The quota by the terms in force: a reload may have changed them since it was read.
     fn current(&self, key: Fingerprint, quota: Arc<Quota>) -> Option<Arc<Quota>> {
-        let terms = self.terms.load();
-        if quota.version >= terms.version {
+        if quota.version >= self.version.load(Ordering::Acquire) {
             return Some(quota);
         }
+        let terms = self.terms.load();
         let read = Arc::new(terms.read(quota.answer.clone()).ok().flatten()?);
         self.cache.replace(key, &read);
         Some(read)

@@ -106,6 +106,21 @@ fn invented_keys_evict_none_that_the_source_knows() {
     assert!(cache.evictions() > 40_000);
 }
 
+#[test]
+fn keys_in_use_outlast_others_and_one_goes_even_if_all_are_used() {
+    let cache = Cache::new(40, SPAN);
+    let add = |number| assert!(look_up(&cache, number, &Found::Quota(quota("5/s")), at(0)));
+    let is_cached = |number| cache.peek(key(number), at(1)).is_some();
+    (0..40).for_each(add);
+    assert!((0..8).all(|number| rate(&cache, number, at(1)).is_some()));
+    (40..60).for_each(add);
+    assert!((0..8).all(is_cached) && !(8..28).any(is_cached) && (28..60).all(is_cached));
+    assert_eq!((0..60).filter(|number| rate(&cache, *number, at(1)).is_some()).count(), 40);
+    add(60);
+    assert!(is_cached(60));
+    assert_eq!(cache.len(), (40, 0));
+}
+
 #[tokio::test]
 async fn what_is_announced_is_renewed() {
     let cache = Cache::new(1000, SPAN);

@@ -210,10 +210,17 @@ impl Coordinator {
         inspections.composed(cells, |cells| servers[server].write(server, cells, commands, *strict))
     }
 
-    /// Takes the replies to the exchange with this server that was begun first, at `begun`. False if the server has
-    /// done nothing of what it was asked.
-    pub(super) fn answered(&mut self, server: usize, replies: Replies<'_>, begun: Instant, now: Time) -> bool {
+    /// Takes the replies to the exchange with this server that was begun first, at `begun`, and has `ended` now. False if
+    /// the server has done nothing of what it was asked.
+    pub(super) fn answered(
+        &mut self,
+        server: usize,
+        replies: Replies<'_>,
+        (begun, ended): (Instant, Instant),
+        now: Time,
+    ) -> bool {
         let Some(exchange) = self.servers[server].answered() else { return true };
+        self.servers[server].round_trip = ended.saturating_duration_since(begun);
         for (cell, part) in &exchange.cells {
             let answer = Answer { targets: &exchange.targets, part, replies };
             self.fill(*cell, &answer, begun, now);

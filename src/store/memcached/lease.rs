@@ -21,9 +21,11 @@ use crate::limit::Limit;
 
 /// How long a lease may be spent. For so long at most others see what may never be admitted.
 pub(super) const LEASE: Duration = Duration::from_millis(10);
+/// A server whose exchanges take as long as this confirms a lease too late for it to be worth its commands.
+pub(super) const FAR: Duration = Duration::from_millis(5);
 /// The least cost that a key was charged in the time of a lease, so that it is busy enough for a lease.
 pub(super) const BUSY: u64 = 4;
-/// A lease is at most one part in so many of what is left.
+/// There is a lease only if it is at most one part in so many of what is left.
 pub(super) const SHARE: u64 = 64;
 /// The number of the charge of a lease, which no decision ever has.
 pub(super) const NO_DECISION: u64 = u64::MAX;

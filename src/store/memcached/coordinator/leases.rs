@@ -8,7 +8,7 @@ use crate::limit::Reservation;
 use crate::store::memcached::OwnedAsk;
 use crate::store::memcached::batch::ServerState;
 use crate::store::memcached::cells::Place;
-use crate::store::memcached::lease::LEASE;
+use crate::store::memcached::lease::{FAR, LEASE};
 use crate::store::memcached::message::Settlement;
 use crate::store::memcached::provisional::{Outcome, Provisional};
 
@@ -16,7 +16,8 @@ impl Coordinator {
     /// Asks for a lease of a key that was just charged, if it is busy and its server answers.
     pub(super) fn lease_if_busy(&mut self, cell: Place, ask: &OwnedAsk, asked: Instant) {
         let cached = self.cells.at(cell);
-        let may_lease = self.pending_reload.is_none() && self.servers[cached.server].state == ServerState::Up;
+        let server = &self.servers[cached.server];
+        let may_lease = server.state == ServerState::Up && server.round_trip < FAR && self.pending_reload.is_none();
         if may_lease && cached.lease_if_busy(ask, asked) {
             self.leases.push_back((asked + LEASE, cell));
             self.queue(cell, true);

@@ -2,7 +2,7 @@
 
 use super::inspection::shown;
 use super::*;
-use crate::store::memcached::lease::{BUSY, LEASE};
+use crate::store::memcached::lease::{BUSY, FAR, LEASE};
 
 /// The kinds of limits that are leased.
 const LEASED: [usize; 5] = [0, 1, 2, 6, 7];
@@ -66,6 +66,24 @@ fn a_lease_ends_in_time_and_with_its_bucket() {
             world.settle();
             assert_eq!(admitted(&world.decided, key), 2 * BUSY + 1);
         }
+    }
+}
+
+#[test]
+fn a_server_that_is_far_away_gives_no_leases() {
+    for (round_trip, decided) in [(FAR - Duration::from_micros(1), 1), (FAR, 0)] {
+        let (mut world, _) = world(1, STRICT, &limit(0, PLENTY / 2));
+        let round_trip = Step::Tick(u64::try_from(round_trip.as_micros()).unwrap());
+        for _ in 0..2 {
+            let [send, execute, answer] = exchange(0);
+            world.run(&Step::Ask { gateway: 0, what: 0, cost: BUSY });
+            [&send, &execute, &round_trip, &answer].into_iter().for_each(|step| world.run(step));
+        }
+        exchange(0).iter().for_each(|step| world.run(step));
+        let before = world.decided.len();
+        world.run(&Step::Ask { gateway: 0, what: 0, cost: 1 });
+        assert_eq!(world.decided.len() - before, decided);
+        world.settle();
     }
 }
 

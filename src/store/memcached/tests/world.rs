@@ -276,7 +276,7 @@ impl World {
     }
 
     fn answer(&mut self, gateway: usize, server: usize) {
-        let now = self.clock(gateway);
+        let (now, ended) = (self.clock(gateway), self.instant());
         let Gateway { coordinator, connections, .. } = &mut self.gateways[gateway];
         let Some(Exchange { answers: Some(bytes), begun, mut reader, commands }) =
             connections[server].under_way.pop_front_if(|first| first.answers.is_some())
@@ -287,7 +287,7 @@ impl World {
         let replies = reader.replies(&bytes);
         // If a command failed, it may be as unknown what a write has done as without an answer.
         self.unanswered += u64::from(is_in_doubt(&commands, replies));
-        let good = coordinator.answered(server, replies, begun, now);
+        let good = coordinator.answered(server, replies, (begun, ended), now);
         self.collect(gateway);
         if !good {
             self.cut(gateway, server, 0);
