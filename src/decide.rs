@@ -216,10 +216,8 @@ impl<'a> Evaluation<'a, '_> {
         for (place, route_limit) in input.limits.iter().enumerate() {
             let counters = route_limit.counters(input.worker);
             let resolved = input.quotas.get(place).and_then(Option::as_ref);
-            let found = match resolved {
-                Some(resolved) => Some(resolved.key),
-                None => route_limit.key.extract(input.attributes, place, key_cache),
-            };
+            let read = || route_limit.key.extract(input.attributes, place, key_cache);
+            let found = resolved.map(|resolved| resolved.key).or_else(read);
             let key = match (found, route_limit.missing) {
                 (Some(key), _) => key,
                 (None, Missing::Shared) => route_limit.key.shared(),
@@ -232,15 +230,7 @@ impl<'a> Evaluation<'a, '_> {
                     return ControlFlow::Break(Decision::NoKey(place));
                 }
             };
-            let rates = &route_limit.rates;
-            let selected = match resolved {
-                // The source is asked only where there is no override.
-                Some(ResolvedQuota { quota, .. }) => {
-                    rates.select_without_override(input.attributes, key_cache, quota.as_deref())
-                }
-                None => rates.select(&route_limit.key, (key, found.is_some()), input.attributes, key_cache, None),
-            };
-            match selected {
+            match route_limit.select((key, found.is_some()), input.attributes, key_cache, resolved) {
                 SelectedRates::Exempt => {
                     counters.exempt.one();
                     route_limit.record_key(input, key, false);

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::RouteLimit;
+use super::{RouteLimit, SelectedRates};
 use crate::clock::{self, Time};
 use crate::fingerprint::Fingerprint;
 use crate::identify::{KeyCache, RequestAttributes};
@@ -65,6 +65,23 @@ pub fn resolve_quotas<'a>(
 }
 
 impl RouteLimit {
+    /// What applies to a request, of which `key` is counted. `has_key` is whether it has one.
+    pub(super) fn select<'a>(
+        &'a self,
+        (key, has_key): (Fingerprint, bool),
+        attributes: &RequestAttributes<'_>,
+        key_cache: &mut KeyCache,
+        resolved: Option<&'a ResolvedQuota>,
+    ) -> SelectedRates<'a> {
+        match resolved {
+            // The source is asked only where there is no override.
+            Some(ResolvedQuota { quota, .. }) => {
+                self.rates.select_without_override(attributes, key_cache, quota.as_deref())
+            }
+            None => self.rates.select(&self.key, (key, has_key), attributes, key_cache, None),
+        }
+    }
+
     /// What the cache of its source finds a key by: `counted`, the key of the request, unless that has further parts.
     pub fn asked_key(
         &self,
