@@ -195,9 +195,10 @@ impl Cache {
     }
 
     /// What is cached of a key if that need not be renewed.
-    pub(super) fn fresh(&self, key: Fingerprint, now: Time) -> Option<Option<Arc<Quota>>> {
+    pub(super) fn fresh(&self, key: Fingerprint, now: Time) -> Option<Known> {
         let mut shard = self.shard(key).lock();
-        shard.find(key).filter(|entry| entry.is_fresh(now)).map(|entry| entry.quota.clone())
+        let entry = shard.find(key).filter(|entry| entry.is_fresh(now))?;
+        Some(Known { quota: entry.quota.clone(), next: Next::Nothing })
     }
 
     /// What is known of a key. `may_ask` is called if it has to be looked up, and says whether that is possible.

@@ -148,7 +148,9 @@ impl QuotaSource {
     /// this asks for where it is due.
     pub fn get(&self, key: Fingerprint, now: Time, text: impl FnOnce() -> Option<Vec<u8>>) -> CacheAnswer {
         match self.cache.fresh(key, now) {
-            Some(quota) => CacheAnswer { quota: quota.and_then(|quota| self.current(key, quota)), wait: None },
+            Some(Known { quota, .. }) => {
+                CacheAnswer { quota: quota.and_then(|quota| self.current(key, quota)), wait: None }
+            }
             None => self.look_up(key, now, text),
         }
     }
