@@ -300,32 +300,6 @@ impl Coordinator {
         server.tidy(&mut self.cells);
     }
 
-    /// The server answers.
-    pub(super) fn up(&mut self, server: usize) {
-        self.servers[server].state = ServerState::Up;
-    }
-
-    /// The server is away. What was in flight may have arrived or not.
-    pub(super) fn down(&mut self, server: usize) {
-        for exchange in self.servers[server].fail() {
-            for (cell, _) in exchange.cells {
-                let cached = self.cells.at(cell);
-                cached.lose_replies();
-                cached.stage = Stage::Idle;
-                self.abandon(cell);
-                self.queue(cell, true);
-            }
-        }
-        for cell in self.servers[server].give_up() {
-            self.abandon(cell);
-            let cached = self.cells.at(cell);
-            if cached.stage == Stage::Queued {
-                cached.stage = Stage::Idle;
-            }
-            self.queue(cell, true);
-        }
-    }
-
     /// Decides from what was just read.
     fn decide_by_read(&mut self, decision: Box<Decision>) {
         if self.strict && self.on_error != OnError::Local && decision.places.iter().any(|place| self.is_away(*place)) {

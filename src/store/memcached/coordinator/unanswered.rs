@@ -1,14 +1,42 @@
 //! Decisions that Memcached does not answer, because a server is away or too slow: they are made from what was known
-//! last, or dropped.
+//! last, or dropped. And servers that come and go.
 
 use tokio::time::Instant;
 
 use super::Coordinator;
 use crate::config::OnError;
+use crate::store::memcached::batch::ServerState;
+use crate::store::memcached::cached_cell::Stage;
 use crate::store::memcached::cells::Place;
 use crate::store::memcached::message::Decision;
 
 impl Coordinator {
+    /// The server answers.
+    pub(in crate::store::memcached) fn up(&mut self, server: usize) {
+        self.servers[server].state = ServerState::Up;
+    }
+
+    /// The server is away. What was in flight may have arrived or not.
+    pub(in crate::store::memcached) fn down(&mut self, server: usize) {
+        for exchange in self.servers[server].fail() {
+            for (cell, _) in exchange.cells {
+                let cached = self.cells.at(cell);
+                cached.lose_replies();
+                cached.stage = Stage::Idle;
+                self.abandon(cell);
+                self.queue(cell, true);
+            }
+        }
+        for cell in self.servers[server].give_up() {
+            self.abandon(cell);
+            let cached = self.cells.at(cell);
+            if cached.stage == Stage::Queued {
+                cached.stage = Stage::Idle;
+            }
+            self.queue(cell, true);
+        }
+    }
+
     /// No decision waits for this cell any longer.
     pub(super) fn abandon(&mut self, cell: Place) {
         self.drop_provisional(cell, true);
