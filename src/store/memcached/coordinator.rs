@@ -187,14 +187,12 @@ impl Coordinator {
         self.queue(place, true);
     }
 
-    /// Does what is due by now: ends waits that have lasted long enough, and goes on sweeping after a reload. Returns
-    /// when there will be more to do.
-    pub(super) fn on_timer(&mut self, now: Instant, time: Time) -> Option<Instant> {
+    /// Does what is due by now: ends waits that have lasted long enough, and goes on sweeping after a reload.
+    pub(super) fn on_timer(&mut self, now: Instant, time: Time) {
         self.expire(now);
         if let Some(sweep) = self.sweep.take_if(|sweep| sweep.at <= now) {
             self.sweep = sweep.step(&mut self.cells, (now, time));
         }
-        self.next_timer()
     }
 
     /// When [`Self::on_timer`] has something to do.

@@ -55,15 +55,14 @@ impl Coordinator {
         }
     }
 
-    /// Ends the waits that have lasted long enough; returns when the next one has.
-    pub(in crate::store::memcached) fn expire(&mut self, now: Instant) -> Option<Instant> {
+    /// Ends the waits that have lasted long enough.
+    pub(in crate::store::memcached) fn expire(&mut self, now: Instant) {
         while let Some(decision) = self.waiting.take_overdue(now) {
             match self.on_error {
                 OnError::Local => self.decide_from_memory(decision),
                 OnError::Allow | OnError::Reject => self.dismiss(decision),
             }
         }
-        self.waiting.deadline()
     }
 
     /// Decides from what is known, because Memcached does not answer.
