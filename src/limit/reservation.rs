@@ -34,6 +34,11 @@ impl Reservation {
         Self { cost, marks: marks.collect(), lag: 0, carried: SmallVec::new() }
     }
 
+    /// What was counted in these buckets, one for each rate. All rates use counters.
+    pub fn in_buckets(cost: u64, buckets: impl IntoIterator<Item = u64>) -> Self {
+        Self::new(cost, buckets.into_iter())
+    }
+
     /// The same in a cell that was migrated to other rates. For each rate, `places` has the mark, and how much of the
     /// reservation was carried over if only a sum was.
     pub(super) fn migrated(&self, places: impl Iterator<Item = (u64, Option<u64>)>) -> Self {

@@ -33,6 +33,7 @@ use crate::harness::Memcached;
 use exact::exactly;
 use plan::Plan;
 use server::Server;
+use traffic::Traffic;
 use world::Fleet;
 
 /// The reply to the last command of each exchange, which is sent once in it.
@@ -185,5 +186,23 @@ fn the_simulated_memcached_replies_like_a_real_one() {
             let version = words[3].parse::<u64>().unwrap() + u64::from(random.u32(0..5) == 0);
             versions.insert(words[0].to_owned(), version);
         }
+    }
+}
+
+#[test]
+fn leases_refuse_hardly_anything_as_long_as_there_is_room() {
+    for strict in [false, true] {
+        let plan = Plan {
+            strict,
+            traffic: Traffic::new(1000.0, 1, 1.0),
+            length: Duration::from_secs(3),
+            ..Plan::new(20, exactly("22000/s"), 1.0, 1)
+        };
+        let outcome = Fleet::run(plan, 1);
+        assert!(outcome.work[0].exchanges < outcome.requests / 2, "their key is leased");
+        // The load is all that may pass, since the oldest bucket counts in full. What is leased and not given back yet
+        // counts as admitted.
+        let refused = outcome.requests - outcome.admitted;
+        assert!(refused * 100 < outcome.requests, "strict: {strict}: {refused} of {}", outcome.requests);
     }
 }

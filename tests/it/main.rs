@@ -64,6 +64,7 @@ mod known_keys;
 mod kubernetes;
 mod large_heads;
 mod limits;
+mod leases;
 mod listeners;
 mod long_keys;
 mod log_reader;

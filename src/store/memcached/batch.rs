@@ -4,6 +4,7 @@
 //! pending: they are written with the next exchange that is wanted, or after a moment if there is none.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::cached_cell::{CachedCell, Stage};
 use super::cells::{Cells, Place};
@@ -32,6 +33,8 @@ pub(super) struct ServerQueue {
     /// Cells with charges that have to be written.
     pending: VecDeque<Place>,
     in_flight: VecDeque<Exchange>,
+    /// How long the last exchange took.
+    pub(super) round_trip: Duration,
 }
 
 /// Whether a server answers.

@@ -41,6 +41,7 @@ use tokio::time::Instant;
 use super::carry_over::CarryOver;
 use super::commands::{Commands, Condition, Echo, Initial};
 use super::counters::{Change, CounterId, Counters, Learned, signed};
+use super::lease::{Demand, Lease};
 use super::names::Names;
 use super::provisional::Provisionals;
 use super::replies::{Item, Written};
@@ -88,6 +89,9 @@ pub(super) struct CachedCell {
     pub(super) waiting: SmallVec<[u64; 2]>,
     /// What was charged and is to be confirmed, in the order in which it was charged.
     pub(super) provisional: Provisionals,
+    /// What may be admitted without an exchange, and how much that should be.
+    pub(super) lease: Option<Box<Lease>>,
+    pub(super) demand: Demand,
     pub(super) stage: Stage,
     /// Whether it was used since it was last looked at.
     pub(super) used: bool,
@@ -165,6 +169,8 @@ impl CachedCell {
             reload: 0,
             waiting,
             provisional: Provisionals::new(),
+            lease: None,
+            demand: Demand::default(),
             stage,
             used: true,
             fresh: false,
@@ -253,6 +259,7 @@ impl CachedCell {
         self.stage == Stage::InFlight
             || !self.waiting.is_empty()
             || !self.provisional.is_empty()
+            || self.lease.is_some()
             || self.inspections > 0
     }
 

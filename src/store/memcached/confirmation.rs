@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use super::OwnedAsk;
 use super::cached_cell::{CachedCell, Stage};
 use super::counters::{CounterId, signed};
+use super::lease::NO_DECISION;
 use super::provisional::{Outcome, Provisional, Provisionals};
 use crate::limit::Limit;
 
@@ -59,6 +60,8 @@ impl CachedCell {
         let later: Provisionals = charges.drain(sent..).collect();
         // What was charged later is not in Memcached yet.
         later.iter().for_each(|charge| self.take_back(charge));
+        // What is leased is for requests that may come, so that it goes first.
+        charges.sort_by_key(|charge| charge.number == NO_DECISION);
         let mut rejected = SmallVec::new();
         while let Some(charge) = charges.pop() {
             self.take_back(&charge);

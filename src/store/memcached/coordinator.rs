@@ -9,8 +9,12 @@
 mod admission;
 mod confirming;
 mod inspection;
+mod leases;
+mod reloading;
+mod reservations;
 mod unanswered;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -22,7 +26,8 @@ use super::cached_cell::{OVERTAKEN, Stage, Writes};
 use super::cells::{Cells, Place};
 use super::commands::Commands;
 use super::health::Health;
-use super::message::{Decision, Decisions, Message, Settlement};
+use super::lease::NO_DECISION;
+use super::message::{Decision, Decisions, Message};
 use super::provisional::{Standing, Standings};
 use super::refusals::RefusalCache;
 use super::replies::Replies;
@@ -32,10 +37,10 @@ use super::waiting::Waiting;
 use crate::clock::Time;
 use crate::config::{self, OnError};
 use crate::store::Asks;
-use crate::store::reloads::Migration;
 
 use admission::{Admit, Admits};
 use inspection::Inspections;
+use reloading::PendingReload;
 
 /// All that is known of cells, decisions and servers.
 pub(super) struct Coordinator {
@@ -51,6 +56,10 @@ pub(super) struct Coordinator {
     /// For each worker, the replies that have not been taken yet.
     replies: Vec<Decisions>,
     inspections: Inspections,
+    /// When leases that were asked for or granted end, and of which cells.
+    leases: VecDeque<(Instant, Place)>,
+    /// The reload that waits until leases are given back.
+    pending_reload: Option<Box<PendingReload>>,
 }
 
 impl Coordinator {
@@ -71,6 +80,8 @@ impl Coordinator {
             sweep: None,
             replies: (0..workers).map(|_| Decisions::new()).collect(),
             inspections: Inspections::default(),
+            leases: VecDeque::new(),
+            pending_reload: None,
         }
     }
 
@@ -81,14 +92,11 @@ impl Coordinator {
 
     /// Accepts a message. A decision is made by `deadline`.
     pub(super) fn submit(&mut self, message: Message, deadline: Instant) {
+        let Some(message) = self.postpone(message, deadline) else { return };
         match message {
             Message::Decide(decision) => self.decide(decision, deadline),
             Message::Settle(settlement) => self.settle_reserved(*settlement),
-            Message::Reload(reload) => {
-                self.cells.reload(&reload.changes, reload.now);
-                self.sweep = Some(Sweep::new(reload.asked));
-                self.on_timer(reload.asked, reload.now);
-            }
+            Message::Reload(reload) => self.reload(*reload, deadline),
             Message::Inspect(inspection) => self.inspect(*inspection),
         }
     }
@@ -116,11 +124,12 @@ impl Coordinator {
             }
             let now = cached.advance_for(&ask.limit, decision.now, decision.asked);
             let has_plenty = cached.has_plenty(&ask.limit, ask.need);
+            let is_leased = cached.is_leased(ask, decision.asked);
             is_scarce |= !has_plenty;
-            let is_read = has_plenty && !self.strict && cached.was_just_read(decision.asked);
+            let is_read = is_leased || has_plenty && !self.strict && cached.was_just_read(decision.asked);
             let may_reserve = has_plenty && ask.cost > 0 && (self.strict || cached.may_reserve());
             may_be_provisional = may_be_provisional && (is_read || may_reserve);
-            admits.push(Admit { now, admitted: true, is_provisional: !is_read });
+            admits.push(Admit { now, admitted: true, is_provisional: !is_read, is_leased });
             if self.servers[cached.server].state != ServerState::Away {
                 reachable += 1;
                 if !is_read {
@@ -162,34 +171,11 @@ impl Coordinator {
         true
     }
 
-    /// Gives back what was reserved too much, or charges what was reserved too little. Nobody waits for that, and it
-    /// waits for nothing: the next request is decided after it.
-    fn settle_reserved(&mut self, mut settlement: Settlement) {
-        let Settlement { ask, now, asked, cell, given, reservation, .. } = &mut settlement;
-        let migration = self.cells.follow(ask, *now);
-        let place = self.cells.of(ask, *now, &self.health.forgotten).0;
-        if let Some(Migration { from, to, at, .. }) = migration {
-            *reservation = to.migrate_reservation(&from, reservation, at);
-            if self.cells.at(place).number != *cell {
-                // It may not have been carried over, and would be taken from others.
-                *given = 0;
-            }
-        }
-        if self.cells.at(place).number != *cell && self.cells.may_have_forgotten(*cell) {
-            // The charge may never have been written to Memcached, and then others would lose what is given back.
-            *given = 0;
-        }
-        // There may be room again.
-        self.refusals.forget(ask.cell());
-        let cached = self.cells.at(place);
-        *now = cached.advance_for(&ask.limit, *now, *asked);
-        cached.settle(settlement);
-        self.queue(place, true);
-    }
-
     /// Does what is due by now: ends waits that have lasted long enough, and goes on sweeping after a reload.
     pub(super) fn on_timer(&mut self, now: Instant, time: Time) {
         self.expire(now);
+        self.end_leases(now, time);
+        self.end_reload(Some(now));
         if let Some(sweep) = self.sweep.take_if(|sweep| sweep.at <= now) {
             self.sweep = sweep.step(&mut self.cells, (now, time));
         }
@@ -198,7 +184,7 @@ impl Coordinator {
     /// When [`Self::on_timer`] has something to do.
     pub(super) fn next_timer(&mut self) -> Option<Instant> {
         let sweep = self.sweep.as_ref().map(|sweep| sweep.at);
-        self.waiting.deadline().into_iter().chain(sweep).min()
+        self.waiting.deadline().into_iter().chain(sweep).chain(self.end_of_lease()).chain(self.end_of_reload()).min()
     }
 
     /// Whether every server has yet to answer.
@@ -208,7 +194,7 @@ impl Coordinator {
 
     /// Whether every server has all that was admitted, or is away.
     pub(super) fn is_settled(&self) -> bool {
-        self.servers.iter().all(ServerQueue::is_settled)
+        self.leases.is_empty() && self.pending_reload.is_none() && self.servers.iter().all(ServerQueue::is_settled)
     }
 
     /// When an exchange with this server is due.
@@ -222,10 +208,17 @@ impl Coordinator {
         inspections.composed(cells, |cells| servers[server].write(server, cells, commands, *strict))
     }
 
-    /// Takes the replies to the exchange with this server that was begun first, at `begun`. False if the server has
-    /// done nothing of what it was asked.
-    pub(super) fn answered(&mut self, server: usize, replies: Replies<'_>, begun: Instant, now: Time) -> bool {
+    /// Takes the replies to the exchange with this server that was begun first, at `begun`, and has `ended` now. False if
+    /// the server has done nothing of what it was asked.
+    pub(super) fn answered(
+        &mut self,
+        server: usize,
+        replies: Replies<'_>,
+        (begun, ended): (Instant, Instant),
+        now: Time,
+    ) -> bool {
         let Some(exchange) = self.servers[server].answered() else { return true };
+        self.servers[server].round_trip = ended.saturating_duration_since(begun);
         for (cell, part) in &exchange.cells {
             let answer = Answer { targets: &exchange.targets, part, replies };
             self.fill(*cell, &answer, begun, now);
@@ -235,6 +228,7 @@ impl Coordinator {
             // The server counts as away, and what is pending waits until it is back.
             exchange.cells.iter().for_each(|(cell, _)| self.queue(*cell, true));
         }
+        self.end_reload(None);
         is_good
     }
 
@@ -257,7 +251,7 @@ impl Coordinator {
         let has_failed = !answer.is_read() || filled.writes == Writes::Failed;
         let is_good = answer.is_read() && filled.writes == Writes::Done;
         let is_confirmed = !filled.must_retry && (filled.is_current || !self.strict);
-        let outcomes = if is_good { cached.confirm(is_confirmed) } else { SmallVec::new() };
+        let mut outcomes = if is_good { cached.confirm(is_confirmed) } else { SmallVec::new() };
         // If another gateway was faster to replace the state, this one tries again before it admits anything: with each
         // admission that others do not know of, the gateways would be further apart. A new bucket that has begun
         // meanwhile is read first as well.
@@ -269,8 +263,13 @@ impl Coordinator {
         if !is_good {
             self.drop_provisional(cell, filled.writes == Writes::Unacknowledged);
         }
+        // What is leased is left for others, and the verdicts say so.
+        outcomes.sort_by_key(|outcome| outcome.charge.number != NO_DECISION);
         for outcome in outcomes {
-            self.settle(cell, outcome);
+            match outcome.charge.number {
+                NO_DECISION => self.settle_lease(cell, outcome, (begun, now)),
+                _ => self.settle(cell, outcome),
+            }
         }
         for number in waiting {
             if has_failed {
@@ -322,8 +321,9 @@ impl Coordinator {
             self.cells.follow(ask, *now);
             let cached = self.cells.again(place, ask, *now, &self.health.forgotten);
             let now = cached.advance_for(&ask.limit, *now, *asked);
-            let admitted = ask.limit.admits(&cached.cell, now, ask.need);
-            admits.push(Admit { now, admitted, is_provisional });
+            let is_leased = cached.is_leased(ask, *asked);
+            let admitted = is_leased || ask.limit.admits(&cached.cell, now, ask.need);
+            admits.push(Admit { now, admitted, is_provisional: is_provisional && !is_leased, is_leased });
         }
         self.carry_out(decision, &admits);
     }
@@ -334,12 +334,14 @@ impl Coordinator {
         let is_provisional = admits.iter().any(|admit| admit.is_provisional);
         let mut standings = Standings::new();
         let mut open = 0;
-        let Decision { asks, places, verdicts, reserved, number, .. } = &mut *decision;
+        let Decision { asks, places, verdicts, reserved, number, asked, .. } = &mut *decision;
         for (index, (ask, place)) in asks.iter().zip(&*places).enumerate() {
             let cached = self.cells.at(*place);
-            let Admit { now, admitted, is_provisional: is_open } = admits[index];
+            let Admit { now, admitted, is_provisional: is_open, is_leased } = admits[index];
             let charged = all && admitted && ask.cost > 0;
-            if charged && ask.settles {
+            if charged && is_leased {
+                cached.spend(ask.cost);
+            } else if charged && ask.settles {
                 reserved.push(cached.reserve(ask, now, !is_provisional));
             } else if charged {
                 cached.charge(&ask.limit, now, ask.cost);
@@ -358,10 +360,11 @@ impl Coordinator {
                 standings.push(Standing::Final(admitted));
             }
             if !is_provisional {
-                verdicts.push((ask.place, ask.limit.judge(&cached.cell, now, ask.need, admitted)));
+                verdicts.push((ask.place, cached.verdict(ask, now, admitted)));
             }
             if charged {
                 self.queue(*place, true);
+                self.lease_if_busy(*place, ask, *asked);
             }
         }
         decision.standings = standings;

@@ -229,11 +229,12 @@ impl Driver {
     /// # Errors
     /// If the server has done nothing of what it was asked.
     fn answered(&self, server: usize, replies: Replies<'_>, begun: Instant) -> Result<(), Failure> {
-        self.health.latency.observe(micros(begun.elapsed()));
+        let ended = Instant::now();
+        self.health.latency.observe(micros(ended.saturating_duration_since(begun)));
         let good = self.apply(|coordinator| {
             // A request that has asked meanwhile for a cell that was just read needs no other read.
             self.pass_messages(coordinator);
-            coordinator.answered(server, replies, begun, clock::now())
+            coordinator.answered(server, replies, (begun, ended), clock::now())
         });
         match replies.failure() {
             Some(what) if !good => return Err(Failure::Failed(what.to_owned())),

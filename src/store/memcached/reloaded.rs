@@ -54,6 +54,11 @@ impl Cells {
         Some(migration)
     }
 
+    /// Whether a reload has replaced or removed this limit lately.
+    pub(super) fn is_replaced(&self, limit: &Limit, now: Time) -> bool {
+        now < self.migrating_until && !self.reloads.is_in_use(limit)
+    }
+
     /// Sees whether a cell is used for the first time after a reload. If its limit has replaced another one since it
     /// was used last, it continues from that.
     pub(super) fn see_reload(&mut self, place: Place, limit: &Arc<Limit>, now: Time) {

@@ -172,7 +172,8 @@ impl SimulatedGateway {
         }
         // As in the driver, a request that has asked meanwhile for a cell that was just read needs no other read.
         self.pass_messages();
-        let is_good = self.apply(now, |coordinator| coordinator.answered(server, reader.replies(replies), begun, time));
+        let is_good =
+            self.apply(now, |coordinator| coordinator.answered(server, reader.replies(replies), (begun, now), time));
         match &mut self.servers[server].link {
             Link::Up { was_good, .. } if is_good => *was_good = true,
             _ => self.failed(server, at),

@@ -11,6 +11,8 @@ pub(super) struct Admit {
     pub(super) admitted: bool,
     /// Whether the charge is provisional: Memcached has yet to confirm it.
     pub(super) is_provisional: bool,
+    /// Whether it is taken from the lease of the key, so that it is charged already.
+    pub(super) is_leased: bool,
 }
 
 /// What each limit of a decision says.

@@ -42,7 +42,7 @@ impl Coordinator {
             if let Some(reserved) = decision.reserved.iter_mut().find(|reserved| reserved.place == place) {
                 ask.limit.follow(&mut cached.cell, &mut reserved.reservation);
             }
-            decision.verdicts.push((ask.place, ask.limit.judge(&cached.cell, cached.now, ask.need, admitted)));
+            decision.verdicts.push((ask.place, cached.verdict(ask, cached.now, admitted)));
         }
         self.reply(decision);
     }

@@ -25,6 +25,12 @@ impl Decided {
         self.asks.iter().map(|ask| ask.cost).max().unwrap_or(0)
     }
 
+    /// How much it was told remains.
+    pub(super) fn remaining(&self) -> u64 {
+        let verdicts = self.verdicts.iter().flatten();
+        verdicts.map(|(_, verdict)| verdict.remaining).min().unwrap_or(0)
+    }
+
     /// How many microseconds it was told to wait.
     pub(super) fn wait(&self) -> Option<u64> {
         self.verdicts.iter().flatten().filter_map(|(_, verdict)| verdict.wait).max()

@@ -66,7 +66,7 @@ fn reset(world: &mut World, gateway: usize, ask: &OwnedAsk) {
 }
 
 /// What a gateway shows of the first rate of a key.
-fn shown(world: &mut World, gateway: usize, ask: &OwnedAsk) -> u64 {
+pub(super) fn shown(world: &mut World, gateway: usize, ask: &OwnedAsk) -> u64 {
     let mut shown = world.peek(gateway, ask.clone());
     world.settle();
     shown.try_recv().unwrap().rates[0].used

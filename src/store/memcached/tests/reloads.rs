@@ -14,7 +14,7 @@ impl World {
         let (now, asked) = (self.clock(gateway), self.instant());
         let changes = LimitChanges { in_use: vec![to], replaced, ..LimitChanges::default() };
         let reload = Message::Reload(Box::new(Reload { changes, now, asked }));
-        self.gateways[gateway].coordinator.submit(reload, asked);
+        self.gateways[gateway].coordinator.submit(reload, asked + Duration::from_micros(self.patience));
     }
 }
 

@@ -20,6 +20,7 @@ use crate::store::memcached::cached_cell::MOMENT;
 use crate::store::memcached::cells::MOST;
 use crate::store::memcached::commands::Commands;
 use crate::store::memcached::coordinator::Coordinator;
+use crate::store::memcached::lease::LEASE;
 use crate::store::memcached::message::{Decision, Message, Settlement};
 use crate::store::memcached::refusals::RefusalCache;
 use crate::store::memcached::replies::Reader;
@@ -198,7 +199,8 @@ impl World {
         self.now = self.now.after(Duration::from_micros(micros));
         let instant = self.instant();
         for gateway in 0..self.gateways.len() {
-            self.gateways[gateway].coordinator.expire(instant);
+            let now = self.clock(gateway);
+            self.gateways[gateway].coordinator.on_timer(instant, now);
             self.collect(gateway);
         }
     }
@@ -274,7 +276,7 @@ impl World {
     }
 
     fn answer(&mut self, gateway: usize, server: usize) {
-        let now = self.clock(gateway);
+        let (now, ended) = (self.clock(gateway), self.instant());
         let Gateway { coordinator, connections, .. } = &mut self.gateways[gateway];
         let Some(Exchange { answers: Some(bytes), begun, mut reader, commands }) =
             connections[server].under_way.pop_front_if(|first| first.answers.is_some())
@@ -285,7 +287,7 @@ impl World {
         let replies = reader.replies(&bytes);
         // If a command failed, it may be as unknown what a write has done as without an answer.
         self.unanswered += u64::from(is_in_doubt(&commands, replies));
-        let good = coordinator.answered(server, replies, begun, now);
+        let good = coordinator.answered(server, replies, (begun, ended), now);
         self.collect(gateway);
         if !good {
             self.cut(gateway, server, 0);
@@ -351,7 +353,10 @@ impl World {
         self.models.iter_mut().for_each(|model| model.fail(0));
         let connections: Vec<(usize, usize)> =
             (0..self.gateways.len()).flat_map(|gateway| (0..self.models.len()).map(move |at| (gateway, at))).collect();
-        for _ in 0..ENOUGH {
+        for round in 0..ENOUGH {
+            if round == ENOUGH / 2 && self.gateways.iter().any(|gateway| gateway.coordinator.has_leases()) {
+                self.pass(u64::try_from(LEASE.as_micros()).unwrap_or(u64::MAX));
+            }
             for (gateway, server) in connections.iter().copied() {
                 self.connect(gateway, server);
                 self.send(gateway, server);

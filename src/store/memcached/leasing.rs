@@ -1,0 +1,115 @@
+//! What a cell does with a lease: whether it wants one, what it takes from it, and how it ends (`lease.rs`).
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::OwnedAsk;
+use super::cached_cell::CachedCell;
+use super::lease::{BUSY, LEASE, Lease, NO_DECISION, SHARE};
+use super::provisional::Provisional;
+use crate::clock::Time;
+use crate::limit::{Limit, Verdict};
+
+impl CachedCell {
+    /// Whether the lease has enough for what is asked. A new bucket needs a new lease.
+    pub(super) fn is_leased(&self, ask: &OwnedAsk, asked: Instant) -> bool {
+        let is_plain = ask.cost > 0 && ask.need == ask.cost && !ask.settles;
+        is_plain
+            && self.unspent(&ask.limit) >= ask.cost
+            && self.lease.as_ref().is_some_and(|lease| asked < lease.until && self.has_begun_no_bucket(lease))
+    }
+
+    /// What the lease of this limit has left.
+    fn unspent(&self, limit: &Arc<Limit>) -> u64 {
+        let lease = self.lease.as_ref().map(|lease| &lease.charge);
+        let lease = lease.filter(|charge| Arc::ptr_eq(&charge.limit, limit) && charge.cell == self.number);
+        lease.map_or(0, |charge| charge.cost)
+    }
+
+    /// Whether it has a lease, or has asked for one.
+    pub(super) fn has_lease(&self) -> bool {
+        self.lease.is_some() || self.has_asked_for_lease()
+    }
+
+    /// Whether a lease that it has asked for is not confirmed yet.
+    pub(super) fn has_asked_for_lease(&self) -> bool {
+        self.asked_for().is_some()
+    }
+
+    /// The charge of a lease that is not confirmed yet.
+    fn asked_for(&self) -> Option<&Provisional> {
+        self.provisional.iter().find(|charge| charge.number == NO_DECISION).map(|charge| &**charge)
+    }
+
+    fn has_begun_no_bucket(&self, lease: &Lease) -> bool {
+        let rates = self.names.limit.rates();
+        self.cell.newest(rates).eq(lease.charge.buckets.iter().copied())
+    }
+
+    /// Takes what is asked from the lease, which has enough.
+    pub(super) fn spend(&mut self, cost: u64) {
+        if let Some(lease) = &mut self.lease {
+            lease.charge.cost = lease.charge.cost.saturating_sub(cost);
+        }
+    }
+
+    /// Notes that a request was admitted. If the key is busy and its lease will not last, the next one is charged: then
+    /// the next exchange confirms it. Returns whether that is so. The cell has been advanced to now.
+    pub(super) fn lease_if_busy(&mut self, ask: &OwnedAsk, asked: Instant) -> bool {
+        self.demand.note(ask.cost, asked);
+        let wanted = self.demand.most();
+        let is_leasable = self.versioned.is_none() && self.carry_over.is_none() && !ask.settles;
+        if wanted < BUSY || !is_leasable || self.counters.is_unacknowledged() {
+            return false;
+        }
+        let lasts = self.lease.as_ref().is_some_and(|lease| asked < lease.until && self.has_begun_no_bucket(lease));
+        if self.asked_for().is_some() || lasts && self.unspent(&ask.limit) > wanted / 2 {
+            return false;
+        }
+        let left = ask.limit.judge(&self.cell, self.now, 1, true).remaining;
+        if wanted > left / SHARE {
+            return false;
+        }
+        // Others lease the key as well, and give back.
+        self.counters.may_shrink();
+        self.charge(&ask.limit, self.now, wanted);
+        let charge = self.provisional(NO_DECISION, 0, ask);
+        self.provisional.push(Box::new(Provisional { cost: wanted, ..charge }));
+        true
+    }
+
+    /// A lease is confirmed, by an exchange that was begun then. Returns until when it may be spent, and the lease before
+    /// it if that is to be given back.
+    pub(super) fn grant(
+        &mut self,
+        mut charge: Box<Provisional>,
+        begun: Instant,
+    ) -> (Instant, Option<Box<Provisional>>) {
+        let until = begun + LEASE;
+        let mut before = self.lease.take().map(|lease| lease.charge);
+        let is_same = |before: &mut Box<Provisional>| {
+            before.buckets == charge.buckets && before.cell == charge.cell && Arc::ptr_eq(&before.limit, &charge.limit)
+        };
+        if let Some(same) = before.take_if(is_same) {
+            charge.cost = charge.cost.saturating_add(same.cost);
+        }
+        self.lease = Some(Box::new(Lease { charge, until }));
+        (until, before)
+    }
+
+    /// What is left of a lease whose time is over.
+    pub(super) fn end_lease(&mut self, now: Instant) -> Option<Box<Provisional>> {
+        self.lease.take_if(|lease| lease.until <= now).map(|lease| lease.charge)
+    }
+
+    /// The verdict on a request. What is charged for further requests is left for them.
+    pub(super) fn verdict(&self, ask: &OwnedAsk, at: Time, admitted: bool) -> Verdict {
+        let mut verdict = ask.limit.judge(&self.cell, at, ask.need, admitted);
+        if admitted {
+            let asked_for = self.asked_for().map_or(0, |charge| charge.cost);
+            verdict.remaining = verdict.remaining.saturating_add(self.unspent(&ask.limit)).saturating_add(asked_for);
+        }
+        verdict
+    }
+}

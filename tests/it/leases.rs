@@ -1,0 +1,70 @@
+//! Keys that are so busy that gateways lease a part of their quota: with a real Memcached, at an end and at a crash.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::harness::{Gateway, Memcached, until};
+use crate::shared::{PATIENT, limited};
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// Requests that one client sends one after the other.
+const ROUND: u32 = 100;
+const ROUND_TRIPS: &str = "gateway_store_round_trips_total";
+
+/// A limit that this test does not reach. With `strict` each request would wait for an exchange of its own.
+fn start(memcached: &Memcached) -> Gateway {
+    Gateway::start(&(memcached.store_with(&format!("{PATIENT}strict = true")) + &limited("1000000/d", "")))
+}
+
+fn counted(memcached: &Memcached) -> u64 {
+    memcached.counters().values().sum()
+}
+
+/// Sends requests until the gateway leases their key. Returns how many were admitted.
+fn admit_until_leased(gateway: &Gateway) -> u64 {
+    let (mut client, mut admitted) = (gateway.client(), 0);
+    // On a busy machine a round may take so long that the key is not busy.
+    until("most requests need no exchange", MINUTE, || {
+        let before = gateway.metric(ROUND_TRIPS).unwrap();
+        (0..ROUND).for_each(|_| assert_eq!(client.get("/").status, 200));
+        admitted += u64::from(ROUND);
+        gateway.metric(ROUND_TRIPS).unwrap() - before < f64::from(ROUND) / 2.0
+    });
+    admitted
+}
+
+#[test]
+fn what_is_leased_and_not_spent_is_given_back() {
+    let memcached = Memcached::start();
+    let gateway = start(&memcached);
+    let admitted = admit_until_leased(&gateway);
+    until("the rest is given back", Duration::from_secs(5), || {
+        println!("{} {admitted}", counted(&memcached));
+        counted(&memcached) == admitted
+    });
+    let remaining = gateway.client().get("/").headers.must("ratelimit").to_owned();
+    assert!(remaining.contains(&format!("r={};", 1_000_000 - admitted - 1)), "{remaining}");
+}
+
+#[test]
+fn a_gateway_that_ends_gives_back_what_it_has_leased() {
+    let memcached = Memcached::start();
+    let mut gateway = start(&memcached);
+    let admitted = admit_until_leased(&gateway);
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait_exit().success());
+    assert_eq!(counted(&memcached), admitted);
+}
+
+#[test]
+fn a_gateway_that_is_killed_loses_no_more_than_its_lease() {
+    let memcached = Memcached::start();
+    let mut gateway = start(&memcached);
+    let admitted = admit_until_leased(&gateway);
+    gateway.signal(Signal::KILL);
+    gateway.wait_exit();
+    // A lease is no more than what was admitted in as long a time before.
+    let counted = counted(&memcached);
+    assert!((admitted..=2 * admitted).contains(&counted), "{counted} for {admitted}");
+}
