@@ -261,7 +261,12 @@ impl Limit {
 
     /// Takes `cost` back from the rates whose state is kept as a whole, beginning with what was charged last.
     pub fn take_back_whole(&self, cell: &mut Cell, cost: u64) {
-        cell.take_back_whole(&self.rates, cost);
+        cell.take_back_whole(&self.rates, cost, None);
+    }
+
+    /// The same, but if others have charged the cell meanwhile: takes back what was charged at `since` or later.
+    pub fn take_back_whole_since(&self, cell: &mut Cell, cost: u64, since: Time) {
+        cell.take_back_whole(&self.rates, cost, Some(since));
     }
 
     /// Whether its cells grow with every request that is charged, as sliding logs do.

@@ -167,8 +167,9 @@ impl Cell {
         }
     }
 
-    /// Takes `cost` back from the rates whose state is kept as a whole.
-    pub(super) fn take_back_whole(&mut self, rates: &[Rate], cost: u64) {
+    /// Takes `cost` back from the rates whose state is kept as a whole; from a log what was charged `since`, if that is
+    /// known, before what was charged last.
+    pub(super) fn take_back_whole(&mut self, rates: &[Rate], cost: u64, since: Option<Time>) {
         for (rate, state) in self.rated_mut(rates) {
             match state {
                 State::FixedWindow(window) => window.take_back(cost),
@@ -177,7 +178,8 @@ impl Cell {
             }
         }
         if let Some(Extension { log, .. }) = self.extension.as_deref_mut() {
-            log.take_back(cost);
+            let left = since.map_or(cost, |since| log.give_back(since.micros(), cost));
+            log.take_back(left);
         }
     }
 

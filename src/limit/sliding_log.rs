@@ -72,12 +72,11 @@ impl Log {
 
     /// Gives back `cost` of what was added at `since`: the oldest entries of that moment or later. If it was counted together
     /// with a later entry, or was added again to a log that another gateway wrote, another entry is reduced in its place, and
-    /// that one leaves the window sooner. By the clock of that gateway the entry may also be a little earlier.
-    pub(super) fn give_back(&mut self, since: u64, cost: u64) {
+    /// that one leaves the window sooner. By the clock of that gateway the entry may also be a little earlier. Returns how
+    /// much was not found.
+    pub(super) fn give_back(&mut self, since: u64, cost: u64) -> u64 {
         let left = cost - self.take_from(since, cost);
-        if left > 0 {
-            self.take_from(since.saturating_sub(JITTER), left);
-        }
+        if left == 0 { 0 } else { left - self.take_from(since.saturating_sub(JITTER), left) }
     }
 
     /// Takes up to `cost` of what was added at `since` or later, the oldest first. Returns how much that is.

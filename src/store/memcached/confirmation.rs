@@ -123,7 +123,7 @@ impl CachedCell {
         if let Some(state) = &mut self.versioned {
             self.names.limit.took_back(&mut self.cell, charge.cost);
             let memory = self.cell.certain_memory(self.names.limit.rates(), charge.cost);
-            state.add_give_back(amount, self.now, memory);
+            state.add_give_back(amount, (charge.at, self.now), memory);
         }
     }
 }

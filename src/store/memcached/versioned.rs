@@ -183,9 +183,12 @@ impl VersionedState {
         pending.cost = pending.cost.saturating_add(cost);
     }
 
-    /// Has `cost` taken back, which would have stayed for so many microseconds.
-    pub(super) fn add_give_back(&mut self, cost: i64, now: Time, memory: u64) {
+    /// Has `cost` taken back that was charged at `since`, and would have stayed for so many microseconds.
+    pub(super) fn add_give_back(&mut self, cost: i64, (since, now): (Time, Time), memory: u64) {
         self.add(-cost, now);
+        if let Some(pending) = &mut self.pending {
+            pending.since = pending.since.min(since);
+        }
         self.certain = Some(now.after(Duration::from_micros(memory)));
     }
 
@@ -378,7 +381,7 @@ impl VersionedState {
             match cost {
                 0 => {}
                 1.. => limit.charge_whole(&mut theirs, now.max(*until), cost.unsigned_abs(), *since),
-                ..=-1 => limit.take_back_whole(&mut theirs, cost.unsigned_abs()),
+                ..=-1 => limit.take_back_whole_since(&mut theirs, cost.unsigned_abs(), *since),
             }
             for Back { reservation, given } in given {
                 limit.give_back_whole(&mut theirs, now, reservation, *given);

@@ -129,6 +129,26 @@ fn what_was_counted_before_it_was_forgotten_is_given_back() {
     assert_eq!(counted(&mut world, 0, key), 0);
 }
 
+#[test]
+fn what_was_admitted_too_late_is_not_taken_from_others() {
+    let limit = limit(4, 2);
+    let key = key_on(0, 1, &limit);
+    let mut world = World::new(2, 1, STRICT, settling_each_and_all(&limit, &[key]));
+    world.connect(1, 0);
+    world.run(&Step::Ask { gateway: 1, what: 0, cost: 1 });
+    // The charge is written, but the answer comes when nobody waits for it any more.
+    [Step::Send(1, 0), Step::Execute(1, 0), Step::Answer(1, 0), Step::Send(1, 0), Step::Execute(1, 0)]
+        .iter()
+        .for_each(|step| world.run(step));
+    (0..4).for_each(|_| world.run(&Step::Tick(400_000)));
+    world.run(&Step::Reserve { gateway: 0, what: 0, cost: 1 });
+    world.settle();
+    world.settle_one(0, 0);
+    world.settle();
+    assert!(world.decided.iter().any(Decided::admitted));
+    assert_eq!(counted(&mut world, 4, key), 0);
+}
+
 proptest! {
     #[test]
     fn nobody_waits_for_ever_where_costs_are_known_later(
