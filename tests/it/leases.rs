@@ -45,9 +45,7 @@ fn what_is_leased_and_not_spent_is_given_back() {
     let memcached = Memcached::start();
     let gateway = start(&memcached);
     let admitted = admit_until_leased(&gateway);
-    until("the rest is given back", Duration::from_secs(5), || {
-        counted(&memcached) == admitted
-    });
+    until("the rest is given back", Duration::from_secs(5), || counted(&memcached) == admitted);
     let remaining = gateway.client().get("/").headers.must("ratelimit").to_owned();
     assert!(remaining.contains(&format!("r={};", 1_000_000 - admitted - 1)), "{remaining}");
 }
