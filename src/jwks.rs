@@ -4,8 +4,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
@@ -18,6 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::clock;
 use crate::config::{Jwks, Jwt};
 use crate::fetch::{self, Url};
+use crate::in_force::{BackgroundTask, InForce};
 use crate::jwt::{KeyOrigin, KeySet, MAX_BYTES};
 use crate::metrics::Counter;
 use crate::tls::ConnectorTls;
@@ -155,9 +155,18 @@ impl KeySource {
             }
         }
     }
+}
+
+impl BackgroundTask for KeySource {
+    const THREAD: &'static str = "jwks";
+    const REFUSED: &'static str = "cannot fetch the keys of issuers again";
+
+    fn has_task(&self) -> bool {
+        self.server.is_some()
+    }
 
     /// Fetches the keys again and again.
-    async fn keep_current(&self) {
+    async fn run(self: Arc<Self>) {
         let Some(server) = &self.server else { return };
         // When tokens may cause a fetch.
         let mut allowed = Instant::now();
@@ -205,61 +214,23 @@ impl Server {
 
 /// The sources in force. They outlive a reload that does not change them.
 #[derive(Default)]
-pub struct KeySources {
-    in_force: Mutex<Vec<Arc<KeySource>>>,
-    changed: Notify,
-    /// Whether the thread was started.
-    is_running: AtomicBool,
-}
+pub struct KeySources(Arc<InForce<KeySource>>);
 
 impl KeySources {
     /// The source for this configuration: one that is in force already, or a new one.
     pub fn get(&self, jwt: &Jwt) -> Arc<KeySource> {
-        let known = self.in_force.lock().iter().find(|source| source.is_for(jwt)).cloned();
+        let known = self.0.find(|source| source.is_for(jwt));
         known.unwrap_or_else(|| Arc::new(KeySource::new(jwt)))
     }
 
-    /// Puts these sources in force, in place of those of before. The first ones with a server start the thread that
-    /// fetches.
-    pub fn apply(self: &Arc<Self>, sources: Vec<Arc<KeySource>>) {
-        let is_needed = sources.iter().any(|source| source.server.is_some());
-        *self.in_force.lock() = sources;
-        self.changed.notify_one();
-        if is_needed && !self.is_running.swap(true, Ordering::Relaxed) {
-            let all = self.clone();
-            let run = move || match Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => runtime.block_on(all.keep_current()),
-                Err(error) => tracing::error!(%error, "cannot fetch the keys of issuers again"),
-            };
-            if let Err(error) = thread::Builder::new().name("jwks".to_owned()).spawn(run) {
-                tracing::error!(%error, "cannot fetch the keys of issuers again");
-                self.is_running.store(false, Ordering::Relaxed);
-            }
-        }
+    /// Puts these sources in force, in place of those of before.
+    pub fn apply(&self, sources: Vec<Arc<KeySource>>) {
+        self.0.replace(sources);
     }
 
     /// The sources in force.
     pub fn in_force(&self) -> Vec<Arc<KeySource>> {
-        self.in_force.lock().clone()
-    }
-
-    /// Keeps all sources in force current. It never ends.
-    async fn keep_current(&self) {
-        let mut running: Vec<(Arc<KeySource>, JoinSet<()>)> = Vec::new();
-        loop {
-            let in_force = self.in_force();
-            // To drop a task ends it.
-            running.retain(|(source, _)| in_force.iter().any(|kept| Arc::ptr_eq(kept, source)));
-            for source in in_force.into_iter().filter(|source| source.server.is_some()) {
-                if !running.iter().any(|(known, _)| Arc::ptr_eq(known, &source)) {
-                    let mut task = JoinSet::new();
-                    let kept = source.clone();
-                    task.spawn(async move { kept.keep_current().await });
-                    running.push((source, task));
-                }
-            }
-            self.changed.notified().await;
-        }
+        self.0.all()
     }
 }
 

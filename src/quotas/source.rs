@@ -17,6 +17,7 @@ use super::quota::{Quota, Terms};
 use crate::clock::Time;
 use crate::config::{self, Quotas, SentKey};
 use crate::fingerprint::Fingerprint;
+use crate::in_force::local_runtime;
 use crate::known_keys::whole_digest;
 use crate::metrics::{Counter, Histogram};
 
@@ -300,7 +301,7 @@ impl QuotaSource {
     /// Why there is no answer that can be used.
     pub fn ask(&self, key: &[u8]) -> Result<Option<Quota>, String> {
         let Some(sent) = self.sent(key) else { return Ok(None) };
-        let runtime = super::runtime().map_err(|error| error.to_string())?;
+        let runtime = local_runtime().map_err(|error| error.to_string())?;
         let asked = runtime.block_on(async {
             let origin = QuotaOrigin::new(&self.settings.server, |_| {});
             let limit = humantime::format_duration(LOOKUP_LIMIT);
