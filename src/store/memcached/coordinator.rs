@@ -174,7 +174,7 @@ impl Coordinator {
     /// Does what is due by now: ends waits that have lasted long enough, and goes on sweeping after a reload.
     pub(super) fn on_timer(&mut self, now: Instant, time: Time) {
         self.expire(now);
-        self.end_leases(now, time);
+        self.end_leases(now);
         self.end_reload(Some(now));
         if let Some(sweep) = self.sweep.take_if(|sweep| sweep.at <= now) {
             self.sweep = sweep.step(&mut self.cells, (now, time));
@@ -267,7 +267,7 @@ impl Coordinator {
         outcomes.sort_by_key(|outcome| outcome.charge.number != NO_DECISION);
         for outcome in outcomes {
             match outcome.charge.number {
-                NO_DECISION => self.settle_lease(cell, outcome, (begun, now)),
+                NO_DECISION => self.settle_lease(cell, outcome, begun),
                 _ => self.settle(cell, outcome),
             }
         }

@@ -3,7 +3,6 @@
 use tokio::time::Instant;
 
 use super::Coordinator;
-use crate::clock::Time;
 use crate::limit::Reservation;
 use crate::store::memcached::OwnedAsk;
 use crate::store::memcached::batch::ServerState;
@@ -28,7 +27,7 @@ impl Coordinator {
     }
 
     /// The charge of a lease is confirmed by an exchange that was begun at `begun`, or was rejected and given back.
-    pub(super) fn settle_lease(&mut self, cell: Place, outcome: Outcome, (begun, now): (Instant, Time)) {
+    pub(super) fn settle_lease(&mut self, cell: Place, outcome: Outcome, begun: Instant) {
         let Outcome { charge, is_confirmed } = outcome;
         if is_confirmed && self.pending_reload.is_some() {
             // It takes effect when this is given back.
@@ -38,18 +37,18 @@ impl Coordinator {
             let (until, before) = self.cells.at(cell).grant(charge, begun);
             self.leases.push_back((until, cell));
             if let Some(before) = before {
-                self.give_back_lease(cell, *before, (begun, now));
+                self.give_back_lease(cell, *before, begun);
             }
         }
     }
 
     /// Gives back what is left of leases whose time is over.
-    pub(in crate::store::memcached) fn end_leases(&mut self, now: Instant, time: Time) {
+    pub(in crate::store::memcached) fn end_leases(&mut self, now: Instant) {
         while self.leases.front().is_some_and(|(until, _)| *until <= now)
             && let Some((_, cell)) = self.leases.pop_front()
         {
             if let Some(rest) = self.cells.at(cell).end_lease(now) {
-                self.give_back_lease(cell, *rest, (now, time));
+                self.give_back_lease(cell, *rest, now);
             }
             if self.cells.at(cell).has_asked_for_lease() {
                 // Its server is slow, and a reload has to know of it.
@@ -59,13 +58,14 @@ impl Coordinator {
     }
 
     /// Gives back what is left of a lease like that of a reservation: a reload may have changed since how the limit counts.
-    fn give_back_lease(&mut self, cell: Place, rest: Provisional, (asked, now): (Instant, Time)) {
+    /// No request comes with that, so the time is that of the last one.
+    fn give_back_lease(&mut self, cell: Place, rest: Provisional, asked: Instant) {
         let Provisional { cost: given, cell: number, limit, buckets, .. } = rest;
         if given == 0 {
             return;
         }
         let reservation = Reservation::in_buckets(given, buckets.iter().map(|(_, bucket)| *bucket));
-        let key = self.cells.at(cell).key;
+        let (key, now) = (self.cells.peek(cell).key, self.cells.peek(cell).now);
         let ask = OwnedAsk { limit, key, need: 0, cost: 0, settles: false, advisory: false, place: 0, asked: None };
         self.settle_reserved(Settlement { ask, now, asked, reservation, cell: number, given, more: 0 });
     }

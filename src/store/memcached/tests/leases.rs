@@ -70,6 +70,20 @@ fn a_lease_ends_in_time_and_with_its_bucket() {
 }
 
 #[test]
+fn the_rest_is_given_back_at_the_time_of_the_last_request() {
+    for (how, kind) in [LOCAL, STRICT].into_iter().flat_map(|how| LEASED.map(|kind| (how, kind))) {
+        let (mut world, key) = world(1, how, &limit(kind, PLENTY / 2));
+        (0..2).for_each(|_| busy(&mut world, 0));
+        // The clock is set back when the lease ends, and right again when the next request comes.
+        world.gateways[0].behind = 7_200_000_000;
+        world.run(&Step::Tick(u64::try_from(LEASE.as_micros()).unwrap()));
+        world.gateways[0].behind = 0;
+        world.settle();
+        assert_eq!(counted(&mut world, kind, key), 2 * BUSY, "{kind}");
+    }
+}
+
+#[test]
 fn a_server_that_is_far_away_gives_no_leases() {
     for (round_trip, decided) in [(FAR / 2, 1), (FAR, 0)] {
         let (mut world, _) = world(1, STRICT, &limit(0, PLENTY / 2));
