@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
-use crate::harness::{Client, Gateway, Memcached, Upstream, alone, both_stores, reply, until};
+use crate::harness::{Client, Gateway, Memcached, Upstream, alone, both_stores, measured, reply, until};
 
 fn limit(name: &str, rates: &str, rest: &str) -> String {
     format!("[limits.{name}]\nkey = \"header:x-key\"\nrates = [{rates}]\n{rest}\n")
@@ -104,19 +104,21 @@ fn delaying(store: &str, rate: &str, rest: &str) -> (Gateway, Upstream) {
 #[test]
 fn held_requests_are_forwarded_at_the_rate_in_order_of_arrival() {
     let _alone = alone();
-    both_stores(|store| {
-        let (gateway, _upstream) = delaying(store, "10/s burst 2", "max_delay = \"5s\"");
-        let clients = (0..8).map(|_| gateway.client()).collect();
-        let answers = ask_in_order(clients, Duration::from_millis(20));
-        assert!(answers.iter().all(|(status, _)| *status == 200), "{answers:?}, {store}");
-        // Two are not held and may wait together for the first connection of the store. The other six are forwarded at
-        // intervals of a tenth of a second.
-        assert!(answers[0].1.max(answers[1].1) < answers[2].1, "one was held: {answers:?}, {store}");
-        assert!(answers[1..].windows(2).all(|pair| pair[0].1 < pair[1].1), "out of order: {answers:?}, {store}");
-        let last = answers[7].1;
-        assert!((Duration::from_millis(590)..Duration::from_millis(800)).contains(&last), "{answers:?}, {store}");
-        assert_eq!(decisions(&gateway, "l", "delayed"), 6, "{store}");
-        assert_eq!(decisions(&gateway, "l", "rejected"), 0, "{store}");
+    measured(|| {
+        both_stores(|store| {
+            let (gateway, _upstream) = delaying(store, "10/s burst 2", "max_delay = \"5s\"");
+            let clients = (0..8).map(|_| gateway.client()).collect();
+            let answers = ask_in_order(clients, Duration::from_millis(20));
+            assert!(answers.iter().all(|(status, _)| *status == 200), "{answers:?}, {store}");
+            // Two are not held and may wait together for the first connection of the store. The other six are forwarded at
+            // intervals of a tenth of a second.
+            assert!(answers[0].1.max(answers[1].1) < answers[2].1, "one was held: {answers:?}, {store}");
+            assert!(answers[1..].windows(2).all(|pair| pair[0].1 < pair[1].1), "out of order: {answers:?}, {store}");
+            let last = answers[7].1;
+            assert!((Duration::from_millis(590)..Duration::from_millis(800)).contains(&last), "{answers:?}, {store}");
+            assert_eq!(decisions(&gateway, "l", "delayed"), 6, "{store}");
+            assert_eq!(decisions(&gateway, "l", "rejected"), 0, "{store}");
+        });
     });
 }
 
