@@ -64,6 +64,8 @@ struct StateChange {
     /// When the first and the last of it were charged.
     since: Time,
     until: Time,
+    /// When the first of what was taken back was charged.
+    taken: Option<Time>,
     /// What was given back of reservations that it knows of.
     given: Vec<Back>,
 }
@@ -114,7 +116,7 @@ impl Unacknowledged {
 
 impl StateChange {
     fn nothing(now: Time) -> Self {
-        Self { cost: 0, since: now, until: now, given: Vec::new() }
+        Self { cost: 0, since: now, until: now, taken: None, given: Vec::new() }
     }
 
     /// Whether what is given back is part of what was charged.
@@ -168,6 +170,7 @@ impl VersionedState {
             self.certain = self.certain.map(earlier);
             if let Some(pending) = &mut self.pending {
                 (pending.since, pending.until) = (earlier(pending.since), earlier(pending.until));
+                pending.taken = pending.taken.map(earlier);
             }
         }
     }
@@ -176,7 +179,7 @@ impl VersionedState {
     pub(super) fn add(&mut self, cost: i64, now: Time) {
         let pending = self.pending.get_or_insert_with(|| StateChange::nothing(now));
         if pending.cost == 0 {
-            (pending.since, pending.until) = (now, now);
+            (pending.since, pending.until, pending.taken) = (now, now, None);
         }
         // Decisions may overtake each other by a little.
         (pending.since, pending.until) = (pending.since.min(now), pending.until.max(now));
@@ -187,7 +190,7 @@ impl VersionedState {
     pub(super) fn add_give_back(&mut self, cost: i64, (since, now): (Time, Time), memory: u64) {
         self.add(-cost, now);
         if let Some(pending) = &mut self.pending {
-            pending.since = pending.since.min(since);
+            pending.taken = pending.taken.into_iter().chain([since]).min();
         }
         self.certain = Some(now.after(Duration::from_micros(memory)));
     }
@@ -215,6 +218,7 @@ impl VersionedState {
         if let Some(pending) = self.pending.take() {
             sent.cost = sent.cost.saturating_add(pending.cost);
             (sent.since, sent.until) = (sent.since.min(pending.since), sent.until.max(pending.until));
+            sent.taken = sent.taken.into_iter().chain(pending.taken).min();
             sent.given.extend(pending.given);
         }
         self.pending = Some(sent);
@@ -377,11 +381,11 @@ impl VersionedState {
         }
         // It was only to be told what is not true any more.
         self.pending.take_if(|pending| pending.is_nothing());
-        if let Some(StateChange { cost, since, until, given }) = &self.pending {
+        if let Some(StateChange { cost, since, until, taken, given }) = &self.pending {
             match cost {
                 0 => {}
                 1.. => limit.charge_whole(&mut theirs, now.max(*until), cost.unsigned_abs(), *since),
-                ..=-1 => limit.take_back_whole_since(&mut theirs, cost.unsigned_abs(), *since),
+                ..=-1 => limit.take_back_whole_since(&mut theirs, cost.unsigned_abs(), taken.unwrap_or(*since)),
             }
             for Back { reservation, given } in given {
                 limit.give_back_whole(&mut theirs, now, reservation, *given);
