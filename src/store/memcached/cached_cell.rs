@@ -250,7 +250,7 @@ impl CachedCell {
             counters.add(id, signed(cost));
         }
         if let Some(state) = versioned {
-            state.add(signed(cost), now);
+            state.charge(cost, now);
         }
     }
 

@@ -146,7 +146,7 @@ impl CachedCell {
             carry_over.is_state_due = false;
         }
         if carry_over.is_state_due {
-            state.add(0, *now);
+            state.charge(0, *now);
         }
         !carry_over.is_state_due
     }

@@ -103,7 +103,7 @@ impl CachedCell {
         for (place, bucket) in &charge.buckets {
             cell.correct(rates, *place, *bucket, |count| count.saturating_sub(charge.cost));
         }
-        names.limit.take_back_whole(cell, charge.cost);
+        names.limit.take_back_whole_since(cell, charge.cost, charge.at);
     }
 
     fn put_again(&mut self, charge: &Provisional) {
@@ -123,7 +123,7 @@ impl CachedCell {
         if let Some(state) = &mut self.versioned {
             self.names.limit.took_back(&mut self.cell, charge.cost);
             let memory = self.cell.certain_memory(self.names.limit.rates(), charge.cost);
-            state.add_give_back(amount, (charge.at, self.now), memory);
+            state.take_back(charge.cost, (charge.at, self.now), memory);
         }
     }
 }

@@ -11,6 +11,7 @@
 //! ```
 //! A cell that is overtaken admits nobody: its decisions wait until its next exchange is answered.
 
+mod change;
 mod reset;
 mod version;
 
@@ -19,7 +20,6 @@ use std::time::Duration;
 use memchr::memmem;
 
 use super::commands::{Commands, Condition};
-use super::counters::signed;
 use super::names::{self, Digits, Names};
 use super::replies::{Item, Written};
 use super::reset::Resets;
@@ -27,6 +27,8 @@ use super::targets::{Answer, Targets};
 use crate::clock::Time;
 use crate::limit::{Cell, Limit, Rate, Reservation, Restored};
 
+pub(super) use change::Back;
+use change::StateChange;
 use version::{Version, stand_in};
 
 /// The most that is appended to a state before it has to be replaced: else it would grow with every charge.
@@ -56,20 +58,6 @@ pub(super) struct VersionedState {
     kept: u64,
 }
 
-/// What Memcached is to be told.
-#[derive(Debug)]
-struct StateChange {
-    /// What was charged, less what was taken back of that.
-    cost: i64,
-    /// When the first and the last of it were charged.
-    since: Time,
-    until: Time,
-    /// When the first of what was taken back was charged.
-    taken: Option<Time>,
-    /// What was given back of reservations that it knows of.
-    given: Vec<Back>,
-}
-
 /// What Memcached is being told.
 #[derive(Debug)]
 struct Sent {
@@ -82,19 +70,13 @@ struct Sent {
 /// What may or may not have arrived.
 #[derive(Debug)]
 struct Unacknowledged {
-    /// What was charged, less what was taken back of that; when the first and the last of it were charged.
-    cost: i64,
+    charged: u64,
+    /// When the first and the last of it were charged.
     since: Time,
     until: Time,
+    /// How much was taken back.
+    taken: u64,
     bytes: Vec<u8>,
-}
-
-/// What was given back.
-#[derive(Clone, Debug)]
-pub(super) struct Back {
-    pub(super) reservation: Reservation,
-    /// How much of it; with 0 the reservation only ends.
-    pub(super) given: u64,
 }
 
 /// What was learned from an exchange.
@@ -110,40 +92,8 @@ impl Unacknowledged {
     /// Whether this reservation may be part of it. What was reserved before is there, and what was reserved later is
     /// not.
     fn is_about(&self, reservation: &Reservation, limit: &Limit) -> bool {
-        reservation.moment(limit.rates()).is_some_and(|moment| (self.since..=self.until).contains(&moment))
-    }
-}
-
-impl StateChange {
-    fn nothing(now: Time) -> Self {
-        Self { cost: 0, since: now, until: now, taken: None, given: Vec::new() }
-    }
-
-    /// Whether what is given back is part of what was charged.
-    fn has(&self, back: &Back, limit: &Limit) -> bool {
-        self.cost >= signed(back.given) && back.reservation.moment(limit.rates()) >= Some(self.since)
-    }
-
-    /// Whether it can be told to who replaces the state next. What was taken back of charges cannot.
-    fn is_appendable(&self) -> bool {
-        self.cost >= 0 && !self.is_nothing()
-    }
-
-    /// What is appended to the state then, which is `ahead` microseconds ahead of the clock here.
-    fn appendix(&self, rates: &[Rate], now: Time, ahead: u64) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        if self.cost > 0 {
-            let [now, since] = [now.max(self.until), self.since].map(|time| time.after(Duration::from_micros(ahead)));
-            Cell::append_charge(now, self.cost.unsigned_abs(), since, &mut bytes);
-        }
-        for Back { reservation, given } in &self.given {
-            Cell::append_give_back(rates, reservation, *given, ahead, &mut bytes);
-        }
-        bytes
-    }
-
-    fn is_nothing(&self) -> bool {
-        self.cost == 0 && self.given.is_empty()
+        let moment = reservation.moment(limit.rates());
+        self.charged > 0 && moment.is_some_and(|moment| (self.since..=self.until).contains(&moment))
     }
 }
 
@@ -155,7 +105,7 @@ impl VersionedState {
     /// What was charged and Memcached has yet to be told, and when the first of it was.
     pub(super) fn charged(&self) -> Option<(u64, Time)> {
         let pending = self.pending.as_ref()?;
-        u64::try_from(pending.cost).ok().filter(|cost| *cost > 0).map(|cost| (cost, pending.since))
+        Some((pending.more(), pending.since)).filter(|(cost, _)| *cost > 0)
     }
 
     /// Sees whether the clock was set back. The state in Memcached stays in its own time, so that other gateways do not
@@ -166,32 +116,19 @@ impl VersionedState {
         if by > 0 {
             cell.set_back(by);
             self.ahead = self.ahead.saturating_add(by);
-            let earlier = |time: Time| Time::from_micros(time.micros().saturating_sub(by));
-            self.certain = self.certain.map(earlier);
-            if let Some(pending) = &mut self.pending {
-                (pending.since, pending.until) = (earlier(pending.since), earlier(pending.until));
-                pending.taken = pending.taken.map(earlier);
-            }
+            self.certain = self.certain.map(|certain| Time::from_micros(certain.micros().saturating_sub(by)));
+            self.pending.iter_mut().for_each(|pending| pending.set_back(by));
         }
     }
 
-    /// Adds `cost` to what is pending, less than 0 to take something back. With 0 the state is only written.
-    pub(super) fn add(&mut self, cost: i64, now: Time) {
-        let pending = self.pending.get_or_insert_with(|| StateChange::nothing(now));
-        if pending.cost == 0 {
-            (pending.since, pending.until, pending.taken) = (now, now, None);
-        }
-        // Decisions may overtake each other by a little.
-        (pending.since, pending.until) = (pending.since.min(now), pending.until.max(now));
-        pending.cost = pending.cost.saturating_add(cost);
+    /// Has `cost` charged. With 0 the state is only written.
+    pub(super) fn charge(&mut self, cost: u64, now: Time) {
+        self.pending.get_or_insert_with(|| StateChange::nothing(now)).charge(cost, now);
     }
 
     /// Has `cost` taken back that was charged at `since`, and would have stayed for so many microseconds.
-    pub(super) fn add_give_back(&mut self, cost: i64, (since, now): (Time, Time), memory: u64) {
-        self.add(-cost, now);
-        if let Some(pending) = &mut self.pending {
-            pending.taken = pending.taken.into_iter().chain([since]).min();
-        }
+    pub(super) fn take_back(&mut self, cost: u64, (since, now): (Time, Time), memory: u64) {
+        self.pending.get_or_insert_with(|| StateChange::nothing(now)).take_back(cost, since);
         self.certain = Some(now.after(Duration::from_micros(memory)));
     }
 
@@ -203,23 +140,15 @@ impl VersionedState {
             back.given = 0;
         }
         limit.give_back_whole(cell, now, &back.reservation, back.given);
-        match &mut self.pending {
-            _ if back.given == 0 => {}
-            // It was charged after the last state was sent, so nobody has to know of it.
-            Some(pending) if pending.has(&back, limit) => {
-                pending.cost = pending.cost.saturating_sub(signed(back.given));
-            }
-            pending => pending.get_or_insert_with(|| StateChange::nothing(now)).given.push(back),
+        if back.given > 0 {
+            self.pending.get_or_insert_with(|| StateChange::nothing(now)).give_back(back, limit);
         }
     }
 
     /// Makes pending again what could not be done, or what another gateway was faster than.
     fn add_again(&mut self, mut sent: StateChange) {
         if let Some(pending) = self.pending.take() {
-            sent.cost = sent.cost.saturating_add(pending.cost);
-            (sent.since, sent.until) = (sent.since.min(pending.since), sent.until.max(pending.until));
-            sent.taken = sent.taken.into_iter().chain(pending.taken).min();
-            sent.given.extend(pending.given);
+            sent.append(pending);
         }
         self.pending = Some(sent);
     }
@@ -228,8 +157,9 @@ impl VersionedState {
     /// charged if it has not arrived: to give it back twice would take it from others.
     pub(super) fn lose_replies(&mut self) {
         let Some(Sent { change: mut pending, bytes, .. }) = self.sent.take() else { return };
-        let StateChange { cost, since, until, .. } = pending;
-        self.unacknowledged = Some(Unacknowledged { cost, since, until, bytes });
+        let StateChange { charged, since, until, .. } = pending;
+        let taken = pending.taken.map_or(0, |taken| taken.cost);
+        self.unacknowledged = Some(Unacknowledged { charged, since, until, taken, bytes });
         pending.given.clear();
         self.add_again(pending);
     }
@@ -258,10 +188,13 @@ impl VersionedState {
             let memory = cell.memory(rates);
             let lifetime = names::lifetime(memory, now);
             let is_there = condition != Condition::Missing;
-            let is_appended =
-                may_append && self.overtaken && is_there && pending.is_appendable() && self.appended < MOST_APPENDED;
+            let is_appended = may_append
+                && self.overtaken
+                && is_there
+                && pending.is_appendable(&names.limit)
+                && self.appended < MOST_APPENDED;
             let bytes = if is_appended {
-                let more = pending.appendix(rates, now, self.ahead);
+                let more = pending.appendix(&names.limit, now, self.ahead);
                 commands.append(name, &more, lifetime);
                 self.kept = memory;
                 more
@@ -295,7 +228,7 @@ impl VersionedState {
                 learned.is_foreign = self.learn(cell, (limit, now), item, sent.as_deref());
                 // What others have appended at the same time may have to be kept for longer than was known here.
                 if sent.is_some_and(|sent| sent.is_empty()) && cell.memory(limit.rates()) > self.kept {
-                    self.add(0, now);
+                    self.charge(0, now);
                 }
             }
         }
@@ -333,9 +266,9 @@ impl VersionedState {
         if cell.is_whole_spent(rates, now) {
             // The next one begins by the clock here.
             self.ahead = 0;
-            self.pending.take_if(|pending| pending.cost == 0);
+            self.pending.take_if(|pending| pending.charged == 0);
         } else if before != Version::Unread {
-            self.add(0, now);
+            self.charge(0, now);
             return u64::from(before != Version::Missing);
         }
         0
@@ -350,13 +283,16 @@ impl VersionedState {
         if sent.map_or(before, stand_in) == self.value {
             return false;
         }
-        if let Some(Unacknowledged { cost, bytes, .. }) = unacknowledged {
-            // It has arrived, and others may have appended to it; or it gave something back, which is not to be done
-            // twice. What was charged since is still pending.
-            if memmem::find(value, &bytes).is_some() || cost < 0 {
-                self.pending.iter_mut().for_each(|pending| pending.cost = pending.cost.saturating_sub(cost));
-                self.pending.take_if(|pending| pending.is_nothing());
+        if let Some(Unacknowledged { charged, since, taken, bytes, .. }) = unacknowledged {
+            if let Some(pending) = &mut self.pending {
+                // What was taken back is not to be taken twice.
+                pending.leave_out_taken(taken);
+                // It has arrived, and others may have appended to it. What was charged since is still pending.
+                if memmem::find(value, &bytes).is_some() {
+                    pending.leave_out_charged(charged, since);
+                }
             }
+            self.pending.take_if(|pending| pending.is_nothing());
             if bytes == value {
                 return false;
             }
@@ -365,31 +301,26 @@ impl VersionedState {
         let Some(Restored { cell: mut theirs, appended, ahead }) = Cell::restore(rates, now, value) else {
             // A value that is not ours is overwritten.
             (self.overtaken, self.appended) = (false, 0);
-            self.add(0, now);
+            self.charge(0, now);
             return false;
         };
         (self.appended, self.ahead) = (appended, ahead);
         theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
         let is_long_ago = self.certain.is_none_or(|certain| now >= certain);
         if let Some(pending) = &mut self.pending {
-            // It was so long ago that it matters no more. What is taken back leaves nothing, and matters. Nor is
-            // anything taken from a window that has begun since.
-            let is_over = pending.cost > 0 && pending.given.is_empty() && cell.is_whole_spent(rates, now);
-            if is_over || pending.cost < 0 && is_long_ago {
-                pending.cost = 0;
+            // It was so long ago that it matters no more.
+            if pending.given.is_empty() && cell.is_whole_spent(rates, now) {
+                pending.charged = 0;
+            }
+            // What is taken back leaves nothing, and matters. But nothing is taken from a window that has begun since.
+            if is_long_ago {
+                pending.taken = None;
             }
         }
         // It was only to be told what is not true any more.
         self.pending.take_if(|pending| pending.is_nothing());
-        if let Some(StateChange { cost, since, until, taken, given }) = &self.pending {
-            match cost {
-                0 => {}
-                1.. => limit.charge_whole(&mut theirs, now.max(*until), cost.unsigned_abs(), *since),
-                ..=-1 => limit.take_back_whole_since(&mut theirs, cost.unsigned_abs(), taken.unwrap_or(*since)),
-            }
-            for Back { reservation, given } in given {
-                limit.give_back_whole(&mut theirs, now, reservation, *given);
-            }
+        if let Some(pending) = &self.pending {
+            pending.apply(limit, &mut theirs, now);
         }
         *cell = theirs;
         true

@@ -24,11 +24,11 @@ impl VersionedState {
     /// `cell`. What is to be given back was charged before the reset.
     pub(in crate::store::memcached) fn forget_confirmed(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time)) {
         (self.version, self.value, self.certain) = (Version::Unread, 0, None);
-        self.unacknowledged.take_if(|sent| sent.cost < 0);
+        self.unacknowledged.iter_mut().for_each(|sent| sent.taken = 0);
         for pending in self.pending.iter_mut().chain(self.sent.iter_mut().map(|sent| &mut sent.change)) {
             pending.given.clear();
-            pending.cost = pending.cost.max(0);
-            limit.charge_whole(cell, now.max(pending.until), pending.cost.unsigned_abs(), pending.since);
+            pending.taken = None;
+            limit.charge_whole(cell, now.max(pending.until), pending.charged, pending.since);
         }
         self.pending.take_if(|pending| pending.is_nothing());
     }
