@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{self, Client, Gateway, Memcached, alone, closed_port, until};
+use crate::harness::{self, Client, Gateway, Memcached, alone, closed_port, measured, until};
 
 /// `timeout` of the store, and how long a request may take because of it.
 const TIMEOUT: Duration = Duration::from_millis(50);
@@ -54,51 +54,57 @@ fn counted_again(client: &mut Client, memcached: &Memcached) {
 #[test]
 fn away_from_the_start() {
     let _alone = alone();
-    let (_held, address) = closed_port();
-    let gateway = Gateway::start(&format!(
-        "[store]\ntype = \"memcached\"\nservers = [\"{address}\"]\ntimeout = \"50ms\"\n{}",
-        limited("1000/d")
-    ));
-    let before = words(&gateway).len();
-    let count = ask_for(&mut gateway.client(), Duration::from_secs(3), 200);
-    assert!(count > 100, "only {count} requests in three seconds");
-    let said = words(&gateway).len() - before;
-    assert!((1..=5).contains(&said), "{said} lines:\n{}", words(&gateway).join("\n"));
+    measured(|| {
+        let (_held, address) = closed_port();
+        let gateway = Gateway::start(&format!(
+            "[store]\ntype = \"memcached\"\nservers = [\"{address}\"]\ntimeout = \"50ms\"\n{}",
+            limited("1000/d")
+        ));
+        let before = words(&gateway).len();
+        let count = ask_for(&mut gateway.client(), Duration::from_secs(3), 200);
+        assert!(count > 100, "only {count} requests in three seconds");
+        let said = words(&gateway).len() - before;
+        assert!((1..=5).contains(&said), "{said} lines:\n{}", words(&gateway).join("\n"));
+    });
 }
 
 #[test]
 fn killed_in_the_middle_and_back() {
     let _alone = alone();
-    let mut memcached = Memcached::start();
-    let gateway = gateway(&memcached, "");
-    let mut client = gateway.client();
-    ask_for(&mut client, Duration::from_millis(300), 200);
-    until("it counts", Duration::from_secs(10), || memcached.stat("curr_items") > 0);
-    let before = words(&gateway).len();
-    memcached.kill();
-    ask_for(&mut client, Duration::from_secs(3), 200);
-    let said = words(&gateway).len() - before;
-    assert!((1..=5).contains(&said), "{said} lines:\n{}", words(&gateway).join("\n"));
-    memcached.restart();
-    counted_again(&mut client, &memcached);
+    measured(|| {
+        let mut memcached = Memcached::start();
+        let gateway = gateway(&memcached, "");
+        let mut client = gateway.client();
+        ask_for(&mut client, Duration::from_millis(300), 200);
+        until("it counts", Duration::from_secs(10), || memcached.stat("curr_items") > 0);
+        let before = words(&gateway).len();
+        memcached.kill();
+        ask_for(&mut client, Duration::from_secs(3), 200);
+        let said = words(&gateway).len() - before;
+        assert!((1..=5).contains(&said), "{said} lines:\n{}", words(&gateway).join("\n"));
+        memcached.restart();
+        counted_again(&mut client, &memcached);
+    });
 }
 
 #[test]
 fn frozen_and_thawed() {
     let _alone = alone();
-    let memcached = Memcached::start();
-    let gateway = gateway(&memcached, "");
-    let mut client = gateway.client();
-    ask_for(&mut client, Duration::from_millis(300), 200);
-    let before = words(&gateway).len();
-    memcached.signal(Signal::STOP);
-    // Connections are open and nothing answers: only the time limit helps.
-    let count = ask_for(&mut client, Duration::from_secs(3), 200);
-    assert!(count > 100, "only {count} requests in three seconds: a server known to be away is asked");
-    let said = words(&gateway).len() - before;
-    assert!((1..=5).contains(&said), "{said} lines:\n{}", words(&gateway).join("\n"));
-    memcached.signal(Signal::CONT);
-    counted_again(&mut client, &memcached);
+    measured(|| {
+        let memcached = Memcached::start();
+        let gateway = gateway(&memcached, "");
+        let mut client = gateway.client();
+        ask_for(&mut client, Duration::from_millis(300), 200);
+        let before = words(&gateway).len();
+        memcached.signal(Signal::STOP);
+        // Connections are open and nothing answers: only the time limit helps.
+        let count = ask_for(&mut client, Duration::from_secs(3), 200);
+        assert!(count > 100, "only {count} requests in three seconds: a server known to be away is asked");
+        let said = words(&gateway).len() - before;
+        assert!((1..=5).contains(&said), "{said} lines:\n{}", words(&gateway).join("\n"));
+        memcached.signal(Signal::CONT);
+        counted_again(&mut client, &memcached);
+    });
 }
 
 #[test]
@@ -126,33 +132,39 @@ fn one_of_two_that_is_away_takes_only_its_own_keys_along() {
 #[test]
 fn many_at_once_wait_no_longer_than_one() {
     let _alone = alone();
-    let memcached = Memcached::start();
-    let gateway = gateway(&memcached, "");
-    ask_for(&mut gateway.client(), Duration::from_millis(100), 200);
-    let mut clients: Vec<_> = (0..16).map(|_| gateway.client()).collect();
-    memcached.signal(Signal::STOP);
-    std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            clients.iter_mut().map(|client| scope.spawn(|| ask_for(client, Duration::from_millis(500), 200))).collect();
-        assert!(threads.into_iter().all(|thread| thread.join().unwrap() > 0));
+    measured(|| {
+        let memcached = Memcached::start();
+        let gateway = gateway(&memcached, "");
+        ask_for(&mut gateway.client(), Duration::from_millis(100), 200);
+        let mut clients: Vec<_> = (0..16).map(|_| gateway.client()).collect();
+        memcached.signal(Signal::STOP);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = clients
+                .iter_mut()
+                .map(|client| scope.spawn(|| ask_for(client, Duration::from_millis(500), 200)))
+                .collect();
+            assert!(threads.into_iter().all(|thread| thread.join().unwrap() > 0));
+        });
+        memcached.signal(Signal::CONT);
     });
-    memcached.signal(Signal::CONT);
 }
 
 #[test]
 fn rejecting_while_it_is_away() {
     let _alone = alone();
-    let mut memcached = Memcached::start();
-    let gateway = gateway(&memcached, "on_error = \"reject\"");
-    let mut client = gateway.client();
-    ask_for(&mut client, Duration::from_millis(300), 200);
-    memcached.kill();
-    client.get("/").expect_problem(503);
-    ask_for(&mut client, Duration::from_millis(500), 503);
-    memcached.restart();
-    until("it is counted in again", Duration::from_secs(15), || client.get("/").status == 200);
-    // Increments travel after the answer.
-    until("it counts again", Duration::from_secs(10), || memcached.stat("curr_items") > 0);
+    measured(|| {
+        let mut memcached = Memcached::start();
+        let gateway = gateway(&memcached, "on_error = \"reject\"");
+        let mut client = gateway.client();
+        ask_for(&mut client, Duration::from_millis(300), 200);
+        memcached.kill();
+        client.get("/").expect_problem(503);
+        ask_for(&mut client, Duration::from_millis(500), 503);
+        memcached.restart();
+        until("it is counted in again", Duration::from_secs(15), || client.get("/").status == 200);
+        // Increments travel after the answer.
+        until("it counts again", Duration::from_secs(10), || memcached.stat("curr_items") > 0);
+    });
 }
 
 #[test]
