@@ -39,7 +39,6 @@ use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
 use tokio::task::{spawn_local, yield_now};
 
@@ -47,6 +46,7 @@ use crate::clock::{self, Time};
 use crate::config::{Config, ConfigSource, LOG_LEVELS};
 use crate::dashboard::State;
 use crate::describe;
+use crate::local_runtime::local_runtime;
 use crate::log::{DroppedLines, LogLevel};
 use crate::respond::{self, LocalResponse};
 use crate::server::ConnectionLimits;
@@ -130,7 +130,7 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-
 /// When the system cannot start a thread.
 pub fn start(listeners: mpsc::UnboundedReceiver<AdminChange>, view: Arc<View>) -> io::Result<()> {
     let serve = move || -> io::Result<()> {
-        let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+        let runtime = local_runtime()?;
         runtime.block_on(async {
             let events = Rc::new(Events::new(view.clone()));
             let running = events.clone();

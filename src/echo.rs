@@ -17,8 +17,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use tokio::net::TcpListener;
-use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::spawn_local;
+
+use crate::local_runtime::local_runtime;
 
 /// The pause after an accept that failed because there were no file handles or no memory.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -41,7 +42,7 @@ pub fn start() -> io::Result<SocketAddr> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     std::thread::Builder::new().name("echo".to_owned()).spawn(move || {
-        let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
+        let runtime = local_runtime();
         if let Err(error) = runtime.and_then(|runtime| runtime.block_on(serve(listener))) {
             tracing::error!(%error, "the built-in echo server ended");
         }

@@ -1,15 +1,15 @@
 //! What the configuration in force needs in the background, such as the sources of keys and of quotas. One thread runs a
 //! task for each, and a reload that does not change one lets its task go on.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
-use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+
+use crate::local_runtime::local_runtime;
 
 /// Something with a task.
 pub trait BackgroundTask: Send + Sync + 'static {
@@ -85,14 +85,6 @@ impl<T: BackgroundTask> InForce<T> {
             self.changed.notified().await;
         }
     }
-}
-
-/// A runtime for tasks of one thread.
-///
-/// # Errors
-/// When the system refuses what it needs.
-pub fn local_runtime() -> io::Result<LocalRuntime> {
-    Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
 }
 
 #[cfg(test)]

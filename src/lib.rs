@@ -11,6 +11,7 @@ pub mod hex;
 pub mod fingerprint;
 pub mod header_list;
 pub mod header_spelling;
+pub mod local_runtime;
 pub mod in_force;
 pub mod metrics;
 pub mod percent;

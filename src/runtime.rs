@@ -28,7 +28,6 @@ use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -37,6 +36,7 @@ use crate::admin::{self, KeyMask, RecentReloads, View};
 use crate::clock::{self, Time};
 use crate::config::{self, ConfigSource, Loaded, Refusal, Remote};
 use crate::jwks;
+use crate::local_runtime::local_runtime;
 use crate::log::{Logging, panic_text};
 use crate::metrics::{Counter, PerWorker};
 use crate::proxy::{ConnectionContext, Worker, WorkerSnapshots};
@@ -221,10 +221,6 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         signals,
     };
     runtime.block_on(control.run())
-}
-
-fn local_runtime() -> io::Result<LocalRuntime> {
-    Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
 }
 
 /// How many connections there may be, for which the limit of file handles is raised.

@@ -17,8 +17,8 @@ use super::quota::{Quota, Terms};
 use crate::clock::Time;
 use crate::config::{self, Quotas, SentKey};
 use crate::fingerprint::Fingerprint;
-use crate::in_force::local_runtime;
 use crate::known_keys::whole_digest;
+use crate::local_runtime::local_runtime;
 use crate::metrics::{Counter, Histogram};
 
 /// The longest time that a lookup takes, although no request waits for it any more.

@@ -65,7 +65,8 @@ impl Coordinator {
             return;
         }
         let reservation = Reservation::in_buckets(given, buckets.iter().map(|(_, bucket)| *bucket));
-        let (key, now) = (self.cells.peek(cell).key, self.cells.peek(cell).now);
+        let at = self.cells.peek(cell);
+        let (key, now) = (at.key, at.now);
         let ask = OwnedAsk { limit, key, need: 0, cost: 0, settles: false, advisory: false, place: 0, asked: None };
         self.settle_reserved(Settlement { ask, now, asked, reservation, cell: number, given, more: 0 });
     }
