@@ -151,26 +151,31 @@ impl Cell {
         Some(Restored { cell, appended: appended.len(), ahead })
     }
 
-    /// For how many microseconds `cost` more would matter to each of the rates whose state is kept as a whole, if nothing else
-    /// comes. That is computed for token buckets, because they may have been charged more than they hold.
-    fn memories<'a>(&'a self, rates: &'a [Rate], cost: u64) -> impl Iterator<Item = u64> {
-        let whole = self.rated(rates).filter(|(rate, _)| !rate.uses_counters());
-        whole.map(move |(rate, state)| match state {
-            State::TokenBucket(bucket) => bucket.time_to_drain(rate, cost),
-            _ => rate.memory(),
-        })
-    }
-
     /// Microseconds after which an encoded state does not matter any more, if nothing is appended to it. Token buckets count as
     /// if they had been used up, since others may charge them.
     pub fn memory(&self, rates: &[Rate]) -> u64 {
         let full = rates.iter().filter(|rate| !rate.uses_counters()).map(Rate::memory);
-        self.memories(rates, 0).chain(full).max().unwrap_or(0)
+        // Token buckets may have been charged more than they hold.
+        let used = self.rated(rates).filter_map(|(rate, state)| match state {
+            State::TokenBucket(bucket) => Some(bucket.time_to_drain(rate, 0)),
+            _ => None,
+        });
+        full.chain(used).max().unwrap_or(0)
     }
 
-    /// Microseconds for which `cost`, which has just been taken back, would at least have stayed in the state.
-    pub fn certain_memory(&self, rates: &[Rate], cost: u64) -> u64 {
-        self.memories(rates, cost).min().unwrap_or(0)
+    /// Until when it is certain that `cost`, which was charged at `since` and has just been taken back, would have stayed in
+    /// every state that is kept as a whole.
+    pub fn certain_until(&self, rates: &[Rate], now: Time, cost: u64, since: Time) -> Time {
+        // It may be later if the clock was set back.
+        let (now, since) = (now.micros(), since.min(now).micros());
+        let whole = self.rated(rates).map(|(rate, state)| match state {
+            State::FixedWindow(window) if window.start() > since => now,
+            State::FixedWindow(window) => window.start().saturating_add(rate.span()),
+            State::SlidingLog => since.saturating_add(rate.span()),
+            State::TokenBucket(bucket) => now.saturating_add(bucket.time_to_drain(rate, cost)),
+            State::SlidingWindow(_) | State::Calendar(_) => u64::MAX,
+        });
+        Time::from_micros(whole.min().unwrap_or(now))
     }
 
     /// By how many microseconds the state that is kept as a whole is ahead of a clock that was set back. It is 0 for less

@@ -51,6 +51,29 @@ fn what_any_number_of_appended_words_give_back_is_bounded() {
     assert_eq!(left, encoding::MOST_GIVEN_BACK as u64);
 }
 
+#[test]
+fn what_is_taken_back_is_certain_to_have_been_there_as_long_as_it_cannot_have_left() {
+    let begin = 1_800_000_000 * SECOND;
+    // Twice charged, at 0 and 50 seconds, and the second charge is taken back at once.
+    for (kind, millis) in [(0, 110_000), (1, 60_000), (2, 50_750), (3, 50_750)] {
+        let limit = limit_of(kind);
+        let mut cell = Cell::new(limit.rates(), at(begin));
+        for now in [begin, begin + 50 * SECOND] {
+            cell.advance(limit.rates(), at(now));
+            limit.charge(&mut cell, at(now), 1);
+        }
+        let now = at(begin + 50 * SECOND);
+        limit.take_back_whole_since(&mut cell, 1, now);
+        let certain = cell.certain_until(limit.rates(), now, 1, now).micros() - begin;
+        assert_eq!(certain, millis * 1000, "{kind}");
+    }
+    // It came to an earlier window.
+    let (limit, now) = (limit_of(1), at(begin));
+    let mut cell = Cell::new(limit.rates(), now);
+    limit.charge(&mut cell, now, 1);
+    assert_eq!(cell.certain_until(limit.rates(), now, 1, at(begin - SECOND)), now);
+}
+
 proptest! {
     #[test]
     fn what_is_appended_is_as_if_it_had_been_charged(

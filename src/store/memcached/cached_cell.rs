@@ -16,7 +16,7 @@
 //!
 //! # What is written
 //! Each sum is clean, pending, in flight or unacknowledged: see `counters.rs`. So is the value in which the states of
-//! all other rates are kept, and besides it is of a known version or of none: see `whole.rs`.
+//! all other rates are kept, and besides it is of a known version or of none: see `versioned.rs`.
 //!
 //! What this process knows to be in Memcached is never created by an increment. So if it is missing, because it was
 //! evicted or Memcached was restarted, the increment tells that, and the next one restores all that is known.

@@ -122,8 +122,8 @@ impl CachedCell {
         }
         if let Some(state) = &mut self.versioned {
             self.names.limit.took_back(&mut self.cell, charge.cost);
-            let memory = self.cell.certain_memory(self.names.limit.rates(), charge.cost);
-            state.take_back(charge.cost, (charge.at, self.now), memory);
+            let certain = self.cell.certain_until(self.names.limit.rates(), self.now, charge.cost, charge.at);
+            state.take_back(charge.cost, (charge.at, self.now), certain);
         }
     }
 }

@@ -15,8 +15,6 @@ mod change;
 mod reset;
 mod version;
 
-use std::time::Duration;
-
 use memchr::memmem;
 
 use super::commands::{Commands, Condition};
@@ -40,8 +38,6 @@ pub(super) struct VersionedState {
     version: Version,
     /// Stands for the value of that version, or for what was written last.
     value: u64,
-    /// Until when it is certain that what was taken back last would not have left by itself.
-    certain: Option<Time>,
     /// What was changed since; `None` if Memcached knows all.
     pending: Option<StateChange>,
     /// What is part of the exchange that is under way.
@@ -102,10 +98,10 @@ impl VersionedState {
         self.pending.is_some()
     }
 
-    /// What was charged and Memcached has yet to be told, and when the first of it was.
+    /// What was charged, less what was taken back, and Memcached has yet to be told; and when the first of it was charged.
     pub(super) fn charged(&self) -> Option<(u64, Time)> {
         let pending = self.pending.as_ref()?;
-        Some((pending.more(), pending.since)).filter(|(cost, _)| *cost > 0)
+        Some((pending.charged.saturating_sub(pending.taken()), pending.since)).filter(|(cost, _)| *cost > 0)
     }
 
     /// Sees whether the clock was set back. The state in Memcached stays in its own time, so that other gateways do not
@@ -116,7 +112,6 @@ impl VersionedState {
         if by > 0 {
             cell.set_back(by);
             self.ahead = self.ahead.saturating_add(by);
-            self.certain = self.certain.map(|certain| Time::from_micros(certain.micros().saturating_sub(by)));
             self.pending.iter_mut().for_each(|pending| pending.set_back(by));
         }
     }
@@ -126,10 +121,9 @@ impl VersionedState {
         self.pending.get_or_insert_with(|| StateChange::nothing(now)).charge(cost, now);
     }
 
-    /// Has `cost` taken back that was charged at `since`, and would have stayed for so many microseconds.
-    pub(super) fn take_back(&mut self, cost: u64, (since, now): (Time, Time), memory: u64) {
-        self.pending.get_or_insert_with(|| StateChange::nothing(now)).take_back(cost, since);
-        self.certain = Some(now.after(Duration::from_micros(memory)));
+    /// Has `cost` taken back that was charged at `since`, and is certain not to leave by itself before `certain`.
+    pub(super) fn take_back(&mut self, cost: u64, (since, now): (Time, Time), certain: Time) {
+        self.pending.get_or_insert_with(|| StateChange::nothing(now)).take_back(cost, since, certain);
     }
 
     /// Takes back what a reservation was too much, in the cell and later in Memcached, unless it is unknown whether it
@@ -158,8 +152,7 @@ impl VersionedState {
     pub(super) fn lose_replies(&mut self) {
         let Some(Sent { change: mut pending, bytes, .. }) = self.sent.take() else { return };
         let StateChange { charged, since, until, .. } = pending;
-        let taken = pending.taken.map_or(0, |taken| taken.cost);
-        self.unacknowledged = Some(Unacknowledged { charged, since, until, taken, bytes });
+        self.unacknowledged = Some(Unacknowledged { charged, since, until, taken: pending.taken(), bytes });
         pending.given.clear();
         self.add_again(pending);
     }
@@ -182,19 +175,18 @@ impl VersionedState {
             Version::Of(version) => Some(Condition::Version(version)),
         };
         if let Some(condition) = condition
-            && let Some(pending) = self.pending.take()
+            && let Some(mut pending) = self.pending.take()
         {
             let rates = names.limit.rates();
+            pending.reduce(&names.limit, now);
             let memory = cell.memory(rates);
             let lifetime = names::lifetime(memory, now);
             let is_there = condition != Condition::Missing;
-            let is_appended = may_append
-                && self.overtaken
-                && is_there
-                && pending.is_appendable(&names.limit)
-                && self.appended < MOST_APPENDED;
+            let is_appended =
+                may_append && self.overtaken && is_there && pending.is_appendable() && self.appended < MOST_APPENDED;
             let bytes = if is_appended {
-                let more = pending.appendix(&names.limit, now, self.ahead);
+                self.pending = pending.split_taken();
+                let more = pending.appendix(rates, now, self.ahead);
                 commands.append(name, &more, lifetime);
                 self.kept = memory;
                 more
@@ -259,7 +251,10 @@ impl VersionedState {
     /// There is no state; returns how many states that should be there Memcached has lost.
     fn miss(&mut self, cell: &Cell, rates: &[Rate], now: Time) -> u64 {
         // Nothing can be taken from what is gone, nor from what others begin in its place.
-        self.pending.iter_mut().for_each(|pending| pending.given.clear());
+        if let Some(pending) = &mut self.pending {
+            pending.forget_taken();
+            pending.given.clear();
+        }
         let before = std::mem::replace(&mut self.version, Version::Missing);
         self.unacknowledged = None;
         // A state that nobody needs any more leaves Memcached by itself.
@@ -283,13 +278,15 @@ impl VersionedState {
         if sent.map_or(before, stand_in) == self.value {
             return false;
         }
-        if let Some(Unacknowledged { charged, since, taken, bytes, .. }) = unacknowledged {
+        if let Some(Unacknowledged { charged, since, until, taken, bytes }) = unacknowledged {
             if let Some(pending) = &mut self.pending {
-                // What was taken back is not to be taken twice.
-                pending.leave_out_taken(taken);
-                // It has arrived, and others may have appended to it. What was charged since is still pending.
                 if memmem::find(value, &bytes).is_some() {
-                    pending.leave_out_charged(charged, since);
+                    // It has arrived, and others may have appended to it. What was charged since is still pending.
+                    pending.leave_out_taken(taken);
+                    pending.leave_out_charged(charged, (since, until));
+                } else {
+                    // It may have arrived before others have written. All in all, nothing is to be taken back twice.
+                    pending.leave_out_taken(taken.saturating_sub(charged));
                 }
             }
             self.pending.take_if(|pending| pending.is_nothing());
@@ -306,16 +303,13 @@ impl VersionedState {
         };
         (self.appended, self.ahead) = (appended, ahead);
         theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
-        let is_long_ago = self.certain.is_none_or(|certain| now >= certain);
         if let Some(pending) = &mut self.pending {
-            // It was so long ago that it matters no more.
-            if pending.given.is_empty() && cell.is_whole_spent(rates, now) {
+            // It was so long ago that it matters no more, and so was what was charged before it and taken back.
+            if pending.charged > 0 && pending.given.is_empty() && cell.is_whole_spent(rates, now) {
                 pending.charged = 0;
+                pending.forget_taken();
             }
-            // What is taken back leaves nothing, and matters. But nothing is taken from a window that has begun since.
-            if is_long_ago {
-                pending.taken = None;
-            }
+            pending.reduce(limit, now);
         }
         // It was only to be told what is not true any more.
         self.pending.take_if(|pending| pending.is_nothing());
@@ -332,5 +326,65 @@ impl VersionedState {
     /// Whether something is part of the exchange that is under way.
     pub(super) fn has_sent(&self) -> bool {
         self.sent.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::Strategy;
+
+    fn at(millis: u64) -> Time {
+        Time::from_micros(1_800_000_000_000_000 + millis * 1000)
+    }
+
+    fn three_a_second() -> Limit {
+        let rate = Rate::new(3, Duration::from_secs(1)).unwrap().with_strategy(Strategy::FixedWindow).unwrap();
+        Limit::new("l", &[rate])
+    }
+
+    /// A state to which 1 was charged at each moment.
+    fn charged(limit: &Limit, moments: &[u64]) -> Cell {
+        let mut cell = Cell::new(limit.rates(), at(moments[0]));
+        for moment in moments {
+            cell.advance(limit.rates(), at(*moment));
+            limit.charge(&mut cell, at(*moment), 1);
+        }
+        cell
+    }
+
+    /// What a gateway learns from what another one has left of the same key, at this moment.
+    fn learn(state: &mut VersionedState, cell: &mut Cell, limit: &Limit, now: u64, theirs: &Cell) {
+        cell.advance(limit.rates(), at(now));
+        let value = theirs.save(limit.rates(), 0);
+        state.learn(cell, (limit, at(now)), Item { value: &value, flags: 0, version: 7 }, None);
+    }
+
+    #[test]
+    fn what_was_taken_back_in_a_window_is_not_taken_from_the_next() {
+        let limit = three_a_second();
+        let mut cell = charged(&limit, &[0, 950]);
+        let mut state = VersionedState::default();
+        // The first charge is known, is taken back, and another request is charged before that is told.
+        limit.take_back_whole(&mut cell, 1);
+        state.take_back(1, (at(0), at(950)), cell.certain_until(limit.rates(), at(950), 1, at(0)));
+        state.charge(1, at(950));
+        learn(&mut state, &mut cell, &limit, 1005, &charged(&limit, &[1001, 1002, 1003]));
+        assert!(!limit.admits(&cell, at(1005), 1), "the other gateway has used up the new window");
+        assert!(!state.has_pending());
+    }
+
+    #[test]
+    fn what_memcached_has_lost_is_not_taken_from_what_others_begin() {
+        let limit = three_a_second();
+        let mut cell = charged(&limit, &[0, 10]);
+        let mut state = VersionedState { version: Version::Of(3), ..VersionedState::default() };
+        limit.take_back_whole(&mut cell, 1);
+        state.take_back(1, (at(0), at(10)), at(1000));
+        state.miss(&cell, limit.rates(), at(20));
+        learn(&mut state, &mut cell, &limit, 30, &charged(&limit, &[21, 22, 23]));
+        assert!(!limit.admits(&cell, at(30), 1));
     }
 }

@@ -23,11 +23,11 @@ impl VersionedState {
     /// Forgets the state, because the key was reset, but not what Memcached has yet to be told, which is charged to
     /// `cell`. What is to be given back was charged before the reset.
     pub(in crate::store::memcached) fn forget_confirmed(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time)) {
-        (self.version, self.value, self.certain) = (Version::Unread, 0, None);
+        (self.version, self.value) = (Version::Unread, 0);
         self.unacknowledged.iter_mut().for_each(|sent| sent.taken = 0);
         for pending in self.pending.iter_mut().chain(self.sent.iter_mut().map(|sent| &mut sent.change)) {
             pending.given.clear();
-            pending.taken = None;
+            pending.forget_taken();
             limit.charge_whole(cell, now.max(pending.until), pending.charged, pending.since);
         }
         self.pending.take_if(|pending| pending.is_nothing());
