@@ -163,8 +163,8 @@ impl Cell {
         full.chain(used).max().unwrap_or(0)
     }
 
-    /// Until when it is certain that `cost`, which was charged at `since` and has just been taken back, would have stayed in
-    /// every state that is kept as a whole.
+    /// Until when it is certain that `cost`, which was charged at `since` and has just been taken back, would not have left
+    /// any state that is kept as a whole. From a bucket it drains, so the last of it counts.
     pub fn certain_until(&self, rates: &[Rate], now: Time, cost: u64, since: Time) -> Time {
         // It may be later if the clock was set back.
         let (now, since) = (now.micros(), since.min(now).micros());

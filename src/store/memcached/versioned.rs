@@ -112,7 +112,8 @@ impl VersionedState {
         if by > 0 {
             cell.set_back(by);
             self.ahead = self.ahead.saturating_add(by);
-            self.pending.iter_mut().for_each(|pending| pending.set_back(by));
+            let sent = self.sent.iter_mut().map(|sent| &mut sent.change);
+            self.pending.iter_mut().chain(sent).for_each(|change| change.set_back(by));
         }
     }
 
@@ -273,7 +274,7 @@ impl VersionedState {
     fn learn(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time), item: Item<'_>, sent: Option<&[u8]>) -> bool {
         let Item { value, version, .. } = item;
         let before = std::mem::replace(&mut self.value, stand_in(value));
-        self.version = Version::Of(version);
+        let was_missing = std::mem::replace(&mut self.version, Version::Of(version)) == Version::Missing;
         let unacknowledged = self.unacknowledged.take();
         if sent.map_or(before, stand_in) == self.value {
             return false;
@@ -304,6 +305,10 @@ impl VersionedState {
         (self.appended, self.ahead) = (appended, ahead);
         theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
         if let Some(pending) = &mut self.pending {
+            // What was to be taken back was lost before others began this state.
+            if was_missing && sent.is_none() {
+                pending.forget_taken();
+            }
             // It was so long ago that it matters no more, and so was what was charged before it and taken back.
             if pending.charged > 0 && pending.given.is_empty() && cell.is_whole_spent(rates, now) {
                 pending.charged = 0;
@@ -384,7 +389,23 @@ mod tests {
         limit.take_back_whole(&mut cell, 1);
         state.take_back(1, (at(0), at(10)), at(1000));
         state.miss(&cell, limit.rates(), at(20));
+        limit.take_back_whole(&mut cell, 1);
+        state.take_back(1, (at(10), at(25)), at(1000));
         learn(&mut state, &mut cell, &limit, 30, &charged(&limit, &[21, 22, 23]));
         assert!(!limit.admits(&cell, at(30), 1));
+    }
+
+    #[test]
+    fn what_is_being_told_goes_back_with_the_clock() {
+        let limit = three_a_second();
+        let mut cell = charged(&limit, &[5000, 5010]);
+        let mut state = VersionedState { version: Version::Of(3), ..VersionedState::default() };
+        limit.take_back_whole(&mut cell, 1);
+        state.take_back(1, (at(5000), at(5010)), at(6000));
+        state.send_with(Vec::new());
+        state.follow_clock(&mut cell, at(1010));
+        state.settle(Some(Written::Refused));
+        learn(&mut state, &mut cell, &limit, 2500, &charged(&limit, &[2400, 2410, 2420]));
+        assert!(!limit.admits(&cell, at(2500), 1), "it was taken back in a window that is over");
     }
 }

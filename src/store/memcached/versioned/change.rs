@@ -277,12 +277,12 @@ mod tests {
         let mut change = StateChange::nothing(at(10));
         change.charge(3, at(10));
         change.take_back(1, at(10), at(70));
-        change.charge(1, at(20));
         change.leave_out_charged(3, (at(10), at(10)));
-        let mut theirs = charged(&limit, &[10, 10, 10]);
+        change.charge(1, at(20));
         change.reduce(&limit, at(20));
+        let mut theirs = charged(&limit, &[10, 10, 10]);
         change.apply(&limit, &mut theirs, at(20));
-        assert!(is_left(&limit, &theirs, 5, 7), "three and one, and one less");
+        assert!(is_left(&limit, &theirs, 5, 7) && is_left(&limit, &theirs, 15, 9), "two, and one later");
     }
 
     #[test]
