@@ -164,7 +164,7 @@ fn every_kind_of_limit_becomes_what_it_says() {
     assert_eq!(*search.rates[2].strategy(), Counting::Calendar(month));
     assert_eq!(search.cost, Cost::RequestHeader("x-cost".parse().unwrap()));
     assert_eq!(search.on_limit, OnLimit::Delay { max_delay: Duration::from_secs(2), max_delayed: 5 });
-    let bucket = |text: &str| text.parse::<Rate>().unwrap();
+    let bucket = |text: &str| text.parse::<crate::limit::Rate>().unwrap();
     let tiers = search.tiers.as_ref().unwrap();
     assert_eq!(tiers.source.to_string(), "header:x-plan");
     let tiers: Vec<_> = tiers.rates.iter().map(|(name, rates)| (name.as_str(), rates.as_slice())).collect();

@@ -38,9 +38,31 @@ fn module(path: &Path) -> String {
     name(path).split('/').next().unwrap().to_owned()
 }
 
-/// The code of a file without its tests.
-fn code(text: &str) -> &str {
-    text.split("#[cfg(test)]").next().unwrap()
+/// The code of a file without the items that only tests have, and without their attributes. The code is formatted, so an item ends
+/// in its first line, or with a brace below the first letter of that.
+fn code(text: &str) -> String {
+    let mut lines = text.lines();
+    let mut code = String::new();
+    while let Some(line) = lines.next() {
+        if line.trim_start() != "#[cfg(test)]" {
+            code.extend([line, "\n"]);
+            continue;
+        }
+        let is_attribute = |line: &&str| line.trim_start().starts_with("#[") || line.trim_start().starts_with("//");
+        let item = lines.by_ref().find(|line| !is_attribute(line)).unwrap_or_default();
+        if !item.ends_with([';', ',', '}']) {
+            let indent = &item[..item.len() - item.trim_start().len()];
+            lines.by_ref().find(|line| line.strip_prefix(indent).is_some_and(|rest| rest.starts_with('}')));
+        }
+    }
+    code
+}
+
+#[test]
+fn only_what_is_for_tests_is_no_code() {
+    let text = "a;\n#[cfg(test)]\nmod tests;\nb;\nimpl C {\n    #[cfg(test)]\n    #[must_use]\n    fn d() {\n        e();\n    }\n\n    \
+                fn f() {}\n}\n#[cfg(test)]\nuse g::{\n    h,\n};\n#[cfg(test)]\nmod tests {\n    i;\n}\nj;\n";
+    assert_eq!(code(text), "a;\nb;\nimpl C {\n\n    fn f() {}\n}\nj;\n");
 }
 
 /// Whether a file has nothing but tests in it.

@@ -1,0 +1,105 @@
+//! What a limit counts, and where that is in a request.
+
+use std::fmt;
+
+use http::HeaderName;
+
+/// What is counted: all parts together are the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// At least one part; in each part, the first source that is present is used.
+    pub parts: Vec<Vec<Source>>,
+}
+
+impl Key {
+    /// The parts as the file spells them.
+    pub fn spelled_parts(&self) -> impl Iterator<Item = String> {
+        self.parts.iter().map(|part| part.iter().map(ToString::to_string).collect::<Vec<_>>().join(" | "))
+    }
+}
+
+/// All parts in one line.
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.spelled_parts().collect::<Vec<_>>().join(" and "))
+    }
+}
+
+/// The source of a part of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// `client-ip`, `client-ip:56`: the client's address, IPv6 cut to this prefix length (1 to 128).
+    ClientIp {
+        /// The prefix length of IPv6 addresses.
+        v6: u8,
+    },
+    /// `header:NAME`
+    Header(HeaderName),
+    /// `cookie:NAME`
+    Cookie(String),
+    /// `query:NAME`
+    Query(String),
+    /// `bearer`: the token of Authorization.
+    Bearer,
+    /// `path`: the whole path.
+    Path,
+    /// `path:NAME`: a segment that the route captures.
+    Capture(String),
+    /// `host`
+    Host,
+    /// `method`
+    Method,
+    /// `route`
+    Route,
+    /// `client-cert`: the subject of the certificate that the client has shown, and that TLS has verified.
+    ClientCert,
+    /// `jwt:NAME:CLAIM`: a claim of a token that is verified.
+    Jwt {
+        /// The name of its `[jwt.*]`.
+        name: String,
+        /// The name of the claim.
+        claim: String,
+    },
+    /// `global`: one counter for all requests.
+    Global,
+}
+
+impl Source {
+    /// Whether clients choose the value, and so can invent as many values as they like.
+    pub fn is_chosen_by_clients(&self) -> bool {
+        !matches!(self, Self::ClientIp { .. } | Self::ClientCert | Self::Jwt { .. } | Self::Route | Self::Global)
+    }
+}
+
+/// What happens to a request that has no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// All such requests share one counter.
+    Shared,
+    /// The limit does not apply.
+    Skip,
+    /// The request is answered 400.
+    Reject,
+}
+
+/// Writes the source as the configuration spells it.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ClientIp { v6: 64 } => f.write_str("client-ip"),
+            Self::ClientIp { v6 } => write!(f, "client-ip:{v6}"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Cookie(name) => write!(f, "cookie:{name}"),
+            Self::Query(name) => write!(f, "query:{name}"),
+            Self::Bearer => f.write_str("bearer"),
+            Self::Path => f.write_str("path"),
+            Self::Capture(name) => write!(f, "path:{name}"),
+            Self::Host => f.write_str("host"),
+            Self::Method => f.write_str("method"),
+            Self::Route => f.write_str("route"),
+            Self::ClientCert => f.write_str("client-cert"),
+            Self::Jwt { name, claim } => write!(f, "jwt:{name}:{claim}"),
+            Self::Global => f.write_str("global"),
+        }
+    }
+}

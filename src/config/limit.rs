@@ -1,0 +1,132 @@
+//! `[limits.*]`: what is counted, how much is allowed, and what happens beyond that.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, StatusCode};
+
+use super::key::{Key, Missing, Source};
+use super::quotas::Quotas;
+use crate::known_keys::KnownKeys;
+use crate::limit::Rate;
+use crate::overrides::{Allowance, Overrides};
+
+/// `[limits.NAME]`: what is counted, and how much is allowed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limit {
+    /// The name that routes use; printable ASCII, because it is part of headers and of keys in the store.
+    pub name: String,
+    /// What is counted.
+    pub key: Key,
+    /// A request must fit all of them. Empty only if there is `max_in_flight`. Each rate includes its strategy.
+    pub rates: Vec<Rate>,
+    /// How many requests of a key may be in flight at the same time in this process, 1 to 2^32.
+    pub max_in_flight: Option<u64>,
+    /// What a request costs, and when that is known.
+    pub cost: Cost,
+    /// If set, any other value of the first part of `key` counts as missing, where clients choose that value.
+    pub known_keys: Option<Arc<KnownKeys>>,
+    /// Keys that do not get `rates`.
+    pub overrides: Arc<Overrides>,
+    /// Rates by an attribute of the request, for keys without an override.
+    pub tiers: Option<Tiers>,
+    /// Where quotas of keys without an override are read from.
+    pub quotas: Option<Quotas>,
+    /// What happens to a request over the limit.
+    pub on_limit: OnLimit,
+    /// What happens to a request without the key.
+    pub missing: Missing,
+    /// Which headers report the limit.
+    pub headers: HeaderStyle,
+    /// The status of a rejection, 400 to 599; of a silent answer, 200 to 599.
+    pub status: StatusCode,
+    /// The body of a rejection (empty is a problem document) or of a silent answer.
+    pub body: String,
+    /// The media type of `body`.
+    pub content_type: HeaderValue,
+}
+
+impl Limit {
+    /// The sources of its key and of its tiers.
+    pub fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.key.parts.iter().flatten().chain(self.tiers.as_ref().map(|tiers| &tiers.source))
+    }
+
+    /// Its own rates and those of its tiers and overrides, all of which are counted in the same way.
+    pub fn all_rates(&self) -> impl Iterator<Item = &Rate> {
+        let tiers = self.tiers.iter().flat_map(|tiers| &tiers.rates).flat_map(|(_, rates)| rates);
+        let overrides = self.overrides.allowances().iter().filter_map(|allowance| match allowance {
+            Allowance::Rates(rates) => Some(&**rates),
+            Allowance::Exempt | Allowance::Block => None,
+        });
+        self.rates.iter().chain(tiers).chain(overrides.flatten())
+    }
+}
+
+/// What a request costs, and when that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// This much, 1 to 2^32.
+    Fixed(u64),
+    /// The number in this request header; 1 if there is no valid cost in it.
+    RequestHeader(HeaderName),
+    /// The number in a response header.
+    ResponseHeader {
+        /// Its name.
+        name: HeaderName,
+        /// The cost that is charged until the response arrives; it stays charged if the response has no valid cost. 1 to 2^32.
+        reserve: u64,
+    },
+    /// This much is charged until the response arrives; it stays charged if the response has one of these statuses.
+    OnStatus(u64, Vec<RangeInclusive<u16>>),
+}
+
+/// Rates by an attribute of the request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tiers {
+    /// The source of the tier's name.
+    pub source: Source,
+    /// At least one tier, each with at least one rate; a request without a known tier gets the limit's own rates.
+    pub rates: Vec<(String, Vec<Rate>)>,
+    /// The tiers whose requests have another priority than that of their route.
+    pub priorities: Vec<(String, u8)>,
+}
+
+/// What happens to a request over a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLimit {
+    /// It is refused.
+    Reject,
+    /// It passes; a header and a metric show that the limit would have refused it.
+    Shadow,
+    /// The gateway answers it with no hint of the limit, and does not forward it.
+    Silent,
+    /// It is held until it fits.
+    Delay {
+        /// The longest time that it is held.
+        max_delay: Duration,
+        /// The maximum number of held requests per key in this process, at least 1.
+        max_delayed: usize,
+    },
+}
+
+impl OnLimit {
+    /// Whether headers tell clients about the limit. They do not if the limit only reports or is silent.
+    pub fn is_told(self) -> bool {
+        matches!(self, Self::Reject | Self::Delay { .. })
+    }
+}
+
+/// Which headers report a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderStyle {
+    /// `RateLimit` and `RateLimit-Policy` of the IETF draft.
+    Draft,
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, as GitHub sends them.
+    Github,
+    /// Both.
+    Both,
+    /// None.
+    None,
+}

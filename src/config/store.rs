@@ -1,0 +1,68 @@
+//! `[store]`: where counters live.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// `[store]`: where counters live.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Store {
+    /// In this process.
+    Memory {
+        /// The maximum number of keys, at least 1.
+        max_keys: usize,
+        /// The maximum size of all counters in bytes.
+        max_memory: usize,
+        /// The file to which the counters are written at the end of the process, and from which they are read at the start.
+        snapshot: Option<PathBuf>,
+    },
+    /// In Memcached, shared with other gateways.
+    Memcached(Memcached),
+}
+
+impl Store {
+    /// Whether the counters of `other` are where those of this one are, so that one store can serve both.
+    pub fn is_same_place(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Memory { .. }, Self::Memory { .. }) => true,
+            (Self::Memcached(memcached), Self::Memcached(other)) => memcached == other,
+            (Self::Memory { .. }, Self::Memcached(_)) | (Self::Memcached(_), Self::Memory { .. }) => false,
+        }
+    }
+}
+
+/// `[store]` with `type = "memcached"`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Memcached {
+    /// `host:port`, at least one.
+    pub servers: Vec<String>,
+    /// The first part of every key: 1 to 64 printable characters without spaces.
+    pub prefix: String,
+    /// The longest time that a request waits for Memcached.
+    pub timeout: Duration,
+    /// What happens to requests while Memcached is away.
+    pub on_error: OnError,
+    /// Whether an admission waits until Memcached has confirmed it.
+    pub strict: bool,
+}
+
+/// What happens to requests while the store is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    /// They are counted in this process, starting from the last known counts.
+    Local,
+    /// They pass and are not counted.
+    Allow,
+    /// They are answered 503.
+    Reject,
+}
+
+impl OnError {
+    /// Its name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Allow => "allow",
+            Self::Reject => "reject",
+        }
+    }
+}
