@@ -13,6 +13,7 @@ mod date_header;
 mod worker_state;
 mod time_limits;
 mod end;
+mod patience;
 mod connection_state;
 mod request_guard;
 mod client_io;

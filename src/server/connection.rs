@@ -13,21 +13,18 @@ use std::time::Duration;
 use http::StatusCode;
 use rustls::server::ServerConfig;
 use tokio::net::TcpStream;
-use tokio::time::sleep;
 
 use super::connection_limits::{ConnectionLimits, ConnectionPermit};
 use super::connection_state::ConnectionState;
 use super::connections::Connections;
-use super::end::End;
+use super::end::{End, Step, Work, step};
 use super::frames::PREFACE;
 use super::http1::Next;
+use super::patience::Patience;
 use super::{Acceptor, ConnectedClient, Handler, TlsPeer, http1, http2};
 use crate::net::{ClientStream, PreambleError};
 use crate::reason::Reason;
 use crate::tls::ALPN_HTTP2;
-
-/// How long the first request of a connection is waited for when its listener is closed.
-const FIRST_REQUEST: Duration = Duration::from_secs(1);
 
 /// Serves one connection to its end.
 pub(super) async fn serve<C, H>(
@@ -168,18 +165,17 @@ impl Connection {
     /// Waits, with nothing but the socket, until the client sends something or the connection has to end.
     async fn rest(&self) -> ControlFlow<()> {
         self.state.rests();
-        let mut patience = None;
-        poll_fn(|cx| match self.state.poll_end(cx) {
-            Some(End::AfterRequest) if self.stream.has_more() => Poll::Ready(ControlFlow::Continue(())),
-            Some(End::AfterRequest) if self.state.drains_unused() => {
-                // A client that has just connected is about to send its request, and cannot know that nobody waits for it.
-                let patience = patience.get_or_insert_with(|| Box::pin(sleep(FIRST_REQUEST)));
-                let is_readable = self.stream.poll_readable(cx).map(ControlFlow::Continue);
-                if is_readable.is_ready() { is_readable } else { patience.as_mut().poll(cx).map(ControlFlow::Break) }
+        let mut patience = Patience::default();
+        poll_fn(|cx| {
+            let end = self.state.poll_end(cx);
+            // A client that has just connected is about to send its request, and cannot know that nobody waits for it.
+            let mut is_expected = || self.state.drains_unused() && patience.lasts(cx);
+            let work = || Work { is_busy: false, is_unread: self.stream.has_more(), is_expected: is_expected() };
+            match step(end, work) {
+                Step::Close(_) => Poll::Ready(ControlFlow::Break(())),
+                // The next read finds an error, if there is one.
+                Step::GoOn | Step::Finish => self.stream.poll_readable(cx).map(ControlFlow::Continue),
             }
-            Some(End::AfterRequest | End::Now(_)) => Poll::Ready(ControlFlow::Break(())),
-            // The next read finds an error, if there is one.
-            None => self.stream.poll_readable(cx).map(ControlFlow::Continue),
         })
         .await
     }

@@ -157,7 +157,7 @@ impl ConnectionState {
 
     /// Whether no request is in flight or has begun to come.
     pub(super) fn is_idle(&self) -> bool {
-        self.end.get().is_none() && matches!(self.phase.get(), Phase::Fresh | Phase::Idle) && !self.is_unsent()
+        self.end.get().is_none() && !self.is_busy()
     }
 
     /// Whether no request has come on the connection.
@@ -300,7 +300,7 @@ impl ConnectionState {
 
     /// Whether a request has begun to come or is in flight, or its response is not sent completely.
     pub(super) fn is_busy(&self) -> bool {
-        self.is_unsent() || matches!(self.phase.get(), Phase::Head | Phase::Busy(_))
+        self.is_unsent() || self.head_since.get().is_some() || matches!(self.phase.get(), Phase::Head | Phase::Busy(_))
     }
 
     /// How many requests have begun to come or are in flight, or have responses that are not sent completely.
@@ -348,7 +348,10 @@ impl ConnectionState {
         // A part of the next head may have come together with this request.
         let next = if self.in_head.get() { Phase::Head } else { Phase::Idle };
         self.enter(next);
-        if next == Phase::Idle && self.worker.is_place_needed() {
+        if self.end.get().is_some() {
+            // The task may have waited for this request alone.
+            self.wake();
+        } else if next == Phase::Idle && self.worker.is_place_needed() {
             self.end(End::AfterRequest);
         }
     }
@@ -358,9 +361,11 @@ impl ConnectionState {
         self.end.get() == Some(End::Now(CloseReason::NotReading))
     }
 
-    /// Tells the task of the connection to end it.
+    /// Tells the task of the connection to end it. One that ends at once does not wait for its requests any more.
     pub(super) fn end(&self, end: End) {
-        self.end.set(Some(end));
+        if !matches!(self.end.get(), Some(End::Now(_))) {
+            self.end.set(Some(end));
+        }
         self.wake();
     }
 

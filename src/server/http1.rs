@@ -20,7 +20,7 @@ use super::client_body::ClientBody;
 use super::client_io::ClientIo;
 use super::connection_limits::ConnectionLimits;
 use super::connection_state::ConnectionState;
-use super::end::{CloseReason, End};
+use super::end::{CloseReason, End, Step, Work, step};
 use super::request_guard::RequestGuard;
 use super::tunnel::{Tunnel, TunnelStream, asks_for_websocket};
 use super::unread_body;
@@ -72,7 +72,7 @@ pub(super) async fn serve<H: Handler>(
             let mut response = Response::default();
             handler.handle(&mut incoming, &mut response, guard).await;
             if has_body {
-                unread_body::end(incoming.body.take(), &incoming.head, response.headers_mut(), &state).await;
+                unread_body::end(incoming.body.take(), &incoming.head, &mut response, &state).await;
             }
             if asks_for_websocket {
                 state.set_upgrading(incoming.tunnel.is_some());
@@ -135,28 +135,31 @@ where
     let mut broken = pin!(gone(stream, state));
     poll_fn(|cx| {
         loop {
-            let last = match state.poll_end(cx) {
-                Some(End::Now(cause)) => return Poll::Ready(ConnectionEnd::Cut(cause)),
-                Some(End::AfterRequest) => !told,
-                None => false,
+            // Once the library has been told to end, it does that by itself.
+            let end = state.poll_end(cx).filter(|end| !told || *end != End::AfterRequest);
+            let is_upgrading = || state.is_upgrading();
+            let work = || {
+                let is_busy = state.is_busy() || is_upgrading();
+                Work { is_busy, is_unread: !is_busy && stream.has_more(), is_expected: false }
             };
-            if last && state.is_upgrading() {
+            match step(end, work) {
+                Step::Close(reason) => return Poll::Ready(ConnectionEnd::Cut(reason)),
                 // The response to it ends HTTP on this connection, or else the connection ends after it.
-            } else if last && state.is_busy() {
-                told = true;
-                connection.as_mut().graceful_shutdown();
-            } else if last && !stream.has_more() {
-                return Poll::Ready(ConnectionEnd::Closed);
-            } else if state.is_to_rest() {
-                return Poll::Ready(ConnectionEnd::Rests);
+                Step::Finish if is_upgrading() => {}
+                Step::Finish => {
+                    told = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                Step::GoOn if state.is_to_rest() => return Poll::Ready(ConnectionEnd::Rests),
+                Step::GoOn => {}
             }
             let polled = connection.as_mut().poll(cx);
             if polled.is_pending() && state.is_in_flight() && broken.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(ConnectionEnd::Cut(CloseReason::Gone));
             }
             // The last request may have begun just now, or may have ended already.
-            let waits = !state.is_busy() && last && stream.has_more();
-            if polled.is_ready() || !last || told || waits || state.is_upgrading() {
+            let waits = || state.is_upgrading() || !state.is_busy() && stream.has_more();
+            if polled.is_ready() || end.is_none() || told || waits() {
                 return polled.map(|ended| ended.map_or_else(ConnectionEnd::Failed, |()| ConnectionEnd::Closed));
             }
         }

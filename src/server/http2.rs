@@ -6,24 +6,23 @@
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::{Builder, Connection, Handshake, SendResponse};
 use http::Request;
 use tokio::task::spawn_local;
-use tokio::time::sleep;
 
 use super::connection_limits::ConnectionLimits;
 use super::connection_state::ConnectionState;
-use super::end::{CloseReason, End};
+use super::end::{CloseReason, End, Step, Work, step};
 use super::frame_check::Violation;
 use super::http2_errors::ErrorCode;
 use super::multiplexed_io::MultiplexedIo;
+use super::patience::Patience;
 use super::request_guard::RequestGuard;
 use super::streams::Streams;
 use super::{Handler, http2_stream};
@@ -35,8 +34,6 @@ const SEND_BUFFER: usize = 64 << 10;
 /// How many bytes a client may send ahead, on a stream and on the connection: enough for a gigabit at 5 ms.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// How long a client has to close a connection that is idle once it has been asked to.
-const CLOSES_WITHIN: Duration = Duration::from_secs(1);
 
 /// Serves requests until the connection ends.
 pub(super) async fn serve<H: Handler>(
@@ -50,31 +47,38 @@ pub(super) async fn serve<H: Handler>(
     let io = MultiplexedIo::new(stream.clone(), state.clone(), streams.clone());
     let mut requests = Requests::new(io.clone(), limits.server().http2);
     let mut served = 0;
-    let mut closing = pin!(sleep(CLOSES_WITHIN));
+    let mut patience = Patience::default();
     let ended = poll_fn(|cx| {
-        match state.poll_end(cx) {
+        let end = state.poll_end(cx);
+        match end {
             Some(End::Now(reason)) => return Poll::Ready(Err(reason)),
-            Some(End::AfterRequest) => {
-                requests.finish();
-                if state.is_in_flight() {
-                    closing.as_mut().reset(tokio::time::Instant::now() + CLOSES_WITHIN);
-                } else if closing.as_mut().poll(cx).is_ready() {
-                    return Poll::Ready(Err(CloseReason::Idle));
-                }
-            }
+            Some(End::AfterRequest) => requests.finish(),
             None => {}
         }
-        while let Some(next) = ready!(requests.poll_next(cx)) {
+        // What has come and what can be sent is looked at before the connection may end.
+        while let Poll::Ready(next) = requests.poll_next(cx) {
             let (request, responder) = match next {
-                Ok(next) => next,
-                Err(error) => return Poll::Ready(Ok(Err(error))),
+                Some(Ok(next)) => next,
+                Some(Err(error)) => return Poll::Ready(Ok(Err(error))),
+                None => return Poll::Ready(Ok(Ok(()))),
             };
             served += 1;
             let stream = streams.begin(responder);
             let guard = RequestGuard::new(state.clone(), Some(stream.clone()));
             spawn_local(http2_stream::serve(handler.clone(), request, stream, guard));
         }
-        Poll::Ready(Ok(Ok(())))
+        let work = || {
+            let is_busy = state.is_busy();
+            if is_busy {
+                patience.begin_anew();
+            }
+            // The client closes the connection, or answers that it has been told that the connection ends.
+            Work { is_busy, is_unread: false, is_expected: !is_busy && patience.lasts(cx) }
+        };
+        match step(end, work) {
+            Step::Close(reason) => Poll::Ready(Err(reason)),
+            Step::GoOn | Step::Finish => Poll::Pending,
+        }
     });
     let ended = ended.await;
     let refused = io.opened().saturating_sub(served);

@@ -36,7 +36,6 @@ struct Followed {
     streams: Rc<Streams>,
     /// The error that is being sent, of a stream or of the connection.
     error: Option<SentError>,
-    is_going_away: bool,
     limits: Arc<ConnectionLimits>,
 }
 
@@ -59,7 +58,6 @@ impl MultiplexedIo {
             sent: Frames::default(),
             streams,
             error: None,
-            is_going_away: false,
             limits: worker.limits().clone(),
         };
         Self { stream, state, followed: Rc::new(RefCell::new(followed)) }
@@ -75,15 +73,12 @@ impl MultiplexedIo {
         self.followed.borrow().received.opened()
     }
 
-    /// Tells the client that the connection ends, if it has not been told, once the library has ended. Without an error
-    /// this is polite; a client that does not read cannot be told.
+    /// Tells the client that the connection ends, and which of its requests were served last, once the library has ended. So
+    /// it knows which it may send again; a client that does not read cannot be told.
     pub(super) fn go_away(&self, code: ErrorCode) {
         let followed = &mut *self.followed.borrow_mut();
         followed.limits.http2_errors().connection(code);
-        if followed.is_going_away && code == ErrorCode::NO_ERROR
-            || !followed.sent.is_between()
-            || self.state.is_unsent()
-        {
+        if !followed.sent.is_between() || self.state.is_unsent() {
             return;
         }
         let mut frame = vec![0, 0, 8, kind::GOAWAY, 0, 0, 0, 0, 0];
@@ -107,10 +102,7 @@ impl Followed {
                     }
                     match head.kind {
                         kind::RST_STREAM => self.error = Some(SentError::new(Http2Errors::stream, 0)),
-                        kind::GOAWAY => {
-                            self.is_going_away = true;
-                            self.error = Some(SentError::new(Http2Errors::connection, 4));
-                        }
+                        kind::GOAWAY => self.error = Some(SentError::new(Http2Errors::connection, 4)),
                         _ => {}
                     }
                 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::header::{CONNECTION, EXPECT};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderValue, Response};
 use http_body::Body;
 use http_body_util::BodyExt;
 
@@ -20,19 +20,25 @@ const MOST: usize = 64 << 10;
 /// How long the response waits for the rest: clients send head and body at nearly the same time.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Ends the body of a request, if the handler has left it, before the response with these headers is sent.
-pub(super) async fn end(body: Option<ClientBody>, request: &Parts, response: &mut HeaderMap, state: &ConnectionState) {
+/// Ends the body of a request, if the handler has left it, before this response is sent. A body that is still on its way to an
+/// upstream is left when the response ends, which one without a body does at once.
+pub(super) async fn end<B: Body>(
+    body: Option<ClientBody>,
+    request: &Parts,
+    response: &mut Response<B>,
+    state: &ConnectionState,
+) {
     // A client that waits until it is asked for its body does not send it after a response (RFC 9110, section 10.1.1).
     if let Some(body) = body
-        && !response.contains_key(CONNECTION)
+        && !response.headers().contains_key(CONNECTION)
         && !request.headers.contains_key(EXPECT)
         && body.size_hint().lower() <= MOST as u64
         && !body.has_come()
     {
         let _ = tokio::time::timeout(LONGEST, read(body)).await;
     }
-    if state.has_left_body() {
-        response.insert(CONNECTION, HeaderValue::from_static("close"));
+    if state.has_left_body() || response.body().is_end_stream() && state.is_in_body() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
 }
 

@@ -33,6 +33,7 @@ mod costs;
 mod dashboard;
 mod details;
 mod drain;
+mod endings;
 mod events;
 mod exceptions;
 mod explain;

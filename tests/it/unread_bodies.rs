@@ -137,3 +137,22 @@ fn a_response_that_comes_before_the_body_is_sent_ends_nothing() {
     let (response, _) = client.try_head().unwrap();
     assert_eq!((response.status, response.headers.get("connection")), (200, None));
 }
+
+#[test]
+fn an_upload_that_the_upstream_answers_early_without_a_body_ends_the_connection() {
+    for status in ["200 OK\r\nContent-Length: 0", "204 No Content", "413 Content Too Large\r\nContent-Length: 0"] {
+        let up = Upstream::raw(move |mut wire, _| {
+            let _ = wire.head();
+            let _ = wire.write(format!("HTTP/1.1 {status}\r\n\r\n").as_bytes());
+            // The connection stays open, as if the rest of the body might be read.
+            wire.rest();
+        });
+        let gateway = Gateway::start(&up.everything());
+        for fields in ["Content-Length: 1000000\r\n", "Transfer-Encoding: chunked\r\n"] {
+            let mut client = gateway.client();
+            client.send(head(fields) + "5\r\nhello\r\n");
+            let response = client.response(false);
+            ends(&mut client, &response);
+        }
+    }
+}
