@@ -32,7 +32,7 @@ pub use counters::{DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics};
 pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, longest_refusal};
 pub use rate_selector::{RateSelector, RateSet, RateTable, SelectedRates};
-pub use reservations::{Reservations, stated_cost, told_cost};
+pub use reservations::{CostKnown, Reservations, stated_cost, told_cost};
 pub use resolved_quotas::{QuotaWaits, ResolvedQuota, ResolvedQuotas, resolve_quotas};
 pub use temporary_overrides::{LimitOverrides, MAX_TEMPORARY, NotSet, TemporaryOverrides};
 pub use wait_queues::WaitQueues;

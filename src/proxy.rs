@@ -21,7 +21,7 @@ use http_body::Body;
 
 use crate::clock::{self, Time};
 use crate::config::{AccessLog, OnError, PathRules, Redirect};
-use crate::decide::{self, Decision, DecisionInput, DecisionState};
+use crate::decide::{self, CostKnown, Decision, DecisionInput, DecisionState};
 use crate::header_list;
 use crate::identify::client::{Client, client, scheme};
 use crate::identify::tokens::{TokenCache, ValidTokens, valid_tokens};
@@ -207,12 +207,15 @@ async fn serve(
     let balanced_by = route.balanced_by(&attributes, &connection.key_cache);
     drop(path);
 
-    let outcome = match &route.action {
+    let (outcome, cost) = match &route.action {
         Action::Respond { status, body, content_type } => {
             fill(response, &record, respond::with_body(*status, content_type.clone(), body.clone()));
-            Outcome::Responded
+            (Outcome::Responded, CostKnown::FromResponse)
         }
-        Action::Redirect(redirect) => redirection(response, &record, redirect, &target, &head.uri, gateway.paths),
+        Action::Redirect(redirect) => {
+            let outcome = redirection(response, &record, redirect, &target, &head.uri, gateway.paths);
+            (outcome, CostKnown::FromResponse)
+        }
         Action::Forward(forwarding) => {
             let input = template_input(client, &target, record.request_id());
             let request_headers = route.request_headers.as_ref().map(|changes| changes.of(&input));
@@ -223,7 +226,7 @@ async fn serve(
             call.forward(request, &mut record, response).await
         }
     };
-    decided::settle(route, outcome, response, &mut state, now);
+    decided::settle(route, cost, response, &mut state, now);
     changes.apply(response);
     if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) =
         (response.status(), &route.action)

@@ -59,7 +59,7 @@ pub use health::Availability;
 pub use keep::{Keep, Keeps};
 pub use names::Names;
 pub use pool::ConnectionPools;
-pub use request::{BodySent, ForwardedHeader, ForwardedInfo, Origin, PassInterim, UpstreamRequest};
+pub use request::{BodySent, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, UpstreamRequest};
 pub use upstream_state::RetryCounts;
 pub use watch::UpstreamWatch;
 

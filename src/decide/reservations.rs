@@ -66,6 +66,25 @@ pub fn told_cost(cost: &Cost, status: StatusCode, headers: &HeaderMap) -> Option
     }
 }
 
+/// Whether it becomes known what a request costs, whose limits charge only some responses or what a response says.
+///
+/// | how the request ended | who answers | its cost |
+/// |---|---|---|
+/// | the head of a response came from the upstream, whatever becomes of its body | upstream | by that head |
+/// | no server got a part of it: no connection, no room, a deadline before that, a server that has refused it unprocessed | gateway | by that status |
+/// | a route without an upstream | gateway | by that status |
+/// | a server may have got a part of it: it closed, was too slow, sent no HTTP; the client broke off its body, sent too much of it or none, or its deadline was over | gateway | what was reserved |
+/// | the client has gone before an answer | nobody | what was reserved |
+///
+/// So a client cannot choose an ending that gives back what a request may have cost already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CostKnown {
+    /// The response tells.
+    FromResponse,
+    /// A server may have done what the limit charges, and there is no answer of it.
+    Never,
+}
+
 /// What was reserved for a request until its response tells the cost. If this is dropped before the response, the
 /// amount stays charged: otherwise clients could try for free by closing their connections early.
 pub struct Reservations<'a> {

@@ -6,10 +6,10 @@ use http::Response;
 
 use super::refusal::refusing;
 use crate::clock::{self, Time};
-use crate::decide::{Decision, DecisionState, LimitMetrics, LimitOutcome};
+use crate::decide::{CostKnown, Decision, DecisionState, LimitMetrics, LimitOutcome};
 use crate::snapshot::CompiledRoute;
 use crate::spans::{DecisionDetails, RequestSpans};
-use crate::telemetry::{ObservedBody, Outcome, RequestRecord};
+use crate::telemetry::{ObservedBody, RequestRecord};
 
 /// Records the decision about a request, which has begun at `begun` if the request is traced.
 pub(super) fn record(
@@ -73,14 +73,13 @@ fn name(decision: Decision) -> &'static str {
 /// Charges what a response says that it costs, and adds what it says about limits.
 pub(super) fn settle(
     route: &CompiledRoute,
-    outcome: Outcome,
+    cost: CostKnown,
     response: &mut Response<ObservedBody>,
     state: &mut DecisionState<'_>,
     now: Time,
 ) {
-    // If the client breaks off its request, the gateway responds itself, and the response does not state the cost. The
-    // upstream may have done something already, so the request stays charged, as if the client had gone away.
-    if outcome != Outcome::Refused {
+    // What stays is settled when the state is dropped, as if the client had gone away.
+    if cost == CostKnown::FromResponse {
         state.reservations.settle(response.status(), response.headers(), &mut state.outcomes, clock::now);
     }
     route.rate_limit_headers.add_headers(response.headers_mut(), &state.outcomes, &state.shadowed, now);

@@ -1,6 +1,5 @@
 //! Forwards one request to its upstream.
 
-use std::cell::Cell;
 use std::fmt::Display;
 use std::net::SocketAddr;
 
@@ -11,6 +10,7 @@ use super::tunnel::{accepts, new_key};
 use super::{ConnectionContext, WorkerSnapshot};
 use crate::clock::Time;
 use crate::config::{HeaderChanges, Scheme};
+use crate::decide::CostKnown;
 use crate::identify::client::Client;
 use crate::reason::Reason;
 use crate::request_id::REQUEST_ID;
@@ -21,8 +21,8 @@ use crate::snapshot::{CompiledRoute, Forwarding};
 use crate::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
 use crate::trace_context::TraceContext;
 use crate::upstream::{
-    BodySent, Endpoint, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Unanswered, UpstreamBody, UpstreamError,
-    UpstreamRequest,
+    BodySent, Endpoint, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, Unanswered, UpstreamBody,
+    UpstreamError, UpstreamRequest,
 };
 
 /// When a client may try again if the servers have too many requests: nobody knows, but mostly soon.
@@ -78,13 +78,14 @@ impl UpstreamCall<'_> {
         Some(shedding.meter.wait(self.connection.worker.index, (!has_body).then_some(self.sent.0)))
     }
 
-    /// Forwards the request and fills `response`. A failure is recorded and becomes a response.
+    /// Forwards the request and fills `response`. A failure is recorded and becomes a response. Returns whether the response
+    /// tells what the request costs, too.
     pub(super) async fn forward(
         &self,
         request: &mut IncomingRequest,
         record: &mut RequestRecord,
         response: &mut Response<ObservedBody>,
-    ) -> Outcome {
+    ) -> (Outcome, CostKnown) {
         let IncomingRequest { head, body, asks_for_websocket, interim, .. } = request;
         let key = (*asks_for_websocket && head.version == Version::HTTP_2).then(new_key);
         if key.is_some() {
@@ -97,16 +98,16 @@ impl UpstreamCall<'_> {
             Err(why) => {
                 let answer = respond::closing(respond::problem(why.status, why.detail));
                 *response = respond::finish(answer, record.request_id()).map(ObservedBody::from);
-                return Outcome::Refused;
+                return (Outcome::Refused, CostKnown::FromResponse);
             }
         };
         name_host(&head.uri, &mut head.headers);
         // A client may send no Host header in HTTP/1.0, and an empty one in HTTP/1.1. The upstream always gets one.
         let preserve_host = *preserve_host && head.headers.get(header::HOST).is_some_and(|host| !host.is_empty());
-        let has_response = Cell::new(false);
+        let progress = Progress::default();
         let pass = interim.as_ref().map(|client| {
             |mut response: Response<()>| {
-                has_response.set(true);
+                progress.has_response.set(true);
                 if let Some(changes) = response_headers {
                     changes.hide(response.headers_mut());
                 }
@@ -142,7 +143,7 @@ impl UpstreamCall<'_> {
             begun: self.sent.0,
             worker: self.connection.worker.index,
             balanced_by: self.sent.1,
-            has_response: &has_response,
+            progress: &progress,
             interim: pass.as_ref().map(|pass| pass as &PassInterim<'_>),
             call_timeout: grpc::content_type(&head.method, &head.headers).and_then(|_| grpc::timeout(&head.headers)),
             body_sent: body.is_some().then_some(&body_sent),
@@ -170,9 +171,13 @@ impl UpstreamCall<'_> {
                 *response.status_mut() = status;
                 response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());
                 response.body_mut().content = ResponseBody::Upstream(body);
-                Outcome::Forwarded
+                (Outcome::Forwarded, CostKnown::FromResponse)
             }
-            Err(unanswered) => fail(record, response, &unanswered),
+            Err(unanswered) => {
+                let is_begun = progress.is_begun.get();
+                let cost = if is_begun { CostKnown::Never } else { CostKnown::FromResponse };
+                (fail(record, response, &unanswered), cost)
+            }
         }
     }
 }

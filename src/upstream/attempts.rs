@@ -41,7 +41,7 @@ impl<'a> Attempts<'a> {
             SendAgain::Idempotent => request.method.is_idempotent() && self.retries < self.retry.retries,
             SendAgain::No => false,
         };
-        may && self.body.is_whole() && !request.has_response.get()
+        may && self.body.is_whole() && !request.progress.has_response.get()
     }
 
     /// Before a further attempt.

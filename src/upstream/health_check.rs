@@ -1,6 +1,5 @@
 //! One check of an endpoint: a request that its server has to answer well, on a connection of its own.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use super::Upstream;
 use super::endpoint::Endpoint;
 use super::outgoing_body::BodySource;
 use super::pool::ConnectionPools;
-use super::request::{ForwardedInfo, UpstreamRequest};
+use super::request::{ForwardedInfo, Progress, UpstreamRequest};
 use crate::clock::Time;
 use crate::config::{HealthCheck, Scheme, UNLIMITED};
 use crate::identify::ambiguity::SingleSources;
@@ -58,7 +57,7 @@ pub(super) async fn check(
         // It is not measured.
         worker: 0,
         balanced_by: None,
-        has_response: &Cell::new(false),
+        progress: &Progress::default(),
         body_sent: None,
         changes: None,
         timeout: None,

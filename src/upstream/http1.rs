@@ -41,6 +41,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
     headers: &mut HeaderMap,
 ) -> Result<(StatusCode, B), UpstreamError> {
     let Exchange { request, named, authority, timeout, read_timeout } = *exchange;
+    request.progress.is_begun.set(true);
     let mut body = RequestBody::new(body, request, named);
     connection.sending.clear();
     connection.serves(request.forwarded.version);

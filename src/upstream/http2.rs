@@ -68,6 +68,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
         // The connection has ended, or the server has said that it will.
         Err(error) => return Err(Failed { error: failure(error), again: SendAgain::Any, has_ended: true }),
     };
+    let was_begun = request.progress.is_begun.replace(true);
     let mut request_body = body.take().map(|body| RequestBody::new(body, sender, request, named));
     stream.stall().begin(request.body_timeout, Some(timeout));
     let mut interim = Interim::new(request.interim);
@@ -99,6 +100,9 @@ pub(super) async fn send<B: From<ResponseBody>>(
         }
         Err(failed) => {
             *body = request_body.and_then(RequestBody::unused);
+            if failed.again == SendAgain::Any {
+                request.progress.is_begun.set(was_begun);
+            }
             Err(failed)
         }
     }

@@ -55,12 +55,21 @@ pub struct UpstreamRequest<'a> {
     pub worker: usize,
     /// The hash of the key by which the upstream chooses a server, if it does so by keys and the request has one.
     pub balanced_by: Option<u64>,
-    /// Whether a part of a response was passed on. From then on the request is not sent again.
-    pub has_response: &'a Cell<bool>,
+    /// How far it has come.
+    pub progress: &'a Progress,
     /// The time that the client gives the whole call, if it says so.
     pub call_timeout: Option<Duration>,
     /// Learns when all of its body is sent; `None` if it has none.
     pub body_sent: Option<&'a BodySent<'a>>,
+}
+
+/// How far a request has come, over all attempts to send it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Whether a server may have got a part of it, and may have acted on it.
+    pub is_begun: Cell<bool>,
+    /// Whether a part of a response was passed on. From then on the request is not sent again.
+    pub has_response: Cell<bool>,
 }
 
 /// When all of a request's body was sent. The time before that depends on the client, so it is no latency of the upstream.

@@ -7,7 +7,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use crate::harness::{Client, Gateway, Memcached, Response, Upstream, alone, both_stores, closed_port, reply, until};
+use crate::harness::http2_server::Http2Server;
+use crate::harness::{
+    Client, Gateway, Memcached, Response, Upstream, Wire, alone, both_stores, closed_port, reply, until,
+};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const FAILURES: &str = "count = { status = [\"401\"] }";
@@ -364,4 +367,115 @@ fn a_client_that_breaks_off_its_body_is_charged() {
         }
         assert_eq!(fail(&mut gateway.client()).status, 429, "{store}");
     });
+}
+
+/// What becomes of a request, and how many of seven reach the upstream with a limit of five failures.
+struct Ending {
+    name: &'static str,
+    /// More lines of the head of the request, and what follows it.
+    request: (&'static str, &'static str),
+    /// More keys of the upstream and of the server.
+    keys: (&'static str, &'static str),
+    /// What the upstream does once the head of a request is there.
+    upstream: fn(&mut Wire),
+}
+
+#[test]
+fn whatever_has_reached_an_upstream_and_got_no_answer_stays_charged() {
+    const SILENT: fn(&mut Wire) = |wire| _ = wire.rest();
+    const GRPC: &str = "Content-Type: application/grpc\r\nTE: trailers\r\n";
+    let endings = [
+        Ending {
+            name: "the client's deadline is over",
+            request: ("Content-Type: application/grpc\r\nGrpc-Timeout: 100m\r\nContent-Length: 0\r\n", ""),
+            keys: ("", ""),
+            upstream: SILENT,
+        },
+        Ending {
+            name: "the body of a call breaks off",
+            request: ("Content-Type: application/grpc\r\nTransfer-Encoding: chunked\r\n", "9\r\n12"),
+            keys: ("", ""),
+            upstream: SILENT,
+        },
+        Ending {
+            name: "the body is too large",
+            request: ("Transfer-Encoding: chunked\r\n", "9\r\n123456789\r\n"),
+            keys: ("", "max_body_size = \"8B\"\n"),
+            upstream: SILENT,
+        },
+        Ending {
+            name: "the body of a call does not come",
+            request: ("Content-Type: application/grpc\r\nContent-Length: 9\r\n", "1"),
+            keys: ("", "body_timeout = \"100ms\"\n"),
+            upstream: SILENT,
+        },
+        Ending {
+            name: "the upstream is too slow",
+            request: ("Content-Length: 0\r\n", ""),
+            keys: ("timeout = \"100ms\"\n", ""),
+            upstream: SILENT,
+        },
+        Ending {
+            name: "the upstream closes",
+            request: ("Content-Length: 0\r\n", ""),
+            keys: ("", ""),
+            upstream: |_| {},
+        },
+        Ending {
+            name: "the upstream does not speak HTTP",
+            request: (GRPC, ""),
+            keys: ("", ""),
+            upstream: |wire| _ = wire.write(b"220 mail.example ESMTP\r\n"),
+        },
+    ];
+    for Ending { name, request: (fields, body), keys: (keys, server), upstream } in endings {
+        both_stores(|store| {
+            let up = Upstream::raw(move |mut wire, _| {
+                if let Ok(Some(_)) = wire.head() {
+                    upstream(&mut wire);
+                }
+            });
+            let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\nlimits = [\"l\"]\n";
+            let rest = format!("{store}{}{}{keys}{route}", five("sliding-window", ""), up.section());
+            let gateway = Gateway::with_server(server, &rest);
+            let is_limited =
+                |response: &Response| response.status == 429 || response.headers.get("grpc-status") == Some("8");
+            let limited: Vec<_> = (0..7)
+                .map(|tried| {
+                    let mut client = gateway.client();
+                    client.send(format!("POST /login HTTP/1.1\r\nHost: a\r\n{fields}\r\n{body}"));
+                    if name.contains("breaks off") {
+                        up.wait_connections(tried.min(4) + 1);
+                        client.wire.stream().shutdown(Shutdown::Write).unwrap();
+                    }
+                    is_limited(&client.response(false))
+                })
+                .collect();
+            assert_eq!(limited, [false, false, false, false, false, true, true], "{name}, {store}");
+        });
+    }
+}
+
+#[test]
+fn streams_of_http_2_are_charged_unless_the_server_has_refused_them() {
+    let deadline = "Content-Type: application/grpc\r\nGrpc-Timeout: 100m\r\n";
+    for (fields, keys, reset, charged) in [
+        (deadline, "", None, true),
+        ("", "timeout = \"100ms\"\n", None, true),
+        ("", "", Some(h2::Reason::INTERNAL_ERROR), true),
+        ("", "", Some(h2::Reason::REFUSED_STREAM), false),
+    ] {
+        let up = Http2Server::start(None, h2::server::Builder::new(), move |_, mut respond| async move {
+            match reset {
+                Some(reason) => respond.send_reset(reason),
+                None => _ = std::future::poll_fn(|cx| respond.poll_reset(cx)).await,
+            }
+        });
+        let route = up.everything("http", keys).replace("upstream = \"up\"\n", "upstream = \"up\"\nlimits = [\"l\"]\n");
+        let gateway = Gateway::start(&format!("{}{route}", five("sliding-window", "")));
+        let post = format!("POST /login HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n{fields}\r\n");
+        let limited = |response: Response| response.status == 429 || response.headers.get("grpc-status") == Some("8");
+        let last: Vec<_> = (0..7).map(|_| limited(gateway.client().call(&post))).skip(4).collect();
+        assert_eq!(last, [false, charged, charged], "{fields}{keys}{reset:?}");
+    }
 }

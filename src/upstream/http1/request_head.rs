@@ -81,7 +81,7 @@ fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -94,7 +94,7 @@ mod tests {
     use crate::random::Random;
     use crate::request_id::RequestId;
     use crate::trace_context::TraceContext;
-    use crate::upstream::request::{ForwardedInfo, Origin};
+    use crate::upstream::request::{ForwardedInfo, Origin, Progress};
 
     #[test]
     fn says_where_the_body_ends() {
@@ -143,7 +143,7 @@ mod tests {
                 begun: Time::from_micros(0),
                 worker: 0,
                 balanced_by: None,
-                has_response: &Cell::new(false),
+                progress: &Progress::default(),
                 body_sent: None,
                 call_timeout: None,
             };
