@@ -7,8 +7,10 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderMap, HeaderName, header};
-use memchr::memchr_iter;
+use memchr::{memchr_iter, memchr2_iter};
 use percent_encoding::percent_decode;
 
 use super::{RequestAttributes, after_bearer};
@@ -38,7 +40,14 @@ pub enum Ambiguity<'a> {
     Repeated(&'a Source),
     /// The request has it once, but servers differ in whether they find it or in the value that they read.
     Misspelled(&'a Source),
+    /// The request has more of these than are searched.
+    TooMany(&'static str, usize),
 }
+
+/// How many cookies and parameters a request may have where a limit reads one. Browsers send at most some 180 cookies, and a
+/// client of HTTP/2 needs only a byte for a kilobyte of them.
+const MOST_COOKIES: usize = 1000;
+const MOST_PARAMETERS: usize = 400;
 
 /// A sentence for the client.
 impl fmt::Display for Ambiguity<'_> {
@@ -48,6 +57,7 @@ impl fmt::Display for Ambiguity<'_> {
             Self::Misspelled(source) => {
                 write!(f, "The request has {source} in a spelling that servers read differently.")
             }
+            Self::TooMany(what, most) => write!(f, "The request has more than {most} {what}."),
         }
     }
 }
@@ -76,6 +86,9 @@ impl SingleSources {
     /// The first ambiguous source of the request. Only sources that the route's limits use are checked.
     pub fn ambiguity(&self, attributes: &RequestAttributes<'_>) -> Option<Ambiguity<'_>> {
         self.rules.iter().find_map(|rule| {
+            if let Some(too_many) = rule.too_many(attributes) {
+                return Some(too_many);
+            }
             let mut found = Found::default();
             rule.search(attributes, &mut found);
             match found {
@@ -132,6 +145,22 @@ impl Rule {
             | Source::Global => return None,
         };
         Some(Self { source: source.clone(), folded, has_spellings })
+    }
+
+    /// Whether there are too many places in which to search.
+    fn too_many(&self, attributes: &RequestAttributes<'_>) -> Option<Ambiguity<'static>> {
+        match self.source {
+            Source::Cookie(_) => {
+                let lines = attributes.headers.get_all(header::COOKIE).iter();
+                let separators = lines.flat_map(|line| memchr2_iter(b';', b',', line.as_bytes()));
+                has_more(separators, MOST_COOKIES - 1).then_some(Ambiguity::TooMany("cookies", MOST_COOKIES))
+            }
+            Source::Query(_) => {
+                let separators = memchr2_iter(b'&', b';', attributes.query.unwrap_or_default().as_bytes());
+                has_more(separators, MOST_PARAMETERS - 1).then_some(Ambiguity::TooMany("parameters", MOST_PARAMETERS))
+            }
+            _ => None,
+        }
     }
 
     fn search(&self, attributes: &RequestAttributes<'_>, found: &mut Found) {
@@ -199,6 +228,11 @@ impl Rule {
     }
 }
 
+/// Whether there are more than so many. It takes no longer to see that there are far more.
+fn has_more<T>(mut items: impl Iterator<Item = T>, most: usize) -> bool {
+    items.nth(most).is_some()
+}
+
 /// A token must not contain a character at which some server ends it: Rails reads `Bearer KEY, x=1` and `Bearer
 /// token=KEY` as KEY. It may end in padding (RFC 6750, section 2.1).
 fn search_bearer(headers: &HeaderMap, found: &mut Found) {
@@ -206,8 +240,25 @@ fn search_bearer(headers: &HeaderMap, found: &mut Found) {
         let token = after_bearer(value.as_bytes()).unwrap_or_default();
         let end = token.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
         let is_divided = |byte: &u8| byte.is_ascii_whitespace() || !byte.is_ascii() || b",;\"=".contains(byte);
-        found.add(token[..end].iter().any(is_divided));
+        found.add(token[..end].iter().any(is_divided) || is_lax_jwt(token));
     }
+}
+
+/// Whether this is a JSON Web Token in another spelling than its issuer's (RFC 7515, section 2): with padding, other
+/// characters, or bits after the last byte. Many libraries ignore these where they decode a signature, so that one token would
+/// have any number of counters. The header and the claims are signed as they are spelled.
+fn is_lax_jwt(token: &[u8]) -> bool {
+    let mut segments = token.split(|byte| *byte == b'.');
+    let is_json = |header: &[u8]| {
+        let begin = header.first_chunk::<4>().and_then(|begin| URL_SAFE_NO_PAD.decode(begin).ok());
+        begin.is_some_and(|begin| begin.first() == Some(&b'{'))
+    };
+    let is_exact = |segment: &[u8]| {
+        let (whole, rest) = segment.split_at(segment.len() & !3);
+        let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
+        whole.iter().all(is_digit) && URL_SAFE_NO_PAD.decode_slice(rest, &mut [0; 3]).is_ok()
+    };
+    token.contains(&b'.') && segments.next().is_some_and(is_json) && !segments.all(is_exact)
 }
 
 /// A text without the blanks around it that only some servers remove: those of Unicode (Python, Django) and the two of
@@ -464,6 +515,44 @@ mod tests {
     }
 
     #[test]
+    fn only_so_many_places_are_searched() {
+        let attributes = |headers, query| RequestAttributes {
+            method: &Method::GET,
+            host: "h",
+            path: "/",
+            query,
+            headers,
+            client: [127, 0, 0, 1].into(),
+            client_cert: None,
+            tokens: &[],
+            route: "r",
+        };
+        let cookie = SingleSources { rules: vec![Rule::new(&Source::Cookie("sid".to_owned())).unwrap()] };
+        let query = SingleSources { rules: vec![Rule::new(&Source::Query("key".to_owned())).unwrap()] };
+        for separator in [";", ",", "; "] {
+            // Lines count together.
+            let cookies = |count: usize| {
+                let line = HeaderValue::from_str(&format!("a=1{separator}").repeat(count / 2 - 1)).unwrap();
+                HeaderMap::from_iter([(header::COOKIE, line)])
+            };
+            let mut twice = cookies(MOST_COOKIES);
+            twice.append(header::COOKIE, twice[header::COOKIE].clone());
+            assert_eq!(cookie.ambiguity(&attributes(&twice, None)), None);
+            twice.append(header::COOKIE, HeaderValue::from_static(";;"));
+            let many = Ambiguity::TooMany("cookies", MOST_COOKIES);
+            assert_eq!(cookie.ambiguity(&attributes(&twice, None)), Some(many));
+            assert_eq!(query.ambiguity(&attributes(&twice, None)), None, "no limit of the route reads them");
+        }
+        for separator in ["&", ";"] {
+            let none = HeaderMap::new();
+            let most = separator.repeat(MOST_PARAMETERS - 1);
+            assert_eq!(query.ambiguity(&attributes(&none, Some(&most))), None);
+            let many = Ambiguity::TooMany("parameters", MOST_PARAMETERS);
+            assert_eq!(query.ambiguity(&attributes(&none, Some(&(most + separator)))), Some(many));
+        }
+    }
+
+    #[test]
     fn many_blanks_cost_one_look_each() {
         for blank in [&b" "[..], b"\xa0", "\u{3000}".as_bytes()] {
             let text = [&blank.repeat(100_000), &b"x".repeat(1_000_000)[..], &blank.repeat(100_000)].concat();
@@ -517,14 +606,29 @@ mod tests {
             (b"Bearer  a-._~+/b==", GIVEN),
             (b"Bearer 12|abc", GIVEN), // Laravel Sanctum
             (b"Basic dXNlcjpw, x=1", GIVEN),
-            (b"Bearer k, x=1", MISSPELLED),     // Rails: k
-            (b"Bearer k,Bearer l", MISSPELLED), // two lines that a proxy has joined
-            (b"Bearer k;x=1", MISSPELLED),      // Rails: k
-            (b"Bearer k x", MISSPELLED),        // split at spaces: k
-            (b"Bearer token=k", MISSPELLED),    // Rails: k
-            (b"Bearer \"k\"", MISSPELLED),      // Rails: k
-            (b"Bearer k\xa0", MISSPELLED),      // Werkzeug, Node: k
-            (b"Bearer k\xc2\xa0l", MISSPELLED), // split at blanks: k
+            (b"Bearer k, x=1", MISSPELLED),         // Rails: k
+            (b"Bearer k,Bearer l", MISSPELLED),     // two lines that a proxy has joined
+            (b"Bearer k;x=1", MISSPELLED),          // Rails: k
+            (b"Bearer k x", MISSPELLED),            // split at spaces: k
+            (b"Bearer token=k", MISSPELLED),        // Rails: k
+            (b"Bearer \"k\"", MISSPELLED),          // Rails: k
+            (b"Bearer k\xa0", MISSPELLED),          // Werkzeug, Node: k
+            (b"Bearer k\xc2\xa0l", MISSPELLED),     // split at blanks: k
+            (b"Bearer eyJhIjoxfQ.e30.qqqg", GIVEN), // a JSON Web Token
+            (b"Bearer eyJhIjoxfQ.e30.qqo", GIVEN),
+            (b"Bearer eyJhIjoxfQ.e30.qg", GIVEN),
+            (b"Bearer eyJhIjoxfQ.e30.", GIVEN),
+            (b"Bearer eyJhIjoxfQ.e30.qqo=", MISSPELLED), // PyJWT, Node, Java: the padding may be there
+            (b"Bearer eyJhIjoxfQ.e30.qg==", MISSPELLED),
+            (b"Bearer eyJhIjoxfQ.e30.qqp", MISSPELLED), // the last two bits are ignored
+            (b"Bearer eyJhIjoxfQ.e30.qj", MISSPELLED),  // the last four bits are ignored
+            (b"Bearer eyJhIjoxfQ.e30.qq/o", MISSPELLED), // Node: / and _ are the same
+            (b"Bearer eyJhIjoxfQ.e30.qq|qg", MISSPELLED), // Python skips what is no digit
+            (b"Bearer eyJhIjoxfQ.e30.q", MISSPELLED),
+            (b"Bearer ewogICJhIjox.e30.qq+o", MISSPELLED), // JSON with blanks
+            (b"Bearer eyJhIjoxfQ.k.i.c.t=", MISSPELLED),   // an encrypted one has five parts
+            (b"Bearer MTk4.Cl2FMQ.Zn==", GIVEN),           // not a JSON Web Token: its server compares it as it is
+            (b"Bearer eyJhIjoxfQ==", GIVEN),
         ] {
             let shown = String::from_utf8_lossy(value);
             assert_eq!(found(&Source::Bearer, &[("authorization", value)], None), expected, "{shown}");

@@ -25,7 +25,7 @@ const SOURCES: [(&str, &str); 4] = [
 
 /// Requests that are r1 here and the real key there, or the other way round: path and query, then fields. A `#` is
 /// another number in every request.
-const TWICE: [(&str, &str); 16] = [
+const TWICE: [(&str, &str); 18] = [
     ("/header", "X-Api-Key: r#\r\nX-Api-Key: REAL\r\n"),
     ("/header", "X-Api-Key: r#\r\nx_api_key: REAL\r\n"),
     ("/header", "x_api_key: r#\r\n"),
@@ -42,6 +42,9 @@ const TWICE: [(&str, &str); 16] = [
     ("/bearer", "Authorization: Basic r#\r\nAuthorization: Bearer REAL\r\n"),
     ("/bearer", "Authorization: Bearer REAL, r#\r\n"),
     ("/bearer", "Authorization: Bearer token=r#\r\n"),
+    // Libraries that decode tokens of JSON leniently take these for one.
+    ("/bearer", "Authorization: Bearer eyJhIjo#fQ.e30.qqo=\r\n"),
+    ("/bearer", "Authorization: Bearer eyJhIjo#fQ.e30.qqp\r\n"),
 ];
 
 fn source_of(target: &str) -> &'static str {
@@ -178,4 +181,21 @@ fn explain_says_so() {
     assert!(text.contains("answered 400") && text.contains("has query:key in a spelling"), "{text}");
     let text = explain(&["-H", "x-api-key: a", "http://h/header"]);
     assert!(text.contains("empty counters: forwarded"), "{text}");
+}
+
+#[test]
+fn a_key_among_too_many_cookies_or_parameters_is_not_searched() {
+    let up = Upstream::start(|_| reply(200, ""));
+    let gateway = Gateway::start(&routes(&up, &SOURCES));
+    let mut client = gateway.client();
+    for (target, fields, what) in [
+        (String::from("/cookie"), format!("Cookie: sid=k{}\r\n", ";".repeat(8000)), "more than 1000 cookies"),
+        (format!("/query?key=k{}", "&".repeat(4000)), String::new(), "more than 400 parameters"),
+    ] {
+        let response = client.get_with(&target, &fields);
+        assert!(response.status == 400 && response.text().contains(what), "{}", response.text());
+        // A limit that does not read them does not mind.
+        let elsewhere = target.replace("cookie", "header").replace("query", "header");
+        assert_eq!(client.get_with(&elsewhere, &fields).status, 200);
+    }
 }

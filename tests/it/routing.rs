@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{Client, Gateway, Upstream, reply};
+use crate::harness::{Client, Gateway, Upstream, over_http2, reply};
 
 /// The conditions of routes, each of which responds with its own text.
 const ROUTES: &[&str] = &[
@@ -207,4 +207,25 @@ fn a_route_can_have_a_fixed_response() {
     client.send("GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     let rest = String::from_utf8(client.closed()).unwrap();
     assert!(rest.matches("HTTP/1.1 418").count() <= 1, "{rest}");
+}
+
+#[test]
+fn a_host_has_no_characters_that_a_server_may_decode() {
+    let up = Upstream::start(|_| reply(200, "default"));
+    let route = "[[routes]]\nhost = \"api.test\"\npath = \"/*\"\nrespond = { status = 204 }\n";
+    let gateway = Gateway::start(&format!("{}{route}", up.everything()));
+    assert_eq!(gateway.client().call("GET / HTTP/1.1\r\nHost: api.test\r\n\r\n").status, 204);
+    for host in ["api%2etest", "api%2Etest:80", "%61pi.test", "api.test!", "api'test", "a,api.test", "api=test"] {
+        for target in [String::from("/"), format!("http://{host}/")] {
+            let response = gateway.client().call(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+            assert_eq!(response.status, 400, "{host} {target}");
+        }
+        let uri = format!("http://{host}/").parse::<http::Uri>();
+        // The library of this client sends no others.
+        if let Ok(uri) = uri {
+            let answers = over_http2(gateway.http, vec![http::Request::get(uri).body(()).unwrap()]);
+            assert_eq!(answers[0].0, 400, "{host} in HTTP/2");
+        }
+    }
+    assert!(up.received().is_empty());
 }
