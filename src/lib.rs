@@ -9,6 +9,7 @@ pub mod content;
 pub mod deadline;
 pub mod hex;
 pub mod fingerprint;
+pub mod sharding;
 pub mod header_list;
 pub mod header_spelling;
 pub mod local_runtime;

@@ -8,14 +8,16 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
 use crate::fingerprint::Fingerprint;
+use crate::sharding::Sharding;
 
 /// Enough that workers seldom wait for the same lock.
-const SHARDS: u64 = 64;
+const SHARDS: usize = 64;
 
 /// The number of requests in flight, by key. A key without any has no entry.
 #[derive(Debug)]
 pub struct ConcurrencyLimiter {
     shards: Box<[Shard]>,
+    sharding: Sharding,
 }
 
 type Shard = Mutex<HashMap<Fingerprint, u64, RandomState>>;
@@ -29,7 +31,7 @@ pub struct ConcurrencyPermit {
 
 impl Default for ConcurrencyLimiter {
     fn default() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), sharding: Sharding::default() }
     }
 }
 
@@ -45,7 +47,7 @@ impl ConcurrencyLimiter {
     }
 
     fn shard(&self, key: Fingerprint) -> &Shard {
-        &self.shards[usize::try_from(key.high() % SHARDS).unwrap_or(0)]
+        &self.shards[self.sharding.shard(key, SHARDS)]
     }
 }
 

@@ -398,6 +398,20 @@ mod tests {
 
     use super::*;
 
+    fn attributes<'a>(headers: &'a HeaderMap, query: Option<&'a str>) -> RequestAttributes<'a> {
+        RequestAttributes {
+            method: &Method::GET,
+            host: "h",
+            path: "/",
+            query,
+            headers,
+            client: [127, 0, 0, 1].into(),
+            client_cert: None,
+            tokens: &[],
+            route: "r",
+        }
+    }
+
     /// How often a request with these headers and this query has `source`, and whether some server could read it
     /// differently.
     fn found(source: &Source, lines: &[(&'static str, &'static [u8])], query: Option<&str>) -> (usize, bool) {
@@ -405,20 +419,8 @@ mod tests {
             .iter()
             .map(|(name, value)| (name.parse::<HeaderName>().unwrap(), HeaderValue::from_bytes(value).unwrap()))
             .collect();
-        let client = [127, 0, 0, 1].into();
-        let attributes = RequestAttributes {
-            method: &Method::GET,
-            host: "h",
-            path: "/",
-            query,
-            headers: &headers,
-            client,
-            client_cert: None,
-            tokens: &[],
-            route: "r",
-        };
         let mut found = Found::default();
-        Rule::new(source).unwrap().search(&attributes, &mut found);
+        Rule::new(source).unwrap().search(&attributes(&headers, query), &mut found);
         (found.times, found.is_misspelled)
     }
 
@@ -516,17 +518,6 @@ mod tests {
 
     #[test]
     fn only_so_many_places_are_searched() {
-        let attributes = |headers, query| RequestAttributes {
-            method: &Method::GET,
-            host: "h",
-            path: "/",
-            query,
-            headers,
-            client: [127, 0, 0, 1].into(),
-            client_cert: None,
-            tokens: &[],
-            route: "r",
-        };
         let cookie = SingleSources { rules: vec![Rule::new(&Source::Cookie("sid".to_owned())).unwrap()] };
         let query = SingleSources { rules: vec![Rule::new(&Source::Query("key".to_owned())).unwrap()] };
         for separator in [";", ",", "; "] {

@@ -174,7 +174,21 @@ impl Rate {
                 let full = u128::from(*burst) * u128::from(self.window);
                 u64::try_from(full.div_ceil(u128::from(self.quota))).unwrap_or(u64::MAX)
             }
-            Strategy::FixedWindow | Strategy::SlidingLog | Strategy::Calendar(_) => self.window,
+            Strategy::FixedWindow | Strategy::SlidingLog => self.window,
+            // A day lasts 25 hours where clocks are set back.
+            Strategy::Calendar(_) => self.window + 3_600_000_000,
+        }
+    }
+
+    /// Microseconds from `now` on after which the counter of this bucket does not matter any more. A window of the calendar ends
+    /// when the calendar says so: days may last 25 hours.
+    pub fn memory_of(&self, bucket: u64, now: Time) -> u64 {
+        match &self.strategy {
+            Strategy::Calendar(calendar) => {
+                let (_, end) = calendar.window(Time::from_micros(bucket.saturating_mul(1_000_000)));
+                end.saturating_sub(now.micros())
+            }
+            _ => self.memory(),
         }
     }
 

@@ -22,6 +22,7 @@ use super::{Ask, Reply, Reserved, Verdicts};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, Reservation, Verdict};
+use crate::sharding::Sharding;
 
 use shard::{Entry, Shard};
 
@@ -36,6 +37,7 @@ const MAX_SHARDS: usize = 8192;
 pub struct Memory {
     /// Their number is a power of two.
     shards: Box<[Mutex<Shard>]>,
+    sharding: Sharding,
     keys_per_shard: usize,
     max_bytes: usize,
     /// The bytes that all shards take.
@@ -63,6 +65,7 @@ impl Memory {
         Self {
             bytes: AtomicUsize::new(size_of_val(&*shards)),
             shards,
+            sharding: Sharding::default(),
             keys_per_shard,
             max_bytes,
             next_sweep: AtomicU64::new(0),
@@ -248,7 +251,7 @@ impl Memory {
     }
 
     fn shard(&self, key: Fingerprint) -> usize {
-        usize::try_from(key.high() & (self.shards.len() as u64 - 1)).unwrap_or(0)
+        self.sharding.shard(key, self.shards.len())
     }
 
     /// Reports the size of a shard, and evicts cells if the store has become too large.

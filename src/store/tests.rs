@@ -83,6 +83,24 @@ fn spent_keys_leave_by_themselves() {
 }
 
 #[test]
+fn nobody_is_pushed_out_by_keys_that_are_chosen_for_it() {
+    let memory = Memory::new(100_000, usize::MAX);
+    let (logins, other) = (limit("logins", &["3/h"]), limit("other", &["5/h"]));
+    let victim = key(0);
+    assert_eq!((0..9).filter(|_| admitted(&memory, &[ask(&logins, victim)], NOW)).count(), 3);
+    // Whatever bits of the hash of a key somebody relies on.
+    let like_it = [|key: Fingerprint| key.high() & 63, |key: Fingerprint| key.high() >> 58];
+    for bits in like_it {
+        let chosen = (1..400_000).map(key).filter(|key| bits(*key) == bits(victim));
+        for key in chosen.take(4_000) {
+            admitted(&memory, &[ask(&other, key)], NOW);
+        }
+    }
+    assert!(!admitted(&memory, &[ask(&logins, victim)], NOW), "its three are still counted");
+    assert_eq!(memory.evicted(), 0);
+}
+
+#[test]
 fn refused_newcomers_push_nobody_out() {
     let memory = Memory::new(1, usize::MAX);
     let (everybody, each) = (limit("everybody", &["1/h"]), limit("each", &["1/h"]));

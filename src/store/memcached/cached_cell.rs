@@ -298,7 +298,7 @@ impl CachedCell {
         counters.send(|id, amount, change| {
             let name = |out: &mut Vec<u8>| names.counter(&key, id, out);
             let count = cell.count(rates, id.rate, id.bucket).unwrap_or(0);
-            let lifetime = || names.lifetime(id.rate, *now);
+            let lifetime = || names.lifetime(id, *now);
             match (change, u64::try_from(amount)) {
                 (Change::Replace(version), _) => {
                     let value = itoa::Buffer::new().format(count).as_bytes().to_owned();

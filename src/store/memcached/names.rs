@@ -59,9 +59,9 @@ impl Names {
         out.extend_from_slice(itoa::Buffer::new().format(bucket).as_bytes());
     }
 
-    /// How long the counters of the rate with this index are kept from `now` on.
-    pub(super) fn lifetime(&self, rate: usize, now: Time) -> u32 {
-        lifetime(self.limit.rates()[rate].memory(), now)
+    /// How long a counter is kept from `now` on.
+    pub(super) fn lifetime(&self, CounterId { rate, bucket }: CounterId, now: Time) -> u32 {
+        lifetime(self.limit.rates()[rate].memory_of(bucket, now), now)
     }
 
     /// Writes the name of the state of all rates that are kept as a whole.
@@ -178,10 +178,31 @@ mod tests {
     #[test]
     fn counters_outlive_their_window() {
         let names = names("gw", "l", &[rate("1/s"), rate("1/14d"), rate("1/31d"), rate("1/m burst 2")]);
-        let lifetimes: Vec<u32> = (0..3).map(|rate| names.lifetime(rate, NOW)).collect();
+        let lifetimes: Vec<u32> = (0..3).map(|rate| names.lifetime(CounterId { rate, bucket: 0 }, NOW)).collect();
         assert_eq!(lifetimes, [2 + 5, 28 * 86_400 + 5, 1_700_000_000 + 62 * 86_400 + 5]);
         assert_eq!(lifetime(120_000_000, NOW), 120 + 5);
         assert_eq!(lifetime(u64::MAX, NOW), (1 << 31) - 1);
+    }
+
+    #[test]
+    fn counters_of_the_calendar_live_to_the_end_of_their_window() {
+        let hour = 3_600;
+        let berlin = |text: &str| {
+            let Strategy::Calendar(utc) = rate(text).strategy().clone() else { panic!("{text}") };
+            rate(text).with_strategy(Strategy::Calendar(utc.in_zone("Europe/Berlin").unwrap())).unwrap()
+        };
+        let names = names("gw", "l", &[berlin("5/day"), berlin("5/month")]);
+        // The 25th of October 2026 begins at 22:00 of the day before in UTC, and ends at 23:00: clocks are set back.
+        let (day, month) = (1_792_879_200, 1_790_805_600);
+        let at = |seconds: u64| Time::from_micros(seconds * 1_000_000);
+        let left = |rate, bucket, now| u64::from(names.lifetime(CounterId { rate, bucket }, at(now)));
+        assert_eq!(left(0, day, day), 25 * hour + 5);
+        assert_eq!(left(0, day, day + 24 * hour + hour / 2), hour / 2 + 5, "at half past eleven");
+        assert_eq!(left(0, day, day + 26 * hour), 5, "it is over");
+        let end = month + (31 * 24 + 1) * hour;
+        assert_eq!(left(1, month, month + 10 * 24 * hour), (21 * 24 + 1) * hour + 5);
+        // More than 30 days are a moment in the protocol.
+        assert_eq!(left(1, month, month), end + 5);
     }
 
     #[test]

@@ -16,10 +16,11 @@ use super::{BRIEFLY, OwnedAsk};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Limit, Verdict};
+use crate::sharding::Sharding;
 use crate::store::{Ask, Verdicts};
 
 /// Enough that workers seldom meet.
-const SHARDS: u64 = 64;
+const SHARDS: usize = 64;
 /// The most keys remembered: who is forgotten is asked for.
 const KEYS: usize = 1 << 16;
 
@@ -35,6 +36,7 @@ pub(super) struct RefusalCache {
     /// Microseconds for which a refusal is remembered at most.
     longest: u64,
     shards: Box<[Mutex<Shard>]>,
+    sharding: Sharding,
 }
 
 type Shard = LruCache<Fingerprint, Refusal, RandomState>;
@@ -56,7 +58,7 @@ impl RefusalCache {
     /// Remembers nothing yet, and nothing for more than `longest` microseconds.
     pub(super) fn new(longest: u64) -> Self {
         let shard = |_| Mutex::new(LruCache::with_hasher(KEYS / 64, RandomState::default()));
-        Self { longest, shards: (0..SHARDS).map(shard).collect() }
+        Self { longest, shards: (0..SHARDS).map(shard).collect(), sharding: Sharding::default() }
     }
 
     /// Remembers what was decided at `now`, as far as it refuses.
@@ -110,7 +112,7 @@ impl RefusalCache {
     }
 
     fn shard(&self, cell: Fingerprint) -> &Mutex<Shard> {
-        &self.shards[usize::try_from(cell.high() % SHARDS).unwrap_or(0)]
+        &self.shards[self.sharding.shard(cell, SHARDS)]
     }
 }
 

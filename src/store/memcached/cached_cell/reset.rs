@@ -37,7 +37,7 @@ impl CachedCell {
         for (rate, bucket, _) in cell.counts_mut(rates) {
             let id = CounterId { rate, bucket };
             let name = |out: &mut Vec<u8>| names.counter(&key, id, out);
-            commands.store(name, b"0", Condition::Always, (names.lifetime(rate, *now), number));
+            commands.store(name, b"0", Condition::Always, (names.lifetime(id, *now), number));
             targets.write_reset();
             commands.read(name);
             targets.read_counter(id);
