@@ -225,7 +225,11 @@ impl Memory {
             let next = self.next_sweep.fetch_add(1, Ordering::Relaxed);
             let index = usize::try_from(next).unwrap_or(0) & (self.shards.len() - 1);
             let mut shard = self.shards[index].lock();
-            shard.sweep(now, |limit| reloads.is_needed(limit));
+            shard.sweep(|entry| {
+                let lowest = reloads.lowest_rates(&entry.limit);
+                let is_spent = entry.is_spent(now) && lowest.is_none_or(|rates| entry.cell.is_spent(rates, now));
+                !is_spent && reloads.is_needed(&entry.limit)
+            });
             shard.report_to(&self.bytes);
         }
     }
@@ -289,6 +293,10 @@ impl Memory {
 fn entry<'s>(shard: &'s mut Shard, key: Fingerprint, ask: &Ask<'_>, now: Time) -> Option<&'s mut Entry> {
     let entry = shard.get_mut(&key)?;
     entry.cell.advance(ask.limit.rates(), now);
+    // An override, a tier, a source of quotas or a reload may have given the key other rates.
+    if !Arc::ptr_eq(&entry.limit, ask.limit) {
+        entry.limit = Arc::clone(ask.limit);
+    }
     Some(entry)
 }
 

@@ -12,7 +12,7 @@ use foldhash::fast::RandomState;
 
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
-use crate::limit::{Limit, Verdict};
+use crate::limit::{Limit, Rate, Verdict};
 use crate::store::LimitChanges;
 
 /// The most migrations that are remembered for one name. A key with an older cell begins again from zero.
@@ -54,8 +54,9 @@ impl Migration {
 pub(super) struct Reloads {
     /// The newest first.
     migrations: Vec<Migration>,
-    /// The limits of the configuration; `None` before the first reload.
-    in_use: Option<HashSet<Fingerprint, RandomState>>,
+    /// The limits of the configuration, and for each the lowest of the rates that its keys may have; `None` before the first
+    /// reload.
+    in_use: Option<HashMap<Fingerprint, Vec<Rate>, RandomState>>,
     /// The names of those whose keys may have any rates.
     with_quotas: HashSet<String, RandomState>,
     /// How many reloads there were; it may wrap.
@@ -87,7 +88,14 @@ impl Reloads {
             *count += usize::from(stays);
             stays
         });
-        let in_use = Some(changes.in_use.iter().map(|limit| limit.id()).collect());
+        let mut in_use: HashMap<_, Vec<Rate>, _> = HashMap::default();
+        for limit in &changes.in_use {
+            let lowest = in_use.entry(limit.id()).or_insert_with(|| limit.rates().to_vec());
+            // Limits with the same id have the same windows in the same order.
+            let lower = lowest.iter_mut().zip(limit.rates()).filter(|(lowest, rate)| rate.quota() < lowest.quota());
+            lower.for_each(|(lowest, rate)| *lowest = rate.clone());
+        }
+        let in_use = Some(in_use);
         Self { migrations, in_use, with_quotas: changes.with_quotas.iter().cloned().collect(), count }
     }
 
@@ -123,7 +131,13 @@ impl Reloads {
     /// Whether the configuration has the limit.
     pub(super) fn is_in_use(&self, limit: &Limit) -> bool {
         let Some(in_use) = &self.in_use else { return true };
-        in_use.contains(&limit.id()) || self.with_quotas.contains(limit.name())
+        in_use.contains_key(&limit.id()) || self.with_quotas.contains(limit.name())
+    }
+
+    /// The lowest rates that a key of this limit may have since the last reload, if the configuration has the limit. A lower
+    /// one takes longer until nothing counts any more.
+    pub(super) fn lowest_rates(&self, limit: &Limit) -> Option<&[Rate]> {
+        self.in_use.as_ref()?.get(&limit.id()).map(Vec::as_slice)
     }
 
     /// Whether cells of this limit may still be used.

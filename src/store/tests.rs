@@ -101,6 +101,28 @@ fn nobody_is_pushed_out_by_keys_that_are_chosen_for_it() {
 }
 
 #[test]
+fn a_bucket_is_spent_by_the_rate_that_its_key_has_now() {
+    let seconds = |seconds| NOW.after(Duration::from_secs(seconds));
+    let (fast, slow) = (limit("a", &["60/m burst 60"]), limit("a", &["1/m burst 60"]));
+    let fill = |memory: &Memory| (0..99).filter(|_| admitted(memory, &[ask(&fast, key(1))], NOW)).count();
+    // A request has another rate: the second minute of the bucket is an hour.
+    let memory = Memory::new(100, usize::MAX);
+    assert_eq!(fill(&memory), 60);
+    assert!(!admitted(&memory, &[ask(&slow, key(1))], NOW));
+    memory.sweep(1, seconds(120));
+    assert_eq!(memory.keys(), 1);
+    assert_eq!((0..99).filter(|_| admitted(&memory, &[ask(&slow, key(1))], seconds(120))).count(), 2);
+    // A reload has lowered it, and nobody has used the key since.
+    let memory = Memory::new(100, usize::MAX);
+    assert_eq!(fill(&memory), 60);
+    memory.reload(&LimitChanges { in_use: vec![fast.clone(), slow.clone()], ..LimitChanges::default() }, NOW);
+    memory.sweep(1, seconds(120));
+    assert_eq!((0..99).filter(|_| admitted(&memory, &[ask(&slow, key(1))], seconds(120))).count(), 2);
+    memory.sweep(1, seconds(2 * 3600));
+    assert_eq!(memory.keys(), 0);
+}
+
+#[test]
 fn refused_newcomers_push_nobody_out() {
     let memory = Memory::new(1, usize::MAX);
     let (everybody, each) = (limit("everybody", &["1/h"]), limit("each", &["1/h"]));

@@ -152,12 +152,12 @@ impl Shard {
         in_use
     }
 
-    /// Drops entries that have expired or whose limit is not `needed`, and measures the others.
-    pub(super) fn sweep(&mut self, now: Time, needed: impl Fn(&Limit) -> bool) {
+    /// Drops entries that are not `needed`, and measures the others.
+    pub(super) fn sweep(&mut self, needed: impl Fn(&Entry) -> bool) {
         let Self { cells, heap, .. } = self;
         *heap = 0;
         cells.retain(|_, entry| {
-            let stays = needed(&entry.limit) && !entry.is_spent(now);
+            let stays = needed(entry);
             if stays {
                 entry.measure();
                 *heap += entry.counted();
