@@ -6,11 +6,13 @@ use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use rustix::net::RecvFlags;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::preamble::{self, Preamble, PreambleError};
 
@@ -137,10 +139,10 @@ impl ClientSocket {
         self.0.try_write(bytes)
     }
 
-    /// Reads and discards what the client sends, until its end or an error.
-    pub(super) async fn discard(&self) {
+    /// Reads and discards what the client sends, until its end, an error, or `silence` for so long.
+    pub(super) async fn discard(&self, silence: Duration) {
         let mut scrap = vec![0; 4096];
-        while self.0.readable().await.is_ok() {
+        while matches!(timeout(silence, self.0.readable()).await, Ok(Ok(()))) {
             match self.0.try_read(&mut scrap) {
                 Ok(0) => return,
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
@@ -198,7 +200,6 @@ impl AsyncWrite for ClientSocket {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-    use std::time::Duration;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
@@ -252,7 +253,7 @@ mod tests {
         assert!(received == all);
         drop(client);
         let broken = async { while server.write_all(b"x").await.is_ok() {} };
-        tokio::time::timeout(Duration::from_secs(10), broken).await.expect("an error in the end");
+        timeout(Duration::from_secs(10), broken).await.expect("an error in the end");
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use rustls::server::{ServerConfig, ServerConnection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -113,9 +114,9 @@ impl ClientStream {
         let _ = Pin::new(&mut self.clone()).poll_shutdown(cx);
     }
 
-    /// Reads and discards what the client sends, until its end or an error.
-    pub async fn discard(&self) {
-        self.socket.discard().await;
+    /// Reads and discards what the client sends, until its end, an error, or `silence` for so long.
+    pub async fn discard(&self, silence: Duration) {
+        self.socket.discard(silence).await;
     }
 }
 

@@ -51,11 +51,15 @@ pub(super) async fn serve<C, H>(
     {
         return;
     }
+    let mut unread_for = Duration::ZERO;
     while connection.rest().await.is_continue() {
         // The state of the HTTP library is large. In a box it takes no memory while the connection rests.
         match Box::pin(connection.serve_requests(&acceptor)).await {
             Next::Rest => {}
-            Next::Close => break,
+            Next::Close(may_be_unread_for) => {
+                unread_for = may_be_unread_for;
+                break;
+            }
             Next::Tunnel(begin, stream) => {
                 begin(stream).await;
                 break;
@@ -64,7 +68,7 @@ pub(super) async fn serve<C, H>(
     }
     let Connection { stream, state, .. } = connection;
     if !state.is_unsent() {
-        linger(&stream, state.is_in_body()).await;
+        linger(&stream, state.is_in_body(), unread_for).await;
         // With TLS, a client could not tell otherwise whether the last response is complete (RFC 8446, section 6.1).
         stream.finish();
     }
@@ -159,7 +163,7 @@ impl Connection {
         let Self { stream, client, state } = self;
         let why = (StatusCode::BAD_REQUEST, Reason::PlainHttp);
         http1::refuse(&(acceptor.connected)(client), stream, state, why, false);
-        linger(stream, false).await;
+        linger(stream, false, Duration::ZERO).await;
     }
 
     /// Waits, with nothing but the socket, until the client sends something or the connection has to end.
@@ -194,8 +198,7 @@ impl Connection {
                 http1::serve(&acceptor.http1, &acceptor.limits, (handler, client.address), stream, state).await
             }
             Protocol::Http2 => {
-                http2::serve(&acceptor.limits, (handler, client.address), stream, state).await;
-                Next::Close
+                Next::Close(http2::serve(&acceptor.limits, (handler, client.address), stream, state).await)
             }
         }
     }
@@ -229,12 +232,15 @@ enum Protocol {
 }
 
 /// If the client still sends when the socket is closed, the system resets the connection, and the client may lose the
-/// response. So what it sends is discarded for a while, until it has noticed that the gateway sends no more.
-async fn linger(stream: &ClientStream, is_in_body: bool) {
-    const LONGEST: Duration = Duration::from_secs(2);
-    if is_in_body || stream.has_more() {
+/// response. So what it sends is discarded for a while, until it has noticed that the gateway sends no more: for as long as
+/// `unread_for` if it sends because it reads, unless it is silent.
+async fn linger(stream: &ClientStream, is_in_body: bool, unread_for: Duration) {
+    const SILENCE: Duration = Duration::from_secs(2);
+    let is_sending = is_in_body || stream.has_more();
+    let longest = if is_sending { unread_for.max(SILENCE) } else { unread_for };
+    if !longest.is_zero() {
         stream.finish();
-        let _ = tokio::time::timeout(LONGEST, stream.discard()).await;
+        let _ = tokio::time::timeout(longest, stream.discard(SILENCE)).await;
     }
 }
 

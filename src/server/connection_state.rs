@@ -113,14 +113,15 @@ impl ConnectionState {
             streams.reset_stalled(now, time_limits.body);
         }
         let over = |since: Coarse, limit: Coarse| now - since >= limit;
-        let unsent = self.unsent.get();
+        let (unsent, since) = (self.unsent.get(), self.since.get());
         let cause = match self.phase.get() {
             _ if unsent.is_some_and(|since| over(since, time_limits.body)) => CloseReason::NotReading,
             _ if self.head_since.get().is_some_and(|since| over(since, time_limits.header)) => CloseReason::SlowHead,
-            Phase::Fresh if over(self.since.get(), time_limits.header) => CloseReason::Idle,
-            Phase::Head if unsent.is_none() && over(self.since.get(), time_limits.header) => CloseReason::SlowHead,
-            Phase::Idle if unsent.is_none() && over(self.since.get(), time_limits.idle) => CloseReason::Idle,
-            Phase::Fresh | Phase::Idle if unsent.is_none() && over(self.since.get(), time_limits.rest) => {
+            Phase::Fresh if over(since, time_limits.header) => CloseReason::Idle,
+            Phase::Head if unsent.is_none() && over(since, time_limits.header) => CloseReason::SlowHead,
+            // A request that has come meanwhile is served.
+            Phase::Idle if unsent.is_none() && over(since, time_limits.idle) => return self.end(End::AfterRequest),
+            Phase::Fresh | Phase::Idle if unsent.is_none() && over(since, time_limits.rest) => {
                 if self.readiness.get() == Readiness::Awake {
                     self.readiness.set(Readiness::Tired);
                     self.wake();
@@ -175,10 +176,15 @@ impl ConnectionState {
         &self.worker
     }
 
-    /// Records whether bytes have to wait for the client, where a connection has many requests at once.
+    /// Records whether bytes have to wait for the client.
     pub(super) fn set_unsent(&self, waits: bool) {
         let since = || self.unsent.get().unwrap_or_else(|| self.worker.now());
-        self.unsent.set(waits.then(since));
+        let has_waited = self.unsent.replace(waits.then(since)).is_some();
+        if has_waited && !waits && self.phase.get() == Phase::Idle {
+            // The end of a response was sent after its request had ended. Only now is the connection idle, and can make room.
+            self.enter(Phase::Idle);
+            self.worker.add_idle();
+        }
     }
 
     /// Records whether the head of a request is incomplete, where a connection has many requests at once.
@@ -246,18 +252,14 @@ impl ConnectionState {
     /// Records whether the system took some of the bytes that are to be sent. It takes none if the client does not
     /// read.
     pub(super) fn sent(&self, took_some: bool) {
-        if !took_some {
-            self.unsent.set(self.unsent.get().or(Some(self.worker.now())));
-            return;
-        }
-        self.unsent.set(None);
+        self.set_unsent(!took_some);
         // If no response was given to the library, these are the bytes of an interim response.
-        self.answered.set(self.answered.get() || self.answering.get());
-        // The end of a response is sent after its request has ended. This time does not count for the next request.
-        match self.phase.get() {
-            Phase::Idle => self.enter(Phase::Idle),
-            Phase::Head if self.answering.get() => self.enter(Phase::Head),
-            _ => {}
+        if took_some && self.answering.get() {
+            self.answered.set(true);
+            // The end of a response is sent after its request has ended. This time does not count for the next request.
+            if self.phase.get() == Phase::Head {
+                self.enter(Phase::Head);
+            }
         }
     }
 

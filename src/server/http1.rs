@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_body::Body;
@@ -35,8 +36,8 @@ const TWO_READINGS: &str = "The request can be read in two ways: lines end in CR
 pub(super) enum Next {
     /// It rests.
     Rest,
-    /// It ends.
-    Close,
+    /// It ends. The client may take so long to read what was sent to it, and sends something meanwhile.
+    Close(Duration),
     /// It is a tunnel.
     Tunnel(Tunnel, TunnelStream),
 }
@@ -104,7 +105,8 @@ pub(super) async fn serve<H: Handler>(
             None => tracing::debug!(%error, %peer, "connection failed"),
         },
     }
-    Next::Close
+    // A client that reads a response sends nothing for that.
+    Next::Close(Duration::ZERO)
 }
 
 /// How the work on a connection ended.

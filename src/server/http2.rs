@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::RecvStream;
@@ -35,13 +36,14 @@ const SEND_BUFFER: usize = 64 << 10;
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
-/// Serves requests until the connection ends.
+/// Serves requests until the connection ends. Returns how long the client may take to read what was sent to it: it grants
+/// window for what it reads, and the system would drop the rest if nobody received that.
 pub(super) async fn serve<H: Handler>(
     limits: &ConnectionLimits,
     (handler, peer): (Rc<H>, SocketAddr),
     stream: &ClientStream,
     state: &Rc<ConnectionState>,
-) {
+) -> Duration {
     let streams = Rc::new(Streams::new(state.worker().clone()));
     state.set_streams(streams.clone());
     let io = MultiplexedIo::new(stream.clone(), state.clone(), streams.clone());
@@ -86,6 +88,7 @@ pub(super) async fn serve<H: Handler>(
         limits.http2_errors().refused(refused);
         tracing::debug!(refused, %peer, "requests were not valid or too large, or there were too many at once");
     }
+    let is_in_order = matches!(ended, Ok(Ok(())) | Err(CloseReason::Idle));
     match ended {
         Ok(Ok(())) | Err(CloseReason::Gone) => {}
         Ok(Err(error)) => {
@@ -99,6 +102,12 @@ pub(super) async fn serve<H: Handler>(
         Err(CloseReason::Idle) => io.go_away(ErrorCode::NO_ERROR),
         Err(CloseReason::SlowHead) => io.go_away(ErrorCode::ENHANCE_YOUR_CALM),
         Err(CloseReason::NotReading) => limits.stalled(peer),
+    }
+    if is_in_order && !state.is_fresh() {
+        // The age is the time since the last response was given to the system.
+        limits.server().body_timeout.saturating_sub(state.age())
+    } else {
+        Duration::ZERO
     }
 }
 

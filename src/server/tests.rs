@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use http_body::{Frame, SizeHint};
 use http_body_util::Full;
@@ -16,6 +16,10 @@ use tokio::net::TcpSocket;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::yield_now;
 
+use super::connection_state::ConnectionState;
+use super::end::End;
+use super::time_limits::TimeLimits;
+use super::worker_state::WorkerState;
 use super::*;
 use crate::config::{MaxConnections, Server, UNLIMITED};
 use crate::net::bind;
@@ -24,6 +28,30 @@ const A: &[u8] = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
 const HEAD: &[u8] = b"HEAD /h HTTP/1.1\r\nHost: h\r\n\r\n";
 const CHUNKED: &[u8] = b"POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
 const B: &[u8] = b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
+
+/// Time limits that no test exceeds.
+fn server() -> Server {
+    Server {
+        listen: Vec::new(),
+        tls: None,
+        http2: crate::config::Http2 { max_streams: 250, max_header_list: 64 << 10 },
+        workers: 1,
+        trusted_proxies: Vec::new(),
+        proxy_protocol: false,
+        forwarded: false,
+        header_timeout: Duration::from_secs(60),
+        idle_timeout: Duration::from_secs(60),
+        body_timeout: Duration::from_secs(60),
+        max_connections: MaxConnections::Auto,
+        max_connections_per_ip: 0,
+        max_header_size: 16 * 1024,
+        max_body_size: UNLIMITED,
+        drain_delay: Duration::ZERO,
+        drain_timeout: Duration::from_secs(60),
+        paths: crate::config::PathRules::default(),
+        shed: None,
+    }
+}
 
 /// A handler that responds with the number of the response.
 #[derive(Clone, Debug, Default)]
@@ -90,27 +118,7 @@ impl TestClient {
         // Connections inherit this from their listener: a small buffer, so that what is sent soon has to wait.
         SockRef::from(&listeners[0]).set_send_buffer_size(1).unwrap();
         spawn_local(async move {
-            let server = Server {
-                listen: Vec::new(),
-                tls: None,
-                http2: crate::config::Http2 { max_streams: 250, max_header_list: 64 << 10 },
-                workers: 1,
-                trusted_proxies: Vec::new(),
-                proxy_protocol: false,
-                forwarded: false,
-                header_timeout: Duration::from_secs(60),
-                idle_timeout: Duration::from_secs(60),
-                body_timeout: Duration::from_secs(60),
-                max_connections: MaxConnections::Auto,
-                max_connections_per_ip: 0,
-                max_header_size: 16 * 1024,
-                max_body_size: UNLIMITED,
-                drain_delay: Duration::ZERO,
-                drain_timeout: Duration::from_secs(60),
-                paths: crate::config::PathRules::default(),
-                shed: None,
-            };
-            let limits = Arc::new(ConnectionLimits::new(server, 100));
+            let limits = Arc::new(ConnectionLimits::new(server(), 100));
             let (sender, changes) = mpsc::unbounded_channel();
             for socket in listeners {
                 sender.send(ListenerChange::Open(Listener { id: 0, socket, is_tls: false })).unwrap();
@@ -223,4 +231,27 @@ fn a_panic_of_a_task_is_noticed() {
         tasks.spawn_local(async { panic!("a bug") });
         assert!(panicked(&mut tasks).await.to_string().contains("a bug"));
     });
+}
+
+#[test]
+fn a_connection_is_idle_from_the_end_of_its_last_response() {
+    let limits = Arc::new(ConnectionLimits::new(server(), 100));
+    let worker = Rc::new(WorkerState::new(limits.clone()));
+    let state = ConnectionState::new(worker.clone());
+    let time_limits = TimeLimits::new(&limits.server(), Duration::ZERO);
+    let end_at = |now| {
+        worker.set_now(now);
+        state.check(&time_limits, now);
+        state.poll_end(&Context::from_waker(Waker::noop()))
+    };
+    state.begin_request();
+    state.set_unsent(true);
+    state.end_request();
+    assert!(worker.take_has_idle());
+    assert_eq!(end_at(40_000), None);
+    state.set_unsent(false);
+    assert!(worker.take_has_idle(), "another connection may have its place now");
+    assert_eq!(end_at(99_999), None);
+    // A request that has come and is not read is served.
+    assert_eq!(end_at(100_000), Some(End::AfterRequest));
 }

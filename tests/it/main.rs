@@ -64,6 +64,7 @@ mod life;
 mod known_keys;
 mod kubernetes;
 mod large_heads;
+mod last_responses;
 mod limits;
 mod leases;
 mod listeners;

@@ -156,3 +156,18 @@ fn an_upload_that_the_upstream_answers_early_without_a_body_ends_the_connection(
         }
     }
 }
+
+#[test]
+fn a_response_without_a_body_to_an_upload_that_has_come_ends_nothing() {
+    let up = Upstream::start(|_| b"HTTP/1.1 204 No Content\r\n\r\n".to_vec());
+    let gateway = Gateway::start(&up.everything());
+    let mut client = gateway.client();
+    for rest in ["Content-Length: 5\r\n\r\nhello", "Transfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n"]
+    {
+        for _ in 0..3 {
+            client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{rest}"));
+            let (response, _) = client.try_head().unwrap();
+            assert_eq!((response.status, response.headers.get("connection")), (204, None));
+        }
+    }
+}
