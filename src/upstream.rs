@@ -48,7 +48,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{timeout, timeout_at};
 
 pub use body::UpstreamBody;
 pub use connection::UpstreamTunnel;
@@ -312,24 +312,24 @@ impl Upstream {
 
     /// The request, which is sent to this endpoint at `begun`.
     fn in_flight(&self, endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>, begun: Time) -> InFlight {
-        let waited_for = (self.overload.max_waiting > 0).then(|| self.state.clone());
-        InFlight::new(endpoint, waited_for, request, begun, self.overload.adaptive.is_some())
+        InFlight::new(endpoint, request, begun, self.overload.adaptive.is_some())
     }
 
-    /// Waits until an endpoint has room for the request, as long as the configuration allows.
+    /// Waits until an endpoint has room for the request, as long as the configuration allows. Those that have waited longer are
+    /// first.
     async fn wait(&self, wish: Wish<'_>, request: &UpstreamRequest<'_>) -> Result<InFlight, Unanswered> {
         let overloaded = || Unanswered { endpoint: None, error: UpstreamError::Overloaded };
         let waiting = self.state.wait(self.overload.max_waiting).ok_or_else(overloaded)?;
-        let deadline = Instant::now() + self.overload.max_wait;
-        loop {
-            // A request that ends from now on wakes this one.
-            let mut ended = std::pin::pin!(waiting.ended().notified());
-            ended.as_mut().enable();
-            match self.balancer.choose(wish) {
-                Choice::Endpoint(endpoint) => return Ok(self.in_flight(endpoint, request, clock::now())),
-                Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
-                Choice::Full => timeout_at(deadline, ended).await.map_err(|_| overloaded())?,
+        let first_come = async {
+            let turn = waiting.turn().await;
+            loop {
+                match self.balancer.choose(wish) {
+                    Choice::Endpoint(endpoint) => return Ok(self.in_flight(endpoint, request, clock::now())),
+                    Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
+                    Choice::Full => turn.request_ended().await,
+                }
             }
-        }
+        };
+        timeout(self.overload.max_wait, first_come).await.map_err(|_| overloaded())?
     }
 }

@@ -25,6 +25,8 @@ pub struct Endpoint {
     pub target: Target,
     /// How it does.
     pub(super) state: EndpointState,
+    /// What all workers share about its upstream.
+    pub(super) upstream: Arc<UpstreamState>,
 }
 
 /// How an endpoint is reached.
@@ -142,12 +144,13 @@ impl Endpoints {
     /// The endpoint of this upstream that is reached so. It is the same for as long as it is in the configuration.
     pub(super) fn get(&self, upstream: &str, target: Target, is_checked: bool) -> Arc<Endpoint> {
         let Known { upstreams, last_id } = &mut *self.known.lock();
-        let OfUpstream { endpoints, .. } = upstreams.entry(upstream.to_owned()).or_default();
+        let OfUpstream { endpoints, state: upstream } = upstreams.entry(upstream.to_owned()).or_default();
         if let Some(known) = endpoints.iter().find(|known| known.target == target) {
             return known.clone();
         }
         *last_id += 1;
-        let endpoint = Arc::new(Endpoint { id: *last_id, target, state: EndpointState::new(is_checked, self.workers) });
+        let (state, upstream) = (EndpointState::new(is_checked, self.workers), upstream.clone());
+        let endpoint = Arc::new(Endpoint { id: *last_id, target, state, upstream });
         endpoints.push(endpoint.clone());
         endpoint
     }

@@ -8,7 +8,6 @@ use http::StatusCode;
 use super::endpoint::Endpoint;
 use super::error::UpstreamError;
 use super::request::UpstreamRequest;
-use super::upstream_state::UpstreamState;
 use crate::clock::{self, Time};
 use crate::reason::Reason;
 
@@ -16,8 +15,6 @@ use crate::reason::Reason;
 #[derive(Debug)]
 pub(super) struct InFlight {
     endpoint: Arc<Endpoint>,
-    /// Whom to tell that it has ended; `None` if no request waits for that.
-    upstream: Option<Arc<UpstreamState>>,
     begun: Time,
     /// Whether the limit of the endpoint follows its latency, and has not learned that of this request yet.
     is_adaptive: Cell<bool>,
@@ -27,15 +24,9 @@ pub(super) struct InFlight {
 impl InFlight {
     /// A request that the state of the endpoint counts already, and that is sent at `begun`. The limit of the endpoint
     /// `is_adaptive` if it follows the latency of requests.
-    pub(super) fn new(
-        endpoint: Arc<Endpoint>,
-        upstream: Option<Arc<UpstreamState>>,
-        request: &UpstreamRequest<'_>,
-        begun: Time,
-        is_adaptive: bool,
-    ) -> Self {
+    pub(super) fn new(endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>, begun: Time, is_adaptive: bool) -> Self {
         let has_body = request.body_sent.is_some();
-        Self { endpoint, upstream, begun, is_adaptive: Cell::new(is_adaptive), has_body }
+        Self { endpoint, begun, is_adaptive: Cell::new(is_adaptive), has_body }
     }
 
     /// Where it is in flight.
@@ -80,8 +71,6 @@ impl Drop for InFlight {
             }
         }
         self.endpoint.state.end();
-        if let Some(upstream) = &self.upstream {
-            upstream.ended();
-        }
+        self.endpoint.upstream.ended();
     }
 }

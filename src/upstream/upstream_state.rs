@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard, Notify};
 
 use super::retry_budget::RetryBudget;
 use crate::clock::Time;
@@ -16,7 +16,9 @@ pub(super) struct UpstreamState {
     retries: AtomicU64,
     refused_retries: AtomicU64,
     waiting: AtomicUsize,
-    /// Wakes the request that has waited longest when another one has ended.
+    /// Held by the request that is sent next. The others wait for it in the order in which they came.
+    turn: AsyncMutex<()>,
+    /// Tells the request that is sent next that another one has ended.
     ended: Notify,
 }
 
@@ -79,9 +81,23 @@ impl UpstreamState {
 pub(super) struct Waiting<'a>(&'a UpstreamState);
 
 impl Waiting<'_> {
-    /// What wakes it when a request has ended.
-    pub(super) fn ended(&self) -> &Notify {
-        &self.0.ended
+    /// Waits until no other one has waited longer.
+    pub(super) async fn turn(&self) -> Turn<'_> {
+        Turn { _first: self.0.turn.lock().await, ended: &self.0.ended }
+    }
+}
+
+/// The request that has waited longest has it, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Turn<'a> {
+    _first: MutexGuard<'a, ()>,
+    ended: &'a Notify,
+}
+
+impl Turn<'_> {
+    /// Returns when a request has ended, or if one has ended since this was last asked.
+    pub(super) async fn request_ended(&self) {
+        self.ended.notified().await;
     }
 }
 

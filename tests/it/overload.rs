@@ -127,3 +127,80 @@ fn a_response_is_in_flight_until_its_end() {
     tell.send(()).unwrap();
     until("it has ended", PATIENCE, || gateway.metric("gateway_upstream_server_in_flight") == Some(0.0));
 }
+
+/// An upstream that answers with the path when it is told to, and tells which one it has got.
+fn naming() -> (Upstream, Sender<()>, Receiver<String>) {
+    let (go, held): (_, Receiver<()>) = channel();
+    let (tell, told) = channel();
+    let shared = Mutex::new((held, tell));
+    let up = Upstream::start(move |request| {
+        let shared = shared.lock().unwrap();
+        let _ = shared.1.send(request.target.clone());
+        let _ = shared.0.recv();
+        reply(200, &request.target)
+    });
+    (up, go, told)
+}
+
+fn ask(gateway: &Gateway, path: &str) -> Client {
+    let mut client = gateway.client();
+    client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    client
+}
+
+#[test]
+fn those_that_wait_are_overtaken_by_nobody() {
+    const WAITING: usize = 12;
+    let (up, go, told) = naming();
+    let gateway = gateway(&up, "max_in_flight = 1\nmax_waiting = 999\nmax_wait = \"60s\"");
+    let _busy = ask(&gateway, "/first");
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "/first");
+    let mut waiting = Vec::new();
+    for number in 0..WAITING {
+        waiting.push(ask(&gateway, &format!("/{number}")));
+        #[expect(clippy::cast_precision_loss, reason = "they are few")]
+        let all = Some(waiting.len() as f64);
+        until("it waits", PATIENCE, || gateway.metric("gateway_upstream_requests_waiting") == all);
+    }
+    // Others come all the time, on all workers.
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut late = Vec::new();
+                while !is_over.load(std::sync::atomic::Ordering::SeqCst) && late.len() < 200 {
+                    late.push(ask(&gateway, "/late"));
+                }
+            });
+        }
+        let order: Vec<_> = (0..WAITING)
+            .map(|_| {
+                go.send(()).unwrap();
+                told.recv_timeout(PATIENCE)
+            })
+            .collect();
+        is_over.store(true, std::sync::atomic::Ordering::SeqCst);
+        let expected: Vec<_> = (0..WAITING).map(|number| Ok(format!("/{number}"))).collect();
+        assert_eq!(order, expected);
+    });
+}
+
+#[test]
+fn a_request_that_began_before_waiting_was_allowed_makes_room_too() {
+    let (up, go, told) = naming();
+    let config = |waiting: &str| {
+        let upstream = format!("[upstreams.up]\nservers = [\"http://{}\"]\nmax_in_flight = 1\n{waiting}", up.address());
+        format!("{upstream}[[routes]]\npath = \"/*\"\nupstream = \"up\"\n")
+    };
+    let gateway = Gateway::start(&config(""));
+    let mut busy = ask(&gateway, "/first");
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "/first");
+    gateway.reload_and_wait("", &config("max_waiting = 1\nmax_wait = \"60s\"\n"));
+    let mut waiting = ask(&gateway, "/second");
+    until("it waits", PATIENCE, || gateway.metric("gateway_upstream_requests_waiting") == Some(1.0));
+    go.send(()).unwrap();
+    assert_eq!(busy.response(false).text(), "/first");
+    assert_eq!(told.recv_timeout(PATIENCE).as_deref(), Ok("/second"), "it is woken");
+    go.send(()).unwrap();
+    assert_eq!(waiting.response(false).text(), "/second");
+}
