@@ -1,8 +1,10 @@
-//! The wall clock: the only place that reads it.
+//! The clocks: the only place that reads them. Limits go by the wall clock, on which gateways agree; what is measured goes by the
+//! monotonic clock, which nobody sets.
 //!
-//! Everything that decides takes a [`Time`] as an argument, so tests choose their own.
+//! Everything that decides takes a [`Time`] or a [`Monotonic`] as an argument, so tests choose their own.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
 
@@ -48,6 +50,38 @@ impl Time {
     }
 }
 
+/// A moment of the monotonic clock: microseconds since a day before the process has first read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Monotonic(u64);
+
+impl Monotonic {
+    /// The moment `micros` microseconds after the beginning.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since the beginning.
+    pub const fn micros(self) -> u64 {
+        self.0
+    }
+
+    /// Whole seconds since the beginning.
+    pub const fn seconds(self) -> u64 {
+        self.0 / 1_000_000
+    }
+
+    /// Microseconds from `earlier` until this moment, 0 if it is not earlier.
+    pub const fn micros_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The moment `span` later, at most the largest one.
+    #[must_use]
+    pub fn after(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(micros(span)))
+    }
+}
+
 /// A duration in whole microseconds, at most `u64::MAX`.
 pub fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
@@ -57,4 +91,11 @@ pub fn micros(span: Duration) -> u64 {
 #[expect(clippy::disallowed_methods, reason = "this is the one reader of the wall clock")]
 pub fn now() -> Time {
     Time(micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
+}
+
+/// The moment now, whatever becomes of the wall clock.
+pub fn monotonic() -> Monotonic {
+    /// The first reading is a day after the beginning, so that what has never happened was long ago.
+    static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
+    Monotonic(micros(BEGINNING.elapsed() + Duration::from_secs(86_400)))
 }

@@ -220,7 +220,8 @@ async fn serve(
             let input = template_input(client, &target, record.request_id());
             let request_headers = route.request_headers.as_ref().map(|changes| changes.of(&input));
             drop(target);
-            let sent = (state.held_since.map_or(now, |_| clock::now()), balanced_by);
+            // What the limits took is no latency of the upstream.
+            let sent = (clock::monotonic(), balanced_by);
             let (gateway, changes, trace) = (&gateway, (request_headers.as_deref(), changes.headers()), *trace);
             let call = UpstreamCall { gateway, route, forwarding, changes, connection, client, scheme, trace, sent };
             call.forward(request, &mut record, response).await

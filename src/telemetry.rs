@@ -16,7 +16,7 @@ use std::sync::Arc;
 use http::{Method, Response, StatusCode};
 use http_body::Body;
 
-use crate::clock::{self, Time};
+use crate::clock::{self, Monotonic, Time};
 use crate::decide::{ConcurrencyPermit, LimitMetrics};
 use crate::metrics::{Counter, Histogram, PerWorker};
 use crate::reason::Reason;
@@ -287,10 +287,10 @@ impl RequestRecord {
     }
 
     /// Records for the access log which server has responded to the request that was sent to it at `begun`.
-    pub fn responded(&mut self, server: impl FnOnce() -> String, begun: Time) {
+    pub fn responded(&mut self, server: impl FnOnce() -> String, begun: Monotonic) {
         if let Some(entry) = &mut self.entry {
             entry.server = Some(server());
-            entry.upstream_micros = Some(clock::now().micros_since(begun));
+            entry.upstream_micros = Some(clock::monotonic().micros_since(begun));
         }
     }
 

@@ -63,7 +63,7 @@ pub use request::{BodySent, ForwardedHeader, ForwardedInfo, Origin, PassInterim,
 pub use upstream_state::RetryCounts;
 pub use watch::UpstreamWatch;
 
-use crate::clock::{self, Time};
+use crate::clock::{self, Monotonic};
 use crate::config;
 use crate::server::ClientBody;
 use attempts::Attempts;
@@ -283,7 +283,7 @@ impl Upstream {
         if attempts.tried.len() >= self.balancer.count() || !attempts.may_send_again(again, request) {
             return None;
         }
-        let now = clock::now();
+        let now = clock::monotonic();
         if again == SendAgain::Idempotent && !self.state.take_retry(self.retry.budget, now) {
             return None;
         }
@@ -311,7 +311,7 @@ impl Upstream {
     }
 
     /// The request, which is sent to this endpoint at `begun`.
-    fn in_flight(&self, endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>, begun: Time) -> InFlight {
+    fn in_flight(&self, endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>, begun: Monotonic) -> InFlight {
         InFlight::new(endpoint, request, begun, self.overload.adaptive.is_some())
     }
 
@@ -324,7 +324,7 @@ impl Upstream {
             let turn = waiting.turn().await;
             loop {
                 match self.balancer.choose(wish) {
-                    Choice::Endpoint(endpoint) => return Ok(self.in_flight(endpoint, request, clock::now())),
+                    Choice::Endpoint(endpoint) => return Ok(self.in_flight(endpoint, request, clock::monotonic())),
                     Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
                     Choice::Full => turn.request_ended().await,
                 }

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Time;
+use crate::clock::Monotonic;
 
 /// How much longer than without a queue a response may take.
 const TOLERANCE: f64 = 1.5;
@@ -62,7 +62,7 @@ pub struct GradientLimit {
     unloaded: Option<f64>,
     /// What was measured since the last change of the limit.
     sample: Sample,
-    since: Option<Time>,
+    since: Option<Monotonic>,
     probe: Probe,
     /// The limit at the last probe.
     probed_limit: f64,
@@ -71,11 +71,11 @@ pub struct GradientLimit {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Probe {
     /// The last one was then.
-    Last(Time),
+    Last(Monotonic),
     /// The limit is lowered until the queue is empty, at the latest until this time.
-    Emptying(Time),
+    Emptying(Monotonic),
     /// Responses are measured, at the latest until this time.
-    Measuring(Time),
+    Measuring(Monotonic),
 }
 
 impl Default for GradientLimit {
@@ -85,7 +85,7 @@ impl Default for GradientLimit {
             unloaded: None,
             sample: Sample::default(),
             since: None,
-            probe: Probe::Last(Time::from_micros(0)),
+            probe: Probe::Last(Monotonic::from_micros(0)),
             probed_limit: FIRST,
         }
     }
@@ -104,7 +104,7 @@ impl GradientLimit {
 
     /// Takes the responses since the last call.
     #[expect(clippy::cast_precision_loss, reason = "a sum beyond 2^53 microseconds would take centuries")]
-    pub fn observe(&mut self, new: Sample, in_flight: usize, bounds: Bounds, now: Time) {
+    pub fn observe(&mut self, new: Sample, in_flight: usize, bounds: Bounds, now: Monotonic) {
         let since = *self.since.get_or_insert(now);
         self.sample.responses += new.responses;
         self.sample.micros = self.sample.micros.saturating_add(new.micros);
@@ -169,7 +169,7 @@ impl GradientLimit {
         Duration::from_micros(self.sample.micros.checked_div(self.sample.responses).unwrap_or(0))
     }
 
-    fn restart(&mut self, now: Time) {
+    fn restart(&mut self, now: Monotonic) {
         (self.sample, self.since) = (Sample::default(), Some(now));
     }
 }

@@ -8,7 +8,7 @@ mod simulation;
 use super::admission::{Admission, Window};
 use super::gradient::{Bounds, GradientLimit, Sample};
 use super::level::{Level, RANKS};
-use crate::clock::Time;
+use crate::clock::Monotonic;
 use simulation::{Control, Load, Results, run};
 
 /// Simulates two minutes and prints what clients got.
@@ -97,7 +97,7 @@ fn a_limit_follows_a_server_that_gets_slower_without_a_queue() {
         let limit = |tick: u64| {
             let in_flight = gradient.limit(bounds);
             let responses = in_flight as u64 * 100 / millis;
-            let now = Time::from_micros((from + tick) * 100_000);
+            let now = Monotonic::from_micros((from + tick) * 100_000);
             gradient.observe(Sample { responses, micros: responses * millis * 1000 }, in_flight, bounds, now);
             gradient.limit(bounds)
         };

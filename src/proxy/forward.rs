@@ -8,7 +8,7 @@ use http::{HeaderValue, Response, StatusCode, Version, header};
 use super::target::{name_host, onward};
 use super::tunnel::{accepts, new_key};
 use super::{ConnectionContext, WorkerSnapshot};
-use crate::clock::Time;
+use crate::clock::Monotonic;
 use crate::config::{HeaderChanges, Scheme};
 use crate::decide::CostKnown;
 use crate::identify::client::Client;
@@ -44,7 +44,7 @@ pub(super) struct UpstreamCall<'a> {
     pub(super) scheme: Scheme,
     pub(super) trace: TraceContext,
     /// When the request is sent, and the hash of the key by which the upstream chooses a server.
-    pub(super) sent: (Time, Option<u64>),
+    pub(super) sent: (Monotonic, Option<u64>),
 }
 
 /// Records what became of a request that has waited for a response.

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::clock::{self, Time};
+use crate::clock::{self, Monotonic};
 use crate::metrics::{Counter, PerWorker};
 use crate::overload::admission::Window;
 use crate::overload::level::{GROUPS, HIGHEST, Level, RANKS};
@@ -91,7 +91,7 @@ impl Meter {
 
     /// Measures how long a request of this worker waits for its response. It waits from `begun` on, or else when it is told
     /// so.
-    pub fn wait(&self, worker: usize, begun: Option<Time>) -> Waiting<'_> {
+    pub fn wait(&self, worker: usize, begun: Option<Monotonic>) -> Waiting<'_> {
         let waiting = Waiting { meter: self, counts: self.workers.of(worker), begun: Cell::new(None) };
         if let Some(begun) = begun {
             waiting.begin(begun);
@@ -142,7 +142,7 @@ impl Meter {
 #[expect(clippy::cast_precision_loss, reason = "counts of a window are small, and times as well")]
 impl Totals {
     /// What has happened since `before`, which is so many seconds ago.
-    pub(super) fn window(&self, before: &Self, seconds: f64, now: Time) -> Window {
+    pub(super) fn window(&self, before: &Self, seconds: f64, now: Monotonic) -> Window {
         let since = |is: u64, was: u64| is.wrapping_sub(was) as f64;
         let arrived: f64 = self.arrived_since(before).iter().sum();
         let waiting = self.begun[0].saturating_sub(self.over[0]);
@@ -172,12 +172,12 @@ pub struct Waiting<'a> {
     meter: &'a Meter,
     counts: &'a Counts,
     /// `None` if it does not wait.
-    begun: Cell<Option<Time>>,
+    begun: Cell<Option<Monotonic>>,
 }
 
 impl Waiting<'_> {
     /// It waits from now on.
-    pub fn begin(&self, now: Time) {
+    pub fn begin(&self, now: Monotonic) {
         if self.begun.get().is_none() {
             self.begun.set(Some(now));
             self.counts.begun[1].add(now.micros());
@@ -209,7 +209,7 @@ impl Waiting<'_> {
         let begun = self.begun.take()?;
         self.counts.over[1].add(begun.micros());
         self.counts.over[0].one();
-        Some(clock::now().micros_since(begun))
+        Some(clock::monotonic().micros_since(begun))
     }
 
     fn measured(&self, micros: u64) {
@@ -242,7 +242,7 @@ mod tests {
         assert!(meter.admits(5 * GROUPS, 0) && meter.admits(5 * GROUPS, 1));
         meter.set_level(Level::for_share(&vec![1.0; RANKS], 1.0));
         assert!(!meter.admits(0, 1) && meter.admits(RANKS - 1, 1));
-        let begun = clock::now();
+        let begun = clock::monotonic();
         let waiting = [meter.wait(0, Some(begun)), meter.wait(1, Some(begun))];
         let not_complete = meter.wait(0, None);
         let window = meter.totals().window(&before, 0.5, begun.after(Duration::from_secs(2)));
@@ -264,10 +264,10 @@ mod tests {
         let meter = Meter::new("a".to_owned(), 1);
         meter.set_latency(1.0);
         let before = meter.totals();
-        drop(meter.wait(0, Some(clock::now())));
-        let early = Time::from_micros(clock::now().micros() - 2_000_000);
+        drop(meter.wait(0, Some(clock::monotonic())));
+        let early = Monotonic::from_micros(clock::monotonic().micros() - 2_000_000);
         drop(meter.wait(0, Some(early)));
-        let window = meter.totals().window(&before, 1.0, clock::now());
+        let window = meter.totals().window(&before, 1.0, clock::monotonic());
         assert!((1.0..1.5).contains(&window.ended.0) && window.ended.1 >= 2.0, "{window:?}");
         assert_eq!(window.waiting, (0.0, 0.0));
     }

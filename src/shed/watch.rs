@@ -80,7 +80,7 @@ impl ShedWatch {
                 self.upstreams.push(Followed::new(meter));
             }
         }
-        let (seconds, now) = (span.as_secs_f64(), clock::now());
+        let (seconds, now) = (span.as_secs_f64(), clock::monotonic());
         let mut all = (Window { seconds, ..Window::default() }, vec![0.0; RANKS]);
         let mut levels = Vec::with_capacity(meters.len());
         let target = shedding.settings.latency.map(|latency| latency.as_secs_f64());

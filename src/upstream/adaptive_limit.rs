@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::clock::Time;
+use crate::clock::Monotonic;
 use crate::overload::gradient::{Bounds, GradientLimit, Sample};
 
 /// See the head of this file.
@@ -38,7 +38,7 @@ impl AdaptiveLimit {
     }
 
     /// Computes the limit again. So many requests are in flight.
-    pub(super) fn advance(&self, in_flight: usize, bounds: Bounds, now: Time) {
+    pub(super) fn advance(&self, in_flight: usize, bounds: Bounds, now: Monotonic) {
         let responses = self.responses.swap(0, Ordering::Relaxed);
         // A response may be missing here whose time is in the sum, or the other way round; this is one of many.
         let sample = Sample { responses, micros: self.micros.swap(0, Ordering::Relaxed) };

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::adaptive_limit::AdaptiveLimit;
 use super::health::{Availability, FULL_SHARE, Health};
-use crate::clock::Time;
+use crate::clock::Monotonic;
 use crate::config::{Ejection, HealthCheck};
 use crate::metrics::{Histogram, HistogramSnapshot, PerWorker};
 
@@ -132,7 +132,7 @@ impl EndpointState {
     }
 
     /// Ejects it. Returns for how long; `None` if another worker has done so already.
-    pub(super) fn eject(&self, rules: &Ejection, now: Time) -> Option<Duration> {
+    pub(super) fn eject(&self, rules: &Ejection, now: Monotonic) -> Option<Duration> {
         let mut health = self.health.lock();
         if health.availability() != Availability::Available {
             return None;
@@ -144,7 +144,7 @@ impl EndpointState {
     }
 
     /// Takes the result of a check.
-    pub(super) fn checked(&self, is_good: bool, rules: &HealthCheck, now: Time) {
+    pub(super) fn checked(&self, is_good: bool, rules: &HealthCheck, now: Monotonic) {
         if !is_good {
             self.failed_checks.fetch_add(1, Ordering::Relaxed);
         }
@@ -154,14 +154,14 @@ impl EndpointState {
     }
 
     /// Does what is due: an ejection ends, a share grows. It `is_checked`, or is not any more.
-    pub(super) fn advance(&self, is_checked: bool, now: Time) {
+    pub(super) fn advance(&self, is_checked: bool, now: Monotonic) {
         let mut health = self.health.lock();
         health.set_checked(is_checked);
         health.advance(now);
         self.publish(&health, now);
     }
 
-    fn publish(&self, health: &Health, now: Time) {
+    fn publish(&self, health: &Health, now: Monotonic) {
         self.availability.store(health.availability() as u8, Ordering::Relaxed);
         self.share.store(health.share(now), Ordering::Relaxed);
     }
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!([failed(), failed()], [false, false]);
         state.succeeded(None, 0);
         assert_eq!([failed(), failed(), failed()], [false, false, true]);
-        let now = Time::from_micros(0);
+        let now = Monotonic::from_micros(0);
         assert_eq!(state.eject(&EJECTION, now), Some(EJECTION.first));
         assert_eq!(state.eject(&EJECTION, now), None, "another worker was faster");
         assert!(!failed(), "a request that was sent before");

@@ -40,7 +40,7 @@ impl Upstream {
             return opened;
         }
         let Some(sibling) =
-            self.balancer.sibling(&first_endpoint).map(|sibling| self.in_flight(sibling, request, clock::now()))
+            self.balancer.sibling(&first_endpoint).map(|sibling| self.in_flight(sibling, request, clock::monotonic()))
         else {
             return first.await;
         };

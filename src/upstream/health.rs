@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::clock::{self, Time};
+use crate::clock::{self, Monotonic};
 use crate::config::{Ejection, HealthCheck};
 
 /// How long an endpoint that returns gets fewer requests than its weight says.
@@ -49,11 +49,11 @@ pub(super) struct Health {
     checks: Checks,
     /// How many checks in a row have contradicted `checks`.
     contradicting: u32,
-    ejected_until: Option<Time>,
+    ejected_until: Option<Monotonic>,
     /// How often it was ejected without having been available for long in between.
     ejections: u32,
     /// When it returned last.
-    returned_at: Option<Time>,
+    returned_at: Option<Monotonic>,
 }
 
 /// What the checks of an endpoint say.
@@ -86,7 +86,7 @@ impl Health {
     }
 
     /// Takes the result of a check. The first good one of an endpoint is enough, so that a new one need not wait longer.
-    pub(super) fn checked(&mut self, is_good: bool, rules: &HealthCheck, now: Time) {
+    pub(super) fn checked(&mut self, is_good: bool, rules: &HealthCheck, now: Monotonic) {
         let (needed, next) = match (self.checks, is_good) {
             (Checks::Unknown, true) => (1, Checks::Healthy),
             (Checks::Unhealthy, true) => (rules.healthy_after, Checks::Healthy),
@@ -106,7 +106,7 @@ impl Health {
     }
 
     /// Ejects it. Returns for how long.
-    pub(super) fn eject(&mut self, rules: &Ejection, now: Time) -> Duration {
+    pub(super) fn eject(&mut self, rules: &Ejection, now: Monotonic) -> Duration {
         // After so long a time without an ejection, it begins anew with the shortest.
         if self.returned_at.is_some_and(|returned| now > returned.after(rules.longest)) {
             self.ejections = 0;
@@ -119,7 +119,7 @@ impl Health {
     }
 
     /// Ends an ejection whose time is over.
-    pub(super) fn advance(&mut self, now: Time) {
+    pub(super) fn advance(&mut self, now: Monotonic) {
         if self.ejected_until.is_some_and(|until| now >= until) {
             (self.ejected_until, self.returned_at) = (None, Some(now));
         }
@@ -136,7 +136,7 @@ impl Health {
     }
 
     /// The share of its requests that it gets now, in thousandths: it grows evenly for [`SLOW_START`] after the return.
-    pub(super) fn share(&self, now: Time) -> u32 {
+    pub(super) fn share(&self, now: Monotonic) -> u32 {
         let Some(returned) = self.returned_at else { return FULL_SHARE };
         let since = now.micros_since(returned);
         let grown = (u64::from(FULL_SHARE) - FIRST_SHARE).saturating_mul(since) / clock::micros(SLOW_START);
@@ -159,8 +159,8 @@ mod tests {
     const EJECTION: Ejection =
         Ejection { failures: 5, first: Duration::from_secs(10), longest: Duration::from_secs(60) };
 
-    fn at(seconds: u64) -> Time {
-        Time::from_micros(1_000_000 * (1_000_000 + seconds))
+    fn at(seconds: u64) -> Monotonic {
+        Monotonic::from_micros(1_000_000 * (1_000_000 + seconds))
     }
 
     fn after(mut health: Health, checks: &[bool]) -> Availability {

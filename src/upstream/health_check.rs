@@ -11,7 +11,7 @@ use super::endpoint::Endpoint;
 use super::outgoing_body::BodySource;
 use super::pool::ConnectionPools;
 use super::request::{ForwardedInfo, Progress, UpstreamRequest};
-use crate::clock::Time;
+use crate::clock::Monotonic;
 use crate::config::{HealthCheck, Scheme, UNLIMITED};
 use crate::identify::ambiguity::SingleSources;
 
@@ -26,7 +26,7 @@ pub(super) async fn check(
     upstream: &Upstream,
     endpoint: &Arc<Endpoint>,
     rules: &HealthCheck,
-    now: Time,
+    now: Monotonic,
 ) -> Result<(), String> {
     let mut headers = HeaderMap::new();
     headers.insert(header::USER_AGENT, USER_AGENT);

@@ -8,14 +8,14 @@ use http::StatusCode;
 use super::endpoint::Endpoint;
 use super::error::UpstreamError;
 use super::request::UpstreamRequest;
-use crate::clock::{self, Time};
+use crate::clock::{self, Monotonic};
 use crate::reason::Reason;
 
 /// The request is in flight until this is dropped.
 #[derive(Debug)]
 pub(super) struct InFlight {
     endpoint: Arc<Endpoint>,
-    begun: Time,
+    begun: Monotonic,
     /// Whether the limit of the endpoint follows its latency, and has not learned that of this request yet.
     is_adaptive: Cell<bool>,
     has_body: bool,
@@ -24,7 +24,12 @@ pub(super) struct InFlight {
 impl InFlight {
     /// A request that the state of the endpoint counts already, and that is sent at `begun`. The limit of the endpoint
     /// `is_adaptive` if it follows the latency of requests.
-    pub(super) fn new(endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>, begun: Time, is_adaptive: bool) -> Self {
+    pub(super) fn new(
+        endpoint: Arc<Endpoint>,
+        request: &UpstreamRequest<'_>,
+        begun: Monotonic,
+        is_adaptive: bool,
+    ) -> Self {
         let has_body = request.body_sent.is_some();
         Self { endpoint, begun, is_adaptive: Cell::new(is_adaptive), has_body }
     }
@@ -56,8 +61,8 @@ impl InFlight {
 }
 
 /// Microseconds from `since` until now.
-fn micros_since(since: Time) -> u64 {
-    clock::now().micros_since(since)
+fn micros_since(since: Monotonic) -> u64 {
+    clock::monotonic().micros_since(since)
 }
 
 impl Drop for InFlight {

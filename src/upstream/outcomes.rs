@@ -39,7 +39,7 @@ impl Upstream {
         if !endpoint.state.failed(&self.ejection) || !self.balancer.has_other(endpoint) {
             return;
         }
-        if let Some(time) = endpoint.state.eject(&self.ejection, clock::now()) {
+        if let Some(time) = endpoint.state.eject(&self.ejection, clock::monotonic()) {
             self.balancer.refresh();
             let failures = endpoint.state.status().failures_in_row;
             tracing::warn!(

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Response, Version, header};
 
-use crate::clock::{self, Time};
+use crate::clock::{self, Monotonic};
 use crate::config::{HeaderChanges, Scheme};
 use crate::identify::ambiguity::SingleSources;
 use crate::request_id::RequestId;
@@ -50,7 +50,7 @@ pub struct UpstreamRequest<'a> {
     /// The client's address, with port 0 if only a proxy in front knows the port; `None` if the gateway itself asks.
     pub client: Option<SocketAddr>,
     /// When the request is sent.
-    pub begun: Time,
+    pub begun: Monotonic,
     /// The index of the worker that sends it.
     pub worker: usize,
     /// The hash of the key by which the upstream chooses a server, if it does so by keys and the request has one.
@@ -74,20 +74,20 @@ pub struct Progress {
 
 /// When all of a request's body was sent. The time before that depends on the client, so it is no latency of the upstream.
 pub struct BodySent<'a> {
-    at: Cell<Option<Time>>,
+    at: Cell<Option<Monotonic>>,
     /// Is told so, the first time.
-    told: &'a dyn Fn(Time),
+    told: &'a dyn Fn(Monotonic),
 }
 
 impl<'a> BodySent<'a> {
     /// Tells `told` as well.
-    pub fn new(told: &'a dyn Fn(Time)) -> Self {
+    pub fn new(told: &'a dyn Fn(Monotonic)) -> Self {
         Self { at: Cell::new(None), told }
     }
 
     fn set(&self) {
         if self.at.get().is_none() {
-            let now = clock::now();
+            let now = clock::monotonic();
             self.at.set(Some(now));
             (self.told)(now);
         }
@@ -108,7 +108,7 @@ impl UpstreamRequest<'_> {
     }
 
     /// Since when an upstream that got the request at `begun` can answer it; `None` if its body was not sent completely.
-    pub(super) fn complete_since(&self, begun: Time) -> Option<Time> {
+    pub(super) fn complete_since(&self, begun: Monotonic) -> Option<Monotonic> {
         self.body_sent.map_or(Some(begun), |body_sent| body_sent.at.get().map(|sent| sent.max(begun)))
     }
 

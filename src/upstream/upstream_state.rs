@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard, Notify};
 
 use super::retry_budget::RetryBudget;
-use crate::clock::Time;
+use crate::clock::Monotonic;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
@@ -38,12 +38,12 @@ impl UpstreamState {
     }
 
     /// Records how many requests there were, every second or a little more often.
-    pub(super) fn observe(&self, now: Time) {
+    pub(super) fn observe(&self, now: Monotonic) {
         self.budget.lock().observe(now.seconds(), self.requests.load(Ordering::Relaxed));
     }
 
     /// Whether one more request may be sent again. At most `share` of all may be, in thousandths.
-    pub(super) fn take_retry(&self, share: u32, now: Time) -> bool {
+    pub(super) fn take_retry(&self, share: u32, now: Monotonic) -> bool {
         let is_allowed = self.budget.lock().take(now.seconds(), self.requests.load(Ordering::Relaxed), share);
         let counter = if is_allowed { &self.retries } else { &self.refused_retries };
         counter.fetch_add(1, Ordering::Relaxed);

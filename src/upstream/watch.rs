@@ -83,7 +83,7 @@ impl UpstreamWatch {
             *due = None;
             let (upstream, rules, tell) = (upstream.clone(), rules.clone(), tell.clone());
             spawn_local(async move {
-                let checked = check(&upstream, &weighted.endpoint, &rules, clock::now()).await;
+                let checked = check(&upstream, &weighted.endpoint, &rules, clock::monotonic()).await;
                 upstream.checked(&weighted.endpoint, &checked);
                 // The receiver lives as long as the thread.
                 let _ = tell.send(Ended::Check(weighted.endpoint.id, rules.interval));
@@ -141,7 +141,7 @@ fn ids(upstreams: &[Arc<Upstream>]) -> HashSet<usize> {
 impl Upstream {
     /// Does what is due for its endpoints.
     fn advance(&self) {
-        let now = clock::now();
+        let now = clock::monotonic();
         self.state.observe(now);
         for weighted in self.balancer.endpoints() {
             if let Some(bounds) = self.overload.adaptive {
@@ -163,7 +163,7 @@ impl Upstream {
             tracing::debug!(upstream = self.name, server = %endpoint, why, "a check has failed");
         }
         let why = result.as_ref().err().map_or("its check succeeds", String::as_str);
-        self.change(endpoint, why, |endpoint| endpoint.state.checked(result.is_ok(), rules, clock::now()));
+        self.change(endpoint, why, |endpoint| endpoint.state.checked(result.is_ok(), rules, clock::monotonic()));
         self.balancer.refresh();
     }
 

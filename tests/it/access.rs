@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::harness::{Gateway, both_stores, until};
+use crate::harness::{Gateway, Upstream, both_stores, reply, until};
 
 const LIMITS: &str = r#"
 [limits.few]
@@ -92,4 +92,19 @@ fn the_time_for_which_a_request_was_held_is_logged() {
         assert!((50_000..=lines[1]["micros"].as_u64().unwrap()).contains(&held), "{store}: {}", lines[1]);
         assert!(lines[1]["limit"].is_null(), "{store}: it was let through");
     });
+}
+
+#[test]
+fn the_time_of_the_upstream_begins_when_it_is_sent_the_request() {
+    // A Memcached that accepts connections and says nothing.
+    let silent = Upstream::raw(|mut wire, _| _ = wire.rest());
+    let store = format!("[store]\ntype = \"memcached\"\nservers = [\"{}\"]\ntimeout = \"3s\"\n", silent.address());
+    let up = Upstream::start(|_| reply(200, ""));
+    let limit = "[limits.l]\nkey = \"client-ip\"\nrates = [\"9/d\"]\n";
+    let gateway = Gateway::start(&format!("{store}{limit}{}limits = [\"l\"]\n", up.everything()));
+    assert_eq!(gateway.client().get("/").status, 200);
+    let line = gateway.wait_log("the request", |line| line["message"] == "request");
+    let micros = |name: &str| line[name].as_u64().unwrap();
+    assert!(micros("micros") >= 2_000_000, "it waits for the store: {line}");
+    assert!(micros("upstream_micros") < micros("micros") - 1_000_000, "{line}");
 }

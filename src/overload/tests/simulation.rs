@@ -185,7 +185,7 @@ impl World {
             self.shed();
         }
         if self.control.adaptive && self.now.is_multiple_of(ADAPTED_EVERY) {
-            let (now, in_flight) = (Time::from_micros(self.now * 1000), self.at_server());
+            let (now, in_flight) = (Monotonic::from_micros(self.now * 1000), self.at_server());
             self.gradient.observe(std::mem::take(&mut self.sample), in_flight, BOUNDS, now);
             if self.now > SETTLED {
                 self.results.limit = self.results.limit.max(self.gradient.limit(BOUNDS));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::HeaderValue;
 
 use super::*;
-use crate::clock::Time;
+use crate::clock::Monotonic;
 use crate::config::{Ejection, HealthCheck, Key, Source};
 use crate::upstream::endpoint::{Endpoints, Target, TargetAddress};
 
@@ -78,7 +78,7 @@ fn busy_endpoints_get_fewer_requests() {
 fn endpoints_that_are_ejected_or_unhealthy_get_none_while_others_are_well() {
     for balance in all_strategies() {
         let all = endpoints(&[1, 1, 1], true);
-        let now = Time::from_micros(0);
+        let now = Monotonic::from_micros(0);
         let balancer = Balancer::new(&balance, MostInFlight::Unlimited, all.clone());
         let ids = |balancer: &Balancer| shares(balancer, 300).into_keys().collect::<Vec<_>>();
         assert_eq!(ids(&balancer), [1, 2, 3], "none is checked yet");
@@ -112,7 +112,7 @@ fn a_further_attempt_goes_to_another_endpoint() {
         }
         tried.sort_unstable();
         assert_eq!(tried, [1, 2, 3], "{balance:?}");
-        all[0].endpoint.state.eject(&EJECTION, Time::from_micros(0)).unwrap();
+        all[0].endpoint.state.eject(&EJECTION, Monotonic::from_micros(0)).unwrap();
         balancer.refresh();
         let Choice::Endpoint(last) = balancer.choose(Wish { key: Some(7), tried: &[2, 3] }) else { panic!("none") };
         assert_eq!(last.id, 1, "an ejected one is better than none");
@@ -129,7 +129,7 @@ fn no_endpoint_gets_more_than_its_room() {
         assert_eq!((count, all[0].endpoint.state.in_flight(), all[1].endpoint.state.in_flight()), (6, 3, 3));
         assert!(matches!(begun[9], Choice::Full));
         // Others are not used instead of a full one.
-        all[0].endpoint.state.eject(&EJECTION, Time::from_micros(0)).unwrap();
+        all[0].endpoint.state.eject(&EJECTION, Monotonic::from_micros(0)).unwrap();
         all[0].endpoint.state.end();
         balancer.refresh();
         assert!(matches!(balancer.choose(Wish::default()), Choice::Full), "{balance:?}");
@@ -142,7 +142,7 @@ fn no_endpoint_gets_more_than_its_room() {
 fn one_that_returns_begins_with_a_small_share() {
     for balance in all_strategies() {
         let all = endpoints(&[1, 1], false);
-        let now = Time::from_micros(0);
+        let now = Monotonic::from_micros(0);
         let time = all[0].endpoint.state.eject(&EJECTION, now).unwrap();
         all[0].endpoint.state.advance(false, now.after(time));
         let balancer = Balancer::new(&balance, MostInFlight::Unlimited, all.clone());
@@ -161,14 +161,14 @@ fn few_keys_move_when_an_endpoint_goes() {
     let chosen = || (0..5000).map(|key| sent(&balancer, key).unwrap()).collect::<Vec<_>>();
     let before = chosen();
     assert_eq!(chosen(), before, "the same key, the same endpoint");
-    all[2].endpoint.state.eject(&EJECTION, Time::from_micros(0)).unwrap();
+    all[2].endpoint.state.eject(&EJECTION, Monotonic::from_micros(0)).unwrap();
     balancer.refresh();
     for (was, is) in before.iter().zip(chosen()) {
         assert!(if *was == 3 { is != 3 } else { is == *was }, "only its keys move");
     }
     let other = Balancer::new(&hash(), MostInFlight::Unlimited, all.iter().rev().cloned().collect());
-    all[2].endpoint.state.advance(false, Time::from_micros(1 << 40));
-    all[2].endpoint.state.advance(false, Time::from_micros(1 << 41));
+    all[2].endpoint.state.advance(false, Monotonic::from_micros(1 << 40));
+    all[2].endpoint.state.advance(false, Monotonic::from_micros(1 << 41));
     other.refresh();
     assert_eq!(
         (0..5000).map(|key| sent(&other, key).unwrap()).collect::<Vec<_>>(),

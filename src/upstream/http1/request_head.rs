@@ -88,7 +88,7 @@ mod tests {
     use http::{HeaderMap, Method};
 
     use super::*;
-    use crate::clock::Time;
+    use crate::clock::Monotonic;
     use crate::config::Scheme;
     use crate::identify::ambiguity::SingleSources;
     use crate::random::Random;
@@ -140,7 +140,7 @@ mod tests {
                 websocket_key: None,
                 interim: None,
                 client: None,
-                begun: Time::from_micros(0),
+                begun: Monotonic::from_micros(0),
                 worker: 0,
                 balanced_by: None,
                 progress: &Progress::default(),
