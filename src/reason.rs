@@ -23,6 +23,8 @@ pub enum Reason {
     ReadTimeout,
     /// The upstream's connection ended in the middle of a response.
     Truncated,
+    /// The gateway's machine has no file handle, port or memory for another connection to an upstream.
+    Exhausted,
     /// The client sent nothing of its body, or read nothing of the response, for too long.
     BodyTimeout,
     /// The client's body is larger than it may be.
@@ -49,7 +51,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Connect,
         Self::Tls,
         Self::ConnectTimeout,
@@ -59,6 +61,7 @@ impl Reason {
         Self::BadResponse,
         Self::ReadTimeout,
         Self::Truncated,
+        Self::Exhausted,
         Self::BodyTimeout,
         Self::MaxBodySize,
         Self::BadBody,
@@ -84,6 +87,7 @@ impl Reason {
             Self::BadResponse => "bad_response",
             Self::ReadTimeout => "read_timeout",
             Self::Truncated => "truncated",
+            Self::Exhausted => "exhausted",
             Self::BodyTimeout => "body_timeout",
             Self::MaxBodySize => "max_body_size",
             Self::BadBody => "bad_body",
@@ -98,7 +102,7 @@ impl Reason {
         }
     }
 
-    /// Whether the upstream caused it rather than the client.
+    /// Whether the upstream, or the way to it, caused it rather than the client.
     pub fn is_upstreams(self) -> bool {
         match self {
             Self::Connect
@@ -109,7 +113,8 @@ impl Reason {
             | Self::Closed
             | Self::BadResponse
             | Self::ReadTimeout
-            | Self::Truncated => true,
+            | Self::Truncated
+            | Self::Exhausted => true,
             Self::BodyTimeout
             | Self::MaxBodySize
             | Self::BadBody

@@ -189,7 +189,7 @@ fn fail(record: &mut RequestRecord, response: &mut Response<ObservedBody>, unans
     let server = endpoint.as_ref().map_or(&"" as &dyn Display, |endpoint| endpoint);
     record.fail(reason, server, error);
     let mut answer = respond::problem(error.status(), error.detail());
-    if reason == Reason::MaxInFlight {
+    if matches!(reason, Reason::MaxInFlight | Reason::Exhausted) {
         answer.headers_mut().insert(header::RETRY_AFTER, RETRY_SOON);
     }
     let (outcome, answer) = match reason {

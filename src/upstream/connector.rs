@@ -63,10 +63,10 @@ impl Connector {
         then: impl AsyncFnOnce(UpstreamStream) -> Result<T, UpstreamError>,
     ) -> Result<T, UpstreamError> {
         let connecting = async {
-            let mut socket = self.socket(&endpoint.target.address).await.map_err(UpstreamError::Connect)?;
+            let mut socket = self.socket(&endpoint.target.address).await.map_err(UpstreamError::of_connecting)?;
             if let Some(Announced { version, client }) = announced {
                 let preamble = preamble::encode(version, client, server_address(&socket));
-                socket.write_all(&preamble).await.map_err(UpstreamError::Connect)?;
+                socket.write_all(&preamble).await.map_err(UpstreamError::of_connecting)?;
             }
             then(UpstreamStream::begin(socket, endpoint.target.tls.as_ref(), offered).await?).await
         };

@@ -97,7 +97,7 @@ impl Upstream {
     ) -> Result<Box<UpstreamConnection>, UpstreamError> {
         let announced = self.proxy_protocol.map(|version| Announced { version, client: request.client });
         let stream = self.connector.connect(endpoint, announced, Offered::Http1).await?;
-        let connection = UpstreamConnection::new(stream, pools.now()).map_err(UpstreamError::Connect)?;
+        let connection = UpstreamConnection::new(stream, pools.now()).map_err(UpstreamError::of_connecting)?;
         Ok(connection.announced_to_be(self.announced(request)))
     }
 }

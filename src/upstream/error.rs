@@ -6,6 +6,7 @@ use std::io;
 use std::time::Duration;
 
 use http::StatusCode;
+use rustix::io::Errno;
 
 use super::response_rules::BadHead;
 use crate::reason::Reason;
@@ -16,6 +17,8 @@ use crate::server::ClientBodyError;
 pub enum UpstreamError {
     /// The connection was refused, the address is not reachable, or the name is unknown.
     Connect(io::Error),
+    /// This machine has no file handle, port or memory for another connection.
+    Exhausted(io::Error),
     /// The TLS handshake failed: the server's certificate is not valid, or there is nothing that both sides accept.
     Tls(io::Error),
     /// There was no connection within this time.
@@ -53,10 +56,18 @@ impl From<BadHead> for UpstreamError {
 }
 
 impl UpstreamError {
+    /// Why a connection could not be made: what this machine lacks is not the fault of a server.
+    pub(super) fn of_connecting(error: io::Error) -> Self {
+        const LACKS: [Errno; 5] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
+        let is_own = Errno::from_io_error(&error).is_some_and(|errno| LACKS.contains(&errno));
+        if is_own { Self::Exhausted(error) } else { Self::Connect(error) }
+    }
+
     /// The same error for another request that has waited for the same attempt to connect.
     pub(super) fn of_another_request(&self) -> Self {
         let copy = |error: &io::Error| io::Error::new(error.kind(), error.to_string());
         match self {
+            Self::Exhausted(error) => Self::Exhausted(copy(error)),
             Self::Tls(error) => Self::Tls(copy(error)),
             Self::ConnectTimeout(limit) => Self::ConnectTimeout(*limit),
             Self::Closed(error) => Self::Closed(copy(error)),
@@ -71,6 +82,7 @@ impl UpstreamError {
         match self {
             Self::Connect(_) | Self::NoEndpoint => Reason::Connect,
             Self::Overloaded => Reason::MaxInFlight,
+            Self::Exhausted(_) => Reason::Exhausted,
             Self::Tls(_) => Reason::Tls,
             Self::ConnectTimeout(_) => Reason::ConnectTimeout,
             Self::Timeout(_) => Reason::Timeout,
@@ -100,7 +112,7 @@ impl UpstreamError {
             Self::Connect(_) | Self::Tls(_) | Self::NoEndpoint | Self::Closed(_) | Self::Bad(_) | Self::BadHttp2(_) => {
                 StatusCode::BAD_GATEWAY
             }
-            Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Overloaded | Self::Exhausted(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::ConnectTimeout(_) | Self::Timeout(_) | Self::Deadline(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::Client(_) | Self::TooManyNamed | Self::NoHttp2 => StatusCode::BAD_REQUEST,
             Self::BodyTimeout(_) => StatusCode::REQUEST_TIMEOUT,
@@ -113,6 +125,7 @@ impl UpstreamError {
         match self {
             Self::Connect(_) => "The upstream server cannot be reached.",
             Self::Tls(_) => "The upstream server cannot be reached over a secure connection.",
+            Self::Exhausted(_) => "The gateway cannot open another connection at the moment.",
             Self::NoEndpoint => "The upstream has no servers.",
             Self::Overloaded => "The upstream servers have too many requests at the moment.",
             Self::ConnectTimeout(_) => "The upstream server did not accept a connection in time.",
@@ -133,6 +146,7 @@ impl fmt::Display for UpstreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connect(error) => write!(f, "cannot connect: {error}"),
+            Self::Exhausted(error) => write!(f, "this machine cannot open another connection: {error}"),
             Self::Tls(error) => write!(f, "no TLS connection: {error}"),
             Self::ConnectTimeout(limit) => write!(f, "no connection within {limit:?}"),
             Self::Timeout(limit) => write!(f, "no response within {limit:?}"),

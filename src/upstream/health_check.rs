@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::Upstream;
 use super::endpoint::Endpoint;
+use super::error::{Failed, UpstreamError};
 use super::outgoing_body::BodySource;
 use super::pool::ConnectionPools;
 use super::request::{ForwardedInfo, Progress, UpstreamRequest};
@@ -18,7 +19,7 @@ use crate::identify::ambiguity::SingleSources;
 /// How the gateway calls itself.
 const USER_AGENT: HeaderValue = HeaderValue::from_static("gateway-health-check");
 
-/// Sends the request of a check.
+/// Sends the request of a check. `None` if this machine cannot, which says nothing about the endpoint.
 ///
 /// # Errors
 /// In words, why the endpoint is not healthy.
@@ -27,7 +28,7 @@ pub(super) async fn check(
     endpoint: &Arc<Endpoint>,
     rules: &HealthCheck,
     now: Monotonic,
-) -> Result<(), String> {
+) -> Option<Result<(), String>> {
     let mut headers = HeaderMap::new();
     headers.insert(header::USER_AGENT, USER_AGENT);
     headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
@@ -68,10 +69,11 @@ pub(super) async fn check(
     let mut response = HeaderMap::new();
     let mut body = BodySource::new(None, None);
     let sent = upstream.send_to(endpoint, &pools, &request, &mut body, &mut response);
-    match timeout(rules.timeout, sent).await {
+    Some(match timeout(rules.timeout, sent).await {
         Ok(Ok((status, _))) if rules.statuses.iter().any(|good| good.contains(&status.as_u16())) => Ok(()),
         Ok(Ok((status, _))) => Err(format!("its status is {}", status.as_u16())),
+        Ok(Err(Failed { error: UpstreamError::Exhausted(_), .. })) => return None,
         Ok(Err(failed)) => Err(failed.error.to_string()),
         Err(_) => Err(format!("no answer within {:?}", rules.timeout)),
-    }
+    })
 }

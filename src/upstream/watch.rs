@@ -84,7 +84,7 @@ impl UpstreamWatch {
             let (upstream, rules, tell) = (upstream.clone(), rules.clone(), tell.clone());
             spawn_local(async move {
                 let checked = check(&upstream, &weighted.endpoint, &rules, clock::monotonic()).await;
-                upstream.checked(&weighted.endpoint, &checked);
+                checked.iter().for_each(|checked| upstream.checked(&weighted.endpoint, checked));
                 // The receiver lives as long as the thread.
                 let _ = tell.send(Ended::Check(weighted.endpoint.id, rules.interval));
             });
