@@ -96,8 +96,7 @@ pub fn start(config: &Log) -> Result<Logging, LogError> {
             let opened = LineWriter::open(path).map_err(|error| LogError::AccessFile(path.clone(), error))?;
             Some(opened)
         }
-        (None, Some(_)) => Some(LineWriter::new(queue.clone())),
-        (None, None) => None,
+        (None, format) => (format.is_some() || !pretty).then(|| LineWriter::new(queue.clone())),
     };
     Ok(Logging { queue, level, access })
 }

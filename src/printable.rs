@@ -1,6 +1,8 @@
 //! Texts of others that are safe to print: a key of a client or the answer of a server can contain sequences that control a
 //! terminal.
 
+use std::borrow::Cow;
+
 /// The most characters of a text that are kept.
 const LONGEST: usize = 256;
 
@@ -12,11 +14,7 @@ pub fn printable(text: &str) -> String {
             safe.push('…');
             break;
         }
-        let is_invisible = matches!(
-            character,
-            '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
-        );
-        if character.is_control() || is_invisible {
+        if character.is_control() || is_invisible(character) {
             safe.extend(character.escape_unicode());
         } else {
             safe.push(character);
@@ -25,9 +23,50 @@ pub fn printable(text: &str) -> String {
     safe
 }
 
+/// Whether a character changes how others are shown, or ends a line for some readers.
+fn is_invisible(character: char) -> bool {
+    matches!(
+        character,
+        '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+    )
+}
+
+/// A line in UTF-8 in which those control characters that JSON allows, and characters that change the direction of a line, are
+/// escaped as JSON has it. Control characters of ASCII stay: JSON has escaped them already, and the colours of a log are some.
+pub fn with_escapes(line: &[u8]) -> Cow<'_, [u8]> {
+    // All of these characters begin with one of the bytes from 0xc2 on, or are DEL. Most lines have none.
+    let is_harmless = |byte: &u8| *byte < 0x7f;
+    let Some(text) = std::str::from_utf8(line).ok().filter(|_| !line.iter().all(is_harmless)) else {
+        return Cow::Borrowed(line);
+    };
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        if character >= '\u{7f}' && character.is_control() || is_invisible(character) {
+            // All of them are in the first plane.
+            escaped.push_str(&format!("\\u{:04x}", u32::from(character)));
+        } else {
+            escaped.push(character);
+        }
+    }
+    Cow::Owned(escaped.into_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_of_json_stays_what_it_is() {
+        let text = "k\u{9b}2J\u{7f}\u{85}\u{2028}\u{202e}ä€\u{1f980}\u{feff}";
+        let line = serde_json::to_vec(text).unwrap();
+        let escaped = with_escapes(&line);
+        let shown = "\"k\\u009b2J\\u007f\\u0085\\u2028\\u202eä€\u{1f980}\\ufeff\"";
+        assert_eq!(std::str::from_utf8(&escaped).unwrap(), shown);
+        assert_eq!(serde_json::from_slice::<String>(&escaped).unwrap(), text);
+        for same in [&b"{\"a\":1}\n"[..], b"\x1b[2m12:00\x1b[0m \xff", b""] {
+            assert!(matches!(with_escapes(same), Cow::Borrowed(line) if line == same));
+        }
+    }
 
     #[test]
     fn nothing_controls_a_terminal() {

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::printable::with_escapes;
+
 /// The maximum number of bytes that wait. The writer holds at most as many again, and a buffer may be up to twice as large
 /// as its content.
 const ROOM: usize = 4 << 20;
@@ -159,7 +161,7 @@ impl Queue {
 /// Each call must contain a complete line; the formatter of log lines does that.
 impl Write for &Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.push(line);
+        self.push(&with_escapes(line));
         Ok(line.len())
     }
 

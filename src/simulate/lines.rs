@@ -8,6 +8,8 @@ use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 
+use crate::printable::printable;
+
 /// The most bytes of a line. Requests have heads of at most 1 MiB.
 const MAX_LINE: usize = 1 << 20;
 /// The bytes that are read at a time.
@@ -77,7 +79,7 @@ impl Lines {
         } else {
             Box::new(whole)
         };
-        Ok(Self { name, size, number: 0, reader, read, line: Vec::new() })
+        Ok(Self { name: printable(&name), size, number: 0, reader, read, line: Vec::new() })
     }
 
     /// The bytes of the file that were read so far.

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use smallvec::SmallVec;
+use tracing::Level;
 
 use super::Outcome;
 use crate::clock::{self, Time};
@@ -82,14 +83,20 @@ impl AccessLogEntry {
 pub enum AccessLogger {
     /// They are lines of the log.
     Log,
+    /// They are lines of the log, which is JSON.
+    JsonLog(LineWriter),
     /// They are written in this format.
     Lines(LineWriter, AccessFormat),
 }
 
 impl AccessLogger {
-    /// The logger with this writer and format, or the log.
+    /// The logger with this writer and format. Without a format its lines belong to the log, which is JSON if there is a writer.
     pub fn new(writer: Option<LineWriter>, format: Option<AccessFormat>) -> Self {
-        writer.zip(format).map_or(Self::Log, |(writer, format)| Self::Lines(writer, format))
+        match (writer, format) {
+            (Some(writer), Some(format)) => Self::Lines(writer, format),
+            (Some(writer), None) => Self::JsonLog(writer),
+            (None, _) => Self::Log,
+        }
     }
 
     /// Whether a line has a place for Referer and User-Agent.
@@ -98,17 +105,17 @@ impl AccessLogger {
     }
 
     pub(super) fn write(&self, line: &AccessLine<'_>) {
-        match self {
-            Self::Log => line.log(),
-            Self::Lines(writer, format) => {
-                let mut text = match format {
-                    AccessFormat::Json => serde_json::to_vec(line).unwrap_or_default(),
-                    AccessFormat::Combined => line.combined(clock::now()).into_bytes(),
-                };
-                text.push(b'\n');
-                writer.write(&text);
+        let (writer, mut text) = match self {
+            Self::Log => return line.log(),
+            // Its level may be such that no requests are in it.
+            Self::JsonLog(_) if !tracing::enabled!(Level::INFO) => return,
+            Self::JsonLog(writer) | Self::Lines(writer, AccessFormat::Json) => {
+                (writer, serde_json::to_vec(line).unwrap_or_default())
             }
-        }
+            Self::Lines(writer, AccessFormat::Combined) => (writer, line.combined(clock::now()).into_bytes()),
+        };
+        text.push(b'\n');
+        writer.write(&text);
     }
 }
 
@@ -124,7 +131,7 @@ pub(super) struct AccessLine<'a> {
 }
 
 impl AccessLine<'_> {
-    /// Writes it as a line of the log.
+    /// Writes it as a line of the log for people.
     fn log(&self) {
         let Self { entry, route, outcome, reason, status, micros, id } = *self;
         tracing::info!(
@@ -179,6 +186,7 @@ impl Serialize for AccessLine<'_> {
         let Self { entry, route, outcome, reason, status, micros, id } = *self;
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("timestamp", &format_args!("{:.6}", timestamp(clock::now())))?;
+        map.serialize_entry("level", "INFO")?;
         map.serialize_entry("message", "request")?;
         map.serialize_entry("client", &entry.client)?;
         if let Some(method) = &entry.method {

@@ -108,3 +108,30 @@ fn the_time_of_the_upstream_begins_when_it_is_sent_the_request() {
     assert!(micros("micros") >= 2_000_000, "it waits for the store: {line}");
     assert!(micros("upstream_micros") < micros("micros") - 1_000_000, "{line}");
 }
+
+#[test]
+fn lines_of_json_have_one_form_and_no_control_characters() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("access.log");
+    let limit = "[limits.l]\nkey = \"client-ip\"\nrates = [\"9/d\"]\n\
+                 [[routes]]\npath = \"/*\"\nlimits = [\"l\"]\nrespond = { status = 200 }\n";
+    let ask = |gateway: &Gateway| {
+        gateway.client().get("/\u{9b}2J\u{2028}\u{202e}");
+        gateway.client().get("/end");
+    };
+    let gateway = Gateway::start(limit);
+    ask(&gateway);
+    gateway.wait_log("the last request", |line| line["path"] == "/end");
+    let of_log: Vec<_> = gateway.log().into_iter().filter(|line| line.contains("\"message\":\"request\"")).collect();
+    let gateway = Gateway::with_log(&format!("access_file = {file:?}\naccess_format = \"json\""), limit);
+    ask(&gateway);
+    let read = || std::fs::read_to_string(&file).unwrap();
+    until("the last request is there", std::time::Duration::from_secs(20), || read().contains("/end"));
+    let of_file: Vec<_> = read().lines().map(str::to_owned).collect();
+    for lines in [of_log, of_file] {
+        assert!(lines.iter().flat_map(|line| line.chars()).all(|c| c == ' ' || c.is_ascii_graphic()), "{lines:?}");
+        let last: Value = serde_json::from_str(lines.last().unwrap()).unwrap();
+        assert!(last["remaining"]["l"].as_u64().unwrap() >= 7, "{last}");
+        assert_eq!((last["level"].as_str(), last["message"].as_str()), (Some("INFO"), Some("request")));
+    }
+}
