@@ -12,10 +12,10 @@ use std::sync::Arc;
 use http::{HeaderMap, Request, header};
 
 use crate::clock;
-use crate::config::{self, Config, Cost, Missing, OnLimit, Scheme, Source};
+use crate::config::{self, Config, Cost, Missing, OnLimit, Source};
 use crate::decide::{self, Decision, DecisionInput, DecisionState, RateSet, ResolvedQuotas, RouteLimit, SelectedRates};
 use crate::describe::shown_value;
-use crate::identify::client::client;
+use crate::identify::client::{client, scheme};
 use crate::identify::key_text::value_text;
 use crate::identify::tokens::{TokenCache, TokenProblem, ValidTokens, valid_tokens};
 use crate::identify::{KeyCache, RequestAttributes};
@@ -52,6 +52,10 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
     let named = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("?"));
     let authority = request.uri().authority().map(http::uri::Authority::as_str).or(named).unwrap_or("");
     let host = host::normal(authority).ok_or(format!("{authority:?} is not a host"))?;
+    let method = request.method();
+    if proxy::is_method_in_other_case(method.as_str()) {
+        return Err(format!("{method:?} would be answered 400: {}", proxy::METHOD_IN_OTHER_CASE));
+    }
     let rules = config.server.paths;
     let path = path::normal(request.uri().path(), rules)
         .map_err(|why| format!("{:?} would be answered 400: {}", request.uri().path(), why.detail()))?;
@@ -60,7 +64,10 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
     let gateway = Snapshot::build(config, &SharedState::new(1), store);
     let client = client(question.peer, request.headers(), &gateway.trusted_proxies);
     let mut text = String::new();
-    let conditions = conditions(request);
+    // The scheme of the URL is that of the connection, behind a trusted proxy or not.
+    let uses_tls = request.uri().scheme_str() == Some("https");
+    let scheme = scheme(uses_tls, client, request.headers());
+    let conditions = RouteConditions { method, headers: request.headers(), scheme };
     let preflight = gateway.preflight_route(&host, &path, conditions);
     let found = preflight.or_else(|| gateway.routes.find(&host, &path, conditions));
     let from = if client.via_trusted { " (as trusted proxies report)" } else { "" };
@@ -69,7 +76,7 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
         let answer = respond::unrouted(&gateway.routes.allowed(&host, &path, conditions));
         line(&mut text, &format!("\nno route matches: answered {}", answer.status().as_u16()));
         headers_of(&mut text, answer.headers());
-        others(&mut text, config, None, request, &host, &path);
+        others(&mut text, config, None, conditions, &host, &path);
         return Ok(text);
     };
     line(&mut text, &format!("\nroute {}\n  {}", served.metrics.name, action(config, index)));
@@ -96,13 +103,13 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
     };
     if let Some(ambiguity) = served.single.ambiguity(&attributes) {
         line(&mut text, &format!("\nanswered 400 and counted by no limit: {ambiguity}"));
-        others(&mut text, config, Some(index), request, &host, &path);
+        others(&mut text, config, Some(index), conditions, &host, &path);
         return Ok(text);
     }
     let readers = &served.tokens;
     if let Err(why) = valid_tokens(readers, request.headers(), clock::now(), 0, &mut TokenCache::default()) {
         line(&mut text, &format!("\nanswered 401 and counted by no limit: {why}"));
-        others(&mut text, config, Some(index), request, &host, &path);
+        others(&mut text, config, Some(index), conditions, &host, &path);
         return Ok(text);
     }
     if let Some(shedding) = &served.shedding {
@@ -120,7 +127,7 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
     }
     let quotas = quotas::resolved(&served.limits, &attributes, asked);
     fresh(&mut text, &gateway, served, &attributes, &quotas).map_err(|error| error.to_string())?;
-    others(&mut text, config, Some(index), request, &host, &path);
+    others(&mut text, config, Some(index), conditions, &host, &path);
     Ok(text)
 }
 
@@ -153,12 +160,6 @@ fn tokens<'a>(
         }
     }
     valid
-}
-
-/// The conditions of routes that the request meets. The scheme is that of its URL.
-fn conditions(request: &Request<()>) -> RouteConditions<'_> {
-    let scheme = if request.uri().scheme_str() == Some("https") { Scheme::Https } else { Scheme::Http };
-    RouteConditions { method: request.method(), headers: request.headers(), scheme }
 }
 
 fn line(text: &mut String, line: &str) {
@@ -360,12 +361,19 @@ fn headers_of(text: &mut String, headers: &HeaderMap) {
 }
 
 /// Adds the routes that are not used, in the order in which they are compared.
-fn others(text: &mut String, config: &Config, taken: Option<usize>, request: &Request<()>, host: &str, path: &str) {
+fn others(
+    text: &mut String,
+    config: &Config,
+    taken: Option<usize>,
+    conditions: RouteConditions<'_>,
+    host: &str,
+    path: &str,
+) {
     let ordered = route::order(&config.routes);
     let at = ordered.iter().position(|(index, _)| Some(*index) == taken);
     let mut list = String::new();
     for (_, (_, route)) in ordered.iter().enumerate().filter(|(place, _)| Some(*place) != at) {
-        let why = mismatch(route, config.server.paths.matching, host, path, conditions(request));
+        let why = mismatch(route, config.server.paths.matching, host, path, conditions);
         let why = why.map_or("matches too, but is less specific".to_owned(), |why| why.to_string());
         // Writing to a string cannot fail.
         let _ = writeln!(list, "  {}  {why}", route::label(route));

@@ -48,7 +48,7 @@ use refusal::outcome;
 use response_changes::ResponseChanges;
 use target::Target;
 
-pub use target::is_method_in_other_case;
+pub use target::{METHOD_IN_OTHER_CASE, is_method_in_other_case};
 use tunnel::Waits;
 
 /// What a worker needs to serve requests.

@@ -35,6 +35,9 @@ pub fn is_method_in_other_case(method: &str) -> bool {
         && STANDARD.iter().any(|standard| standard.eq_ignore_ascii_case(method))
 }
 
+/// What a client is told about such a method.
+pub const METHOD_IN_OTHER_CASE: &str = "The method is a standard method in the wrong case.";
+
 /// Reads the target.
 pub(super) fn read(request: &IncomingRequest, paths: PathRules) -> Result<Target<'_>, Unserved> {
     let IncomingRequest { head, body, ambiguity, .. } = request;
@@ -43,7 +46,7 @@ pub(super) fn read(request: &IncomingRequest, paths: PathRules) -> Result<Target
         return Err(Unserved { status: StatusCode::NOT_IMPLEMENTED, detail });
     }
     if is_method_in_other_case(head.method.as_str()) {
-        return Err(bad("The method is a standard method in the wrong case."));
+        return Err(bad(METHOD_IN_OTHER_CASE));
     }
     let named = match head.headers.get(header::HOST) {
         Some(_) if is_repeated(&head.headers, &header::HOST) => {

@@ -185,3 +185,19 @@ rewrite = "/{rest}.."
     let (code, text) = explain(config, &["http://api.example.com/v2"]);
     assert!(code == Some(0) && text.contains("answers 400 instead of sending the rewritten path"), "{text}");
 }
+
+#[test]
+fn the_scheme_is_what_a_trusted_proxy_reports_and_methods_are_in_capitals() {
+    let config = "[server]\ntrusted_proxies = [\"10.0.0.0/8\"]\n\
+                  [[routes]]\npath = \"/*\"\nscheme = \"http\"\nredirect = { to = \"https://{host}{path}\" }\n\
+                  [[routes]]\npath = \"/*\"\nscheme = \"https\"\nrespond = { status = 200 }\n";
+    let with = |peer: &str, more: &[&str]| explain(config, &[&["--from", peer], more, &["http://a.test/x"]].concat()).1;
+    let reported = ["-H", "X-Forwarded-Proto: https", "-H", "X-Forwarded-For: 192.0.2.1"];
+    let text = with("10.0.0.1", &reported);
+    assert!(text.contains("answers 200") && !text.contains("redirects"), "{text}");
+    for (peer, more) in [("192.0.2.9", &reported[..]), ("10.0.0.1", &[])] {
+        assert!(with(peer, more).contains("redirects to"), "{peer}");
+    }
+    let (code, text) = explain(config, &["-X", "post", "https://a.test/x"]);
+    assert!(code != Some(0) && text.contains("would be answered 400: The method is a standard"), "{text}");
+}
