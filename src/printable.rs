@@ -2,6 +2,7 @@
 //! terminal.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 
 /// The most characters of a text that are kept.
 const LONGEST: usize = 256;
@@ -42,8 +43,8 @@ pub fn with_escapes(line: &[u8]) -> Cow<'_, [u8]> {
     let mut escaped = String::with_capacity(text.len() + 16);
     for character in text.chars() {
         if character >= '\u{7f}' && character.is_control() || is_invisible(character) {
-            // All of them are in the first plane.
-            escaped.push_str(&format!("\\u{:04x}", u32::from(character)));
+            // All of them are in the first plane. Writing to a string cannot fail.
+            let _ = write!(escaped, "\\u{:04x}", u32::from(character));
         } else {
             escaped.push(character);
         }

@@ -212,15 +212,11 @@ async fn serve(
             fill(response, &record, respond::with_body(*status, content_type.clone(), body.clone()));
             (Outcome::Responded, CostKnown::FromResponse)
         }
-        Action::Redirect(redirect) => {
-            let outcome = redirection(response, &record, redirect, &target, &head.uri, gateway.paths);
-            (outcome, CostKnown::FromResponse)
-        }
+        Action::Redirect(redirect) => redirection(response, &record, redirect, &target, &head.uri, gateway.paths),
         Action::Forward(forwarding) => {
             let input = template_input(client, &target, record.request_id());
             let request_headers = route.request_headers.as_ref().map(|changes| changes.of(&input));
             drop(target);
-            // What the limits took is no latency of the upstream.
             let sent = (clock::monotonic(), balanced_by);
             let (gateway, changes, trace) = (&gateway, (request_headers.as_deref(), changes.headers()), *trace);
             let call = UpstreamCall { gateway, route, forwarding, changes, connection, client, scheme, trace, sent };
@@ -298,7 +294,7 @@ fn redirection(
     target: &Target<'_>,
     uri: &Uri,
     rules: PathRules,
-) -> Outcome {
+) -> (Outcome, CostKnown) {
     let request = RedirectedRequest { host: &target.host, path: &target.path, uri, rules };
     let (outcome, answer) = match redirect::location(redirect, &request) {
         Some(location) => (Outcome::Responded, respond::redirection(redirect.status, location)),
@@ -308,7 +304,7 @@ fn redirection(
         }
     };
     fill(response, record, answer);
-    outcome
+    (outcome, CostKnown::FromResponse)
 }
 
 /// The response to a request that its limits do not admit.

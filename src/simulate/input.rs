@@ -200,7 +200,7 @@ mod tests {
 
     fn input(logs: &[&str]) -> Input {
         let lines = |(at, text): (usize, &&str)| {
-            Lines::new(format!("log {at}"), None, Cursor::new((*text).to_owned().into_bytes())).unwrap()
+            Lines::new(&format!("log {at}"), None, Cursor::new((*text).to_owned().into_bytes())).unwrap()
         };
         let needs = Needs { headers: Vec::new(), client: true };
         let names = FieldNames::new(&[], &[]);

@@ -56,18 +56,18 @@ impl Lines {
     /// Opens a file, or standard input for `-`.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         if path == Path::new("-") {
-            return Self::new("standard input".to_owned(), None, io::stdin());
+            return Self::new("standard input", None, io::stdin());
         }
         let file = File::open(path)?;
         let metadata = file.metadata()?;
         if metadata.is_dir() {
             return Err(io::ErrorKind::IsADirectory.into());
         }
-        Self::new(path.display().to_string(), metadata.is_file().then_some(metadata.len()), file)
+        Self::new(&path.display().to_string(), metadata.is_file().then_some(metadata.len()), file)
     }
 
     /// The lines of `input`, which messages call `name`.
-    pub(super) fn new(name: String, size: Option<u64>, input: impl Read + 'static) -> io::Result<Self> {
+    pub(super) fn new(name: &str, size: Option<u64>, input: impl Read + 'static) -> io::Result<Self> {
         let read = Rc::new(Cell::new(0));
         let mut input = Counted { inner: input, read: read.clone() };
         let mut start = Vec::new();
@@ -79,7 +79,7 @@ impl Lines {
         } else {
             Box::new(whole)
         };
-        Ok(Self { name: printable(&name), size, number: 0, reader, read, line: Vec::new() })
+        Ok(Self { name: printable(name), size, number: 0, reader, read, line: Vec::new() })
     }
 
     /// The bytes of the file that were read so far.
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     fn all(input: Vec<u8>) -> (Vec<String>, Option<io::ErrorKind>) {
-        let mut lines = Lines::new("test".to_owned(), None, Cursor::new(input)).unwrap();
+        let mut lines = Lines::new("test", None, Cursor::new(input)).unwrap();
         let mut found = Vec::new();
         loop {
             match lines.next() {
