@@ -23,7 +23,7 @@ pub enum Reason {
     ReadTimeout,
     /// The upstream's connection ended in the middle of a response.
     Truncated,
-    /// The gateway's machine has no file handle, port or memory for another connection to an upstream.
+    /// The gateway's machine has no file handle or memory for another connection to an upstream.
     Exhausted,
     /// The client sent nothing of its body, or read nothing of the response, for too long.
     BodyTimeout,

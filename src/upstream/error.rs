@@ -17,7 +17,7 @@ use crate::server::ClientBodyError;
 pub enum UpstreamError {
     /// The connection was refused, the address is not reachable, or the name is unknown.
     Connect(io::Error),
-    /// This machine has no file handle, port or memory for another connection.
+    /// This machine has no file handle or memory for another connection.
     Exhausted(io::Error),
     /// The TLS handshake failed: the server's certificate is not valid, or there is nothing that both sides accept.
     Tls(io::Error),
@@ -58,7 +58,8 @@ impl From<BadHead> for UpstreamError {
 impl UpstreamError {
     /// Why a connection could not be made: what this machine lacks is not the fault of a server.
     pub(super) fn of_connecting(error: io::Error) -> Self {
-        const LACKS: [Errno; 5] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
+        // ADDRNOTAVAIL is none of them: without IPv6, each of a server's addresses of IPv6 gives it.
+        const LACKS: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
         let is_own = Errno::from_io_error(&error).is_some_and(|errno| LACKS.contains(&errno));
         if is_own { Self::Exhausted(error) } else { Self::Connect(error) }
     }
