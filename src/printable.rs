@@ -36,10 +36,10 @@ fn is_invisible(character: char) -> bool {
 /// escaped as JSON has it. Control characters of ASCII stay: JSON has escaped them already, and the colours of a log are some.
 pub fn with_escapes(line: &[u8]) -> Cow<'_, [u8]> {
     // All of these characters begin with one of the bytes from 0xc2 on, or are DEL. Most lines have none.
-    let is_harmless = |byte: &u8| *byte < 0x7f;
-    let Some(text) = std::str::from_utf8(line).ok().filter(|_| !line.iter().all(is_harmless)) else {
+    if line.iter().all(|byte| *byte < 0x7f) {
         return Cow::Borrowed(line);
-    };
+    }
+    let Ok(text) = std::str::from_utf8(line) else { return Cow::Borrowed(line) };
     let mut escaped = String::with_capacity(text.len() + 16);
     for character in text.chars() {
         if character >= '\u{7f}' && character.is_control() || is_invisible(character) {

@@ -43,7 +43,8 @@ pub(super) struct UpstreamCall<'a> {
     /// How the client has sent its request.
     pub(super) scheme: Scheme,
     pub(super) trace: TraceContext,
-    /// When the request is sent, since what its limits took is no latency of the upstream, and the hash of the key by which the upstream chooses a server.
+    /// When the request is sent, since what its limits took is no latency of the upstream, and the hash of the key by which
+    /// the upstream chooses a server.
     pub(super) sent: (Monotonic, Option<u64>),
 }
 

@@ -105,7 +105,7 @@ fn a_bucket_is_spent_by_the_rate_that_its_key_has_now() {
     let seconds = |seconds| NOW.after(Duration::from_secs(seconds));
     let (fast, slow) = (limit("a", &["60/m burst 60"]), limit("a", &["1/m burst 60"]));
     let fill = |memory: &Memory| (0..99).filter(|_| admitted(memory, &[ask(&fast, key(1))], NOW)).count();
-    // A request has another rate: the second minute of the bucket is an hour.
+    // A request of the key has a lower rate.
     let memory = Memory::new(100, usize::MAX);
     assert_eq!(fill(&memory), 60);
     assert!(!admitted(&memory, &[ask(&slow, key(1))], NOW));
