@@ -217,9 +217,9 @@ async fn serve(
             let input = template_input(client, &target, record.request_id());
             let request_headers = route.request_headers.as_ref().map(|changes| changes.of(&input));
             drop(target);
-            let sent = (clock::monotonic(), balanced_by);
             let (gateway, changes, trace) = (&gateway, (request_headers.as_deref(), changes.headers()), *trace);
-            let call = UpstreamCall { gateway, route, forwarding, changes, connection, client, scheme, trace, sent };
+            let call =
+                UpstreamCall { gateway, route, forwarding, changes, connection, client, scheme, trace, balanced_by };
             call.forward(request, &mut record, response).await
         }
     };

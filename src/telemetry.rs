@@ -286,11 +286,11 @@ impl RequestRecord {
         }
     }
 
-    /// Records for the access log which server has responded to the request that was sent to it at `begun`.
-    pub fn responded(&mut self, server: impl FnOnce() -> String, begun: Monotonic) {
+    /// Records for the access log which server has responded to the request, which is sent since `begun`.
+    pub fn responded(&mut self, server: impl FnOnce() -> String, begun: Option<Monotonic>) {
         if let Some(entry) = &mut self.entry {
             entry.server = Some(server());
-            entry.upstream_micros = Some(clock::monotonic().micros_since(begun));
+            entry.upstream_micros = begun.map(|begun| clock::monotonic().micros_since(begun));
         }
     }
 

@@ -48,6 +48,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
+use tokio::sync::Mutex;
 use tokio::time::{timeout, timeout_at};
 
 pub use body::UpstreamBody;
@@ -59,11 +60,11 @@ pub use health::Availability;
 pub use keep::{Keep, Keeps};
 pub use names::Names;
 pub use pool::ConnectionPools;
-pub use request::{BodySent, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, UpstreamRequest};
+pub use request::{ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, Timing, UpstreamRequest};
 pub use upstream_state::RetryCounts;
 pub use watch::UpstreamWatch;
 
-use crate::clock::{self, Monotonic};
+use crate::clock;
 use crate::config;
 use crate::server::ClientBody;
 use attempts::Attempts;
@@ -96,6 +97,9 @@ pub struct Upstream {
     /// How often the names of its servers are looked up.
     resolve_every: Duration,
     state: Arc<UpstreamState>,
+    /// Held by the request that is sent next of those that wait with this configuration. The others wait for it in the order in
+    /// which they came.
+    turn: Mutex<()>,
 }
 
 /// Is told of each failure after which a request is sent again.
@@ -136,6 +140,7 @@ impl Upstream {
             proxy_protocol: config.proxy_protocol,
             resolve_every: config.resolve_every,
             state: endpoints.state(&config.name),
+            turn: Mutex::new(()),
         }
     }
 
@@ -222,7 +227,7 @@ impl Upstream {
         let mut attempts = Attempts::new(&self.retry, request, body);
         let wish = Wish { key: request.balanced_by, tried: &[] };
         let mut in_flight = match self.begin(wish) {
-            Choice::Endpoint(endpoint) => self.in_flight(endpoint, request, request.begun),
+            Choice::Endpoint(endpoint) => self.in_flight(endpoint, request),
             Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
             Choice::Full => Box::pin(self.wait(wish, request)).await?,
         };
@@ -283,14 +288,14 @@ impl Upstream {
         if attempts.tried.len() >= self.balancer.count() || !attempts.may_send_again(again, request) {
             return None;
         }
-        let now = clock::monotonic();
-        if again == SendAgain::Idempotent && !self.state.take_retry(self.retry.budget, now) {
+        if again == SendAgain::Idempotent && !self.state.take_retry(self.retry.budget, clock::monotonic()) {
             return None;
         }
+        // It has had its turn already, so it does not wait behind others again.
         match self.balancer.choose(Wish { key: request.balanced_by, tried: &attempts.tried }) {
             Choice::Endpoint(next) => {
                 attempts.begin_again(again);
-                Some(self.in_flight(next, request, now))
+                Some(self.in_flight(next, request))
             }
             Choice::Full | Choice::None => None,
         }
@@ -310,9 +315,11 @@ impl Upstream {
         self.balancer.choose(wish)
     }
 
-    /// The request, which is sent to this endpoint at `begun`.
-    fn in_flight(&self, endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>, begun: Monotonic) -> InFlight {
-        InFlight::new(endpoint, request, begun, self.overload.adaptive.is_some())
+    /// The request, which is sent to this endpoint now.
+    fn in_flight(&self, endpoint: Arc<Endpoint>, request: &UpstreamRequest<'_>) -> InFlight {
+        let now = clock::monotonic();
+        request.timing.begin(now);
+        InFlight::new(endpoint, request, now, self.overload.adaptive.is_some())
     }
 
     /// Waits until an endpoint has room for the request, as long as the configuration allows. Those that have waited longer are
@@ -321,12 +328,15 @@ impl Upstream {
         let overloaded = || Unanswered { endpoint: None, error: UpstreamError::Overloaded };
         let waiting = self.state.wait(self.overload.max_waiting).ok_or_else(overloaded)?;
         let first_come = async {
-            let turn = waiting.turn().await;
+            let _turn = self.turn.lock().await;
             loop {
+                let room = waiting.room();
+                // Nobody else does this for a configuration that is not in force any more.
+                self.balancer.refresh();
                 match self.balancer.choose(wish) {
-                    Choice::Endpoint(endpoint) => return Ok(self.in_flight(endpoint, request, clock::monotonic())),
+                    Choice::Endpoint(endpoint) => return Ok(self.in_flight(endpoint, request)),
                     Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
-                    Choice::Full => turn.request_ended().await,
+                    Choice::Full => room.await,
                 }
             }
         };

@@ -8,7 +8,6 @@ use http::{HeaderValue, Response, StatusCode, Version, header};
 use super::target::{name_host, onward};
 use super::tunnel::{accepts, new_key};
 use super::{ConnectionContext, WorkerSnapshot};
-use crate::clock::Monotonic;
 use crate::config::{HeaderChanges, Scheme};
 use crate::decide::CostKnown;
 use crate::identify::client::Client;
@@ -21,7 +20,7 @@ use crate::snapshot::{CompiledRoute, Forwarding};
 use crate::telemetry::{ObservedBody, Outcome, RequestRecord, ResponseBody};
 use crate::trace_context::TraceContext;
 use crate::upstream::{
-    BodySent, Endpoint, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, Unanswered, UpstreamBody,
+    Endpoint, ForwardedHeader, ForwardedInfo, Origin, PassInterim, Progress, Timing, Unanswered, UpstreamBody,
     UpstreamError, UpstreamRequest,
 };
 
@@ -43,9 +42,8 @@ pub(super) struct UpstreamCall<'a> {
     /// How the client has sent its request.
     pub(super) scheme: Scheme,
     pub(super) trace: TraceContext,
-    /// When the request is sent, since what its limits took is no latency of the upstream, and the hash of the key by which
-    /// the upstream chooses a server.
-    pub(super) sent: (Monotonic, Option<u64>),
+    /// The hash of the key by which the upstream chooses a server.
+    pub(super) balanced_by: Option<u64>,
 }
 
 /// Records what became of a request that has waited for a response.
@@ -70,13 +68,6 @@ impl UpstreamCall<'_> {
     fn forwarded_header(&self) -> ForwardedHeader {
         let hop = if self.connection.tls.is_some() { Scheme::Https } else { Scheme::Http };
         ForwardedHeader { keeps: self.client.forwarded.is_to_be_kept(), hop }
-    }
-
-    /// Measures how long the request waits for its response, if requests are shed. What a client takes to send its body is no
-    /// latency of the upstream.
-    fn waiting(&self, has_body: bool) -> Option<Waiting<'_>> {
-        let shedding = self.route.shedding.as_ref()?;
-        Some(shedding.meter.wait(self.connection.worker.index, (!has_body).then_some(self.sent.0)))
     }
 
     /// Forwards the request and fills `response`. A failure is recorded and becomes a response. Returns whether the response
@@ -115,9 +106,11 @@ impl UpstreamCall<'_> {
                 client.send(response);
             }
         });
-        let waiting = self.waiting(body.is_some());
+        // If requests are shed, it is measured how long this one waits for its response.
+        let shedding = self.route.shedding.as_ref();
+        let waiting = shedding.map(|shedding| shedding.meter.wait(self.connection.worker.index));
         let tell = |now| waiting.iter().for_each(|waiting| waiting.begin(now));
-        let body_sent = BodySent::new(&tell);
+        let timing = Timing::new(body.is_some(), &tell);
         let outbound = UpstreamRequest {
             method: &head.method,
             target: &target,
@@ -141,13 +134,12 @@ impl UpstreamCall<'_> {
             asks_for_websocket: *asks_for_websocket,
             websocket_key: key.as_deref(),
             client: Some(self.client_socket()),
-            begun: self.sent.0,
             worker: self.connection.worker.index,
-            balanced_by: self.sent.1,
+            balanced_by: self.balanced_by,
             progress: &progress,
             interim: pass.as_ref().map(|pass| pass as &PassInterim<'_>),
             call_timeout: grpc::content_type(&head.method, &head.headers).and_then(|_| grpc::timeout(&head.headers)),
-            body_sent: body.is_some().then_some(&body_sent),
+            timing: &timing,
         };
         let on_failure = |endpoint: &Endpoint, error: &UpstreamError| {
             record.failed_attempt(error.reason(), endpoint, error);
@@ -158,6 +150,7 @@ impl UpstreamCall<'_> {
             None => upstream.send(pools, &outbound, body, headers, &on_failure).await,
             Some(limit) => upstream.send_within(limit, pools, &outbound, body, headers, &on_failure).await,
         };
+        let begun = timing.begun();
         waiting.into_iter().for_each(|waiting| measure(waiting, &sent));
         if let (Some(key), Ok((status, _))) = (&key, &sent)
             && *status == StatusCode::SWITCHING_PROTOCOLS
@@ -168,7 +161,7 @@ impl UpstreamCall<'_> {
         }
         match sent {
             Ok((status, body)) => {
-                record.responded(|| body.server(), self.sent.0);
+                record.responded(|| body.server(), begun);
                 *response.status_mut() = status;
                 response.headers_mut().insert(REQUEST_ID, record.request_id().to_header());
                 response.body_mut().content = ResponseBody::Upstream(body);

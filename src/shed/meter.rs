@@ -89,14 +89,9 @@ impl Meter {
         false
     }
 
-    /// Measures how long a request of this worker waits for its response. It waits from `begun` on, or else when it is told
-    /// so.
-    pub fn wait(&self, worker: usize, begun: Option<Monotonic>) -> Waiting<'_> {
-        let waiting = Waiting { meter: self, counts: self.workers.of(worker), begun: Cell::new(None) };
-        if let Some(begun) = begun {
-            waiting.begin(begun);
-        }
-        waiting
+    /// Measures how long a request of this worker waits for its response, once it is told that it waits.
+    pub fn wait(&self, worker: usize) -> Waiting<'_> {
+        Waiting { meter: self, counts: self.workers.of(worker), begun: Cell::new(None) }
     }
 
     /// What is shed now.
@@ -235,6 +230,12 @@ mod tests {
 
     use super::*;
 
+    fn wait(meter: &Meter, worker: usize, begun: Monotonic) -> Waiting<'_> {
+        let waiting = meter.wait(worker);
+        waiting.begin(begun);
+        waiting
+    }
+
     #[test]
     fn a_window_has_what_has_changed() {
         let meter = Meter::new("a".to_owned(), 2);
@@ -243,8 +244,8 @@ mod tests {
         meter.set_level(Level::for_share(&vec![1.0; RANKS], 1.0));
         assert!(!meter.admits(0, 1) && meter.admits(RANKS - 1, 1));
         let begun = clock::monotonic();
-        let waiting = [meter.wait(0, Some(begun)), meter.wait(1, Some(begun))];
-        let not_complete = meter.wait(0, None);
+        let waiting = [wait(&meter, 0, begun), wait(&meter, 1, begun)];
+        let not_complete = meter.wait(0);
         let window = meter.totals().window(&before, 0.5, begun.after(Duration::from_secs(2)));
         assert_eq!((window.arrived, window.admitted, window.waiting), (4.0, 3.0, (2.0, 4.0)));
         assert_eq!(meter.shed(), [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -252,7 +253,7 @@ mod tests {
         one.answered();
         other.failed();
         not_complete.answered();
-        meter.wait(0, None).found_full();
+        meter.wait(0).found_full();
         let window = meter.totals().window(&before, 0.5, begun);
         assert_eq!((window.answered, window.full, window.waiting, window.ended.0), (2.0, 1.0, (0.0, 0.0), 1.0));
         let window = meter.totals().window(&meter.totals(), 0.5, begun);
@@ -264,9 +265,9 @@ mod tests {
         let meter = Meter::new("a".to_owned(), 1);
         meter.set_latency(1.0);
         let before = meter.totals();
-        drop(meter.wait(0, Some(clock::monotonic())));
+        drop(wait(&meter, 0, clock::monotonic()));
         let early = Monotonic::from_micros(clock::monotonic().micros() - 2_000_000);
-        drop(meter.wait(0, Some(early)));
+        drop(wait(&meter, 0, early));
         let window = meter.totals().window(&before, 1.0, clock::monotonic());
         assert!((1.0..1.5).contains(&window.ended.0) && window.ended.1 >= 2.0, "{window:?}");
         assert_eq!(window.waiting, (0.0, 0.0));

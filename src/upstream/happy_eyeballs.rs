@@ -17,7 +17,6 @@ use super::http2::Spoken;
 use super::in_flight::InFlight;
 use super::pool::ConnectionPools;
 use super::request::UpstreamRequest;
-use crate::clock;
 
 /// How long the first address is tried alone: the Connection Attempt Delay of RFC 8305.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -39,8 +38,7 @@ impl Upstream {
         if let Ok(opened) = timeout(ATTEMPT_DELAY, first.as_mut()).await {
             return opened;
         }
-        let Some(sibling) =
-            self.balancer.sibling(&first_endpoint).map(|sibling| self.in_flight(sibling, request, clock::monotonic()))
+        let Some(sibling) = self.balancer.sibling(&first_endpoint).map(|sibling| self.in_flight(sibling, request))
         else {
             return first.await;
         };

@@ -11,8 +11,7 @@ use super::endpoint::Endpoint;
 use super::error::{Failed, UpstreamError};
 use super::outgoing_body::BodySource;
 use super::pool::ConnectionPools;
-use super::request::{ForwardedInfo, Progress, UpstreamRequest};
-use crate::clock::Monotonic;
+use super::request::{ForwardedInfo, Progress, Timing, UpstreamRequest};
 use crate::config::{HealthCheck, Scheme, UNLIMITED};
 use crate::identify::ambiguity::SingleSources;
 
@@ -27,7 +26,6 @@ pub(super) async fn check(
     upstream: &Upstream,
     endpoint: &Arc<Endpoint>,
     rules: &HealthCheck,
-    now: Monotonic,
 ) -> Option<Result<(), String>> {
     let mut headers = HeaderMap::new();
     headers.insert(header::USER_AGENT, USER_AGENT);
@@ -54,12 +52,11 @@ pub(super) async fn check(
         websocket_key: None,
         interim: None,
         client: None,
-        begun: now,
         // It is not measured.
         worker: 0,
         balanced_by: None,
         progress: &Progress::default(),
-        body_sent: None,
+        timing: &Timing::new(false, &|_| {}),
         changes: None,
         timeout: None,
         call_timeout: None,

@@ -30,7 +30,7 @@ impl InFlight {
         begun: Monotonic,
         is_adaptive: bool,
     ) -> Self {
-        let has_body = request.body_sent.is_some();
+        let has_body = request.timing.has_body();
         Self { endpoint, begun, is_adaptive: Cell::new(is_adaptive), has_body }
     }
 
@@ -42,7 +42,7 @@ impl InFlight {
     /// The head of its response is there, and is no failure of the server.
     pub(super) fn answered(&self, status: StatusCode, request: &UpstreamRequest<'_>) {
         // A client may send its body as slowly as it likes, which says nothing about the endpoint.
-        let latency = request.complete_since(self.begun).map(micros_since);
+        let latency = request.timing.complete_since(self.begun).map(micros_since);
         self.endpoint.state.succeeded(latency, request.worker);
         // An error can be much faster than the work would have been.
         if self.is_adaptive.take()
@@ -76,6 +76,6 @@ impl Drop for InFlight {
             }
         }
         self.endpoint.state.end();
-        self.endpoint.upstream.ended();
+        self.endpoint.upstream.has_room();
     }
 }

@@ -49,8 +49,6 @@ pub struct UpstreamRequest<'a> {
     pub interim: Option<&'a PassInterim<'a>>,
     /// The client's address, with port 0 if only a proxy in front knows the port; `None` if the gateway itself asks.
     pub client: Option<SocketAddr>,
-    /// When the request is sent.
-    pub begun: Monotonic,
     /// The index of the worker that sends it.
     pub worker: usize,
     /// The hash of the key by which the upstream chooses a server, if it does so by keys and the request has one.
@@ -59,8 +57,8 @@ pub struct UpstreamRequest<'a> {
     pub progress: &'a Progress,
     /// The time that the client gives the whole call, if it says so.
     pub call_timeout: Option<Duration>,
-    /// Learns when all of its body is sent; `None` if it has none.
-    pub body_sent: Option<&'a BodySent<'a>>,
+    /// Learns when it is sent.
+    pub timing: &'a Timing<'a>,
 }
 
 /// How far a request has come, over all attempts to send it.
@@ -72,25 +70,53 @@ pub struct Progress {
     pub has_response: Cell<bool>,
 }
 
-/// When all of a request's body was sent. The time before that depends on the client, so it is no latency of the upstream.
-pub struct BodySent<'a> {
-    at: Cell<Option<Monotonic>>,
-    /// Is told so, the first time.
+/// When a request was sent.
+pub struct Timing<'a> {
+    has_body: bool,
+    begun: Cell<Option<Monotonic>>,
+    body_sent: Cell<Option<Monotonic>>,
+    /// Is told, the first time, since when a server can answer.
     told: &'a dyn Fn(Monotonic),
 }
 
-impl<'a> BodySent<'a> {
-    /// Tells `told` as well.
-    pub fn new(told: &'a dyn Fn(Monotonic)) -> Self {
-        Self { at: Cell::new(None), told }
+impl<'a> Timing<'a> {
+    /// Of a request that is not sent yet. `told` learns since when a server can answer.
+    pub fn new(has_body: bool, told: &'a dyn Fn(Monotonic)) -> Self {
+        Self { has_body, begun: Cell::new(None), body_sent: Cell::new(None), told }
     }
 
-    fn set(&self) {
-        if self.at.get().is_none() {
+    /// When a server was chosen first, which is after the request has waited for one. `None` if none was.
+    pub fn begun(&self) -> Option<Monotonic> {
+        self.begun.get()
+    }
+
+    /// A server was chosen.
+    pub(super) fn begin(&self, now: Monotonic) {
+        if self.begun.get().is_none() {
+            self.begun.set(Some(now));
+            if !self.has_body {
+                (self.told)(now);
+            }
+        }
+    }
+
+    fn body_is_sent(&self) {
+        if self.has_body && self.body_sent.get().is_none() {
             let now = clock::monotonic();
-            self.at.set(Some(now));
+            self.body_sent.set(Some(now));
             (self.told)(now);
         }
+    }
+
+    /// Whether it has a body.
+    pub(super) fn has_body(&self) -> bool {
+        self.has_body
+    }
+
+    /// Since when a server that got the request at `begun` can answer it; `None` if its body was not sent completely. The time
+    /// before that depends on the client, so it is no latency of the server.
+    pub(super) fn complete_since(&self, begun: Monotonic) -> Option<Monotonic> {
+        if self.has_body { self.body_sent.get().map(|sent| sent.max(begun)) } else { Some(begun) }
     }
 }
 
@@ -102,14 +128,7 @@ impl UpstreamRequest<'_> {
 
     /// Notes that all of its body was sent.
     pub(super) fn is_sent(&self) {
-        if let Some(body_sent) = self.body_sent {
-            body_sent.set();
-        }
-    }
-
-    /// Since when an upstream that got the request at `begun` can answer it; `None` if its body was not sent completely.
-    pub(super) fn complete_since(&self, begun: Monotonic) -> Option<Monotonic> {
-        self.body_sent.map_or(Some(begun), |body_sent| body_sent.at.get().map(|sent| sent.max(begun)))
+        self.timing.body_is_sent();
     }
 
     /// The Host header that the route sets.

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use tokio::sync::{Mutex as AsyncMutex, MutexGuard, Notify};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use super::retry_budget::RetryBudget;
 use crate::clock::Monotonic;
@@ -16,10 +17,8 @@ pub(super) struct UpstreamState {
     retries: AtomicU64,
     refused_retries: AtomicU64,
     waiting: AtomicUsize,
-    /// Held by the request that is sent next. The others wait for it in the order in which they came.
-    turn: AsyncMutex<()>,
-    /// Tells the request that is sent next that another one has ended.
-    ended: Notify,
+    /// Tells the request that is sent next, of each configuration with requests that wait, that an endpoint may have room.
+    room: Notify,
 }
 
 /// How often requests of an upstream were sent again.
@@ -68,10 +67,10 @@ impl UpstreamState {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// A request has ended, so that another one may be sent.
-    pub(super) fn ended(&self) {
+    /// An endpoint may have room for another request. Those that wait look again.
+    pub(super) fn has_room(&self) {
         if self.waiting() > 0 {
-            self.ended.notify_one();
+            self.room.notify_waiters();
         }
     }
 }
@@ -81,23 +80,9 @@ impl UpstreamState {
 pub(super) struct Waiting<'a>(&'a UpstreamState);
 
 impl Waiting<'_> {
-    /// Waits until no other one has waited longer.
-    pub(super) async fn turn(&self) -> Turn<'_> {
-        Turn { _first: self.0.turn.lock().await, ended: &self.0.ended }
-    }
-}
-
-/// The request that has waited longest has it, until this is dropped.
-#[derive(Debug)]
-pub(super) struct Turn<'a> {
-    _first: MutexGuard<'a, ()>,
-    ended: &'a Notify,
-}
-
-impl Turn<'_> {
-    /// Returns when a request has ended, or if one has ended since this was last asked.
-    pub(super) async fn request_ended(&self) {
-        self.ended.notified().await;
+    /// Ends when an endpoint may have got room since this was called.
+    pub(super) fn room(&self) -> Notified<'_> {
+        self.0.room.notified()
     }
 }
 

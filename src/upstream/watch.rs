@@ -83,7 +83,7 @@ impl UpstreamWatch {
             *due = None;
             let (upstream, rules, tell) = (upstream.clone(), rules.clone(), tell.clone());
             spawn_local(async move {
-                let checked = check(&upstream, &weighted.endpoint, &rules, clock::monotonic()).await;
+                let checked = check(&upstream, &weighted.endpoint, &rules).await;
                 checked.iter().for_each(|checked| upstream.checked(&weighted.endpoint, checked));
                 // The receiver lives as long as the thread.
                 let _ = tell.send(Ended::Check(weighted.endpoint.id, rules.interval));
@@ -154,6 +154,8 @@ impl Upstream {
         }
         // Another snapshot with the same endpoints may have changed them.
         self.balancer.refresh();
+        // A server may have room now although no request has ended.
+        self.state.has_room();
     }
 
     /// Takes the result of a check.

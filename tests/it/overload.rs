@@ -1,5 +1,6 @@
 //! Servers that have as many requests as they may: more are answered 503 at once, or wait for a while.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -163,12 +164,12 @@ fn those_that_wait_are_overtaken_by_nobody() {
         until("it waits", PATIENCE, || gateway.metric("gateway_upstream_requests_waiting") == all);
     }
     // Others come all the time, on all workers.
-    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 let mut late = Vec::new();
-                while !is_over.load(std::sync::atomic::Ordering::SeqCst) && late.len() < 200 {
+                while !is_over.load(Ordering::SeqCst) && late.len() < 200 {
                     late.push(ask(&gateway, "/late"));
                 }
             });
@@ -179,7 +180,7 @@ fn those_that_wait_are_overtaken_by_nobody() {
                 told.recv_timeout(PATIENCE)
             })
             .collect();
-        is_over.store(true, std::sync::atomic::Ordering::SeqCst);
+        is_over.store(true, Ordering::SeqCst);
         let expected: Vec<_> = (0..WAITING).map(|number| Ok(format!("/{number}"))).collect();
         assert_eq!(order, expected);
     });
@@ -203,4 +204,80 @@ fn a_request_that_began_before_waiting_was_allowed_makes_room_too() {
     assert_eq!(told.recv_timeout(PATIENCE).as_deref(), Ok("/second"), "it is woken");
     go.send(()).unwrap();
     assert_eq!(waiting.response(false).text(), "/second");
+}
+
+#[test]
+fn nobody_waits_behind_requests_that_a_former_configuration_keeps_waiting() {
+    let (busy_server, go, told) = naming();
+    let idle_server = Upstream::start(|_| reply(200, "new"));
+    let config = |up: &Upstream| {
+        let waiting = "max_in_flight = 1\nmax_waiting = 10\nmax_wait = \"120s\"\n";
+        let upstream = format!("[upstreams.up]\nservers = [\"http://{}\"]\n{waiting}", up.address());
+        format!("{upstream}[[routes]]\npath = \"/*\"\nupstream = \"up\"\n")
+    };
+    let gateway = Gateway::start(&config(&busy_server));
+    let mut first = ask(&gateway, "/first");
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "/first");
+    let mut second = ask(&gateway, "/second");
+    until("it waits", PATIENCE, || gateway.metric("gateway_upstream_requests_waiting") == Some(1.0));
+    gateway.reload_and_wait("", &config(&idle_server));
+    assert_eq!(gateway.client().get("/new").text(), "new");
+    assert_eq!(gateway.metric("gateway_upstream_requests_waiting"), Some(1.0), "the other one waits still");
+    for (client, path) in [(&mut first, "/first"), (&mut second, "/second")] {
+        go.send(()).unwrap();
+        assert_eq!(client.response(false).text(), path);
+    }
+}
+
+#[test]
+fn a_request_that_waits_is_sent_to_a_server_that_returns() {
+    let is_well = Arc::new(AtomicBool::new(false));
+    let (go, held) = channel::<()>();
+    let (tell, told) = channel();
+    let shared = Mutex::new((held, tell));
+    let busy_server = Upstream::start(move |request| {
+        if request.target != "/health" {
+            let shared = shared.lock().unwrap();
+            let _ = shared.1.send(request.target.clone());
+            let _ = shared.0.recv();
+        }
+        reply(200, "busy")
+    });
+    let answers = is_well.clone();
+    let returning = Upstream::start(move |_| reply(if answers.load(Ordering::SeqCst) { 200 } else { 500 }, "returned"));
+    let servers = format!("servers = [\"http://{}\", \"http://{}\"]", busy_server.address(), returning.address());
+    let waiting = "max_in_flight = 1\nmax_waiting = 10\nmax_wait = \"120s\"";
+    let health = "health = { path = \"/health\", interval = \"1s\", timeout = \"1s\", unhealthy_after = 1 }";
+    let upstream = format!("[upstreams.up]\n{servers}\n{waiting}\n{health}\n");
+    let gateway = Gateway::start(&format!("{upstream}[[routes]]\npath = \"/*\"\nupstream = \"up\"\n"));
+    gateway.wait_log("the failed check", |line| line["message"] == "a server gets no requests");
+    gateway.wait_log("the good check", |line| line["message"] == "a server gets requests");
+    let mut first = ask(&gateway, "/first");
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "/first");
+    let mut second = ask(&gateway, "/second");
+    until("it waits", PATIENCE, || gateway.metric("gateway_upstream_requests_waiting") == Some(1.0));
+    is_well.store(true, Ordering::SeqCst);
+    assert_eq!(second.response(false).text(), "returned", "although no request has ended");
+    go.send(()).unwrap();
+    assert_eq!(first.response(false).text(), "busy");
+}
+
+#[test]
+fn the_time_that_a_request_waits_is_no_latency_of_the_server() {
+    let (up, go, told) = naming();
+    let gateway = gateway(&up, "max_in_flight = 1\nmax_waiting = 1\nmax_wait = \"60s\"");
+    let mut first = ask(&gateway, "/first");
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "/first");
+    let mut second = ask(&gateway, "/second");
+    until("it waits", PATIENCE, || gateway.metric("gateway_upstream_requests_waiting") == Some(1.0));
+    let since = Instant::now();
+    std::thread::sleep(Duration::from_secs(1));
+    let waited = since.elapsed();
+    for client in [&mut first, &mut second] {
+        go.send(()).unwrap();
+        assert_eq!(client.response(false).status, 200);
+    }
+    let line = gateway.wait_log("the request", |line| line["path"] == "/second");
+    let micros = |name: &str| line[name].as_u64().unwrap();
+    assert!(u128::from(micros("micros") - micros("upstream_micros")) >= waited.as_micros(), "{waited:?}: {line}");
 }

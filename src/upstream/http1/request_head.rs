@@ -88,13 +88,12 @@ mod tests {
     use http::{HeaderMap, Method};
 
     use super::*;
-    use crate::clock::Monotonic;
     use crate::config::Scheme;
     use crate::identify::ambiguity::SingleSources;
     use crate::random::Random;
     use crate::request_id::RequestId;
     use crate::trace_context::TraceContext;
-    use crate::upstream::request::{ForwardedInfo, Origin, Progress};
+    use crate::upstream::request::{ForwardedInfo, Origin, Progress, Timing};
 
     #[test]
     fn says_where_the_body_ends() {
@@ -140,11 +139,10 @@ mod tests {
                 websocket_key: None,
                 interim: None,
                 client: None,
-                begun: Monotonic::from_micros(0),
                 worker: 0,
                 balanced_by: None,
                 progress: &Progress::default(),
-                body_sent: None,
+                timing: &Timing::new(false, &|_| {}),
                 call_timeout: None,
             };
             for (authority, host) in [(None, "client"), (Some("up:1"), "up:1")] {
