@@ -61,7 +61,7 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
         .map_err(|why| format!("{:?} would be answered 400: {}", request.uri().path(), why.detail()))?;
 
     let store = Arc::new(Store::Memory(Memory::new(config.limits.len().max(1), usize::MAX)));
-    let gateway = Snapshot::build(config, &SharedState::new(1), store);
+    let gateway = Snapshot::build(config, &SharedState::new(1, 1), store);
     let client = client(question.peer, request.headers(), &gateway.trusted_proxies);
     let mut text = String::new();
     // The scheme of the URL is that of the connection, behind a trusted proxy or not.

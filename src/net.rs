@@ -1,5 +1,5 @@
-//! Sockets: listening sockets, the byte stream of a client with what a proxy says in front of it, and keep-alive probes
-//! for every connection.
+//! Sockets: listening sockets, the byte stream of a client with what a proxy says in front of it, keep-alive probes
+//! for every connection, and which addresses are one client.
 
 mod client_socket;
 mod client_stream;
@@ -8,6 +8,7 @@ mod preamble;
 mod rewound;
 
 use std::io;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -29,4 +30,30 @@ const KEEP_ALIVE: TcpKeepalive =
 /// When the system refuses the setting.
 pub fn keep_alive(socket: &impl AsFd) -> io::Result<()> {
     SockRef::from(socket).set_tcp_keepalive(&KEEP_ALIVE)
+}
+
+/// The address by which the connections and requests of a client are counted. For IPv6 it is the network of 64 bits, since a
+/// client mostly has all of it.
+pub fn network_of(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ipv6_is_counted_by_network_and_ipv4_by_address() {
+        for (client, counted) in [
+            ("192.0.2.1", "192.0.2.1"),
+            ("::ffff:192.0.2.1", "192.0.2.1"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+            ("::1", "::"),
+        ] {
+            assert_eq!(network_of(client.parse().unwrap()), counted.parse::<IpAddr>().unwrap(), "{client}");
+        }
+    }
 }

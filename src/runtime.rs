@@ -132,14 +132,15 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     };
     warn(&config);
     warn_of_source(&source, instead_of.as_ref());
-    let limits = Arc::new(connection_limits(&config.server, workers));
+    let (limits, upstream_connections) = connection_limits(&config.server, workers);
+    let limits = Arc::new(limits);
     let tls = Arc::new(ListenerTls::new(config.server.tls.as_ref().map(|tls| &tls.settings))?);
     let (mut listeners, changes) = Listeners::new(workers);
     let mut inherited = InheritedSockets::of_process()?;
     let plan = listeners.open().plan(None, &config, &mut inherited)?;
     inherited.warn_of_rest();
     listeners.apply(plan);
-    let shared = Arc::new(SharedState::new(workers));
+    let shared = Arc::new(SharedState::new(workers, upstream_connections));
     start_echo(&config, &shared)?;
     let store = Arc::new(Store::open(&config.store, workers)?);
     let (stores, opened) = Stores::new(workers);
@@ -223,18 +224,21 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     runtime.block_on(control.run())
 }
 
-/// How many connections there may be, for which the limit of file handles is raised.
-fn connection_limits(server: &config::Server, workers: usize) -> ConnectionLimits {
+/// How many connections of clients there may be, and how many to upstreams. The limit of file handles is raised for them.
+fn connection_limits(server: &config::Server, workers: usize) -> (ConnectionLimits, usize) {
     let file_handles = server::raise_handles();
-    let auto = server::connections_for(file_handles, workers, server.listen.len());
+    let all = server::connections_for(file_handles, workers, server.listen.len());
+    // A client may need a connection to an upstream besides its own.
+    let auto = (all / 2).max(1);
     let limits = ConnectionLimits::new(server.clone(), auto);
     let max_connections = limits.counts().most;
-    tracing::info!(max_connections, file_handles, "limits");
+    let upstream_connections = all - max_connections.min(auto);
+    tracing::info!(max_connections, upstream_connections, file_handles, "limits");
     if max_connections > auto {
         let help = "raise the limit of file handles, or lower max_connections: a client may need two handles";
         tracing::warn!(max_connections, enough_for = auto, help, "there are too few file handles for max_connections");
     }
-    limits
+    (limits, upstream_connections)
 }
 
 /// The result of a worker's thread. A panic becomes an error.

@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn servers_that_reloads_have_removed_are_forgotten() {
-        let shared = SharedState::new(1);
+        let shared = SharedState::new(1, 1);
         let build = |port: u16| {
             let text = format!(
                 "[upstreams.a]\nservers = [\"http://stays:80\", \"http://goes:{port}\"]\n\

@@ -6,6 +6,7 @@
 
 mod health;
 mod adaptive_limit;
+mod places;
 mod endpoint_state;
 mod retry_budget;
 mod upstream_state;
@@ -47,7 +48,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, Version};
 use tokio::sync::Mutex;
 use tokio::time::{timeout, timeout_at};
 
@@ -66,6 +67,7 @@ pub use watch::UpstreamWatch;
 
 use crate::clock;
 use crate::config;
+use crate::decide::ConcurrencyPermit;
 use crate::server::ClientBody;
 use attempts::Attempts;
 use balancer::{Balancer, Choice, Wish};
@@ -231,6 +233,7 @@ impl Upstream {
             Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
             Choice::Full => Box::pin(self.wait(wish, request)).await?,
         };
+        let share = self.share(in_flight.endpoint(), request)?;
         loop {
             if let Some(spans) = request.spans() {
                 spans.begin_attempt(clock::now());
@@ -254,6 +257,7 @@ impl Upstream {
                     self.answered(&in_flight, status, request);
                     let again = attempts.after_status(status);
                     let Some(next) = self.next(&mut attempts, again, request, endpoint) else {
+                        in_flight.share = share;
                         body.count(in_flight);
                         return Ok((status, body));
                     };
@@ -299,6 +303,19 @@ impl Upstream {
             }
             Choice::Full | Choice::None => None,
         }
+    }
+
+    /// What the request takes of its client's share of connections, if the client may send many requests at a time.
+    fn share(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        request: &UpstreamRequest<'_>,
+    ) -> Result<Option<ConcurrencyPermit>, Unanswered> {
+        let ForwardedInfo { version, trusted, .. } = request.forwarded;
+        // Clients behind a trusted proxy share its connections, and requests over HTTP/2 share those to a server.
+        let client = request.client.filter(|_| version == Version::HTTP_2 && !trusted && !endpoint.target.http2);
+        let refused = |error| Unanswered { endpoint: Some(endpoint.clone()), error };
+        client.map(|client| endpoint.places.share(client.ip()).map_err(refused)).transpose()
     }
 
     /// The client that is announced to servers, so that the connection can be used for no other.

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -21,7 +21,7 @@ use tokio::sync::futures::Notified;
 use super::http2_errors::Http2Errors;
 use crate::clock;
 use crate::config::{MaxConnections, Server};
-use crate::net::PreambleError;
+use crate::net::{PreambleError, network_of};
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -273,7 +273,7 @@ impl ConnectionPermit {
     /// Counts the connection, which is not counted yet, for this address. Returns whether the address may have it.
     pub(super) fn count_for(&mut self, client: IpAddr) -> bool {
         let server = self.limits.server();
-        let (most, address) = (server.max_connections_per_ip, counted(client));
+        let (most, address) = (server.max_connections_per_ip, network_of(client));
         if most == 0 || server.trusted_proxies.iter().any(|network| network.contains(&client.to_canonical())) {
             return true;
         }
@@ -323,30 +323,9 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// The address for which a connection is counted. For IPv6 it is the network of 64 bits, since a client mostly has all of
-/// it.
-fn counted(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
-        v4 @ IpAddr::V4(_) => v4,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ipv6_is_counted_by_network_and_ipv4_by_address() {
-        for (peer, key) in [
-            ("192.0.2.1", "192.0.2.1"),
-            ("::ffff:192.0.2.1", "192.0.2.1"),
-            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
-            ("::1", "::"),
-        ] {
-            assert_eq!(counted(peer.parse().unwrap()), key.parse::<IpAddr>().unwrap(), "{peer}");
-        }
-    }
 
     #[test]
     fn one_line_a_second_counts_all_events() {

@@ -19,12 +19,12 @@ pub fn raise() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// How many connections of clients `handles` are enough for, if each worker has so many listening sockets. A client may
-/// need a connection to an upstream besides its own.
+/// How many connections of clients and to upstreams together `handles` are enough for, if each worker has so many listening
+/// sockets: at least two.
 pub fn connections(handles: u64, workers: usize, listeners: usize) -> usize {
     let (workers, listeners) = (workers as u64, listeners as u64);
     let others = OTHERS + workers * (EACH_WORKER + 2 * listeners);
-    usize::try_from(handles.saturating_sub(others) / 2).unwrap_or(usize::MAX).max(1)
+    usize::try_from(handles.saturating_sub(others)).unwrap_or(usize::MAX).max(2)
 }
 
 #[cfg(test)]
@@ -32,11 +32,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_client_has_two_handles_and_one_client_is_always_allowed() {
-        assert_eq!(connections(1024, 2, 1), (1024 - 64 - 20) / 2);
-        assert_eq!(connections(1_048_576, 16, 2), (1_048_576 - 64 - 16 * 12) / 2);
-        assert_eq!(connections(10, 2, 1), 1);
-        assert!(connections(u64::MAX, 2, 1) > 1 << 60);
+    fn some_handles_are_for_other_things_and_one_client_is_always_allowed() {
+        assert_eq!(connections(1024, 2, 1), 1024 - 64 - 20);
+        assert_eq!(connections(1_048_576, 16, 2), 1_048_576 - 64 - 16 * 12);
+        assert_eq!(connections(10, 2, 1), 2);
+        assert!(connections(u64::MAX, 2, 1) > 1 << 61);
     }
 
     #[test]

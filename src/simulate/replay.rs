@@ -61,7 +61,7 @@ pub(super) struct Totals {
 impl<'c> Replay<'c> {
     /// A gateway with this configuration and empty counters. The limits of the configuration must not hold requests.
     pub(super) fn new(config: &'c Config, store: Store, default_host: &'c str) -> Self {
-        let gateway = Snapshot::build(config, &SharedState::new(1), Arc::new(store));
+        let gateway = Snapshot::build(config, &SharedState::new(1, 1), Arc::new(store));
         let statistics = |rates: &Arc<decide::RateTable>| {
             let all: Vec<_> = rates.limits().cloned().collect();
             LimitStatistics::new(rates.own(), &all)

@@ -36,8 +36,8 @@ pub struct SharedState {
 }
 
 impl SharedState {
-    /// For `workers` worker threads.
-    pub fn new(workers: usize) -> Self {
+    /// For `workers` worker threads, with so many connections to upstreams.
+    pub fn new(workers: usize, upstream_connections: usize) -> Self {
         Self {
             workers,
             routes: Mutex::default(),
@@ -48,7 +48,7 @@ impl SharedState {
             key_sources: Arc::default(),
             quota_sources: Arc::default(),
             exporters: Exporters::default(),
-            endpoints: Arc::new(Endpoints::new(workers)),
+            endpoints: Arc::new(Endpoints::new(workers, upstream_connections)),
             echo: OnceLock::new(),
             names: Arc::default(),
             concurrency: Arc::default(),

@@ -130,6 +130,11 @@ impl UpstreamConnection {
         pin!(self.stream.read_buf(&mut self.received)).poll(cx)
     }
 
+    /// Whether all places of connections are taken.
+    pub(super) fn is_place_wanted(&self) -> bool {
+        self.stream.is_place_wanted()
+    }
+
     /// Whether an idle connection is still open and has received nothing: anything else would be a response without a
     /// request.
     pub(super) fn is_quiet(&mut self) -> bool {

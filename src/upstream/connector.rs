@@ -62,13 +62,21 @@ impl Connector {
         offered: Offered,
         then: impl AsyncFnOnce(UpstreamStream) -> Result<T, UpstreamError>,
     ) -> Result<T, UpstreamError> {
+        let place = endpoint.places.take()?;
         let connecting = async {
-            let mut socket = self.socket(&endpoint.target.address).await.map_err(UpstreamError::of_connecting)?;
+            let mut socket = self.socket(&endpoint.target.address).await.map_err(|error| {
+                // An address that could be reached before lacks nothing but a port of this machine.
+                let was_reached = endpoint.state.latency().is_some();
+                if was_reached && error.kind() == io::ErrorKind::AddrNotAvailable {
+                    return UpstreamError::Exhausted(error);
+                }
+                UpstreamError::of_connecting(error)
+            })?;
             if let Some(Announced { version, client }) = announced {
                 let preamble = preamble::encode(version, client, server_address(&socket));
                 socket.write_all(&preamble).await.map_err(UpstreamError::of_connecting)?;
             }
-            then(UpstreamStream::begin(socket, endpoint.target.tls.as_ref(), offered).await?).await
+            then(UpstreamStream::begin(socket, place, endpoint.target.tls.as_ref(), offered).await?).await
         };
         let timed = tokio::time::timeout(self.timeout, connecting).await;
         timed.unwrap_or(Err(UpstreamError::ConnectTimeout(self.timeout)))

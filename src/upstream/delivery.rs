@@ -29,6 +29,9 @@ impl Upstream {
         body: &mut BodySource,
         headers: &mut HeaderMap,
     ) -> Result<(StatusCode, UpstreamBody), Failed> {
+        if endpoint.places.are_taken() {
+            pools.make_room(endpoint.id, self.announced(request));
+        }
         let target = &endpoint.target;
         let exchange = Exchange {
             request,

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 
 use super::endpoint_state::EndpointState;
+use super::places::Places;
 use super::upstream_state::UpstreamState;
 use crate::metrics::HistogramSnapshot;
 use crate::tls::ConnectorTls;
@@ -27,6 +28,8 @@ pub struct Endpoint {
     pub(super) state: EndpointState,
     /// What all workers share about its upstream.
     pub(super) upstream: Arc<UpstreamState>,
+    /// The places of the connections to all servers.
+    pub(super) places: Arc<Places>,
 }
 
 /// How an endpoint is reached.
@@ -113,11 +116,13 @@ impl fmt::Display for Endpoint {
 }
 
 /// The endpoints of all upstreams.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Endpoints {
     known: Mutex<Known>,
     /// How many workers send requests to them.
     workers: usize,
+    /// The places of the connections to all of them.
+    places: Arc<Places>,
 }
 
 #[derive(Debug, Default)]
@@ -136,9 +141,9 @@ struct OfUpstream {
 }
 
 impl Endpoints {
-    /// None yet, for so many workers.
-    pub fn new(workers: usize) -> Self {
-        Self { known: Mutex::default(), workers }
+    /// None yet, for so many workers, with so many connections.
+    pub fn new(workers: usize, connections: usize) -> Self {
+        Self { known: Mutex::default(), workers, places: Arc::new(Places::new(connections)) }
     }
 
     /// The endpoint of this upstream that is reached so. It is the same for as long as it is in the configuration.
@@ -150,7 +155,8 @@ impl Endpoints {
         }
         *last_id += 1;
         let (state, upstream) = (EndpointState::new(is_checked, self.workers), upstream.clone());
-        let endpoint = Arc::new(Endpoint { id: *last_id, target, state, upstream });
+        let places = self.places.clone();
+        let endpoint = Arc::new(Endpoint { id: *last_id, target, state, upstream, places });
         endpoints.push(endpoint.clone());
         endpoint
     }
@@ -194,7 +200,7 @@ mod tests {
 
     #[test]
     fn whatever_makes_a_difference_for_a_connection_makes_another_endpoint() {
-        let endpoints = Endpoints::default();
+        let endpoints = Endpoints::new(1, 100);
         let all = || {
             let http2 = |target| Target { http2: true, ..target };
             let authority = |target| Target { authority: HeaderValue::from_static("b"), ..target };

@@ -58,7 +58,7 @@ impl From<BadHead> for UpstreamError {
 impl UpstreamError {
     /// Why a connection could not be made: what this machine lacks is not the fault of a server.
     pub(super) fn of_connecting(error: io::Error) -> Self {
-        // ADDRNOTAVAIL is none of them: without IPv6, each of a server's addresses of IPv6 gives it.
+        // ADDRNOTAVAIL need not be one of them: without IPv6, each of a server's addresses of IPv6 gives it.
         const LACKS: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
         let is_own = Errno::from_io_error(&error).is_some_and(|errno| LACKS.contains(&errno));
         if is_own { Self::Exhausted(error) } else { Self::Connect(error) }

@@ -69,7 +69,10 @@ pub(super) async fn check(
     Some(match timeout(rules.timeout, sent).await {
         Ok(Ok((status, _))) if rules.statuses.iter().any(|good| good.contains(&status.as_u16())) => Ok(()),
         Ok(Ok((status, _))) => Err(format!("its status is {}", status.as_u16())),
-        Ok(Err(Failed { error: UpstreamError::Exhausted(_), .. })) => return None,
+        Ok(Err(Failed { error: UpstreamError::Exhausted(error), .. })) => {
+            tracing::debug!(server = %endpoint, %error, "a server cannot be checked");
+            return None;
+        }
         Ok(Err(failed)) => Err(failed.error.to_string()),
         Err(_) => Err(format!("no answer within {:?}", rules.timeout)),
     })

@@ -9,6 +9,7 @@ use super::endpoint::Endpoint;
 use super::error::UpstreamError;
 use super::request::UpstreamRequest;
 use crate::clock::{self, Monotonic};
+use crate::decide::ConcurrencyPermit;
 use crate::reason::Reason;
 
 /// The request is in flight until this is dropped.
@@ -19,6 +20,8 @@ pub(super) struct InFlight {
     /// Whether the limit of the endpoint follows its latency, and has not learned that of this request yet.
     is_adaptive: Cell<bool>,
     has_body: bool,
+    /// What it takes of its client's share of connections.
+    pub(super) share: Option<ConcurrencyPermit>,
 }
 
 impl InFlight {
@@ -31,7 +34,7 @@ impl InFlight {
         is_adaptive: bool,
     ) -> Self {
         let has_body = request.timing.has_body();
-        Self { endpoint, begun, is_adaptive: Cell::new(is_adaptive), has_body }
+        Self { endpoint, begun, is_adaptive: Cell::new(is_adaptive), has_body, share: None }
     }
 
     /// Where it is in flight.

@@ -100,6 +100,15 @@ impl ConnectionPools {
         connections.push(connection);
     }
 
+    /// Closes all that this server and a client that is `announced`, or any client, cannot use: others need their places.
+    #[cold]
+    pub(super) fn make_room(&self, server: usize, announced: Option<SocketAddr>) {
+        for (other, idle) in self.idle.borrow_mut().iter_mut() {
+            idle.connections.retain(|connection| *other == server && connection.announced == announced);
+            idle.fewest = idle.fewest.min(idle.connections.len());
+        }
+    }
+
     /// The moment of the last check: now, or shortly before.
     pub(super) fn now(&self) -> Instant {
         self.checked_at.get()
@@ -123,7 +132,8 @@ impl ConnectionPools {
             self.idle.borrow_mut().retain(|server, idle| {
                 let keep = keeps.of(*server);
                 idle.connections.retain_mut(|connection| {
-                    keep.is_some_and(|keep| self.is_kept(connection, keep)) && connection.is_quiet()
+                    let is_kept = keep.is_some_and(|keep| self.is_kept(connection, keep));
+                    is_kept && connection.is_quiet() && !connection.is_place_wanted()
                 });
                 idle.close_spare();
                 // The memory of an empty pool is freed too.
@@ -141,6 +151,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::upstream::places::Places;
     use crate::upstream::stream::{self, Offered, UpstreamStream};
 
     const LONG: Duration = Duration::from_secs(3600);
@@ -150,18 +161,21 @@ mod tests {
     struct Setup {
         listener: TcpListener,
         pools: ConnectionPools,
+        places: Places,
     }
 
     impl Setup {
         async fn new() -> Self {
-            Self { listener: TcpListener::bind(("127.0.0.1", 0)).await.unwrap(), pools: ConnectionPools::default() }
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+            Self { listener, pools: ConnectionPools::default(), places: Places::new(10_000) }
         }
 
         /// A new connection, and the server's side of it.
         async fn connect(&self) -> (Box<UpstreamConnection>, TcpStream) {
             let address = [self.listener.local_addr().unwrap()];
             let (socket, accepted) = tokio::join!(stream::connect(&address), self.listener.accept());
-            let stream = UpstreamStream::begin(socket.unwrap(), None, Offered::Http1).await.unwrap();
+            let place = self.places.take().unwrap();
+            let stream = UpstreamStream::begin(socket.unwrap(), place, None, Offered::Http1).await.unwrap();
             (UpstreamConnection::new(stream, self.pools.now()).unwrap(), accepted.unwrap().0)
         }
     }

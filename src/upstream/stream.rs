@@ -14,12 +14,19 @@ use tokio_util::either::Either;
 
 use super::endpoint::{TargetAddress, TargetTls};
 use super::error::UpstreamError;
+use super::places::{Place, are_taken};
 use crate::net::keep_alive;
 use crate::tls::{ALPN_HTTP1, ALPN_HTTP2};
 
 /// A connected stream.
 #[derive(Debug)]
-pub(super) enum UpstreamStream {
+pub(super) struct UpstreamStream {
+    transport: Transport,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Transport {
     Plain(Socket),
     Tls(Box<TlsStream<TcpStream>>),
 }
@@ -56,19 +63,20 @@ pub(super) async fn connect_unix(path: &Path) -> io::Result<Socket> {
 }
 
 impl UpstreamStream {
-    /// Begins to use a socket. Completes a TLS handshake if there is to be one.
+    /// Begins to use a socket, which has this place. Completes a TLS handshake if there is to be one.
     ///
     /// # Errors
     /// [`UpstreamError::Tls`]. Nothing of a request was sent.
     pub(super) async fn begin(
         socket: Socket,
+        place: Place,
         tls: Option<&TargetTls>,
         offered: Offered,
     ) -> Result<Self, UpstreamError> {
         // The configuration has no Unix socket with TLS.
         let (settings, server_name, socket) = match (tls, socket) {
             (Some(TargetTls { settings, server_name }), Either::Left(socket)) => (settings, server_name, socket),
-            (_, socket) => return Ok(Self::Plain(socket)),
+            (_, socket) => return Ok(Self { transport: Transport::Plain(socket), place }),
         };
         let protocols: &[&[u8]] = match offered {
             Offered::Http1 => &[ALPN_HTTP1],
@@ -78,7 +86,13 @@ impl UpstreamStream {
         let connector = TlsConnector::from(settings.config());
         // The state of a handshake is large, and is dropped after it.
         let handshake = Box::pin(connector.with_alpn(protocols).connect(server_name.clone(), socket));
-        handshake.await.map(|tls| Self::Tls(Box::new(tls))).map_err(UpstreamError::Tls)
+        let tls = handshake.await.map_err(UpstreamError::Tls)?;
+        Ok(Self { transport: Transport::Tls(Box::new(tls)), place })
+    }
+
+    /// Whether all places of connections are taken.
+    pub(super) fn is_place_wanted(&self) -> bool {
+        are_taken(self.place.semaphore())
     }
 
     /// The address of the server.
@@ -86,31 +100,31 @@ impl UpstreamStream {
     /// # Errors
     /// When the connection is already closed.
     pub(super) fn peer(&self) -> io::Result<TargetAddress> {
-        match self {
-            Self::Plain(Either::Left(socket)) => socket.peer_addr().map(TargetAddress::Socket),
-            Self::Plain(Either::Right(socket)) => {
+        match &self.transport {
+            Transport::Plain(Either::Left(socket)) => socket.peer_addr().map(TargetAddress::Socket),
+            Transport::Plain(Either::Right(socket)) => {
                 let address = socket.peer_addr()?;
                 Ok(TargetAddress::Unix(address.as_pathname().unwrap_or(Path::new("")).to_owned()))
             }
-            Self::Tls(tls) => tls.get_ref().0.peer_addr().map(TargetAddress::Socket),
+            Transport::Tls(tls) => tls.get_ref().0.peer_addr().map(TargetAddress::Socket),
         }
     }
 
     /// Whether it uses TLS.
     pub(super) fn is_tls(&self) -> bool {
-        matches!(self, Self::Tls(_))
+        matches!(&self.transport, Transport::Tls(_))
     }
 
     /// Whether the server has chosen HTTP/2.
     pub(super) fn has_chosen_http2(&self) -> bool {
-        matches!(self, Self::Tls(tls) if tls.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2))
+        matches!(&self.transport, Transport::Tls(tls) if tls.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2))
     }
 
     /// Whether bytes that were written still wait in this process, encrypted.
     pub(super) fn is_unsent(&self) -> bool {
-        match self {
-            Self::Plain(_) => false,
-            Self::Tls(tls) => tls.get_ref().1.wants_write(),
+        match &self.transport {
+            Transport::Plain(_) => false,
+            Transport::Tls(tls) => tls.get_ref().1.wants_write(),
         }
     }
 
@@ -119,11 +133,11 @@ impl UpstreamStream {
     /// report every stream as quiet.
     pub(super) fn is_quiet(&mut self) -> bool {
         let is_blocked = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
-        let tls = match self {
+        let tls = match &mut self.transport {
             // Any other result means that the stream is closed, or that there is something to read.
-            Self::Plain(Either::Left(socket)) => return socket.try_read(&mut [0; 1]).is_err_and(is_blocked),
-            Self::Plain(Either::Right(socket)) => return socket.try_read(&mut [0; 1]).is_err_and(is_blocked),
-            Self::Tls(tls) => tls,
+            Transport::Plain(Either::Left(socket)) => return socket.try_read(&mut [0; 1]).is_err_and(is_blocked),
+            Transport::Plain(Either::Right(socket)) => return socket.try_read(&mut [0; 1]).is_err_and(is_blocked),
+            Transport::Tls(tls) => tls,
         };
         let (socket, session) = tls.get_mut();
         // Messages of TLS itself, such as tickets, may come at any time.
@@ -153,7 +167,7 @@ impl io::Read for Readable<'_> {
 impl Drop for UpstreamStream {
     /// Tells the server that nothing more will come (RFC 8446, section 6.1), if the system accepts that at once.
     fn drop(&mut self) {
-        if let Self::Tls(tls) = self {
+        if let Transport::Tls(tls) = &mut self.transport {
             // The server may have gone.
             let _ = Pin::new(tls).poll_shutdown(&mut Context::from_waker(Waker::noop()));
         }
@@ -162,18 +176,18 @@ impl Drop for UpstreamStream {
 
 impl AsyncRead for UpstreamStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
-            Self::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
+        match &mut self.get_mut().transport {
+            Transport::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
+            Transport::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
         }
     }
 }
 
 impl AsyncWrite for UpstreamStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
-            Self::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),
+        match &mut self.get_mut().transport {
+            Transport::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
+            Transport::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),
         }
     }
 
@@ -182,9 +196,9 @@ impl AsyncWrite for UpstreamStream {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, bytes),
-            Self::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bytes),
+        match &mut self.get_mut().transport {
+            Transport::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, bytes),
+            Transport::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bytes),
         }
     }
 
@@ -193,16 +207,16 @@ impl AsyncWrite for UpstreamStream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(_) => Poll::Ready(Ok(())),
-            Self::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        match &mut self.get_mut().transport {
+            Transport::Plain(_) => Poll::Ready(Ok(())),
+            Transport::Tls(tls) => Pin::new(tls).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
-            Self::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+        match &mut self.get_mut().transport {
+            Transport::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
+            Transport::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
         }
     }
 }

@@ -38,6 +38,7 @@ mod events;
 mod exceptions;
 mod explain;
 mod failover;
+mod file_handles;
 mod failures;
 mod faults;
 mod fleet;

@@ -1,15 +1,14 @@
 //! Servers that are processes, which are killed and stopped while clients count each request that fails.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::http2::{END_HEADERS, END_STREAM, RawHttp2, headers};
-use crate::harness::{Client, Gateway, Response, Upstream, alone, reply, until};
+use crate::harness::{Client, Gateway, Response, alone, until};
 
 const PATIENCE: Duration = Duration::from_secs(15);
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -147,54 +146,4 @@ fn a_server_that_hangs_is_found_by_its_checks_although_it_accepts_connections() 
     (0..50).for_each(|_| assert_eq!(name(&client.get("/")), "two"));
     servers[0].signal(Signal::CONT);
     until("it serves again", PATIENCE, || name(&client.get("/")) == "one");
-}
-
-#[test]
-fn no_server_is_blamed_for_what_this_machine_lacks() {
-    const STREAMS: u32 = 120;
-    let (go, held) = std::sync::mpsc::channel::<()>();
-    let held = Arc::new(Mutex::new(held));
-    let slow = Upstream::raw(move |mut wire, _| {
-        let _ = wire.head();
-        let _ = held.lock().unwrap().recv();
-        let _ = wire.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    });
-    let servers = [(); 2].map(|()| Upstream::start(|_| reply(200, "fine")));
-    let [one, other] = servers.each_ref().map(Upstream::address);
-    let slow_address = slow.address();
-    // Fewer handles than the streams need.
-    let gateway = Gateway::with_handles(
-        110,
-        "workers = 1",
-        &format!(
-            "[upstreams.slow]\nservers = [\"http://{slow_address}\"]\n\
-             [upstreams.up]\nservers = [\"http://{one}\", \"http://{other}\"]\neject = {{ failures = 1, for = \"60s\" }}\n\
-             health = {{ path = \"/\", interval = \"1s\", unhealthy_after = 1 }}\n\
-             [[routes]]\npath = \"/slow\"\nupstream = \"slow\"\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n"
-        ),
-    );
-    let get = |number: u32, path: &[u8]| {
-        let fields: [(&[u8], &[u8]); 4] =
-            [(b":method", b"GET"), (b":scheme", b"http"), (b":path", path), (b":authority", b"a")];
-        headers(2 * number + 1, END_STREAM | END_HEADERS, &fields)
-    };
-    let mut client = RawHttp2::connect(gateway.http, &[]);
-    client.send(&(0..STREAMS).flat_map(|number| get(number, b"/slow")).collect::<Vec<_>>()).unwrap();
-    let exhausted = |line: &serde_json::Value| line["reason"] == "exhausted" && line["status"] == 503;
-    gateway.wait_log("a stream without a handle", exhausted);
-    client.send(&get(STREAMS, b"/")).unwrap();
-    let line = gateway.wait_log("the answer", |line| line["path"] == "/" && line["message"] == "request");
-    assert_eq!((line["status"].as_u64(), line["reason"].as_str()), (Some(503), Some("exhausted")));
-    // A check comes, too, and finds nothing out.
-    std::thread::sleep(Duration::from_millis(1500));
-    assert!(
-        !gateway
-            .log()
-            .iter()
-            .any(|line| line.contains("a server is ejected") || line.contains("a server gets no requests")),
-        "{}",
-        gateway.log().join("\n")
-    );
-    drop(go);
-    until("the other servers are reached", PATIENCE, || gateway.client().get("/").text() == "fine");
 }

@@ -29,7 +29,7 @@ fn all_strategies() -> [Balance; 3] {
 }
 
 fn endpoints(weights: &[u32], is_checked: bool) -> Vec<Weighted> {
-    let endpoints = Endpoints::default();
+    let endpoints = Endpoints::new(1, 100);
     let weighted = |(index, weight): (usize, &u32)| {
         let address = TargetAddress::Socket(([10, 0, 0, u8::try_from(index).unwrap()], 80).into());
         let target = Target { address, authority: HeaderValue::from_static("a"), tls: None, http2: false };

@@ -1,0 +1,128 @@
+//! File handles are short: nobody takes them from others, and no server is blamed for it.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::harness::http2::{END_HEADERS, END_STREAM, RawHttp2, headers};
+use crate::harness::{Client, Gateway, Upstream, reply, until};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server that answers no request until the other end of the channel is dropped.
+fn holding() -> (Upstream, Sender<()>) {
+    let (go, held): (_, Receiver<()>) = channel();
+    let held = Arc::new(Mutex::new(held));
+    let up = Upstream::raw(move |mut wire, _| {
+        while let Ok(Some(_)) = wire.head() {
+            let _ = held.lock().unwrap().recv();
+            if wire.write(&reply(200, "at last")).is_err() {
+                break;
+            }
+        }
+    });
+    (up, go)
+}
+
+/// Routes to `slow`, and all others to `fast`.
+fn routes(slow: &Upstream, fast: &Upstream) -> String {
+    let (slow, fast) = (slow.address(), fast.address());
+    format!(
+        "[upstreams.slow]\nservers = [\"http://{slow}\"]\n[upstreams.fast]\nservers = [\"http://{fast}\"]\n\
+         [[routes]]\npath = \"/slow\"\nupstream = \"slow\"\n[[routes]]\npath = \"/*\"\nupstream = \"fast\"\n"
+    )
+}
+
+fn get(number: u32, path: &[u8]) -> Vec<u8> {
+    let fields: [(&[u8], &[u8]); 4] =
+        [(b":method", b"GET"), (b":scheme", b"http"), (b":path", path), (b":authority", b"a")];
+    headers(2 * number + 1, END_STREAM | END_HEADERS, &fields)
+}
+
+/// How many requests are in flight at all servers.
+fn in_flight(gateway: &Gateway) -> Option<f64> {
+    gateway.metric("gateway_upstream_server_in_flight")
+}
+
+#[test]
+fn a_client_with_many_streams_leaves_handles_for_others() {
+    const STREAMS: u32 = 200;
+    let (slow, go) = holding();
+    let fast = Upstream::start(|_| reply(200, "fast"));
+    let gateway = Gateway::with_handles(600, "workers = 1", &routes(&slow, &fast));
+    let connect = |_| {
+        let mut client = RawHttp2::connect(gateway.http, &[]);
+        client.send(&(0..STREAMS).flat_map(|number| get(number, b"/slow")).collect::<Vec<_>>()).unwrap();
+        client
+    };
+    let mut clients: Vec<_> = (0..5).map(connect).collect();
+    // 600 handles less 74 for other things: a half for clients, a half for servers, and a half of that for one client.
+    let is_refused = |line: &String| line.contains("\"status\":503") && line.contains("\"exhausted\"");
+    let refused = || gateway.log().iter().filter(|line| is_refused(line)).count();
+    until("the others are refused", PATIENCE, || refused() == 1000 - 132);
+    assert_eq!(in_flight(&gateway), Some(132.0));
+    clients[0].send(&get(STREAMS, b"/")).unwrap();
+    let line = gateway.wait_log("its next stream", |line| line["path"] == "/" && line["message"] == "request");
+    assert_eq!((line["status"].as_u64(), line["reason"].as_str()), (Some(503), Some("exhausted")));
+    // Whoever sends one request at a time has its own place.
+    assert_eq!(gateway.client().get("/").text(), "fast");
+    let mut other = Client::connect_from([127, 0, 0, 2].into(), gateway.http);
+    assert_eq!(other.get("/").text(), "fast");
+    drop(go);
+    until("all are answered", PATIENCE, || in_flight(&gateway) == Some(0.0));
+    clients[0].send(&get(STREAMS + 1, b"/")).unwrap();
+    let is_next = |line: &serde_json::Value| line["path"] == "/" && line["status"] == 200;
+    gateway.wait_log("its share is free again", is_next);
+}
+
+#[test]
+fn idle_connections_to_a_server_make_room_for_those_to_another() {
+    let (slow, go) = holding();
+    let fast = Upstream::start(|_| reply(200, "fast"));
+    // 110 handles less 74: 18 for clients, and 18 for servers.
+    let gateway = Gateway::with_handles(110, "workers = 1", &routes(&slow, &fast));
+    let mut clients: Vec<_> = (0..18).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n"));
+    until("all are in flight", PATIENCE, || in_flight(&gateway) == Some(18.0));
+    drop(go);
+    clients.iter_mut().for_each(|client| assert_eq!(client.response(false).text(), "at last"));
+    clients.iter_mut().for_each(|client| assert_eq!(client.get("/").text(), "fast"));
+}
+
+#[test]
+fn no_server_is_blamed_for_what_this_machine_lacks() {
+    let closing = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let servers = [(); 2].map(|()| Upstream::start(|_| closing.into()));
+    let [one, other] = servers.each_ref().map(Upstream::address);
+    let gateway = Gateway::with_handles(
+        110,
+        "workers = 1\nmax_connections = 200\nheader_timeout = \"60s\"",
+        &format!(
+            "[upstreams.up]\nservers = [\"http://{one}\", \"http://{other}\"]\neject = {{ failures = 1, for = \"60s\" }}\n\
+             health = {{ path = \"/\", interval = \"1s\", unhealthy_after = 1 }}\n\
+             [[routes]]\npath = \"/*\"\nupstream = \"up\"\n"
+        ),
+    );
+    let body = "{\"level\": \"debug\"}";
+    let more = format!("PUT /api/log-level HTTP/1.1\r\nHost: {}\r\nContent-Length: 18\r\n\r\n{body}", gateway.admin);
+    assert_eq!(Client::connect(gateway.admin).call(more).status, 200);
+    // Idle connections would make room.
+    let connect = |_| {
+        let mut client = gateway.client();
+        client.send("GET / HTTP/1.1\r\n");
+        client
+    };
+    let mut clients: Vec<_> = (0..150).map(connect).collect();
+    gateway.wait_message("cannot accept connections");
+    let mut statuses = clients.iter_mut().filter_map(|client| {
+        client.send("Host: a\r\n\r\n");
+        client.try_response(false).ok().map(|response| response.status)
+    });
+    assert!(statuses.any(|status| status == 503), "no handle is left for one of them");
+    gateway.wait_log("the request", |line| line["reason"] == "exhausted" && line["message"] == "request");
+    gateway.wait_message("a server cannot be checked");
+    let log = gateway.log().join("\n");
+    assert!(!log.contains("a server is ejected") && !log.contains("a server gets no requests"), "{log}");
+    drop(clients);
+    until("the servers are reached", PATIENCE, || gateway.client().try_get() == Some(200));
+}
