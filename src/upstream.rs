@@ -233,7 +233,7 @@ impl Upstream {
             Choice::None => return Err(Unanswered { endpoint: None, error: UpstreamError::NoEndpoint }),
             Choice::Full => Box::pin(self.wait(wish, request)).await?,
         };
-        let share = self.share(in_flight.endpoint(), request)?;
+        let share = share(in_flight.endpoint(), request)?;
         loop {
             if let Some(spans) = request.spans() {
                 spans.begin_attempt(clock::now());
@@ -305,19 +305,6 @@ impl Upstream {
         }
     }
 
-    /// What the request takes of its client's share of connections, if the client may send many requests at a time.
-    fn share(
-        &self,
-        endpoint: &Arc<Endpoint>,
-        request: &UpstreamRequest<'_>,
-    ) -> Result<Option<ConcurrencyPermit>, Unanswered> {
-        let ForwardedInfo { version, trusted, .. } = request.forwarded;
-        // Clients behind a trusted proxy share its connections, and requests over HTTP/2 share those to a server.
-        let client = request.client.filter(|_| version == Version::HTTP_2 && !trusted && !endpoint.target.http2);
-        let refused = |error| Unanswered { endpoint: Some(endpoint.clone()), error };
-        client.map(|client| endpoint.places.share(client.ip()).map_err(refused)).transpose()
-    }
-
     /// The client that is announced to servers, so that the connection can be used for no other.
     fn announced(&self, request: &UpstreamRequest<'_>) -> Option<SocketAddr> {
         self.proxy_protocol.and(request.client)
@@ -359,4 +346,13 @@ impl Upstream {
         };
         timeout(self.overload.max_wait, first_come).await.map_err(|_| overloaded())?
     }
+}
+
+/// What the request takes of its client's share of connections, if the client may send many requests at a time.
+fn share(endpoint: &Arc<Endpoint>, request: &UpstreamRequest<'_>) -> Result<Option<ConcurrencyPermit>, Unanswered> {
+    let ForwardedInfo { version, trusted, .. } = request.forwarded;
+    // Clients behind a trusted proxy share its connections, and requests over HTTP/2 share those to a server.
+    let client = request.client.filter(|_| version == Version::HTTP_2 && !trusted && !endpoint.target.http2);
+    let refused = |error| Unanswered { endpoint: Some(endpoint.clone()), error };
+    client.map(|client| endpoint.places.share(client.ip()).map_err(refused)).transpose()
 }
