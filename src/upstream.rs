@@ -238,6 +238,9 @@ impl Upstream {
             if let Some(spans) = request.spans() {
                 spans.begin_attempt(clock::now());
             }
+            if in_flight.endpoint().places.are_taken() {
+                pools.make_room(in_flight.endpoint().id, self.announced(request));
+            }
             let is_doubtful = self.needs_race(in_flight.endpoint(), pools, request);
             let raced = if is_doubtful { Box::pin(self.race(pools, &mut in_flight, request)).await } else { Ok(()) };
             let endpoint = in_flight.endpoint();

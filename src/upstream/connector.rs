@@ -64,17 +64,11 @@ impl Connector {
     ) -> Result<T, UpstreamError> {
         let place = endpoint.places.take()?;
         let connecting = async {
-            let mut socket = self.socket(&endpoint.target.address).await.map_err(|error| {
-                // An address that could be reached before lacks nothing but a port of this machine.
-                let was_reached = endpoint.state.latency().is_some();
-                if was_reached && error.kind() == io::ErrorKind::AddrNotAvailable {
-                    return UpstreamError::Exhausted(error);
-                }
-                UpstreamError::of_connecting(error)
-            })?;
+            let failed = |error| UpstreamError::of_connecting(error, endpoint.was_reached());
+            let mut socket = self.socket(&endpoint.target.address).await.map_err(failed)?;
             if let Some(Announced { version, client }) = announced {
                 let preamble = preamble::encode(version, client, server_address(&socket));
-                socket.write_all(&preamble).await.map_err(UpstreamError::of_connecting)?;
+                socket.write_all(&preamble).await.map_err(failed)?;
             }
             then(UpstreamStream::begin(socket, place, endpoint.target.tls.as_ref(), offered).await?).await
         };

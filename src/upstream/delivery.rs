@@ -29,9 +29,6 @@ impl Upstream {
         body: &mut BodySource,
         headers: &mut HeaderMap,
     ) -> Result<(StatusCode, UpstreamBody), Failed> {
-        if endpoint.places.are_taken() {
-            pools.make_room(endpoint.id, self.announced(request));
-        }
         let target = &endpoint.target;
         let exchange = Exchange {
             request,
@@ -100,7 +97,8 @@ impl Upstream {
     ) -> Result<Box<UpstreamConnection>, UpstreamError> {
         let announced = self.proxy_protocol.map(|version| Announced { version, client: request.client });
         let stream = self.connector.connect(endpoint, announced, Offered::Http1).await?;
-        let connection = UpstreamConnection::new(stream, pools.now()).map_err(UpstreamError::of_connecting)?;
+        let failed = |error| UpstreamError::of_connecting(error, endpoint.was_reached());
+        let connection = UpstreamConnection::new(stream, pools.now()).map_err(failed)?;
         Ok(connection.announced_to_be(self.announced(request)))
     }
 }

@@ -56,11 +56,14 @@ impl From<BadHead> for UpstreamError {
 }
 
 impl UpstreamError {
-    /// Why a connection could not be made: what this machine lacks is not the fault of a server.
-    pub(super) fn of_connecting(error: io::Error) -> Self {
-        // ADDRNOTAVAIL need not be one of them: without IPv6, each of a server's addresses of IPv6 gives it.
+    /// Why a connection could not be made to an address, which `was_reached` before or not: what this machine lacks is not the
+    /// fault of a server.
+    pub(super) fn of_connecting(error: io::Error, was_reached: bool) -> Self {
         const LACKS: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-        let is_own = Errno::from_io_error(&error).is_some_and(|errno| LACKS.contains(&errno));
+        let is_own = Errno::from_io_error(&error).is_some_and(|errno| {
+            // Without IPv6, each address of IPv6 gives ADDRNOTAVAIL too. One that was reached lacks a port of this machine.
+            LACKS.contains(&errno) || (was_reached && errno == Errno::ADDRNOTAVAIL)
+        });
         if is_own { Self::Exhausted(error) } else { Self::Connect(error) }
     }
 
@@ -262,3 +265,19 @@ impl fmt::Display for BodyError {
 }
 
 impl std::error::Error for BodyError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_this_machine_lacks_is_no_fault_of_a_server() {
+        let is_own = |errno: Errno, was_reached| {
+            matches!(UpstreamError::of_connecting(errno.into(), was_reached), UpstreamError::Exhausted(_))
+        };
+        for was_reached in [false, true] {
+            assert!(is_own(Errno::MFILE, was_reached) && !is_own(Errno::CONNREFUSED, was_reached));
+        }
+        assert_eq!([false, true].map(|was_reached| is_own(Errno::ADDRNOTAVAIL, was_reached)), [false, true]);
+    }
+}
