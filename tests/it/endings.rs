@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::Request;
 use rustix::process::Signal;
 
-use crate::harness::http2::{END_HEADERS, END_STREAM, RawHttp2, headers, kind};
+use crate::harness::http2::{RawHttp2, get, kind};
 use crate::harness::{Authority, Client, Gateway, Upstream, reply, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -184,9 +184,7 @@ fn a_slow_reader_is_waited_for_in_http_2() {
 fn a_client_of_http_2_that_does_not_answer_is_told_what_was_served_and_let_go() {
     let mut gateway = Gateway::start("[[routes]]\npath = \"/\"\nrespond = { status = 200 }\n");
     let mut client = RawHttp2::connect(gateway.http, &[]);
-    let fields: [(&[u8], &[u8]); 4] =
-        [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"a")];
-    client.send(&headers(1, END_STREAM | END_HEADERS, &fields)).unwrap();
+    client.send(&get(1, "/")).unwrap();
     client.find("response", |frame| frame.kind == kind::HEADERS && frame.stream == 1);
     gateway.signal(Signal::TERM);
     // The first word leaves open which requests are still served; the ping after it is not answered.

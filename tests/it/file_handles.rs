@@ -1,42 +1,19 @@
 //! File handles are short: nobody takes them from others, and no server is blamed for it.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::harness::http2::{END_HEADERS, END_STREAM, RawHttp2, headers};
+use crate::harness::http2::{RawHttp2, get};
 use crate::harness::{Client, Gateway, Upstream, reply, until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server that answers no request until the other end of the channel is dropped.
-fn holding() -> (Upstream, Sender<()>) {
-    let (go, held): (_, Receiver<()>) = channel();
-    let held = Arc::new(Mutex::new(held));
-    let up = Upstream::raw(move |mut wire, _| {
-        while let Ok(Some(_)) = wire.head() {
-            let _ = held.lock().unwrap().recv();
-            if wire.write(&reply(200, "at last")).is_err() {
-                break;
-            }
-        }
-    });
-    (up, go)
-}
-
-/// Routes to `slow`, and all others to `fast`.
+/// Routes what it holds to `slow`, and all others to `fast`.
 fn routes(slow: &Upstream, fast: &Upstream) -> String {
     let (slow, fast) = (slow.address(), fast.address());
     format!(
         "[upstreams.slow]\nservers = [\"http://{slow}\"]\n[upstreams.fast]\nservers = [\"http://{fast}\"]\n\
-         [[routes]]\npath = \"/slow\"\nupstream = \"slow\"\n[[routes]]\npath = \"/*\"\nupstream = \"fast\"\n"
+         [[routes]]\npath = \"/held\"\nupstream = \"slow\"\n[[routes]]\npath = \"/*\"\nupstream = \"fast\"\n"
     )
-}
-
-fn get(number: u32, path: &[u8]) -> Vec<u8> {
-    let fields: [(&[u8], &[u8]); 4] =
-        [(b":method", b"GET"), (b":scheme", b"http"), (b":path", path), (b":authority", b"a")];
-    headers(2 * number + 1, END_STREAM | END_HEADERS, &fields)
 }
 
 /// How many requests are in flight at all servers.
@@ -47,12 +24,12 @@ fn in_flight(gateway: &Gateway) -> Option<f64> {
 #[test]
 fn a_client_with_many_streams_leaves_handles_for_others() {
     const STREAMS: u32 = 200;
-    let (slow, go) = holding();
+    let (slow, go) = Upstream::holding();
     let fast = Upstream::start(|_| reply(200, "fast"));
     let gateway = Gateway::with_handles(600, "workers = 1", &routes(&slow, &fast));
     let connect = |_| {
         let mut client = RawHttp2::connect(gateway.http, &[]);
-        client.send(&(0..STREAMS).flat_map(|number| get(number, b"/slow")).collect::<Vec<_>>()).unwrap();
+        client.send(&(0..STREAMS).flat_map(|number| get(2 * number + 1, "/held")).collect::<Vec<_>>()).unwrap();
         client
     };
     let mut clients: Vec<_> = (0..5).map(connect).collect();
@@ -61,7 +38,7 @@ fn a_client_with_many_streams_leaves_handles_for_others() {
     let refused = || gateway.log().iter().filter(|line| is_refused(line)).count();
     until("the others are refused", PATIENCE, || refused() == 1000 - 132);
     assert_eq!(in_flight(&gateway), Some(132.0));
-    clients[0].send(&get(STREAMS, b"/")).unwrap();
+    clients[0].send(&get(2 * STREAMS + 1, "/")).unwrap();
     let line = gateway.wait_log("its next stream", |line| line["path"] == "/" && line["message"] == "request");
     assert_eq!((line["status"].as_u64(), line["reason"].as_str()), (Some(503), Some("exhausted")));
     // Whoever sends one request at a time has its own place.
@@ -70,22 +47,22 @@ fn a_client_with_many_streams_leaves_handles_for_others() {
     assert_eq!(other.get("/").text(), "fast");
     drop(go);
     until("all are answered", PATIENCE, || in_flight(&gateway) == Some(0.0));
-    clients[0].send(&get(STREAMS + 1, b"/")).unwrap();
+    clients[0].send(&get(2 * STREAMS + 3, "/")).unwrap();
     let is_next = |line: &serde_json::Value| line["path"] == "/" && line["status"] == 200;
     gateway.wait_log("its share is free again", is_next);
 }
 
 #[test]
 fn idle_connections_to_a_server_make_room_for_those_to_another() {
-    let (slow, go) = holding();
+    let (slow, go) = Upstream::holding();
     let fast = Upstream::start(|_| reply(200, "fast"));
     // 110 handles less 74: 18 for clients, and 18 for servers.
     let gateway = Gateway::with_handles(110, "workers = 1", &routes(&slow, &fast));
     let mut clients: Vec<_> = (0..18).map(|_| gateway.client()).collect();
-    clients.iter_mut().for_each(|client| client.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n"));
+    clients.iter_mut().for_each(|client| client.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n"));
     until("all are in flight", PATIENCE, || in_flight(&gateway) == Some(18.0));
     drop(go);
-    clients.iter_mut().for_each(|client| assert_eq!(client.response(false).text(), "at last"));
+    clients.iter_mut().for_each(|client| assert_eq!(client.response(false).text(), "hello"));
     clients.iter_mut().for_each(|client| assert_eq!(client.get("/").text(), "fast"));
 }
 

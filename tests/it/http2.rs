@@ -4,8 +4,8 @@ use std::future::Future;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use h2::Reason;
@@ -213,22 +213,9 @@ fn trailers_of_a_response_are_none_that_decide_something() {
     });
 }
 
-/// An upstream that holds back what it answers on `/held` until what is returned is dropped.
-fn holding() -> (Upstream, Sender<()>) {
-    let (go, held): (_, Receiver<()>) = channel();
-    let held = Arc::new(Mutex::new(held));
-    let up = Upstream::start(move |request| {
-        if request.target == "/held" {
-            let _ = held.lock().unwrap().recv();
-        }
-        reply(200, "hello")
-    });
-    (up, go)
-}
-
 #[test]
 fn a_stream_that_waits_holds_up_no_other() {
-    let (up, go) = holding();
+    let (up, go) = Upstream::holding();
     let gateway = Gateway::start(&up.everything());
     run(async {
         let mut client = connect(gateway.http, 65_535).await;
@@ -315,7 +302,7 @@ fn a_request_that_is_cancelled_is_cancelled_at_the_upstream() {
 
 #[test]
 fn a_drain_finishes_what_is_under_way_and_takes_nothing_new() {
-    let (up, go) = holding();
+    let (up, go) = Upstream::holding();
     let mut gateway = Gateway::start(&up.everything());
     run(async {
         let mut idle = connect(gateway.http, 65_535).await;

@@ -15,7 +15,7 @@ use h2::SendStream;
 use h2::client::SendRequest;
 use http::Request;
 
-use crate::harness::http2::{CANCEL, END_STREAM, RawHttp2, Reaction, frame, headers, kind};
+use crate::harness::http2::{CANCEL, END_STREAM, RawHttp2, Reaction, frame, get, headers, kind};
 use crate::harness::{Framing, Gateway, Upstream, reply, until};
 
 const PIECE: usize = 16 << 10;
@@ -125,11 +125,9 @@ fn the_end_of_a_response_that_is_not_read_is_no_exception() {
     let gateway = Gateway::with_server("body_timeout = \"1s\"", &format!("{limit}{}{route}", up.section()));
     // Some clients grant nothing, and others all but one byte.
     for (path, window) in [("/5000", 0), ("/5001", 5000), ("/10240", 0), ("/10241", 10_240)] {
-        let get =
-            [(&b":method"[..], &b"GET"[..]), (b":scheme", b"http"), (b":authority", b"a"), (b":path", path.as_bytes())];
         let mut client = RawHttp2::connect(gateway.http, &[(4, window)]);
         for stream in [1, 3] {
-            client.send(&headers(stream, END_STREAM, &get)).unwrap();
+            client.send(&get(stream, path)).unwrap();
             assert_eq!(client.reaction(stream), Reaction::Status(200), "{path}");
         }
         for stream in [1, 3] {
@@ -138,7 +136,7 @@ fn the_end_of_a_response_that_is_not_read_is_no_exception() {
         let line = gateway.wait_log("the request", |line| line["path"] == path);
         assert_eq!((&line["outcome"], &line["reason"]), (&"abandoned".into(), &"body_timeout".into()), "{line}");
         // Their places are free, in the protocol as under the limit.
-        client.send(&headers(5, END_STREAM, &get)).unwrap();
+        client.send(&get(5, path)).unwrap();
         assert_eq!(client.reaction(5), Reaction::Status(200), "{path}");
         assert_eq!(client.reaction(5), Reaction::Reset(CANCEL), "{path}");
     }
@@ -275,18 +273,11 @@ fn a_client_that_often_grants_window_is_no_flood() {
     const LENGTH: usize = 16 << 20;
     let up = Upstream::start(|request| reply(200, &"x".repeat(if request.target == "/large" { LENGTH } else { 2 })));
     let gateway = Gateway::start(&up.everything());
-    let get = |stream: u32, path: &'static [u8]| {
-        headers(
-            stream,
-            END_STREAM,
-            &[(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", path)],
-        )
-    };
     let grant = |stream: u32, by: usize| {
         frame(kind::WINDOW_UPDATE, 0, stream, &u32::try_from(by.max(1)).unwrap().to_be_bytes())
     };
     let mut client = RawHttp2::connect(gateway.http, &[(4, 4 << 20)]);
-    client.send(&[grant(0, 4 << 20), get(1, b"/large")].concat()).unwrap();
+    client.send(&[grant(0, 4 << 20), get(1, "/large")].concat()).unwrap();
     // It grants a quarter of each frame at a time, for the stream and for the connection, and does so late.
     let (mut received, mut late) = (0, VecDeque::new());
     while received < LENGTH {
@@ -298,7 +289,7 @@ fn a_client_that_often_grants_window_is_no_flood() {
         }
     }
     late.into_iter().for_each(|grants| client.send(&grants).unwrap());
-    client.send(&get(3, b"/")).unwrap();
+    client.send(&get(3, "/")).unwrap();
     assert_eq!(client.reaction(3), Reaction::Status(200));
 }
 

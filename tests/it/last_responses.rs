@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::http2::{ACK, END_STREAM, Frame, RawHttp2, Reaction, frame, headers, kind};
+use crate::harness::http2::{ACK, END_STREAM, Frame, RawHttp2, Reaction, frame, get, kind};
 use crate::harness::{Authority, Client, Gateway, alone, until};
 
 /// Longer than an idle connection may wait before it ends.
@@ -133,12 +133,6 @@ impl Http2 {
         }
         Some(next)
     }
-}
-
-fn get(stream: u32, path: &str) -> Vec<u8> {
-    let fields =
-        [(&b":method"[..], &b"GET"[..]), (b":scheme", b"http"), (b":authority", b"a"), (b":path", path.as_bytes())];
-    headers(stream, END_STREAM, &fields)
 }
 
 impl Connection {

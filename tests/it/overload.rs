@@ -24,9 +24,13 @@ fn holding() -> (Upstream, Sender<()>) {
     (up, go)
 }
 
+/// This server with more keys for its upstream, and a route to it.
+fn config(up: &Upstream, more: &str) -> String {
+    format!("{}{more}\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n", up.section())
+}
+
 fn gateway(up: &Upstream, more: &str) -> Gateway {
-    let server = format!("servers = [\"http://{}\"]", up.address());
-    Gateway::start(&format!("[upstreams.up]\n{server}\n{more}\n[[routes]]\npath = \"/*\"\nupstream = \"up\"\n"))
+    Gateway::start(&config(up, more))
 }
 
 /// So many requests, of which the server has none answered yet.
@@ -129,15 +133,17 @@ fn a_response_is_in_flight_until_its_end() {
     until("it has ended", PATIENCE, || gateway.metric("gateway_upstream_server_in_flight") == Some(0.0));
 }
 
-/// An upstream that answers with the path when it is told to, and tells which one it has got.
+/// An upstream that answers with the path when it is told to, and tells which one it has got. It answers checks at once.
 fn naming() -> (Upstream, Sender<()>, Receiver<String>) {
     let (go, held): (_, Receiver<()>) = channel();
     let (tell, told) = channel();
     let shared = Mutex::new((held, tell));
     let up = Upstream::start(move |request| {
-        let shared = shared.lock().unwrap();
-        let _ = shared.1.send(request.target.clone());
-        let _ = shared.0.recv();
+        if request.target != "/health" {
+            let shared = shared.lock().unwrap();
+            let _ = shared.1.send(request.target.clone());
+            let _ = shared.0.recv();
+        }
         reply(200, &request.target)
     });
     (up, go, told)
@@ -189,14 +195,10 @@ fn those_that_wait_are_overtaken_by_nobody() {
 #[test]
 fn a_request_that_began_before_waiting_was_allowed_makes_room_too() {
     let (up, go, told) = naming();
-    let config = |waiting: &str| {
-        let upstream = format!("[upstreams.up]\nservers = [\"http://{}\"]\nmax_in_flight = 1\n{waiting}", up.address());
-        format!("{upstream}[[routes]]\npath = \"/*\"\nupstream = \"up\"\n")
-    };
-    let gateway = Gateway::start(&config(""));
+    let gateway = gateway(&up, "max_in_flight = 1");
     let mut busy = ask(&gateway, "/first");
     assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "/first");
-    gateway.reload_and_wait("", &config("max_waiting = 1\nmax_wait = \"60s\"\n"));
+    gateway.reload_and_wait("", &config(&up, "max_in_flight = 1\nmax_waiting = 1\nmax_wait = \"60s\""));
     let mut waiting = ask(&gateway, "/second");
     until("it waits", PATIENCE, || gateway.metric("gateway_upstream_requests_waiting") == Some(1.0));
     go.send(()).unwrap();
@@ -210,17 +212,13 @@ fn a_request_that_began_before_waiting_was_allowed_makes_room_too() {
 fn nobody_waits_behind_requests_that_a_former_configuration_keeps_waiting() {
     let (busy_server, go, told) = naming();
     let idle_server = Upstream::start(|_| reply(200, "new"));
-    let config = |up: &Upstream| {
-        let waiting = "max_in_flight = 1\nmax_waiting = 10\nmax_wait = \"120s\"\n";
-        let upstream = format!("[upstreams.up]\nservers = [\"http://{}\"]\n{waiting}", up.address());
-        format!("{upstream}[[routes]]\npath = \"/*\"\nupstream = \"up\"\n")
-    };
-    let gateway = Gateway::start(&config(&busy_server));
+    let waiting = "max_in_flight = 1\nmax_waiting = 10\nmax_wait = \"120s\"";
+    let gateway = gateway(&busy_server, waiting);
     let mut first = ask(&gateway, "/first");
     assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "/first");
     let mut second = ask(&gateway, "/second");
     until("it waits", PATIENCE, || gateway.metric("gateway_upstream_requests_waiting") == Some(1.0));
-    gateway.reload_and_wait("", &config(&idle_server));
+    gateway.reload_and_wait("", &config(&idle_server, waiting));
     assert_eq!(gateway.client().get("/new").text(), "new");
     assert_eq!(gateway.metric("gateway_upstream_requests_waiting"), Some(1.0), "the other one waits still");
     for (client, path) in [(&mut first, "/first"), (&mut second, "/second")] {
@@ -231,25 +229,15 @@ fn nobody_waits_behind_requests_that_a_former_configuration_keeps_waiting() {
 
 #[test]
 fn a_request_that_waits_is_sent_to_a_server_that_returns() {
+    let (busy_server, go, told) = naming();
     let is_well = Arc::new(AtomicBool::new(false));
-    let (go, held) = channel::<()>();
-    let (tell, told) = channel();
-    let shared = Mutex::new((held, tell));
-    let busy_server = Upstream::start(move |request| {
-        if request.target != "/health" {
-            let shared = shared.lock().unwrap();
-            let _ = shared.1.send(request.target.clone());
-            let _ = shared.0.recv();
-        }
-        reply(200, "busy")
-    });
     let answers = is_well.clone();
     let returning = Upstream::start(move |_| reply(if answers.load(Ordering::SeqCst) { 200 } else { 500 }, "returned"));
     let servers = format!("servers = [\"http://{}\", \"http://{}\"]", busy_server.address(), returning.address());
     let waiting = "max_in_flight = 1\nmax_waiting = 10\nmax_wait = \"120s\"";
     let health = "health = { path = \"/health\", interval = \"1s\", timeout = \"1s\", unhealthy_after = 1 }";
-    let upstream = format!("[upstreams.up]\n{servers}\n{waiting}\n{health}\n");
-    let gateway = Gateway::start(&format!("{upstream}[[routes]]\npath = \"/*\"\nupstream = \"up\"\n"));
+    let route = "[[routes]]\npath = \"/*\"\nupstream = \"up\"\n";
+    let gateway = Gateway::start(&format!("[upstreams.up]\n{servers}\n{waiting}\n{health}\n{route}"));
     gateway.wait_log("the failed check", |line| line["message"] == "a server gets no requests");
     gateway.wait_log("the good check", |line| line["message"] == "a server gets requests");
     let mut first = ask(&gateway, "/first");
@@ -259,7 +247,7 @@ fn a_request_that_waits_is_sent_to_a_server_that_returns() {
     is_well.store(true, Ordering::SeqCst);
     assert_eq!(second.response(false).text(), "returned", "although no request has ended");
     go.send(()).unwrap();
-    assert_eq!(first.response(false).text(), "busy");
+    assert_eq!(first.response(false).text(), "/first");
 }
 
 #[test]

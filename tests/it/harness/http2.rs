@@ -171,6 +171,12 @@ pub(crate) fn headers(stream: u32, flags: u8, fields: &[(&[u8], &[u8])]) -> Vec<
     frame(kind::HEADERS, flags | END_HEADERS, stream, &block(fields))
 }
 
+/// A HEADERS frame with a whole request for this path.
+pub(crate) fn get(stream: u32, path: &str) -> Vec<u8> {
+    let path = path.as_bytes();
+    headers(stream, END_STREAM, &[(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", path)])
+}
+
 /// The fields as literals, which no compression changes (RFC 7541, section 6.2.2).
 pub(crate) fn block(fields: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut block = Vec::new();

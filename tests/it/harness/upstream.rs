@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -94,6 +95,19 @@ impl Upstream {
         }
         // The thread that accepts looks whether it is over after a connection.
         let _ = TcpStream::connect(self.address);
+    }
+
+    /// A server that holds back what it answers on `/held` until what is returned is dropped.
+    pub(crate) fn holding() -> (Self, Sender<()>) {
+        let (go, held): (_, Receiver<()>) = channel();
+        let held = Mutex::new(held);
+        let up = Self::start(move |request| {
+            if request.target == "/held" {
+                let _ = held.lock().unwrap().recv();
+            }
+            reply(200, "hello")
+        });
+        (up, go)
     }
 
     /// `[upstreams.up]` with this server, and a route that sends everything to it.
