@@ -7,7 +7,8 @@
 //! - for each entry of the log, the microseconds since the entry before, and its cost;
 //! - for each charge that was appended: 0, 0, the moment, the cost, and how many microseconds before the moment the first
 //!   part of it came;
-//! - for each part of a reservation that was given back by appending: 0, 0, 0, the moment of the reservation, and the cost.
+//! - for each part of a reservation that was given back by appending: 0, 0, 0, the moment of the reservation, and the cost;
+//! - at the end of each of these writings: 0, 0, 0, 0, and a number of its writer.
 //!
 //! Counters are not part of it. Something is appended if the bytes cannot be replaced because other gateways replace them
 //! all the time. No entry of the log begins with two zeros, since its cost is never 0, and no charge has the moment 0.
@@ -95,6 +96,12 @@ impl Cell {
         [0, 0, 0, moment, cost].into_iter().for_each(|number| push(number, bytes));
     }
 
+    /// Adds the number of the writer, by which it knows what it has written. Another writer may charge the same cost to the
+    /// same state in the same microsecond.
+    pub fn append_writer(writer: u32, bytes: &mut Vec<u8>) {
+        [0, 0, 0, 0, u64::from(writer)].into_iter().for_each(|number| push(number, bytes));
+    }
+
     /// Decodes a state and what was appended to it, as of `now`. `None` if the bytes are of another version or are not a state
     /// of these rates.
     pub fn restore(rates: &[Rate], now: Time, bytes: &[u8]) -> Option<Restored> {
@@ -111,7 +118,10 @@ impl Cell {
         let mut appended = Vec::new();
         while !rest.is_empty() {
             match (pull(&mut rest)?, pull(&mut rest)?) {
-                (0, 0) => appended.push([pull(&mut rest)?, pull(&mut rest)?, pull(&mut rest)?]),
+                (0, 0) => match [pull(&mut rest)?, pull(&mut rest)?, pull(&mut rest)?] {
+                    [0, 0, _writer] => {}
+                    change => appended.push(change),
+                },
                 (since, cost) => {
                     time = time.checked_add(since)?;
                     log.add(time, cost);

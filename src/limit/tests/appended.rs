@@ -91,6 +91,7 @@ proptest! {
             limit.charge(&mut cell, at(now), cost);
             if is_appended {
                 Cell::append_charge(at(now), cost, at(now), &mut bytes);
+                Cell::append_writer(5, &mut bytes);
                 times += 1;
             } else {
                 bytes = whole(&cell, &limit);
@@ -154,6 +155,7 @@ fn the_layout_of_version_2_stays() {
     Cell::append_charge(at(now + 2 * SECOND), 1, at(now + SECOND), &mut bytes);
     let reservation = limit.place_of(&cell, at(now + SECOND), 2);
     Cell::append_give_back(limit.rates(), &reservation, 1, 7, &mut bytes);
+    Cell::append_writer(300, &mut bytes);
     #[rustfmt::skip]
     let expected = [
         2, // the version
@@ -162,6 +164,7 @@ fn the_layout_of_version_2_stays() {
         135, 128, 226, 196, 242, 162, 153, 3, 3, 192, 132, 61, 2, // the log: two entries
         0, 0, 128, 137, 220, 197, 242, 162, 153, 3, 1, 192, 132, 61, // a charge that was appended
         0, 0, 0, 199, 132, 159, 197, 242, 162, 153, 3, 1, // a part of a reservation that was given back
+        0, 0, 0, 0, 172, 2, // the number of the writer
     ];
     assert_eq!(bytes, expected);
 }

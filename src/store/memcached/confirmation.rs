@@ -26,7 +26,9 @@ impl CachedCell {
     pub(super) fn provisional(&self, number: u64, index: usize, ask: &OwnedAsk) -> Provisional {
         let (limit, cost) = (ask.limit.clone(), ask.cost);
         let buckets = self.cell.newest(limit.rates()).collect();
-        Provisional { number, index, cost, cell: self.number, limit, at: self.now, buckets, sent: false }
+        // A window may have begun a little later, with a request to another gateway.
+        let at = limit.place_of(&self.cell, self.now, cost).moment(limit.rates()).unwrap_or(self.now);
+        Provisional { number, index, cost, cell: self.number, limit, at, buckets, sent: false }
     }
 
     /// Whether a charge may be provisional without `strict`. A gateway that sees it before it is given back takes it

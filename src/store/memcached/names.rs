@@ -36,10 +36,12 @@ pub(super) struct Names {
     infixes: Box<[String]>,
     /// What follows the key in the name of the state that is kept as a whole.
     state: String,
+    /// By what this gateway knows the states that it has written.
+    pub(super) writer: u32,
 }
 
 impl Names {
-    fn new(prefix: &str, limit: &Arc<Limit>) -> Self {
+    fn new((prefix, writer): (&str, u32), limit: &Arc<Limit>) -> Self {
         let infix = |rate: &Rate| match rate.strategy() {
             Strategy::SlidingWindow { precision, .. } if *precision > 1 => format!("#{}x{precision}.", rate.period()),
             _ => format!("#{}.", rate.period()),
@@ -49,6 +51,7 @@ impl Names {
             head: format!("{prefix}:{}:", limit.name()),
             infixes: limit.rates().iter().map(infix).collect(),
             state: format!("#={:016x}", limit.shape().high()),
+            writer,
         }
     }
 
@@ -98,13 +101,15 @@ pub(super) fn lifetime(memory: u64, now: Time) -> u32 {
 #[derive(Debug)]
 pub(super) struct AllNames {
     prefix: String,
+    /// Drawn by chance: gateways have nothing else that differs for sure.
+    writer: u32,
     /// By the limit's address, which nothing else can have while it is held here.
     of: HashMap<*const Limit, Rc<Names>, RandomState>,
 }
 
 impl AllNames {
     pub(super) fn new(prefix: &str) -> Self {
-        Self { prefix: prefix.to_owned(), of: HashMap::default() }
+        Self { prefix: prefix.to_owned(), writer: fastrand::u32(1 << 27..1 << 28), of: HashMap::default() }
     }
 
     /// Drops what no cell needs any more.
@@ -117,8 +122,8 @@ impl AllNames {
             // A reload has come.
             self.tidy();
         }
-        let Self { prefix, of } = self;
-        of.entry(Arc::as_ptr(limit)).or_insert_with(|| Rc::new(Names::new(prefix, limit))).clone()
+        let Self { prefix, writer, of } = self;
+        of.entry(Arc::as_ptr(limit)).or_insert_with(|| Rc::new(Names::new((prefix, *writer), limit))).clone()
     }
 }
 
@@ -140,7 +145,7 @@ mod tests {
     const NOW: Time = Time::from_micros(1_700_000_000_000_000);
 
     fn names(prefix: &str, limit: &str, rates: &[Rate]) -> Names {
-        Names::new(prefix, &Arc::new(Limit::new(limit, rates)))
+        Names::new((prefix, 0), &Arc::new(Limit::new(limit, rates)))
     }
 
     fn rate(text: &str) -> Rate {

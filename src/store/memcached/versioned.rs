@@ -187,12 +187,14 @@ impl VersionedState {
                 may_append && self.overtaken && is_there && pending.is_appendable() && self.appended < MOST_APPENDED;
             let bytes = if is_appended {
                 self.pending = pending.split_taken();
-                let more = pending.appendix(rates, now, self.ahead);
+                let mut more = pending.appendix(rates, now, self.ahead);
+                Cell::append_writer(names.writer, &mut more);
                 commands.append(name, &more, lifetime);
                 self.kept = memory;
                 more
             } else {
-                let value = cell.save(rates, self.ahead);
+                let mut value = cell.save(rates, self.ahead);
+                Cell::append_writer(names.writer, &mut value);
                 // Who has not read it since the key was reset is to learn of that.
                 commands.store(name, &value, condition, (lifetime, resets.seen));
                 value
