@@ -51,13 +51,15 @@
 mod calendar;
 mod rate;
 mod bounds;
+mod varint;
+mod low_water;
+mod counting;
 mod sliding_window;
 mod fixed_window;
 mod sliding_log;
 mod token_bucket;
 mod calendar_window;
 mod state;
-mod low_water;
 mod extension;
 mod cell;
 mod reservation;

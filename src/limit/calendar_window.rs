@@ -1,7 +1,10 @@
 //! The state of a rate per day or month: the current window of the calendar, and its count.
 
+use std::slice::{from_mut, from_ref};
+
 use super::bounds::{add, is_ahead};
 use super::calendar::Calendar;
+use super::counting::{Advanced, Charge, Counting};
 use super::fixed_window::Usage;
 use super::rate::{Rate, Strategy};
 use crate::clock::Time;
@@ -23,20 +26,8 @@ impl CalendarWindow {
     }
 
     /// What names the window among all of its calendar: its start in seconds since 1970.
-    pub(super) fn bucket(&self) -> u64 {
+    fn bucket(&self) -> u64 {
         self.start / 1_000_000
-    }
-
-    pub(super) fn count(&self) -> u64 {
-        self.count
-    }
-
-    pub(super) fn count_mut(&mut self) -> &mut u64 {
-        &mut self.count
-    }
-
-    pub(super) fn add(&mut self, cost: u64) {
-        add(&mut self.count, cost);
     }
 
     /// Raises the count to that of another state, if that belongs to the same window.
@@ -46,25 +37,50 @@ impl CalendarWindow {
         }
     }
 
-    /// Whether another window is the current one at `now`. If the clock was set back to an earlier window, the count goes
-    /// with it, since otherwise the quota could be used twice.
-    pub(super) fn advance(&mut self, rate: &Rate, now: Time) -> bool {
+    pub(super) fn usage<'a>(&self, rate: &'a Rate, now: Time) -> Usage<'a> {
+        Usage::new(rate, self.count, self.end.saturating_sub(now.micros()))
+    }
+}
+
+impl Counting for CalendarWindow {
+    /// If the clock was set back to an earlier window, the count goes with it, since otherwise the quota could be used twice.
+    fn advance(&mut self, rate: &Rate, now: Time) -> Advanced {
         if now.micros() >= self.end {
             self.count = 0;
         } else if !is_ahead(self.start, now) {
-            return false;
+            return Advanced::default();
         }
         if let Strategy::Calendar(calendar) = rate.strategy() {
             (self.start, self.end) = calendar.window(now);
         }
-        true
+        Advanced { has_new_counter: true, is_set_back: false }
     }
 
-    pub(super) fn is_spent(&self, now: Time) -> bool {
+    fn is_spent(&self, _rate: &Rate, now: Time) -> bool {
         self.count == 0 || now.micros() >= self.end
     }
 
-    pub(super) fn usage<'a>(&self, rate: &'a Rate, now: Time) -> Usage<'a> {
-        Usage::new(rate, self.count, self.end.saturating_sub(now.micros()))
+    fn charge(&mut self, _rate: &Rate, Charge { cost, .. }: Charge<'_>) {
+        add(&mut self.count, cost);
+    }
+
+    fn mark(&self, _now: Time) -> u64 {
+        self.bucket()
+    }
+
+    fn certain_at(&self, _rate: &Rate, cost: u64, mark: u64, _at: Time) -> u64 {
+        if self.bucket() == mark { cost } else { 0 }
+    }
+
+    fn begin(&mut self, _rate: &Rate, sum: u64, _at: Time) {
+        add(&mut self.count, sum);
+    }
+
+    fn counters(&self) -> (u64, &[u64]) {
+        (self.bucket(), from_ref(&self.count))
+    }
+
+    fn counters_mut(&mut self) -> (u64, &mut [u64]) {
+        (self.bucket(), from_mut(&mut self.count))
     }
 }

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::bounds::{MAX_COUNT, is_ahead};
+use super::counting::Charge;
 use super::extension::Extension;
 use super::rate::Rate;
 use super::sliding_log::{Log, longest};
@@ -144,25 +145,13 @@ impl Cell {
     /// those whose state is kept as a whole.
     pub(super) fn charge(&mut self, rates: &[Rate], now: Time, cost: u64, since: Option<Time>) {
         let Self { states, extension } = self;
-        let mut is_logged = false;
         for (place, (rate, state)) in rates.iter().zip(states).enumerate() {
-            match state {
-                State::SlidingWindow(window) if since.is_none() => window.add(cost),
-                State::Calendar(window) if since.is_none() => window.add(cost),
-                State::SlidingWindow(_) | State::Calendar(_) => {}
-                State::FixedWindow(window) => window.charge(rate, now, cost, since),
-                State::SlidingLog => is_logged = true,
-                State::TokenBucket(bucket) => {
-                    let low_water = extension.as_deref_mut().and_then(|extension| extension.low_water(place));
-                    // What is charged again was in the bucket all the while.
-                    if let Some(low_water) = low_water.filter(|_| since.is_none()) {
-                        low_water.note(bucket.moment(), bucket.used());
-                    }
-                    bucket.charge(rate, cost);
-                }
+            if since.is_none() || !rate.uses_counters() {
+                let low_water = extension.as_deref_mut().and_then(|extension| extension.low_water(place));
+                state.charge(rate, Charge { now, cost, since, low_water });
             }
         }
-        if is_logged {
+        if longest(rates).is_some() {
             extension.get_or_insert_default().log.add(now.micros(), cost);
         }
     }
@@ -170,13 +159,7 @@ impl Cell {
     /// Takes `cost` back from the rates whose state is kept as a whole; from a log what was charged `since`, if that is
     /// known, before what was charged last.
     pub(super) fn take_back_whole(&mut self, rates: &[Rate], cost: u64, since: Option<Time>) {
-        for (rate, state) in self.rated_mut(rates) {
-            match state {
-                State::FixedWindow(window) => window.take_back(cost),
-                State::TokenBucket(bucket) => bucket.take_back(rate, cost),
-                State::SlidingWindow(_) | State::SlidingLog | State::Calendar(_) => {}
-            }
-        }
+        self.rated_mut(rates).for_each(|(rate, state)| state.take_back(rate, cost));
         if let Some(Extension { log, .. }) = self.extension.as_deref_mut() {
             let left = since.map_or(cost, |since| log.give_back(since.micros(), cost));
             log.take_back(left);
@@ -202,14 +185,14 @@ impl Cell {
     /// The sizes of all allocations that it holds, in bytes.
     pub fn allocations(&self) -> impl Iterator<Item = usize> {
         let list = self.states.spilled().then(|| self.states.capacity() * size_of::<State>());
-        let states = self.states.iter().map(State::allocation);
+        let states = self.states.iter().map(|state| state.allocation());
         let extension = self.extension.iter().flat_map(|extension| extension.allocations());
         list.into_iter().chain(states).chain(extension).filter(|bytes| *bytes > 0)
     }
 
     /// The latest moment, in microseconds since 1970, that is noted in the state that is kept as a whole.
     pub(super) fn latest(&self) -> u64 {
-        let moments = self.states.iter().filter_map(State::moment);
+        let moments = self.states.iter().filter_map(|state| state.moment());
         moments.chain(self.log().and_then(Log::newest)).max().unwrap_or(0)
     }
 

@@ -18,17 +18,14 @@
 //! of its own clock. So a state never goes back in time. If it did, a reader whose clock is faster would believe that what
 //! was counted a moment ago is old, and would admit as much again.
 
-use integer_encoding::VarInt;
-
 use super::bounds::JITTER;
 use super::cell::Cell;
 use super::extension::Extension;
-use super::fixed_window::FixedWindow;
 use super::rate::Rate;
 use super::reservation::Reservation;
 use super::sliding_log::Log;
 use super::state::State;
-use super::token_bucket::TokenBucket;
+use super::varint::{pull, push};
 use crate::clock::Time;
 
 /// The version of the layout. Bytes of another version are not read.
@@ -165,26 +162,16 @@ impl Cell {
     /// if they had been used up, since others may charge them.
     pub fn memory(&self, rates: &[Rate]) -> u64 {
         let full = rates.iter().filter(|rate| !rate.uses_counters()).map(Rate::memory);
-        // Token buckets may have been charged more than they hold.
-        let used = self.rated(rates).filter_map(|(rate, state)| match state {
-            State::TokenBucket(bucket) => Some(bucket.time_to_drain(rate, 0)),
-            _ => None,
-        });
-        full.chain(used).max().unwrap_or(0)
+        // They may have been charged more than they hold.
+        full.chain(self.rated(rates).map(|(rate, state)| state.excess_memory(rate))).max().unwrap_or(0)
     }
 
     /// Until when it is certain that `cost`, which was charged at `since` and has just been taken back, would not have left
-    /// any state that is kept as a whole. From a bucket it drains, so the last of it counts.
+    /// any state that is kept as a whole.
     pub fn certain_until(&self, rates: &[Rate], now: Time, cost: u64, since: Time) -> Time {
         // It may be later if the clock was set back.
         let (now, since) = (now.micros(), since.min(now).micros());
-        let whole = self.rated(rates).map(|(rate, state)| match state {
-            State::FixedWindow(window) if window.start() > since => now,
-            State::FixedWindow(window) => window.start().saturating_add(rate.span()),
-            State::SlidingLog => since.saturating_add(rate.span()),
-            State::TokenBucket(bucket) => now.saturating_add(bucket.time_to_drain(rate, cost)),
-            State::SlidingWindow(_) | State::Calendar(_) => u64::MAX,
-        });
+        let whole = self.rated(rates).map(|(rate, state)| state.certain_until(rate, now, cost, since));
         Time::from_micros(whole.min().unwrap_or(now))
     }
 
@@ -211,46 +198,4 @@ impl Cell {
             *state = State::new(rate, now);
         }
     }
-}
-
-impl State {
-    /// Appends the numbers of a state that is stored as one value, with its moment moved by `ahead` microseconds.
-    fn encode(&self, ahead: u64, bytes: &mut Vec<u8>) {
-        match self {
-            Self::FixedWindow(window) => {
-                push(window.start().saturating_add(ahead), bytes);
-                push(window.count(), bytes);
-            }
-            Self::TokenBucket(bucket) => {
-                push(bucket.moment().saturating_add(ahead), bytes);
-                bucket.used_halves().into_iter().for_each(|half| push(half, bytes));
-            }
-            Self::SlidingWindow(_) | Self::SlidingLog | Self::Calendar(_) => {}
-        }
-    }
-
-    /// Replaces a state that is stored as one value by the numbers at the beginning of `rest`, and removes them from it.
-    fn decode(&mut self, rate: &Rate, rest: &mut &[u8]) -> Option<()> {
-        match self {
-            Self::FixedWindow(window) => *window = FixedWindow::begun(pull(rest)?, pull(rest)?),
-            Self::TokenBucket(bucket) => {
-                let (moment, high, low) = (pull(rest)?, pull(rest)?, pull(rest)?);
-                *bucket = TokenBucket::with_used(rate, moment, u128::from(high) << 64 | u128::from(low));
-            }
-            Self::SlidingWindow(_) | Self::SlidingLog | Self::Calendar(_) => {}
-        }
-        Some(())
-    }
-}
-
-fn push(number: u64, bytes: &mut Vec<u8>) {
-    let mut digits = [0; 10];
-    let length = number.encode_var(&mut digits);
-    bytes.extend_from_slice(&digits[..length]);
-}
-
-fn pull(rest: &mut &[u8]) -> Option<u64> {
-    let (number, length) = u64::decode_var(rest)?;
-    *rest = rest.get(length..)?;
-    Some(number)
 }

@@ -3,7 +3,9 @@
 //! Requests at the end of one window and at the beginning of the next can together be twice the quota.
 
 use super::bounds::{MAX_COUNT, add, is_ahead};
+use super::counting::{Advanced, Charge, Counting, GivenBack};
 use super::rate::Rate;
+use super::varint::{pull, push};
 use crate::clock::Time;
 
 /// A window and its count.
@@ -17,32 +19,39 @@ pub(super) struct FixedWindow {
 impl FixedWindow {
     /// A window that began at `start`, in microseconds since 1970, with so many requests, of which at most
     /// [`MAX_COUNT`] count.
-    pub(super) fn begun(start: u64, count: u64) -> Self {
+    fn begun(start: u64, count: u64) -> Self {
         Self { start, count: count.min(MAX_COUNT) }
     }
 
-    pub(super) fn start(&self) -> u64 {
-        self.start
+    /// Raises the count to that of another window. The window then ends when the later one of both does.
+    pub(super) fn raise(&mut self, least: &Self) {
+        if self.count < least.count {
+            self.start = if self.count == 0 { least.start } else { self.start.max(least.start) };
+            self.count = least.count;
+        }
     }
 
-    pub(super) fn count(&self) -> u64 {
-        self.count
+    pub(super) fn usage<'a>(&self, rate: &'a Rate, now: Time) -> Usage<'a> {
+        let end = self.start.saturating_add(rate.span());
+        Usage::new(rate, self.count, end.saturating_sub(now.micros().max(self.start)))
     }
+}
 
-    pub(super) fn set_back(&mut self, by: u64) {
-        self.start = self.start.saturating_sub(by);
-    }
-
-    pub(super) fn advance(&mut self, rate: &Rate, now: Time) {
+impl Counting for FixedWindow {
+    fn advance(&mut self, rate: &Rate, now: Time) -> Advanced {
         if is_ahead(self.start, now) {
             self.start = now.micros();
         } else if now.micros().saturating_sub(self.start) >= rate.span() {
             self.count = 0;
         }
+        Advanced::default()
     }
 
-    /// Counts `cost` at `now`. If it is counted again after the state was read anew, `since` says when its first part came.
-    pub(super) fn charge(&mut self, rate: &Rate, now: Time, cost: u64, since: Option<Time>) {
+    fn is_spent(&self, rate: &Rate, now: Time) -> bool {
+        self.count == 0 || now.micros().saturating_sub(self.start) >= rate.span()
+    }
+
+    fn charge(&mut self, rate: &Rate, Charge { now, cost, since, .. }: Charge<'_>) {
         let now = now.micros();
         if self.count == 0 {
             self.start = now;
@@ -54,33 +63,51 @@ impl FixedWindow {
         add(&mut self.count, cost);
     }
 
-    /// Raises the count to that of another window. The window then ends when the later one of both does.
-    pub(super) fn raise(&mut self, least: &Self) {
-        if self.count < least.count {
-            self.start = if self.count == 0 { least.start } else { self.start.max(least.start) };
-            self.count = least.count;
+    fn mark(&self, now: Time) -> u64 {
+        now.micros().max(self.start)
+    }
+
+    /// If the window began later, what is given back was counted in an earlier one, and nothing of it is left.
+    fn give_back(&mut self, rate: &Rate, GivenBack { mark, cost, .. }: GivenBack<'_>) {
+        if self.start <= mark {
+            self.take_back(rate, cost);
         }
     }
 
-    pub(super) fn take_back(&mut self, cost: u64) {
+    /// It is not known when the window began in which the request was counted.
+    fn certain_at(&self, _rate: &Rate, _cost: u64, _mark: u64, _at: Time) -> u64 {
+        0
+    }
+
+    fn begin(&mut self, _rate: &Rate, sum: u64, at: Time) {
+        *self = Self::begun(at.micros(), sum);
+    }
+
+    fn take_back(&mut self, _rate: &Rate, cost: u64) {
         self.count = self.count.saturating_sub(cost);
     }
 
-    /// Gives back `cost` of what was counted at the moment `at`. If the window began later, that was counted in an earlier
-    /// one, and nothing is left to give back.
-    pub(super) fn give_back(&mut self, at: u64, cost: u64) {
-        if self.start <= at {
-            self.take_back(cost);
-        }
+    fn moment(&self) -> Option<u64> {
+        Some(self.start)
     }
 
-    pub(super) fn is_spent(&self, rate: &Rate, now: Time) -> bool {
-        self.count == 0 || now.micros().saturating_sub(self.start) >= rate.span()
+    fn set_back(&mut self, by: u64) {
+        self.start = self.start.saturating_sub(by);
     }
 
-    pub(super) fn usage<'a>(&self, rate: &'a Rate, now: Time) -> Usage<'a> {
-        let end = self.start.saturating_add(rate.span());
-        Usage::new(rate, self.count, end.saturating_sub(now.micros().max(self.start)))
+    fn certain_until(&self, rate: &Rate, now: u64, _cost: u64, since: u64) -> u64 {
+        // It came to an earlier window.
+        if self.start > since { now } else { self.start.saturating_add(rate.span()) }
+    }
+
+    fn encode(&self, ahead: u64, bytes: &mut Vec<u8>) {
+        push(self.start.saturating_add(ahead), bytes);
+        push(self.count, bytes);
+    }
+
+    fn decode(&mut self, _rate: &Rate, rest: &mut &[u8]) -> Option<()> {
+        *self = Self::begun(pull(rest)?, pull(rest)?);
+        Some(())
     }
 }
 

@@ -15,12 +15,11 @@ use smallvec::SmallVec;
 use super::Limit;
 use super::bounds::MAX_COUNT;
 use super::cell::Cell;
-use super::fixed_window::FixedWindow;
-use super::rate::{Edge, Rate, Strategy};
+use super::rate::{Rate, Strategy};
 use super::reservation::Reservation;
 use super::sliding_log::{self, Log};
 use super::state::State;
-use super::token_bucket::{TokenBucket, drained, draining, units};
+use super::token_bucket::{draining, units};
 use crate::clock::Time;
 
 impl Rate {
@@ -162,7 +161,8 @@ impl Limit {
     pub fn migrate_reservation(&self, old: &Self, reservation: &Reservation, at: Time) -> Reservation {
         let counted = |rate: &Rate| {
             let source = rate.predecessor(&old.rates)?;
-            Some((source, counted_at(&old.rates[source], reservation.cost(), *reservation.marks.get(source)?, at)))
+            let (rate, mark) = (&old.rates[source], *reservation.marks.get(source)?);
+            Some((source, State::new(rate, at).certain_at(rate, reservation.cost(), mark, at)))
         };
         // All sliding logs share one log, and the reservation was entered for the shortest window in which it counted.
         let in_log = self.logged().find_map(|(rate, shorter)| {
@@ -174,61 +174,8 @@ impl Limit {
         let places = self.rates.iter().map(|rate| match (rate.strategy(), counted(rate)) {
             (Strategy::SlidingLog, _) => in_log.unwrap_or((at.micros(), Some(0))),
             (_, Some((source, _))) if rate.is_kept_like(&old.rates[source]) => (reservation.marks[source], None),
-            (strategy, counted) => {
-                let mark = match strategy {
-                    Strategy::SlidingWindow { .. } => at.micros() / rate.width(),
-                    Strategy::Calendar(calendar) => calendar.window(at).0 / 1_000_000,
-                    _ => at.micros(),
-                };
-                (mark, Some(counted.map_or(0, |(_, counted)| counted)))
-            }
+            (_, counted) => (State::new(rate, at).mark(at), Some(counted.map_or(0, |(_, counted)| counted))),
         });
         reservation.migrated(places)
-    }
-}
-
-impl State {
-    /// Begins with a sum of what came until `at`, at which the state was created. The log of a [`State::SlidingLog`] is
-    /// filled elsewhere, since it is shared.
-    fn begin(&mut self, rate: &Rate, sum: u64, at: Time) {
-        match self {
-            Self::SlidingWindow(window) => window.add(sum),
-            Self::FixedWindow(window) => *window = FixedWindow::begun(at.micros(), sum),
-            Self::SlidingLog => {}
-            Self::TokenBucket(bucket) => {
-                // More than drains in a period would refuse for longer than the old rate could.
-                let sum = sum.min(rate.quota().max(rate.capacity()));
-                *bucket = TokenBucket::with_used(rate, at.micros(), units(rate, sum));
-            }
-            Self::Calendar(window) => window.add(sum),
-        }
-    }
-}
-
-/// How much of a reservation with this mark is certain to be part of what the rate counts at `at`.
-fn counted_at(rate: &Rate, cost: u64, mark: u64, at: Time) -> u64 {
-    let at_micros = at.micros();
-    match rate.strategy() {
-        Strategy::SlidingWindow { precision, edge } => {
-            let width = rate.width();
-            let left = width - at_micros % width;
-            match (at_micros / width).saturating_sub(mark).cmp(&u64::from(*precision)) {
-                std::cmp::Ordering::Less => cost,
-                std::cmp::Ordering::Equal if *edge == Edge::Whole => cost,
-                std::cmp::Ordering::Equal => {
-                    let share = u128::from(cost) * u128::from(left) / u128::from(width);
-                    u64::try_from(share).unwrap_or(cost)
-                }
-                std::cmp::Ordering::Greater => 0,
-            }
-        }
-        Strategy::Calendar(calendar) if calendar.window(at).0 / 1_000_000 == mark => cost,
-        Strategy::SlidingLog if mark.saturating_add(rate.span()) > at_micros => cost,
-        Strategy::TokenBucket { .. } => {
-            let left = drained(rate, units(rate, cost), at_micros.saturating_sub(mark));
-            u64::try_from(left / u128::from(rate.span())).unwrap_or(0)
-        }
-        // It is not known when the fixed window began, and the others do not count it any more.
-        Strategy::Calendar(_) | Strategy::SlidingLog | Strategy::FixedWindow => 0,
     }
 }

@@ -6,8 +6,6 @@
 
 use super::Limit;
 use super::cell::Cell;
-use super::rate::Rate;
-use super::state::State;
 use crate::clock::Time;
 
 impl Limit {
@@ -39,19 +37,6 @@ impl Limit {
         match cell.log().filter(|log| log.newest().is_some()).cloned() {
             None => cell.set_log(least_log.clone()),
             Some(log) => self.fill_log(cell, log, (self, &self.used(least, now)), now),
-        }
-    }
-}
-
-impl State {
-    fn raise(&mut self, rate: &Rate, least: &Self, now: Time) {
-        match (self, least) {
-            (Self::SlidingWindow(window), Self::SlidingWindow(least)) => window.raise(rate, least, now),
-            (Self::FixedWindow(window), Self::FixedWindow(least)) => window.raise(least),
-            (Self::TokenBucket(bucket), Self::TokenBucket(least)) => bucket.raise(least),
-            (Self::Calendar(window), Self::Calendar(least)) => window.raise(least),
-            // All rates that use a log share it.
-            _ => {}
         }
     }
 }

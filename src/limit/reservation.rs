@@ -7,12 +7,12 @@
 use smallvec::SmallVec;
 
 use super::cell::Cell;
+use super::counting::GivenBack;
 use super::extension::Extension;
 use super::low_water::LowWater;
 use super::rate::{Rate, Strategy};
 use super::sliding_log::longest;
-use super::state::State;
-use super::token_bucket::{drained, units};
+use super::token_bucket::units;
 use crate::clock::Time;
 
 /// Where a charge was counted, so that it can be given back there.
@@ -92,16 +92,7 @@ pub(super) fn is_followed(rate: &Rate) -> bool {
 impl Cell {
     /// Where `cost`, which has just been charged at `now`, was counted.
     pub(super) fn place_of(&self, rates: &[Rate], now: Time, cost: u64) -> Reservation {
-        let now = now.micros();
-        let marks = self.rated(rates).map(|(_, state)| match state {
-            State::SlidingWindow(window) => window.newest(),
-            State::Calendar(window) => window.bucket(),
-            State::FixedWindow(window) => now.max(window.start()),
-            State::TokenBucket(bucket) => bucket.moment(),
-            // The log may count it at the moment of a later entry, but never at an earlier one.
-            State::SlidingLog => now,
-        });
-        Reservation::new(cost, marks)
+        Reservation::new(cost, self.rated(rates).map(|(_, state)| state.mark(now)))
     }
 
     /// Follows a reservation until it is given back, so that it is known how much of it has drained then.
@@ -109,9 +100,9 @@ impl Cell {
         let Self { states, extension } = self;
         let marked = rates.iter().zip(states).zip(&mut reservation.marks);
         for (place, ((_, state), mark)) in marked.enumerate() {
-            let State::TokenBucket(bucket) = state else { continue };
-            reservation.lag = bucket.moment().saturating_sub(*mark);
-            *mark = bucket.moment();
+            let Some(since) = state.followed() else { continue };
+            reservation.lag = since.saturating_sub(*mark);
+            *mark = since;
             let Extension { low_water, .. } = &mut **extension.get_or_insert_default();
             match low_water.iter_mut().find(|(of, _)| *of == place) {
                 Some((_, low_water)) => low_water.open(*mark),
@@ -147,28 +138,13 @@ impl Cell {
         let Self { states, extension } = self;
         let marked = rates.iter().zip(states).zip(&reservation.marks);
         for (place, ((rate, state), mark)) in marked.enumerate() {
-            let cost = reservation.returnable(place, cost);
-            match state {
-                State::SlidingWindow(_) | State::Calendar(_) => {
-                    if let Some(count) = state.counter_mut(*mark).filter(|_| !only_whole) {
-                        *count = count.saturating_sub(cost);
-                    }
-                }
-                State::FixedWindow(window) => window.give_back(*mark, cost),
-                State::SlidingLog => {}
-                State::TokenBucket(bucket) => {
-                    let units = drained(rate, units(rate, cost), reservation.lag);
-                    // Where the bucket was followed in this very cell, a reservation that is not followed any more has
-                    // drained. In another cell, what cannot have drained is still certain.
-                    let is_unknown = only_whole || reservation.carried(place).is_some();
-                    let certain = if is_unknown { bucket.certain(rate, units, *mark) } else { 0 };
-                    let low_water = extension.as_deref_mut().and_then(|extension| extension.low_water(place));
-                    bucket.take_units(match low_water {
-                        Some(low_water) => low_water.close(*mark, (units, certain), bucket.moment(), bucket.used()),
-                        None => certain,
-                    });
-                }
+            if only_whole && rate.uses_counters() {
+                continue;
             }
+            let low_water = extension.as_deref_mut().and_then(|extension| extension.low_water(place));
+            let (mark, cost, lag) = (*mark, reservation.returnable(place, cost), reservation.lag);
+            let is_elsewhere = only_whole || reservation.carried(place).is_some();
+            state.give_back(rate, GivenBack { mark, cost, lag, is_elsewhere, low_water });
         }
         let Some(Extension { log, low_water }) = extension.as_deref_mut() else { return };
         let logged = rates.iter().position(|rate| *rate.strategy() == Strategy::SlidingLog);

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 
 use super::bounds::JITTER;
+use super::counting::{Advanced, Charge, Counting};
 use super::rate::{Rate, Strategy};
 use crate::clock::Time;
 
@@ -123,6 +124,37 @@ impl Log {
 
     fn total(&self) -> u64 {
         self.entries.back().map_or(self.before, |entry| entry.total)
+    }
+}
+
+/// The state of a rate that uses the log. All such rates of a cell share one log, so the cell holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct InLog;
+
+impl Counting for InLog {
+    fn advance(&mut self, _rate: &Rate, _now: Time) -> Advanced {
+        Advanced::default()
+    }
+
+    fn is_spent(&self, _rate: &Rate, _now: Time) -> bool {
+        true
+    }
+
+    fn charge(&mut self, _rate: &Rate, _charge: Charge<'_>) {}
+
+    /// The log may count it at the moment of a later entry, but never at an earlier one.
+    fn mark(&self, now: Time) -> u64 {
+        now.micros()
+    }
+
+    fn certain_at(&self, rate: &Rate, cost: u64, mark: u64, at: Time) -> u64 {
+        if mark.saturating_add(rate.span()) > at.micros() { cost } else { 0 }
+    }
+
+    fn begin(&mut self, _rate: &Rate, _sum: u64, _at: Time) {}
+
+    fn certain_until(&self, rate: &Rate, _now: u64, _cost: u64, since: u64) -> u64 {
+        since.saturating_add(rate.span())
     }
 }
 

@@ -5,7 +5,10 @@
 //! `(width - elapsed) / width`; its requests are assumed to have come at a fixed rate. The method is the
 //! one that Cloudflare described in 2017 ("How we built rate limiting capable of scaling to millions of domains").
 
+use std::cmp::Ordering;
+
 use super::bounds::{add, is_ahead};
+use super::counting::{Advanced, Charge, Counting};
 use super::rate::{Edge, Rate};
 use crate::clock::Time;
 
@@ -51,33 +54,7 @@ impl SlidingWindow {
         Self { newest: now.micros() / rate.width(), counts }
     }
 
-    /// The index of the bucket to which requests are added.
-    pub(super) fn newest(&self) -> u64 {
-        self.newest
-    }
-
-    /// The newest bucket and the counts, the newest first.
-    pub(super) fn counters_mut(&mut self) -> (u64, &mut [u64]) {
-        (self.newest, self.counts.as_mut_slice())
-    }
-
-    /// The count of a bucket, unless it is too old.
-    pub(super) fn counter(&self, bucket: u64) -> Option<u64> {
-        self.counts.as_slice().get(self.age(bucket)?).copied()
-    }
-
-    /// The same count, to be changed.
-    pub(super) fn counter_mut(&mut self, bucket: u64) -> Option<&mut u64> {
-        let age = self.age(bucket)?;
-        self.counts.as_mut_slice().get_mut(age)
-    }
-
-    /// How many buckets are newer than this one.
-    fn age(&self, bucket: u64) -> Option<usize> {
-        usize::try_from(self.newest.checked_sub(bucket)?).ok()
-    }
-
-    pub(super) fn add(&mut self, cost: u64) {
+    fn add(&mut self, cost: u64) {
         if let Some(newest) = self.counts.as_mut_slice().first_mut() {
             add(newest, cost);
         }
@@ -97,12 +74,19 @@ impl SlidingWindow {
         }
     }
 
-    /// Whether another bucket is the newest at `now`. If the clock was set back, all counts move back with it: they leave
-    /// the window later than they would have, never earlier.
-    pub(super) fn advance(&mut self, rate: &Rate, now: Time) -> bool {
+    pub(super) fn usage<'a>(&'a self, rate: &'a Rate, now: Time) -> Usage<'a> {
+        let elapsed = now.micros().saturating_sub(self.newest * rate.width());
+        Usage::new(rate, self.counts.as_slice(), elapsed)
+    }
+}
+
+impl Counting for SlidingWindow {
+    /// If the clock was set back, all counts move back with it: they leave the window later than they would have, never
+    /// earlier.
+    fn advance(&mut self, rate: &Rate, now: Time) -> Advanced {
         let begun = self.newest.saturating_mul(rate.width());
         if now.micros().checked_sub(begun).is_some_and(|elapsed| elapsed < rate.width()) {
-            return false;
+            return Advanced::default();
         }
         let bucket = now.micros() / rate.width();
         if bucket > self.newest {
@@ -115,23 +99,48 @@ impl SlidingWindow {
                 counts.fill(0);
             }
         } else if !is_ahead(begun, now) {
-            return false;
+            return Advanced::default();
         }
         self.newest = bucket;
-        true
+        Advanced { has_new_counter: true, is_set_back: false }
     }
 
-    pub(super) fn is_spent(&self, rate: &Rate, now: Time) -> bool {
+    fn is_spent(&self, rate: &Rate, now: Time) -> bool {
         (now.micros() / rate.width()).saturating_sub(self.newest) >= self.counts.as_slice().len() as u64
     }
 
-    pub(super) fn usage<'a>(&'a self, rate: &'a Rate, now: Time) -> Usage<'a> {
-        let elapsed = now.micros().saturating_sub(self.newest * rate.width());
-        Usage::new(rate, self.counts.as_slice(), elapsed)
+    fn charge(&mut self, _rate: &Rate, Charge { cost, .. }: Charge<'_>) {
+        self.add(cost);
     }
 
-    /// The size of its allocation in bytes, or 0.
-    pub(super) fn allocation(&self) -> usize {
+    fn mark(&self, _now: Time) -> u64 {
+        self.newest
+    }
+
+    fn certain_at(&self, rate: &Rate, cost: u64, mark: u64, at: Time) -> u64 {
+        let width = rate.width();
+        let oldest = self.counts.as_slice().len() as u64 - 1;
+        match self.newest.saturating_sub(mark).cmp(&oldest) {
+            Ordering::Less => cost,
+            Ordering::Equal if rate.edge() == Edge::Whole => cost,
+            Ordering::Equal => scaled(cost, width - at.micros() % width, 0, width),
+            Ordering::Greater => 0,
+        }
+    }
+
+    fn begin(&mut self, _rate: &Rate, sum: u64, _at: Time) {
+        self.add(sum);
+    }
+
+    fn counters(&self) -> (u64, &[u64]) {
+        (self.newest, self.counts.as_slice())
+    }
+
+    fn counters_mut(&mut self) -> (u64, &mut [u64]) {
+        (self.newest, self.counts.as_mut_slice())
+    }
+
+    fn allocation(&self) -> usize {
         match &self.counts {
             Counts::Two(_) => 0,
             Counts::Many(counts) => size_of_val(&**counts),

@@ -1,12 +1,13 @@
-//! The state of one rate for one key: one variant for each strategy.
-//!
-//! A state does not contain its rate. Every method takes the rate for which the state was created, or one with another
-//! quota or burst: a changed quota then applies at once to what has been counted.
+//! The state of one rate for one key: one variant for each strategy. Each strategy says in its own file what it does with
+//! its state ([`Counting`]); here it is only found.
+
+use std::ops::{Deref, DerefMut};
 
 use super::calendar_window::CalendarWindow;
+use super::counting::{Advanced, Charge, Counting};
 use super::fixed_window::{self, FixedWindow};
 use super::rate::{Rate, Strategy};
-use super::sliding_log::{self, Log};
+use super::sliding_log::{self, InLog, Log};
 use super::sliding_window::{self, SlidingWindow};
 use super::token_bucket::{self, TokenBucket};
 use crate::clock::Time;
@@ -19,22 +20,12 @@ use crate::clock::Time;
 pub(super) enum State {
     SlidingWindow(SlidingWindow),
     FixedWindow(FixedWindow),
-    /// All rates of a cell that use a log share one, so the cell holds it.
-    SlidingLog,
+    SlidingLog(InLog),
     TokenBucket(TokenBucket),
     Calendar(CalendarWindow),
 }
 
 const _: () = assert!(size_of::<State>() == 32, "a state takes more memory than documented");
-
-/// What the passing of time has changed in a state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Advanced {
-    /// Requests are now counted in another counter than before.
-    pub(super) has_new_counter: bool,
-    /// The clock was set back, and the state has moved back with it.
-    pub(super) is_set_back: bool,
-}
 
 impl State {
     /// A state in which nothing has been counted at `now`.
@@ -42,23 +33,10 @@ impl State {
         match rate.strategy() {
             Strategy::SlidingWindow { precision, .. } => Self::SlidingWindow(SlidingWindow::new(rate, *precision, now)),
             Strategy::FixedWindow => Self::FixedWindow(FixedWindow::default()),
-            Strategy::SlidingLog => Self::SlidingLog,
+            Strategy::SlidingLog => Self::SlidingLog(InLog),
             Strategy::TokenBucket { .. } => Self::TokenBucket(TokenBucket::new(now)),
             Strategy::Calendar(calendar) => Self::Calendar(CalendarWindow::new(calendar, now)),
         }
-    }
-
-    /// Moves the state on to `now`.
-    pub(super) fn advance(&mut self, rate: &Rate, now: Time) -> Advanced {
-        let (mut has_new_counter, mut is_set_back) = (false, false);
-        match self {
-            Self::SlidingWindow(window) => has_new_counter = window.advance(rate, now),
-            Self::FixedWindow(window) => window.advance(rate, now),
-            Self::SlidingLog => {}
-            Self::TokenBucket(bucket) => is_set_back = bucket.advance(rate, now),
-            Self::Calendar(window) => has_new_counter = window.advance(rate, now),
-        }
-        Advanced { has_new_counter, is_set_back }
     }
 
     /// What counts at `now`, to which the state has been advanced.
@@ -66,82 +44,68 @@ impl State {
         match self {
             Self::SlidingWindow(window) => Usage::SlidingWindow(window.usage(rate, now)),
             Self::FixedWindow(window) => Usage::FixedWindow(window.usage(rate, now)),
-            Self::SlidingLog => Usage::SlidingLog(sliding_log::Usage::new(rate, log, now)),
+            Self::SlidingLog(_) => Usage::SlidingLog(sliding_log::Usage::new(rate, log, now)),
             Self::TokenBucket(bucket) => Usage::TokenBucket(bucket.usage(rate)),
             Self::Calendar(window) => Usage::FixedWindow(window.usage(rate, now)),
         }
     }
 
-    /// Whether nothing in it can matter at `now` or later. The log is not part of it.
-    pub(super) fn is_spent(&self, rate: &Rate, now: Time) -> bool {
+    /// Moves the state on to `now`, without a virtual call, since each decision does this.
+    pub(super) fn advance(&mut self, rate: &Rate, now: Time) -> Advanced {
         match self {
-            Self::SlidingWindow(window) => window.is_spent(rate, now),
-            Self::FixedWindow(window) => window.is_spent(rate, now),
-            Self::SlidingLog => true,
-            Self::TokenBucket(bucket) => bucket.is_spent(rate, now),
-            Self::Calendar(window) => window.is_spent(now),
+            Self::SlidingWindow(window) => window.advance(rate, now),
+            Self::FixedWindow(window) => window.advance(rate, now),
+            Self::SlidingLog(log) => log.advance(rate, now),
+            Self::TokenBucket(bucket) => bucket.advance(rate, now),
+            Self::Calendar(window) => window.advance(rate, now),
         }
     }
 
-    /// The counter that names `bucket`, if the state still has it.
-    pub(super) fn counter(&self, bucket: u64) -> Option<u64> {
+    /// Counts what is charged, without a virtual call.
+    pub(super) fn charge(&mut self, rate: &Rate, charge: Charge<'_>) {
         match self {
-            Self::SlidingWindow(window) => window.counter(bucket),
-            Self::Calendar(window) => (window.bucket() == bucket).then(|| window.count()),
-            Self::FixedWindow(_) | Self::SlidingLog | Self::TokenBucket(_) => None,
+            Self::SlidingWindow(window) => window.charge(rate, charge),
+            Self::FixedWindow(window) => window.charge(rate, charge),
+            Self::SlidingLog(log) => log.charge(rate, charge),
+            Self::TokenBucket(bucket) => bucket.charge(rate, charge),
+            Self::Calendar(window) => window.charge(rate, charge),
         }
     }
 
-    /// The same counter, to be changed.
-    pub(super) fn counter_mut(&mut self, bucket: u64) -> Option<&mut u64> {
-        match self {
-            Self::SlidingWindow(window) => window.counter_mut(bucket),
-            Self::Calendar(window) => (window.bucket() == bucket).then(|| window.count_mut()),
-            Self::FixedWindow(_) | Self::SlidingLog | Self::TokenBucket(_) => None,
+    /// Raises what counts at `now` to what counts in another state of the same rate. The cell raises the log.
+    pub(super) fn raise(&mut self, rate: &Rate, least: &Self, now: Time) {
+        match (self, least) {
+            (Self::SlidingWindow(window), Self::SlidingWindow(least)) => window.raise(rate, least, now),
+            (Self::FixedWindow(window), Self::FixedWindow(least)) => window.raise(least),
+            (Self::TokenBucket(bucket), Self::TokenBucket(least)) => bucket.raise(least),
+            (Self::Calendar(window), Self::Calendar(least)) => window.raise(least),
+            _ => {}
         }
     }
+}
 
-    /// The name of the newest counter and all counters, the newest first. Each older one has the name before.
-    pub(super) fn counters_mut(&mut self) -> (u64, &mut [u64]) {
+impl Deref for State {
+    type Target = dyn Counting;
+
+    fn deref(&self) -> &Self::Target {
         match self {
-            Self::SlidingWindow(window) => window.counters_mut(),
-            Self::Calendar(window) => (window.bucket(), std::slice::from_mut(window.count_mut())),
-            Self::FixedWindow(_) | Self::SlidingLog | Self::TokenBucket(_) => (0, &mut []),
+            Self::SlidingWindow(window) => window,
+            Self::FixedWindow(window) => window,
+            Self::SlidingLog(log) => log,
+            Self::TokenBucket(bucket) => bucket,
+            Self::Calendar(window) => window,
         }
     }
+}
 
-    /// The name of the counter to which requests are added now, if the state consists of counters.
-    pub(super) fn newest(&self) -> Option<u64> {
+impl DerefMut for State {
+    fn deref_mut(&mut self) -> &mut Self::Target {
         match self {
-            Self::SlidingWindow(window) => Some(window.newest()),
-            Self::Calendar(window) => Some(window.bucket()),
-            Self::FixedWindow(_) | Self::SlidingLog | Self::TokenBucket(_) => None,
-        }
-    }
-
-    /// The moment, in microseconds since 1970, to which a state belongs that is stored as one value.
-    pub(super) fn moment(&self) -> Option<u64> {
-        match self {
-            Self::FixedWindow(window) => Some(window.start()),
-            Self::TokenBucket(bucket) => Some(bucket.moment()),
-            Self::SlidingWindow(_) | Self::SlidingLog | Self::Calendar(_) => None,
-        }
-    }
-
-    /// Moves a state that is stored as one value back in time by so many microseconds.
-    pub(super) fn set_back(&mut self, by: u64) {
-        match self {
-            Self::FixedWindow(window) => window.set_back(by),
-            Self::TokenBucket(bucket) => bucket.set_back(by),
-            Self::SlidingWindow(_) | Self::SlidingLog | Self::Calendar(_) => {}
-        }
-    }
-
-    /// The size of its own allocation in bytes, or 0.
-    pub(super) fn allocation(&self) -> usize {
-        match self {
-            Self::SlidingWindow(window) => window.allocation(),
-            Self::FixedWindow(_) | Self::SlidingLog | Self::TokenBucket(_) | Self::Calendar(_) => 0,
+            Self::SlidingWindow(window) => window,
+            Self::FixedWindow(window) => window,
+            Self::SlidingLog(log) => log,
+            Self::TokenBucket(bucket) => bucket,
+            Self::Calendar(window) => window,
         }
     }
 }

@@ -5,7 +5,9 @@
 //! as the quota has requests. All numbers are whole, so nothing is rounded, and a raised quota drains faster at once.
 
 use super::bounds::{JITTER, MAX_COUNT, is_ahead};
+use super::counting::{Advanced, Charge, Counting, GivenBack};
 use super::rate::Rate;
+use super::varint::{pull, push};
 use crate::clock::Time;
 
 /// How much of a bucket was used at a moment.
@@ -26,26 +28,16 @@ impl TokenBucket {
 
     /// A bucket of which so many units were used at `moment`, in microseconds since 1970. At most those of [`MAX_COUNT`]
     /// requests count.
-    pub(super) fn with_used(rate: &Rate, moment: u64, used: u128) -> Self {
+    fn with_used(rate: &Rate, moment: u64, used: u128) -> Self {
         let mut bucket = Self { moment, used: [0; 2] };
         bucket.set_used(used.min(units(rate, MAX_COUNT)));
         bucket
     }
 
-    /// In microseconds since 1970.
-    pub(super) fn moment(&self) -> u64 {
-        self.moment
-    }
-
     /// The units that were used at its moment.
-    pub(super) fn used(&self) -> u128 {
+    fn used(&self) -> u128 {
         let [high, low] = self.used;
         u128::from(high) << 64 | u128::from(low)
-    }
-
-    /// The higher and the lower half of these units.
-    pub(super) fn used_halves(&self) -> [u64; 2] {
-        self.used
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "these are the two halves")]
@@ -53,23 +45,13 @@ impl TokenBucket {
         self.used = [(used >> 64) as u64, used as u64];
     }
 
-    pub(super) fn set_back(&mut self, by: u64) {
-        self.moment = self.moment.saturating_sub(by);
-    }
-
-    /// Whether the clock was set back, so that the moment of the state is earlier than before.
-    pub(super) fn advance(&mut self, rate: &Rate, now: Time) -> bool {
-        self.set_used(drained(rate, self.used(), now.micros().saturating_sub(self.moment)));
-        let is_set_back = is_ahead(self.moment, now);
-        if now.micros() > self.moment || is_set_back {
-            self.moment = now.micros();
+    /// How many of the `units` that were used at `since` cannot have drained since then, because the rate does not drain as
+    /// much. None are certain if the clock was set back in between.
+    fn certain(&self, rate: &Rate, units: u128, since: u64) -> u128 {
+        if self.moment.saturating_add(JITTER) < since {
+            return 0;
         }
-        is_set_back
-    }
-
-    pub(super) fn charge(&mut self, rate: &Rate, cost: u64) {
-        let used = self.used().saturating_add(units(rate, cost));
-        self.set_used(used.min(units(rate, MAX_COUNT)));
+        drained(rate, units, self.moment.saturating_sub(since))
     }
 
     /// Raises what is used to what is used of another bucket at about the same moment.
@@ -79,39 +61,100 @@ impl TokenBucket {
         }
     }
 
-    pub(super) fn take_back(&mut self, rate: &Rate, cost: u64) {
-        self.take_units(units(rate, cost));
-    }
-
-    pub(super) fn take_units(&mut self, units: u128) {
-        self.set_used(self.used().saturating_sub(units));
-    }
-
-    /// How many of the `units` that were used at `since` cannot have drained since then, because the rate does not drain as
-    /// much. None are certain if the clock was set back in between.
-    pub(super) fn certain(&self, rate: &Rate, units: u128, since: u64) -> u128 {
-        if self.moment.saturating_add(JITTER) < since {
-            return 0;
-        }
-        drained(rate, units, self.moment.saturating_sub(since))
-    }
-
-    /// Microseconds until a bucket is full of which `cost` more is used.
-    pub(super) fn time_to_drain(&self, rate: &Rate, cost: u64) -> u64 {
-        draining(rate, self.used().saturating_add(units(rate, cost)))
-    }
-
-    pub(super) fn is_spent(&self, rate: &Rate, now: Time) -> bool {
-        drained(rate, self.used(), now.micros().saturating_sub(self.moment)) == 0
-    }
-
     pub(super) fn usage<'a>(&self, rate: &'a Rate) -> Usage<'a> {
         Usage { rate, used: self.used() }
     }
 }
 
+impl Counting for TokenBucket {
+    fn advance(&mut self, rate: &Rate, now: Time) -> Advanced {
+        self.set_used(drained(rate, self.used(), now.micros().saturating_sub(self.moment)));
+        let is_set_back = is_ahead(self.moment, now);
+        if now.micros() > self.moment || is_set_back {
+            self.moment = now.micros();
+        }
+        Advanced { has_new_counter: false, is_set_back }
+    }
+
+    fn is_spent(&self, rate: &Rate, now: Time) -> bool {
+        drained(rate, self.used(), now.micros().saturating_sub(self.moment)) == 0
+    }
+
+    fn charge(&mut self, rate: &Rate, Charge { cost, since, low_water, .. }: Charge<'_>) {
+        // What is charged again was in the bucket all the while.
+        if let Some(low_water) = low_water.filter(|_| since.is_none()) {
+            low_water.note(self.moment, self.used());
+        }
+        let used = self.used().saturating_add(units(rate, cost));
+        self.set_used(used.min(units(rate, MAX_COUNT)));
+    }
+
+    fn mark(&self, _now: Time) -> u64 {
+        self.moment
+    }
+
+    /// In the state that was charged, a reservation that is not followed any more has drained. In another one, what cannot
+    /// have drained is still certain.
+    fn give_back(&mut self, rate: &Rate, GivenBack { mark, cost, lag, is_elsewhere, low_water }: GivenBack<'_>) {
+        let units = drained(rate, units(rate, cost), lag);
+        let certain = if is_elsewhere { self.certain(rate, units, mark) } else { 0 };
+        let left = match low_water {
+            Some(low_water) => low_water.close(mark, (units, certain), self.moment, self.used()),
+            None => certain,
+        };
+        self.set_used(self.used().saturating_sub(left));
+    }
+
+    fn certain_at(&self, rate: &Rate, cost: u64, mark: u64, at: Time) -> u64 {
+        let left = drained(rate, units(rate, cost), at.micros().saturating_sub(mark));
+        u64::try_from(left / u128::from(rate.span())).unwrap_or(0)
+    }
+
+    /// More than drains in a period would refuse for longer than another strategy could.
+    fn begin(&mut self, rate: &Rate, sum: u64, at: Time) {
+        let sum = sum.min(rate.quota().max(rate.capacity()));
+        *self = Self::with_used(rate, at.micros(), units(rate, sum));
+    }
+
+    fn take_back(&mut self, rate: &Rate, cost: u64) {
+        self.set_used(self.used().saturating_sub(units(rate, cost)));
+    }
+
+    fn moment(&self) -> Option<u64> {
+        Some(self.moment)
+    }
+
+    fn followed(&self) -> Option<u64> {
+        Some(self.moment)
+    }
+
+    fn set_back(&mut self, by: u64) {
+        self.moment = self.moment.saturating_sub(by);
+    }
+
+    fn excess_memory(&self, rate: &Rate) -> u64 {
+        draining(rate, self.used())
+    }
+
+    /// It drains, so the last of it counts.
+    fn certain_until(&self, rate: &Rate, now: u64, cost: u64, _since: u64) -> u64 {
+        now.saturating_add(draining(rate, self.used().saturating_add(units(rate, cost))))
+    }
+
+    fn encode(&self, ahead: u64, bytes: &mut Vec<u8>) {
+        push(self.moment.saturating_add(ahead), bytes);
+        self.used.into_iter().for_each(|half| push(half, bytes));
+    }
+
+    fn decode(&mut self, rate: &Rate, rest: &mut &[u8]) -> Option<()> {
+        let (moment, high, low) = (pull(rest)?, pull(rest)?, pull(rest)?);
+        *self = Self::with_used(rate, moment, u128::from(high) << 64 | u128::from(low));
+        Some(())
+    }
+}
+
 /// The units that are used after `elapsed` microseconds of draining.
-pub(super) fn drained(rate: &Rate, used: u128, elapsed: u64) -> u128 {
+fn drained(rate: &Rate, used: u128, elapsed: u64) -> u128 {
     used.saturating_sub(u128::from(rate.quota()) * u128::from(elapsed))
 }
 

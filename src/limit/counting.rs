@@ -1,0 +1,145 @@
+//! What the states of all strategies can do. Each strategy says in its own file how it does that.
+
+use super::low_water::LowWater;
+use super::rate::Rate;
+use crate::clock::Time;
+
+/// The state of one rate for one key.
+///
+/// A state does not contain its rate. Every method takes the rate for which the state was created, or one with another
+/// quota or burst: a changed quota then applies at once to what has been counted. Moments without a type are in microseconds
+/// since 1970.
+pub(super) trait Counting {
+    /// Moves the state on to `now`.
+    fn advance(&mut self, rate: &Rate, now: Time) -> Advanced;
+
+    /// Whether nothing in it can matter at `now` or later.
+    fn is_spent(&self, rate: &Rate, now: Time) -> bool;
+
+    /// Counts what is charged.
+    fn charge(&mut self, rate: &Rate, charge: Charge<'_>);
+
+    /// What names the place where a request of `now` is counted: of a counter its bucket, else the moment.
+    fn mark(&self, now: Time) -> u64;
+
+    /// Gives back where it was counted what was reserved too much, as far as that still matters.
+    fn give_back(&mut self, _rate: &Rate, given: GivenBack<'_>) {
+        if let Some(count) = self.counter_mut(given.mark) {
+            *count = count.saturating_sub(given.cost);
+        }
+    }
+
+    /// How much of what a request of this `cost` was charged at `mark` is certain to count at `at`, when the state was created.
+    fn certain_at(&self, rate: &Rate, cost: u64, mark: u64, at: Time) -> u64;
+
+    /// Begins with a sum of what came until `at`, when the state was created.
+    fn begin(&mut self, rate: &Rate, sum: u64, at: Time);
+
+    /// The name of the newest counter, to which requests are added, and all counters, the newest first. Each older one has the
+    /// name before. States that are kept as a whole have none.
+    fn counters(&self) -> (u64, &[u64]) {
+        (0, &[])
+    }
+
+    /// The same counters, to be changed.
+    fn counters_mut(&mut self) -> (u64, &mut [u64]) {
+        (0, &mut [])
+    }
+
+    /// The name of the newest counter, if there are any.
+    fn newest(&self) -> Option<u64> {
+        let (newest, counts) = self.counters();
+        (!counts.is_empty()).then_some(newest)
+    }
+
+    /// The counter that names `bucket`, if the state still has it.
+    fn counter(&self, bucket: u64) -> Option<u64> {
+        let (newest, counts) = self.counters();
+        counts.get(age(newest, bucket)?).copied()
+    }
+
+    /// The same counter, to be changed.
+    fn counter_mut(&mut self, bucket: u64) -> Option<&mut u64> {
+        let (newest, counts) = self.counters_mut();
+        counts.get_mut(age(newest, bucket)?)
+    }
+
+    /// The size of its own allocation in bytes, or 0.
+    fn allocation(&self) -> usize {
+        0
+    }
+
+    // What follows is only for states that are kept as a whole.
+
+    /// Takes back `cost`, beginning with what was charged last.
+    fn take_back(&mut self, _rate: &Rate, _cost: u64) {}
+
+    /// The moment to which the state belongs.
+    fn moment(&self) -> Option<u64> {
+        None
+    }
+
+    /// Since which moment a reservation has to be followed that was charged just now.
+    fn followed(&self) -> Option<u64> {
+        None
+    }
+
+    /// Moves the state back in time by so many microseconds.
+    fn set_back(&mut self, _by: u64) {}
+
+    /// For how many microseconds the state matters if more was charged to it than the rate admits.
+    fn excess_memory(&self, _rate: &Rate) -> u64 {
+        0
+    }
+
+    /// Until when it is certain that `cost`, which was charged at `since` and has just been taken back, would not have left the
+    /// state by itself.
+    fn certain_until(&self, _rate: &Rate, _now: u64, _cost: u64, _since: u64) -> u64 {
+        u64::MAX
+    }
+
+    /// Appends its numbers, with its moment moved by `ahead` microseconds.
+    fn encode(&self, _ahead: u64, _bytes: &mut Vec<u8>) {}
+
+    /// Replaces it by the numbers at the beginning of `rest`, and removes them from it. `None` if they are not there.
+    fn decode(&mut self, _rate: &Rate, _rest: &mut &[u8]) -> Option<()> {
+        Some(())
+    }
+}
+
+/// How many counters are newer than this one.
+fn age(newest: u64, bucket: u64) -> Option<usize> {
+    usize::try_from(newest.checked_sub(bucket)?).ok()
+}
+
+/// What the passing of time has changed in a state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Advanced {
+    /// Requests are now counted in another counter than before.
+    pub(super) has_new_counter: bool,
+    /// The clock was set back, and the state has moved back with it.
+    pub(super) is_set_back: bool,
+}
+
+/// What is charged to a state that has been advanced to `now`.
+pub(super) struct Charge<'a> {
+    pub(super) now: Time,
+    pub(super) cost: u64,
+    /// When its first part came, if it is charged again because the state was read anew and does not contain it.
+    pub(super) since: Option<Time>,
+    /// What is kept about the reservations of a token bucket.
+    pub(super) low_water: Option<&'a mut LowWater>,
+}
+
+/// What is given back of a reservation.
+pub(super) struct GivenBack<'a> {
+    /// What names the place where it was counted.
+    pub(super) mark: u64,
+    pub(super) cost: u64,
+    /// For how many microseconds after the charge it was not followed.
+    pub(super) lag: u64,
+    /// Whether the state may be another one than that which was charged, so that it is not known what has drained from it.
+    pub(super) is_elsewhere: bool,
+    /// What is kept about the reservations of a token bucket.
+    pub(super) low_water: Option<&'a mut LowWater>,
+}
