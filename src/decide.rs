@@ -9,7 +9,9 @@ mod outcome;
 mod reservations;
 mod concurrency;
 mod wait_queues;
+mod preparation;
 mod delay;
+mod first;
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -23,12 +25,13 @@ use crate::config::{Cost, Missing, OnLimit};
 use crate::fingerprint::Fingerprint;
 use crate::identify::key_text::written_text;
 use crate::identify::{KeyCache, KeyExtractor, RequestAttributes};
-use crate::limit::{Limit, Verdict};
+use crate::limit::Verdict;
 use crate::quotas::QuotaSource;
 use crate::store::{Answer, Ask, Asks, Reply, Store, Verdicts};
 
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use counters::{DECISIONS, DecisionCounter, DecisionCounters, LimitMetrics};
+pub use first::{Part, decide_first, refuse_first};
 pub use key_activity::{KeyActivity, TopKeys, shown_since};
 pub use outcome::{LimitOutcome, LimitOutcomes, LimitVerdict, longest_refusal};
 pub use rate_selector::{RateSelector, RateSet, RateTable, SelectedRates};
@@ -57,12 +60,16 @@ pub struct RouteLimit {
     pub metrics: Arc<LimitMetrics>,
     /// Whether it is counted which keys come most often.
     pub counts_keys: bool,
+    /// Whether it decides before a token is verified, see [`Part::First`].
+    pub comes_first: bool,
 }
 
 /// Everything that a decision depends on.
 pub struct DecisionInput<'a, 'r> {
     /// The limits of the route.
     pub limits: &'a [RouteLimit],
+    /// Which of them are asked now.
+    pub part: Part,
     /// The request.
     pub attributes: &'r RequestAttributes<'r>,
     /// What sources of quotas grant the request's keys, see [`ResolvedQuotas`].
@@ -102,6 +109,12 @@ pub struct DecisionState<'a> {
     pub held_since: Option<Time>,
     /// The first exchanges with the store, if they are recorded.
     pub exchanges: Vec<StoreExchange>,
+    /// For each ask, which of the rates of its limit it is about.
+    profiles: SmallVec<[RateSet<'a>; 2]>,
+    /// The places of the limits that have admitted the request and have no rates, so that the store is not asked.
+    without_rates: SmallVec<[usize; 2]>,
+    /// How many of the asks have been decided.
+    decided: usize,
 }
 
 /// When the store was asked, and when it had answered; `None` if it did not answer.
@@ -139,7 +152,27 @@ impl<'a> DecisionState<'a> {
     pub fn new(store: &'a Store, worker: usize) -> Self {
         let reservations = Reservations::new(store, worker);
         let (outcomes, asks, shadowed, permits) = (SmallVec::new(), Asks::new(), SmallVec::new(), Vec::new());
-        Self { outcomes, asks, shadowed, reservations, permits, held_since: None, exchanges: Vec::new() }
+        let (profiles, without_rates, decided) = (SmallVec::new(), SmallVec::new(), 0);
+        let (held_since, exchanges) = (None, Vec::new());
+        Self {
+            outcomes,
+            asks,
+            shadowed,
+            reservations,
+            permits,
+            held_since,
+            exchanges,
+            profiles,
+            without_rates,
+            decided,
+        }
+    }
+}
+
+impl DecisionInput<'_, '_> {
+    /// Whether a request about which so is decided is served.
+    pub fn passes(&self, decision: Decision) -> bool {
+        decision == Decision::Admitted || decision == Decision::Unknown && self.fail_open
     }
 }
 
@@ -165,188 +198,73 @@ impl RouteLimit {
 /// Decides. With the memory store the result is ready at once unless the request is held. With Memcached it takes as
 /// long as the store takes to answer.
 pub async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
-    if input.limits.is_empty() {
-        return Decision::Admitted;
+    match state.prepare(input) {
+        ControlFlow::Break(decision) => state.finish(input, decision),
+        ControlFlow::Continue(()) => state.decide(input).await,
     }
-    let mut evaluation = Evaluation { profiles: SmallVec::new(), without_rates: SmallVec::new(), state };
-    let decision = match evaluation.prepare(input) {
-        ControlFlow::Break(decision) => decision,
-        ControlFlow::Continue(()) if evaluation.state.asks.is_empty() => Decision::Admitted,
-        ControlFlow::Continue(()) if input.limits.iter().any(RouteLimit::may_delay) => {
-            Box::pin(delay::decide(input, &mut evaluation)).await
-        }
-        ControlFlow::Continue(()) => match input.store.decide(&evaluation.state.asks, input.now, input.worker) {
-            Answer::Now(reply) => evaluation.conclude(input, reply),
-            Answer::Later(reply) => match evaluation.receive(input, reply).await {
-                Some(reply) => evaluation.conclude(input, reply),
-                None => evaluation.unknown(input),
-            },
-            Answer::Away => evaluation.unknown(input),
-        },
-    };
-    let passes = decision == Decision::Admitted || decision == Decision::Unknown && input.fail_open;
-    for place in &evaluation.without_rates {
-        let counters = input.limits[*place].counters(input.worker);
-        if passes { counters.admitted.one() } else { counters.not_charged.one() }
-    }
-    decision
 }
 
-/// One limit with the key and the rates that apply to a request.
-struct RateCheck<'a> {
-    place: usize,
-    key: Fingerprint,
-    profile: RateSet<'a>,
-    limit: &'a Arc<Limit>,
-}
-
-/// A decision that is being made.
-struct Evaluation<'a, 's> {
-    /// For each ask, which of the rates of its limit it is about.
-    profiles: SmallVec<[RateSet<'a>; 2]>,
-    /// The places of the limits that have admitted the request and have no rates, so that the store is not asked.
-    without_rates: SmallVec<[usize; 2]>,
-    state: &'s mut DecisionState<'a>,
-}
-
-impl<'a> Evaluation<'a, '_> {
-    /// Reads keys, rates and costs and collects what to ask the store. Breaks off where no store is needed to decide.
-    fn prepare(&mut self, input: &DecisionInput<'a, '_>) -> ControlFlow<Decision> {
-        let key_cache = &mut input.key_cache.borrow_mut();
-        for (place, route_limit) in input.limits.iter().enumerate() {
-            let counters = route_limit.counters(input.worker);
-            let resolved = input.quotas.get(place).and_then(Option::as_ref);
-            let read = || route_limit.key.extract(input.attributes, place, key_cache);
-            let found = resolved.map(|resolved| resolved.key).or_else(read);
-            let key = match (found, route_limit.missing) {
-                (Some(key), _) => key,
-                (None, Missing::Shared) => route_limit.key.shared(),
-                (None, Missing::Skip) => {
-                    counters.skipped.one();
-                    continue;
-                }
-                (None, Missing::Reject) => {
-                    counters.keyless.one();
-                    return ControlFlow::Break(Decision::NoKey(place));
-                }
-            };
-            match route_limit.select((key, found.is_some()), input.attributes, key_cache, resolved) {
-                SelectedRates::Exempt => {
-                    counters.exempt.one();
-                    route_limit.record_key(input, key, false);
-                }
-                SelectedRates::Block if route_limit.on_limit == OnLimit::Shadow => {
-                    self.shadow(counters, place);
-                    route_limit.record_key(input, key, true);
-                }
-                SelectedRates::Block => {
-                    counters.blocked.one();
-                    route_limit.record_key(input, key, true);
-                    return ControlFlow::Break(Decision::Blocked(place));
-                }
-                SelectedRates::Rates(profile, limit) => {
-                    let check = RateCheck { place, key, profile, limit };
-                    self.acquire_permit(input, &check)?;
-                    self.prepare_ask(input, &check)?;
-                }
-            }
-        }
-        ControlFlow::Continue(())
+impl<'a> DecisionState<'a> {
+    /// What the store is asked next.
+    fn undecided(&self) -> &[Ask<'a>] {
+        &self.asks[self.decided..]
     }
 
-    /// Counts the request among those in flight if the limit bounds their number.
-    fn acquire_permit(&mut self, input: &DecisionInput<'a, '_>, check: &RateCheck<'a>) -> ControlFlow<Decision> {
-        let RateCheck { place, key, profile, limit } = *check;
-        let route_limit = &input.limits[place];
-        let Some(max_in_flight) = route_limit.max_in_flight else { return ControlFlow::Continue(()) };
-        let counters = route_limit.counters(input.worker);
-        let acquired = input.concurrency.acquire(key, max_in_flight);
-        let (admitted, remaining) = (acquired.is_some(), acquired.as_ref().map_or(0, |(_, remaining)| *remaining));
-        counters.fullest.observe(max_in_flight.saturating_sub(remaining), max_in_flight, input.now);
-        let verdict = LimitVerdict::InFlight { admitted, remaining };
-        let outcome = LimitOutcome { place, profile, limit, need: 1, verdict };
-        let is_refused = !admitted && route_limit.on_limit != OnLimit::Shadow;
-        if is_refused || limit.rates().is_empty() {
-            // Otherwise its rates decide, too, and then it is counted.
-            route_limit.record_key(input, key, !admitted);
-        }
-        match (acquired, route_limit.on_limit) {
-            (Some((permit, _)), _) => {
-                self.state.permits.push(permit);
-                if route_limit.on_limit.is_told() {
-                    self.state.outcomes.push(outcome);
-                }
-                if limit.rates().is_empty() {
-                    self.without_rates.push(place);
-                }
-                ControlFlow::Continue(())
+    /// Asks the store what has been prepared.
+    async fn decide(&mut self, input: &DecisionInput<'a, '_>) -> Decision {
+        let decision = if self.undecided().is_empty() {
+            Decision::Admitted
+        } else if input.limits.iter().any(RouteLimit::may_delay) {
+            Box::pin(delay::decide(input, self)).await
+        } else {
+            match input.store.decide(self.undecided(), input.now, input.worker) {
+                Answer::Now(reply) => self.conclude(input, reply),
+                Answer::Later(reply) => match self.receive(input, reply).await {
+                    Some(reply) => self.conclude(input, reply),
+                    None => self.unknown(input),
+                },
+                Answer::Away => self.unknown(input),
             }
-            (None, OnLimit::Shadow) => {
-                self.shadow(counters, place);
-                ControlFlow::Continue(())
-            }
-            (None, OnLimit::Silent) => {
-                counters.silenced.one();
-                ControlFlow::Break(Decision::Silenced(place))
-            }
-            (None, OnLimit::Reject | OnLimit::Delay { .. }) => {
-                counters.rejected.one();
-                self.state.outcomes = SmallVec::from_iter([outcome]);
-                ControlFlow::Break(Decision::Rejected)
-            }
-        }
+        };
+        self.finish(input, decision)
     }
 
-    /// Adds the question of one limit to what the store is asked.
-    fn prepare_ask(&mut self, input: &DecisionInput<'a, '_>, check: &RateCheck<'a>) -> ControlFlow<Decision> {
-        let RateCheck { place, key, profile, limit } = *check;
-        if limit.rates().is_empty() {
-            return ControlFlow::Continue(());
+    /// Counts the decision for the limits about which the store is not asked.
+    fn finish(&mut self, input: &DecisionInput<'a, '_>, decision: Decision) -> Decision {
+        input.key_cache.borrow_mut().shrink();
+        self.decided = self.asks.len();
+        for place in self.without_rates.drain(..) {
+            let counters = input.limits[place].counters(input.worker);
+            if input.passes(decision) { counters.admitted.one() } else { counters.not_charged.one() }
         }
-        let route_limit = &input.limits[place];
-        let most = limit.capacity();
-        let cost = reservations::initial_cost_within(&route_limit.cost, most, input.attributes.headers);
-        if cost > most && route_limit.on_limit.is_told() {
-            route_limit.counters(input.worker).rejected.one();
-            route_limit.record_key(input, key, true);
-            return ControlFlow::Break(Decision::TooCostly { place, most });
-        }
-        let settles = reservations::is_settled(&route_limit.cost);
-        let advisory = route_limit.on_limit == OnLimit::Shadow;
-        let ask = Ask { limit, key, need: cost, cost, settles, advisory, place };
-        if settles {
-            self.state.reservations.expect(&route_limit.cost, ask);
-        }
-        self.state.asks.push(ask);
-        self.profiles.push(profile);
-        ControlFlow::Continue(())
+        decision
     }
 
     /// Waits for the answer of the store; `None` if there will be none.
     async fn receive(&mut self, input: &DecisionInput<'_, '_>, reply: oneshot::Receiver<Reply>) -> Option<Reply> {
-        let asked = (input.traced_since.is_some() && self.state.exchanges.len() < MOST_EXCHANGES).then(clock::now);
+        let asked = (input.traced_since.is_some() && self.exchanges.len() < MOST_EXCHANGES).then(clock::now);
         let reply = reply.await.ok();
         if let Some(asked) = asked {
-            self.state.exchanges.push((asked, reply.as_ref().map(|_| clock::now())));
+            self.exchanges.push((asked, reply.as_ref().map(|_| clock::now())));
         }
         reply
     }
 
     fn shadow(&mut self, counters: &DecisionCounters, place: usize) {
         counters.shadowed.one();
-        if !self.state.shadowed.contains(&place) {
-            self.state.shadowed.push(place);
+        if !self.shadowed.contains(&place) {
+            self.shadowed.push(place);
         }
     }
 
     fn unknown(&self, input: &DecisionInput<'_, '_>) -> Decision {
-        self.state.asks.iter().for_each(|ask| input.limits[ask.place].counters(input.worker).unknown.one());
+        self.undecided().iter().for_each(|ask| input.limits[ask.place].counters(input.worker).unknown.one());
         Decision::Unknown
     }
 
     /// The verdicts that refuse the request, with the places of their limits. Those of limits that only report do not.
     fn refusals<'v>(&'v self, verdicts: &'v Verdicts) -> impl Iterator<Item = (usize, Verdict)> {
-        let asked = self.state.asks.iter().zip(verdicts);
+        let asked = self.undecided().iter().zip(verdicts);
         let refused = asked.filter(|(ask, (_, verdict))| !verdict.admitted && !ask.advisory);
         refused.map(|(ask, (_, verdict))| (ask.place, *verdict))
     }
@@ -354,11 +272,10 @@ impl<'a> Evaluation<'a, '_> {
     /// Makes a decision of the verdicts and counts it. The request is not held any longer.
     fn conclude(&mut self, input: &DecisionInput<'a, '_>, Reply { verdicts, reserved }: Reply) -> Decision {
         let decision = self.decision(input, &verdicts);
-        for at in 0..verdicts.len().min(self.state.asks.len()) {
-            let (place, verdict) = (self.state.asks[at].place, verdicts[at].1);
+        for (at, (place, verdict)) in (self.decided..).zip(verdicts) {
             let route_limit = &input.limits[place];
             let counters = route_limit.counters(input.worker);
-            if let Some(rate) = self.state.asks[at].limit.rates().get(verdict.rate) {
+            if let Some(rate) = self.asks[at].limit.rates().get(verdict.rate) {
                 let capacity = rate.capacity();
                 counters.fullest.observe(capacity.saturating_sub(verdict.remaining), capacity, input.now);
             }
@@ -369,19 +286,20 @@ impl<'a> Evaluation<'a, '_> {
                 (false, OnLimit::Silent) => counters.silenced.one(),
                 (false, OnLimit::Reject | OnLimit::Delay { .. }) => counters.rejected.one(),
             }
-            let is_refused = !verdict.admitted || self.state.shadowed.contains(&place);
-            route_limit.record_key(input, self.state.asks[at].key, is_refused);
+            let is_refused = !verdict.admitted || self.shadowed.contains(&place);
+            route_limit.record_key(input, self.asks[at].key, is_refused);
             if !route_limit.on_limit.is_told() {
                 continue;
             }
-            let Ask { limit, need, .. } = self.state.asks[at];
+            let Ask { limit, need, .. } = self.asks[at];
             let (profile, verdict) = (self.profiles[at], LimitVerdict::Rates(verdict));
-            self.state.outcomes.push(LimitOutcome { place, profile, limit, need, verdict });
+            self.outcomes.push(LimitOutcome { place, profile, limit, need, verdict });
         }
-        self.state.reservations.record(reserved);
-        if !self.state.permits.is_empty() {
-            // The outcomes about requests in flight were added first: this restores the order of the route.
-            self.state.outcomes.sort_by_key(|outcome| outcome.place);
+        self.reservations.record(reserved);
+        if !self.permits.is_empty() || input.part != Part::All {
+            // Those of limits that come first, and those about requests in flight, were added first: this restores the
+            // order of the route.
+            self.outcomes.sort_by_key(|outcome| outcome.place);
         }
         decision
     }

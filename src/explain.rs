@@ -13,11 +13,13 @@ use http::{HeaderMap, Request, header};
 
 use crate::clock;
 use crate::config::{self, Config, Cost, Missing, OnLimit, Source};
-use crate::decide::{self, Decision, DecisionInput, DecisionState, RateSet, ResolvedQuotas, RouteLimit, SelectedRates};
+use crate::decide::{
+    self, Decision, DecisionInput, DecisionState, Part, RateSet, ResolvedQuotas, RouteLimit, SelectedRates,
+};
 use crate::describe::shown_value;
 use crate::identify::client::{client, scheme};
 use crate::identify::key_text::value_text;
-use crate::identify::tokens::{TokenCache, TokenProblem, ValidTokens, valid_tokens};
+use crate::identify::tokens::{TokenCache, TokenProblem, ValidTokens, verify_tokens};
 use crate::identify::{KeyCache, RequestAttributes};
 use crate::jwks;
 use crate::proxy;
@@ -106,27 +108,36 @@ pub fn explain(config: &Config, question: &Question) -> Result<String, String> {
         others(&mut text, config, Some(index), conditions, &host, &path);
         return Ok(text);
     }
-    let readers = &served.tokens;
-    if let Err(why) = valid_tokens(readers, request.headers(), clock::now(), 0, &mut TokenCache::default()) {
+    let problem = verify_tokens(&served.tokens, request.headers(), clock::now(), 0, &mut TokenCache::default()).err();
+    let part = if problem.is_some() { Part::First } else { Part::All };
+    if let Some(why) = problem
+        && !served.limits.iter().any(|limit| part.has(limit))
+    {
         line(&mut text, &format!("\nanswered 401 and counted by no limit: {why}"));
         others(&mut text, config, Some(index), conditions, &host, &path);
         return Ok(text);
     }
-    if let Some(shedding) = &served.shedding {
+    if let (Some(shedding), None) = (&served.shedding, problem) {
         let priority = shedding.priority(&served.limits, &attributes, &mut KeyCache::default());
         let status = config.server.shed.as_ref().map_or(0, |shed| shed.status.as_u16());
         line(&mut text, &format!("\npriority {priority}: under overload, lower ones are answered {status} first"));
     }
     let asked = quotas::ask(&served.limits, &attributes);
-    line(&mut text, if served.limits.is_empty() { "\nno limits" } else { "\nlimits, checked together" });
-    for ((route_limit, limit), asked) in served.limits.iter().zip(&config.routes[index].limits).zip(&asked) {
+    let heading = match part {
+        Part::First => "\nlimits that come before tokens, checked together",
+        _ if served.limits.is_empty() => "\nno limits",
+        _ => "\nlimits, checked together",
+    };
+    line(&mut text, heading);
+    let limits = served.limits.iter().zip(&config.routes[index].limits).zip(&asked);
+    for ((route_limit, limit), asked) in limits.filter(|((limit, _), _)| part.has(limit)) {
         let limit = &config.limits[*limit];
         line(&mut text, &format!("  {}", limit.name));
         let show_keys = question.show_keys;
         Described { route_limit, limit, attributes: &attributes, asked, show_keys }.write(&mut text);
     }
     let quotas = quotas::resolved(&served.limits, &attributes, asked);
-    fresh(&mut text, &gateway, served, &attributes, &quotas).map_err(|error| error.to_string())?;
+    fresh(&mut text, &gateway, served, &attributes, &quotas, problem).map_err(|error| error.to_string())?;
     others(&mut text, config, Some(index), conditions, &host, &path);
     Ok(text)
 }
@@ -315,10 +326,12 @@ fn fresh(
     served: &CompiledRoute,
     attributes: &RequestAttributes<'_>,
     quotas: &ResolvedQuotas,
+    problem: Option<TokenProblem>,
 ) -> io::Result<()> {
     let now = clock::now();
     let input = DecisionInput {
         limits: &served.limits,
+        part: if problem.is_some() { Part::First } else { Part::All },
         attributes,
         quotas,
         key_cache: &RefCell::default(),
@@ -336,13 +349,15 @@ fn fresh(
     let mut headers = HeaderMap::new();
     let outcome = if decision == Decision::Admitted {
         served.rate_limit_headers.add_headers(&mut headers, &state.outcomes, &state.shadowed, now);
-        match &served.action {
-            Action::Forward(_) => "forwarded".to_owned(),
-            Action::Respond { status, .. } => format!("answered {}", status.as_u16()),
-            Action::Redirect(redirect) => format!("answered {}", redirect.status.as_u16()),
+        match (&served.action, problem) {
+            (_, Some(why)) => format!("answered 401: {why}"),
+            (Action::Forward(_), None) => "forwarded".to_owned(),
+            (Action::Respond { status, .. } | Action::Redirect(config::Redirect { status, .. }), None) => {
+                format!("answered {}", status.as_u16())
+            }
         }
     } else {
-        let answer = proxy::refuse(served, decision, &state, attributes.headers, now, &mut RefusalCache::default());
+        let answer = proxy::refuse(served, decision, &mut state, attributes.headers, now, &mut RefusalCache::default());
         headers = answer.headers().clone();
         format!("answered {}", answer.status().as_u16())
     };

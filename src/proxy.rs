@@ -2,6 +2,7 @@
 
 mod worker_snapshot;
 mod arrival;
+mod deciding;
 mod decided;
 mod quotas;
 mod response_changes;
@@ -20,11 +21,11 @@ use http::{HeaderMap, Response, StatusCode, Uri};
 use http_body::Body;
 
 use crate::clock::{self, Time};
-use crate::config::{AccessLog, OnError, PathRules, Redirect};
-use crate::decide::{self, CostKnown, Decision, DecisionInput, DecisionState};
+use crate::config::{AccessLog, PathRules, Redirect};
+use crate::decide::{self, CostKnown, Decision, DecisionInput, DecisionState, Part};
 use crate::header_list;
 use crate::identify::client::{Client, client, scheme};
-use crate::identify::tokens::{TokenCache, ValidTokens, valid_tokens};
+use crate::identify::tokens::{TokenCache, known_tokens};
 use crate::identify::{KeyCache, RequestAttributes};
 use crate::random::Random;
 use crate::reason::Reason;
@@ -164,44 +165,47 @@ async fn serve(
         return own(Some(&changes), response, record, Outcome::Responded, head, answer);
     }
     let path = path::key(&target.path, gateway.paths, route.ignore_case);
-    let mut attributes = attributes(connection, head, &target.host, &path, client, route);
-    let tokens = match acceptable(route, request, &attributes, now, worker) {
-        Ok(tokens) => tokens,
-        Err((reason, answer)) => {
-            record.refused_for(reason);
-            return own(Some(&changes), response, record, Outcome::Refused, head, *answer);
-        }
-    };
-    attributes.tokens = &tokens;
-    if let Some(answer) = shed::refuse(&gateway, route, &attributes, connection, now) {
-        return own(Some(&changes), response, record, Outcome::Shed, head, answer);
+    let attributes = attributes(connection, head, &target.host, &path, client, route);
+    if let Err((reason, answer)) = acceptable(route, request, &attributes) {
+        record.refused_for(reason);
+        return own(Some(&changes), response, record, Outcome::Refused, head, *answer);
     }
-    let quotas = quotas::resolve(route, &attributes, connection, now).await;
-    let input = DecisionInput {
-        limits: &route.limits,
-        attributes: &attributes,
-        quotas: &quotas,
-        key_cache: &connection.key_cache,
-        store: &gateway.store,
-        concurrency: &gateway.concurrency,
-        wait_queues: &gateway.wait_queues,
-        now,
-        worker: worker.index,
-        fail_open: gateway.on_error != OnError::Reject,
-        traced_since: record.spans().map(|_| clock::now()),
-    };
+    // What a decision borrows.
+    let (first_quotas, quotas, tokens);
     let mut state = DecisionState::new(&gateway.store, worker.index);
-    let decision = decide::decide(&input, &mut state).await;
-    connection.key_cache.borrow_mut().shrink();
-    decided::record(&mut record, route, input.traced_since, decision, &state);
-    match decision {
-        Decision::Admitted => {}
-        Decision::Unknown if input.fail_open => {}
-        decision => {
-            let answer =
-                refuse(route, decision, &state, attributes.headers, now, &mut connection.refusal_cache.borrow_mut());
-            return own(Some(&changes), response, record, outcome(decision), head, answer);
+    let input = deciding::input(connection, &gateway, route, &attributes, (now, &record));
+    let known = known_tokens(&route.tokens, &head.headers, now, worker.index, &mut worker.tokens.borrow_mut());
+    let part = if known.is_some() { Part::All } else { Part::Rest };
+    let (mut decision, verified) = match known {
+        Some(tokens) => (Decision::Admitted, Ok(tokens)),
+        None => {
+            first_quotas = quotas::resolve((route, Part::First), &attributes, connection, now).await;
+            // This is seldom needed, and would make the future of each request larger.
+            Box::pin(deciding::verify(route, &DecisionInput { quotas: &first_quotas, ..input }, &mut state, worker))
+                .await
         }
+    };
+    tokens = match verified {
+        Err(why) if input.passes(decision) => {
+            let answer = decided::unauthorized(&mut record, route, &input, decision, &mut state, why);
+            return own(Some(&changes), response, record, Outcome::Refused, head, answer);
+        }
+        verified => verified.unwrap_or_default(),
+    };
+    let attributes = RequestAttributes { tokens: &tokens, ..attributes };
+    if input.passes(decision) {
+        if let Some(answer) = shed::refuse(&gateway, route, &attributes, connection, now) {
+            return own(Some(&changes), response, record, Outcome::Shed, head, answer);
+        }
+        quotas = quotas::resolve((route, part), &attributes, connection, now).await;
+        let input = DecisionInput { part, attributes: &attributes, quotas: &quotas, ..input };
+        decision = decide::decide(&input, &mut state).await;
+    }
+    decided::record(&mut record, route, input.traced_since, decision, &state);
+    if !input.passes(decision) {
+        let (headers, last) = (attributes.headers, &connection.refusal_cache);
+        let answer = refuse(route, decision, &mut state, headers, now, &mut last.borrow_mut());
+        return own(Some(&changes), response, record, outcome(decision), head, answer);
     }
     record.hold(&mut state.permits);
     let balanced_by = route.balanced_by(&attributes, &connection.key_cache);
@@ -223,7 +227,7 @@ async fn serve(
             call.forward(request, &mut record, response).await
         }
     };
-    decided::settle(route, cost, response, &mut state, now);
+    decided::settle(route, cost, (response.status(), response.headers_mut()), &mut state, now);
     changes.apply(response);
     if let (StatusCode::SWITCHING_PROTOCOLS, Action::Forward(Forwarding { upstream, .. })) =
         (response.status(), &route.action)
@@ -258,27 +262,23 @@ fn attributes<'a>(
     }
 }
 
-/// The valid tokens of a request. An error is the response to a request that no limit decides about, so none charges it.
-fn acceptable<'r>(
-    route: &'r CompiledRoute,
+/// Whether limits can decide about a request. If not, an error is the response, and no limit charges the request.
+fn acceptable(
+    route: &CompiledRoute,
     request: &IncomingRequest,
     attributes: &RequestAttributes<'_>,
-    now: Time,
-    worker: &Worker,
-) -> Result<ValidTokens<'r>, (Reason, Box<LocalResponse>)> {
+) -> Result<(), (Reason, Box<LocalResponse>)> {
     if request.body.as_ref().is_some_and(|body| body.size_hint().lower() > route.max_body_size) {
         let answer = respond::problem(StatusCode::PAYLOAD_TOO_LARGE, "The body of the request is too large.");
         return Err((Reason::MaxBodySize, Box::new(respond::closing(answer))));
     }
-    if let Some(ambiguity) = route.single.ambiguity(attributes) {
-        let answer = respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string());
-        return Err((Reason::AmbiguousKey, Box::new(answer)));
+    match route.single.ambiguity(attributes) {
+        Some(ambiguity) => {
+            let answer = respond::problem(StatusCode::BAD_REQUEST, &ambiguity.to_string());
+            Err((Reason::AmbiguousKey, Box::new(answer)))
+        }
+        None => Ok(()),
     }
-    if route.tokens.is_empty() {
-        return Ok(ValidTokens::new());
-    }
-    valid_tokens(&route.tokens, attributes.headers, now, worker.index, &mut worker.tokens.borrow_mut())
-        .map_err(|why| (Reason::InvalidToken, Box::new(respond::unauthorized(why))))
 }
 
 /// What values of headers can contain of a request.
@@ -309,6 +309,20 @@ fn redirection(
 
 /// The response to a request that its limits do not admit.
 pub fn refuse(
+    route: &CompiledRoute,
+    decision: Decision,
+    state: &mut DecisionState<'_>,
+    headers: &HeaderMap,
+    now: Time,
+    last: &mut RefusalCache,
+) -> LocalResponse {
+    let answer = refusal(route, decision, state, headers, now, last);
+    // What a token that is not valid was charged before stays charged, by what the response says.
+    state.reservations.settle(answer.status(), answer.headers(), &mut [], clock::now);
+    answer
+}
+
+fn refusal(
     route: &CompiledRoute,
     decision: Decision,
     state: &DecisionState<'_>,

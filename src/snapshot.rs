@@ -245,6 +245,7 @@ impl Snapshot {
                 metrics: shared.limit(&limit.name),
                 // Only the admin listener shows them.
                 counts_keys: config.admin.is_some(),
+                comes_first: limit.comes_first(),
             };
             let limits: Vec<_> = limits_and_rates().map(route_limit).collect();
             let told =

@@ -170,6 +170,15 @@ impl Store {
         }
     }
 
+    /// The reply to a request that is refused, if that is known without asking anybody. Nothing is charged. A request of
+    /// which it is not known may be refused all the same.
+    pub fn known_refusal(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Option<Reply> {
+        match self {
+            Self::Memory(memory) => memory.refusal(asks, now),
+            Self::Memcached(memcached) => memcached.known_refusal(asks, now, worker),
+        }
+    }
+
     /// What has been counted for a key, as of `now`. Nothing is charged.
     ///
     /// # Errors

@@ -69,6 +69,11 @@ impl Source {
     pub fn is_chosen_by_clients(&self) -> bool {
         !matches!(self, Self::ClientIp { .. } | Self::ClientCert | Self::Jwt { .. } | Self::Route | Self::Global)
     }
+
+    /// Whether the value says who sends a request, and not only what it asks for.
+    pub fn identifies_clients(&self) -> bool {
+        !matches!(self, Self::Path | Self::Capture(_) | Self::Host | Self::Method | Self::Route | Self::Global)
+    }
 }
 
 /// What happens to a request that has no key.

@@ -53,6 +53,13 @@ impl Limit {
         self.key.parts.iter().flatten().chain(self.tiers.as_ref().map(|tiers| &tiers.source))
     }
 
+    /// Whether it tells clients apart without a verified token. One that all clients share does not: with wrong tokens, a
+    /// client could use up what others need.
+    pub fn comes_first(&self) -> bool {
+        let needs_token = self.sources().any(|source| matches!(source, Source::Jwt { .. }));
+        !needs_token && self.key.parts.iter().flatten().any(Source::identifies_clients)
+    }
+
     /// Its own rates and those of its tiers and overrides, all of which are counted in the same way.
     pub fn all_rates(&self) -> impl Iterator<Item = &Rate> {
         let tiers = self.tiers.iter().flat_map(|tiers| &tiers.rates).flat_map(|(_, rates)| rates);

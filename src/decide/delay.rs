@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::wait_queues::QueueSlot;
-use super::{Decision, DecisionInput, Evaluation, LimitOutcome, LimitVerdict};
+use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict};
 use crate::clock::{self, micros};
 use crate::config::OnLimit;
 use crate::limit::Verdict;
@@ -19,12 +19,10 @@ const RECHECK: Duration = Duration::from_millis(20);
 ///
 /// A request is in one queue at a time, that of the limit that holds it longest, so no two requests wait for each
 /// other.
-pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, evaluation: &mut Evaluation<'a, '_>) -> Decision {
+pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, state: &mut DecisionState<'a>) -> Decision {
     let begun = Instant::now();
     let mut now = input.now;
-    // If requests of the same key are held, this one queues behind them.
-    let must_queue = |ask: &&Ask<'_>| delay(input, ask.place).is_some() && input.wait_queues.has_waiters(ask.key);
-    let mut next_queue = evaluation.state.asks.iter().find(must_queue).map(|ask| ask.place);
+    let mut next_queue = state.undecided().iter().find(|ask| must_queue(input, ask)).map(|ask| ask.place);
     let mut slot: Option<(usize, QueueSlot)> = None;
     loop {
         if let Some(place) = next_queue.take()
@@ -32,43 +30,67 @@ pub(super) async fn decide<'a>(input: &DecisionInput<'a, '_>, evaluation: &mut E
         {
             // The request leaves its queue before it joins another, so that it is never in two.
             drop(slot.take());
-            match queue(input, evaluation, place, begun + max_delay, max_delayed).await {
+            match queue(input, state, place, begun + max_delay, max_delayed).await {
                 Some(joined) => slot = Some((place, joined)),
-                None => return evaluation.give_up(input, place, max_delay),
+                None => return state.give_up(input, place, max_delay),
             }
             now = clock::now();
         }
-        let answer = match input.store.decide(&evaluation.state.asks, now, input.worker) {
+        let answer = match input.store.decide(state.undecided(), now, input.worker) {
             Answer::Now(reply) => Some(reply),
-            Answer::Later(reply) => evaluation.receive(input, reply).await,
+            Answer::Later(reply) => state.receive(input, reply).await,
             Answer::Away => None,
         };
-        let Some(reply) = answer else { return evaluation.unknown(input) };
-        let Some((place, verdict)) = longest_delay(input, evaluation, &reply.verdicts) else {
-            return evaluation.conclude(input, reply);
+        let Some(reply) = answer else { return state.unknown(input) };
+        let Some((place, verdict)) = longest_delay(input, state, &reply.verdicts) else {
+            return state.conclude(input, reply);
         };
-        // Other requests may give back their reservations at any time.
-        let soonest = if settles(evaluation, place) { RECHECK } else { Duration::MAX };
-        let wait = verdict.wait.map(|wait| Duration::from_micros(wait).min(soonest));
-        let max_delay = delay(input, place).map(|(max_delay, _)| max_delay);
-        // A request that would wait too long is refused at once.
-        match (max_delay, wait) {
-            (Some(max_delay), Some(wait)) if begun.elapsed() + wait <= max_delay => {
-                if slot.as_ref().is_some_and(|(queue, _)| *queue == place) {
-                    sleep(wait).await;
-                    now = clock::now();
-                } else {
-                    next_queue = Some(place);
-                }
+        match hold(input, state, (place, verdict), begun.elapsed()) {
+            Some(wait) if slot.as_ref().is_some_and(|(queue, _)| *queue == place) => {
+                sleep(wait).await;
+                now = clock::now();
             }
-            _ => return evaluation.conclude(input, reply),
+            Some(_) => next_queue = Some(place),
+            None => return state.conclude(input, reply),
         }
     }
 }
 
+/// How long the limit at this place holds a request that was `held` before. `None` if that is too long: then it is refused
+/// at once.
+fn hold(
+    input: &DecisionInput<'_, '_>,
+    state: &DecisionState<'_>,
+    (place, verdict): (usize, Verdict),
+    held: Duration,
+) -> Option<Duration> {
+    // Other requests may give back their reservations at any time.
+    let soonest = if settles(state, place) { RECHECK } else { Duration::MAX };
+    let wait = Duration::from_micros(verdict.wait?).min(soonest);
+    let (max_delay, _) = delay(input, place)?;
+    (held + wait <= max_delay).then_some(wait)
+}
+
+/// Whether a request with these verdicts is held, so that it may pass after all.
+pub(super) fn is_held(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>, verdicts: &Verdicts) -> bool {
+    longest_delay(input, state, verdicts).is_some_and(|longest| hold(input, state, longest, Duration::ZERO).is_some())
+}
+
+/// The limit behind whose held requests this one queues, if that queue is full, and for how long the limit holds requests.
+pub(super) fn full_queue(input: &DecisionInput<'_, '_>, state: &DecisionState<'_>) -> Option<(usize, Duration)> {
+    let ask = state.undecided().iter().find(|ask| must_queue(input, ask))?;
+    let (max_delay, max_delayed) = delay(input, ask.place)?;
+    input.wait_queues.is_full(ask.key, max_delayed).then_some((ask.place, max_delay))
+}
+
+/// Whether requests of the same key are held, so that this one queues behind them.
+fn must_queue(input: &DecisionInput<'_, '_>, ask: &Ask<'_>) -> bool {
+    delay(input, ask.place).is_some() && input.wait_queues.has_waiters(ask.key)
+}
+
 /// Whether requests of this limit may give back a part of what they reserve.
-fn settles(evaluation: &Evaluation<'_, '_>, place: usize) -> bool {
-    evaluation.state.asks.iter().any(|ask| ask.place == place && ask.settles)
+fn settles(state: &DecisionState<'_>, place: usize) -> bool {
+    state.undecided().iter().any(|ask| ask.place == place && ask.settles)
 }
 
 /// How long this limit may hold a request, and how many of a key.
@@ -83,14 +105,14 @@ fn delay(input: &DecisionInput<'_, '_>, place: usize) -> Option<(Duration, usize
 /// longer than `until`.
 async fn queue(
     input: &DecisionInput<'_, '_>,
-    evaluation: &mut Evaluation<'_, '_>,
+    state: &mut DecisionState<'_>,
     place: usize,
     until: Instant,
     max_delayed: usize,
 ) -> Option<QueueSlot> {
-    let key = evaluation.state.asks.iter().find(|ask| ask.place == place)?.key;
+    let key = state.undecided().iter().find(|ask| ask.place == place)?.key;
     let mut slot = input.wait_queues.join(key, max_delayed)?;
-    evaluation.state.held_since.get_or_insert(input.now);
+    state.held_since.get_or_insert(input.now);
     input.limits[place].counters(input.worker).delayed.one();
     timeout_at(until, slot.wait_until_first()).await.ok()?;
     Some(slot)
@@ -100,21 +122,21 @@ async fn queue(
 /// delay.
 fn longest_delay(
     input: &DecisionInput<'_, '_>,
-    evaluation: &Evaluation<'_, '_>,
+    state: &DecisionState<'_>,
     verdicts: &Verdicts,
 ) -> Option<(usize, Verdict)> {
-    if !evaluation.refusals(verdicts).all(|(place, _)| delay(input, place).is_some()) {
+    if !state.refusals(verdicts).all(|(place, _)| delay(input, place).is_some()) {
         return None;
     }
-    evaluation.refusals(verdicts).max_by_key(|(_, verdict)| verdict.wait.unwrap_or(u64::MAX))
+    state.refusals(verdicts).max_by_key(|(_, verdict)| verdict.wait.unwrap_or(u64::MAX))
 }
 
-impl Evaluation<'_, '_> {
+impl DecisionState<'_> {
     /// Refuses a request that was queued for too long or found the queue full. The requests before it are gone after
     /// `max_delay`.
-    fn give_up(&mut self, input: &DecisionInput<'_, '_>, place: usize, max_delay: Duration) -> Decision {
+    pub(super) fn give_up(&mut self, input: &DecisionInput<'_, '_>, place: usize, max_delay: Duration) -> Decision {
         input.limits[place].counters(input.worker).rejected.one();
-        let found = self.state.asks.iter().zip(&self.profiles).find(|(ask, _)| ask.place == place);
+        let found = self.asks.iter().zip(&self.profiles).find(|(ask, _)| ask.place == place);
         if let Some((ask, _)) = found {
             input.limits[place].record_key(input, ask.key, true);
         }
@@ -123,7 +145,7 @@ impl Evaluation<'_, '_> {
             let Ask { limit, need, .. } = *ask;
             LimitOutcome { place, profile: *profile, limit, need, verdict: LimitVerdict::Rates(verdict) }
         });
-        self.state.outcomes = SmallVec::from_iter(outcome);
+        self.outcomes = SmallVec::from_iter(outcome);
         Decision::Rejected
     }
 }

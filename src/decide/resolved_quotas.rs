@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::{RouteLimit, SelectedRates};
+use super::{Part, RouteLimit, SelectedRates};
 use crate::clock::{self, Time};
 use crate::fingerprint::Fingerprint;
 use crate::identify::{KeyCache, RequestAttributes};
@@ -35,17 +35,17 @@ struct QuotaWait<'a> {
     end: watch::Receiver<()>,
 }
 
-/// Finds what the caches have for the keys of a request, and asks for lookups of the others. Returns those that are worth
+/// Finds what the caches have for the keys of a request in limits of `part`, and asks for lookups of the others. Returns those that are worth
 /// waiting for, if there are any.
 pub fn resolve_quotas<'a>(
-    limits: &'a [RouteLimit],
+    (limits, part): (&'a [RouteLimit], Part),
     attributes: &RequestAttributes<'_>,
     key_cache: &mut KeyCache,
     now: Time,
     resolved: &mut ResolvedQuotas,
 ) -> Option<QuotaWaits<'a>> {
     let mut waits = Vec::new();
-    for (place, limit) in limits.iter().enumerate() {
+    for (place, limit) in limits.iter().enumerate().filter(|(_, limit)| part.has(limit)) {
         let Some(source) = &limit.quotas else { continue };
         let Some(counted) = limit.key.extract(attributes, place, key_cache) else { continue };
         if limit.rates.overridden(&limit.key, (counted, true), attributes, key_cache).is_some() {

@@ -40,6 +40,11 @@ impl WaitQueues {
         self.queues.lock().contains_key(&key)
     }
 
+    /// Whether `max_delayed` requests of this key are held.
+    pub fn is_full(&self, key: Fingerprint, max_delayed: usize) -> bool {
+        self.queues.lock().get(&key).is_some_and(|queue| queue.len() >= max_delayed)
+    }
+
     /// Joins the end of the queue; `None` if `max_delayed` requests are in it already.
     pub fn join(self: &Arc<Self>, key: Fingerprint, max_delayed: usize) -> Option<QueueSlot> {
         let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);

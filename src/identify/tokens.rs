@@ -68,6 +68,14 @@ pub struct ValidToken<'a> {
     claims: Rc<Claims>,
 }
 
+/// What verifying the tokens of a request has shown.
+pub struct CheckedTokens<'a> {
+    /// Those that are valid.
+    pub valid: ValidTokens<'a>,
+    /// Whether there is one that is not valid and that is ignored.
+    pub ignores_invalid: bool,
+}
+
 /// The valid tokens of a request.
 pub type ValidTokens<'a> = SmallVec<[ValidToken<'a>; 1]>;
 
@@ -156,23 +164,18 @@ impl TokenReader {
             counters.missing.one();
             return Err(TokenProblem::Missing);
         };
-        let keys = self.keys.keys();
-        let fingerprint = self.domain.fingerprint(&token);
-        if let Some(CachedToken { claims, .. }) = cache
-            .entries
-            .get(&fingerprint)
-            .filter(|entry| entry.keys == keys.fingerprint() && entry.claims.is_valid(now))
-        {
+        if let Some(known) = self.known(&token, now, cache) {
             counters.cached.one();
-            return Ok(ValidToken { name: &self.name, claims: claims.clone() });
+            return Ok(known);
         }
+        let keys = self.keys.keys();
         match self.verifier.verify(&token, &keys, now) {
             Ok(claims) => {
                 counters.verified.one();
                 let claims = Rc::new(claims);
                 if claims.size() <= MAX_CACHED_CLAIMS {
                     let entry = CachedToken { claims: claims.clone(), keys: keys.fingerprint() };
-                    cache.entries.insert(fingerprint, entry);
+                    cache.entries.insert(self.domain.fingerprint(&token), entry);
                 }
                 Ok(ValidToken { name: &self.name, claims })
             }
@@ -188,6 +191,13 @@ impl TokenReader {
         }
     }
 
+    /// A token that was valid before and still is.
+    fn known(&self, token: &[u8], now: Time, cache: &mut TokenCache) -> Option<ValidToken<'_>> {
+        let entry = cache.entries.get(&self.domain.fingerprint(token))?;
+        let is_valid = entry.keys == self.keys.keys().fingerprint() && entry.claims.is_valid(now);
+        is_valid.then(|| ValidToken { name: &self.name, claims: entry.claims.clone() })
+    }
+
     fn find<'h>(&self, headers: &'h HeaderMap) -> Option<Cow<'h, [u8]>> {
         let token = match &self.from {
             Source::Header(name) => headers.get(name)?.as_bytes().trim_ascii().into(),
@@ -198,18 +208,43 @@ impl TokenReader {
     }
 }
 
-/// The valid tokens of a request. Those of `readers` that are not valid are left out.
-///
-/// # Errors
-/// When a token is required and not valid. One place in a request has one token, so if there are several readers of the
-/// same place, it is enough if one of them accepts it.
-pub fn valid_tokens<'a>(
+/// The valid tokens of a request of which nothing has to be verified: each of its tokens was valid before, and none is
+/// missing that is required.
+pub fn known_tokens<'a>(
     readers: &'a [Arc<TokenReader>],
     headers: &HeaderMap,
     now: Time,
     worker: usize,
     cache: &mut TokenCache,
-) -> Result<ValidTokens<'a>, TokenProblem> {
+) -> Option<ValidTokens<'a>> {
+    let mut valid = ValidTokens::new();
+    for reader in readers {
+        match reader.find(headers) {
+            Some(token) => valid.push(reader.known(&token, now, cache)?),
+            None if reader.required => return None,
+            None => {}
+        }
+    }
+    for reader in readers {
+        let counters = reader.metrics.workers.of(worker);
+        let is_known = valid.iter().any(|token| token.name == reader.name);
+        if is_known { counters.cached.one() } else { counters.missing.one() }
+    }
+    Some(valid)
+}
+
+/// Verifies the tokens of a request, as far as they are not known to be valid.
+///
+/// # Errors
+/// When a token is required and not valid. One place in a request has one token, so if there are several readers of the
+/// same place, it is enough if one of them accepts it.
+pub fn verify_tokens<'a>(
+    readers: &'a [Arc<TokenReader>],
+    headers: &HeaderMap,
+    now: Time,
+    worker: usize,
+    cache: &mut TokenCache,
+) -> Result<CheckedTokens<'a>, TokenProblem> {
     let mut valid = ValidTokens::new();
     let mut problems: SmallVec<[(&TokenReader, TokenProblem); 1]> = SmallVec::new();
     for reader in readers {
@@ -221,8 +256,12 @@ pub fn valid_tokens<'a>(
     let has_valid = |from: &Source| {
         readers.iter().any(|reader| reader.from == *from && valid.iter().any(|token| token.name == reader.name))
     };
-    match problems.iter().find(|(reader, _)| reader.required && !has_valid(&reader.from)) {
+    problems.retain(|(reader, _)| !has_valid(&reader.from));
+    match problems.iter().find(|(reader, _)| reader.required) {
         Some((_, problem)) => Err(*problem),
-        None => Ok(valid),
+        None => {
+            let ignores_invalid = problems.iter().any(|(_, problem)| *problem != TokenProblem::Missing);
+            Ok(CheckedTokens { valid, ignores_invalid })
+        }
     }
 }

@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
-use http::Response;
+use http::{HeaderMap, StatusCode};
 
 use super::refusal::refusing;
 use crate::clock::{self, Time};
-use crate::decide::{CostKnown, Decision, DecisionState, LimitMetrics, LimitOutcome};
+use crate::decide::{CostKnown, Decision, DecisionInput, DecisionState, LimitMetrics, LimitOutcome};
+use crate::identify::tokens::TokenProblem;
+use crate::reason::Reason;
+use crate::respond::{self, LocalResponse};
 use crate::snapshot::CompiledRoute;
 use crate::spans::{DecisionDetails, RequestSpans};
-use crate::telemetry::{ObservedBody, RequestRecord};
+use crate::telemetry::RequestRecord;
 
 /// Records the decision about a request, which has begun at `begun` if the request is traced.
 pub(super) fn record(
@@ -70,17 +73,34 @@ fn name(decision: Decision) -> &'static str {
     }
 }
 
+/// The response to a request without a valid token, whose limits that come first do not refuse it. They charge it.
+pub(super) fn unauthorized(
+    record: &mut RequestRecord,
+    route: &CompiledRoute,
+    input: &DecisionInput<'_, '_>,
+    decision: Decision,
+    state: &mut DecisionState<'_>,
+    why: TokenProblem,
+) -> LocalResponse {
+    record.refused_for(Reason::InvalidToken);
+    self::record(record, route, input.traced_since, decision, state);
+    let mut answer = respond::unauthorized(why);
+    let status = answer.status();
+    settle(route, CostKnown::FromResponse, (status, answer.headers_mut()), state, input.now);
+    answer
+}
+
 /// Charges what a response says that it costs, and adds what it says about limits.
 pub(super) fn settle(
     route: &CompiledRoute,
     cost: CostKnown,
-    response: &mut Response<ObservedBody>,
+    (status, headers): (StatusCode, &mut HeaderMap),
     state: &mut DecisionState<'_>,
     now: Time,
 ) {
     // What stays is settled when the state is dropped, as if the client had gone away.
     if cost == CostKnown::FromResponse {
-        state.reservations.settle(response.status(), response.headers(), &mut state.outcomes, clock::now);
+        state.reservations.settle(status, headers, &mut state.outcomes, clock::now);
     }
-    route.rate_limit_headers.add_headers(response.headers_mut(), &state.outcomes, &state.shadowed, now);
+    route.rate_limit_headers.add_headers(headers, &state.outcomes, &state.shadowed, now);
 }

@@ -2,13 +2,13 @@
 
 use super::ConnectionContext;
 use crate::clock::Time;
-use crate::decide::{self, ResolvedQuotas};
+use crate::decide::{self, Part, ResolvedQuotas};
 use crate::identify::RequestAttributes;
 use crate::snapshot::CompiledRoute;
 
-/// Finds them. It waits only if nothing is known of a key.
+/// Finds them, for the limits of `part`. It waits only if nothing is known of a key.
 pub(super) async fn resolve(
-    route: &CompiledRoute,
+    (route, part): (&CompiledRoute, Part),
     attributes: &RequestAttributes<'_>,
     connection: &ConnectionContext,
     now: Time,
@@ -19,7 +19,7 @@ pub(super) async fn resolve(
     }
     let waits = {
         let key_cache = &mut connection.key_cache.borrow_mut();
-        decide::resolve_quotas(&route.limits, attributes, key_cache, now, &mut quotas)
+        decide::resolve_quotas((&route.limits, part), attributes, key_cache, now, &mut quotas)
     };
     if let Some(waits) = waits {
         // This is seldom needed, and would make the future of each request larger.

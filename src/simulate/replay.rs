@@ -12,7 +12,7 @@ use super::record::Record;
 use super::statistics::{Decided, LimitStatistics};
 use crate::clock::Time;
 use crate::config::Config;
-use crate::decide::{self, Decision, DecisionInput, DecisionState, RouteLimit};
+use crate::decide::{self, Decision, DecisionInput, DecisionState, Part, RouteLimit};
 use crate::identify::client::{client, scheme};
 use crate::identify::key_text::key_text;
 use crate::identify::{KeyCache, RequestAttributes};
@@ -142,6 +142,7 @@ impl<'c> Replay<'c> {
             // A source has what holds today, not what held when the log was written.
             quotas: &[],
             limits: &route.limits,
+            part: Part::All,
             attributes: &attributes,
             key_cache: &self.key_cache,
             store: &self.gateway.store,

@@ -186,9 +186,21 @@ impl Memcached {
 
     /// Sends the decision off, unless a refusal still holds or Memcached is known to be away.
     pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
-        let Self { health, refusals, mailboxes, is_local, .. } = self;
-        let is_lost = !is_local && health.is_away();
-        decide(asks, (now, worker), (health, refusals, mailboxes), (is_lost, Instant::now))
+        let Self { health, refusals, mailboxes, .. } = self;
+        decide(asks, (now, worker), (health, refusals, mailboxes), (self.is_lost(), Instant::now))
+    }
+
+    /// The reply to a request that a remembered refusal refuses.
+    pub fn known_refusal(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Option<Reply> {
+        let verdicts = self.refusals.find(asks, now, self.is_lost())?;
+        self.health.decisions.of(worker).one();
+        self.health.remembered.of(worker).one();
+        Some(Reply { verdicts, reserved: Vec::new() })
+    }
+
+    /// Whether Memcached cannot be asked, and nothing is decided without it.
+    fn is_lost(&self) -> bool {
+        !self.is_local && self.health.is_away()
     }
 
     /// Applies a reload that takes effect at `now`: the cells of removed limits are dropped. All remembered refusals

@@ -18,7 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::reloads::Reloads;
-use super::{Ask, Reply, Reserved, Verdicts};
+use super::{Ask, Asks, Reply, Reserved, Verdicts};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, Reservation, Verdict};
@@ -92,6 +92,14 @@ impl Memory {
             return self.decide_migrating(asks, now);
         }
         Reply { verdicts: self.judge_all(asks, now, lookup, &mut reserved), reserved }
+    }
+
+    /// The reply to a request that is refused. Nothing is charged.
+    pub fn refusal(&self, asks: &[Ask<'_>], now: Time) -> Option<Reply> {
+        let free: Asks<'_> = asks.iter().map(|ask| Ask { cost: 0, settles: false, ..*ask }).collect();
+        let reply = self.decide(&free, now);
+        let is_refused = asks.iter().zip(&reply.verdicts).any(|(ask, (_, verdict))| !verdict.admitted && !ask.advisory);
+        is_refused.then_some(reply)
     }
 
     fn look_up(&self, asks: &[Ask<'_>], now: Time) -> Lookup<'_> {

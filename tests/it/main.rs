@@ -14,6 +14,7 @@ mod admin_overrides;
 mod alerting;
 mod ambiguous_keys;
 mod bad_heads;
+mod bad_tokens;
 mod balancing;
 mod begun_heads;
 mod bodies;

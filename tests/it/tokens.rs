@@ -315,6 +315,20 @@ fn check_and_explain_say_what_is_believed() {
     write(&format!("{ES256}\nrequired = true"));
     assert!(said(&["explain", "/"]).contains("answered 401 and counted by no limit: The request has no token."));
     assert!(said(&["check"]).contains("requests without a valid token are answered 401"));
+    let both = limited("jwt:sub", "2/d", "").replace("[\"l\"]", "[\"l\", \"a\"]");
+    let first = "[limits.a]\nkey = \"client-ip\"\nrates = [\"3/d\"]\n";
+    fs::write(&path, section("site", Path::new(""), &format!("{ES256}\nrequired = true")) + first + &both).unwrap();
+    let text = said(&["explain", "/"]);
+    for part in [
+        "limits that come before tokens, checked together\n  a\n",
+        "with empty counters: answered 401: The request has no token.",
+        "ratelimit: \"a\";r=2;t=",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in:\n{text}");
+    }
+    assert!(!text.contains("\n  l\n"), "{text}");
+    let text = said(&["explain", "-H", &valid, "/"]);
+    assert!(text.contains("limits, checked together\n  l\n") && text.contains("\n  a\n"), "{text}");
 }
 
 #[test]

@@ -1,0 +1,120 @@
+//! Tokens that are not valid: what they cost their client, and that they do not cost the gateway a signature each.
+
+use std::fs;
+
+use jsonwebtoken::Algorithm;
+use tempfile::TempDir;
+
+use crate::harness::{Client, Gateway, Signer, both_stores, claims, key_set};
+
+/// An issuer, somebody who has no key of it, and a configuration with the issuer's keys.
+struct Issuer {
+    signer: Signer,
+    forger: Signer,
+    folder: TempDir,
+}
+
+impl Issuer {
+    fn new() -> Self {
+        let [signer, forger] = [(); 2].map(|()| Signer::new(Algorithm::ES256, "a"));
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("jwks.json"), key_set(&[&signer])).unwrap();
+        Self { signer, forger, folder }
+    }
+
+    /// A gateway with the limits `limits`, and a route that uses those named `names`.
+    fn gateway(&self, store: &str, required: bool, limits: &str, names: &str) -> Gateway {
+        let jwks = self.folder.path().join("jwks.json").display().to_string();
+        Gateway::start(&format!(
+            "{store}[jwt.site]\nissuer = \"https://login.test/\"\naudience = [\"api\"]\njwks = {jwks:?}\n\
+             algorithms = [\"ES256\"]\nrequired = {required}\n{limits}\
+             [[routes]]\npath = \"/*\"\nlimits = [{names}]\nrespond = {{ status = 200 }}\n"
+        ))
+    }
+}
+
+const PER_ADDRESS: &str = "[limits.per-address]\nkey = \"client-ip\"\nrates = [\"5/d\"]\n";
+const PER_USER: &str = "[limits.per-user]\nkey = \"jwt:sub\"\nrates = [\"2/d\"]\n";
+
+/// The status of a request with a token of this signer, and the limits that the response tells of.
+fn send(client: &mut Client, signer: &Signer, subject: &str) -> (u16, Option<String>) {
+    let response = client.get_with("/", format!("Authorization: Bearer {}\r\n", signer.sign(&claims(subject))));
+    (response.status, response.headers.get("ratelimit").map(str::to_owned))
+}
+
+/// How many tokens had a wrong signature.
+fn wrong(gateway: &Gateway) -> f64 {
+    gateway.metric("gateway_jwt_tokens_total{jwt=\"site\",result=\"signature\"}").unwrap_or(0.0)
+}
+
+/// How often a limit has decided so.
+fn decisions(gateway: &Gateway, limit: &str, decision: &str) -> Option<f64> {
+    gateway.metric(&format!("gateway_limit_decisions_total{{limit=\"{limit}\",decision=\"{decision}\"}}"))
+}
+
+#[test]
+fn wrong_tokens_above_the_limit_of_their_address_are_not_verified() {
+    let issuer = Issuer::new();
+    both_stores(|store| {
+        let gateway = issuer.gateway(store, true, &format!("{PER_ADDRESS}{PER_USER}"), "\"per-user\", \"per-address\"");
+        let client = &mut gateway.client();
+        for left in (0..5).rev() {
+            let (status, told) = send(client, &issuer.forger, "eve");
+            assert_eq!(status, 401);
+            assert!(told.unwrap().starts_with(&format!("\"per-address\";r={left};")), "{store}");
+        }
+        assert_eq!(send(client, &issuer.forger, "eve").0, 429);
+        let verified = wrong(&gateway);
+        for subject in ["eve", "alice"] {
+            for signer in [&issuer.forger, &issuer.signer] {
+                let (status, told) = send(client, signer, subject);
+                assert_eq!(status, 429);
+                assert!(told.unwrap().starts_with("\"per-address\";r=0;"), "{store}");
+            }
+        }
+        assert_eq!((wrong(&gateway), client.get("/").status), (verified, 429), "{store}");
+        assert!(verified <= 6.0, "{verified}");
+        assert_eq!(gateway.metric("gateway_jwt_tokens_total{jwt=\"site\",result=\"verified\"}"), Some(0.0), "{store}");
+        assert_eq!(decisions(&gateway, "per-address", "admitted"), Some(5.0));
+        assert_eq!(decisions(&gateway, "per-address", "rejected"), Some(6.0));
+        assert_eq!(decisions(&gateway, "per-user", "admitted"), Some(0.0), "it was never asked");
+    });
+}
+
+#[test]
+fn a_wrong_token_that_is_ignored_is_charged_whatever_other_limits_say() {
+    let issuer = Issuer::new();
+    let other = PER_USER.replace("jwt:sub", "jwt:sub | client-ip");
+    both_stores(|store| {
+        let gateway = issuer.gateway(store, false, &format!("{PER_ADDRESS}{other}"), "\"per-user\", \"per-address\"");
+        let client = &mut gateway.client();
+        let statuses = [(); 5].map(|()| send(client, &issuer.forger, "eve").0);
+        assert_eq!(statuses, [200, 200, 429, 429, 429]);
+        assert_eq!(decisions(&gateway, "per-address", "admitted"), Some(5.0), "{store}");
+        assert_eq!(send(client, &issuer.forger, "eve").0, 429);
+        let verified = wrong(&gateway);
+        let (status, told) = send(client, &issuer.forger, "eve");
+        assert!(status == 429 && told.unwrap().starts_with("\"per-address\";r=0;"), "{store}");
+        assert_eq!(wrong(&gateway), verified, "{store}");
+    });
+}
+
+#[test]
+fn a_valid_token_is_charged_by_all_limits_or_by_none() {
+    let issuer = Issuer::new();
+    both_stores(|store| {
+        let gateway = issuer.gateway(store, true, &format!("{PER_ADDRESS}{PER_USER}"), "\"per-user\", \"per-address\"");
+        let client = &mut gateway.client();
+        // Signatures differ each time, so none of these tokens was seen before.
+        let statuses = [(); 4].map(|()| send(client, &issuer.signer, "alice").0);
+        assert_eq!(statuses, [200, 200, 429, 429], "{store}");
+        assert_eq!(decisions(&gateway, "per-address", "admitted"), Some(2.0), "{store}");
+        let bob = format!("Authorization: Bearer {}\r\n", issuer.signer.sign(&claims("bob")));
+        assert_eq!([(); 4].map(|()| client.get_with("/", &bob).status), [200, 200, 429, 429], "{store}");
+        assert_eq!(decisions(&gateway, "per-address", "admitted"), Some(4.0), "{store}");
+        assert_eq!(send(client, &issuer.signer, "carol").0, 200, "{store}");
+        if store.contains("memcached") {
+            assert_eq!(gateway.metric("gateway_store_decisions_total"), Some(9.0), "one for each request");
+        }
+    });
+}
