@@ -264,35 +264,37 @@ impl<'a> DecisionState<'a> {
 
     /// The verdicts that refuse the request, with the places of their limits. Those of limits that only report do not.
     fn refusals<'v>(&'v self, verdicts: &'v Verdicts) -> impl Iterator<Item = (usize, Verdict)> {
-        let asked = self.undecided().iter().zip(verdicts);
-        let refused = asked.filter(|(ask, (_, verdict))| !verdict.admitted && !ask.advisory);
-        refused.map(|(ask, (_, verdict))| (ask.place, *verdict))
+        let refuses = |place| self.undecided().iter().any(|ask| ask.place == place && !ask.advisory);
+        verdicts.iter().copied().filter(move |(place, verdict)| !verdict.admitted && refuses(*place))
     }
 
     /// Makes a decision of the verdicts and counts it. The request is not held any longer.
     fn conclude(&mut self, input: &DecisionInput<'a, '_>, Reply { verdicts, reserved }: Reply) -> Decision {
         let decision = self.decision(input, &verdicts);
-        for (at, (place, verdict)) in (self.decided..).zip(verdicts) {
+        for at in self.decided..self.asks.len() {
+            let Ask { limit, key, need, place, .. } = self.asks[at];
+            // Another limit may have refused the request before anything was known of this one.
+            let verdict = verdicts.iter().find(|(of, _)| *of == place).map(|(_, verdict)| *verdict);
             let route_limit = &input.limits[place];
             let counters = route_limit.counters(input.worker);
-            if let Some(rate) = self.asks[at].limit.rates().get(verdict.rate) {
+            if let Some((verdict, rate)) = verdict.and_then(|verdict| Some((verdict, limit.rates().get(verdict.rate)?)))
+            {
                 let capacity = rate.capacity();
                 counters.fullest.observe(capacity.saturating_sub(verdict.remaining), capacity, input.now);
             }
-            match (verdict.admitted, route_limit.on_limit) {
-                (true, _) if decision == Decision::Admitted => counters.admitted.one(),
-                (true, _) => counters.not_charged.one(),
-                (false, OnLimit::Shadow) => self.shadow(counters, place),
-                (false, OnLimit::Silent) => counters.silenced.one(),
-                (false, OnLimit::Reject | OnLimit::Delay { .. }) => counters.rejected.one(),
+            let is_over = verdict.is_some_and(|verdict| !verdict.admitted);
+            match (is_over, route_limit.on_limit) {
+                (false, _) if decision == Decision::Admitted => counters.admitted.one(),
+                (false, _) => counters.not_charged.one(),
+                (true, OnLimit::Shadow) => self.shadow(counters, place),
+                (true, OnLimit::Silent) => counters.silenced.one(),
+                (true, OnLimit::Reject | OnLimit::Delay { .. }) => counters.rejected.one(),
             }
-            let is_refused = !verdict.admitted || self.shadowed.contains(&place);
-            route_limit.record_key(input, self.asks[at].key, is_refused);
+            route_limit.record_key(input, key, is_over || self.shadowed.contains(&place));
             if !route_limit.on_limit.is_told() {
                 continue;
             }
-            let Ask { limit, need, .. } = self.asks[at];
-            let (profile, verdict) = (self.profiles[at], LimitVerdict::Rates(verdict));
+            let (profile, verdict) = (self.profiles[at], verdict.map_or(LimitVerdict::Unknown, LimitVerdict::Rates));
             self.outcomes.push(LimitOutcome { place, profile, limit, need, verdict });
         }
         self.reservations.record(reserved);

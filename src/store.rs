@@ -43,14 +43,15 @@ pub struct Ask<'a> {
 /// All that one request asks, in the order of the route's limits.
 pub type Asks<'a> = SmallVec<[Ask<'a>; 2]>;
 
-/// The verdict of each limit with the place of its ask. If all limits that are not advisory admit the request, those
-/// that admit it were charged; otherwise none was.
+/// The verdict of each limit with the place of its ask, in the order of the asks. If all limits that are not advisory admit
+/// the request, those that admit it were charged; otherwise none was, and verdicts of limits may be missing that were not
+/// looked at because another one refuses.
 pub type Verdicts = SmallVec<[(usize, Verdict); 2]>;
 
 /// The store's decision about one request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// One verdict for each limit that was asked.
+    /// What is known of the limits that were asked.
     pub verdicts: Verdicts,
     /// One reservation for each ask that settles and was charged.
     pub reserved: Vec<Reserved>,

@@ -28,7 +28,7 @@ pub struct DecisionCounters {
     pub silenced: Counter,
     /// Held by this limit until there was room or the longest delay was over.
     pub delayed: Counter,
-    /// Admitted by this limit, but refused by another, so not charged.
+    /// Refused by another limit, so not charged. Whether this one would have admitted it may not be known.
     pub not_charged: Counter,
     /// Not counted because the key is exempt.
     pub exempt: Counter,

@@ -32,6 +32,8 @@ pub enum LimitVerdict {
         /// How many more could join them now.
         remaining: u64,
     },
+    /// Nothing is known of its rates, because another limit refuses the request.
+    Unknown,
 }
 
 /// The outcomes of one request. Most routes have at most two limits.
@@ -44,17 +46,19 @@ pub fn longest_refusal<'o, 'a>(outcomes: &'o [LimitOutcome<'a>]) -> Option<&'o L
 }
 
 impl LimitVerdict {
-    /// Whether the limit admits the request.
+    /// Whether the limit admits the request, as far as is known.
     pub fn admitted(&self) -> bool {
         match *self {
             Self::Rates(Verdict { admitted, .. }) | Self::InFlight { admitted, .. } => admitted,
+            Self::Unknown => true,
         }
     }
 
-    /// How many more requests the limit admits now.
-    pub fn remaining(&self) -> u64 {
+    /// How many more requests the limit admits now; `None` if that is not known.
+    pub fn remaining(&self) -> Option<u64> {
         match *self {
-            Self::Rates(Verdict { remaining, .. }) | Self::InFlight { remaining, .. } => remaining,
+            Self::Rates(Verdict { remaining, .. }) | Self::InFlight { remaining, .. } => Some(remaining),
+            Self::Unknown => None,
         }
     }
 
@@ -63,7 +67,7 @@ impl LimitVerdict {
     pub fn wait(&self) -> Option<u64> {
         match self {
             Self::Rates(verdict) => verdict.wait,
-            Self::InFlight { .. } => None,
+            Self::InFlight { .. } | Self::Unknown => None,
         }
     }
 }

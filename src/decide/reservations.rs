@@ -134,7 +134,7 @@ impl<'a> Reservations<'a> {
             let cost = told_cost(cost, status, headers).unwrap_or(reserved.cost());
             let verdict = outcomes.iter_mut().find_map(|outcome| match &mut outcome.verdict {
                 LimitVerdict::Rates(verdict) if outcome.place == ask.place => Some(verdict),
-                LimitVerdict::Rates(_) | LimitVerdict::InFlight { .. } => None,
+                LimitVerdict::Rates(_) | LimitVerdict::InFlight { .. } | LimitVerdict::Unknown => None,
             });
             self.store.settle(&ask, reserved, cost, verdict, (now(), self.worker));
         }

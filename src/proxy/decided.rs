@@ -31,14 +31,14 @@ pub(super) fn record(
     }
 }
 
-/// How many more requests each limit admits.
+/// How many more requests each limit admits of which that is known.
 fn remaining<'r>(
     route: &'r CompiledRoute,
     outcomes: &[LimitOutcome<'_>],
 ) -> impl Iterator<Item = (&'r Arc<LimitMetrics>, u64)> {
     outcomes.iter().filter_map(|outcome| {
         let metrics = &route.limits.get(outcome.place)?.metrics;
-        Some((metrics, outcome.verdict.remaining()))
+        Some((metrics, outcome.verdict.remaining()?))
     })
 }
 

@@ -123,6 +123,7 @@ impl Policies {
         match verdict {
             LimitVerdict::Rates(verdict) => self.rates.get(verdict.rate),
             LimitVerdict::InFlight { .. } => self.in_flight.as_ref(),
+            LimitVerdict::Unknown => None,
         }
     }
 }

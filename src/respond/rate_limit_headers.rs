@@ -70,9 +70,9 @@ struct SentVerdict {
     profile: (bool, u64),
     need: u64,
     admitted: bool,
-    /// The index of the rate; `None` for the bound on requests in flight.
+    /// The index of the rate; `None` for the bound on requests in flight, and if nothing is known.
     rate: Option<usize>,
-    remaining: u64,
+    remaining: Option<u64>,
     /// Whole seconds until more remains.
     seconds: Option<u64>,
     /// That moment in seconds since the Unix epoch.
@@ -126,7 +126,8 @@ impl RateLimitHeaders {
         let (kind, body) = match (&limit_headers.body, self.policy(longest)) {
             (Some((kind, body)), _) => (kind.clone(), LocalBody::Fixed(body.clone())),
             (None, policy) => {
-                let refusal = |policy: &Policy| policy.refusal(longest.verdict.remaining(), longest.need);
+                let remaining = longest.verdict.remaining().unwrap_or(0);
+                let refusal = |policy: &Policy| policy.refusal(remaining, longest.need);
                 (PROBLEM, LocalBody::Problem(policy.map(refusal).unwrap_or_default()))
             }
         };
@@ -165,16 +166,17 @@ impl RateLimitHeaders {
     }
 
     /// The outcome whose state is sent, among those of the limits that `sends` accepts: the refusal that takes longest,
-    /// or else the outcome with the least remaining.
+    /// or else the outcome with the least remaining. One of which nothing is known is the last.
     fn binding<'o, 'a>(
         &self,
         outcomes: &'o [LimitOutcome<'a>],
         sends: impl Fn(&LimitHeaders) -> bool,
     ) -> Option<&'o LimitOutcome<'a>> {
         let sent = outcomes.iter().filter(|outcome| self.limits.get(outcome.place).is_some_and(&sends));
-        sent.min_by_key(|outcome| match outcome.verdict.admitted() {
-            false => (0, u64::MAX - outcome.verdict.wait().unwrap_or(u64::MAX)),
-            true => (1, outcome.verdict.remaining()),
+        sent.min_by_key(|outcome| match (outcome.verdict.admitted(), outcome.verdict.remaining()) {
+            (false, _) => (0, u64::MAX - outcome.verdict.wait().unwrap_or(u64::MAX)),
+            (true, Some(remaining)) => (1, remaining),
+            (true, None) => (2, 0),
         })
     }
 
@@ -193,16 +195,21 @@ impl RateLimitHeaders {
         self.policies(outcome)?.of(&outcome.verdict)
     }
 
+    /// What is sent of an outcome: its policy and how much remains. `None` if nothing is known of it.
+    fn state<'p, 'a>(&'p self, outcome: &'p LimitOutcome<'a>) -> Option<(&'p Policy, &'p LimitOutcome<'a>, u64)> {
+        Some((self.policy(outcome)?, outcome, outcome.verdict.remaining()?))
+    }
+
     fn write(&self, headers: &mut HeaderMap, outcomes: &[LimitOutcome<'_>], now: Time) {
         if let Some(line) = self.policy_line(outcomes) {
             headers.insert(POLICY, line);
         }
         let draft = self.binding(outcomes, |limit_headers| limit_headers.draft);
-        if let Some((policy, outcome)) = draft.and_then(|outcome| Some((self.policy(outcome)?, outcome))) {
+        if let Some((policy, outcome, remaining)) = draft.and_then(|outcome| self.state(outcome)) {
             // A structured integer is written as its digits, so the numbers are appended to the text that never
             // changes.
-            let (mut remaining, mut digits) = (itoa::Buffer::new(), itoa::Buffer::new());
-            let remaining = remaining.format(outcome.verdict.remaining());
+            let (mut left, mut digits) = (itoa::Buffer::new(), itoa::Buffer::new());
+            let remaining = left.format(remaining);
             let line = match outcome.verdict.wait() {
                 Some(wait) => {
                     let at_once = outcome.verdict.admitted() && policy.fills_within_a_second;
@@ -216,9 +223,9 @@ impl RateLimitHeaders {
             }
         }
         let github = self.binding(outcomes, |limit_headers| limit_headers.github);
-        if let Some((policy, outcome)) = github.and_then(|outcome| Some((self.policy(outcome)?, outcome))) {
+        if let Some((policy, outcome, remaining)) = github.and_then(|outcome| self.state(outcome)) {
             headers.insert(GITHUB_LIMIT, digits(policy.capacity));
-            headers.insert(GITHUB_REMAINING, digits(outcome.verdict.remaining()));
+            headers.insert(GITHUB_REMAINING, digits(remaining));
             if let Some(wait) = outcome.verdict.wait() {
                 headers.insert(GITHUB_RESET, digits(reset(now, wait)));
             }
@@ -265,7 +272,7 @@ impl SentVerdict {
         let (admitted, remaining, wait) = (verdict.admitted(), verdict.remaining(), verdict.wait());
         let rate = match verdict {
             LimitVerdict::Rates(verdict) => Some(verdict.rate),
-            LimitVerdict::InFlight { .. } => None,
+            LimitVerdict::InFlight { .. } | LimitVerdict::Unknown => None,
         };
         let (seconds, reset) = (wait.map(seconds), wait.map(|wait| reset(now, wait)));
         Self { place, profile: profile.id(), need, admitted, rate, remaining, seconds, reset }
@@ -378,6 +385,11 @@ mod tests {
         );
         let lines = sent(&limits, &[verdict(false, 0, 0, 900_000), verdict(true, 0, 0, 3_000_001)]);
         assert_eq!(lines[1], r#"ratelimit: "a-s";r=0;t=1"#, "a refusal comes before an admission");
+        let known = sent(&limits, &[verdict(false, 0, 0, 900_000), LimitVerdict::Unknown]);
+        assert_eq!(known, lines, "what is allowed is known, even if nobody knows what is left of it");
+        let other = [limit("a", &["10/s"], HeaderStyle::Draft), limit("b", &["5/s"], HeaderStyle::Github)];
+        let lines = sent(&other, &[verdict(false, 0, 0, 900_000), LimitVerdict::Unknown]);
+        assert_eq!(lines, [r#"ratelimit-policy: "a";q=10;w=1"#, r#"ratelimit: "a";r=0;t=1"#]);
     }
 
     #[test]

@@ -118,3 +118,47 @@ fn a_refusal_for_max_in_flight_has_its_own_text_and_no_time() {
     drop(release);
     assert_eq!(slow.response(false).status, 200);
 }
+
+#[test]
+fn what_a_repeated_refusal_does_not_know_of_other_limits_is_not_reported() {
+    let limit = |name: &str, rate: &str, more: &str| {
+        format!("[limits.{name}]\nkey = \"client-ip\"\nrates = [{rate:?}]\n{more}\n")
+    };
+    let shadow = "on_limit = \"shadow\"";
+    let limits = [limit("few", "2/d", ""), limit("many", "1000/d", ""), limit("trial", "1000/d", shadow)];
+    let over = limit("over", "1/d", shadow);
+    let names = "[\"many\", \"trial\", \"over\", \"few\"]";
+    both_stores(|store| {
+        let gateway = Gateway::start(&format!(
+            "{store}{}{over}[[routes]]\npath = \"/*\"\nlimits = {names}\nrespond = {{ status = 200 }}\n",
+            limits.concat()
+        ));
+        let mut client = gateway.client();
+        let responses = [(); 5].map(|()| client.get("/"));
+        assert_eq!(responses.each_ref().map(|response| response.status), [200, 200, 429, 429, 429]);
+        for response in &responses[2..] {
+            assert!(response.headers.must("ratelimit").starts_with("\"few\";r=0;"), "{store}: {response:?}");
+            let policies = "\"many\";q=1000;w=86400, \"few\";q=2;w=86400";
+            assert_eq!(response.headers.must("ratelimit-policy"), policies, "{store}");
+            let id = response.headers.must("x-request-id");
+            let line = gateway.wait_log("the refusal", |line| line["request_id"] == id);
+            let told = line["remaining"].to_string();
+            assert!(["{\"few\":0,\"many\":998}", "{\"few\":0}"].contains(&&*told), "{store}: {told}");
+        }
+        for limit in ["many", "trial"] {
+            let ratio = gateway.metric(&format!("gateway_limit_fullest_key_ratio{{limit={limit:?}}}"));
+            assert_eq!(ratio, Some(0.002), "{limit}, {store}");
+        }
+        for (limit, decisions) in [
+            ("few", [("admitted", 2), ("rejected", 3)]),
+            ("many", [("admitted", 2), ("not_charged", 3)]),
+            ("trial", [("admitted", 2), ("not_charged", 3)]),
+            ("over", [("admitted", 1), ("shadowed", 4)]),
+        ] {
+            for (decision, count) in decisions {
+                let name = format!("gateway_limit_decisions_total{{limit={limit:?},decision={decision:?}}}");
+                assert_eq!(gateway.metric(&name), Some(f64::from(count)), "{name}, {store}");
+            }
+        }
+    });
+}

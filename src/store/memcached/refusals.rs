@@ -86,14 +86,13 @@ impl RefusalCache {
         self.shards.iter().for_each(|shard| shard.lock().clear());
     }
 
-    /// The verdicts on a request that is refused by what is remembered. If Memcached `is_lost`, it cannot be asked.
+    /// The verdicts on a request that is refused by what is remembered, without those of limits of which nothing is known.
+    /// If Memcached `is_lost`, it cannot be asked.
     pub(super) fn find(&self, asks: &[Ask<'_>], now: Time, is_lost: bool) -> Option<Verdicts> {
         // Once each: what is there at a first look may be gone at a second.
         let known: SmallVec<[Option<Verdict>; 2]> = asks.iter().map(|ask| self.of(ask, now, is_lost)).collect();
         asks.iter().zip(&known).find(|(ask, known)| !ask.advisory && known.is_some())?;
-        // Nothing is known of the other limits, and the response does not mention them.
-        let open = Verdict { admitted: true, rate: 0, remaining: 0, wait: None };
-        Some(asks.iter().zip(known).map(|(ask, known)| (ask.place, known.unwrap_or(open))).collect())
+        Some(asks.iter().zip(known).filter_map(|(ask, known)| Some((ask.place, known?))).collect())
     }
 
     fn of(&self, ask: &Ask<'_>, now: Time, is_lost: bool) -> Option<Verdict> {
@@ -192,6 +191,6 @@ mod tests {
         let advisory = Ask { advisory: true, ..ask(&low, 1) };
         assert!(refusals.find(&[other, advisory], at(1), false).is_none(), "what only reports refuses nothing");
         let both = refusals.find(&[other, ask(&low, 1)], at(1), false).unwrap();
-        assert_eq!((both[0].0, both[0].1.admitted, both[1].0, both[1].1.admitted), (4, true, 3, false));
+        assert_eq!(both[..], [(3, Verdict { wait: Some(499), ..verdict })], "nothing is known of the other");
     }
 }
