@@ -1,11 +1,12 @@
 //! Tokens that are not valid: what they cost their client, and that they do not cost the gateway a signature each.
 
 use std::fs;
+use std::time::Duration;
 
 use jsonwebtoken::Algorithm;
 use tempfile::TempDir;
 
-use crate::harness::{Client, Gateway, Signer, both_stores, claims, key_set};
+use crate::harness::{Client, Gateway, Signer, both_stores, claims, key_set, until};
 
 /// An issuer, somebody who has no key of it, and a configuration with the issuer's keys.
 struct Issuer {
@@ -78,6 +79,26 @@ fn wrong_tokens_above_the_limit_of_their_address_are_not_verified() {
         assert_eq!(decisions(&gateway, "per-address", "admitted"), Some(5.0));
         assert_eq!(decisions(&gateway, "per-address", "rejected"), Some(6.0));
         assert_eq!(decisions(&gateway, "per-user", "admitted"), Some(0.0), "it was never asked");
+    });
+}
+
+#[test]
+fn a_wrong_token_is_not_verified_when_as_many_requests_are_held_as_may_be() {
+    let issuer = Issuer::new();
+    let per_address = "[limits.per-address]\nkey = \"client-ip\"\nrates = [\"2/m burst 1\"]\n\
+                       strategy = \"token-bucket\"\non_limit = \"delay\"\nmax_delay = \"60s\"\nmax_delayed = 1\n";
+    both_stores(|store| {
+        let limits = format!("{per_address}{PER_USER}");
+        let gateway = issuer.gateway(store, true, &limits, "\"per-user\", \"per-address\"");
+        let client = &mut gateway.client();
+        assert_eq!(send(client, &issuer.forger, "eve").0, 401);
+        let mut held = gateway.client();
+        let token = issuer.forger.sign(&claims("eve"));
+        held.send(format!("GET / HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\n\r\n"));
+        until("it is held", Duration::from_secs(10), || decisions(&gateway, "per-address", "delayed") == Some(1.0));
+        assert_eq!(wrong(&gateway), Some(2.0), "a held request may pass");
+        assert_eq!(send(client, &issuer.forger, "eve").0, 429, "{store}");
+        assert_eq!(wrong(&gateway), Some(2.0), "{store}");
     });
 }
 
