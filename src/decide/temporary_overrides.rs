@@ -39,7 +39,7 @@ pub struct LimitOverrides {
 struct TemporaryOverride {
     /// The parts of the key, of which an empty one is missing.
     key: Vec<Vec<u8>>,
-    /// One for each reading of the key, at least one.
+    /// One for each reading of the key that is meant, at least one.
     fingerprints: Vec<Fingerprint>,
     /// The same for all overrides of the limit that grant the same.
     granted: Arc<Granted>,
@@ -190,7 +190,8 @@ impl TemporaryOverride {
 }
 
 fn fingerprints(limit: &config::Limit, key: &[Vec<u8>]) -> Vec<Fingerprint> {
-    KeyExtractor::of_written(limit).written(key).into_iter().map(|reading| reading.fingerprint).collect()
+    let readings = KeyExtractor::of_written(limit).written(key).into_iter();
+    readings.filter(|reading| reading.has_override).map(|reading| reading.fingerprint).collect()
 }
 
 /// The temporary overrides of one limit, ready to be searched.
@@ -198,7 +199,7 @@ fn fingerprints(limit: &config::Limit, key: &[Vec<u8>]) -> Vec<Fingerprint> {
 pub(super) struct TemporaryRates {
     version: u64,
     count: usize,
-    /// For each reading of a key, the index of what is granted, and until when.
+    /// For each reading of a key that is meant, the index of what is granted, and until when.
     by_key: HashMap<Fingerprint, (usize, Instant), RandomState>,
     /// Each once.
     granted: Vec<Arc<Granted>>,

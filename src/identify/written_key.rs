@@ -21,6 +21,9 @@ pub struct WrittenKey<'a> {
     pub asked: Fingerprint,
     /// What overrides are looked up by; `None` if the first part is missing.
     pub subject: Option<Subject<'a>>,
+    /// Whether an override of the written key holds for it. An address that is written is meant as one wherever it can be, as in
+    /// the file: else a client could send that address as a text, and would get what it is granted.
+    pub has_override: bool,
 }
 
 /// The bytes of a reading that is not complete yet.
@@ -30,6 +33,8 @@ struct Unfinished<'a> {
     /// How many of the bytes are those of the first part.
     first: usize,
     subject: Option<Subject<'a>>,
+    /// Whether a part of it is a text that could be an address.
+    is_text_of_address: bool,
 }
 
 impl KeyExtractor {
@@ -53,11 +58,14 @@ impl KeyExtractor {
         }
         if parts.iter().all(Vec::is_empty) {
             let fingerprint = self.shared();
-            return vec![WrittenKey { fingerprint, asked: fingerprint, subject: None }];
+            return vec![WrittenKey { fingerprint, asked: fingerprint, subject: None, has_override: true }];
         }
         let mut readings = vec![Unfinished::default()];
         for (place, (part, readers)) in parts.iter().zip(&self.parts).enumerate() {
             let mut longer = Vec::new();
+            let may_be_address = readers
+                .iter()
+                .any(|reader| matches!(reader.push_written(part, &mut Vec::new()), Some(Subject::Address(_))));
             for reading in &readings {
                 if part.is_empty() {
                     let mut reading = reading.clone();
@@ -67,6 +75,7 @@ impl KeyExtractor {
                 for reader in readers {
                     let mut reading = reading.clone();
                     let Some(subject) = reader.push_written(part, &mut reading.bytes) else { continue };
+                    reading.is_text_of_address |= may_be_address && matches!(subject, Subject::Text(_));
                     if place == 0 {
                         (reading.first, reading.subject) = (reading.bytes.len(), Some(subject));
                     }
@@ -80,7 +89,7 @@ impl KeyExtractor {
             let fingerprint = self.domain.fingerprint(&reading.bytes);
             let first = reading.bytes.get(..reading.first).unwrap_or_default();
             let asked = if self.parts.len() == 1 { fingerprint } else { Fingerprint::of(first) };
-            WrittenKey { fingerprint, asked, subject: reading.subject }
+            WrittenKey { fingerprint, asked, subject: reading.subject, has_override: !reading.is_text_of_address }
         };
         readings.into_iter().map(finish).collect()
     }
@@ -147,6 +156,8 @@ mod tests {
         // A client could send an address as its key.
         let both = [extracted(&one, Some("192.0.2.1"), "::1"), extracted(&one, None, "192.0.2.1")];
         assert_eq!(written(&one, &["192.0.2.1"]), both);
+        let parts = [b"192.0.2.1".to_vec()];
+        assert_eq!(one.written(&parts).iter().map(|reading| reading.has_override).collect::<Vec<_>>(), [false, true]);
         assert_eq!(written(&one, &["2001:db8::7"])[1], extracted(&one, None, "2001:db8::ffff"));
         assert_eq!(written(&one, &["::ffff:192.0.2.1"])[1], extracted(&one, None, "192.0.2.1"));
         let two = extractor(&[std::slice::from_ref(&header), &[Source::Method]]);
