@@ -189,7 +189,7 @@ impl Cells {
     /// Forgets cells at these places whose limit a reload has removed, and that nobody needs; returns how many such are
     /// needed, or `None` if there are no such places.
     pub(super) fn forget(&mut self, places: Range<usize>, now: Time) -> Option<usize> {
-        let Self { places: cached, cells, free, nobody, names, reloads, .. } = self;
+        let Self { places: cached, cells, free, nobody, reloads, .. } = self;
         let range = places.start..places.end.min(cells.len());
         let mut stay = 0;
         for (place, cell) in range.clone().zip(cells.get_mut(range)?.iter_mut()) {
@@ -205,7 +205,6 @@ impl Cells {
             *cell = CachedCell::new(0, nobody.clone(), Fingerprint::of(b""), 0, now);
             free.push(place);
         }
-        names.tidy();
         (places.start < cells.len()).then_some(stay)
     }
 

@@ -97,7 +97,10 @@ pub(super) fn lifetime(memory: u64, now: Time) -> u32 {
     u32::try_from(wire.min(LATEST)).unwrap_or(u32::MAX)
 }
 
-/// The names of all limits in use, made once for each.
+/// So few names are kept, whether cells need them or not.
+const FEW: usize = 64;
+
+/// The names of all limits in use, made once for each, and of few others.
 #[derive(Debug)]
 pub(super) struct AllNames {
     prefix: String,
@@ -105,24 +108,36 @@ pub(super) struct AllNames {
     writer: u32,
     /// By the limit's address, which nothing else can have while it is held here.
     of: HashMap<*const Limit, Rc<Names>, RandomState>,
+    /// With this many of them, those that no cell needs any more are dropped.
+    most: usize,
+    /// How many names were looked at to find those that can go.
+    #[cfg(test)]
+    looks: usize,
 }
 
 impl AllNames {
     pub(super) fn new(prefix: &str) -> Self {
-        Self { prefix: prefix.to_owned(), writer: fastrand::u32(1 << 27..1 << 28), of: HashMap::default() }
-    }
-
-    /// Drops what no cell needs any more.
-    pub(super) fn tidy(&mut self) {
-        self.of.retain(|_, names| Rc::strong_count(names) > 1);
+        Self {
+            prefix: prefix.to_owned(),
+            writer: fastrand::u32(1 << 27..1 << 28),
+            of: HashMap::default(),
+            most: FEW,
+            #[cfg(test)]
+            looks: 0,
+        }
     }
 
     pub(super) fn of(&mut self, limit: &Arc<Limit>) -> Rc<Names> {
-        if !self.of.contains_key(&Arc::as_ptr(limit)) {
-            // A reload has come.
-            self.tidy();
+        if self.of.len() >= self.most && !self.of.contains_key(&Arc::as_ptr(limit)) {
+            #[cfg(test)]
+            {
+                self.looks += self.of.len();
+            }
+            self.of.retain(|_, names| Rc::strong_count(names) > 1);
+            // A source of quotas may have other rates for every key, and all of them cannot be looked at for each.
+            self.most = FEW.max(2 * self.of.len());
         }
-        let Self { prefix, writer, of } = self;
+        let Self { prefix, writer, of, .. } = self;
         of.entry(Arc::as_ptr(limit)).or_insert_with(|| Rc::new(Names::new((prefix, *writer), limit))).clone()
     }
 }
@@ -215,9 +230,16 @@ mod tests {
         let mut all = AllNames::new("gw");
         let limit = || Arc::new(Limit::new("l", &[rate("1/s")]));
         let kept = all.of(&limit());
-        (0..100).for_each(|_| drop(all.of(&limit())));
-        assert!(all.of.len() <= 2, "{}", all.of.len());
+        (0..1000).for_each(|_| drop(all.of(&limit())));
+        assert!(all.of.len() <= 2 * FEW, "{}", all.of.len());
         assert!(Rc::ptr_eq(&all.of(&kept.limit.clone()), &kept));
+    }
+
+    #[test]
+    fn each_of_many_limits_costs_a_few_looks_at_others() {
+        let mut all = AllNames::new("gw");
+        let kept: Vec<_> = (0..20_000).map(|_| all.of(&Arc::new(Limit::new("l", &[])))).collect();
+        assert!(all.looks < 4 * kept.len(), "{} looks for {} limits", all.looks, kept.len());
     }
 
     #[test]
