@@ -147,7 +147,8 @@ impl Store {
         verdict: Option<&mut Verdict>,
         (now, worker): (Time, usize),
     ) {
-        if cost == reserved.cost() && !ask.limit.follows() {
+        // A reload may have replaced the limit that was asked.
+        if cost == reserved.cost() && !reserved.by.as_ref().unwrap_or(ask.limit).follows() {
             return;
         }
         let settled = match self {

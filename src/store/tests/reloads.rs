@@ -207,6 +207,24 @@ fn who_was_held_while_the_limit_was_replaced_passes_by_the_new_one() {
 }
 
 #[test]
+fn what_costs_what_was_reserved_is_followed_no_longer_by_the_bucket_that_has_replaced_its_limit() {
+    let (old, new) = (counted("a", &["9/h"], None), counted("a", &["9/h burst 9"], None));
+    let memory = Memory::new(1000, usize::MAX);
+    assert!(admitted(&memory, &[ask(&old, key(1))], NOW));
+    reload(&memory, &old, &new, NOW);
+    assert!(admitted(&memory, &[ask(&new, key(1))], later(1)));
+    let store = Store::Memory(memory);
+    let Store::Memory(memory) = &store else { unreachable!() };
+    // A request that was under way asks the limit of before.
+    let (asked, before) = (Ask { settles: true, ..ask(&old, key(1)) }, memory.bytes());
+    let reserved = memory.decide(&[asked], later(1)).reserved.pop().unwrap();
+    assert!(memory.bytes() > before, "the bucket follows it");
+    store.settle(&asked, reserved, 1, None, (later(1), 0));
+    memory.sweep(1, later(1));
+    assert_eq!(memory.bytes(), before);
+}
+
+#[test]
 fn threads_that_reload_at_different_moments_admit_no_more_together() {
     let (old, new) = (counted("a", &["500/h"], None), counted("a", &["500/h"], Some(&Strategy::FixedWindow)));
     let memory = Memory::new(100_000, usize::MAX);
