@@ -41,7 +41,7 @@ use tokio::time::Instant;
 use super::carry_over::CarryOver;
 use super::commands::{Commands, Condition, Echo, Initial};
 use super::counters::{Change, CounterId, Counters, Learned, signed};
-use super::lease::{Demand, Lease};
+use super::lease::{Demand, Lease, is_leasable};
 use super::names::Names;
 use super::provisional::Provisionals;
 use super::replies::{Item, Written};
@@ -105,7 +105,7 @@ pub(super) struct CachedCell {
     /// What was charged since something was read.
     since_read: u64,
     /// When it was last seen that another gateway has charged it.
-    shared: Option<Time>,
+    pub(super) shared: Option<Time>,
     /// How many operators wait for it to be read or reset.
     pub(super) inspections: usize,
     pub(super) resets: Resets,
@@ -406,13 +406,16 @@ impl CachedCell {
     /// Learns what a counter says, `None` if there is none; returns 1 if there should be one.
     fn learn(&mut self, id: CounterId, count: Option<u64>, shrink: bool) -> u64 {
         let Self { cell, counters, names, now, shared, .. } = self;
-        let mut learned = Learned::default();
+        let (mut known, mut learned) = (0, Learned::default());
         cell.correct(names.limit.rates(), id.rate, id.bucket, |cached| {
-            learned = counters.learn(id, cached, count, shrink);
+            (known, learned) = (cached, counters.learn(id, cached, count, shrink));
             learned.count
         });
         if learned.is_shared {
             *shared = Some(*now);
+            if is_leasable(&names.limit) {
+                counters.may_shrink_by_others(id, known);
+            }
         }
         u64::from(learned.is_lost)
     }

@@ -379,7 +379,9 @@ impl Coordinator {
 
     /// Remembers what was refused, and sends the decision back.
     fn reply(&mut self, decision: Box<Decision>) {
-        self.refusals.note(&decision.asks, &decision.verdicts, decision.now);
+        let Decision { asks, verdicts, places, now, .. } = &*decision;
+        let may_be_leased = |index| places.get(index).is_some_and(|place| self.cells.peek(*place).may_be_leased(*now));
+        self.refusals.note(asks, verdicts, *now, may_be_leased);
         self.deliver(decision);
     }
 

@@ -68,7 +68,7 @@ enum Sent {
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     unsettled: SmallVec<[Unsettled; 2]>,
-    /// What this gateway has counted itself and not given back, if it ever gives anything back. Then counters shrink,
+    /// What this gateway has counted itself and not given back, if it or another ever gives anything back. Then counters shrink,
     /// so what was read before says nothing of what is there now. But no counter is below what one gateway alone has
     /// counted in it, unless it was lost and begun anew by another.
     own: Option<Box<Own>>,
@@ -106,6 +106,12 @@ impl Counters {
     /// From now on something may be given back.
     pub(super) fn may_shrink(&mut self) {
         self.own.get_or_insert_default();
+    }
+
+    /// From now on other gateways may give back, which are seen to count for the first time: until then all that was `known` of
+    /// this counter was counted here.
+    pub(super) fn may_shrink_by_others(&mut self, id: CounterId, known: u64) {
+        self.own.get_or_insert_with(|| Box::new(SmallVec::from_iter([(id, known)])));
     }
 
     /// Whether something may be given back, so that counts may become lower.

@@ -16,7 +16,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::provisional::Provisional;
-#[cfg(test)]
 use crate::limit::Limit;
 
 /// How long a lease may be spent. For so long at most others see what may never be admitted.
@@ -65,7 +64,11 @@ impl Demand {
 }
 
 /// The most that a lease of this limit can be.
-#[cfg(test)]
 pub(super) fn most_leased(limit: &Limit) -> u64 {
     limit.capacity() / SHARE
+}
+
+/// Whether gateways may lease keys of this limit, and give back what they do not spend.
+pub(super) fn is_leasable(limit: &Limit) -> bool {
+    most_leased(limit) >= BUSY && !limit.is_whole()
 }

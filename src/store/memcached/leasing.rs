@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::OwnedAsk;
 use super::cached_cell::CachedCell;
-use super::lease::{BUSY, LEASE, Lease, NO_DECISION, SHARE};
+use super::lease::{BUSY, LEASE, Lease, NO_DECISION, SHARE, is_leasable};
 use super::provisional::Provisional;
+use super::{BRIEFLY, OwnedAsk};
 use crate::clock::Time;
 use crate::limit::{Limit, Verdict};
 
@@ -18,6 +18,12 @@ impl CachedCell {
         is_plain
             && self.unspent(&ask.limit) >= ask.cost
             && self.lease.as_ref().is_some_and(|lease| asked < lease.until && self.has_begun_no_bucket(lease))
+    }
+
+    /// Whether another gateway may have leased some of what is counted, and may give it back in a moment: it was just seen
+    /// to charge the key.
+    pub(super) fn may_be_leased(&self, now: Time) -> bool {
+        is_leasable(&self.names.limit) && self.shared.is_some_and(|shared| now.micros_since(shared) < BRIEFLY)
     }
 
     /// What the lease of this limit has left.

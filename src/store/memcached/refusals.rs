@@ -61,14 +61,14 @@ impl RefusalCache {
         Self { longest, shards: (0..SHARDS).map(shard).collect(), sharding: Sharding::default() }
     }
 
-    /// Remembers what was decided at `now`, as far as it refuses.
-    pub(super) fn note(&self, asks: &[OwnedAsk], verdicts: &Verdicts, now: Time) {
-        for (ask, (_, verdict)) in asks.iter().zip(verdicts) {
+    /// Remembers what was decided at `now`, as far as it refuses: briefly where others may give back what it rests on.
+    pub(super) fn note(&self, asks: &[OwnedAsk], verdicts: &Verdicts, now: Time, is_brief: impl Fn(usize) -> bool) {
+        for (index, (ask, (_, verdict))) in asks.iter().zip(verdicts).enumerate() {
             let Some(wait) = verdict.wait.filter(|_| !verdict.admitted) else { continue };
             let cell = ask.cell();
             let until = now.micros().saturating_add(wait);
             // What was reserved may be given back at any time, by other gateways too.
-            let longest = if ask.settles { self.longest.min(BRIEFLY) } else { self.longest };
+            let longest = if ask.settles || is_brief(index) { self.longest.min(BRIEFLY) } else { self.longest };
             let stale = until.min(now.micros().saturating_add(longest));
             let refusal =
                 Refusal { limit: ask.limit.clone(), need: ask.need, since: now, stale, until, verdict: *verdict };
@@ -134,7 +134,7 @@ mod tests {
         let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
         let refusals = RefusalCache::new(u64::MAX);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 2, wait: Some(500) };
-        refusals.note(&[OwnedAsk::from(&ask(&limit, 3))], &Verdicts::from_iter([(3, verdict)]), NOW);
+        refusals.note(&[OwnedAsk::from(&ask(&limit, 3))], &Verdicts::from_iter([(3, verdict)]), NOW, |_| false);
         let found = |need, now| refusals.find(&[ask(&limit, need)], now, false).map(|verdicts| verdicts[0].1);
         assert_eq!(found(3, at(200)), Some(Verdict { wait: Some(300), ..verdict }));
         assert_eq!(found(3, at(499)).unwrap().wait, Some(1));
@@ -149,7 +149,7 @@ mod tests {
         let limit = Arc::new(Limit::new("l", &["10/d".parse().unwrap()]));
         let refusals = RefusalCache::new(u64::MAX);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(3 * RECHECK) };
-        refusals.note(&[OwnedAsk::from(&ask(&limit, 1))], &Verdicts::from_iter([(3, verdict)]), NOW);
+        refusals.note(&[OwnedAsk::from(&ask(&limit, 1))], &Verdicts::from_iter([(3, verdict)]), NOW, |_| false);
         let is_known = |now, is_lost| refusals.find(&[ask(&limit, 1)], now, is_lost).is_some();
         assert!(is_known(at(RECHECK - 1), false));
         assert!(is_known(at(2 * RECHECK), true));
@@ -162,7 +162,8 @@ mod tests {
         let refusals = RefusalCache::new(u64::MAX);
         let reserving = Ask { settles: true, ..ask(&limit, 1) };
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(500_000) };
-        let note = || refusals.note(&[OwnedAsk::from(&reserving)], &Verdicts::from_iter([(3, verdict)]), NOW);
+        let note =
+            || refusals.note(&[OwnedAsk::from(&reserving)], &Verdicts::from_iter([(3, verdict)]), NOW, |_| false);
         let is_known = |now| refusals.find(&[reserving], now, false).is_some();
         note();
         assert!(is_known(at(BRIEFLY - 1)) && !is_known(at(BRIEFLY)));
@@ -177,7 +178,8 @@ mod tests {
         let low = limit("10/s");
         let refusals = RefusalCache::new(u64::MAX);
         let verdict = Verdict { admitted: false, rate: 0, remaining: 0, wait: Some(500) };
-        let note = || refusals.note(&[OwnedAsk::from(&ask(&low, 1))], &Verdicts::from_iter([(3, verdict)]), NOW);
+        let note =
+            || refusals.note(&[OwnedAsk::from(&ask(&low, 1))], &Verdicts::from_iter([(3, verdict)]), NOW, |_| false);
         note();
         assert!(refusals.find(&[ask(&limit(raised), 1)], at(1), false).is_none());
         note();

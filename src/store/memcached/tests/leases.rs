@@ -2,6 +2,7 @@
 
 use super::inspection::shown;
 use super::*;
+use crate::store::memcached::BRIEFLY;
 use crate::store::memcached::lease::{BUSY, FAR, LEASE};
 
 /// The kinds of limits that are leased.
@@ -114,6 +115,39 @@ fn a_key_that_is_reset_has_no_lease() {
         world.settle();
         assert_eq!(counted(&mut world, 0, key), 7);
     }
+}
+
+#[test]
+fn a_refusal_that_rests_on_the_lease_of_another_gateway_is_remembered_briefly() {
+    let limit = limit(0, PLENTY / 2);
+    let (mut world, key) = world(1, LOCAL, &limit);
+    world.remembered = u64::MAX;
+    world.join(LOCAL);
+    world.connect(1, 0);
+    (0..2).for_each(|_| busy(&mut world, 0));
+    let mut ask_for = |cost| {
+        world.ask(1, vec![OwnedAsk { need: cost, cost, ..ask(&limit, key) }]);
+        (0..3).flat_map(|_| exchange(1)).for_each(|step| world.run(&step));
+        world.decided.last().unwrap().remaining()
+    };
+    let rest = ask_for(0);
+    assert!(rest < PLENTY / 2 - 2 * BUSY, "the other one has leased some");
+    [rest, 1].into_iter().for_each(|cost| _ = ask_for(cost));
+    let is_admitted: Vec<_> = world.decided.iter().rev().take(2).map(Decided::admitted).collect();
+    assert_eq!(is_admitted, [false, true]);
+    world.run(&Step::Tick(BRIEFLY));
+    world.settle();
+    world.run(&Step::Ask { gateway: 1, what: 0, cost: 1 });
+    world.settle();
+    assert_eq!(admitted(&world.decided, key), 2 * BUSY + rest + 1, "it was given back");
+    // What nobody has charged meanwhile is leased by nobody.
+    world.run(&Step::Ask { gateway: 1, what: 0, cost: 99 });
+    world.settle();
+    world.run(&Step::Tick(BRIEFLY));
+    let before = world.decided.len();
+    world.run(&Step::Ask { gateway: 1, what: 0, cost: 99 });
+    assert_eq!(world.decided.len() - before, 1, "nobody is asked");
+    world.settle();
 }
 
 #[test]
