@@ -334,7 +334,7 @@ pub fn limit_changes(old: &Snapshot, new: &Snapshot) -> LimitChanges {
     LimitChanges {
         with_quotas: new.quota_sources.iter().map(|one| one.limit_name().to_owned()).collect(),
         in_use: new.limits.iter().flat_map(|rate_table| rate_table.limits()).cloned().collect(),
-        replaced: replaced.flatten().map(|(old, new)| (old.clone(), new.clone())).collect(),
+        replaced: replaced.flatten().collect(),
     }
 }
 

@@ -84,7 +84,7 @@ pub struct KeyUsage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Away;
 
-/// What a reload changes about limits. Here a limit is one set of rates: its own, that of a tier, or that of an
+/// What a reload, or an override that is set or ends, changes about limits. Here a limit is one set of rates: its own, that of a tier, or that of an
 /// override.
 #[derive(Clone, Debug, Default)]
 pub struct LimitChanges {
@@ -92,9 +92,19 @@ pub struct LimitChanges {
     pub in_use: Vec<Arc<Limit>>,
     /// The names of those whose keys may get any rates at any time, from a source of quotas.
     pub with_quotas: Vec<String>,
-    /// Pairs of limits that count differently, the old one first: the keys of the old one are counted by the new one
-    /// after the reload.
-    pub replaced: Vec<(Arc<Limit>, Arc<Limit>)>,
+    /// Limits that count differently afterwards.
+    pub replaced: Vec<Replaced>,
+}
+
+/// A limit whose keys are counted differently by another limit after a reload.
+#[derive(Clone, Debug)]
+pub struct Replaced {
+    /// The one key to which that happens, because an override of it was set or has ended; `None` if it happens to all.
+    pub key: Option<Fingerprint>,
+    /// The old limit.
+    pub from: Arc<Limit>,
+    /// The new one.
+    pub to: Arc<Limit>,
 }
 
 /// A store's answer.
@@ -128,7 +138,8 @@ impl Store {
         }
     }
 
-    /// Applies a reload that takes effect at `now`.
+    /// Applies a reload, or a change of overrides, that takes effect at `now`. It concerns no cell, no lease and no request of
+    /// keys whose limits are not replaced.
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
         match self {
             Self::Memory(memory) => memory.reload(changes, now),
@@ -231,6 +242,14 @@ impl Store {
             Self::Memory(_) => None,
             Self::Memcached(memcached) => Some(memcached.ended()),
         }
+    }
+}
+
+impl LimitChanges {
+    /// Whether a key of the limit of this name is counted differently afterwards.
+    fn replace(&self, name: &str, key: Fingerprint) -> bool {
+        let is_about = |one: &Replaced| one.key.is_none_or(|of| of == key) && one.from.name() == name;
+        self.replaced.iter().any(is_about)
     }
 }
 

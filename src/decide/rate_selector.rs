@@ -13,6 +13,7 @@ use crate::identify::{KeyCache, KeyExtractor, RequestAttributes, Subject};
 use crate::limit::{Limit, Rate};
 use crate::overrides::{Allowance, Overrides};
 use crate::quotas::{GrantedQuota, Quota, QuotaRates};
+use crate::store::Replaced;
 
 /// The most cell layouts of one limit whose counts are migrated when a reload changes the limit. Limits seldom have
 /// more than two or three.
@@ -195,15 +196,31 @@ impl RateTable {
         self.by_key.iter().chain(self.tiers.iter().map(|(_, limit)| limit))
     }
 
-    /// Pairs of rates that a key may have had in `old` and may have now, where the two differ in the layout of their
-    /// cells. A key may change between the limit's own rates and those of an override, but tiers keep counters of their
-    /// own.
-    pub fn replaced<'a>(&'a self, old: &'a Self) -> impl Iterator<Item = (&'a Arc<Limit>, &'a Arc<Limit>)> {
-        let pairs = |new| old.by_key.iter().take(MAX_MIGRATED).map(move |old| (old, new));
-        let by_key = self.by_key.iter().take(MAX_MIGRATED).flat_map(pairs);
-        let of_tier = |(name, new)| old.tiers.iter().find(|(tier, _)| tier == name).map(|(_, old)| (old, new));
-        let by_tier = self.tiers.iter().filter_map(move |(name, new)| of_tier((name, new)));
-        by_key.chain(by_tier).filter(|(old, new)| old.id() != new.id())
+    /// The rates that keys may have had in `old` and may have now, where the two differ in the layout of their cells. If only
+    /// overrides of the admin API have changed, these are the rates of their keys.
+    pub fn replaced(&self, old: &Self) -> Vec<Replaced> {
+        let (key, mut replaced) = (None, Vec::new());
+        if Arc::ptr_eq(&self.own, &old.own) {
+            let keys = [old, self].into_iter().filter_map(|table| table.temporary.as_ref()).flat_map(|all| all.keys());
+            let of = |key| Replaced { key: Some(key), from: old.of_key(key).clone(), to: self.of_key(key).clone() };
+            replaced.extend(keys.map(of));
+        } else {
+            // A key may change between the limit's own rates and those of an override, but tiers keep counters of their own.
+            let pairs = |to| old.by_key.iter().take(MAX_MIGRATED).map(move |from| (from, to));
+            let by_key = self.by_key.iter().take(MAX_MIGRATED).flat_map(pairs);
+            let of_tier = |(name, to)| old.tiers.iter().find(|(tier, _)| tier == name).map(|(_, from)| (from, to));
+            let by_tier = self.tiers.iter().filter_map(|(name, to)| of_tier((name, to)));
+            let pairs = by_key.chain(by_tier);
+            replaced.extend(pairs.map(|(from, to)| Replaced { key, from: from.clone(), to: to.clone() }));
+        }
+        replaced.retain(|Replaced { from, to, .. }| from.id() != to.id());
+        replaced
+    }
+
+    /// The rates by which a key is counted that has no tier and no override in the file.
+    fn of_key(&self, key: Fingerprint) -> &Arc<Limit> {
+        let granted = self.temporary.as_ref().and_then(|temporary| temporary.find(key));
+        granted.and_then(|(granted, ..)| granted.limit.as_ref()).unwrap_or(&self.own)
     }
 }
 

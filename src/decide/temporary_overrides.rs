@@ -225,6 +225,11 @@ impl TemporaryRates {
         Some((self.granted.get(*index)?, *index, *ends))
     }
 
+    /// All keys that have one.
+    pub(super) fn keys(&self) -> impl Iterator<Item = Fingerprint> {
+        self.by_key.keys().copied()
+    }
+
     /// All rates that are granted.
     pub(super) fn limits(&self) -> impl Iterator<Item = &Arc<Limit>> {
         self.granted.iter().filter_map(|granted| granted.limit.as_ref())

@@ -133,7 +133,8 @@ impl InForce {
         tracing::info!("reloaded");
     }
 
-    /// Puts these overrides of the admin API in force. Nothing else changes: no file is read, and nothing starts anew.
+    /// Puts these overrides of the admin API in force. Nothing else changes: no file is read, and nothing starts anew. Of the
+    /// store only the keys are concerned that have other counters now.
     pub(super) fn apply_overrides(&self, temporary: &TemporaryOverrides) {
         let running = self.snapshot.load();
         if running.limits.iter().any(|rate_table| !rate_table.has_temporary(temporary.of(rate_table.name()))) {

@@ -203,10 +203,9 @@ impl Memcached {
         !self.is_local && self.health.is_away()
     }
 
-    /// Applies a reload that takes effect at `now`: the cells of removed limits are dropped. All remembered refusals
-    /// are forgotten, because each of them is by a limit from before the reload.
+    /// Applies a reload, or a change of overrides, that takes effect at `now`: the cells of removed limits are dropped. What is
+    /// remembered of refusals by limits from before the reload is of no use to other limits.
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
-        self.refusals.clear();
         let reload = Reload { changes: changes.clone(), now, asked: Instant::now() };
         self.mailboxes.send(Message::Reload(Box::new(reload)), usize::MAX);
     }

@@ -233,10 +233,9 @@ impl Memory {
             let next = self.next_sweep.fetch_add(1, Ordering::Relaxed);
             let index = usize::try_from(next).unwrap_or(0) & (self.shards.len() - 1);
             let mut shard = self.shards[index].lock();
-            shard.sweep(|entry| {
-                let lowest = reloads.lowest_rates(&entry.limit);
-                let is_spent = entry.is_spent(now) && lowest.is_none_or(|rates| entry.cell.is_spent(rates, now));
-                !is_spent && reloads.is_needed(&entry.limit)
+            shard.sweep(|key, entry| {
+                !reloads.is_spent(&entry.limit, &entry.cell, now)
+                    && reloads.is_needed(&entry.limit, key.with(entry.limit.shape()))
             });
             shard.report_to(&self.bytes);
         }

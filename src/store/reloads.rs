@@ -1,4 +1,4 @@
-//! What reloads have changed about limits: which limits exist, and which limit continues the counts of which.
+//! What reloads and overrides have changed about limits: which limits exist, and which limit continues the counts of which.
 //!
 //! A limit is identified by its name and the layout of its cells. A replaced limit is remembered for as long as its
 //! counts can matter, so that each of its keys can be migrated when it is used next.
@@ -9,14 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use smallvec::SmallVec;
 
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
-use crate::limit::{Limit, Rate, Verdict};
-use crate::store::LimitChanges;
+use crate::limit::{Cell, Limit, Rate, Verdict};
+use crate::store::{LimitChanges, Replaced};
 
-/// The most migrations that are remembered for one name. A key with an older cell begins again from zero.
-const MOST_PER_NAME: usize = 16;
+/// The most migrations that are remembered for one name, and for one key. A key with an older cell begins again from
+/// zero.
+const MOST: usize = 16;
 
 /// A limit whose counts another limit continues.
 #[derive(Clone, Debug)]
@@ -49,11 +51,11 @@ impl Migration {
     }
 }
 
-/// Everything that reloads have changed, up to a moment.
+/// Everything that reloads have changed, up to a moment. Overrides that were set or have ended are reloads of their keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reloads {
-    /// The newest first.
-    migrations: Vec<Migration>,
+    /// Those of all keys of a limit, by what stands for its name, and those of single keys; each the latest first.
+    migrations: HashMap<Fingerprint, Vec<Migration>, RandomState>,
     /// The limits of the configuration, and for each the lowest of the rates that its keys may have; `None` before the first
     /// reload.
     in_use: Option<HashMap<Fingerprint, Vec<Rate>, RandomState>>,
@@ -64,30 +66,20 @@ pub(super) struct Reloads {
 }
 
 impl Reloads {
-    /// After another reload, at `now`.
-    pub(super) fn next(&self, changes: &LimitChanges, now: Time) -> Self {
-        let count = self.count.wrapping_add(1);
-        let new = changes.replaced.iter().filter_map(|(from, to)| Migration::new(from, to, now, count));
-        // A key that was not used since an earlier reload is migrated to the newest limit in one step.
-        let earlier = self.migrations.iter().filter(|earlier| earlier.is_open(now));
-        let joined = earlier.clone().flat_map(|earlier| {
-            let further = changes.replaced.iter().filter(|(from, _)| from.id() == earlier.to.id());
-            further.filter_map(|(_, to)| Migration::new(&earlier.from, to, earlier.at, count))
-        });
-        let mut migrations: Vec<_> = new.chain(joined).chain(earlier.cloned()).collect();
-        migrations.sort_by_key(|migration| Reverse(migration.at));
-        let (mut seen, mut counts) = (HashSet::new(), HashMap::new());
-        let names: HashSet<&str> = changes.in_use.iter().map(|limit| limit.name()).collect();
-        migrations.retain(|migration| {
-            let name = migration.to.name();
-            let count = counts.entry(name.to_owned()).or_insert(0);
-            let stays = migration.is_open(now)
-                && names.contains(name)
-                && *count < MOST_PER_NAME
-                && seen.insert(migration.ids());
-            *count += usize::from(stays);
-            stays
-        });
+    /// Notes another reload, at `now`. Returns whether there are cells to be dropped because of it, now or later.
+    pub(super) fn add(&mut self, changes: &LimitChanges, now: Time) -> bool {
+        self.count = self.count.wrapping_add(1);
+        let names: HashSet<&str, RandomState> = changes.in_use.iter().map(|limit| limit.name()).collect();
+        self.retain(|migration| migration.is_open(now) && names.contains(migration.to.name()));
+        for (key, migration) in self.migrations_for(&changes.replaced, now) {
+            let list = self.migrations.entry(key).or_default();
+            let is_same = |other: &Migration| other.ids() == migration.ids();
+            if !list.iter().any(|other| is_same(other) && other.at > migration.at) {
+                list.retain(|other| !is_same(other));
+                list.insert(list.partition_point(|other| other.at > migration.at), migration);
+                list.truncate(MOST);
+            }
+        }
         let mut in_use: HashMap<_, Vec<Rate>, _> = HashMap::default();
         for limit in &changes.in_use {
             let lowest = in_use.entry(limit.id()).or_insert_with(|| limit.rates().to_vec());
@@ -95,17 +87,49 @@ impl Reloads {
             let lower = lowest.iter_mut().zip(limit.rates()).filter(|(lowest, rate)| rate.quota() < lowest.quota());
             lower.for_each(|(lowest, rate)| *lowest = rate.clone());
         }
-        let in_use = Some(in_use);
-        Self { migrations, in_use, with_quotas: changes.with_quotas.iter().cloned().collect(), count }
+        let is_gone = |before: &HashMap<_, _, _>| before.keys().any(|id| !in_use.contains_key(id));
+        let has_lost = self.in_use.as_ref().is_none_or(is_gone);
+        (self.in_use, self.with_quotas) = (Some(in_use), changes.with_quotas.iter().cloned().collect());
+        has_lost || !changes.replaced.is_empty()
+    }
+
+    /// The migrations that a reload at `now` makes necessary, and in which list each belongs.
+    fn migrations_for(&self, replaced: &[Replaced], now: Time) -> Vec<(Fingerprint, Migration)> {
+        let mut by_id: HashMap<Fingerprint, Vec<&Replaced>, RandomState> = HashMap::default();
+        replaced.iter().for_each(|one| by_id.entry(one.from.id()).or_default().push(one));
+        let mut added = Vec::new();
+        // A key that was not used since an earlier reload is migrated to the newest limit in one step.
+        let lists = self.migrations.iter();
+        for (of, earlier) in lists.flat_map(|(of, list)| list.iter().map(|earlier| (*of, earlier))) {
+            for Replaced { key, to, .. } in by_id.get(&earlier.to.id()).into_iter().flatten() {
+                if key.is_none_or(|key| key == of || all_of(to) == of) {
+                    let joined = Migration::new(&earlier.from, to, earlier.at, self.count);
+                    added.extend(joined.map(|joined| (key.unwrap_or(of), joined)));
+                }
+            }
+        }
+        let new = replaced.iter().filter_map(|Replaced { key, from, to }| {
+            Some((key.unwrap_or_else(|| all_of(to)), Migration::new(from, to, now, self.count)?))
+        });
+        added.extend(new);
+        added
+    }
+
+    fn retain(&mut self, stays: impl Fn(&Migration) -> bool) {
+        self.migrations.retain(|_, list| {
+            list.retain(&stays);
+            !list.is_empty()
+        });
     }
 
     /// Without the migrations that have expired at `now`; `None` if none has.
     pub(super) fn expired(&self, now: Time) -> Option<Self> {
-        if self.migrations.iter().all(|migration| migration.is_open(now)) {
+        if self.migrations.values().flatten().all(|migration| migration.is_open(now)) {
             return None;
         }
-        let migrations = self.migrations.iter().filter(|migration| migration.is_open(now)).cloned().collect();
-        Some(Self { migrations, ..self.clone() })
+        let mut rest = self.clone();
+        rest.retain(|migration| migration.is_open(now));
+        Some(rest)
     }
 
     /// How many reloads there were; it may wrap.
@@ -115,35 +139,64 @@ impl Reloads {
 
     /// When the last migration expires.
     pub(super) fn until(&self) -> Time {
-        self.migrations.iter().map(|migration| migration.until).max().unwrap_or(Time::from_micros(0))
+        let until = self.migrations.values().flatten().map(|migration| migration.until);
+        until.max().unwrap_or(Time::from_micros(0))
     }
 
-    /// The migrations to this limit, the latest first.
-    pub(super) fn before(&self, limit: &Limit) -> impl Iterator<Item = &Migration> {
-        self.migrations.iter().filter(|migration| migration.to.id() == limit.id())
+    /// The migrations of a key to this limit, the latest first.
+    pub(super) fn before(&self, limit: &Limit, key: Fingerprint) -> impl Iterator<Item = &Migration> {
+        self.of(limit, key, |migration| &migration.to)
     }
 
-    /// The migrations from this limit, the latest first.
-    pub(super) fn after(&self, limit: &Limit) -> impl Iterator<Item = &Migration> {
-        self.migrations.iter().filter(|migration| migration.from.id() == limit.id())
+    /// The migrations of a key from this limit, the latest first.
+    pub(super) fn after(&self, limit: &Limit, key: Fingerprint) -> impl Iterator<Item = &Migration> {
+        self.of(limit, key, |migration| &migration.from)
     }
 
-    /// Whether the configuration has the limit.
-    pub(super) fn is_in_use(&self, limit: &Limit) -> bool {
+    fn of(
+        &self,
+        limit: &Limit,
+        key: Fingerprint,
+        side: fn(&Migration) -> &Arc<Limit>,
+    ) -> impl Iterator<Item = &Migration> {
+        let lists = [key, all_of(limit)].into_iter().filter_map(|of| self.migrations.get(&of));
+        let mut found: SmallVec<[&Migration; 4]> =
+            lists.flatten().filter(|migration| side(migration).id() == limit.id()).collect();
+        found.sort_by_key(|migration| Reverse(migration.at));
+        found.into_iter()
+    }
+
+    /// Whether the configuration, or an override, has the limit.
+    pub(super) fn has(&self, limit: &Limit) -> bool {
         let Some(in_use) = &self.in_use else { return true };
         in_use.contains_key(&limit.id()) || self.with_quotas.contains(limit.name())
     }
 
-    /// The lowest rates that a key of this limit may have since the last reload, if the configuration has the limit. A lower
-    /// one takes longer until nothing counts any more.
-    pub(super) fn lowest_rates(&self, limit: &Limit) -> Option<&[Rate]> {
-        self.in_use.as_ref()?.get(&limit.id()).map(Vec::as_slice)
+    /// Whether the limit may count this key: there is such a limit, and no change of overrides has replaced it for the key.
+    pub(super) fn is_in_use(&self, limit: &Limit, key: Fingerprint) -> bool {
+        let mut of_key = self.migrations.get(&key).into_iter().flatten();
+        let left = of_key.find(|migration| migration.from.id() == limit.id());
+        let is_back = |left: &Migration| self.before(limit, key).any(|migration| migration.at >= left.at);
+        left.is_none_or(is_back) && self.has(limit)
     }
 
-    /// Whether cells of this limit may still be used.
-    pub(super) fn is_needed(&self, limit: &Limit) -> bool {
-        self.is_in_use(limit) || self.after(limit).next().is_some()
+    /// Whether nothing of a cell of this limit matters any more at `now`. Its key may have another limit by now than the one
+    /// by which it was used last, and a lower rate takes longer until nothing counts.
+    pub(super) fn is_spent(&self, limit: &Limit, cell: &Cell, now: Time) -> bool {
+        let lowest = self.in_use.as_ref().and_then(|in_use| in_use.get(&limit.id()));
+        cell.is_spent(limit.rates(), now) && lowest.is_none_or(|rates| cell.is_spent(rates, now))
     }
+
+    /// Whether the cell of a key of this limit may still be used.
+    pub(super) fn is_needed(&self, limit: &Limit, key: Fingerprint) -> bool {
+        self.is_in_use(limit, key) || self.after(limit, key).next().is_some()
+    }
+}
+
+/// What stands for all keys of a limit: its name.
+fn all_of(limit: &Limit) -> Fingerprint {
+    // What is combined twice is gone.
+    limit.id().with(limit.shape())
 }
 
 /// The verdict of the limit that was asked, from that of the limit that counts the key. Rates correspond by their

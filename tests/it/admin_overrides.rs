@@ -3,11 +3,11 @@
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Response, both_stores, limited, unix, until};
+use crate::harness::{Client, Gateway, Memcached, Response, both_stores, limited, unix, until};
 
 const BOUND: Duration = Duration::from_secs(10);
 
@@ -98,6 +98,38 @@ fn a_key_is_exempted_blocked_or_gets_other_rates_until_it_is_deleted() {
 fn until_admitted(client: &mut Client, key: &str) {
     // What was remembered about it in this process may hold for a moment.
     until("it starts anew", BOUND, || ask(client, key) == 200);
+}
+
+#[test]
+fn what_is_remembered_of_other_keys_stays() {
+    let memcached = Memcached::start();
+    let store = memcached.store_with("on_error = \"reject\"\ntimeout = \"5s\"");
+    let gateway = Gateway::start(&(store + &limited("header:x-api-key", "1/d", "")));
+    let mut client = gateway.client();
+    let mut round = 0;
+    until("refusals are remembered while overrides change", BOUND, || {
+        round += 1;
+        let keys: Vec<_> = (0..50).map(|number| format!("{number}-{round}")).collect();
+        // A refusal is looked at again after five seconds.
+        let begun = Instant::now();
+        keys.iter().for_each(|key| assert_eq!([(); 2].map(|()| ask(&mut client, key)), [200, 429]));
+        let before = memcached.commands();
+        for number in 0..8 {
+            // Some have counters of their own.
+            let rates = ["5/d", "5/h"][number % 2];
+            put(&gateway, &format!("l/keys/k-{number}"), &json!({ "rates": [rates], "for": "1h" }));
+        }
+        keys.iter().for_each(|key| assert_eq!(ask(&mut client, key), 429));
+        let asked = memcached.commands() - before;
+        assert!(asked == 0 || begun.elapsed() > Duration::from_secs(4), "{asked} commands");
+        asked == 0
+    });
+    // What the key itself was refused is not.
+    for (key, rates) in [("0-1", "5/d"), ("1-1", "5/h")] {
+        assert_eq!((ask(&mut client, key), ask(&mut client, key)), (429, 429));
+        put(&gateway, &format!("l/keys/{key}"), &json!({ "rates": [rates], "for": "1h" }));
+        assert_eq!(ask(&mut client, key), 200, "{rates}");
+    }
 }
 
 #[test]

@@ -51,6 +51,7 @@ use super::versioned::VersionedState;
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
+use crate::store::reloads::Reloads;
 
 /// How long one gateway may know what another does not. What is pending may wait so long for an exchange that can carry
 /// it, and as long as there is plenty of room, what was read is good enough for further decisions.
@@ -276,8 +277,8 @@ impl CachedCell {
     }
 
     /// Whether it can be forgotten without anybody noticing.
-    pub(super) fn is_spent(&self, now: Time) -> bool {
-        self.cell.is_spent(self.names.limit.rates(), now)
+    pub(super) fn is_spent(&self, reloads: &Reloads, now: Time) -> bool {
+        reloads.is_spent(&self.names.limit, &self.cell, now)
     }
 
     /// Writes what is pending and reads what a decision needs. What `strict` has to confirm is counted by commands that

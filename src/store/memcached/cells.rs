@@ -193,11 +193,11 @@ impl Cells {
         let range = places.start..places.end.min(cells.len());
         let mut stay = 0;
         for (place, cell) in range.clone().zip(cells.get_mut(range)?.iter_mut()) {
-            if reloads.is_needed(&cell.names.limit) || Rc::ptr_eq(&cell.names, nobody) {
+            if reloads.is_needed(&cell.names.limit, cell.key) || Rc::ptr_eq(&cell.names, nobody) {
                 continue;
             }
             // Whoever is in line has yet to be told something.
-            if cell.stage != Stage::Idle || cell.is_needed() || cell.has_pending() && !cell.is_spent(now) {
+            if cell.stage != Stage::Idle || cell.is_needed() || cell.has_pending() && !cell.is_spent(reloads, now) {
                 stay += 1;
                 continue;
             }
@@ -217,7 +217,7 @@ impl Cells {
             if cached.is_needed() || std::mem::take(&mut cached.used) {
                 continue;
             }
-            if cached.has_pending() && !cached.is_spent(now) {
+            if cached.has_pending() && !cached.is_spent(&self.reloads, now) {
                 forgotten.one();
                 let number = cached.number;
                 self.note_forgotten(number);
@@ -289,5 +289,18 @@ mod tests {
         let mut place = (kept + 1) % 2;
         let again = ask(&limit("limit-1"), 10);
         assert_eq!(cells.again(&mut place, &again, NOW, &forgotten).id(), again.cell());
+    }
+
+    #[test]
+    fn a_bucket_is_spent_by_the_lowest_rate_that_its_key_may_have() {
+        let limit = |rate: &str| Arc::new(Limit::new("l", &[rate.parse().unwrap()]));
+        let (fast, slow) = (limit("60/m burst 60"), limit("1/m burst 60"));
+        let (mut cells, forgotten) = (Cells::new("gw", &["a:1".to_owned()]), Counter::default());
+        let charged = OwnedAsk { cost: 60, ..ask(&fast, Fingerprint::of(b"k")) };
+        cells.of(&charged, NOW, &forgotten).1.charge(&fast, NOW, 60);
+        cells.reload(&LimitChanges { in_use: vec![fast, slow], ..LimitChanges::default() }, NOW);
+        // It is full again by the rate of before, but perhaps not by the one that its key has now.
+        let later = NOW.after(std::time::Duration::from_secs(120));
+        assert_eq!((cells.make_room(later, &forgotten), forgotten.get()), (Some(0), 1));
     }
 }

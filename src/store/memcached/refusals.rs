@@ -81,11 +81,6 @@ impl RefusalCache {
         self.shard(cell).lock().remove(&cell);
     }
 
-    /// Remembers nothing any more.
-    pub(super) fn clear(&self) {
-        self.shards.iter().for_each(|shard| shard.lock().clear());
-    }
-
     /// The verdicts on a request that is refused by what is remembered, without those of limits of which nothing is known.
     /// If Memcached `is_lost`, it cannot be asked.
     pub(super) fn find(&self, asks: &[Ask<'_>], now: Time, is_lost: bool) -> Option<Verdicts> {
@@ -184,9 +179,6 @@ mod tests {
         assert!(refusals.find(&[ask(&limit(raised), 1)], at(1), false).is_none());
         note();
         assert!(refusals.find(&[ask(&low, 1)], Time::from_micros(NOW.micros() - 2 * JITTER), false).is_none());
-        note();
-        refusals.clear();
-        assert!(refusals.find(&[ask(&low, 1)], at(1), false).is_none(), "a reload was there");
         note();
         let other = Ask { key: Fingerprint::of(b"other"), place: 4, ..ask(&low, 1) };
         assert!(refusals.find(&[other], at(1), false).is_none());

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::OwnedAsk;
+use super::cached_cell::CachedCell;
 use super::carry_over::{CarryOver, Source};
 use super::cells::{Cells, Place};
 use crate::clock::Time;
@@ -16,10 +17,12 @@ use crate::store::LimitChanges;
 use crate::store::reloads::Migration;
 
 impl Cells {
-    /// Applies a reload that takes effect at `now`.
-    pub(super) fn reload(&mut self, changes: &LimitChanges, now: Time) {
-        self.reloads = self.reloads.next(changes, now);
+    /// Applies a reload, or a change of overrides, that takes effect at `now`. Returns whether there are cells to be dropped
+    /// because of it, now or later.
+    pub(super) fn reload(&mut self, changes: &LimitChanges, now: Time) -> bool {
+        let has_dropped = self.reloads.add(changes, now);
         self.migrating_until = self.reloads.until();
+        has_dropped
     }
 
     /// Forgets migrations that have expired. Returns how long it takes until the last one does, if there is one.
@@ -34,16 +37,16 @@ impl Cells {
     /// Asks the limit that counts the key now, if a reload has replaced the one that is asked and the key has been
     /// counted by another one since. Returns the migration then.
     pub(super) fn follow(&self, ask: &mut OwnedAsk, now: Time) -> Option<Migration> {
-        if now >= self.migrating_until || self.reloads.is_in_use(&ask.limit) {
+        if now >= self.migrating_until || self.reloads.is_in_use(&ask.limit, ask.key) {
             return None;
         }
         // Of several cells, the one that was used after the latest reload has continued from the others, and that of
         // the limit that is in use will do so when it is used.
         let reload = |limit: &Limit| {
             let cached = self.peek(self.find(ask.key.with(limit.shape()))?);
-            Some((self.reloads.is_in_use(limit), cached.reload))
+            Some((self.reloads.is_in_use(limit, ask.key), cached.reload))
         };
-        let migrations = self.reloads.after(&ask.limit).map(|migration| (reload(&migration.to), migration));
+        let migrations = self.reloads.after(&ask.limit, ask.key).map(|migration| (reload(&migration.to), migration));
         let (latest, migration) = migrations.max_by_key(|(reload, _)| *reload)?;
         if latest <= reload(&ask.limit) {
             return None;
@@ -54,25 +57,26 @@ impl Cells {
         Some(migration)
     }
 
-    /// Whether a reload has replaced or removed this limit lately.
-    pub(super) fn is_replaced(&self, limit: &Limit, now: Time) -> bool {
-        now < self.migrating_until && !self.reloads.is_in_use(limit)
+    /// Whether a reload has replaced or removed the limit of this cell lately.
+    pub(super) fn is_replaced(&self, place: Place) -> bool {
+        let CachedCell { names, key, now, .. } = self.peek(place);
+        *now < self.migrating_until && !self.reloads.is_in_use(&names.limit, *key)
     }
 
     /// Sees whether a cell is used for the first time after a reload. If its limit has replaced another one since it
     /// was used last, it continues from that.
     pub(super) fn see_reload(&mut self, place: Place, limit: &Arc<Limit>, now: Time) {
-        let count = self.reloads.count();
-        if self.at(place).reload == count || !self.reloads.is_in_use(limit) {
+        let (count, CachedCell { key, reload, .. }) = (self.reloads.count(), self.peek(place));
+        let key = *key;
+        if *reload == count || !self.reloads.is_in_use(limit, key) {
             return;
         }
         let before = mem::replace(&mut self.at(place).reload, count);
         let is_new = |migration: &&Migration| migration.is_open(now) && migration.reload > before;
-        let migrations: Vec<Migration> = self.reloads.before(limit).filter(is_new).cloned().collect();
+        let migrations: Vec<Migration> = self.reloads.before(limit, key).filter(is_new).cloned().collect();
         if migrations.is_empty() {
             return;
         }
-        let key = self.at(place).key;
         let (mut sources, mut pending, mut number) = (Vec::new(), Vec::new(), None);
         for Migration { from, at, .. } in migrations {
             let old = self.find(key.with(from.shape()));

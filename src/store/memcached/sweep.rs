@@ -58,9 +58,9 @@ mod tests {
     use crate::fingerprint::Fingerprint;
     use crate::limit::Limit;
     use crate::metrics::Counter;
-    use crate::store::LimitChanges;
     use crate::store::memcached::cached_cell::Stage;
     use crate::store::memcached::tests::ask;
+    use crate::store::{LimitChanges, Replaced};
 
     /// How many cells there are of the limit of this name.
     fn of_limit(cells: &mut Cells, name: &str) -> usize {
@@ -115,7 +115,11 @@ mod tests {
         let ask = ask(&old, key);
         cells.of(&ask, now, &Counter::default());
         cells.reload(
-            &LimitChanges { in_use: vec![new.clone()], replaced: vec![(old, new)], ..LimitChanges::default() },
+            &LimitChanges {
+                in_use: vec![new.clone()],
+                replaced: vec![Replaced { key: None, from: old, to: new }],
+                ..LimitChanges::default()
+            },
             now,
         );
         let sweep = Sweep::new(instant).step(&mut cells, (instant, now)).unwrap();

@@ -23,12 +23,12 @@ impl Memory {
             if let Some(cell) = cells.find(limit) {
                 return (limit.clone(), cell);
             }
-            if !reloads.is_in_use(limit) {
-                let mut successors = reloads.after(limit).map(|migration| &migration.to);
+            if !reloads.is_in_use(limit, key) {
+                let mut successors = reloads.after(limit, key).map(|migration| &migration.to);
                 let counted = successors.find_map(|to| Some((to.clone(), cells.find(to)?)));
                 return counted.unwrap_or_else(|| (limit.clone(), Cell::new(limit.rates(), now)));
             }
-            let mut migrations = reloads.before(limit);
+            let mut migrations = reloads.before(limit, key);
             let migrated = migrations.find_map(|old| Some(limit.migrate(&old.from, cells.find(&old.from)?, old.at)));
             (limit.clone(), migrated.unwrap_or_else(|| Cell::new(limit.rates(), now)))
         });
@@ -40,7 +40,7 @@ impl Memory {
     /// counted afterwards.
     pub fn reset(&self, limit: &Arc<Limit>, key: Fingerprint) {
         self.with_cells(limit, key, |reloads, cells| {
-            for limit in related(reloads, limit) {
+            for limit in related(reloads, limit, key) {
                 cells.remove(limit);
             }
             for (_, shard) in &mut cells.shards.0 {
@@ -58,7 +58,7 @@ impl Memory {
     ) -> T {
         loop {
             let reloads = self.reloads.load_full();
-            let places: SmallVec<[_; 4]> = related(&reloads, limit).map(|limit| self.place(limit, key)).collect();
+            let places: SmallVec<[_; 4]> = related(&reloads, limit, key).map(|limit| self.place(limit, key)).collect();
             let mut cells = Cells { memory: self, key, shards: Locked::take(&self.shards, &places) };
             // A reload that came first may have led to a cell that is not locked.
             if Arc::ptr_eq(&reloads, &self.reloads.load()) {
@@ -70,10 +70,10 @@ impl Memory {
 
 /// The limits in whose cells a key of `limit` may have counts: that limit and those that have replaced it, each with
 /// those that it has replaced.
-fn related<'a>(reloads: &'a Reloads, limit: &'a Arc<Limit>) -> impl Iterator<Item = &'a Arc<Limit>> {
-    let successors = reloads.after(limit).map(|migration| &migration.to);
+fn related<'a>(reloads: &'a Reloads, limit: &'a Arc<Limit>, key: Fingerprint) -> impl Iterator<Item = &'a Arc<Limit>> {
+    let successors = reloads.after(limit, key).map(|migration| &migration.to);
     let counting = iter::once(limit).chain(successors);
-    counting.flat_map(|to| iter::once(to).chain(reloads.before(to).map(|migration| &migration.from)))
+    counting.flat_map(move |to| iter::once(to).chain(reloads.before(to, key).map(|migration| &migration.from)))
 }
 
 /// All cells of one key, locked.

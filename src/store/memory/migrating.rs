@@ -17,10 +17,12 @@ use crate::store::reloads::{Migration, Reloads, translated};
 use crate::store::{Ask, Asks, LimitChanges, Reply, Reserved};
 
 impl Memory {
-    /// Applies a reload: from now on cells of removed limits are dropped, and cells of limits that count differently
-    /// are migrated.
+    /// Applies a reload, or a change of overrides: from now on cells of removed limits are dropped, and cells of limits that
+    /// count differently are migrated.
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
-        self.set_reloads(self.reloads.load().next(changes, now));
+        let mut reloads = Reloads::clone(&self.reloads.load());
+        reloads.add(changes, now);
+        self.set_reloads(reloads);
     }
 
     /// Forgets migrations that have expired.
@@ -47,7 +49,7 @@ impl Memory {
         let successors: SmallVec<[Option<Arc<Limit>>; 2]> = asks
             .iter()
             .map(|ask| {
-                if reloads.is_in_use(ask.limit) {
+                if reloads.is_in_use(ask.limit, ask.key) {
                     self.migrate(&reloads, ask, now);
                     return None;
                 }
@@ -97,21 +99,21 @@ impl Memory {
     /// The migration that has moved the key of a replaced limit to a cell with this property.
     fn moved(&self, reloads: &Reloads, ask: &Ask<'_>, is_wanted: impl Fn(&Entry) -> bool) -> Option<Migration> {
         let is_there = |to| self.has(&Ask { limit: to, ..*ask }, &is_wanted);
-        reloads.after(ask.limit).find(|migration| is_there(&migration.to)).cloned()
+        reloads.after(ask.limit, ask.key).find(|migration| is_there(&migration.to)).cloned()
     }
 
-    /// Migrates the cells of all keys that were not used since their limit was replaced.
+    /// Migrates the cells of all keys that were not used since their limit was replaced for all of them: overrides of the admin
+    /// API end with the process.
     pub(super) fn migrate_all(&self, now: Time) {
         let reloads = self.reloads.load();
         for shard in &self.shards {
-            let is_old = |(_, entry): &(&Fingerprint, &Entry)| !reloads.is_in_use(&entry.limit);
-            let old: Vec<_> =
-                shard.lock().iter().filter(is_old).map(|(key, entry)| (*key, entry.limit.clone())).collect();
+            // The shape of its limit is part of the key of a cell; what is combined twice is gone.
+            let of = |(key, entry): (&Fingerprint, &Entry)| (key.with(entry.limit.shape()), entry.limit.clone());
+            let is_old = |(_, limit): &(Fingerprint, Arc<Limit>)| !reloads.has(limit);
+            let old: Vec<_> = shard.lock().iter().map(of).filter(is_old).collect();
             for (key, limit) in old {
-                let newest = reloads.after(&limit).find(|migration| reloads.is_in_use(&migration.to));
+                let newest = reloads.after(&limit, key).find(|migration| reloads.has(&migration.to));
                 if let Some(Migration { to, .. }) = newest {
-                    // The shape of its limit is part of the key of a cell; what is combined twice is gone.
-                    let key = key.with(limit.shape());
                     let ask = Ask { limit: to, key, need: 0, cost: 0, settles: false, advisory: false, place: 0 };
                     self.migrate(&reloads, &ask, now);
                 }
@@ -122,7 +124,7 @@ impl Memory {
     /// Migrates the cell of a key that has one of a replaced limit and none of this one.
     fn migrate(&self, reloads: &Reloads, ask: &Ask<'_>, now: Time) {
         let place = self.place(ask.limit, ask.key);
-        for Migration { from, at, .. } in reloads.before(ask.limit) {
+        for Migration { from, at, .. } in reloads.before(ask.limit, ask.key) {
             let old = self.place(from, ask.key);
             // Both are locked, so that no other thread finds the key without a cell.
             let mut locked = Locked::take(&self.shards, &[place, old]);

@@ -153,11 +153,11 @@ impl Shard {
     }
 
     /// Drops entries that are not `needed`, and measures the others.
-    pub(super) fn sweep(&mut self, needed: impl Fn(&Entry) -> bool) {
+    pub(super) fn sweep(&mut self, needed: impl Fn(&Fingerprint, &Entry) -> bool) {
         let Self { cells, heap, .. } = self;
         *heap = 0;
-        cells.retain(|_, entry| {
-            let stays = needed(entry);
+        cells.retain(|key, entry| {
+            let stays = needed(key, entry);
             if stays {
                 entry.measure();
                 *heap += entry.counted();

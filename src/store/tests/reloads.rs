@@ -16,7 +16,11 @@ pub(super) fn counted(name: &str, rates: &[&str], strategy: Option<&Strategy>) -
 
 /// Reloads from one limit to another.
 pub(super) fn reload(memory: &Memory, old: &Arc<Limit>, new: &Arc<Limit>, now: Time) {
-    let replaced = if old.id() == new.id() { Vec::new() } else { vec![(old.clone(), new.clone())] };
+    let replaced = if old.id() == new.id() {
+        Vec::new()
+    } else {
+        vec![Replaced { key: None, from: old.clone(), to: new.clone() }]
+    };
     memory.reload(&LimitChanges { in_use: vec![new.clone()], replaced, ..LimitChanges::default() }, now);
 }
 
@@ -65,7 +69,8 @@ fn a_decision_on_several_limits_finds_them_all() {
     let (old, new) = (of(None), of(Some(Strategy::SlidingLog)));
     let both = |limits: &[Arc<Limit>; 2], now| (0..4).filter(|_| admitted(&memory, &asks(limits), now)).count();
     assert_eq!(both(&old, NOW), 4);
-    let replaced = old.iter().cloned().zip(new.iter().cloned()).collect();
+    let replaced = old.iter().cloned().zip(new.iter().cloned());
+    let replaced = replaced.map(|(from, to)| Replaced { key: None, from, to }).collect();
     memory.reload(&LimitChanges { in_use: new.to_vec(), replaced, ..LimitChanges::default() }, later(1));
     assert_eq!(both(&new, later(1)), 1);
 }
@@ -222,6 +227,46 @@ fn what_costs_what_was_reserved_is_followed_no_longer_by_the_bucket_that_has_rep
     store.settle(&asked, reserved, 1, None, (later(1), 0));
     memory.sweep(1, later(1));
     assert_eq!(memory.bytes(), before);
+}
+
+/// Gives a key another limit by an override, or lets that end.
+fn override_key(memory: &Memory, key: Fingerprint, [from, to]: [&Arc<Limit>; 2], now: Time) {
+    let replaced = vec![Replaced { key: Some(key), from: from.clone(), to: to.clone() }];
+    let in_use = vec![from.clone(), to.clone()];
+    memory.reload(&LimitChanges { in_use, replaced, ..LimitChanges::default() }, now);
+}
+
+#[test]
+fn an_override_takes_along_what_its_key_has_counted_and_nothing_of_others() {
+    let pairs = all().into_iter().flat_map(|own| all().into_iter().map(move |other| (own.clone(), other)));
+    for (own, other) in pairs.filter(|(own, other)| own.id() != other.id()) {
+        let memory = Memory::new(1000, usize::MAX);
+        let count = |limit, key, now| (0..9).filter(|_| admitted(&memory, &[ask(limit, key)], now)).count();
+        for number in [1, 1, 1, 1, 1, 2, 2, 3] {
+            assert!(admitted(&memory, &[ask(&own, key(number))], NOW));
+        }
+        override_key(&memory, key(1), [&own, &other], later(1));
+        memory.sweep(1, later(2));
+        assert_eq!(remaining(&memory, &other, later(2)), 4, "{:?} to {:?}", own.rates(), other.rates());
+        assert_eq!(memory.keys(), 3, "it is the same cell");
+        // A request of it that was under way asks the limit of before.
+        assert_eq!(count(&own, key(1), later(2)), 4, "{:?} to {:?}", own.rates(), other.rates());
+        // Other keys are counted as ever, and have counted nothing by the other limit.
+        assert_eq!((count(&own, key(2), later(2)), memory.keys()), (7, 3));
+        assert_eq!(count(&other, key(2), later(2)), 9);
+        // At the end it takes its counts back, and its limit counts it again.
+        override_key(&memory, key(1), [&other, &own], later(3));
+        memory.sweep(1, later(4));
+        assert_eq!((remaining(&memory, &own, later(4)), memory.keys()), (0, 4));
+        override_key(&memory, key(3), [&own, &other], later(5));
+        assert_eq!(count(&other, key(3), later(6)), 8);
+        // A reload takes along what was not used since.
+        let memory = Memory::new(1000, usize::MAX);
+        assert!(admitted(&memory, &[ask(&own, key(1))], NOW));
+        override_key(&memory, key(1), [&own, &other], later(1));
+        reload(&memory, &other, &own, later(2));
+        assert_eq!(remaining(&memory, &own, later(3)), 8, "{:?} and {:?}", own.rates(), other.rates());
+    }
 }
 
 #[test]

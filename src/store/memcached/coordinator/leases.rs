@@ -4,6 +4,7 @@ use tokio::time::Instant;
 
 use super::Coordinator;
 use crate::limit::Reservation;
+use crate::store::LimitChanges;
 use crate::store::memcached::OwnedAsk;
 use crate::store::memcached::batch::ServerState;
 use crate::store::memcached::cells::Place;
@@ -14,12 +15,12 @@ use crate::store::memcached::provisional::{Outcome, Provisional};
 impl Coordinator {
     /// Asks for a lease of a key that was just charged, if it is busy and its server answers.
     pub(super) fn lease_if_busy(&mut self, cell: Place, ask: &OwnedAsk, asked: Instant) {
-        let is_replaced = self.cells.is_replaced(&ask.limit, self.cells.peek(cell).now);
-        let cached = self.cells.at(cell);
-        let server = &self.servers[cached.server];
-        let may_lease = server.state == ServerState::Up && server.round_trip < FAR && self.pending_reload.is_none();
         // A request that was on its way during a reload may ask a replaced limit, and what is leased by that would be
         // carried over.
+        let is_replaced = self.cells.is_replaced(cell) || self.must_not_lease(cell);
+        let cached = self.cells.at(cell);
+        let server = &self.servers[cached.server];
+        let may_lease = server.state == ServerState::Up && server.round_trip < FAR;
         if may_lease && !is_replaced && cached.lease_if_busy(ask, asked) {
             self.leases.push_back((asked + LEASE, cell));
             self.queue(cell, true);
@@ -29,7 +30,7 @@ impl Coordinator {
     /// The charge of a lease is confirmed by an exchange that was begun at `begun`, or was rejected and given back.
     pub(super) fn settle_lease(&mut self, cell: Place, outcome: Outcome, begun: Instant) {
         let Outcome { charge, is_confirmed } = outcome;
-        if is_confirmed && self.pending_reload.is_some() {
+        if is_confirmed && self.must_not_lease(cell) {
             // It takes effect when this is given back.
             self.cells.at(cell).give_back(&charge);
             self.queue(cell, true);
@@ -71,9 +72,10 @@ impl Coordinator {
         self.settle_reserved(Settlement { ask, now, asked, reservation, cell: number, given, more: 0 });
     }
 
-    /// The cells that have leases, or have asked for them.
-    pub(super) fn take_leased(&mut self) -> Vec<Place> {
-        let mut leased: Vec<Place> = self.leases.drain(..).map(|(_, cell)| cell).collect();
+    /// The cells that have leases, or have asked for them, and whose keys are counted differently after these changes.
+    pub(super) fn leased(&self, changes: &LimitChanges) -> Vec<Place> {
+        let cells = self.leases.iter().map(|(_, cell)| *cell);
+        let mut leased: Vec<Place> = cells.filter(|cell| self.is_changed(*cell, changes)).collect();
         leased.sort_unstable();
         leased.dedup();
         leased

@@ -1,15 +1,20 @@
-//! Reloads of the configuration, as the coordinator applies them.
+//! Reloads of the configuration and changes of overrides, as the coordinator applies them.
 //!
 //! A limit that counts in another way after a reload continues from the counters before it. What is leased in these and
-//! given back later would stay counted in the new ones. So a reload first gives back all leases, and takes effect when
-//! Memcached knows that. What is asked meanwhile waits for it, as long as for any answer of Memcached: what a server that does
-//! not answer in that time still has of a lease may stay counted.
+//! given back later would stay counted in the new ones. So a reload first gives back the leases of the keys that are counted
+//! differently after it, and takes effect when Memcached knows that. What is asked meanwhile about such keys waits for it, as
+//! long as for any answer of Memcached: what a server that does not answer in that time still has of a lease may stay counted.
+//! Nobody waits who asks about other keys.
+
+use std::iter;
 
 use tokio::time::Instant;
 
 use super::Coordinator;
+use crate::store::LimitChanges;
+use crate::store::memcached::OwnedAsk;
 use crate::store::memcached::batch::ServerState;
-use crate::store::memcached::cached_cell::Stage;
+use crate::store::memcached::cached_cell::{CachedCell, Stage};
 use crate::store::memcached::cells::Place;
 use crate::store::memcached::message::{Message, Reload};
 use crate::store::memcached::sweep::Sweep;
@@ -21,14 +26,32 @@ pub(super) struct PendingReload {
     until: Instant,
     /// The cells whose leases are being given back.
     leased: Vec<Place>,
-    /// What came after it, in that order, and by when it is decided.
+    /// What came after it and has to wait for it, in that order, and by when it is decided.
     later: Vec<(Message, Instant)>,
+}
+
+impl PendingReload {
+    /// Whether a message has to wait for it, or for another reload that does. Reloads wait for each other.
+    fn delays(&self, message: &Message) -> bool {
+        let asks: &[OwnedAsk] = match message {
+            Message::Reload(_) => return true,
+            Message::Decide(decision) => &decision.asks,
+            Message::Settle(settlement) => std::slice::from_ref(&settlement.ask),
+            Message::Inspect(inspection) => std::slice::from_ref(&inspection.ask),
+        };
+        let further = self.later.iter().filter_map(|(message, _)| match message {
+            Message::Reload(reload) => Some(&reload.changes),
+            _ => None,
+        });
+        let mut all = iter::once(&self.reload.changes).chain(further);
+        all.any(|changes| asks.iter().any(|ask| changes.replace(ask.limit.name(), ask.key)))
+    }
 }
 
 impl Coordinator {
     /// Begins a reload, which takes effect by `deadline`.
     pub(super) fn reload(&mut self, reload: Reload, deadline: Instant) {
-        let leased: Vec<Place> = self.take_leased();
+        let leased = self.leased(&reload.changes);
         for cell in &leased {
             if let Some(rest) = self.cells.at(*cell).lease.take() {
                 self.cells.at(*cell).give_back(&rest.charge);
@@ -49,28 +72,40 @@ impl Coordinator {
         }
         let Some(pending) = self.pending_reload.take() else { return };
         let PendingReload { reload, later, .. } = *pending;
-        self.cells.reload(&reload.changes, reload.now);
-        self.sweep = Some(Sweep::new(reload.asked));
-        self.on_timer(reload.asked, reload.now);
+        if self.cells.reload(&reload.changes, reload.now) {
+            self.sweep = Some(Sweep::new(reload.asked));
+            self.on_timer(reload.asked, reload.now);
+        }
         for (message, deadline) in later {
             self.submit(message, deadline);
         }
     }
 
-    /// Keeps a message until the reload before it has taken effect. Returns it if there is none.
+    /// Keeps a message until the reload before it has taken effect. Returns it if it need not wait for one.
     pub(super) fn postpone(&mut self, message: Message, deadline: Instant) -> Option<Message> {
         match &mut self.pending_reload {
-            Some(pending) => {
+            Some(pending) if pending.delays(&message) => {
                 pending.later.push((message, deadline));
                 None
             }
-            None => Some(message),
+            _ => Some(message),
         }
+    }
+
+    /// Whether a reload waits until this cell has no lease.
+    pub(super) fn must_not_lease(&self, cell: Place) -> bool {
+        self.pending_reload.as_ref().is_some_and(|pending| self.is_changed(cell, &pending.reload.changes))
     }
 
     /// When a reload takes effect at the latest.
     pub(super) fn end_of_reload(&self) -> Option<Instant> {
         self.pending_reload.as_ref().map(|pending| pending.until)
+    }
+
+    /// Whether the key of this cell is counted differently afterwards.
+    pub(super) fn is_changed(&self, cell: Place, changes: &LimitChanges) -> bool {
+        let CachedCell { names, key, .. } = self.cells.peek(cell);
+        changes.replace(names.limit.name(), *key)
     }
 
     /// Whether Memcached knows that this cell has no lease, or cannot be told.

@@ -151,6 +151,34 @@ fn a_refusal_that_rests_on_the_lease_of_another_gateway_is_remembered_briefly() 
 }
 
 #[test]
+fn an_override_concerns_the_lease_and_the_requests_of_its_key_alone() {
+    for how in [LOCAL, STRICT] {
+        let ways = [0, 1].map(|kind| limit(kind, PLENTY / 2));
+        let (mut world, key) = world(1, how, &ways[0]);
+        let other = Fingerprint::of(b"other");
+        world.whats.push(vec![ask(&ways[0], other)]);
+        world.ways = ways.to_vec();
+        world.overridden = Some(other);
+        for what in [0, 0, 1, 1] {
+            world.run(&Step::Ask { gateway: 0, what, cost: BUSY });
+            (0..2).flat_map(|_| exchange(0)).for_each(|step| world.run(&step));
+        }
+        world.run(&Step::Reload(0, 1));
+        let before = world.decided.len();
+        let mut ask_all = |asks: &[(&Arc<Limit>, Fingerprint)]| {
+            asks.iter().for_each(|(limit, key)| world.ask(0, vec![ask(limit, *key)]));
+            world.decided.len() - before
+        };
+        assert_eq!(ask_all(&[(&ways[0], key), (&ways[1], other), (&ways[0], key)]), 2, "it still has its lease");
+        world.settle();
+        let of = |world: &mut World, way: usize, key| shown(world, 0, &ask(&ways[way], key));
+        assert_eq!((of(&mut world, 0, key), of(&mut world, 1, other)), (2 * BUSY + 2, 2 * BUSY + 1), "{how:?}");
+        // It was never counted by the other limit.
+        assert_eq!(of(&mut world, 1, key), 0);
+    }
+}
+
+#[test]
 fn a_reload_waits_for_what_is_leased_as_long_as_for_any_answer() {
     for how in [LOCAL, STRICT] {
         for is_answered in [true, false] {
@@ -182,13 +210,14 @@ proptest! {
     #[test]
     fn what_is_leased_does_not_stay_charged_after_reloads(
         steps in schedule(reloading(reliable()), 200),
-        (quota, strict, late) in (2000..9000_u64, any::<bool>(), 0..3_usize),
+        (quota, strict, late, is_override) in (2000..9000_u64, any::<bool>(), 0..3_usize, any::<bool>()),
         kinds in prop::collection::vec(prop::sample::select(vec![0, 1, 2, 7]), 2..4),
     ) {
         let how = if strict { STRICT } else { LOCAL };
         let ways: Vec<_> = kinds.iter().map(|kind| limit(*kind, quota)).collect();
         let (mut world, key) = world(1, how, &ways[0]);
         world.ways = ways;
+        world.overridden = is_override.then_some(key);
         for step in costly(&steps) {
             if !matches!(step, Step::Reload(..)) {
                 world.run(&step);

@@ -2,17 +2,20 @@
 
 use super::*;
 use crate::clock::Time;
-use crate::store::LimitChanges;
 use crate::store::memcached::message::{Message, Reload};
+use crate::store::{LimitChanges, Replaced};
 
 impl World {
     /// Reloads a gateway, which then has this way to count.
     pub(super) fn reload(&mut self, gateway: usize, way: usize) {
         let before = std::mem::replace(&mut self.gateways[gateway].way, way);
         let [from, to] = [before, way].map(|way| self.ways[way].clone());
-        let replaced = if from.id() == to.id() { Vec::new() } else { vec![(from, to.clone())] };
+        let is_same = from.id() == to.id();
+        let replaced = if is_same { Vec::new() } else { vec![Replaced { key: self.overridden, from, to: to.clone() }] };
         let (now, asked) = (self.clock(gateway), self.instant());
-        let changes = LimitChanges { in_use: vec![to], replaced, ..LimitChanges::default() };
+        // Other keys may have any of them if this is an override.
+        let in_use = if self.overridden.is_some() { self.ways.clone() } else { vec![to] };
+        let changes = LimitChanges { in_use, replaced, ..LimitChanges::default() };
         let reload = Message::Reload(Box::new(Reload { changes, now, asked }));
         self.gateways[gateway].coordinator.submit(reload, asked + Duration::from_micros(self.patience));
     }
@@ -50,6 +53,15 @@ fn world(gateways: usize, how: (OnError, bool), ways: &[Arc<Limit>]) -> World {
     world
 }
 
+/// The same, once where reloads and once where overrides change what the key has.
+fn worlds(gateways: usize, how: (OnError, bool), ways: &[Arc<Limit>]) -> [World; 2] {
+    [None, Some(key())].map(|overridden| {
+        let mut world = world(gateways, how, ways);
+        world.overridden = overridden;
+        world
+    })
+}
+
 const ONE: Step = Step::Ask { gateway: 0, what: 0, cost: 1 };
 
 /// How many of so many requests to a gateway pass, one after the other.
@@ -67,15 +79,16 @@ fn pass(world: &mut World, gateway: usize, times: usize) -> usize {
 fn what_was_counted_goes_on_whatever_counts() {
     for (ways, how) in pairs(9).flat_map(|ways| [(ways.clone(), LOCAL), (ways, STRICT)]) {
         let what = format!("{:?} to {:?}", ways[0].rates(), ways[1].rates());
-        let mut world = world(1, how, &ways);
-        assert_eq!(pass(&mut world, 0, 7), 7);
-        world.run(&Step::Tick(1_000));
-        world.run(&Step::Reload(0, 1));
-        assert_eq!(pass(&mut world, 0, 3), 2, "{what}");
-        // Memcached knows it as well.
-        world.join(how);
-        world.gateways[1].way = 1;
-        assert_eq!(pass(&mut world, 1, 1), 0, "{what}");
+        for mut world in worlds(1, how, &ways) {
+            assert_eq!(pass(&mut world, 0, 7), 7);
+            world.run(&Step::Tick(1_000));
+            world.run(&Step::Reload(0, 1));
+            assert_eq!(pass(&mut world, 0, 3), 2, "{what}");
+            // Memcached knows it as well.
+            world.join(how);
+            world.gateways[1].way = 1;
+            assert_eq!(pass(&mut world, 1, 1), 0, "{what}");
+        }
     }
 }
 
@@ -150,19 +163,20 @@ fn what_a_late_gateway_has_admitted_meanwhile_counts_as_far_as_it_is_more() {
 fn there_and_back_nothing_is_forgotten() {
     for ways in pairs(9) {
         let what = format!("{:?} to {:?} and back", ways[0].rates(), ways[1].rates());
-        let mut world = world(2, LOCAL, &ways);
-        assert_eq!(pass(&mut world, 0, 3), 3);
-        for gateway in 0..2 {
-            world.run(&Step::Reload(gateway, 1));
+        for mut world in worlds(2, LOCAL, &ways) {
+            assert_eq!(pass(&mut world, 0, 3), 3);
+            for gateway in 0..2 {
+                world.run(&Step::Reload(gateway, 1));
+            }
+            // The other one has not seen the key before.
+            assert_eq!(pass(&mut world, 1, 2), 2);
+            for gateway in 0..2 {
+                world.run(&Step::Reload(gateway, 0));
+            }
+            assert_eq!(pass(&mut world, 0, 1), 1);
+            assert_eq!(pass(&mut world, 1, 9), 3, "{what}");
+            assert_eq!(pass(&mut world, 0, 1), 0, "{what}");
         }
-        // The other one has not seen the key before.
-        assert_eq!(pass(&mut world, 1, 2), 2);
-        for gateway in 0..2 {
-            world.run(&Step::Reload(gateway, 0));
-        }
-        assert_eq!(pass(&mut world, 0, 1), 1);
-        assert_eq!(pass(&mut world, 1, 9), 3, "{what}");
-        assert_eq!(pass(&mut world, 0, 1), 0, "{what}");
     }
 }
 
@@ -204,9 +218,10 @@ fn a_reload_while_memcached_is_away_gives_no_second_helping() {
 #[test]
 fn what_was_reserved_before_is_given_back_after() {
     for ways in pairs(9) {
-        for is_seen in [false, true] {
+        for (is_seen, mut world) in
+            [false, true].into_iter().flat_map(|is_seen| worlds(1, LOCAL, &ways).map(|world| (is_seen, world)))
+        {
             let what = format!("{:?} to {:?}, seen: {is_seen}", ways[0].rates(), ways[1].rates());
-            let mut world = world(1, LOCAL, &ways);
             world.run(&Step::Reserve { gateway: 0, what: 0, cost: 3 });
             world.settle();
             assert_eq!(pass(&mut world, 0, 2), 2);
@@ -265,10 +280,11 @@ proptest! {
     fn a_gateway_that_reloads_admits_no_more(
         steps in schedule(reloading(lasting(lossy())), 150),
         (quota, on_error, strict, settles) in (1..30_u64, failing(), any::<bool>(), any::<bool>()),
-        kinds in some_ways(),
+        (kinds, is_override) in (some_ways(), any::<bool>()),
     ) {
         let mut world = world(1, (on_error, strict), &limits(&kinds, quota));
         world.whats[0][0].settles = settles;
+        world.overridden = is_override.then(key);
         let begun = world.now;
         let (admitted, _) = run(&mut world, &steps);
         prop_assert!(admitted <= quota + drained(&world, begun, quota), "{admitted} of {quota}");
@@ -279,9 +295,10 @@ proptest! {
     fn a_gateway_that_reloads_admits_all_there_is(
         steps in schedule(reloading(reliable()), 150),
         (quota, strict) in (1..30_u64, any::<bool>()),
-        kinds in some_ways(),
+        (kinds, is_override) in (some_ways(), any::<bool>()),
     ) {
         let mut world = world(1, (OnError::Local, strict), &limits(&kinds, quota));
+        world.overridden = is_override.then(key);
         for step in steps {
             match step {
                 Step::Ask { gateway, what, .. } => world.run(&Step::Ask { gateway, what, cost: 1 }),
@@ -303,10 +320,11 @@ proptest! {
     fn strict_gateways_that_reload_admit_no_more_than_they_admit_apart(
         steps in schedule(reloading(lasting(broken())), 200),
         (gateways, quota, settles) in (2..4_usize, 1..30_u64, any::<bool>()),
-        kinds in some_ways(),
+        (kinds, is_override) in (some_ways(), any::<bool>()),
     ) {
         let mut world = world(gateways, STRICT, &limits(&kinds, quota));
         world.whats[0][0].settles = settles;
+        world.overridden = is_override.then(key);
         let begun = world.now;
         let (admitted, apart) = run(&mut world, &steps);
         let most = quota + apart + drained(&world, begun, quota);

@@ -40,6 +40,8 @@ pub(super) struct World {
     pub(super) whats: Vec<Vec<OwnedAsk>>,
     /// The limits that a gateway may have instead of that which is asked, if reloads change it.
     pub(super) ways: Vec<Arc<Limit>>,
+    /// The one key for which they change that, if these are overrides and no reloads.
+    pub(super) overridden: Option<Fingerprint>,
     pub(super) now: Time,
     begun: (Instant, Time),
     /// The longest that a decision waits, in microseconds.
@@ -98,6 +100,7 @@ impl World {
             gateways: Vec::new(),
             whats,
             ways: Vec::new(),
+            overridden: None,
             now,
             begun: (Instant::now(), now),
             patience: TIMEOUT,
