@@ -19,6 +19,8 @@ use crate::store::{LimitChanges, Replaced};
 /// The most migrations that are remembered for one name, and for one key. A key with an older cell begins again from
 /// zero.
 const MOST: usize = 16;
+/// The most keys and names of which migrations are remembered: more than there are overrides of the admin API at a time.
+const MOST_LISTS: usize = 1 << 14;
 
 /// A limit whose counts another limit continues.
 #[derive(Clone, Debug)]
@@ -80,6 +82,7 @@ impl Reloads {
                 list.truncate(MOST);
             }
         }
+        self.bound();
         let mut in_use: HashMap<_, Vec<Rate>, _> = HashMap::default();
         for limit in &changes.in_use {
             let lowest = in_use.entry(limit.id()).or_insert_with(|| limit.rates().to_vec());
@@ -113,6 +116,17 @@ impl Reloads {
         });
         added.extend(new);
         added
+    }
+
+    /// If there are too many lists, forgets the half of them that has changed longest ago, but none of all keys of a limit.
+    fn bound(&mut self) {
+        if self.migrations.len() > MOST_LISTS {
+            let mut changed: Vec<Time> =
+                self.migrations.values().filter_map(|list| list.first()).map(|last| last.at).collect();
+            let half = changed.len() / 2;
+            let since = *changed.select_nth_unstable(half).1;
+            self.migrations.retain(|of, list| list.iter().any(|one| one.at >= since || all_of(&one.to) == *of));
+        }
     }
 
     fn retain(&mut self, stays: impl Fn(&Migration) -> bool) {

@@ -33,8 +33,10 @@ impl Sweep {
 
     /// Looks at some cells. Returns the sweep if it is to go on.
     pub(super) fn step(mut self, cells: &mut Cells, (at, now): (Instant, Time)) -> Option<Self> {
-        // Cells of replaced limits stay until their counts matter no more.
-        let left = cells.expire_migrations(now);
+        if self.next == 0 {
+            // Cells of replaced limits stay until their counts matter no more.
+            cells.expire_migrations(now);
+        }
         match cells.forget(self.next..self.next + STEP, now) {
             Some(needed) => {
                 self.next += STEP;
@@ -42,7 +44,7 @@ impl Sweep {
                 self.at = at;
             }
             None => {
-                let again = if self.needed > 0 { Some(AGAIN) } else { left };
+                let again = if self.needed > 0 { Some(AGAIN) } else { cells.expire_migrations(now) };
                 self = Self::new(at + again?);
             }
         }

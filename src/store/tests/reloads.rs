@@ -25,7 +25,11 @@ pub(super) fn reload(memory: &Memory, old: &Arc<Limit>, new: &Arc<Limit>, now: T
 }
 
 fn remaining(memory: &Memory, limit: &Arc<Limit>, now: Time) -> u64 {
-    let verdict = memory.decide(&[Ask { need: 0, cost: 0, ..ask(limit, key(1)) }], now).verdicts[0].1;
+    remaining_of(memory, limit, key(1), now)
+}
+
+fn remaining_of(memory: &Memory, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> u64 {
+    let verdict = memory.decide(&[Ask { need: 0, cost: 0, ..ask(limit, key) }], now).verdicts[0].1;
     verdict.remaining
 }
 
@@ -267,6 +271,25 @@ fn an_override_takes_along_what_its_key_has_counted_and_nothing_of_others() {
         reload(&memory, &other, &own, later(2));
         assert_eq!(remaining(&memory, &own, later(3)), 8, "{:?} and {:?}", own.rates(), other.rates());
     }
+}
+
+#[test]
+fn overrides_that_follow_each_other_are_not_remembered_without_end() {
+    let (own, other) = (counted("a", &["9/d"], None), counted("a", &["9/d"], Some(&Strategy::SlidingLog)));
+    let memory = Memory::new(100, usize::MAX);
+    reload(&memory, &other, &own, NOW);
+    let override_all = |keys: std::ops::Range<u64>, at| {
+        let replaced = keys.map(|number| Replaced { key: Some(key(number)), from: own.clone(), to: other.clone() });
+        let in_use = vec![own.clone(), other.clone()];
+        memory.reload(&LimitChanges { in_use, replaced: replaced.collect(), ..LimitChanges::default() }, at);
+    };
+    assert!(admitted(&memory, &[ask(&own, key(0))], NOW) && admitted(&memory, &[ask(&own, key(40_000))], NOW));
+    assert!(admitted(&memory, &[ask(&other, key(50_000))], NOW), "it asks what was replaced before");
+    (0..40).for_each(|round| override_all(1000 * round..1000 * (round + 1), later(round + 1)));
+    override_all(40_000..40_001, later(60));
+    assert_eq!(remaining_of(&memory, &other, key(40_000), later(61)), 8);
+    assert_eq!(remaining_of(&memory, &other, key(0), later(61)), 9, "that is so long ago that it is forgotten");
+    assert_eq!(remaining_of(&memory, &own, key(50_000), later(61)), 8, "the reload is not");
 }
 
 #[test]
