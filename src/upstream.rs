@@ -48,7 +48,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode, Version};
+use http::{HeaderMap, StatusCode};
 use tokio::sync::Mutex;
 use tokio::time::{timeout, timeout_at};
 
@@ -239,7 +239,7 @@ impl Upstream {
                 spans.begin_attempt(clock::now());
             }
             if in_flight.endpoint().places.are_taken() {
-                pools.make_room(in_flight.endpoint().id, self.announced(request));
+                pools.make_room(in_flight.endpoint().id, self.announced(request)).await;
             }
             let is_doubtful = self.needs_race(in_flight.endpoint(), pools, request);
             let raced = if is_doubtful { Box::pin(self.race(pools, &mut in_flight, request)).await } else { Ok(()) };
@@ -353,9 +353,8 @@ impl Upstream {
 
 /// What the request takes of its client's share of connections, if the client may send many requests at a time.
 fn share(endpoint: &Arc<Endpoint>, request: &UpstreamRequest<'_>) -> Result<Option<ConcurrencyPermit>, Unanswered> {
-    let ForwardedInfo { version, trusted, .. } = request.forwarded;
-    // Clients behind a trusted proxy share its connections, and requests over HTTP/2 share those to a server.
-    let client = request.client.filter(|_| version == Version::HTTP_2 && !trusted && !endpoint.target.http2);
+    // Requests over HTTP/2 share connections, so those are counted.
+    let client = request.many_from().filter(|_| !endpoint.target.http2);
     let refused = |error| Unanswered { endpoint: Some(endpoint.clone()), error };
-    client.map(|client| endpoint.places.share(client.ip()).map_err(refused)).transpose()
+    client.map(|client| endpoint.places.share(client).map_err(refused)).transpose()
 }

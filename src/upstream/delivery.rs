@@ -69,7 +69,9 @@ impl Upstream {
     ) -> Result<Option<(StatusCode, UpstreamBody)>, Failed> {
         let mut is_sent = false;
         loop {
-            let found = pools.http2.stream(endpoint, &self.connector, self.timeout, (self.keep, pools.now())).await?;
+            let request = exchange.request;
+            let found = pools.http2.stream(endpoint, &self.connector, self.timeout, request, (self.keep, pools.now()));
+            let found = found.await?;
             let Spoken::Http2 { stream, is_new } = found else { return Ok(None) };
             let failed = match http2::send(exchange, stream, &mut body.next, headers).await {
                 Ok(response) => return Ok(Some(response)),
@@ -77,7 +79,7 @@ impl Upstream {
             };
             let may_send_again = match failed.again {
                 SendAgain::Any => true,
-                SendAgain::Idempotent => !is_new && failed.has_ended && exchange.request.method.is_idempotent(),
+                SendAgain::Idempotent => !is_new && failed.has_ended && request.method.is_idempotent(),
                 SendAgain::No => false,
             };
             if is_sent || !may_send_again || !body.is_whole() {

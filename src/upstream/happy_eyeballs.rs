@@ -90,7 +90,8 @@ impl Upstream {
     ) -> Result<(), UpstreamError> {
         if endpoint.target.is_offered_http2(request.asks_for_websocket) {
             let keep = (self.keep, pools.now());
-            if let Spoken::Http2 { .. } = pools.http2.stream(endpoint, &self.connector, self.timeout, keep).await? {
+            let found = pools.http2.stream(endpoint, &self.connector, self.timeout, request, keep);
+            if let Spoken::Http2 { .. } = found.await? {
                 return Ok(());
             }
         }

@@ -4,7 +4,9 @@
 //! The task of the request drives its stream, as with HTTP/1.1. Only the connection has a task of its own, which belongs to
 //! the library.
 
+mod clients;
 mod connection;
+mod counted_stream;
 mod keep_alive;
 mod pool;
 mod request_body;
@@ -34,6 +36,7 @@ use request_body::RequestBody;
 impl Failed {
     /// For an error that the library has reported before the head of a response.
     fn of_stream(error: h2::Error, stream: &OpenStream) -> Self {
+        stream.has_ended();
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
         if is_refused {
             stream.connection().refuses();
@@ -69,7 +72,7 @@ pub(super) async fn send<B: From<ResponseBody>>(
         Err(error) => return Err(Failed { error: failure(error), again: SendAgain::Any, has_ended: true }),
     };
     let was_begun = request.progress.is_begun.replace(true);
-    let mut request_body = body.take().map(|body| RequestBody::new(body, sender, request, named));
+    let mut request_body = body.take().map(|body| RequestBody::new(body, sender, &stream, request, named));
     stream.stall().begin(request.body_timeout, Some(timeout));
     let mut interim = Interim::new(request.interim);
     let head = poll_fn(|cx| {

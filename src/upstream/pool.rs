@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use foldhash::fast::RandomState;
+use tokio::task::yield_now;
 
 use super::connection::UpstreamConnection;
 use super::http2::Http2Pool;
@@ -102,11 +103,14 @@ impl ConnectionPools {
 
     /// Closes all that this server and a client that is `announced`, or any client, cannot use: others need their places.
     #[cold]
-    pub(super) fn make_room(&self, server: usize, announced: Option<SocketAddr>) {
+    pub(super) async fn make_room(&self, server: usize, announced: Option<SocketAddr>) {
         for (other, idle) in self.idle.borrow_mut().iter_mut() {
             idle.connections.retain(|connection| *other == server && connection.announced == announced);
             idle.fewest = idle.fewest.min(idle.connections.len());
         }
+        self.http2.make_room(server);
+        // Those of HTTP/2 end in tasks of their own, perhaps because another request has made room.
+        yield_now().await;
     }
 
     /// The moment of the last check: now, or shortly before.

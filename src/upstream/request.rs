@@ -121,6 +121,12 @@ impl<'a> Timing<'a> {
 }
 
 impl UpstreamRequest<'_> {
+    /// The address of its client if that may send many requests at a time. Clients behind a trusted proxy share its connections.
+    pub(super) fn many_from(&self) -> Option<IpAddr> {
+        let ForwardedInfo { version, trusted, .. } = self.forwarded;
+        self.client.filter(|_| version == Version::HTTP_2 && !trusted).map(|client| client.ip())
+    }
+
     /// Its spans, if they are recorded.
     pub(super) fn spans(&self) -> Option<&RequestSpans> {
         self.forwarded.origin.and_then(|origin| origin.spans)

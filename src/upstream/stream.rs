@@ -4,10 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
@@ -93,6 +95,11 @@ impl UpstreamStream {
     /// Whether all places of connections are taken.
     pub(super) fn is_place_wanted(&self) -> bool {
         are_taken(self.place.semaphore())
+    }
+
+    /// The places of which it has one.
+    pub(super) fn places(&self) -> Arc<Semaphore> {
+        self.place.semaphore().clone()
     }
 
     /// The address of the server.

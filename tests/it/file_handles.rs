@@ -1,8 +1,14 @@
 //! File handles are short: nobody takes them from others, and no server is blamed for it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use h2::server::Builder;
+use http::Response;
+use tokio::sync::Barrier;
+
 use crate::harness::http2::{RawHttp2, get};
+use crate::harness::http2_server::Http2Server;
 use crate::harness::{Client, Gateway, Upstream, reply, until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -64,6 +70,59 @@ fn idle_connections_to_a_server_make_room_for_those_to_another() {
     drop(go);
     clients.iter_mut().for_each(|client| assert_eq!(client.response(false).text(), "hello"));
     clients.iter_mut().for_each(|client| assert_eq!(client.get("/").text(), "fast"));
+}
+
+/// A server whose connections carry one request each, and which answers each dozen of requests for `/held` together.
+fn of_one_stream() -> Http2Server {
+    let (mut settings, dozen) = (Builder::new(), Arc::new(Barrier::new(12)));
+    settings.max_concurrent_streams(1);
+    Http2Server::start(None, settings, move |request, mut respond| {
+        let dozen = dozen.clone();
+        async move {
+            if request.uri().path() == "/held" {
+                dozen.wait().await;
+            }
+            let mut sender = respond.send_response(Response::new(()), false).unwrap();
+            let _ = sender.send_data("fast".into(), true);
+        }
+    })
+}
+
+#[test]
+fn a_client_with_many_streams_leaves_connections_over_http_2_for_others() {
+    let up = of_one_stream();
+    // 110 handles less 74: 18 for servers, and a half of that for one client, besides the first ones.
+    let gateway = Gateway::with_handles(110, "workers = 1", &up.everything("http", ""));
+    let mut client = RawHttp2::connect(gateway.http, &[]);
+    client.send(&(0..40).flat_map(|number| get(2 * number + 1, "/held")).collect::<Vec<_>>()).unwrap();
+    let is_refused = |line: &String| line.contains("\"status\":503") && line.contains("\"exhausted\"");
+    until("some are refused", PATIENCE, || gateway.log().iter().any(is_refused));
+    let mut other = Client::connect_from([127, 0, 0, 2].into(), gateway.http);
+    assert_eq!(other.get("/").text(), "fast");
+}
+
+#[test]
+fn idle_connections_over_http_2_make_room_too() {
+    let (up, (slow, go)) = (of_one_stream(), Upstream::holding());
+    let (first, second) = (up.address, slow.address());
+    let gateway = Gateway::with_handles(
+        110,
+        "workers = 1",
+        &format!(
+            "[upstreams.first]\nservers = [\"http://{first}\"]\nhttp2 = true\n\
+             [upstreams.second]\nservers = [\"http://{second}\"]\n\
+             [[routes]]\nhost = \"first\"\npath = \"/*\"\nupstream = \"first\"\n\
+             [[routes]]\npath = \"/*\"\nupstream = \"second\"\n"
+        ),
+    );
+    let mut clients: Vec<_> = (0..12).map(|_| gateway.client()).collect();
+    clients.iter_mut().for_each(|client| client.send("GET /held HTTP/1.1\r\nHost: first\r\n\r\n"));
+    clients.iter_mut().for_each(|client| assert_eq!(client.response(false).text(), "fast"));
+    assert_eq!(up.connections(), 12);
+    clients.iter_mut().for_each(|client| client.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n"));
+    until("all are in flight", PATIENCE, || in_flight(&gateway) == Some(12.0));
+    drop(go);
+    clients.iter_mut().for_each(|client| assert_eq!(client.response(false).text(), "hello"));
 }
 
 #[test]

@@ -136,6 +136,7 @@ mod warnings;
 mod upstream_cases;
 mod upstream_connections;
 mod upstream_http2;
+mod upstream_http2_clients;
 mod upstream_http2_frames;
 mod upstream_tls;
 mod watch;

@@ -67,6 +67,31 @@ fn what_a_server_has_not_processed_is_sent_again_once() {
 }
 
 #[test]
+fn only_streams_above_the_last_one_are_sent_again() {
+    for reason in [Reason::NO_ERROR, Reason::ENHANCE_YOUR_CALM] {
+        let (gateway, came) = gateway(
+            move |frames, stream| {
+                if stream == 3 {
+                    frames.go_away(1, reason);
+                    frames.answer(1, "0");
+                }
+                true
+            },
+            "",
+        );
+        let mut clients = [gateway.client(), gateway.client()];
+        for (at, client) in clients.iter_mut().enumerate() {
+            client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+            until("it has come", BOUND, || came.lock().unwrap().len() > at);
+        }
+        for (client, expected) in clients.iter_mut().zip(["0", "1"]) {
+            assert_eq!(client.response(false).text(), expected, "{reason:?}");
+        }
+        assert_eq!(*came.lock().unwrap(), [0, 0, 1]);
+    }
+}
+
+#[test]
 fn a_request_is_not_sent_three_times() {
     let came = Arc::new(AtomicUsize::new(0));
     let count = came.clone();

@@ -3,8 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -13,14 +15,17 @@ use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
 use h2::{Ping, PingPong, SendStream};
 use http::Request;
 use http::uri::Scheme;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 
+use super::clients::ClientRequest;
+use super::counted_stream::CountedStream;
 use super::keep_alive::{Activity, Check, KeepAlive};
-use super::windows::{CONNECTION_WINDOW, STREAM_WINDOW, stream_window};
+use super::windows::{CONNECTION_WINDOW, MOST_STREAMS, STREAM_WINDOW, stream_window};
+use crate::decide::ConcurrencyPermit;
 use crate::upstream::endpoint::TargetAddress;
 use crate::upstream::error::UpstreamError;
+use crate::upstream::places::are_taken;
 use crate::upstream::stall::StallTimer;
 use crate::upstream::stream::UpstreamStream;
 
@@ -28,6 +33,8 @@ use crate::upstream::stream::UpstreamStream;
 const MAX_HEADER_LIST: u32 = 64 << 10;
 /// How many bytes of a request's body wait in the library for the server, for each stream.
 const SEND_BUFFER: usize = 256 << 10;
+/// How many streams are reset before a connection begins no more: what servers do against floods begins with some hundreds.
+const MOST_RESETS: usize = 256;
 /// How many timers are kept for further streams.
 const SPARE_TIMERS: usize = 64;
 
@@ -40,11 +47,17 @@ pub(super) struct Http2Connection {
     pub(super) peer: TargetAddress,
     /// When it was made, by the clock of its pool.
     pub(super) connected_at: Instant,
+    /// The client whose connection this is; `None` if clients share it.
+    owner: Cell<Option<SocketAddr>>,
     state: Rc<State>,
     /// What the pool knows of it since its last check.
     checked: RefCell<Checked>,
     task: AbortHandle,
     timers: RefCell<Vec<StallTimer>>,
+    /// The places of connections, of which it has one.
+    places: Arc<Semaphore>,
+    /// What it takes of the share of the client for which it was made.
+    _share: Option<ConcurrencyPermit>,
 }
 
 /// What the task of the connection shares with its streams.
@@ -52,14 +65,32 @@ pub(super) struct Http2Connection {
 struct State {
     /// How many streams are open.
     streams: Cell<usize>,
+    /// How many are open on all connections to the server.
+    of_server: Rc<Cell<usize>>,
+    /// How many were reset by the gateway.
+    resets: Cell<usize>,
+    /// How many bodies of requests are not sent completely, and how many of these wait until the server grants window.
+    uploads: Cell<usize>,
+    waiting: Cell<usize>,
     /// How many were begun.
     begun: Cell<u64>,
     /// How many bytes were received.
-    received: Cell<u64>,
+    received: Rc<Cell<u64>>,
     /// Whether it has not answered a ping.
     is_dead: Cell<bool>,
     /// Whether the server has refused a stream since the last check.
     refuses: Cell<bool>,
+}
+
+/// How well a connection suits a request: the least suits best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fit {
+    /// Nobody else can hold up or break the request there.
+    Well,
+    /// Another client with many requests could, or one of so many bodies that are being sent.
+    Crowded(usize),
+    /// The body would wait behind one that waits, or a client with many requests would meet others.
+    Badly,
 }
 
 #[derive(Debug)]
@@ -73,7 +104,8 @@ struct Checked {
 
 impl Http2Connection {
     /// Begins to speak HTTP/2 on a stream, and waits for the settings of the server: how many streams it allows. The age of
-    /// the connection counts from `now`; its requests have the time limit `timeout`.
+    /// the connection counts from `now`; its requests have the time limit `timeout`. `of_server` counts the streams on all
+    /// connections to the server.
     ///
     /// # Errors
     /// When the connection ends before, or the server does not speak HTTP/2.
@@ -81,11 +113,13 @@ impl Http2Connection {
         stream: UpstreamStream,
         timeout: Duration,
         now: Instant,
+        (of_server, share): (Rc<Cell<usize>>, Option<ConcurrencyPermit>),
     ) -> Result<Rc<Self>, UpstreamError> {
         let peer = stream.peer().map_err(UpstreamError::Closed)?;
         let scheme = if stream.is_tls() { Scheme::HTTPS } else { Scheme::HTTP };
-        let state = Rc::new(State::default());
-        let counted = CountedStream { stream, state: state.clone() };
+        let places = stream.places();
+        let state = Rc::new(State { of_server, ..State::default() });
+        let counted = CountedStream { stream, received: state.received.clone() };
         let mut builder = Builder::new();
         builder
             .enable_push(false)
@@ -105,10 +139,13 @@ impl Http2Connection {
             scheme,
             peer,
             connected_at: now,
+            owner: Cell::default(),
             state,
             checked,
             task,
             timers: RefCell::default(),
+            places,
+            _share: share,
         }))
     }
 
@@ -117,10 +154,12 @@ impl Http2Connection {
         &self.scheme
     }
 
-    /// Whether requests can still be sent on it, as far as is known.
+    /// Whether requests can still be sent on it, as far as is known. With many more resets the server might end it, so then
+    /// only the streams that are open go on.
     pub(super) fn is_open(&self) -> bool {
         let polled = self.requests.clone().poll_ready(&mut Context::from_waker(Waker::noop()));
-        !self.state.is_dead.get() && !matches!(polled, Poll::Ready(Err(_)))
+        let State { is_dead, resets, .. } = &*self.state;
+        !is_dead.get() && resets.get() < MOST_RESETS && !matches!(polled, Poll::Ready(Err(_)))
     }
 
     /// Whether the server allows no further stream now. It always allows one, even if it says that it allows none: such a
@@ -134,17 +173,52 @@ impl Http2Connection {
         self.state.refuses.set(true);
     }
 
-    /// How many streams the server allows, at least one.
+    /// How many streams it may have: as many as the server allows, within bounds.
     pub(super) fn limit(&self) -> usize {
-        self.requests.current_max_send_streams().max(1)
+        self.requests.current_max_send_streams().clamp(1, MOST_STREAMS as usize)
     }
 
-    /// Begins a stream.
-    pub(super) fn begin(self: &Rc<Self>) -> OpenStream {
-        let State { streams, begun, .. } = &*self.state;
+    /// How well it suits a request, which `has_body` or not, of a client that is the `owner` of connections or shares them.
+    pub(super) fn fit(&self, owner: Option<SocketAddr>, has_body: bool) -> Fit {
+        let State { uploads, waiting, .. } = &*self.state;
+        // While nobody uses it, it is whoever's wants it.
+        let has = if self.is_idle() { owner } else { self.owner.get() };
+        let (uploads, waiting) = if has_body { (uploads.get(), waiting.get()) } else { (0, 0) };
+        if has.is_some() != owner.is_some() || waiting > 0 {
+            Fit::Badly
+        } else if has != owner || (owner.is_none() && uploads > 0) {
+            Fit::Crowded(uploads)
+        } else {
+            Fit::Well
+        }
+    }
+
+    /// Whether it has no stream.
+    pub(super) fn is_idle(&self) -> bool {
+        self.state.streams.get() == 0
+    }
+
+    /// Whether it is a client's own.
+    pub(super) fn is_owned(&self) -> bool {
+        !self.is_idle() && self.owner.get().is_some()
+    }
+
+    /// Whether all places of connections are taken.
+    pub(super) fn is_place_wanted(&self) -> bool {
+        are_taken(&self.places)
+    }
+
+    /// Begins a stream for this request.
+    pub(super) fn begin(self: &Rc<Self>, client: ClientRequest) -> OpenStream {
+        let State { streams, of_server, begun, .. } = &*self.state;
+        if self.is_idle() {
+            self.owner.set(client.owner);
+        }
         streams.set(streams.get() + 1);
+        of_server.set(of_server.get() + 1);
         begun.set(begun.get() + 1);
-        OpenStream { connection: self.clone(), stall: self.timers.borrow_mut().pop() }
+        let stall = self.timers.borrow_mut().pop();
+        OpenStream { connection: self.clone(), client, is_sent: Cell::new(false), stall }
     }
 
     /// Looks whether the server still answers, and whether the connection is used. Returns since when it has no stream;
@@ -190,7 +264,7 @@ async fn run(
 ) {
     let (mut window, mut tell) = (STREAM_WINDOW, Some(tell));
     let ended = poll_fn(|cx| {
-        let wanted = stream_window(state.streams.get());
+        let wanted = stream_window(state.of_server.get());
         // While the server has not confirmed one change, there can be no other. Its confirmation polls this again.
         if wanted != window && connection.set_initial_window_size(wanted).is_ok() {
             window = wanted;
@@ -226,6 +300,9 @@ pub(super) fn failure(error: h2::Error) -> UpstreamError {
 #[derive(Debug)]
 pub(in crate::upstream) struct OpenStream {
     connection: Rc<Http2Connection>,
+    client: ClientRequest,
+    /// Whether the server has the request and neither side has ended the stream.
+    is_sent: Cell<bool>,
     stall: Option<StallTimer>,
 }
 
@@ -249,14 +326,34 @@ impl OpenStream {
         head: Request<()>,
         is_end: bool,
     ) -> Result<(ResponseFuture, SendStream<Bytes>), h2::Error> {
-        self.connection.requests.clone().send_request(head, is_end)
+        let sent = self.connection.requests.clone().send_request(head, is_end)?;
+        self.is_sent.set(true);
+        Ok(sent)
+    }
+
+    /// The stream has ended, so it will not be reset.
+    pub(super) fn has_ended(&self) {
+        self.is_sent.set(false);
+    }
+
+    /// Counts the body of the request as one that is being sent, until what is returned is dropped.
+    pub(super) fn upload(&self) -> Upload {
+        let state = self.connection.state.clone();
+        state.uploads.set(state.uploads.get() + 1);
+        Upload { state, is_waiting: false }
     }
 }
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
         let Http2Connection { state, timers, .. } = &*self.connection;
-        state.streams.set(state.streams.get() - 1);
+        let State { streams, of_server, resets, .. } = &**state;
+        if self.is_sent.get() {
+            resets.set(resets.get() + 1);
+            self.client.is_cancelled();
+        }
+        streams.set(streams.get() - 1);
+        of_server.set(of_server.get() - 1);
         let mut timers = timers.borrow_mut();
         if timers.len() < SPARE_TIMERS {
             timers.extend(self.stall.take());
@@ -264,45 +361,25 @@ impl Drop for OpenStream {
     }
 }
 
-/// A stream to a server that counts the bytes that it receives.
+/// A body of a request that is being sent.
 #[derive(Debug)]
-struct CountedStream {
-    stream: UpstreamStream,
+pub(super) struct Upload {
     state: Rc<State>,
+    is_waiting: bool,
 }
 
-impl AsyncRead for CountedStream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, state } = self.get_mut();
-        let before = buf.filled().len();
-        let polled = Pin::new(stream).poll_read(cx, buf);
-        state.received.set(state.received.get() + (buf.filled().len() - before) as u64);
-        polled
+impl Upload {
+    /// Notes whether it waits until the server grants window.
+    pub(super) fn waits(&mut self, is_waiting: bool) {
+        let waiting = &self.state.waiting;
+        waiting.set(waiting.get() + usize::from(is_waiting) - usize::from(self.is_waiting));
+        self.is_waiting = is_waiting;
     }
 }
 
-impl AsyncWrite for CountedStream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.waits(false);
+        self.state.uploads.set(self.state.uploads.get() - 1);
     }
 }

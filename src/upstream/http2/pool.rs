@@ -1,28 +1,39 @@
 //! The connections of one worker over which it speaks HTTP/2: few for each endpoint, which many requests share.
 //!
+//! A request gets a further connection where others could hold it up or break it: see [`Fit`]. Where there are some already, it
+//! bears with others instead. If it gets none, it shares whatever there is.
+//!
 //! Requests that need a connection at the same time wait for one attempt to connect, as many of them as one connection may
 //! carry. An attempt has its own task, so that it goes on if the request that began it is cancelled.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
+use http::Version;
 use tokio::sync::watch;
 use tokio::task::spawn_local;
 
-use super::connection::{Http2Connection, OpenStream};
+use super::clients::Clients;
+use super::connection::{Fit, Http2Connection, OpenStream};
+use crate::decide::ConcurrencyPermit;
 use crate::upstream::connector::Connector;
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::error::UpstreamError;
 use crate::upstream::keep::Keep;
+use crate::upstream::request::UpstreamRequest;
 use crate::upstream::stream::{Offered, UpstreamStream};
 
 /// How many streams a server probably allows: no server should allow fewer (RFC 9113, section 6.5.2).
 const INITIAL_LIMIT: usize = 100;
+/// How many connections to a server there are before a request bears with others, those that clients share and those that are
+/// their own each.
+const MOST_SPREAD: usize = 8;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
@@ -35,10 +46,11 @@ pub(in crate::upstream) struct Http2Pool {
 #[derive(Debug)]
 struct Server {
     connections: Vec<Rc<Http2Connection>>,
-    /// The last attempt to make another one, if it is not over.
-    attempt: Option<Attempt>,
-    /// How many attempts are not over.
-    attempts: usize,
+    /// The attempts to make another one that are not over.
+    attempts: Vec<Attempt>,
+    /// How many streams all connections have.
+    streams: Rc<Cell<usize>>,
+    clients: Clients,
     /// How many streams the server allows on a connection, as far as is known.
     limit: usize,
     /// Since when it is known that the server chooses HTTP/1.1.
@@ -48,6 +60,8 @@ struct Server {
 /// An attempt to connect.
 #[derive(Debug)]
 struct Attempt {
+    /// The client whose connection it will be; `None` if clients share it.
+    owner: Option<SocketAddr>,
     /// Its result, when it is over.
     result: watch::Receiver<Option<Rc<Result<(), UpstreamError>>>>,
     /// How many requests wait for it.
@@ -56,8 +70,17 @@ struct Attempt {
 
 impl Default for Server {
     fn default() -> Self {
-        let (connections, limit) = (Vec::new(), INITIAL_LIMIT);
-        Self { connections, attempt: None, attempts: 0, limit, speaks_http1_since: None }
+        let (connections, attempts, clients) = (Vec::new(), Vec::new(), Clients::default());
+        let (streams, limit) = (Rc::default(), INITIAL_LIMIT);
+        Self { connections, attempts, streams, clients, limit, speaks_http1_since: None }
+    }
+}
+
+impl Server {
+    /// How many connections clients share, or are their own, with those that are being made.
+    fn count(&self, are_owned: bool) -> usize {
+        let made = self.connections.iter().filter(|connection| connection.is_owned() == are_owned);
+        made.count() + self.attempts.iter().filter(|attempt| attempt.owner.is_some() == are_owned).count()
     }
 }
 
@@ -76,7 +99,8 @@ pub(in crate::upstream) enum Spoken {
 }
 
 impl Http2Pool {
-    /// A stream to this endpoint, over a connection that may be used at `now`. Requests have the time limit `timeout`.
+    /// A stream to this endpoint for this request, over a connection that may be used at `now`. Requests have the time limit
+    /// `timeout`.
     ///
     /// # Errors
     /// Why there is no connection.
@@ -85,9 +109,12 @@ impl Http2Pool {
         endpoint: &Arc<Endpoint>,
         connector: &Connector,
         timeout: Duration,
+        request: &UpstreamRequest<'_>,
         (keep, now): (Keep, Instant),
     ) -> Result<Spoken, UpstreamError> {
-        let mut is_new = false;
+        let client = self.servers.borrow_mut().entry(endpoint.id).or_default().clients.begin(address(request));
+        let (owner, has_body) = (client.owner, request.timing.has_body());
+        let (mut is_new, mut failed) = (false, None);
         loop {
             let mut result = {
                 let mut servers = self.servers.borrow_mut();
@@ -96,8 +123,18 @@ impl Http2Pool {
                 let usable = |connection: &&Rc<Http2Connection>| {
                     now < connection.connected_at + keep.age && !connection.is_full()
                 };
-                if let Some(connection) = server.connections.iter().find(usable) {
-                    return Ok(Spoken::Http2 { stream: connection.begin(), is_new });
+                let best = server.connections.iter().filter(usable).min_by_key(|one| one.fit(owner, has_body));
+                let may_spread = server.count(owner.is_some()) < MOST_SPREAD && !endpoint.places.are_taken();
+                let worst = match (is_new || failed.is_some(), may_spread) {
+                    (true, _) => Fit::Badly,
+                    (false, true) => Fit::Well,
+                    (false, false) => Fit::Crowded(usize::MAX),
+                };
+                if let Some(connection) = best.filter(|best| best.fit(owner, has_body) <= worst) {
+                    return Ok(Spoken::Http2 { stream: connection.begin(client), is_new });
+                }
+                if let Some(error) = failed {
+                    return Err(error);
                 }
                 if server.speaks_http1_since.is_some() {
                     return Ok(Spoken::Http1);
@@ -106,23 +143,32 @@ impl Http2Pool {
                     // The server accepts connections and closes them at once.
                     return Err(UpstreamError::Closed(io::ErrorKind::UnexpectedEof.into()));
                 }
-                match &mut server.attempt {
-                    Some(attempt) if attempt.waiting < server.limit => {
-                        attempt.waiting += 1;
-                        attempt.result.clone()
-                    }
-                    _ => {
-                        let result = self.connect(endpoint, connector, timeout, now);
-                        server.attempt = Some(Attempt { result: result.clone(), waiting: 1 });
-                        server.attempts += 1;
-                        result
+                let joins = |attempt: &&mut Attempt| attempt.owner == owner && attempt.waiting < server.limit;
+                let attempt = server.attempts.iter_mut().find(joins).filter(|_| !has_body || !may_spread);
+                if let Some(attempt) = attempt {
+                    attempt.waiting += 1;
+                    attempt.result.clone()
+                } else {
+                    // The first connection is for all.
+                    let many = request.many_from().filter(|_| !server.connections.is_empty());
+                    match many.map(|client| endpoint.places.share(client)).transpose() {
+                        Ok(share) => {
+                            let result =
+                                self.connect(endpoint, connector, timeout, now, (server.streams.clone(), share));
+                            server.attempts.push(Attempt { owner, result: result.clone(), waiting: 1 });
+                            result
+                        }
+                        Err(error) => {
+                            failed = Some(error);
+                            continue;
+                        }
                     }
                 }
             };
             let ended = result.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone());
             match ended.as_deref() {
                 Some(Ok(())) => is_new = true,
-                Some(Err(error)) => return Err(error.of_another_request()),
+                Some(Err(error)) => failed = Some(error.of_another_request()),
                 None => return Err(UpstreamError::Connect(io::Error::other("the attempt ended unexpectedly"))),
             }
         }
@@ -134,6 +180,13 @@ impl Http2Pool {
         servers.get(&endpoint).is_some_and(|server| server.connections.iter().any(|connection| connection.is_open()))
     }
 
+    /// Closes all idle connections that this server cannot use. Their tasks end them when they run next.
+    pub(in crate::upstream) fn make_room(&self, server: usize) {
+        for (_, other) in self.servers.borrow_mut().iter_mut().filter(|(other, _)| **other != server) {
+            other.connections.retain(|connection| !connection.is_idle());
+        }
+    }
+
     /// Begins an attempt to connect.
     fn connect(
         self: &Rc<Self>,
@@ -141,16 +194,16 @@ impl Http2Pool {
         connector: &Connector,
         timeout: Duration,
         now: Instant,
+        counts: (Rc<Cell<usize>>, Option<ConcurrencyPermit>),
     ) -> watch::Receiver<Option<Rc<Result<(), UpstreamError>>>> {
         let (sender, result) = watch::channel(None);
         let (pool, endpoint, connector) = (self.clone(), endpoint.clone(), connector.clone());
         let this = result.clone();
         spawn_local(async move {
-            let connected = connect(&endpoint, &connector, timeout, now).await;
+            let connected = connect(&endpoint, &connector, timeout, now, counts).await;
             let mut servers = pool.servers.borrow_mut();
             let server = servers.entry(endpoint.id).or_default();
-            server.attempts -= 1;
-            server.attempt.take_if(|attempt| attempt.result.same_channel(&this));
+            server.attempts.retain(|attempt| !attempt.result.same_channel(&this));
             let ended = connected.map(|connection| match connection {
                 Some(connection) => {
                     server.speaks_http1_since = None;
@@ -170,10 +223,12 @@ impl Http2Pool {
     pub(in crate::upstream) fn check(&self, now: Instant, keep_of: impl Fn(usize) -> Option<Keep>) {
         self.servers.borrow_mut().retain(|id, server| {
             let keep = keep_of(*id);
+            server.clients.check(now);
             server.connections.retain(|connection| {
                 let idle_since = connection.check(now);
                 let is_kept = keep.is_some_and(|keep| {
-                    let is_idle = idle_since.is_some_and(|since| now - since >= keep.idle);
+                    let is_over = |since| now - since >= keep.idle || connection.is_place_wanted();
+                    let is_idle = idle_since.is_some_and(is_over);
                     now < connection.connected_at + keep.age && !is_idle
                 });
                 is_kept && connection.is_open()
@@ -183,9 +238,17 @@ impl Http2Pool {
             if forgets {
                 server.speaks_http1_since = None;
             }
-            !server.connections.is_empty() || server.attempts > 0 || server.speaks_http1_since.is_some()
+            !server.connections.is_empty() || !server.attempts.is_empty() || server.speaks_http1_since.is_some()
         });
     }
+}
+
+/// The address by which the client of a request is told from others. The connections of HTTP/1.1 that one has are not.
+fn address(request: &UpstreamRequest<'_>) -> SocketAddr {
+    let of_connection =
+        |client: &SocketAddr| if request.forwarded.version == Version::HTTP_2 { client.port() } else { 0 };
+    let client = request.client.map(|client| SocketAddr::new(client.ip(), of_connection(&client)));
+    client.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
 }
 
 /// A new connection; `None` if the server chooses HTTP/1.1.
@@ -194,12 +257,13 @@ async fn connect(
     connector: &Connector,
     timeout: Duration,
     now: Instant,
+    counts: (Rc<Cell<usize>>, Option<ConcurrencyPermit>),
 ) -> Result<Option<Rc<Http2Connection>>, UpstreamError> {
     let open = async |stream: UpstreamStream| {
         if stream.is_tls() && !stream.has_chosen_http2() {
             return Ok(None);
         }
-        Http2Connection::open(stream, timeout, now).await.map(Some)
+        Http2Connection::open(stream, timeout, now, counts).await.map(Some)
     };
     connector.connect_and(endpoint, None, Offered::Http2, open).await
 }

@@ -8,6 +8,7 @@ use h2::SendStream;
 use http::HeaderMap;
 use http_body::Body;
 
+use super::connection::{OpenStream, Upload};
 use crate::server::poll_granted;
 use crate::upstream::error::RequestBodyError;
 use crate::upstream::outgoing_body::OutgoingBody;
@@ -27,24 +28,26 @@ pub(super) struct RequestBody {
     /// Bytes of it that came from the client, and the most that may come.
     taken: u64,
     most: u64,
-    /// Whether there is nothing more to do: everything is sent, or the server accepts no more.
-    over: bool,
+    /// `None` if there is nothing more to do: everything is sent, or the server accepts no more.
+    upload: Option<Upload>,
 }
 
 impl RequestBody {
     pub(super) fn new(
         body: OutgoingBody,
         sender: SendStream<Bytes>,
+        stream: &OpenStream,
         request: &UpstreamRequest<'_>,
         named: &[&[u8]],
     ) -> Self {
         let (waiting, trailers) = (Bytes::new(), TrailerFilter::new(request, named));
-        Self { body: Some(body), sender, waiting, trailers, taken: 0, most: request.max_body_size, over: false }
+        let (most, upload) = (request.max_body_size, Some(stream.upload()));
+        Self { body: Some(body), sender, waiting, trailers, taken: 0, most, upload }
     }
 
     /// Whether nothing more is to be sent.
     pub(super) fn is_over(&self) -> bool {
-        self.over
+        self.upload.is_none()
     }
 
     /// The body, if nothing of it has come yet.
@@ -55,17 +58,20 @@ impl RequestBody {
     /// The position of the exchange while it waits.
     pub(super) fn position(&self) -> Position {
         let unsent = self.waiting.len();
-        Position { for_client: !self.over && unsent == 0, taken: self.taken, unsent }
+        Position { for_client: !self.is_over() && unsent == 0, taken: self.taken, unsent }
     }
 
     /// Forwards what the client sends, as fast as the server grants window for it, until it is complete.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {
-        if self.over {
+        if self.is_over() {
             return Poll::Ready(Ok(()));
         }
-        let polled = ready!(self.poll_all(cx));
-        self.over = true;
-        Poll::Ready(polled)
+        let polled = self.poll_all(cx);
+        match &mut self.upload {
+            Some(upload) if polled.is_pending() => upload.waits(!self.waiting.is_empty()),
+            upload => *upload = None,
+        }
+        polled
     }
 
     fn poll_all(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {

@@ -103,7 +103,10 @@ impl ResponseBody {
                         return Poll::Ready(Some(Ok(Frame::data(data))));
                     }
                 }
-                Some(Err(error)) => return Poll::Ready(Some(Err(BodyError::Http2(error)))),
+                Some(Err(error)) => {
+                    self.stream.has_ended();
+                    return Poll::Ready(Some(Err(BodyError::Http2(error))));
+                }
                 None => self.rest = Rest::Trailers,
             }
         }
@@ -113,6 +116,14 @@ impl ResponseBody {
             return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
         }
         Poll::Ready(None)
+    }
+}
+
+impl Drop for ResponseBody {
+    fn drop(&mut self) {
+        if self.is_end_stream() && self.request_body.is_none() {
+            self.stream.has_ended();
+        }
     }
 }
 
