@@ -53,6 +53,7 @@ use tokio::task::{JoinSet, spawn_local};
 pub use client_body::{ClientBody, ClientBodyError};
 pub use connection_limits::{ConnectionCounts, ConnectionLimits};
 pub use file_handles::{connections as connections_for, raise as raise_handles};
+pub use frames::{Frames, PREFACE, Piece, kind as frame_kind};
 pub use http2_errors::Http2Errors;
 pub use interim_responses::InterimResponses;
 pub use listeners::{Listener, ListenerChange};

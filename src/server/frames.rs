@@ -1,18 +1,26 @@
 //! Finds the frames in the bytes of an HTTP/2 connection (RFC 9113, section 4.1), however they are cut. Pure.
 
 /// What a client sends before its first frame (RFC 9113, section 3.4).
-pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The length of a frame's head.
 const HEAD: usize = 9;
 
 /// The types of frames that matter here (RFC 9113, section 6).
-pub(super) mod kind {
-    pub(in crate::server) const DATA: u8 = 0x0;
-    pub(in crate::server) const HEADERS: u8 = 0x1;
-    pub(in crate::server) const RST_STREAM: u8 = 0x3;
-    pub(in crate::server) const SETTINGS: u8 = 0x4;
-    pub(in crate::server) const GOAWAY: u8 = 0x7;
-    pub(in crate::server) const CONTINUATION: u8 = 0x9;
+pub mod kind {
+    /// DATA
+    pub const DATA: u8 = 0x0;
+    /// HEADERS
+    pub const HEADERS: u8 = 0x1;
+    /// `RST_STREAM`
+    pub const RST_STREAM: u8 = 0x3;
+    /// SETTINGS
+    pub const SETTINGS: u8 = 0x4;
+    /// GOAWAY
+    pub const GOAWAY: u8 = 0x7;
+    /// `WINDOW_UPDATE`
+    pub const WINDOW_UPDATE: u8 = 0x8;
+    /// CONTINUATION
+    pub const CONTINUATION: u8 = 0x9;
 }
 
 /// The flags of frames that matter here.
@@ -25,13 +33,15 @@ pub(super) mod flag {
 
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct FrameHead {
+pub struct FrameHead {
     /// How many bytes follow.
-    pub(super) length: u32,
-    pub(super) kind: u8,
-    pub(super) flags: u8,
+    pub length: u32,
+    /// Its type.
+    pub kind: u8,
+    /// Its flags.
+    pub flags: u8,
     /// The stream that it belongs to; 0 for the connection.
-    pub(super) stream: u32,
+    pub stream: u32,
 }
 
 impl FrameHead {
@@ -41,14 +51,15 @@ impl FrameHead {
         Self { length: u32::from_be_bytes([0, l0, l1, l2]), kind, flags, stream }
     }
 
-    pub(super) fn has(self, flag: u8) -> bool {
+    /// Whether it has this flag.
+    pub fn has(self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 }
 
 /// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Piece<'a> {
+pub enum Piece<'a> {
     /// A frame begins.
     Head(FrameHead),
     /// More of the payload of the frame that has begun, at least one byte.
@@ -57,7 +68,7 @@ pub(super) enum Piece<'a> {
 
 /// Where in its frames a connection is.
 #[derive(Debug, Default)]
-pub(super) struct Frames {
+pub struct Frames {
     /// The head of the next frame, and how many bytes of it have come.
     head: [u8; HEAD],
     filled: usize,
@@ -67,12 +78,12 @@ pub(super) struct Frames {
 
 impl Frames {
     /// Whether the bytes end where a frame ends.
-    pub(super) fn is_between(&self) -> bool {
+    pub fn is_between(&self) -> bool {
         self.filled == 0 && self.left == 0
     }
 
     /// Takes the next piece from `bytes`; `None` if the rest of them is the beginning of a frame's head.
-    pub(super) fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Option<Piece<'a>> {
+    pub fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Option<Piece<'a>> {
         if bytes.is_empty() {
             return None;
         }

@@ -6,7 +6,7 @@
 
 mod clients;
 mod connection;
-mod counted_stream;
+mod followed_stream;
 mod keep_alive;
 mod pool;
 mod request_body;

@@ -1,8 +1,9 @@
 //! What each client has at one server: one with many requests in flight or cancelled gets connections of its own.
 //!
-//! A server that protects itself ends a connection on which too many streams are reset, with all that is in flight there. So a
-//! client may have only a few requests on connections that others use too. Requests are counted by network. A client's own
-//! connections are those of one of its connections of HTTP/2, or of all that it has of HTTP/1.1.
+//! A server that protects itself ends a connection on which too many streams are reset, with all that is in flight there; and
+//! bodies that it does not read hold up all others on their connection. So a client may have only a few requests on connections
+//! that others use too. Requests are counted by network. A client's own connections are those of one of its connections of
+//! HTTP/2, or of all that it has of HTTP/1.1.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -17,6 +18,8 @@ use crate::net::network_of;
 /// How many requests a client may have, in flight or cancelled lately, before further ones go to connections of its own. Servers
 /// of the library h2 end a connection with more than 20 streams that were reset before they were read.
 const MOST_SHARED: usize = 16;
+/// As how many a request with a body counts.
+const WITH_BODY: usize = 4;
 /// After this time, half of the requests that were cancelled are forgotten.
 const HALF_LIFE: Duration = Duration::from_secs(10);
 
@@ -38,19 +41,21 @@ struct Client {
 #[derive(Debug)]
 pub(super) struct ClientRequest {
     client: Rc<Client>,
+    /// As how many it counts.
+    weight: usize,
     /// Whose connections carry it; `None` if it shares one with other clients.
     pub(super) owner: Option<SocketAddr>,
 }
 
 impl Clients {
-    /// A further request of the client with this address, whose port is that of a connection of HTTP/2.
-    pub(super) fn begin(&mut self, address: SocketAddr) -> ClientRequest {
-        let network = network_of(address.ip());
+    /// A further request, which `has_body` or not, of the client with this address, whose port is that of a connection of HTTP/2.
+    pub(super) fn begin(&mut self, address: SocketAddr, has_body: bool) -> ClientRequest {
+        let (network, weight) = (network_of(address.ip()), if has_body { WITH_BODY } else { 1 });
         let client = self.known.entry(network).or_default().clone();
         let Client { in_flight, cancelled } = &*client;
-        let has_many = in_flight.get() + cancelled.get() >= MOST_SHARED;
-        in_flight.set(in_flight.get() + 1);
-        ClientRequest { client, owner: has_many.then(|| SocketAddr::new(network, address.port())) }
+        in_flight.set(in_flight.get() + weight);
+        let has_many = in_flight.get() + cancelled.get() > MOST_SHARED;
+        ClientRequest { client, weight, owner: has_many.then(|| SocketAddr::new(network, address.port())) }
     }
 
     /// Forgets what is over.
@@ -76,7 +81,7 @@ impl ClientRequest {
 
 impl Drop for ClientRequest {
     fn drop(&mut self) {
-        self.client.in_flight.set(self.client.in_flight.get() - 1);
+        self.client.in_flight.set(self.client.in_flight.get() - self.weight);
     }
 }
 
@@ -91,14 +96,16 @@ mod tests {
     #[test]
     fn a_client_with_many_requests_has_connections_of_its_own() {
         let mut clients = Clients::default();
-        let mut requests: Vec<_> = (0..16).map(|_| clients.begin(address("[2001:db8::1]:0"))).collect();
-        assert!(requests.iter().all(|request| request.owner.is_none()));
-        let own = clients.begin(address("[2001:db8::2]:7"));
-        assert_eq!(own.owner, Some(address("[2001:db8::]:7")), "it is the same network");
-        assert_eq!(clients.begin(address("192.0.2.1:7")).owner, None);
-        drop(own);
-        requests.pop();
-        assert_eq!(clients.begin(address("[2001:db8::1]:0")).owner, None);
+        for (many, has_body) in [(16, false), (4, true)] {
+            let mut requests: Vec<_> = (0..many).map(|_| clients.begin(address("[2001:db8::1]:0"), has_body)).collect();
+            assert!(requests.iter().all(|request| request.owner.is_none()));
+            let own = clients.begin(address("[2001:db8::2]:7"), has_body);
+            assert_eq!(own.owner, Some(address("[2001:db8::]:7")), "it is the same network");
+            assert_eq!(clients.begin(address("192.0.2.1:7"), has_body).owner, None);
+            drop(own);
+            requests.pop();
+            assert_eq!(clients.begin(address("[2001:db8::1]:0"), has_body).owner, None);
+        }
     }
 
     #[test]
@@ -106,13 +113,13 @@ mod tests {
         let (mut clients, begin) = (Clients::default(), Instant::now());
         clients.check(begin);
         for _ in 0..16 {
-            let request = clients.begin(address("192.0.2.1:0"));
+            let request = clients.begin(address("192.0.2.1:0"), false);
             assert_eq!(request.owner, None);
             request.is_cancelled();
         }
         let mut is_shared_after = |seconds| {
             clients.check(begin + Duration::from_secs(seconds));
-            clients.begin(address("192.0.2.1:0")).owner.is_none()
+            clients.begin(address("192.0.2.1:0"), false).owner.is_none()
         };
         assert_eq!([9, 10, 19].map(&mut is_shared_after), [false, true, true]);
         (20..60).for_each(|second| assert!(is_shared_after(second)));

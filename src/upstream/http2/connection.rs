@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 
 use super::clients::ClientRequest;
-use super::counted_stream::CountedStream;
+use super::followed_stream::{FollowedStream, Traffic};
 use super::keep_alive::{Activity, Check, KeepAlive};
 use super::windows::{CONNECTION_WINDOW, MOST_STREAMS, STREAM_WINDOW, stream_window};
 use crate::decide::ConcurrencyPermit;
@@ -35,6 +35,9 @@ const MAX_HEADER_LIST: u32 = 64 << 10;
 const SEND_BUFFER: usize = 256 << 10;
 /// How many streams are reset before a connection begins no more: what servers do against floods begins with some hundreds.
 const MOST_RESETS: usize = 256;
+/// How much of the window of all bodies has to be left for a further one: a frame of the size that each server takes. Servers
+/// grant more at the latest when half of it is used, and that is at least 32 KiB.
+const LEAST_WINDOW: u64 = 16 << 10;
 /// How many timers are kept for further streams.
 const SPARE_TIMERS: usize = 64;
 
@@ -69,13 +72,11 @@ struct State {
     of_server: Rc<Cell<usize>>,
     /// How many were reset by the gateway.
     resets: Cell<usize>,
-    /// How many bodies of requests are not sent completely, and how many of these wait until the server grants window.
+    /// How many bodies of requests are not sent completely.
     uploads: Cell<usize>,
-    waiting: Cell<usize>,
     /// How many were begun.
     begun: Cell<u64>,
-    /// How many bytes were received.
-    received: Rc<Cell<u64>>,
+    traffic: Rc<Traffic>,
     /// Whether it has not answered a ping.
     is_dead: Cell<bool>,
     /// Whether the server has refused a stream since the last check.
@@ -89,7 +90,7 @@ pub(super) enum Fit {
     Well,
     /// Another client with many requests could, or one of so many bodies that are being sent.
     Crowded(usize),
-    /// The body would wait behind one that waits, or a client with many requests would meet others.
+    /// The body would wait until the server reads others, or a client with many requests would meet others.
     Badly,
 }
 
@@ -119,7 +120,7 @@ impl Http2Connection {
         let scheme = if stream.is_tls() { Scheme::HTTPS } else { Scheme::HTTP };
         let places = stream.places();
         let state = Rc::new(State { of_server, ..State::default() });
-        let counted = CountedStream { stream, received: state.received.clone() };
+        let followed = FollowedStream::new(stream, state.traffic.clone());
         let mut builder = Builder::new();
         builder
             .enable_push(false)
@@ -127,7 +128,7 @@ impl Http2Connection {
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(MAX_HEADER_LIST)
             .max_send_buffer_size(SEND_BUFFER);
-        let (requests, mut connection) = builder.handshake(counted).await.map_err(failure)?;
+        let (requests, mut connection) = builder.handshake(followed).await.map_err(failure)?;
         let pings = connection.ping_pong();
         let (tell, begun) = oneshot::channel();
         let task = spawn_local(run(connection, state.clone(), tell)).abort_handle();
@@ -180,11 +181,12 @@ impl Http2Connection {
 
     /// How well it suits a request, which `has_body` or not, of a client that is the `owner` of connections or shares them.
     pub(super) fn fit(&self, owner: Option<SocketAddr>, has_body: bool) -> Fit {
-        let State { uploads, waiting, .. } = &*self.state;
-        // While nobody uses it, it is whoever's wants it.
-        let has = if self.is_idle() { owner } else { self.owner.get() };
-        let (uploads, waiting) = if has_body { (uploads.get(), waiting.get()) } else { (0, 0) };
-        if has.is_some() != owner.is_some() || waiting > 0 {
+        if self.is_idle() {
+            return Fit::Well;
+        }
+        let State { uploads, traffic, .. } = &*self.state;
+        let (has, uploads) = (self.owner.get(), if has_body { uploads.get() } else { 0 });
+        if has.is_some() != owner.is_some() || (has_body && traffic.window() < LEAST_WINDOW) {
             Fit::Badly
         } else if has != owner || (owner.is_none() && uploads > 0) {
             Fit::Crowded(uploads)
@@ -224,14 +226,14 @@ impl Http2Connection {
     /// Looks whether the server still answers, and whether the connection is used. Returns since when it has no stream;
     /// `None` if it has some.
     pub(super) fn check(&self, now: Instant) -> Option<Instant> {
-        let State { streams, begun, received, refuses, .. } = &*self.state;
+        let State { streams, begun, traffic, refuses, .. } = &*self.state;
         refuses.set(false);
         let mut checked = self.checked.borrow_mut();
         let Checked { pings, keep_alive, .. } = &mut *checked;
         if let Some(pings) = pings {
             let cx = &mut Context::from_waker(Waker::noop());
             let is_answered = matches!(pings.poll_pong(cx), Poll::Ready(Ok(_)));
-            let activity = Activity { received: received.get(), begun: begun.get() };
+            let activity = Activity { received: traffic.received.get(), begun: begun.get() };
             match keep_alive.check(now, activity, is_answered, streams.get() > 0) {
                 Check::Well => {}
                 // If the connection has ended, its task knows already.
@@ -258,7 +260,7 @@ impl Http2Connection {
 
 /// Lets the library work until the connection ends. Tells when the server has begun to speak HTTP/2, or why it has not.
 async fn run(
-    mut connection: Connection<CountedStream, Bytes>,
+    mut connection: Connection<FollowedStream, Bytes>,
     state: Rc<State>,
     tell: oneshot::Sender<Result<(), UpstreamError>>,
 ) {
@@ -271,7 +273,7 @@ async fn run(
         }
         let polled = Pin::new(&mut connection).poll(cx);
         // The first thing that a server sends is its settings (RFC 9113, section 3.4).
-        if polled.is_pending() && state.received.get() > 0 {
+        if polled.is_pending() && state.traffic.received.get() > 0 {
             // The attempt to connect may have been given up.
             tell.take().map(|tell| tell.send(Ok(())));
         }
@@ -340,7 +342,7 @@ impl OpenStream {
     pub(super) fn upload(&self) -> Upload {
         let state = self.connection.state.clone();
         state.uploads.set(state.uploads.get() + 1);
-        Upload { state, is_waiting: false }
+        Upload(state)
     }
 }
 
@@ -363,23 +365,10 @@ impl Drop for OpenStream {
 
 /// A body of a request that is being sent.
 #[derive(Debug)]
-pub(super) struct Upload {
-    state: Rc<State>,
-    is_waiting: bool,
-}
-
-impl Upload {
-    /// Notes whether it waits until the server grants window.
-    pub(super) fn waits(&mut self, is_waiting: bool) {
-        let waiting = &self.state.waiting;
-        waiting.set(waiting.get() + usize::from(is_waiting) - usize::from(self.is_waiting));
-        self.is_waiting = is_waiting;
-    }
-}
+pub(super) struct Upload(Rc<State>);
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        self.waits(false);
-        self.state.uploads.set(self.state.uploads.get() - 1);
+        self.0.uploads.set(self.0.uploads.get() - 1);
     }
 }

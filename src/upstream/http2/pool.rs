@@ -1,7 +1,7 @@
 //! The connections of one worker over which it speaks HTTP/2: few for each endpoint, which many requests share.
 //!
-//! A request gets a further connection where others could hold it up or break it: see [`Fit`]. Where there are some already, it
-//! bears with others instead. If it gets none, it shares whatever there is.
+//! A request gets a further connection where others could hold it up or break it: see [`Fit`]. If there are several already, it
+//! bears with others instead, as long as they do not hold it up now. If it cannot get a connection, it shares whatever there is.
 //!
 //! Requests that need a connection at the same time wait for one attempt to connect, as many of them as one connection may
 //! carry. An attempt has its own task, so that it goes on if the request that began it is cancelled.
@@ -31,8 +31,8 @@ use crate::upstream::stream::{Offered, UpstreamStream};
 
 /// How many streams a server probably allows: no server should allow fewer (RFC 9113, section 6.5.2).
 const INITIAL_LIMIT: usize = 100;
-/// How many connections to a server there are before a request bears with others, those that clients share and those that are
-/// their own each.
+/// How many connections to a server there are before a request bears with others: so many that clients share, and so many that
+/// are their own.
 const MOST_SPREAD: usize = 8;
 
 /// See the head of this file.
@@ -77,7 +77,7 @@ impl Default for Server {
 }
 
 impl Server {
-    /// How many connections clients share, or are their own, with those that are being made.
+    /// How many connections are a client's own, or shared, with those that are being made.
     fn count(&self, are_owned: bool) -> usize {
         let made = self.connections.iter().filter(|connection| connection.is_owned() == are_owned);
         made.count() + self.attempts.iter().filter(|attempt| attempt.owner.is_some() == are_owned).count()
@@ -112,9 +112,10 @@ impl Http2Pool {
         request: &UpstreamRequest<'_>,
         (keep, now): (Keep, Instant),
     ) -> Result<Spoken, UpstreamError> {
-        let client = self.servers.borrow_mut().entry(endpoint.id).or_default().clients.begin(address(request));
-        let (owner, has_body) = (client.owner, request.timing.has_body());
-        let (mut is_new, mut failed) = (false, None);
+        let has_body = request.timing.has_body();
+        let begin = |server: &mut Server| server.clients.begin(address(request), has_body);
+        let client = begin(self.servers.borrow_mut().entry(endpoint.id).or_default());
+        let (owner, mut is_new, mut failed) = (client.owner, false, None);
         loop {
             let mut result = {
                 let mut servers = self.servers.borrow_mut();

@@ -66,12 +66,9 @@ impl RequestBody {
         if self.is_over() {
             return Poll::Ready(Ok(()));
         }
-        let polled = self.poll_all(cx);
-        match &mut self.upload {
-            Some(upload) if polled.is_pending() => upload.waits(!self.waiting.is_empty()),
-            upload => *upload = None,
-        }
-        polled
+        let polled = ready!(self.poll_all(cx));
+        self.upload = None;
+        Poll::Ready(polled)
     }
 
     fn poll_all(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {
