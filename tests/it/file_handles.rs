@@ -72,15 +72,18 @@ fn idle_connections_to_a_server_make_room_for_those_to_another() {
     clients.iter_mut().for_each(|client| assert_eq!(client.get("/").text(), "fast"));
 }
 
-/// A server whose connections carry one request each, and which answers each dozen of requests for `/held` together.
+/// A server whose connections carry one request each, and which answers each dozen of requests for `/held` together, and `/never`
+/// never.
 fn of_one_stream() -> Http2Server {
     let (mut settings, dozen) = (Builder::new(), Arc::new(Barrier::new(12)));
     settings.max_concurrent_streams(1);
     Http2Server::start(None, settings, move |request, mut respond| {
         let dozen = dozen.clone();
         async move {
-            if request.uri().path() == "/held" {
-                dozen.wait().await;
+            match request.uri().path() {
+                "/held" => _ = dozen.wait().await,
+                "/never" => std::future::pending().await,
+                _ => {}
             }
             let mut sender = respond.send_response(Response::new(()), false).unwrap();
             let _ = sender.send_data("fast".into(), true);
@@ -94,7 +97,7 @@ fn a_client_with_many_streams_leaves_connections_over_http_2_for_others() {
     // 110 handles less 74: 18 for servers, and a half of that for one client, besides the first ones.
     let gateway = Gateway::with_handles(110, "workers = 1", &up.everything("http", ""));
     let mut client = RawHttp2::connect(gateway.http, &[]);
-    client.send(&(0..40).flat_map(|number| get(2 * number + 1, "/held")).collect::<Vec<_>>()).unwrap();
+    client.send(&(0..40).flat_map(|number| get(2 * number + 1, "/never")).collect::<Vec<_>>()).unwrap();
     let is_refused = |line: &String| line.contains("\"status\":503") && line.contains("\"exhausted\"");
     until("some are refused", PATIENCE, || gateway.log().iter().any(is_refused));
     let mut other = Client::connect_from([127, 0, 0, 2].into(), gateway.http);
