@@ -3,6 +3,8 @@
 //! A server that is asked over TLS needs a certificate that is trusted. Nothing here serves a request of a client: a
 //! fetch of a document may take as long as [`LIMIT`].
 
+mod url;
+
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -13,7 +15,6 @@ use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::client::conn::http1;
 use hyper::rt::{Read, Write};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -21,34 +22,13 @@ use tokio_rustls::TlsConnector;
 
 use crate::tls::ConnectorTls;
 
+pub use url::{Target, Url};
+
 /// The longest time that a fetch of a document takes.
 pub const LIMIT: Duration = Duration::from_secs(5);
 
 /// The longest time for a connection to one address of a name, so that another can be tried.
 const CONNECT_LIMIT: Duration = Duration::from_millis(1500);
-
-/// Where a document is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Url {
-    /// A name or an address; IPv6 has no brackets.
-    pub host: String,
-    /// The port.
-    pub port: u16,
-    /// The Host header to send.
-    pub authority: String,
-    /// The path, and the query if there is one.
-    pub target: String,
-    /// With `https`, the name that the certificate of the server has to have.
-    pub server_name: Option<ServerName<'static>>,
-}
-
-/// As it is written in the configuration.
-impl fmt::Display for Url {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.server_name.is_some() { "https" } else { "http" };
-        write!(f, "{scheme}://{}{}", self.authority, self.target)
-    }
-}
 
 /// Why there is no document.
 #[derive(Debug)]
@@ -208,7 +188,7 @@ async fn send(
     let mut driver = JoinSet::new();
     driver.spawn(connection);
     // Both were checked when the URL was read.
-    *request.uri_mut() = url.target.parse().unwrap_or_default();
+    *request.uri_mut() = url.target.as_sent().parse().unwrap_or_default();
     let host = HeaderValue::try_from(&url.authority).unwrap_or(HeaderValue::from_static(""));
     let agent = HeaderValue::from_static(concat!("gateway/", env!("CARGO_PKG_VERSION")));
     let close = HeaderValue::from_static("close");

@@ -35,8 +35,8 @@ impl AdminLocation {
                 };
                 let port = address.port();
                 let authority = SocketAddr::new(ip, port).to_string();
-                let url = Url { host: ip.to_string(), port, authority, target: "/".to_owned(), server_name: None };
-                Some(Self::Http(url))
+                let target = "/".to_owned().into();
+                Some(Self::Http(Url { host: ip.to_string(), port, authority, target, server_name: None }))
             }
         }
     }
@@ -74,7 +74,8 @@ impl FromStr for AdminLocation {
             Some(port) => port.parse().map_err(|_| format!("{port:?} is not a port: {HELP}"))?,
             None => default_port,
         };
-        Ok(Self::Http(Url { host, port, authority: authority.to_string(), target: "/".to_owned(), server_name }))
+        let target = "/".to_owned().into();
+        Ok(Self::Http(Url { host, port, authority: authority.to_string(), target, server_name }))
     }
 }
 

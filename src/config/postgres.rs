@@ -49,6 +49,8 @@ pub struct PostgresUrl {
     config: Box<Config>,
     tls: PostgresTls,
     root_certificates: Option<PathBuf>,
+    /// Whether not even the name of the database is shown.
+    is_database_secret: bool,
 }
 
 /// Without user, password and parameters.
@@ -66,7 +68,8 @@ impl fmt::Display for PostgresUrl {
                 write!(f, ":{port}")?;
             }
         }
-        write!(f, "/{}", self.config.get_dbname().unwrap_or_default())
+        let database = if self.is_database_secret { Some("***") } else { self.config.get_dbname() };
+        write!(f, "/{}", database.unwrap_or_default())
     }
 }
 
@@ -128,7 +131,13 @@ impl PostgresUrl {
         if config.get_application_name().is_none() {
             config.application_name("gateway");
         }
-        Ok(Self { config: Box::new(config), tls, root_certificates })
+        Ok(Self { config: Box::new(config), tls, root_certificates, is_database_secret: false })
+    }
+
+    /// The same, where the name of the database is shown unless it is secret.
+    #[must_use]
+    pub fn with_secret_database(self, is_database_secret: bool) -> Self {
+        Self { is_database_secret, ..self }
     }
 
     /// The file of authorities that `sslrootcert` names; `None` is those of the system.
@@ -184,6 +193,8 @@ mod tests {
         assert_eq!(url.to_string(), "postgres:///run/postgresql/plans");
         assert!(url.never_uses_tls() && !PostgresUrl::parse("postgres://db").unwrap().never_uses_tls());
         assert_eq!(url.config.get_application_name(), Some("gateway"));
+        // A password may have a slash.
+        assert_eq!(PostgresUrl::parse("postgres://gw:12/hidden@db/plans").unwrap().to_string(), "postgres://db/plans");
     }
 
     #[test]

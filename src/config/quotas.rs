@@ -72,14 +72,11 @@ impl SentKey {
     }
 }
 
-/// Without what may be secret: the password of a database, and the query of a URL.
+/// Without what may be secret.
 impl fmt::Display for QuotaServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Http(HttpQuotas { url, .. }) => match url.to_string().split_once('?') {
-                Some((shown, _)) => write!(f, "{shown}?***"),
-                None => write!(f, "{url}"),
-            },
+            Self::Http(settings) => write!(f, "{}", settings.url),
             Self::Postgres(settings) => write!(f, "{}", settings.url),
         }
     }

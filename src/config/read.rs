@@ -4,6 +4,7 @@
 
 mod path;
 mod source;
+mod url;
 
 use std::cell::RefCell;
 use std::ops::{Range, RangeInclusive};

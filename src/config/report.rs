@@ -121,8 +121,10 @@ impl Problems {
 
     /// A line with stars for the characters of secrets, and where in it a span of the texts is.
     fn without_secrets(&self, line: Range<usize>, span: &Range<usize>) -> (String, Range<usize>) {
+        let known = self.secrets.iter().filter(|secret| secret.start < line.end && line.start < secret.end).cloned();
+        let credentials = credentials(&self.texts.whole()[line.clone()]);
         let secrets: Vec<_> =
-            self.secrets.iter().filter(|secret| secret.start < line.end && line.start < secret.end).collect();
+            known.chain(credentials.map(|part| line.start + part.start..line.start + part.end)).collect();
         let masked = |part: Range<usize>| -> String {
             let characters = self.texts.whole()[part.clone()].char_indices();
             characters
@@ -324,9 +326,21 @@ pub(super) fn did_you_mean(name: &str, allowed: &[&str], all: &str) -> String {
     }
 }
 
+/// Where a text has the user names of URLs, with their passwords.
+fn credentials(text: &str) -> impl Iterator<Item = Range<usize>> {
+    text.match_indices("://").filter_map(|(at, separator)| {
+        let start = at + separator.len();
+        let rest = text[start..].split(|c: char| c.is_whitespace() || c == '"' || c == '\'').next()?;
+        Some(start..start + rest.rfind('@')?)
+    })
+}
+
 /// Formats a text that the user wrote for a message. Long texts are cut.
 pub(super) fn quoted(text: &str) -> String {
     const LONGEST: usize = 60;
+    let hide = |secret: Range<usize>| format!("{}***{}", &text[..secret.start], &text[secret.end..]);
+    let hidden = credentials(text).next().map(hide);
+    let text = hidden.as_deref().unwrap_or(text);
     match text.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{:?}...", &text[..end]),
         None => format!("{text:?}"),
@@ -351,6 +365,16 @@ mod tests {
         assert_eq!(help(io::ErrorKind::NotFound), "missing");
         assert!(help(io::ErrorKind::PermissionDenied).starts_with("let the user that runs gateway read it"));
         assert!(help(io::ErrorKind::IsADirectory).contains("folder"));
+    }
+
+    #[test]
+    fn user_names_of_urls_are_not_shown() {
+        assert_eq!(quoted("a://b:c/d@e.test/f?g"), "\"a://***@e.test/f?g\"");
+        assert_eq!(quoted("a://b c@d"), "\"a://b c@d\"");
+        let text = "x = [\"a://b:c@d\", \"e@f\", 'g://h@i']";
+        let problem = Problem { span: 0..1, message: "m".to_owned(), help: None };
+        let shown = Problems::new(Arc::new(Texts::one("f", text.to_owned())), vec![problem]).to_string();
+        assert!(shown.contains("x = [\"a://***@d\", \"e@f\", 'g://*@i']"), "{shown}");
     }
 
     #[test]

@@ -212,6 +212,12 @@ pub(super) fn server(text: &str) -> Read<Address> {
     };
     let start = text.len() - rest.len();
     let place = |at: usize| start + at..text.len();
+    // A password may have one of the characters that end a host.
+    if let Some(at) = rest.rfind('@') {
+        let host = rest[at + 1..].split(['/', '?', '#']).next().unwrap_or_default();
+        let help = format!("write \"{scheme}://{host}\"");
+        return Err(Wrong::new("a server has no user name", help).at(start..start + at + 1));
+    }
     if let Some(at) = rest.find(['/', '?', '#']) {
         let what = match rest.as_bytes()[at] {
             b'/' => "path",
@@ -220,10 +226,6 @@ pub(super) fn server(text: &str) -> Read<Address> {
         };
         let help = format!("write \"{scheme}://{}\"", &rest[..at]);
         return Err(Wrong::new(format!("a server has no {what}"), help).at(place(at)));
-    }
-    if let Some(at) = rest.rfind('@') {
-        let help = format!("write \"{scheme}://{}\"", &rest[at + 1..]);
-        return Err(Wrong::new("a server has no user name", help).at(start..start + at + 1));
     }
     let (host, port) = authority(rest, default_port).map_err(|wrong| wrong.at(place(0)))?;
     let name = (scheme == "https").then(|| ServerName::try_from(host.clone()));
@@ -279,7 +281,11 @@ pub(super) fn url(text: &str, what: &str, help: &str) -> Read<Url> {
         "http" => 80,
         _ => return Err(Wrong::new(format!("{} is not a scheme of {what}", quoted(scheme)), help)),
     };
-    let (host, port) = authority(named, default_port).map_err(|wrong| wrong.at(start..start + end))?;
+    let (host, port) = authority(named, default_port).map_err(|wrong| {
+        // What is wrong with the host may be a password that has a slash.
+        let wrong = if target.contains('@') { Wrong::new("a URL must have no user name", "remove it") } else { wrong };
+        wrong.at(start..start + end)
+    })?;
     let no_name = |_| Wrong::new(format!("{} is not a name that a certificate can have", quoted(&host)), "");
     let server_name = (scheme == "https").then(|| ServerName::try_from(host.clone())).transpose().map_err(no_name)?;
     let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
@@ -287,7 +293,7 @@ pub(super) fn url(text: &str, what: &str, help: &str) -> Read<Url> {
         let help = "write other characters as % and two hexadecimal digits";
         return Err(Wrong::new("the path has characters that a URL cannot have", help).at(start + end..text.len()));
     }
-    Ok(Url { host, port, authority: named.to_owned(), target, server_name })
+    Ok(Url { host, port, authority: named.to_owned(), target: target.into(), server_name })
 }
 
 /// A server of the store: `host:port`, with the default port added if there is none.
@@ -465,11 +471,12 @@ mod tests {
             ("http://[::1]:81/a", 81, "/a"),
         ] {
             let url = document(text).unwrap();
-            assert_eq!((url.to_string().as_str(), url.port, url.target.as_str()), (text, port, target));
+            let written = format!("{}://{}{}", url.scheme(), url.authority, url.target.as_sent());
+            assert_eq!((written.as_str(), url.port, url.target.as_sent()), (text, port, target));
             assert_eq!(url.server_name.is_some(), text.starts_with("https"));
         }
-        assert_eq!(document("https://a").unwrap().target, "/");
-        assert_eq!(document("https://a?b").unwrap().target, "/?b");
+        assert_eq!(document("https://a").unwrap().target.as_sent(), "/");
+        assert_eq!(document("https://a?b").unwrap().target.as_sent(), "/?b");
         for text in ["", "https://", "/etc/keys", "http://10.0.0.1/", "http://localhost.evil.test/", "https://a b/"] {
             assert!(document(text).is_err(), "{text}");
         }

@@ -22,6 +22,12 @@ impl PostgresUrl {
         Err("this gateway was built without PostgreSQL (the feature postgres)".to_owned())
     }
 
+    /// The same, where the name of the database is shown unless it is secret.
+    #[must_use]
+    pub fn with_secret_database(self, _: bool) -> Self {
+        match self {}
+    }
+
     /// The file of authorities that it names.
     pub fn root_certificates(&self) -> Option<&PathBuf> {
         match *self {}

@@ -79,7 +79,7 @@ struct Document {
 
 impl Http {
     pub(super) fn new(settings: HttpQuotas) -> Self {
-        let target = &settings.url.target;
+        let target = settings.url.target.as_sent();
         let (before, after) = target.split_once("{key}").unwrap_or((target, ""));
         let around = (before.to_owned(), after.to_owned());
         Self { settings, around, idle: RefCell::default(), connecting: Semaphore::new(MOST_CONNECTING) }
@@ -256,7 +256,7 @@ mod tests {
             host: "a.test".to_owned(),
             port: 80,
             authority: "a.test".to_owned(),
-            target: "/v1/{key}?plan".to_owned(),
+            target: "/v1/{key}?plan".to_owned().into(),
             server_name: None,
         };
         let http = Http::new(HttpQuotas { url, tls: None });

@@ -166,6 +166,94 @@ fn secrets_are_shown_nowhere() {
 }
 
 #[test]
+fn urls_are_shown_without_their_secrets() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("gateway.toml");
+    let limit = |name: &str, source: &str| {
+        format!("[limits.{name}]\nkey = \"client-ip\"\nrates = [\"9/d\"]\nquotas = {{ source = \"{source}\" }}\n")
+    };
+    let query = "query = \"select rates from plans where key = $1\"";
+    let text = [
+        "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n".to_owned(),
+        "[jwt.a]\nissuer = \"a\"\njwks = \"http://127.0.0.1:9/keys?token=hidden\"\nalgorithms = [\"RS256\"]\n"
+            .to_owned(),
+        "[jwt.b]\nissuer = \"b\"\njwks = \"http://127.0.0.1:9/hid/den@x/hidden@y\"\nalgorithms = [\"RS256\"]\n"
+            .to_owned(),
+        limit("query", "http://127.0.0.1:9/v1/{key}?token=hidden"),
+        limit("user", "http://127.0.0.1:9/hidden@plans.test/{key}"),
+        limit("variable", "env:SECRETS_PLANS"),
+        limit("file", "file:plans"),
+        limit("postgres", "file:postgres").replace(" }", &format!(", {query} }}")),
+        "[[routes]]\npath = \"/*\"\nlimits = [\"query\", \"user\", \"variable\", \"file\", \"postgres\"]\n".to_owned(),
+        "respond = { status = 200 }\n".to_owned(),
+        "[limits.c]\nkey = \"jwt:a:sub | jwt:b:sub\"\nrates = [\"9/d\"]\n".to_owned(),
+        "[[routes]]\npath = \"/t\"\nlimits = [\"c\"]\nrespond = { status = 200 }\n".to_owned(),
+    ]
+    .concat();
+    fs::write(&config, text).unwrap();
+    fs::write(folder.path().join("plans"), "http://127.0.0.1:9/hidden/{key}\n").unwrap();
+    fs::write(folder.path().join("postgres"), "postgres://hidden:hidden@127.0.0.1:9/hidden?sslmode=disable\n").unwrap();
+    let variables = [("SECRETS_PLANS", "http://127.0.0.1:9/{key}/hidden?hidden")];
+    let config = config.to_str().unwrap();
+    let mut shown = String::new();
+    for arguments in [
+        &["check", config][..],
+        &["check", "--json", config],
+        &["explain", "--config", config, "/a"],
+        &["explain", "--config", config, "/t"],
+    ] {
+        let output = run(arguments, &variables);
+        assert!(output.status.success(), "{arguments:?}: {}", texts(&output));
+        shown += &texts(&output);
+    }
+    for url in ["http://127.0.0.1:9/keys?***", "http://127.0.0.1:9/v1/{key}?***", "http://127.0.0.1:9/***"] {
+        assert!(shown.contains(url), "{url}: {shown}");
+    }
+    let mut gateway = Gateway::with_source(&["--config", config], &variables);
+    assert_eq!(["/a", "/t"].map(|path| gateway.client().get(path).status), [200, 200]);
+    for path in ["/api/config", "/api/source", "/api/limits", "/api/upstreams", "/metrics"] {
+        shown += gateway.admin(path).text();
+    }
+    gateway.wait_log("PostgreSQL", |line| line["server"].as_str().is_some_and(|url| url.starts_with("postgres://")));
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.wait_exit().code(), Some(0));
+    shown += &gateway.log().concat();
+    assert!(!shown.contains(HIDDEN), "{shown}");
+}
+
+#[test]
+fn secrets_in_urls_are_not_shown_with_mistakes() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("gateway.toml");
+    let jwks = "[jwt.a]\nissuer = \"a\"\nalgorithms = [\"RS256\"]\njwks = ";
+    let source = "[limits.l]\nkey = \"client-ip\"\nrates = [\"9/d\"]\n[limits.l.quotas]\nsource = ";
+    let servers = "[upstreams.up]\nservers = ";
+    for text in [
+        format!("{jwks}\"http://192.0.2.1/keys?token=hidden\""),
+        format!("{jwks}\"https://user:hidden@a.test/keys\""),
+        format!("{jwks}\"https://user:hidden/x@a.test/keys\""),
+        format!("{jwks}\"https://user:hidden@a.test/keys"),
+        format!("{source}\"http://192.0.2.1/{{key}}?token=hidden\""),
+        format!("{source}\"https://user:hidden@a.test/{{key}}\""),
+        format!("{source}\"https://user:hidden/x@a.test/{{key}}\""),
+        format!("{source}\"postgres://db/plans?password=hidden&none=1\""),
+        "[tracing]\nendpoint = \"http://user:hidden@127.0.0.1:9\"".to_owned(),
+        "[tracing]\nendpoint = \"http://127.0.0.1:9?token=hidden\"".to_owned(),
+        format!("{servers}[\"http://user:hidden@192.0.2.1\"]"),
+        format!("{servers}[\"http://user:hidden/x@192.0.2.1\"]"),
+        format!("{servers}[\"http://192.0.2.1?hidden\"]"),
+        format!("{servers}\"http://user:hidden@192.0.2.1\""),
+        "[store]\ntype = \"memcached\"\nservers = [\"memcached://user:hidden@192.0.2.1\"]".to_owned(),
+    ] {
+        fs::write(&config, format!("{text}\n")).unwrap();
+        let output = run(&["check", config.to_str().unwrap()], &[]);
+        let said = texts(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}: {said}");
+        assert!(!said.contains(HIDDEN), "{text}: {said}");
+    }
+}
+
+#[test]
 fn secrets_of_the_configuration_itself_are_not_shown_with_mistakes() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("gateway.toml");

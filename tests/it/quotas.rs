@@ -257,7 +257,7 @@ fn explain_asks_the_source_and_check_shows_no_secret() {
         assert!(output.status.success());
         write!(shown, "{}", String::from_utf8(output.stdout).unwrap()).unwrap();
     }
-    assert!(shown.contains("quotas from http://127.0.0.1") && shown.contains("?***"), "{shown}");
+    assert!(shown.contains("quotas from http://127.0.0.1") && shown.contains("/***"), "{shown}");
     assert!(!(shown + &text).contains("very-secret"));
 }
 

@@ -159,7 +159,7 @@ fn from(text: &str) -> Result<Source, Wrong> {
 /// Reads a file, or a URL, which is not asked yet.
 fn jwks(field: &Field<'_>, system: &SystemAuthorities) -> Option<Jwks> {
     if field.text()?.contains("://") {
-        let url = field.parse(values::document)?;
+        let url = field.hiding_query().parse(values::document)?;
         let tls = match url.server_name {
             None => None,
             Some(_) => Some(tls(field, system)?),

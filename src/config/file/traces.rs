@@ -35,7 +35,7 @@ const WRITTEN: [HeaderName; 8] = [
 /// Reads the section.
 pub(super) fn read(section: Section<'_>, system: &SystemAuthorities) -> Option<Tracing> {
     let field = section.required("endpoint", "add where the collector is: endpoint = \"http://127.0.0.1:4318\"");
-    let url = field.as_ref().and_then(|field| field.parse(endpoint));
+    let url = field.as_ref().and_then(|field| field.hiding_query().parse(endpoint));
     let mut sample = 0.01;
     set(&mut sample, section.field("sample").and_then(|field| field.fraction()));
     let headers = section.field("headers");
@@ -63,13 +63,13 @@ fn endpoint(text: &str) -> Result<Url, Wrong> {
     if let Some(at) = text.find('?') {
         return Err(Wrong::new("an endpoint has no query", "remove it").at(at..text.len()));
     }
-    let path = url.target.trim_end_matches('/');
+    let path = url.target.as_sent().trim_end_matches('/');
     if path.ends_with(Collector::PATH) {
         let rest = text.trim_end_matches('/').trim_end_matches(Collector::PATH);
         let message = format!("the endpoint is written without {}, which the gateway adds", Collector::PATH);
         return Err(Wrong::new(message, format!("write \"{rest}\"")).at(rest.len()..text.len()));
     }
-    let target = format!("{path}{}", Collector::PATH);
+    let target = format!("{path}{}", Collector::PATH).into();
     Ok(Url { target, ..url })
 }
 

@@ -128,7 +128,7 @@ fn proxy_protocol(section: &Section<'_>) -> Option<ProxyProtocol> {
 fn server(field: &Field<'_>) -> Option<UpstreamServer> {
     let weight = 1;
     if field.is_text() {
-        return Some(UpstreamServer { address: field.parse(values::server)?, weight });
+        return Some(UpstreamServer { address: field.hiding_query().parse(values::server)?, weight });
     }
     if !field.is_table() {
         field.mistyped("a URL or a table", "write \"http://host:port\" or { url = \"http://host:port\", weight = 2 }");
@@ -136,7 +136,7 @@ fn server(field: &Field<'_>) -> Option<UpstreamServer> {
     }
     let section = field.section("the server")?;
     let url = section.required("url", "add its URL: url = \"http://host:port\"");
-    let address = url.and_then(|field| field.parse(values::server));
+    let address = url.and_then(|field| field.hiding_query().parse(values::server));
     let read = section.field("weight").and_then(|field| field.integer(1..=100));
     section.close(&[]);
     let weight = read.and_then(|weight| u32::try_from(weight).ok()).unwrap_or(weight);

@@ -55,17 +55,16 @@ impl Location {
 
     /// What tells this document from others, but not a password that was changed.
     pub(super) fn identity(&self) -> blake3::Hash {
-        blake3::hash(self.url.to_string().as_bytes())
+        let Url { authority, target, .. } = &self.url;
+        blake3::hash(format!("{}://{authority}{}", self.url.scheme(), target.as_sent()).as_bytes())
     }
 }
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Url { authority, target, server_name, .. } = &self.url;
-        let scheme = if server_name.is_some() { "https" } else { "http" };
+        let Url { authority, target, .. } = &self.url;
         let user = if self.has_user { "***@" } else { "" };
-        let (path, query) = target.split_once('?').map_or((target.as_str(), ""), |(path, _)| (path, "?***"));
-        write!(f, "{scheme}://{user}{authority}{path}{query}")
+        write!(f, "{}://{user}{authority}{target}", self.url.scheme())
     }
 }
 

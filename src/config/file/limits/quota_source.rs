@@ -59,7 +59,7 @@ pub(super) fn read(
 
 /// Reads the source, which may be in a file or a variable because it may have a password.
 fn server(section: &Section<'_>, field: &Field<'_>, system: &SystemAuthorities) -> Option<QuotaServer> {
-    let written = field.text()?;
+    let written = field.hiding_query().text()?;
     let is_named = secret::is_named(field);
     // What is written here is shown where it is wrong, unless it may have a password.
     let has_secret = is_named || written.contains('@');
@@ -75,6 +75,7 @@ fn server(section: &Section<'_>, field: &Field<'_>, system: &SystemAuthorities) 
     }
     section.misplaced(&OF_POSTGRES, "a source that begins with postgres://", "remove it");
     let url = match http(&text) {
+        Ok(url) if is_named => Url { target: url.target.with_secret_path(), ..url },
         Ok(url) => url,
         Err(wrong) => {
             refuse(wrong);
@@ -101,15 +102,16 @@ fn http(text: &str) -> Result<Url, Wrong> {
     if text.get(host..).and_then(|rest| rest.find(['/', '?'])).is_none_or(|path| place < host + path) {
         return Err(Wrong::new("the key cannot be part of the host", help).at(place..place + KEY.len()));
     }
-    let mut url = values::url(&text.replacen(KEY, STAND_IN, 1), "quotas", help)?;
+    let url = values::url(&text.replacen(KEY, STAND_IN, 1), "quotas", help)?;
     if url.server_name.is_none() && !values::is_here(&url) {
         let message = "without TLS anybody on the way could read keys and change quotas";
         return Err(Wrong::new(message, help).at(0.."http://".len()));
     }
     // The place is the same in the target, which is the end of the text, or that end after a slash.
-    let start = url.target.len() - (text.len() - place - KEY.len()) - STAND_IN.len();
-    url.target.replace_range(start..start + STAND_IN.len(), KEY);
-    Ok(url)
+    let mut target = url.target.as_sent().to_owned();
+    let start = target.len() - (text.len() - place - KEY.len()) - STAND_IN.len();
+    target.replace_range(start..start + STAND_IN.len(), KEY);
+    Ok(Url { target: target.into(), ..url })
 }
 
 fn tls(field: &Field<'_>, system: &SystemAuthorities) -> Option<ConnectorTls> {
@@ -129,7 +131,8 @@ fn postgres(
     system: &SystemAuthorities,
 ) -> Option<PostgresSettings> {
     let wrong = |why| Wrong::new(format!("the source cannot be used: {why}"), SOURCE);
-    let url = PostgresUrl::parse(text).map_err(|why| refuse(wrong(why))).ok();
+    let url = PostgresUrl::parse(text).map(|url| url.with_secret_database(secret::is_named(field)));
+    let url = url.map_err(|why| refuse(wrong(why))).ok();
     let query = section.required("query", &format!("add what is asked about a key: {QUERY}"));
     let query = query.and_then(|field| field.parse(query_of_key));
     let channel = match section.field("channel") {
@@ -198,7 +201,7 @@ mod tests {
             ("http://127.0.0.1:9/{key}/KEY", "/{key}/KEY"),
             ("https://a.test?key={key}", "/?key={key}"),
         ] {
-            assert_eq!(http(text).map(|url| url.target), Ok(target.to_owned()), "{text}");
+            assert_eq!(http(text).unwrap().target.as_sent(), target, "{text}");
         }
         for text in ["https://{key}.test/", "https://a.test/", "https://a.test/{key}/{key}", "http://a.test/{key}", "x"]
         {

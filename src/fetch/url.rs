@@ -1,0 +1,104 @@
+//! Where a document is. A URL may have secrets: wherever one is shown, they are not.
+
+use std::fmt;
+
+use rustls::pki_types::ServerName;
+
+/// A URL of `http` or `https`, without a user name. It is shown without what may be secret in its target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// A name or an address; IPv6 has no brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The Host header to send.
+    pub authority: String,
+    /// What follows the server.
+    pub target: Target,
+    /// With `https`, the name that the certificate of the server has to have.
+    pub server_name: Option<ServerName<'static>>,
+}
+
+impl Url {
+    /// `http` or `https`.
+    pub fn scheme(&self) -> &'static str {
+        if self.server_name.is_some() { "https" } else { "http" }
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}{}", self.scheme(), self.authority, self.target)
+    }
+}
+
+/// The path of a URL, and the query if there is one. A query may be secret, so it is shown as `?***`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Target {
+    sent: String,
+    is_path_secret: bool,
+}
+
+impl Target {
+    /// The same, where the path is as secret as the query.
+    #[must_use]
+    pub fn with_secret_path(self) -> Self {
+        Self { is_path_secret: true, ..self }
+    }
+
+    /// All of it, for requests alone.
+    pub fn as_sent(&self) -> &str {
+        &self.sent
+    }
+}
+
+impl From<String> for Target {
+    fn from(sent: String) -> Self {
+        Self { sent, is_path_secret: false }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, query) = self.sent.split_once('?').map_or((&*self.sent, ""), |(path, _)| (path, "?***"));
+        // Before an @ it may be the end of a password that has a slash.
+        if self.is_path_secret || path.contains('@') {
+            return f.write_str("/***");
+        }
+        write!(f, "{path}{query}")
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let url = |target: Target| Url {
+            host: "a.test".to_owned(),
+            port: 80,
+            authority: "a.test".to_owned(),
+            target,
+            server_name: None,
+        };
+        for (sent, shown) in [
+            ("/", "http://a.test/"),
+            ("/a/b", "http://a.test/a/b"),
+            ("/a?hidden", "http://a.test/a?***"),
+            ("/hidden@b/c?hidden", "http://a.test/***"),
+        ] {
+            let target = Target::from(sent.to_owned());
+            assert_eq!(target.as_sent(), sent);
+            let (plain, secret) = (url(target.clone()), url(target.with_secret_path()));
+            assert_eq!((plain.to_string().as_str(), secret.to_string().as_str()), (shown, "http://a.test/***"));
+            assert!(!format!("{plain:?} {secret:?}").contains("hidden"));
+        }
+    }
+}
