@@ -228,6 +228,15 @@ fn defaults_are_put_in() {
 }
 
 #[test]
+fn a_default_may_be_written_beside_what_replaces_it() {
+    let host = "preserve_host = false\nrequest_headers = { set = { host = \"api.internal\" } }\n";
+    let config = read(&format!(
+        "[[routes]]\npath = \"/*\"\nupstream = \"echo\"\n{host}[upstreams.echo]\nservers = [\"builtin:echo\"]\n"
+    ));
+    assert!(matches!(config.routes[0].action, Action::Forward { preserve_host: false, .. }));
+}
+
+#[test]
 fn everything_is_read() {
     let config = read(FULL);
     assert_eq!(config.server.trusted_proxies[1].to_string(), "192.0.2.7/32");

@@ -75,7 +75,9 @@ fn route(section: Section<'_>) -> Draft<'_> {
         None => Some(HeaderChanges::default()),
     };
     let (request_headers, response_headers) = (changes(&headers::OF_REQUESTS), changes(&headers::OF_RESPONSES));
-    host_twice(&section, request_headers.as_ref());
+    if let Some(Answer::Forward { preserve_host: true, .. }) = answer {
+        host_twice(&section, request_headers.as_ref());
+    }
     let priority = shed::priority(&section).map(|priority| (priority, section.key_span("priority")));
     let cors = section.field("cors").and_then(|field| {
         cors::check(&section, headers.as_deref(), response_headers.as_ref());
@@ -106,7 +108,7 @@ fn route(section: Section<'_>) -> Draft<'_> {
 /// Reports a Host header that is set although the client's is kept.
 fn host_twice(section: &Section<'_>, changes: Option<&HeaderChanges<HeaderText>>) {
     let is_set = changes.is_some_and(|changes| changes.set.iter().any(|(name, _)| *name == header::HOST));
-    if is_set && section.field("preserve_host").is_some() {
+    if is_set {
         let message = "`preserve_host` has no effect: `request_headers` sets the Host header";
         section.source.report(section.key_span("preserve_host"), message, "keep one of them");
     }
