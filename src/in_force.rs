@@ -4,24 +4,29 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::local_runtime::local_runtime;
+
+/// The pause before something begins again that has ended unexpectedly, or that the system has refused.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Something with a task.
 pub trait BackgroundTask: Send + Sync + 'static {
     /// The name of the thread that runs the tasks of all.
     const THREAD: &'static str;
-    /// What does not work if the system refuses the thread, for the log.
+    /// What does not work while the system refuses the thread, or after a panic, for the log.
     const REFUSED: &'static str;
 
     /// Whether it has a task at all.
     fn has_task(&self) -> bool;
 
-    /// Its task, which is dropped when it is no longer in force.
+    /// Its task, which is dropped when it is no longer in force. If it ends by itself, it begins again.
     fn run(self: Arc<Self>) -> impl Future<Output = ()>;
 }
 
@@ -57,12 +62,16 @@ impl<T: BackgroundTask> InForce<T> {
         self.changed.notify_one();
         if is_needed && !self.is_running.swap(true, Ordering::Relaxed) {
             let this = self.clone();
-            let run = move || match local_runtime() {
-                Ok(runtime) => runtime.block_on(this.run_all()),
-                Err(error) => tracing::error!(%error, "{}", T::REFUSED),
+            let run = move || loop {
+                match local_runtime() {
+                    Ok(runtime) => return runtime.block_on(this.run_all()),
+                    Err(error) => tracing::error!(%error, again_after = ?PAUSE, "{}", T::REFUSED),
+                }
+                thread::sleep(PAUSE);
             };
             if let Err(error) = thread::Builder::new().name(T::THREAD.to_owned()).spawn(run) {
-                tracing::error!(%error, "{}", T::REFUSED);
+                let help = "the next reload tries again: send SIGHUP";
+                tracing::error!(%error, help, "{}", T::REFUSED);
                 self.is_running.store(false, Ordering::Relaxed);
             }
         }
@@ -78,7 +87,7 @@ impl<T: BackgroundTask> InForce<T> {
             for one in all.into_iter().filter(|one| one.has_task()) {
                 if !running.iter().any(|(known, _)| Arc::ptr_eq(known, &one)) {
                     let mut task = JoinSet::new();
-                    task.spawn_local(one.clone().run());
+                    task.spawn_local(run_again(one.clone()));
                     running.push((one, task));
                 }
             }
@@ -87,10 +96,20 @@ impl<T: BackgroundTask> InForce<T> {
     }
 }
 
+/// Runs a task, and again whenever it ends.
+async fn run_again<T: BackgroundTask>(one: Arc<T>) {
+    loop {
+        let mut task = JoinSet::new();
+        task.spawn_local(one.clone().run());
+        task.join_next().await;
+        tracing::error!(again_after = ?PAUSE, "{}", T::REFUSED);
+        sleep(PAUSE).await;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
-    use std::time::Duration;
 
     use super::*;
 
@@ -120,6 +139,37 @@ mod tests {
             self.events.send((self.name, true)).unwrap();
             let _end = End(self);
             std::future::pending::<()>().await;
+        }
+    }
+
+    /// Its task panics at first.
+    struct Fragile {
+        is_broken: AtomicBool,
+        begun: Sender<()>,
+    }
+
+    impl BackgroundTask for Fragile {
+        const THREAD: &'static str = "fragile";
+        const REFUSED: &'static str = "cannot begin";
+
+        fn has_task(&self) -> bool {
+            true
+        }
+
+        async fn run(self: Arc<Self>) {
+            self.begun.send(()).unwrap();
+            assert!(!self.is_broken.swap(false, Ordering::Relaxed), "as this test wants it");
+            std::future::pending::<()>().await;
+        }
+    }
+
+    #[test]
+    fn a_task_that_panics_begins_again() {
+        let (begun, told) = channel();
+        let in_force = Arc::new(InForce::default());
+        in_force.replace(vec![Arc::new(Fragile { is_broken: AtomicBool::new(true), begun })]);
+        for _ in 0..2 {
+            told.recv_timeout(Duration::from_secs(30)).unwrap();
         }
     }
 

@@ -33,6 +33,12 @@ impl Availability {
         self.is_open.store(true, Ordering::Relaxed);
     }
 
+    /// Nothing is known any more: the next lookup finds out.
+    pub(super) fn forget(&self) {
+        self.is_away.store(false, Ordering::Relaxed);
+        *self.why.lock() = None;
+    }
+
     /// Why it is away, if it is.
     pub(super) fn why(&self) -> Option<String> {
         self.why.lock().clone()

@@ -86,7 +86,11 @@ struct Probe {
 
 /// Makes lookups as long as the source is in force.
 pub(super) async fn run(source: Arc<QuotaSource>) {
-    let Some(Inbox { mut new, mut renewals }) = source.take_inbox() else { return };
+    let owner = source.clone();
+    let mut inbox = owner.inbox().await;
+    let Inbox { new, renewals } = &mut *inbox;
+    // Another task may have ended without knowing when to ask again.
+    source.availability.forget();
     let announced = Rc::new(Announced::default());
     let told = announced.clone();
     let origin = Rc::new(QuotaOrigin::new(&source.settings().server, move |change| told.add(change)));
@@ -111,6 +115,8 @@ pub(super) async fn run(source: Arc<QuotaSource>) {
             }
             Some(_) = following.join_next() => {}
             () = due(probe_at) => driver.probe(),
+            // It has panicked.
+            Some(_) = background.join_next() => return,
         }
     }
 }
@@ -131,9 +137,14 @@ async fn follow(source: Arc<QuotaSource>, changed: Changed) {
 
 async fn make(origin: Rc<QuotaOrigin>, lookup: Lookup, is_probe: bool) -> Ended {
     let begun = Instant::now();
-    let result = timeout(LOOKUP_LIMIT, origin.look_up(&lookup.sent)).await.unwrap_or_else(|_| {
-        Err(LookupError::Away(format!("no answer within {}", humantime::format_duration(LOOKUP_LIMIT))))
-    });
+    let (mut asked, sent) = (JoinSet::new(), lookup.sent.clone());
+    asked.spawn_local(async move { origin.look_up(&sent).await });
+    let result = match timeout(LOOKUP_LIMIT, asked.join_next()).await {
+        Ok(Some(Ok(result))) => result,
+        // Others may be answered.
+        Ok(_) => Err(LookupError::Unusable("the lookup has panicked".to_owned())),
+        Err(_) => Err(LookupError::Away(format!("no answer within {}", humantime::format_duration(LOOKUP_LIMIT)))),
+    };
     Ended { lookup, is_probe, begun, result }
 }
 
@@ -229,5 +240,38 @@ impl Driver {
     /// Remembers which of the answers that are on their way may be older than these changes.
     fn changed(&mut self, changed: &Changed) {
         self.asking.values_mut().for_each(|asking| asking.has_changed |= changed.has(asking.sent));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tokio::task::yield_now;
+
+    use super::*;
+    use crate::config;
+    use crate::local_runtime::local_runtime;
+    use crate::quotas::QuotaSources;
+
+    #[test]
+    fn a_source_is_asked_again_after_its_task_has_ended() {
+        // Nothing listens there, so each lookup ends at once.
+        let text = "[limits.l]\nkey = \"header:k\"\nrates = [\"1/s\"]\nquotas = { source = \"http://127.0.0.1:9/{key}\" }\n\
+                    [[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
+        let config = config::parse(text.as_bytes(), "test", Path::new("")).unwrap();
+        let source = QuotaSources::default().get(&config.limits[0]).unwrap().source;
+        local_runtime().unwrap().block_on(async {
+            for key in ["a", "b"] {
+                let mut task = JoinSet::new();
+                task.spawn_local(run(source.clone()));
+                // It begins.
+                yield_now().await;
+                let (fingerprint, text) = (Fingerprint::of(key.as_bytes()), key.as_bytes().to_vec());
+                let mut wait = source.get(fingerprint, clock::now(), || Some(text)).wait.unwrap();
+                timeout(Duration::from_secs(30), wait.changed()).await.unwrap().unwrap();
+                assert!(source.is_away());
+            }
+        });
     }
 }

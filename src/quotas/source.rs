@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
 
 use super::announced::Changed;
 use super::answer::{LookupError, QuotaAnswer};
@@ -71,7 +70,7 @@ pub struct QuotaSource {
     cache: Cache,
     new: mpsc::Sender<Lookup>,
     renewals: mpsc::Sender<Lookup>,
-    inbox: Mutex<Option<Inbox>>,
+    inbox: Mutex<Inbox>,
     pub(super) availability: Availability,
     pub(super) counters: LookupCounters,
     timed_out: AtomicU64,
@@ -97,7 +96,7 @@ impl QuotaSource {
             cache: Cache::new(settings.max_cached, settings.cache_for),
             new,
             renewals,
-            inbox: Mutex::new(Some(Inbox { new: new_inbox, renewals: renewals_inbox })),
+            inbox: Mutex::new(Inbox { new: new_inbox, renewals: renewals_inbox }),
             availability: Availability::default(),
             counters: LookupCounters::default(),
             timed_out: AtomicU64::new(0),
@@ -132,8 +131,9 @@ impl QuotaSource {
         }
     }
 
-    pub(super) fn take_inbox(&self) -> Option<Inbox> {
-        self.inbox.lock().take()
+    /// Where the work comes from, for the one task that does it.
+    pub(super) async fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().await
     }
 
     /// The form in which a key is sent; `None` if it cannot be sent.
