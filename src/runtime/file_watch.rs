@@ -64,16 +64,24 @@ impl FileWatch {
         }
         match self.watch() {
             Ok(watcher) => self.watcher = Some(watcher),
-            Err(error) => {
-                let help = "send SIGHUP when they have changed";
-                tracing::warn!(%error, help, "cannot watch {}", self.what);
-            }
+            Err(error) => self.warn(&error),
         }
+    }
+
+    fn warn(&self, error: &notify::Error) {
+        let help = "send SIGHUP when they have changed";
+        tracing::warn!(%error, help, "cannot watch {}", self.what);
     }
 
     fn watch(&self) -> notify::Result<RecommendedWatcher> {
         let (changed, files) = (self.changed.0.clone(), self.files.clone());
-        let versions = move || files.iter().map(|file| Version::of(file)).collect::<Vec<_>>();
+        // A file may come with folders that cannot be watched before they are there.
+        let missing: BTreeSet<_> = files.iter().filter_map(|file| missing_folder(file)).map(Path::to_owned).collect();
+        let appearing: Vec<_> = missing.iter().flat_map(|folder| folders(folder)).collect();
+        let versions = move || {
+            let files: Vec<_> = files.iter().map(|file| Version::of(file)).collect();
+            (files, missing.iter().map(|folder| folder.is_dir()).collect::<Vec<_>>())
+        };
         let mut known = versions();
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             if event.is_ok_and(|event| matches!(event.kind, EventKind::Access(_))) {
@@ -86,11 +94,11 @@ impl FileWatch {
                 let _ = changed.try_send(());
             }
         })?;
-        let folders: BTreeSet<_> = self.files.iter().flat_map(|file| all_folders(file)).collect();
-        folders
-            .iter()
-            .filter(|folder| folder.is_dir())
-            .try_for_each(|folder| watcher.watch(folder, RecursiveMode::NonRecursive))?;
+        let folders: BTreeSet<_> = self.files.iter().flat_map(|file| all_folders(file)).chain(appearing).collect();
+        let folders = folders.iter().filter(|folder| folder.is_dir());
+        let failed = folders.filter_map(|folder| watcher.watch(folder, RecursiveMode::NonRecursive).err());
+        // The others are watched.
+        failed.last().iter().for_each(|error| self.warn(error));
         Ok(watcher)
     }
 
@@ -120,6 +128,12 @@ fn all_folders(path: &Path) -> impl Iterator<Item = PathBuf> {
     let of_files = config::folder_files(path).unwrap_or_default();
     let folder = path.is_dir().then(|| path.to_owned());
     folders(path).chain(folder).chain(of_files.into_iter().flat_map(|file| folders(&file).collect::<Vec<_>>()))
+}
+
+/// The outermost folder on the way to a file that is not there.
+fn missing_folder(file: &Path) -> Option<&Path> {
+    let folders = file.ancestors().skip(1).filter(|folder| *folder != Path::new(""));
+    folders.take_while(|folder| !folder.is_dir()).last()
 }
 
 /// Whether a file, or one of a folder, was changed or replaced at this time or later.
@@ -252,6 +266,26 @@ mod tests {
             told(&mut watch, "another folder").await;
             fs::write(path("d.toml"), "1").unwrap();
             told(&mut watch, "written in another folder").await;
+        });
+    }
+
+    #[test]
+    fn a_file_may_come_with_its_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a/b/file");
+        run(async {
+            let mut watch = watch(&file);
+            for step in ["a", "a/b"] {
+                fs::create_dir(folder.path().join(step)).unwrap();
+                timeout(PATIENCE, watch.changed()).await.unwrap_or_else(|_| panic!("not seen: {step}"));
+            }
+            fs::write(&file, "1").unwrap();
+            timeout(PATIENCE, watch.changed()).await.unwrap();
+            fs::remove_dir_all(folder.path().join("a")).unwrap();
+            timeout(PATIENCE, watch.changed()).await.unwrap();
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, "1").unwrap();
+            timeout(PATIENCE, watch.changed()).await.unwrap();
         });
     }
 
