@@ -94,6 +94,8 @@ pub struct View {
     pub stopping: AtomicBool,
     /// How reloads ended.
     pub reloads_so_far: RecentReloads,
+    /// How it ended to read the certificates alone again.
+    pub certificate_reloads: RecentReloads,
     /// When the gateway started.
     pub started: Time,
 }

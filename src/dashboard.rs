@@ -38,6 +38,8 @@ pub struct Numbers {
     pub connections: ConnectionNumbers,
     /// The reloads of the configuration.
     pub reloads: ReloadNumbers,
+    /// Those of the certificates alone, whose files are read again when they change.
+    pub certificates: ReloadNumbers,
 }
 
 /// What load balancers and people have to know.
@@ -220,13 +222,15 @@ pub struct ConnectionNumbers {
     pub stalled: u64,
 }
 
-/// The reloads of the configuration.
+/// The reloads of the configuration, or of the certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadNumbers {
     /// How many have succeeded.
     pub ok: u64,
     /// How many were refused.
     pub refused: u64,
+    /// Whether what is there now is in force.
+    pub current: bool,
     /// The last ones, the latest first.
     pub recent: Vec<EndedReload>,
 }
@@ -238,7 +242,7 @@ pub struct EndedReload {
     pub time: u64,
     /// How.
     pub result: ReloadOutcome,
-    /// The first problem of a configuration that was refused.
+    /// The first problem of what was refused.
     pub problem: Option<Problem>,
 }
 
@@ -246,13 +250,13 @@ pub struct EndedReload {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReloadOutcome {
-    /// The configuration is in force.
+    /// It is in force.
     Ok,
     /// The one before stays in force.
     Refused,
 }
 
-/// What is wrong with a configuration.
+/// What is wrong with a configuration or a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// Where in the file.

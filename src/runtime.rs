@@ -193,6 +193,7 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
         draining: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
         reloads_so_far: RecentReloads::new(clock::now()),
+        certificate_reloads: RecentReloads::new(clock::now()),
         started: clock::now(),
     });
     if let Some(why) = &polls.last_refusal {

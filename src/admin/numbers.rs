@@ -62,6 +62,7 @@ pub(super) fn describe(view: &View, history: &History, now: Time) -> Numbers {
             stalled: connections.stalled,
         },
         reloads: view.reloads_so_far.describe(),
+        certificates: view.certificate_reloads.describe(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The reloads of the configuration: how many there were, and how the last ones ended.
+//! The reloads of the configuration, or of the certificates: how many there were, and how the last ones ended.
 
 use std::collections::VecDeque;
 
@@ -22,11 +22,11 @@ pub struct RecentReloads(Mutex<Counted>);
 struct Counted {
     succeeded: u64,
     refused: u64,
-    /// When the configuration in force was put in force.
+    /// When what is in force was put in force.
     last_success: Time,
     /// The last ones, the latest first.
     last: VecDeque<EndedReload>,
-    /// All problems of the last one; none if it succeeded.
+    /// All problems of what is there now; none if it is in force.
     problems: Vec<Problem>,
 }
 
@@ -39,13 +39,13 @@ struct EndedReload {
 }
 
 impl RecentReloads {
-    /// None yet. The first configuration is in force since `now`.
+    /// None yet. What was read first is in force since `now`.
     pub fn new(now: Time) -> Self {
         let (last, problems) = (VecDeque::new(), Vec::new());
         Self(Mutex::new(Counted { succeeded: 0, refused: 0, last_success: now, last, problems }))
     }
 
-    /// A configuration is in force since `now`.
+    /// Something new is in force since `now`.
     pub fn succeeded(&self, now: Time) {
         let mut counted = self.0.lock();
         counted.succeeded += 1;
@@ -54,7 +54,12 @@ impl RecentReloads {
         counted.remember(EndedReload { at: now, problem: None });
     }
 
-    /// A configuration was refused at `now`.
+    /// What was refused is not there any more: what is there now is in force. Returns whether something was refused.
+    pub fn recovered(&self) -> bool {
+        !std::mem::take(&mut self.0.lock().problems).is_empty()
+    }
+
+    /// Something was refused at `now`.
     pub fn refused(&self, now: Time, why: &Refusal) {
         let shorten = |Problem { place, message, help }| Problem {
             place: place.map(shortened),
@@ -75,12 +80,12 @@ impl RecentReloads {
         (counted.succeeded, counted.refused)
     }
 
-    /// Whether the last one has succeeded, or there was none.
+    /// Whether what is there now is in force, as far as it was read.
     pub(super) fn is_last_good(&self) -> bool {
-        self.0.lock().last.front().is_none_or(|last| last.problem.is_none())
+        self.0.lock().problems.is_empty()
     }
 
-    /// All problems of the last one; none if it has succeeded.
+    /// All problems of what is there now; none if it is in force.
     pub(super) fn problems(&self) -> Vec<Problem> {
         self.0.lock().problems.clone()
     }
@@ -90,7 +95,7 @@ impl RecentReloads {
         self.0.lock().problems.first().map(|problem| problem.place.clone().unwrap_or_default())
     }
 
-    /// When the configuration in force was put in force.
+    /// When what is in force was put in force.
     pub(super) fn last_success(&self) -> Time {
         self.0.lock().last_success
     }
@@ -106,6 +111,7 @@ impl RecentReloads {
         ReloadNumbers {
             ok: counted.succeeded,
             refused: counted.refused,
+            current: counted.problems.is_empty(),
             recent: counted.last.iter().map(describe).collect(),
         }
     }
@@ -146,5 +152,10 @@ mod tests {
         assert_eq!((before.time, before.result, &before.problem), (20, ReloadOutcome::Ok, &None));
         reloads.succeeded(Time::from_micros(22_000_000));
         assert_eq!((reloads.problems(), reloads.refused_at()), (vec![], None));
+        assert!(!reloads.recovered());
+        reloads.refused(Time::from_micros(23_000_000), &"away".to_owned().into());
+        assert!(!reloads.describe().current && reloads.recovered() && reloads.is_last_good());
+        let shown = reloads.describe();
+        assert_eq!((shown.ok, shown.current, shown.recent[0].result), (21, true, ReloadOutcome::Refused));
     }
 }

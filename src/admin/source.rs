@@ -1,4 +1,5 @@
-//! Where the configuration comes from, and how a server that has it does: as JSON and as metrics.
+//! Where the configuration comes from, whether what is there now is in force, and how a server that has it does: as JSON and
+//! as metrics.
 
 use prometheus::proto::{MetricFamily, MetricType};
 use serde_json::{Value, json};
@@ -29,6 +30,10 @@ pub(super) fn describe(view: &View, now: Time) -> Value {
         "source": view.source.to_string(),
         "current": view.reloads_so_far.is_last_good(),
         "problems": as_json(view.reloads_so_far.problems()),
+        "certificates": {
+            "current": view.certificate_reloads.is_last_good(),
+            "problems": as_json(view.certificate_reloads.problems()),
+        },
         "remote": remote,
     })
 }

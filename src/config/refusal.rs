@@ -1,6 +1,7 @@
 //! Why a configuration does not replace the one in force.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use super::Problems;
 
@@ -11,6 +12,17 @@ pub enum Refusal {
     Invalid(Box<Problems>),
     /// Something else, in a sentence.
     Other(String),
+}
+
+impl Refusal {
+    /// The files that it names, as far as they are known.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        let problems = match self {
+            Self::Invalid(problems) => Some(problems),
+            Self::Other(_) => None,
+        };
+        problems.into_iter().flat_map(|problems| problems.files())
+    }
 }
 
 impl From<Problems> for Refusal {

@@ -60,7 +60,7 @@ struct State {
     last: Option<RemoteDocument>,
     /// The document that is in force. `None` at first, and if it is the copy.
     in_force: Option<RemoteDocument>,
-    /// Whether the last attempt has put in force what the server has.
+    /// Whether the document in force is good as it was last read, with what it names.
     is_settled: bool,
     last_fetch: Option<Time>,
     /// Why the last fetch failed, if it did.
@@ -216,9 +216,12 @@ impl Remote {
         state.copy_saved = None;
     }
 
-    /// An attempt to put in force what the server has was refused.
+    /// An attempt to put in force what the server has was refused. If that is a document other than the one in force, or none
+    /// could be fetched, the one in force stays good.
     pub fn refused(&self) {
-        self.state.lock().is_settled = false;
+        let mut state = self.state.lock();
+        let is_same = state.last.as_ref().map(|last| &last.text) == state.in_force.as_ref().map(|known| &known.text);
+        state.is_settled &= state.error.is_some() || !is_same;
     }
 
     fn parsed(&self, text: &Bytes) -> Result<Document<'static>, Problems> {
@@ -259,7 +262,6 @@ impl Remote {
     fn failed(&self, state: &mut State, why: &str) -> Problems {
         self.fetches.failed.one();
         state.error = Some(why.to_owned());
-        state.is_settled = false;
         self.problem(format!("cannot fetch the configuration: {why}"), "check that its server answers at this URL")
     }
 

@@ -1,9 +1,10 @@
 //! Problems of a file, and how they are shown: the place, the line, and what to write instead.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
@@ -44,6 +45,8 @@ pub struct Problems {
     found: Vec<Problem>,
     /// Where the text has secrets, which are not shown.
     secrets: Vec<Range<usize>>,
+    /// The files that the text names.
+    files: BTreeSet<PathBuf>,
 }
 
 impl Problems {
@@ -67,12 +70,22 @@ impl Problems {
         }
         problems.sort_by_key(|problem| problem.span.start);
         problems.dedup();
-        Self { texts, severity, found: problems, secrets: Vec::new() }
+        Self { texts, severity, found: problems, secrets: Vec::new(), files: BTreeSet::new() }
     }
 
     /// The same problems, where the text has secrets in these places.
     pub(super) fn hiding(self, secrets: Vec<Range<usize>>) -> Self {
         Self { secrets, ..self }
+    }
+
+    /// The same problems of a text that names these files.
+    pub(super) fn naming(self, files: BTreeSet<PathBuf>) -> Self {
+        Self { files, ..self }
+    }
+
+    /// The files that the text names, as far as they are known.
+    pub fn files(&self) -> &BTreeSet<PathBuf> {
+        &self.files
     }
 
     /// The one problem of a file or folder that cannot be read.

@@ -130,6 +130,8 @@ impl InForce {
             remote.applied(document);
         }
         self.view.reloads_so_far.succeeded(clock::now());
+        // They were read with it.
+        self.view.certificate_reloads.recovered();
         tracing::info!("reloaded");
     }
 
@@ -157,16 +159,32 @@ impl InForce {
         let mut config = self.config();
         let Some(running) = config.server.tls.as_ref().filter(has_same_files) else { return };
         if *running == tls {
+            if self.view.certificate_reloads.recovered() {
+                tracing::info!("the files of the certificates have again what is in use");
+            }
             return;
         }
         if let Err(error) = self.view.tls.apply(Some(&tls.settings)) {
-            return self.refuse(&error.to_string().into());
+            return self.refuse_certificates(&error.to_string().into());
         }
         Arc::make_mut(&mut config).server.tls = Some(tls);
         self.view.connections.reload(config.server.clone());
         self.view.config.store(config);
-        self.view.reloads_so_far.succeeded(clock::now());
+        self.view.certificate_reloads.succeeded(clock::now());
         tracing::info!("the certificates were read again");
+    }
+
+    /// Records that the files of certificates cannot be used. Those of before stay in use.
+    pub(super) fn refuse_certificates(&self, why: &Refusal) {
+        self.view.certificate_reloads.refused(clock::now(), why);
+        tracing::error!(problems = %why, "the certificates are refused: those of before stay in use");
+    }
+
+    /// Records that the source has again what is in force, after a poll that failed.
+    pub(super) fn recover(&self) {
+        if self.view.reloads_so_far.recovered() {
+            tracing::info!("the source can be used again, and has what is in force");
+        }
     }
 
     /// Records that a configuration is refused. The one in force stays.

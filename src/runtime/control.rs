@@ -198,13 +198,20 @@ impl Control {
     /// Applies the configuration that was loaded, or reports why there is none.
     fn take_over(&mut self, ended: Ended<Option<Candidate>>) {
         let result = ended.result.map(|candidate| {
-            if let Some(candidate) = candidate {
-                self.in_force.apply(candidate, self.overrides.temporary());
-                self.polls.last_refusal = None;
-                self.watches.set(&self.in_force.config(), self.reloading_since);
+            match candidate {
+                Some(candidate) => {
+                    self.in_force.apply(candidate, self.overrides.temporary());
+                    // Those that are being read may be of the configuration before.
+                    if self.tls_reloads.is_running() {
+                        self.reload_certificates();
+                    }
+                }
+                None => self.in_force.recover(),
             }
+            self.polls.last_refusal = None;
             self.in_force.config()
         });
+        self.watches.set(&self.in_force.config(), result.as_ref().err(), self.reloading_since);
         if let Err(why) = &result {
             self.refuse(self.polls.cause, why);
         }
@@ -234,14 +241,16 @@ impl Control {
         let Some(tls) = self.in_force.config().server.tls.clone() else { return };
         let begun = self.tls_reloads.begin(move |_| tls.read_again().map_err(|error| error.to_string().into()));
         if let Err(why) = begun {
-            self.in_force.refuse(&why);
+            self.in_force.refuse_certificates(&why);
         }
     }
 
     fn take_over_certificates(&mut self, ended: Ended<Tls>) {
         match ended.result {
             Ok(tls) => self.in_force.apply_certificates(tls),
-            Err(why) => self.in_force.refuse(&why),
+            // Those of a configuration that is in force no more do not matter.
+            Err(_) if ended.is_due || self.in_force.config().server.tls.is_none() => {}
+            Err(why) => self.in_force.refuse_certificates(&why),
         }
         if ended.is_due {
             self.reload_certificates();

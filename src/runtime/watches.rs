@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::file_watch::FileWatch;
 use crate::clock::Time;
-use crate::config::{Config, Tls};
+use crate::config::{Config, Refusal, Tls};
 
 /// See the head of this file.
 pub(super) struct Watches {
@@ -21,15 +21,17 @@ impl Watches {
         let certificates = FileWatch::new("the files of certificates");
         let files = FileWatch::new("the files of the configuration");
         let mut watches = Self { certificates, config: files, is_config_watched };
-        watches.set(config, since);
+        watches.set(config, None, since);
         watches
     }
 
-    /// Watches the files of this configuration from now on.
-    pub(super) fn set(&mut self, config: &Config, since: Time) {
+    /// Watches the files of this configuration from now on, and those of one that was `refused` instead of it: it may be good
+    /// as soon as one of them changes.
+    pub(super) fn set(&mut self, config: &Config, refused: Option<&Refusal>, since: Time) {
         let tls: BTreeSet<_> = config.server.tls.iter().flat_map(Tls::files).map(Path::to_owned).collect();
         if self.is_config_watched {
-            self.config.set(config.files.difference(&tls).cloned(), since);
+            let refused = refused.into_iter().flat_map(Refusal::files);
+            self.config.set(config.files.difference(&tls).chain(refused).cloned(), since);
         }
         self.certificates.set(tls, since);
     }

@@ -25,7 +25,7 @@ use super::format;
 use super::groups::{FAILED, LIMITED};
 use super::model::Model;
 use super::theme::Theme;
-use crate::dashboard::{Numbers, ReloadOutcome, State, StoreNumbers};
+use crate::dashboard::{Numbers, State, StoreNumbers};
 
 /// The smallest screen on which anything is shown.
 const SMALLEST: (u16, u16) = (40, 10);
@@ -167,12 +167,15 @@ fn facts<'a>(view: &View<'_>) -> Vec<Span<'a>> {
     let (open, max) = (format::count(connections.open as u64), format::count(connections.max as u64));
     let held = format::count(numbers.held as u64);
     let reloads = &numbers.reloads;
-    let is_refused = reloads.recent.first().is_some_and(|last| last.result == ReloadOutcome::Refused);
-    let reload = if is_refused { ", last refused" } else { "" };
+    let refused = match (reloads.current, numbers.certificates.current) {
+        (false, _) => ", last refused",
+        (true, false) => ", certificates refused",
+        (true, true) => "",
+    };
     vec![
         store,
         format!("  connections {open} of {max}  held {held}  reloads {}", format::count(reloads.ok)).into(),
-        Span::styled(reload, theme.bad()),
+        Span::styled(refused, theme.bad()),
     ]
 }
 

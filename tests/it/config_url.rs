@@ -261,6 +261,24 @@ fn a_refusal_that_passes_by_itself_is_tried_again() {
 }
 
 #[test]
+fn a_source_that_was_away_for_a_moment_is_no_reason_to_reload() {
+    let (source, state) = (Source::start(document(201, "\"1\"")), folder());
+    let gateway = start(&source.url(), "1s", state.path());
+    for times in 1..=2 {
+        source.set(Answer::Bytes(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n".to_vec()));
+        until("it is away", PATIENCE, || !is_good(&gateway));
+        assert_ne!(source_of(&gateway)["problems"], Value::Array(Vec::new()));
+        source.set(document(201, "\"1\""));
+        until("it is good again", PATIENCE, || is_good(&gateway));
+        assert_eq!(source_of(&gateway)["problems"], Value::Array(Vec::new()));
+        let reloads = ["ok", "refused"]
+            .map(|result| gateway.metric(&format!("gateway_config_reloads_total{{result=\"{result}\"}}")));
+        assert_eq!((gateway.reloads(), reloads), (0, [Some(0.0), Some(f64::from(times))]));
+    }
+    gateway.wait_message("the source can be used again, and has what is in force");
+}
+
+#[test]
 fn the_copy_is_used_while_the_source_is_away_at_the_start() {
     let (source, state) = (Source::start(document(201, "\"1\"")), folder());
     let network = Fault::start(source.up.address(), Mode::Pass);

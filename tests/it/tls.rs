@@ -117,7 +117,7 @@ fn new_certificates_are_used_as_soon_as_they_are_there() {
     // A certificate without its key is refused, and the old pair serves on.
     let next = authority.issue("next", "site", &["newer.test"]);
     std::fs::rename(&next.cert, &site.cert).unwrap();
-    let refused = gateway.wait_message("reload refused");
+    let refused = gateway.wait_message("the certificates are refused: those of before stay in use");
     let problem = refused["problems"].as_str().unwrap();
     assert!(problem.ends_with("site.key: the private key does not belong to the certificate"), "{problem}");
     assert!(get(&gateway, &authority, "new.test", &[]).0.starts_with("HTTP/1.1 200"));
@@ -126,6 +126,60 @@ fn new_certificates_are_used_as_soon_as_they_are_there() {
         get(&gateway, &authority, "newer.test", &[]).0.starts_with("HTTP/1.1 200")
     });
     assert!(open.get("/").unwrap().0.starts_with("HTTP/1.1 200"), "the connection stays open");
+}
+
+/// Whether the last configuration was put in force, and the last certificates.
+fn states(gateway: &Gateway) -> [bool; 2] {
+    let is_good = |name: &str| gateway.metric(name).unwrap() > 0.5;
+    ["gateway_config_last_reload_successful", "gateway_tls_certificate_last_reload_successful"].map(is_good)
+}
+
+#[test]
+fn a_new_certificate_does_not_hide_that_the_configuration_is_refused() {
+    let authority = Authority::new();
+    let site = authority.issue("site", "site", &["old.test"]);
+    let gateway = Gateway::with_server(&server(&[&site], ""), &limited("client-ip", "1000/s", ""));
+    assert_eq!(states(&gateway), [true, true]);
+    std::fs::write(gateway.config_path(), "this is no toml").unwrap();
+    gateway.signal(Signal::HUP);
+    gateway.wait_message("reload refused");
+    replace(&authority.issue("next", "site", &["new.test"]), &site);
+    gateway.wait_message("the certificates were read again");
+    until("both states are counted", Duration::from_secs(20), || states(&gateway) == [false, true]);
+    let reloads = ["ok", "refused"].map(|result| {
+        let count = |of: &str| gateway.metric(&format!("gateway_{of}_reloads_total{{result=\"{result}\"}}"));
+        (count("config"), count("tls_certificate"))
+    });
+    assert_eq!(reloads, [(Some(0.0), Some(1.0)), (Some(1.0), Some(0.0))]);
+}
+
+#[test]
+fn certificates_are_refused_until_their_files_are_right_again() {
+    let authority = Authority::new();
+    let site = authority.issue("site", "site", &["old.test"]);
+    let gateway = Gateway::with_server(&server(&[&site], ""), &limited("client-ip", "1000/s", ""));
+    let key = std::fs::read(&site.key).unwrap();
+    std::fs::write(&site.key, "this is no key").unwrap();
+    let refused = gateway.wait_message("the certificates are refused: those of before stay in use");
+    assert!(refused["problems"].as_str().unwrap().contains("site.key"), "{refused}");
+    until("it is counted", Duration::from_secs(20), || states(&gateway) == [true, false]);
+    let certificates = || gateway.admin("/api/source").json()["certificates"].clone();
+    let told = certificates();
+    assert_eq!(told["current"], false);
+    assert!(told["problems"][0]["message"].as_str().unwrap().contains("site.key"), "{told}");
+    // What the files have then is in use already.
+    std::fs::write(&site.key, &key).unwrap();
+    until("all is well", Duration::from_secs(20), || states(&gateway) == [true, true]);
+    assert_eq!(certificates(), serde_json::json!({ "current": true, "problems": [] }));
+    assert_eq!(gateway.metric("gateway_config_reloads_total"), Some(0.0));
+
+    // A reload reads the certificates, too.
+    let next = authority.issue("next", "site", &["new.test"]);
+    std::fs::rename(&next.cert, &site.cert).unwrap();
+    until("it is counted", Duration::from_secs(20), || states(&gateway) == [true, false]);
+    let other = authority.issue("other", "other", &["other.test"]);
+    gateway.reload_and_wait(&server(&[&other], ""), &limited("client-ip", "1000/s", ""));
+    assert_eq!(states(&gateway), [true, true]);
 }
 
 #[test]

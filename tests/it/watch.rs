@@ -77,6 +77,23 @@ fn files_that_the_configuration_names_are_watched_too_and_others_are_not() {
 }
 
 #[test]
+fn files_that_only_a_refused_configuration_names_are_watched_too() {
+    for place in ["keys.txt", "not/there/yet/keys.txt"] {
+        let folder = tempfile::tempdir().unwrap();
+        let known = folder.path().join(place);
+        let keys = format!("known_keys = {:?}\nmissing = \"reject\"", known.to_str().unwrap());
+        let gateway = Gateway::with_arguments(&["--watch"], &limited("client-ip", "1/d", ""));
+        gateway.write_config(&limited("header:x-key", "100/d", &keys));
+        gateway.wait_message("reload refused");
+        fs::create_dir_all(known.parent().unwrap()).unwrap();
+        fs::write(&known, "a\n").unwrap();
+        wait_reloads(&gateway, 1);
+        let status = |key: &str| gateway.client().get_with("/", format!("X-Key: {key}\r\n")).status;
+        assert_eq!([status("a"), status("b")], [200, 400], "{place}");
+    }
+}
+
+#[test]
 fn without_it_a_change_waits_for_a_signal() {
     let gateway = Gateway::start(&limited("client-ip", "1/d", ""));
     gateway.write_config(&limited("client-ip", "2/d", ""));

@@ -6,8 +6,9 @@ use super::super::View;
 use super::super::families::{counted, counter, family, gauge, gauged, whole};
 
 /// The families of the process.
-pub(super) fn families(view: &View) -> [MetricFamily; 7] {
-    let (succeeded, refused) = view.reloads_so_far.counts();
+pub(super) fn families(view: &View) -> [MetricFamily; 9] {
+    let results =
+        |(succeeded, refused)| [counter(succeeded, &[("result", "ok")]), counter(refused, &[("result", "refused")])];
     [
         family(
             "gateway_build_info",
@@ -20,16 +21,16 @@ pub(super) fn families(view: &View) -> [MetricFamily; 7] {
             "gateway_config_reloads_total",
             "Reloads of the configuration, by result.",
             MetricType::COUNTER,
-            [counter(succeeded, &[("result", "ok")]), counter(refused, &[("result", "refused")])],
+            results(view.reloads_so_far.counts()),
         ),
         gauged(
             "gateway_config_last_reload_successful",
-            "Whether the last reload succeeded: 0 if its file was refused, so that the file is not what is in force.",
+            "Whether the configuration that is there now is in force: 0 if it was refused, so that the one before is.",
             usize::from(view.reloads_so_far.is_last_good()),
         ),
         family(
             "gateway_config_refused",
-            "Always 1, while the last reload was refused; the label is the file, line and column of its first problem.",
+            "Always 1, while the configuration that is there now is refused; the label is the file, line and column of its first problem.",
             MetricType::GAUGE,
             view.reloads_so_far.refused_at().map(|place| gauge(1, &[("place", &place)])),
         ),
@@ -38,6 +39,17 @@ pub(super) fn families(view: &View) -> [MetricFamily; 7] {
             "When the configuration in force was put in force, in seconds since 1970.",
             MetricType::GAUGE,
             [whole(view.reloads_so_far.last_success().seconds())],
+        ),
+        family(
+            "gateway_tls_certificate_reloads_total",
+            "How often the files of the certificates have changed and were read again, by result.",
+            MetricType::COUNTER,
+            results(view.certificate_reloads.counts()),
+        ),
+        gauged(
+            "gateway_tls_certificate_last_reload_successful",
+            "Whether the files of the certificates can be used: 0 if they were refused, so that those of before stay in use.",
+            usize::from(view.certificate_reloads.is_last_good()),
         ),
         counted(
             "gateway_log_dropped_total",

@@ -225,23 +225,26 @@ class Store {
   }
 }
 
-/** The last reloads. */
+/** The last reloads of the configuration, and of the certificates alone. */
 class Reloads {
-  show({ reloads }) {
+  show({ reloads, certificates }) {
     setText(byId("reloads-count"), `${count(reloads.ok)} applied, ${count(reloads.refused)} refused`);
-    byId("reloads-empty").hidden = reloads.recent.length > 0;
-    const places = reloads.recent.map((reload, index) => ({ ...reload, index }));
+    const numbered = ({ recent }, of) =>
+      recent.map((reload, index) => ({ ...reload, of, index: recent.length - index }));
+    const all = [...numbered(reloads, ""), ...numbered(certificates, ": certificates")];
+    all.sort((one, other) => other.time - one.time);
+    byId("reloads-empty").hidden = all.length > 0;
     updateList(
       byId("reloads"),
-      places,
-      ({ time, result, index }) => `${time} ${result} ${reloads.recent.length - index}`,
+      all,
+      ({ time, result, of, index }) => `${time} ${result} ${of} ${index}`,
       () => {
         return element("li", {}, element("span"), element("span"), element("span", { class: "why" }));
       },
-      (shown, { time, result, problem }) => {
+      (shown, { time, result, of, problem }) => {
         const [when, what, why] = shown.children;
         setText(when, moment(1000 * time));
-        setText(what, result === "ok" ? "● applied" : "▲ refused");
+        setText(what, (result === "ok" ? "● applied" : "▲ refused") + of);
         what.className = result === "ok" ? "" : "problem";
         setText(why, problem ? `${problem.place ? `${problem.place}: ` : ""}${problem.message}` : "");
       },

@@ -94,7 +94,8 @@ impl<'a> Source<'a> {
 
     /// The same, to be shown.
     pub(in crate::config) fn errors(&self) -> Problems {
-        Problems::new(self.texts.clone(), self.problems.borrow().clone()).hiding(self.secrets.borrow().clone())
+        let problems = Problems::new(self.texts.clone(), self.problems.borrow().clone());
+        problems.hiding(self.secrets.borrow().clone()).naming(self.files())
     }
 
     /// All warnings so far, to be shown.

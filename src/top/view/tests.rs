@@ -72,6 +72,7 @@ fn numbers(seconds: u64) -> Numbers {
         reloads: ReloadNumbers {
             ok: 3,
             refused: 1,
+            current: false,
             recent: vec![EndedReload {
                 time: START,
                 result: ReloadOutcome::Refused,
@@ -81,6 +82,12 @@ fn numbers(seconds: u64) -> Numbers {
                     help: Some("write [server]".to_owned()),
                 }),
             }],
+        },
+        certificates: ReloadNumbers {
+            ok: 1,
+            refused: 0,
+            current: true,
+            recent: vec![EndedReload { time: START + 60, result: ReloadOutcome::Ok, problem: None }],
         },
     }
 }
@@ -184,6 +191,7 @@ fn a_large_terminal_shows_all() {
             "Store: in memory",
             "5.0 MiB of 256 MiB",
             "Reloads: 3 applied, 1 refused",
+            "2023-11-14 22:14:20 UTC  applied: certificates",
             "2023-11-14 22:13:20 UTC  refused",
             "gateway.toml:7:1",
             "\"sever\" is not a section",
