@@ -257,6 +257,7 @@ fn a_reload_of_many_overrides_delays_no_probe() {
     let more = format!("overrides_file = {:?}", file.display().to_string());
     gateway.write_config(&limited("header:x-api-key", "10/s", &more));
     let done = std::thread::scope(|scope| {
+        let asked = Instant::now();
         let reload = scope.spawn(|| {
             let mut client = Client::connect(gateway.admin);
             // It may take long on a busy machine.
@@ -271,7 +272,9 @@ fn a_reload_of_many_overrides_delays_no_probe() {
             slowest = slowest.max(begun.elapsed());
             probes += 1;
         }
-        assert!(probes > 3 && slowest < Duration::from_secs(1), "{probes} probes, the slowest took {slowest:?}");
+        // One that is delayed waits for nearly all of the reload.
+        let took = asked.elapsed();
+        assert!(probes > 3 && slowest < took / 2, "{probes} probes, the slowest took {slowest:?} of {took:?}");
         reload.join().unwrap()
     });
     assert_eq!(done, 200);

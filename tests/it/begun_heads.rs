@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Gateway, Upstream, alone, reply};
+use crate::harness::{Gateway, Upstream, reply};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const BEGUN: &str = "GET / HTTP/1.1\r\nX-Begun: ";
@@ -12,7 +12,6 @@ const TIMES: &str = "header_timeout = \"500ms\"\nidle_timeout = \"1h\"\n";
 
 #[test]
 fn a_head_that_begins_after_a_request_has_to_come_in_time() {
-    let _alone = alone();
     let gateway = Gateway::with_server(TIMES, FIXED);
     for begun in ["G", BEGUN] {
         let mut client = gateway.client();
@@ -29,7 +28,6 @@ fn a_head_that_begins_after_a_request_has_to_come_in_time() {
 
 #[test]
 fn single_bytes_do_not_prolong_its_time() {
-    let _alone = alone();
     let gateway = Gateway::with_server(TIMES, FIXED);
     let mut client = gateway.client();
     client.send(format!("{ASK}{BEGUN}"));
@@ -42,12 +40,11 @@ fn single_bytes_do_not_prolong_its_time() {
 
 #[test]
 fn the_time_of_a_head_begins_after_the_previous_response() {
-    let _alone = alone();
     let up = Upstream::start(|_| {
-        sleep(Duration::from_millis(1500));
+        sleep(Duration::from_secs(3));
         reply(200, "late")
     });
-    let gateway = Gateway::with_server(TIMES, &up.everything());
+    let gateway = Gateway::with_server(&TIMES.replace("500ms", "2s"), &up.everything());
     let mut client = gateway.client();
     client.send(format!("{ASK}{BEGUN}"));
     assert_eq!(client.response(false).text(), "late");
@@ -57,7 +54,6 @@ fn the_time_of_a_head_begins_after_the_previous_response() {
 
 #[test]
 fn empty_lines_are_not_a_request() {
-    let _alone = alone();
     let gateway = Gateway::with_server(TIMES, FIXED);
     let mut client = gateway.client();
     client.send(format!("{ASK}\r\n"));

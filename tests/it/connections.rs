@@ -42,13 +42,12 @@ fn from(gateway: &Gateway, last: u8) -> Client {
 
 #[test]
 fn the_longest_idle_connection_is_closed_for_a_new_one() {
-    let _alone = alone();
     let server = format!("workers = 1\nmax_connections = 3\n{TICKS}");
     let gateway = Gateway::with_server(&server, FIXED);
     let mut clients = [(); 3].map(|()| {
         let mut client = gateway.client();
         assert_eq!(client.get("/").status, 200);
-        sleep(Duration::from_millis(50));
+        sleep(Duration::from_millis(300));
         client
     });
     // The first one has sent a request in the meantime.
@@ -72,7 +71,6 @@ fn connections_without_a_request_are_closed_for_new_ones_too() {
 
 #[test]
 fn without_idle_connections_new_ones_wait() {
-    let _alone = alone();
     let (up, release) = held_back();
     let gateway = Gateway::with_server("max_connections = 2", &up.everything());
     let mut busy = [(); 2].map(|()| {
@@ -107,13 +105,12 @@ fn max_connections_is_shared_by_all_workers() {
     }
     assert_eq!(gateway.metric("gateway_connections_evicted_total"), Some(54.0));
     // All that are left are served, and no others.
-    let open = clients.iter().filter(|client| !hears(client, Duration::from_millis(20))).count();
-    assert_eq!(open, 6);
+    let open = || clients.iter().filter(|client| !hears(client, Duration::from_millis(20))).count();
+    until("the others are closed", Duration::from_secs(20), || open() == 6);
 }
 
 #[test]
 fn a_reload_raises_max_connections() {
-    let _alone = alone();
     let (up, release) = held_back();
     let gateway = Gateway::with_server("max_connections = 1", &up.everything());
     let mut busy = gateway.client();
@@ -152,6 +149,7 @@ fn connections_per_address_are_limited() {
     let gateway = Gateway::with_server(server, FIXED);
     let mut allowed = [(); 2].map(|()| from(&gateway, 2));
     assert!(allowed.iter_mut().all(|client| client.get("/").status == 200));
+    let begun = Instant::now();
     for _ in 0..20 {
         assert!(from(&gateway, 2).closed().is_empty(), "without a word");
     }
@@ -159,7 +157,7 @@ fn connections_per_address_are_limited() {
     let line = gateway.wait_message("closed connections over max_connections_per_ip");
     assert_eq!((&line["peer"], &line["most"]), (&"127.0.0.2".into(), &2.into()), "{line}");
     let lines = gateway.log().iter().filter(|line| line.contains("max_connections_per_ip")).count();
-    assert!(lines <= 3, "{lines} lines in less than two seconds");
+    assert!(lines as u64 <= 2 + begun.elapsed().as_secs(), "{lines} lines in {:?}", begun.elapsed());
     assert_eq!(gateway.metric("gateway_connections_refused_total"), Some(20.0));
     let [one, mut other] = allowed;
     drop(one);
@@ -208,16 +206,16 @@ fn exhausted_file_handles_are_logged_once_a_second() {
     let rest = rest.replace("respond = { status = 200 }", "upstream = \"up\"");
     let gateway = Gateway::with_handles(70, "workers = 1\nmax_connections = 1000", &rest);
     gateway.wait_message("there are too few file handles for max_connections");
-    let before = cpu(&gateway);
     let mut clients: Vec<_> = (0..100).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send(ASK));
     gateway.wait_message("cannot accept connections");
     let begun = Instant::now();
-    sleep(Duration::from_secs(2));
+    let before = cpu(&gateway);
+    sleep(Duration::from_secs(3));
     let lines = gateway.log().iter().filter(|line| line.contains("cannot accept connections")).count();
-    assert!(lines <= 5, "{lines} lines in {:?}", begun.elapsed());
-    let used = cpu(&gateway).saturating_sub(before);
-    assert!(used < Duration::from_millis(700), "{used:?} of processor time to wait");
+    let (used, waited) = (cpu(&gateway).saturating_sub(before), begun.elapsed());
+    assert!(lines as u64 <= 3 + waited.as_secs(), "{lines} lines in {waited:?}");
+    assert!(used < waited / 3, "{used:?} of processor time to wait for {waited:?}");
     // A connection that ends frees its place.
     clients.drain(..90);
     for _ in 0..200 {

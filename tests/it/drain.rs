@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::harness::{Client, Gateway, Memcached, Upstream, alone, limited, reply, until};
+use crate::harness::{Client, Gateway, Memcached, Upstream, limited, reply, until};
 
 /// An upstream that sends one response for every message of the test.
 fn held_back() -> (Upstream, Sender<()>) {
@@ -96,7 +96,6 @@ fn sigint_finishes_requests_too() {
 
 #[test]
 fn a_drain_ends_at_drain_timeout() {
-    let _alone = alone();
     let (up, _never) = held_back();
     let mut gateway = Gateway::with_server("drain_timeout = \"700ms\"", &up.everything());
     let mut busy = under_way(&gateway, &up);

@@ -129,7 +129,7 @@ fn garbage_and_silence_are_failures_too() {
     });
     let silent = Upstream::raw(|mut wire, _| _ = wire.rest());
     for bad in [garbage, silent] {
-        let more = format!("timeout = \"300ms\"\n{NO_EJECTION}");
+        let more = format!("timeout = \"2s\"\n{NO_EJECTION}");
         let gateway = Gateway::start(&in_turns(&[bad.address(), good.address()], &more));
         assert_eq!(gateway.client().get("/").text(), "ok");
         assert_eq!(gateway.metric("gateway_upstream_retries_total"), Some(1.0));

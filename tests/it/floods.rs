@@ -1,5 +1,6 @@
 //! A client that repeats the same request gets the same responses as others, and every request is counted.
 
+use std::collections::BTreeSet;
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
@@ -98,27 +99,29 @@ fn each_refusal_has_a_line_in_the_log() {
 
 #[test]
 fn the_date_and_the_wait_change_with_time() {
-    let _alone = alone();
     let gateway = quiet(&limited("global", "1/m burst 1", "strategy = \"token-bucket\""));
     let mut client = gateway.client();
-    // A bucket has room a minute after this, and the second is half over.
+    // A bucket has room a minute after this, and the second is half over: the date and the wait change at different times.
     sleep(Duration::from_millis((1500 - u64::from(unix().subsec_millis())) % 1000));
+    let before = Instant::now();
     assert_eq!(client.get("/").status, 200);
-    let (begun, mut seen) = (Instant::now(), Vec::new());
+    let (begun, mut waits, mut dates) = (Instant::now(), BTreeSet::new(), BTreeSet::new());
     while begun.elapsed() < Duration::from_secs(3) {
-        let before = unix();
+        let (asked, since) = (Instant::now(), unix());
         let response = client.get("/");
         let (wait, date) = (number(&response, "retry-after"), response.headers.must("date").to_owned());
         let second: u64 = date[23..25].parse().unwrap();
         // It may be read a moment before or after it was written.
-        let seconds = [before, unix()].map(|time| time.as_secs() % 60);
-        assert!(seconds.contains(&second), "{date}, between {seconds:?}");
-        if seen.last() != Some(&(wait, second)) {
-            seen.push((wait, second));
-        }
+        let seconds = since.as_secs()..=unix().as_secs();
+        assert!(seconds.clone().any(|time| time % 60 == second), "{date}, between {seconds:?}");
+        // What is left of a minute, in whole seconds.
+        let left = |passed: Duration| Duration::from_secs(60).saturating_sub(passed).as_micros().div_ceil(1_000_000);
+        let expected = left(before.elapsed())..=left(asked - begun);
+        assert!(expected.contains(&u128::from(wait)), "{wait}, not {expected:?}");
+        waits.insert(wait);
+        dates.insert(second);
     }
-    // The date and the wait change at different times of a second.
-    assert!((6..=8).contains(&seen.len()), "{seen:?}");
+    assert!(waits.len() >= 2 && dates.len() >= 2, "{waits:?}, {dates:?}");
 }
 
 #[test]
@@ -133,7 +136,7 @@ fn a_repeated_request_is_admitted_as_soon_as_a_different_one() {
             admitted[0] += u32::from(same.call(get("k: same\r\n")).status == 200);
             admitted[1] += u32::from(other.call(get(&format!("k: other\r\nn: {count}\r\n"))).status == 200);
         }
-        assert!(count > 500 && admitted[0] >= 12, "{admitted:?} of {count}: {store}");
+        assert!(count > 100 && admitted[0] >= 12, "{admitted:?} of {count}: {store}");
         assert!(admitted[0].abs_diff(admitted[1]) <= 1, "{admitted:?}: {store}");
     });
 }

@@ -105,12 +105,12 @@ fn a_check_that_is_not_answered_fails_in_time() {
     let good = Server::start("good", true);
     let silent = Upstream::raw(|mut wire, _| _ = wire.rest());
     let urls = format!("\"http://{}\", \"http://{}\"", good.up.address(), silent.address());
-    let health = "[upstreams.up.health]\npath = \"/healthz?full\"\ninterval = \"100ms\"\ntimeout = \"100ms\"\n";
+    let health = "[upstreams.up.health]\npath = \"/healthz?full\"\ninterval = \"100ms\"\ntimeout = \"1s\"\n";
     let gateway = Gateway::start(&format!("[upstreams.up]\nservers = [{urls}]\n{health}\n{ROUTE}"));
     let line = gateway.wait_message("a server gets no requests");
     assert_eq!(
         (line["server"].as_str(), line["why"].as_str()),
-        (Some(&*silent.address().to_string()), Some("no answer within 100ms"))
+        (Some(&*silent.address().to_string()), Some("no answer within 1s"))
     );
     assert_eq!(answering(&gateway, 20), ["good"]);
 }

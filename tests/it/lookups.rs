@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::harness::{Gateway, Upstream, alone, reply};
+use crate::harness::{Gateway, Upstream, reply};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -29,7 +29,6 @@ fn threads(gateway: &Gateway) -> usize {
 
 #[test]
 fn requests_share_one_lookup_and_wait_for_a_limited_time() {
-    let _alone = alone();
     let up = Upstream::start(|_| reply(200, "found"));
     let Some((gateway, _folder)) = hanging(&up) else {
         return eprintln!("skipped: no namespaces for users here");

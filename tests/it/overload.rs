@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Gateway, Upstream, alone, reply, until};
+use crate::harness::{Client, Gateway, Upstream, reply, until};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -82,7 +82,6 @@ fn requests_wait_in_a_short_queue_if_configured() {
 
 #[test]
 fn a_request_waits_no_longer_than_configured() {
-    let _alone = alone();
     let (up, go) = holding();
     let gateway = gateway(&up, "max_in_flight = 1\nmax_waiting = 9\nmax_wait = \"300ms\"");
     let _busy = in_flight(&gateway, 1);

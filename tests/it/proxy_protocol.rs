@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::harness::http2::{Frame, RawHttp2, kind};
-use crate::harness::{Authority, Client, Gateway, TlsClient, Upstream, alone, curl, limited, reply, until};
+use crate::harness::{Authority, Client, Gateway, TlsClient, Upstream, curl, limited, reply, until};
 
 const ON: &str = "proxy_protocol = true";
 const FIXED: &str = "[[routes]]\npath = \"/*\"\nrespond = { status = 200 }\n";
@@ -168,7 +168,6 @@ fn one_that_is_cut_off_is_a_failure_and_a_mere_connection_is_not() {
 
 #[test]
 fn it_has_to_come_in_time() {
-    let _alone = alone();
     let gateway = Gateway::with_server(&format!("{ON}\nheader_timeout = \"300ms\""), FIXED);
     let begun = Instant::now();
     for bytes in [&b""[..], b"P", &ONE[..ONE.len() - 1], &binary(0x21, 0x11, &[0; 100])[..90], ONE] {

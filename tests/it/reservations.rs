@@ -8,9 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::harness::http2_server::Http2Server;
-use crate::harness::{
-    Client, Gateway, Memcached, Response, Upstream, Wire, alone, both_stores, closed_port, reply, until,
-};
+use crate::harness::{Client, Gateway, Memcached, Response, Upstream, Wire, both_stores, closed_port, reply, until};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const FAILURES: &str = "count = { status = [\"401\"] }";
@@ -228,7 +226,6 @@ fn a_shadow_limit_reserves_but_refuses_no_request() {
 
 #[test]
 fn a_held_request_passes_when_a_reservation_is_given_back() {
-    let _alone = alone();
     everywhere(|store, strategy| {
         let gate = Gate::default();
         let upstream = logins(&gate);
@@ -322,7 +319,7 @@ fn a_request_that_the_store_cannot_decide_is_neither_charged_nor_admitted() {
         let mut servers = [Memcached::start(), Memcached::start()];
         let addresses = servers.each_ref().map(|server| server.address.to_string());
         let store = format!(
-            "[store]\ntype = \"memcached\"\nservers = {addresses:?}\non_error = \"reject\"\nstrict = {strict}\n"
+            "[store]\ntype = \"memcached\"\nservers = {addresses:?}\non_error = \"reject\"\ntimeout = \"5s\"\nstrict = {strict}\n"
         );
         let limit =
             |name: &str, more: &str| format!("[limits.{name}]\nkey = \"header:x-key\"\nrates = [\"100/d\"]\n{more}\n");

@@ -41,7 +41,7 @@ impl Failing {
                 let (listener, waiting) = full_queue(([127, 0, 0, 1], 0).into()).unwrap();
                 let address = listener.local_addr().unwrap();
                 let held = std::iter::once(Held::Listener(listener)).chain(waiting.into_iter().map(Held::Port));
-                (address, "http", "connect_timeout = \"200ms\"".to_owned(), held.collect())
+                (address, "http", "connect_timeout = \"1s\"".to_owned(), held.collect())
             }
             "has a certificate that is not valid" => {
                 let (theirs, trusted) = (Authority::new(), Authority::new());
@@ -62,7 +62,7 @@ impl Failing {
                         (raw(serve), "")
                     }
                     "sends no head of a response within `timeout`" => {
-                        (raw(|mut wire| _ = wire.rest()), "timeout = \"300ms\"")
+                        (raw(|mut wire| _ = wire.rest()), "timeout = \"2s\"")
                     }
                     "answers 503" => (Upstream::start(|_| reply(503, "busy")), ""),
                     "answers 503, which `retry.status` lists" => {
@@ -81,7 +81,7 @@ impl Failing {
                             let _ = wire.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf");
                             let _ = wire.rest();
                         };
-                        (raw(serve), "read_timeout = \"300ms\"")
+                        (raw(serve), "read_timeout = \"1s\"")
                     }
                     "has `max_in_flight` requests" => (raw(|mut wire| _ = wire.rest()), "max_in_flight = 1"),
                     unknown => panic!("the table has a line that no test knows: {unknown}"),

@@ -11,7 +11,7 @@ use socket2::SockRef;
 
 use crate::harness::http2::{END_HEADERS, END_STREAM, block, kind};
 use crate::harness::http2_server::{Frames, over_http2};
-use crate::harness::{Gateway, Upstream, alone, until};
+use crate::harness::{Gateway, Upstream, until};
 
 const BOUND: Duration = Duration::from_secs(10);
 const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
@@ -313,7 +313,6 @@ fn a_server_that_closes_every_connection_at_once_is_502() {
 
 #[test]
 fn a_server_that_says_nothing_is_given_up_in_time() {
-    let _alone = alone();
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let rest = over_http2("http", silent.local_addr().unwrap(), "connect_timeout = \"300ms\"");
     let gateway = Gateway::with_server("workers = 1", &rest);
@@ -351,7 +350,6 @@ fn the_windows_carry_a_gigabit_over_twenty_milliseconds() {
 
 #[test]
 fn a_connection_whose_server_is_silent_is_given_up() {
-    let _alone = alone();
     let silent = Arc::new(AtomicBool::new(false));
     let (told, asked) = (silent.clone(), Arc::new(AtomicUsize::new(0)));
     let count = asked.clone();
@@ -382,7 +380,6 @@ fn a_connection_whose_server_is_silent_is_given_up() {
 
 #[test]
 fn a_slow_server_that_answers_pings_is_not_given_up() {
-    let _alone = alone();
     let (gateway, _) = gateway(
         |frames, stream| {
             let ping = frames.next_ping();

@@ -11,9 +11,7 @@ use rcgen::date_time_ymd;
 use rustix::process::Signal;
 use rustls::server::ServerConfig;
 
-use crate::harness::{
-    Authority, Gateway, Handshake, Pattern, TlsServer, TlsStream, Upstream, alone, read_request, until,
-};
+use crate::harness::{Authority, Gateway, Handshake, Pattern, TlsServer, TlsStream, Upstream, read_request, until};
 
 const BOUND: Duration = Duration::from_secs(10);
 
@@ -193,7 +191,6 @@ fn a_reload_reads_the_files_and_uses_no_connection_of_other_settings() {
 
 #[test]
 fn the_time_to_connect_includes_the_handshake() {
-    let _alone = alone();
     let authority = Authority::new();
     // It accepts connections and says nothing.
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -292,7 +289,6 @@ fn a_response_that_is_cut_is_not_taken_for_a_whole_one() {
 
 #[test]
 fn a_server_that_stops_is_given_up_in_time() {
-    let _alone = alone();
     let (authority, config) = server("127.0.0.1");
     let (go, held) = std::sync::mpsc::channel::<()>();
     let held = Mutex::new(held);

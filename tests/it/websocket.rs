@@ -240,26 +240,26 @@ fn handshakes_are_limited_and_tunnels_are_in_flight() {
 #[test]
 fn a_quiet_tunnel_is_ended_only_by_its_own_limit() {
     let up = accepting(echo);
-    let short = "header_timeout = \"200ms\"\nidle_timeout = \"200ms\"\nbody_timeout = \"200ms\"";
-    let rest = up.everything().replace("[[routes]]", "timeout = \"200ms\"\nread_timeout = \"200ms\"\n[[routes]]");
+    let short = "header_timeout = \"1s\"\nidle_timeout = \"1s\"\nbody_timeout = \"1s\"";
+    let rest = up.everything().replace("[[routes]]", "timeout = \"1s\"\nread_timeout = \"1s\"\n[[routes]]");
     let gateway = Gateway::with_server(short, &rest);
     let mut client = open(&gateway);
     for _ in 0..3 {
-        std::thread::sleep(Duration::from_millis(700));
+        std::thread::sleep(Duration::from_millis(1500));
         client.send("a");
         expect(&mut client, b"a");
     }
-    let rest = rest.replace("[[routes]]", "tunnel_idle_timeout = \"500ms\"\n[[routes]]");
+    let rest = rest.replace("[[routes]]", "tunnel_idle_timeout = \"2s\"\n[[routes]]");
     let gateway = Gateway::with_server(short, &rest);
     let mut client = open(&gateway);
     for _ in 0..3 {
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(800));
         client.send("a");
         expect(&mut client, b"a");
     }
     let quiet = Instant::now();
     assert_eq!(client.closed(), b"");
-    assert!(quiet.elapsed() >= Duration::from_millis(450));
+    assert!(quiet.elapsed() >= Duration::from_millis(1_900));
     assert_eq!(ended(&gateway, "abandoned")["reason"], "tunnel_idle_timeout");
 }
 

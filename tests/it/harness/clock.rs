@@ -1,6 +1,5 @@
 //! Waiting: for a condition, for a moment of the Unix clock, for a quiet machine.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,18 +9,6 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// Held by tests that load the machine and by tests that measure short times, so that they do not meet.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Runs what measures short times, and again if it fails: a busy machine holds up anything now and then, but what the
-/// gateway does wrong fails each time.
-pub(crate) fn measured(run: impl Fn()) {
-    for _ in 0..3 {
-        match catch_unwind(AssertUnwindSafe(&run)) {
-            Ok(()) => return,
-            Err(_) => println!("it is measured again"),
-        }
-    }
-    run();
 }
 
 /// Waits until the condition is true; panics if it is not within `bound`.

@@ -21,6 +21,8 @@ pub(crate) enum Mode {
     Pass,
     /// Every answer comes so much later.
     Slow(Duration),
+    /// Every answer is held until the mode changes.
+    Hold,
     /// Every connection is reset in the middle of its next answer.
     Reset,
     /// Everything is answered with bytes that are no protocol.
@@ -188,6 +190,14 @@ impl Shared {
         }
     }
 
+    /// Waits until answers are no longer held, or until the end.
+    fn hold(&self) {
+        let mut state = self.lock();
+        while state.mode == Mode::Hold && !state.ended {
+            state = self.wait(state);
+        }
+    }
+
     fn questions(&self, pair: &Pair) {
         let (mut buffer, mut commands) = (vec![0; 1 << 16], Commands::default());
         while let Ok(length @ 1..) = (&pair.client).read(&mut buffer)
@@ -214,6 +224,7 @@ impl Shared {
         {
             match mode {
                 Mode::Slow(span) => self.pause(span),
+                Mode::Hold => self.hold(),
                 Mode::Reset => {
                     let _ = (&pair.client).write_all(&buffer[..length.div_ceil(2)]);
                     return pair.reset();

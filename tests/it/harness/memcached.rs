@@ -56,7 +56,8 @@ impl Memcached {
         store(self.address, "")
     }
 
-    /// `[store]` with this server and more keys.
+    /// `[store]` with this server and more keys. Unless one of them is `timeout`, requests wait for it on a busy machine
+    /// as well.
     pub(crate) fn store_with(&self, more: &str) -> String {
         store(self.address, more)
     }
@@ -187,7 +188,8 @@ pub(crate) fn both_stores(test: impl Fn(&str)) {
 }
 
 fn store(address: SocketAddr, more: &str) -> String {
-    format!("[store]\ntype = \"memcached\"\nservers = [\"{address}\"]\n{more}\n")
+    let timeout = if more.contains("timeout") { "" } else { "timeout = \"5s\"" };
+    format!("[store]\ntype = \"memcached\"\nservers = [\"{address}\"]\n{timeout}\n{more}\n")
 }
 
 fn spawn(host: &str, port: &str, options: &[&str]) -> Command {

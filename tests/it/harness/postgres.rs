@@ -64,7 +64,7 @@ impl Postgres {
         }
         let (held, address) = reserved_port();
         let child = spawn(folder.path(), address, &options);
-        let started = Self { child, folder, options, address, _held: held };
+        let mut started = Self { child, folder, options, address, _held: held };
         started.wait();
         started
     }
@@ -150,8 +150,10 @@ impl Postgres {
         kill_process(server, signal).unwrap();
     }
 
-    fn wait(&self) {
+    fn wait(&mut self) {
         until("PostgreSQL is there", PATIENCE, || {
+            let has_ended = self.child.try_wait().unwrap().is_some();
+            assert!(!has_ended, "{}", fs::read_to_string(self.folder.path().join("log")).unwrap());
             TcpStream::connect(self.address).is_ok() && self.try_sql("select 1").is_ok()
         });
     }
