@@ -104,19 +104,22 @@ mod tests {
 
     #[tokio::test]
     async fn any_progress_begins_a_new_wait() {
+        // Longer than the pauses by more than a busy machine may add to one of them.
+        const LIMIT: Duration = Duration::from_millis(1_500);
+        const PAUSE: Duration = Duration::from_millis(400);
         let mut timer = StallTimer::new();
-        timer.begin(SHORT, Some(SHORT));
+        timer.begin(LIMIT, Some(LIMIT));
         let begun = Instant::now();
         for (taken, unsent) in [(0, 9), (0, 4), (7, 4), (7, 0)] {
             assert!(is_pending(&mut timer, at(false, taken, unsent)).await);
-            tokio::time::sleep(SHORT / 2).await;
+            tokio::time::sleep(PAUSE).await;
         }
         assert!(is_pending(&mut timer, at(true, 7, 0)).await);
-        assert_eq!(stalls(&mut timer, at(true, 7, 0)).await, Stalled::Client(SHORT));
-        assert!(begun.elapsed() >= 3 * SHORT);
+        assert_eq!(stalls(&mut timer, at(true, 7, 0)).await, Stalled::Client(LIMIT));
+        assert!(begun.elapsed() >= 4 * PAUSE + LIMIT);
         timer.upstream_sent();
         assert!(!is_pending(&mut timer, at(true, 7, 0)).await, "the client has made no progress");
-        assert_eq!(stalls(&mut timer, at(false, 7, 1)).await, Stalled::Upstream(SHORT));
+        assert_eq!(stalls(&mut timer, at(false, 7, 1)).await, Stalled::Upstream(LIMIT));
         timer.upstream_sent();
         assert!(is_pending(&mut timer, at(false, 7, 1)).await, "the same position, and a new wait");
     }
