@@ -29,6 +29,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread;
 
 use arc_swap::ArcSwap;
@@ -129,24 +130,26 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-
 /// Serves on the listener that has come last from `listeners`, on a thread of its own, until the process ends.
 ///
 /// # Errors
-/// When the system cannot start a thread.
+/// When the system cannot start a thread, or refuses what its runtime needs.
 pub fn start(listeners: mpsc::UnboundedReceiver<AdminChange>, view: Arc<View>) -> io::Result<()> {
-    let serve = move || -> io::Result<()> {
-        let runtime = local_runtime()?;
+    let (sender, started) = channel();
+    thread::Builder::new().name("admin".to_owned()).spawn(move || {
+        let runtime = match local_runtime() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                _ = sender.send(Err(error));
+                return;
+            }
+        };
+        _ = sender.send(Ok(()));
         runtime.block_on(async {
             let events = Rc::new(Events::new(view.clone()));
             let running = events.clone();
             spawn_local(async move { running.run().await });
             connections::serve(listeners, move |request| answer(view.clone(), events.clone(), request)).await;
         });
-        Ok(())
-    };
-    thread::Builder::new().name("admin".to_owned()).spawn(move || {
-        if let Err(error) = serve() {
-            tracing::error!(%error, "the admin listener ended");
-        }
     })?;
-    Ok(())
+    started.recv().map_err(io::Error::other)?
 }
 
 /// What a path names.

@@ -155,6 +155,42 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     let (stage, staged) = watch::channel(Stage::Running);
 
     let logger = AccessLogger::new(logging.access(), config.log.access_format);
+    let (reload_requests, requested) = admin::reload_channel();
+    let (override_requests, overrides_requested) = admin::override_channel();
+    if let (Some(remote), Some(document)) = (source.remote(), &document) {
+        remote.keep(document);
+        remote.applied(document);
+    }
+    let polls = Polls::new(source.remote().map(Remote::every), instead_of.map(Refusal::from));
+    let view = Arc::new(View {
+        source,
+        config: ArcSwap::from_pointee(config),
+        shared,
+        snapshot: gateway.clone(),
+        dropped_lines: logging.dropped(),
+        log_level: logging.level(),
+        connections: limits.clone(),
+        tls: tls.clone(),
+        reloads: reload_requests,
+        overrides: override_requests,
+        key_mask: KeyMask::new().map_err(io::Error::other)?,
+        draining: AtomicBool::new(false),
+        stopping: AtomicBool::new(false),
+        reloads_so_far: RecentReloads::new(clock::now()),
+        certificate_reloads: RecentReloads::new(clock::now()),
+        started: clock::now(),
+    });
+    if let Some(why) = &polls.last_refusal {
+        view.reloads_so_far.refused(clock::now(), why);
+    }
+    admin::start(changes.admin, view.clone())?;
+    let in_force = InForce { snapshot: gateway.clone(), view, listeners, stores };
+    let reloads = Reloads::new(reload::LIMIT);
+    let tls_reloads = Reloads::new(reload::LIMIT);
+    let waiters = Waiters::default();
+    let watches = Watches::new(watch, &in_force.config(), read_since);
+
+    // They come last: clients could take all file handles before all else has its own.
     let heartbeats = Arc::new(PerWorker::new(workers));
     let (done, finished) = mpsc::unbounded_channel();
     for (index, (listeners, stores)) in changes.workers.into_iter().zip(opened).enumerate() {
@@ -171,40 +207,6 @@ pub fn run(start: Start, logging: &Logging) -> Result<Stopped, StartError> {
     }
     drop(done);
 
-    let (reload_requests, requested) = admin::reload_channel();
-    let (override_requests, overrides_requested) = admin::override_channel();
-    if let (Some(remote), Some(document)) = (source.remote(), &document) {
-        remote.keep(document);
-        remote.applied(document);
-    }
-    let polls = Polls::new(source.remote().map(Remote::every), instead_of.map(Refusal::from));
-    let view = Arc::new(View {
-        source,
-        config: ArcSwap::from_pointee(config),
-        shared,
-        snapshot: gateway.clone(),
-        dropped_lines: logging.dropped(),
-        log_level: logging.level(),
-        connections: limits,
-        tls,
-        reloads: reload_requests,
-        overrides: override_requests,
-        key_mask: KeyMask::new().map_err(io::Error::other)?,
-        draining: AtomicBool::new(false),
-        stopping: AtomicBool::new(false),
-        reloads_so_far: RecentReloads::new(clock::now()),
-        certificate_reloads: RecentReloads::new(clock::now()),
-        started: clock::now(),
-    });
-    if let Some(why) = &polls.last_refusal {
-        view.reloads_so_far.refused(clock::now(), why);
-    }
-    admin::start(changes.admin, view.clone())?;
-    let in_force = InForce { snapshot: gateway, view, listeners, stores };
-    let reloads = Reloads::new(reload::LIMIT);
-    let tls_reloads = Reloads::new(reload::LIMIT);
-    let waiters = Waiters::default();
-    let watches = Watches::new(watch, &in_force.config(), read_since);
     let control = Control {
         in_force,
         reloads,
