@@ -92,9 +92,9 @@ impl<'a> Source<'a> {
         self.problems.into_inner()
     }
 
-    /// The same, to be shown.
+    /// The same, to be shown. There may be very many, so they are not copied, and none are left here.
     pub(in crate::config) fn errors(&self) -> Problems {
-        let problems = Problems::new(self.texts.clone(), self.problems.borrow().clone());
+        let problems = Problems::new(self.texts.clone(), self.problems.take());
         problems.hiding(self.secrets.borrow().clone()).naming(self.files())
     }
 
