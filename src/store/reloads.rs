@@ -48,6 +48,11 @@ impl Migration {
         self.until > now
     }
 
+    /// What tells which of two took effect later. Overrides may follow each other within a microsecond.
+    fn order(&self) -> (Time, u32) {
+        (self.at, self.reload)
+    }
+
     fn ids(&self) -> (Fingerprint, Fingerprint) {
         (self.from.id(), self.to.id())
     }
@@ -176,7 +181,7 @@ impl Reloads {
         let lists = [key, all_of(limit)].into_iter().filter_map(|of| self.migrations.get(&of));
         let mut found: SmallVec<[&Migration; 4]> =
             lists.flatten().filter(|migration| side(migration).id() == limit.id()).collect();
-        found.sort_by_key(|migration| Reverse(migration.at));
+        found.sort_by_key(|migration| Reverse(migration.order()));
         found.into_iter()
     }
 
@@ -190,7 +195,7 @@ impl Reloads {
     pub(super) fn is_in_use(&self, limit: &Limit, key: Fingerprint) -> bool {
         let mut of_key = self.migrations.get(&key).into_iter().flatten();
         let left = of_key.find(|migration| migration.from.id() == limit.id());
-        let is_back = |left: &Migration| self.before(limit, key).any(|migration| migration.at >= left.at);
+        let is_back = |left: &Migration| self.before(limit, key).any(|migration| migration.order() > left.order());
         left.is_none_or(is_back) && self.has(limit)
     }
 

@@ -331,3 +331,14 @@ proptest! {
         prop_assert!(admitted <= most, "{admitted} of {quota}, {apart} of them apart");
     }
 }
+
+/// A request waits for Memcached while overrides of its key come and go.
+#[test]
+fn who_waits_is_counted_by_the_last_of_overrides_that_follow_each_other_at_once() {
+    let mut world = world(1, (OnError::Local, false), &limits(&[4, BUCKET], 3));
+    world.overridden = Some(key());
+    let ask = |cost| Step::Ask { gateway: 0, what: 0, cost };
+    let to = |way| Step::Reload(0, way);
+    let (admitted, _) = run(&mut world, &[to(1), ask(3), to(0), to(1), to(0), ask(1), ask(2)]);
+    assert_eq!(admitted, 3);
+}
