@@ -79,6 +79,8 @@ impl Coordinator {
         if self.servers[cached.server].state == ServerState::Away {
             return;
         }
+        // As a decision does: what is read is of now, not of when the key was used last.
+        cached.advance_for(&inspection.ask.limit, inspection.now, inspection.asked);
         cached.inspections += 1;
         self.inspections.0.push(Open { cell, inspection, reset_id: None, is_sent: false });
         self.queue(cell, true);
