@@ -84,8 +84,8 @@ pub struct KeyUsage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Away;
 
-/// What a reload, or an override that is set or ends, changes about limits. Here a limit is one set of rates: its own, that of a tier, or that of an
-/// override.
+/// What a reload, or an override that is set or ends, changes about limits. Here a limit is one set of rates: its own, that
+/// of a tier, or that of an override.
 #[derive(Clone, Debug, Default)]
 pub struct LimitChanges {
     /// All limits after the reload.
