@@ -102,8 +102,10 @@ impl ServerQueue {
     /// Queues a cell if an exchange with it is wanted or, unless writing it has just failed (`may_write`), if it has
     /// something pending.
     pub(super) fn queue(&mut self, cell: Place, cached: &mut CachedCell, may_write: bool) {
-        // A cell that was only pending is wanted from the first charge on that has to be confirmed.
-        let is_first = cached.stage == Stage::Queued && cached.waiting.is_empty() && cached.provisional.len() == 1;
+        // A cell that was only pending is wanted from the first on who waits for it: what is only pending goes on waiting
+        // when its server is away, for as long as that lasts.
+        let who_wait = cached.provisional.len() + cached.inspections;
+        let is_first = cached.stage == Stage::Queued && cached.waiting.is_empty() && who_wait == 1;
         if cached.stage != Stage::Idle && !is_first {
             return;
         }

@@ -168,6 +168,17 @@ fn a_key_whose_server_is_away_is_neither_shown_nor_reset() {
 }
 
 #[test]
+fn who_looks_at_a_key_of_which_something_is_only_pending_is_told_when_its_server_goes_away() {
+    for kind in 0..KINDS {
+        let (mut world, ask) = charged(1, kind, 5);
+        world.run(&Step::Charge { gateway: 0, what: 0, cost: 1 });
+        let mut shown = world.peek(0, ask);
+        world.run(&Step::Break(0, 0, 0));
+        assert!(shown.try_recv().is_err_and(|error| error == TryRecvError::Closed), "{kind}");
+    }
+}
+
+#[test]
 fn a_reset_that_fails_is_told_and_can_be_repeated() {
     for kind in 0..KINDS {
         let (mut world, ask) = charged(1, kind, 3);
