@@ -65,11 +65,13 @@ mod cell;
 mod reservation;
 mod migration;
 mod raising;
+mod operations;
 mod encoding;
 
 pub use calendar::{Calendar, Unit, zones};
 pub use cell::Cell;
 pub use encoding::Restored;
+pub use operations::{Attempt, Group, Operation};
 pub use rate::{Edge, MAX_LOG, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW, Rate, RateError, Strategy};
 pub use reservation::Reservation;
 
@@ -190,6 +192,12 @@ impl Limit {
         cell.usages(&self.rates, now).all(|usage| usage.remaining() >= need)
     }
 
+    /// The same, but only by the rates that use counters.
+    pub fn admits_by_counters(&self, cell: &Cell, now: Time, need: u64) -> bool {
+        let mut counted = cell.usages(&self.rates, now).zip(&self.rates).filter(|(_, rate)| rate.uses_counters());
+        counted.all(|(usage, _)| usage.remaining() >= need)
+    }
+
     /// Counts `cost` against every rate, even if that exceeds the quota. The cell has to be advanced to `now` before.
     pub fn charge(&self, cell: &mut Cell, now: Time, cost: u64) {
         cell.charge(&self.rates, now, cost, None);
@@ -245,11 +253,6 @@ impl Limit {
         cell.give_back(&self.rates, now, reservation, cost, true);
     }
 
-    /// Notes that what was taken back with [`Self::take_back_whole`] will not be charged again.
-    pub fn took_back(&self, cell: &mut Cell, cost: u64) {
-        cell.took_back(&self.rates, cost);
-    }
-
     /// Whether cells of this limit follow reservations, as token buckets need it.
     pub fn follows(&self) -> bool {
         self.rates.iter().any(reservation::is_followed)
@@ -263,12 +266,7 @@ impl Limit {
 
     /// Takes `cost` back from the rates whose state is kept as a whole, beginning with what was charged last.
     pub fn take_back_whole(&self, cell: &mut Cell, cost: u64) {
-        cell.take_back_whole(&self.rates, cost, None);
-    }
-
-    /// The same, but if others have charged the cell meanwhile: takes back what was charged at `since` or later.
-    pub fn take_back_whole_since(&self, cell: &mut Cell, cost: u64, since: Time) {
-        cell.take_back_whole(&self.rates, cost, Some(since));
+        cell.take_back_whole(&self.rates, cost);
     }
 
     /// Whether its cells grow with every request that is charged, as sliding logs do.

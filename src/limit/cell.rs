@@ -156,13 +156,11 @@ impl Cell {
         }
     }
 
-    /// Takes `cost` back from the rates whose state is kept as a whole; from a log what was charged `since`, if that is
-    /// known, before what was charged last.
-    pub(super) fn take_back_whole(&mut self, rates: &[Rate], cost: u64, since: Option<Time>) {
+    /// Takes `cost` back from the rates whose state is kept as a whole, beginning with what was charged last.
+    pub(super) fn take_back_whole(&mut self, rates: &[Rate], cost: u64) {
         self.rated_mut(rates).for_each(|(rate, state)| state.take_back(rate, cost));
         if let Some(Extension { log, .. }) = self.extension.as_deref_mut() {
-            let left = since.map_or(cost, |since| log.give_back(since.micros(), cost));
-            log.take_back(left);
+            log.take_back(cost);
         }
     }
 

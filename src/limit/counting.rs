@@ -92,12 +92,6 @@ pub(super) trait Counting {
         0
     }
 
-    /// Until when it is certain that `cost`, which was charged at `since` and has just been taken back, would not have left the
-    /// state by itself.
-    fn certain_until(&self, _rate: &Rate, _now: u64, _cost: u64, _since: u64) -> u64 {
-        u64::MAX
-    }
-
     /// Appends its numbers, with its moment moved by `ahead` microseconds.
     fn encode(&self, _ahead: u64, _bytes: &mut Vec<u8>) {}
 

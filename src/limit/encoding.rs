@@ -5,13 +5,13 @@
 //! - for each fixed window, in the order of the rates, its start and its count;
 //! - for each token bucket, in the same order, its moment and the higher and lower half of the units that are used;
 //! - for each entry of the log, the microseconds since the entry before, and its cost;
-//! - for each charge that was appended: 0, 0, the moment, the cost, and how many microseconds before the moment the first
-//!   part of it came;
-//! - for each part of a reservation that was given back by appending: 0, 0, 0, the moment of the reservation, and the cost;
-//! - at the end of each of these writings: 0, 0, 0, 0, and a number of its writer.
+//! - for each group of operations that was appended: 0, 0, the number of its writer, its sequence number, how many operations
+//!   there are, and for each of these (`operations.rs`): 0, a moment, how many microseconds before that the first part came,
+//!   and a cost that is charged; or 1, the moment of a reservation in a window, that in a bucket, and a cost that is given
+//!   back; or 2, a moment, the room that is needed, the cost, how many such requests there are, and the capacity of each rate.
 //!
-//! Counters are not part of it. Something is appended if the bytes cannot be replaced because other gateways replace them
-//! all the time. No entry of the log begins with two zeros, since its cost is never 0, and no charge has the moment 0.
+//! Counters are not part of it. No entry of the log begins with two zeros, since its cost is never 0. Of version 2, which had
+//! other operations, the state is read without what was appended to it.
 //!
 //! A state has a time of its own: that of the fastest clock among the gateways that have written it. A reader whose clock
 //! is behind that reads the state as of its latest moment and remembers the difference, and what it writes is as much ahead
@@ -21,26 +21,23 @@
 use super::bounds::JITTER;
 use super::cell::Cell;
 use super::extension::Extension;
+use super::operations::{Appended, Group};
 use super::rate::Rate;
-use super::reservation::Reservation;
 use super::sliding_log::Log;
 use super::state::State;
 use super::varint::{pull, push};
 use crate::clock::Time;
 
-/// The version of the layout. Bytes of another version are not read.
-pub(super) const VERSION: u8 = 2;
-/// How many of the appended parts of reservations are given back at most; the others stay charged. Each takes time in
-/// proportion to the length of the log, and any program that can write to the store could append any number of them.
-pub(super) const MOST_GIVEN_BACK: usize = 4096;
+/// The version of the layout. Bytes of versions before 2 are not read.
+pub(super) const VERSION: u8 = 3;
 
 /// What [`Cell::restore`] reads.
 #[derive(Clone, Debug)]
 pub struct Restored {
     /// The cell, in the time of the reader's clock. All counters are 0.
     pub cell: Cell,
-    /// How often something was appended to the state.
-    pub appended: usize,
+    /// What was appended to the state, in that order.
+    pub groups: Vec<Group>,
     /// By how many microseconds the state is ahead of the clock of the reader.
     pub ahead: u64,
 }
@@ -51,7 +48,7 @@ impl Cell {
     ///
     /// ```
     /// use gateway::clock::Time;
-    /// use gateway::limit::{Cell, Limit};
+    /// use gateway::limit::{Cell, Limit, Operation};
     ///
     /// let limit = Limit::new("a", &["5/s burst 5".parse()?]);
     /// let now = Time::from_micros(1_800_000_000_000_000);
@@ -59,10 +56,12 @@ impl Cell {
     /// limit.charge(&mut cell, now, 3);
     ///
     /// let mut bytes = cell.save(limit.rates(), 0);
-    /// Cell::append_charge(now, 1, now, &mut bytes);
+    /// let mut three = limit.attempt(now, 1, 1);
+    /// three.times = 3;
+    /// Cell::append((7, 1), [Operation::Attempt(three)].into_iter(), 0, &mut bytes);
     /// let restored = Cell::restore(limit.rates(), now, &bytes).ok_or("the bytes are of another version")?;
-    /// assert_eq!(restored.appended, 1);
-    /// assert_eq!(limit.judge(&restored.cell, now, 1, true).remaining, 1);
+    /// assert_eq!(restored.groups[0].admitted[..], [2], "two of three fit");
+    /// assert!(!limit.admits(&restored.cell, now, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn save(&self, rates: &[Rate], ahead: u64) -> Vec<u8> {
@@ -78,32 +77,11 @@ impl Cell {
         bytes
     }
 
-    /// Adds the bytes that charge `cost` at `now`, of which the first part came at `since`, when they are appended to a state.
-    /// Both moments are in the time of the state.
-    pub fn append_charge(now: Time, cost: u64, since: Time, bytes: &mut Vec<u8>) {
-        let lead = now.micros_since(since);
-        [0, 0, now.micros(), cost, lead].into_iter().for_each(|number| push(number, bytes));
-    }
-
-    /// Adds the bytes that give back `cost` of a reservation when they are appended to a state, which is `ahead` microseconds
-    /// ahead of the clock of the reservation.
-    pub fn append_give_back(rates: &[Rate], reservation: &Reservation, cost: u64, ahead: u64, bytes: &mut Vec<u8>) {
-        let moment = reservation.moment(rates).map_or(0, |moment| moment.micros().saturating_add(ahead));
-        let cost = reservation.certain(rates, cost);
-        [0, 0, 0, moment, cost].into_iter().for_each(|number| push(number, bytes));
-    }
-
-    /// Adds the number of the writer, by which it knows what it has written. Another writer may charge the same cost to the
-    /// same state in the same microsecond.
-    pub fn append_writer(writer: u32, bytes: &mut Vec<u8>) {
-        [0, 0, 0, 0, u64::from(writer)].into_iter().for_each(|number| push(number, bytes));
-    }
-
     /// Decodes a state and what was appended to it, as of `now`. `None` if the bytes are of another version or are not a state
     /// of these rates.
     pub fn restore(rates: &[Rate], now: Time, bytes: &[u8]) -> Option<Restored> {
         let (version, mut rest) = bytes.split_first()?;
-        if *version != VERSION {
+        if !(2..=VERSION).contains(version) {
             return None;
         }
         let mut cell = Self::new(rates, now);
@@ -115,10 +93,8 @@ impl Cell {
         let mut appended = Vec::new();
         while !rest.is_empty() {
             match (pull(&mut rest)?, pull(&mut rest)?) {
-                (0, 0) => match [pull(&mut rest)?, pull(&mut rest)?, pull(&mut rest)?] {
-                    [0, 0, _writer] => {}
-                    change => appended.push(change),
-                },
+                (0, 0) if *version < VERSION => break,
+                (0, 0) => appended.push(Appended::decode(rates, &mut rest)?),
                 (since, cost) => {
                     time = time.checked_add(since)?;
                     log.add(time, cost);
@@ -128,34 +104,17 @@ impl Cell {
         if log.newest().is_some() {
             cell.set_log(log);
         }
-        // What gives something back has 0 in place of the moment, which is never the latest.
-        let latest = appended.iter().map(|[moment, ..]| *moment).chain([cell.latest()]).max().unwrap_or(0);
+        let latest = appended.iter().map(Appended::latest).chain([cell.latest()]).max().unwrap_or(0);
         let ahead = latest.saturating_sub(now.micros());
         let read = Time::from_micros(latest.max(now.micros()));
         let mut given_back = 0;
-        for change in &appended {
-            match *change {
-                [0, ..] if given_back == MOST_GIVEN_BACK => {}
-                [0, moment, cost] => {
-                    given_back += 1;
-                    let reservation = Reservation::new(cost, rates.iter().map(|_| moment));
-                    cell.give_back(rates, read, &reservation, cost, true);
-                }
-                [moment, cost, lead] => {
-                    // What is older than the state is charged at the moment of the state. To go back to its own moment
-                    // would look as if the clock had been set back, and move back what others have charged since.
-                    let at = Time::from_micros(moment.max(cell.latest()));
-                    cell.advance(rates, at);
-                    cell.charge(rates, at, cost, Some(Time::from_micros(moment.saturating_sub(lead))));
-                }
-            }
-        }
+        let groups = appended.into_iter().map(|group| group.fold(rates, &mut cell, read, &mut given_back)).collect();
         cell.advance(rates, read);
         if ahead > 0 {
             cell.set_back(ahead);
             cell.reset_counters(rates, now);
         }
-        Some(Restored { cell, appended: appended.len(), ahead })
+        Some(Restored { cell, groups, ahead })
     }
 
     /// Microseconds after which an encoded state does not matter any more, if nothing is appended to it. Token buckets count as
@@ -164,15 +123,6 @@ impl Cell {
         let full = rates.iter().filter(|rate| !rate.uses_counters()).map(Rate::memory);
         // They may have been charged more than they hold.
         full.chain(self.rated(rates).map(|(rate, state)| state.excess_memory(rate))).max().unwrap_or(0)
-    }
-
-    /// Until when it is certain that `cost`, which was charged at `since` and has just been taken back, would not have left
-    /// any state that is kept as a whole.
-    pub fn certain_until(&self, rates: &[Rate], now: Time, cost: u64, since: Time) -> Time {
-        // It may be later if the clock was set back.
-        let (now, since) = (now.micros(), since.min(now).micros());
-        let whole = self.rated(rates).map(|(rate, state)| state.certain_until(rate, now, cost, since));
-        Time::from_micros(whole.min().unwrap_or(now))
     }
 
     /// By how many microseconds the state that is kept as a whole is ahead of a clock that was set back. It is 0 for less

@@ -95,11 +95,6 @@ impl Counting for FixedWindow {
         self.start = self.start.saturating_sub(by);
     }
 
-    fn certain_until(&self, rate: &Rate, now: u64, _cost: u64, since: u64) -> u64 {
-        // It came to an earlier window.
-        if self.start > since { now } else { self.start.saturating_add(rate.span()) }
-    }
-
     fn encode(&self, ahead: u64, bytes: &mut Vec<u8>) {
         push(self.start.saturating_add(ahead), bytes);
         push(self.count, bytes);
@@ -130,7 +125,11 @@ impl<'a> Usage<'a> {
     }
 
     pub(super) fn remaining(&self) -> u64 {
-        self.rate.quota().saturating_sub(self.count)
+        self.room_in(self.rate.quota())
+    }
+
+    pub(super) fn room_in(&self, capacity: u64) -> u64 {
+        capacity.saturating_sub(self.count)
     }
 
     pub(super) fn wait(&self, need: u64) -> Option<u64> {

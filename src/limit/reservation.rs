@@ -4,6 +4,8 @@
 //! If a request costs more, the difference is charged at the moment at which that is known. At the moment of the
 //! reservation it might not matter any more, so clients could avoid their limits with requests that take long.
 
+use std::time::Duration;
+
 use smallvec::SmallVec;
 
 use super::cell::Cell;
@@ -12,7 +14,6 @@ use super::extension::Extension;
 use super::low_water::LowWater;
 use super::rate::{Rate, Strategy};
 use super::sliding_log::longest;
-use super::token_bucket::units;
 use crate::clock::Time;
 
 /// Where a charge was counted, so that it can be given back there.
@@ -37,6 +38,20 @@ impl Reservation {
     /// What was counted in these buckets, one for each rate. All rates use counters.
     pub fn in_buckets(cost: u64, buckets: impl IntoIterator<Item = u64>) -> Self {
         Self::new(cost, buckets.into_iter())
+    }
+
+    /// What was counted of the rates whose state is kept as a whole: in windows at the moment `mark`, and in buckets such that
+    /// it may have drained since the moment `from`.
+    pub(super) fn of_whole(rates: &[Rate], cost: u64, (mark, from): (Time, Time)) -> Self {
+        let moment = |rate| if is_followed(rate) { from.micros() } else { mark.micros() };
+        Self::new(cost, rates.iter().map(moment))
+    }
+
+    /// A charge of the moment `at` that is given back at `now`, before it can have drained from a bucket: somebody who was
+    /// charged and not admitted.
+    pub fn not_admitted(rates: &[Rate], cost: u64, (at, now): (Time, Time)) -> Self {
+        // No reservation that is followed has a later moment than now.
+        Self::of_whole(rates, cost, (at, now.after(Duration::from_micros(1))))
     }
 
     /// The same in a cell that was migrated to other rates. For each rate, `places` has the mark, and how much of the
@@ -64,9 +79,18 @@ impl Reservation {
 
     /// When it was charged. `None` if no rate keeps its state as a whole, because only those remember the moment.
     pub fn moment(&self, rates: &[Rate]) -> Option<Time> {
-        let marked = rates.iter().zip(&self.marks).filter(|(rate, _)| !rate.uses_counters());
-        let moment = marked.map(|(rate, mark)| mark - if is_followed(rate) { self.lag.min(*mark) } else { 0 }).max()?;
-        Some(Time::from_micros(moment))
+        let (mark, from) = self.moments(rates);
+        rates.iter().any(|rate| !rate.uses_counters()).then(|| mark.max(from))
+    }
+
+    /// When it was charged, as windows remember that, and since when it may have drained from buckets; 0 if it has none.
+    pub(super) fn moments(&self, rates: &[Rate]) -> (Time, Time) {
+        let (mut mark, mut from) = (0, 0);
+        for (rate, moment) in rates.iter().zip(&self.marks).filter(|(rate, _)| !rate.uses_counters()) {
+            let which = if is_followed(rate) { &mut from } else { &mut mark };
+            *which = (*which).max(moment - if is_followed(rate) { self.lag.min(*moment) } else { 0 });
+        }
+        (Time::from_micros(mark), Time::from_micros(from))
     }
 
     /// The counters to which it was added: the index of the rate, what names the bucket, and how much is taken from the
@@ -111,16 +135,6 @@ impl Cell {
                     opened.open(*mark);
                     low_water.push((place, opened));
                 }
-            }
-        }
-    }
-
-    /// Notes that `cost`, which was taken back, will not be charged again. The least use of a bucket may then have been less
-    /// than what was noted.
-    pub(super) fn took_back(&mut self, rates: &[Rate], cost: u64) {
-        for (place, low_water) in self.extension.iter_mut().flat_map(|extension| &mut extension.low_water) {
-            if let Some(rate) = rates.get(*place) {
-                low_water.lower(units(rate, cost));
             }
         }
     }

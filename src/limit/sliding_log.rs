@@ -152,10 +152,6 @@ impl Counting for InLog {
     }
 
     fn begin(&mut self, _rate: &Rate, _sum: u64, _at: Time) {}
-
-    fn certain_until(&self, rate: &Rate, _now: u64, _cost: u64, since: u64) -> u64 {
-        since.saturating_add(rate.span())
-    }
 }
 
 /// The longest window among the rates that use a log. Entries that are older than that matter to none of them.
@@ -186,7 +182,11 @@ impl<'a> Usage<'a> {
     }
 
     pub(super) fn remaining(&self) -> u64 {
-        self.rate.quota().saturating_sub(self.count())
+        self.room_in(self.rate.quota())
+    }
+
+    pub(super) fn room_in(&self, capacity: u64) -> u64 {
+        capacity.saturating_sub(self.count())
     }
 
     /// Microseconds until enough of the log has left the window for `need` more.

@@ -141,6 +141,16 @@ impl Usage<'_> {
         }
     }
 
+    /// How much more fits now if the rate has this capacity, of a state that is kept as a whole.
+    pub(super) fn room_in(&self, capacity: u64) -> u64 {
+        match self {
+            Self::SlidingWindow(usage) => usage.remaining(),
+            Self::FixedWindow(usage) => usage.room_in(capacity),
+            Self::SlidingLog(usage) => usage.room_in(capacity),
+            Self::TokenBucket(usage) => usage.room_in(capacity),
+        }
+    }
+
     /// Microseconds until `need` more fit if nothing else comes; 0 if they do now, `None` if they never will.
     pub(super) fn wait(&self, need: u64) -> Option<u64> {
         match self {

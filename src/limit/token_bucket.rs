@@ -136,11 +136,6 @@ impl Counting for TokenBucket {
         draining(rate, self.used())
     }
 
-    /// It drains, so the last of it counts.
-    fn certain_until(&self, rate: &Rate, now: u64, cost: u64, _since: u64) -> u64 {
-        now.saturating_add(draining(rate, self.used().saturating_add(units(rate, cost))))
-    }
-
     fn encode(&self, ahead: u64, bytes: &mut Vec<u8>) {
         push(self.moment.saturating_add(ahead), bytes);
         self.used.into_iter().for_each(|half| push(half, bytes));
@@ -182,7 +177,11 @@ impl Usage<'_> {
     }
 
     pub(super) fn remaining(&self) -> u64 {
-        let free = units(self.rate, self.rate.capacity()).saturating_sub(self.used) / u128::from(self.rate.span());
+        self.room_in(self.rate.capacity())
+    }
+
+    pub(super) fn room_in(&self, capacity: u64) -> u64 {
+        let free = units(self.rate, capacity).saturating_sub(self.used) / u128::from(self.rate.span());
         u64::try_from(free).unwrap_or(u64::MAX)
     }
 

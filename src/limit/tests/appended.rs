@@ -45,33 +45,49 @@ fn what_any_number_of_appended_words_give_back_is_bounded() {
     (0..10_000).for_each(|before| limit.charge(&mut cell, at(now - 20_000 + before), 1));
     let mut bytes = cell.save(limit.rates(), 0);
     let reservation = limit.place_of(&cell, at(now - 20_000), 1);
-    (0..10_000).for_each(|_| Cell::append_give_back(limit.rates(), &reservation, 1, 0, &mut bytes));
+    let give_back = Operation::give_back(limit.rates(), &reservation, 1);
+    (0..10_000).for_each(|_| bytes.extend(appended(give_back.clone(), 0)));
     let restored = Cell::restore(limit.rates(), at(now), &bytes).unwrap();
     let left = limit.judge(&restored.cell, at(now), 1, true).remaining;
-    assert_eq!(left, encoding::MOST_GIVEN_BACK as u64);
+    assert_eq!(left, operations::MOST_GIVEN_BACK as u64);
+}
+
+/// Bytes that do this when they are appended.
+fn appended(operation: Operation, ahead: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Cell::append((300, 5), [operation].into_iter(), ahead, &mut bytes);
+    bytes
 }
 
 #[test]
-fn what_is_taken_back_is_certain_to_have_been_there_as_long_as_it_cannot_have_left() {
-    let begin = 1_800_000_000 * SECOND;
-    // Twice charged, at 0 and 50 seconds, and the second charge is taken back at once.
-    for (kind, millis) in [(0, 110_000), (1, 60_000), (2, 50_750), (3, 50_750)] {
-        let limit = limit_of(kind);
-        let mut cell = Cell::new(limit.rates(), at(begin));
-        for now in [begin, begin + 50 * SECOND] {
-            cell.advance(limit.rates(), at(now));
-            limit.charge(&mut cell, at(now), 1);
-        }
-        let now = at(begin + 50 * SECOND);
-        limit.take_back_whole_since(&mut cell, 1, now);
-        let certain = cell.certain_until(limit.rates(), now, 1, now).micros() - begin;
-        assert_eq!(certain, millis * 1000, "{kind}");
+fn of_version_2_the_state_is_read() {
+    let limit = limit_of(0);
+    let now = 1_800_000_000 * SECOND;
+    let mut bytes = vec![2];
+    for word in [now - 3, 4, 0, 0, now - 2, 1, 0, 0, 0, 0, 7] {
+        bytes.extend(word.encode_var_vec());
     }
-    // It came to an earlier window.
-    let (limit, now) = (limit_of(1), at(begin));
-    let mut cell = Cell::new(limit.rates(), now);
-    limit.charge(&mut cell, now, 1);
-    assert_eq!(cell.certain_until(limit.rates(), now, 1, at(begin - SECOND)), now);
+    let restored = Cell::restore(limit.rates(), at(now), &bytes).unwrap();
+    assert_eq!(limit.judge(&restored.cell, at(now), 1, true).remaining, 96);
+}
+
+#[test]
+fn quotas_that_differ_do_not_make_readers_differ() {
+    let now = 1_800_000_000 * SECOND;
+    let rates = |quota: u64| {
+        [super::super::Strategy::FixedWindow, super::super::Strategy::SlidingLog]
+            .map(|strategy| Rate::new(quota, Duration::from_secs(60)).unwrap().with_strategy(strategy).unwrap())
+    };
+    let [low, high] = [3, 5].map(|quota| Limit::new("test", &rates(quota)));
+    let mut bytes = Cell::new(low.rates(), at(now)).save(low.rates(), 0);
+    for (sequence, limit) in [(1, &high), (2, &low), (3, &high)] {
+        let attempts = [Attempt { times: 4, ..limit.attempt(at(now), 1, 1) }].map(Operation::Attempt);
+        Cell::append((9, sequence), attempts.into_iter(), 0, &mut bytes);
+    }
+    for limit in [low, high] {
+        let groups = Cell::restore(limit.rates(), at(now), &bytes).unwrap().groups;
+        assert_eq!(groups.iter().map(|group| group.admitted[0]).collect::<Vec<_>>(), [4, 0, 1]);
+    }
 }
 
 proptest! {
@@ -90,8 +106,7 @@ proptest! {
             cell.advance(limit.rates(), at(now));
             limit.charge(&mut cell, at(now), cost);
             if is_appended {
-                Cell::append_charge(at(now), cost, at(now), &mut bytes);
-                Cell::append_writer(5, &mut bytes);
+                bytes.extend(appended(Operation::Charge { at: at(now), since: at(now), cost }, 0));
                 times += 1;
             } else {
                 bytes = whole(&cell, &limit);
@@ -99,12 +114,43 @@ proptest! {
             }
             let restored = Cell::restore(limit.rates(), at(now), &bytes).unwrap();
             prop_assert_eq!(whole(&restored.cell, &limit), whole(&cell, &limit));
-            prop_assert_eq!((restored.appended, restored.ahead), (times, 0));
+            prop_assert_eq!((restored.groups.len(), restored.ahead), (times, 0));
         }
         // Nor does it matter who reads it when.
         cell.advance(limit.rates(), at(now + 30 * SECOND));
         let restored = Cell::restore(limit.rates(), at(now + 30 * SECOND), &bytes).unwrap();
         prop_assert_eq!(whole(&restored.cell, &limit), whole(&cell, &limit));
+    }
+
+    /// Whoever folds attempts admits the same requests, and as many as a gateway that is asked for one after the other.
+    #[test]
+    fn an_attempt_admits_what_fits(
+        kind in 0..4_usize,
+        steps in prop::collection::vec((0..20 * SECOND, 1..4_u64, 0..3_u64, 1..30_u64), 1..20),
+    ) {
+        let limit = limit_of(kind);
+        let whole_rates: Vec<Rate> = limit.rates().iter().filter(|rate| !rate.uses_counters()).cloned().collect();
+        let only_whole = Limit::new("test", &whole_rates);
+        let mut now = 1_800_000_000 * SECOND;
+        let mut cell = Cell::new(only_whole.rates(), at(now));
+        let mut bytes = cell.save(only_whole.rates(), 0);
+        let mut expected = Vec::new();
+        for (gap, cost, more, times) in steps {
+            now += gap;
+            cell.advance(only_whole.rates(), at(now));
+            let one = |cell: &mut Cell| {
+                let admits = only_whole.admits(cell, at(now), cost + more);
+                if admits { only_whole.charge(cell, at(now), cost) }
+                admits
+            };
+            expected.push((0..times).take_while(|_| one(&mut cell)).count() as u64);
+            let attempt = Attempt { times, ..only_whole.attempt(at(now), cost + more, cost) };
+            bytes.extend(appended(Operation::Attempt(attempt), 0));
+        }
+        let restored = Cell::restore(only_whole.rates(), at(now), &bytes).unwrap();
+        let admitted: Vec<u64> = restored.groups.iter().map(|group| group.admitted[0]).collect();
+        prop_assert_eq!(admitted, expected);
+        prop_assert_eq!(whole(&restored.cell, &only_whole), whole(&cell, &only_whole));
     }
 
     /// Whatever others have written: it is counted without an overflow, what it gives back creates nothing, and but for the
@@ -144,7 +190,7 @@ proptest! {
 }
 
 #[test]
-fn the_layout_of_version_2_stays() {
+fn the_layout_of_version_3_stays() {
     let limit = limit_of(3);
     let now = 1_800_000_000 * SECOND;
     let mut cell = Cell::new(limit.rates(), at(now));
@@ -152,19 +198,23 @@ fn the_layout_of_version_2_stays() {
     cell.advance(limit.rates(), at(now + SECOND));
     limit.charge(&mut cell, at(now + SECOND), 2);
     let mut bytes = cell.save(limit.rates(), 7);
-    Cell::append_charge(at(now + 2 * SECOND), 1, at(now + SECOND), &mut bytes);
     let reservation = limit.place_of(&cell, at(now + SECOND), 2);
-    Cell::append_give_back(limit.rates(), &reservation, 1, 7, &mut bytes);
-    Cell::append_writer(300, &mut bytes);
+    let operations = [
+        Operation::Charge { at: at(now + 2 * SECOND), since: at(now + SECOND), cost: 1 },
+        Operation::give_back(limit.rates(), &reservation, 1),
+        Operation::Attempt(Attempt { times: 6, ..limit.attempt(at(now + 2 * SECOND), 5, 4) }),
+    ];
+    Cell::append((300, 2), operations.into_iter(), 7, &mut bytes);
     #[rustfmt::skip]
     let expected = [
-        2, // the version
+        3, // the version
         135, 128, 226, 196, 242, 162, 153, 3, 5, // the fixed window: its start and its count
         199, 132, 159, 197, 242, 162, 153, 3, 0, 128, 222, 243, 104, // the bucket: its moment and two halves of its use
         135, 128, 226, 196, 242, 162, 153, 3, 3, 192, 132, 61, 2, // the log: two entries
-        0, 0, 128, 137, 220, 197, 242, 162, 153, 3, 1, 192, 132, 61, // a charge that was appended
-        0, 0, 0, 199, 132, 159, 197, 242, 162, 153, 3, 1, // a part of a reservation that was given back
-        0, 0, 0, 0, 172, 2, // the number of the writer
+        0, 0, 172, 2, 2, 3, // a group of operations: its writer, its number, and how many there are
+        0, 135, 137, 220, 197, 242, 162, 153, 3, 192, 132, 61, 1, // a charge
+        1, 199, 132, 159, 197, 242, 162, 153, 3, 199, 132, 159, 197, 242, 162, 153, 3, 1, // what is given back
+        2, 135, 137, 220, 197, 242, 162, 153, 3, 0, 5, 4, 6, 100, 90, 20, // an attempt
     ];
     assert_eq!(bytes, expected);
 }

@@ -38,6 +38,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::OwnedAsk;
 use super::carry_over::CarryOver;
 use super::commands::{Commands, Condition, Echo, Initial};
 use super::counters::{Change, CounterId, Counters, Learned, signed};
@@ -47,7 +48,7 @@ use super::provisional::Provisionals;
 use super::replies::{Item, Written};
 use super::reset::{ResetOutcome, Resets};
 use super::targets::{Answer, Targets};
-use super::versioned::VersionedState;
+use super::versioned::{Number, VersionedState};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
@@ -217,7 +218,8 @@ impl CachedCell {
     /// after others that wait, waits with them: what they are charged comes first. Where other gateways admit as well,
     /// only a little may be admitted before it is read again: else what they do not know of each other adds up.
     pub(super) fn was_just_read(&self, asking: Instant) -> bool {
-        self.waiting.is_empty()
+        self.versioned.is_none()
+            && self.waiting.is_empty()
             && self.read.is_some_and(|read| asking < read + MOMENT)
             && !(self.is_shared() && self.since_read >= self.names.limit.capacity() / BY_ONE_READ)
     }
@@ -240,18 +242,29 @@ impl CachedCell {
 
     /// Charges `cost`, which is pending then. The cell has been advanced to `now`.
     pub(super) fn charge(&mut self, limit: &Limit, now: Time, cost: u64) {
+        self.count(limit, now, cost);
+        self.versioned.iter_mut().for_each(|state| state.charge(cost, now));
+    }
+
+    /// Charges what is asked, and Memcached is to charge it only if it fits, as far as the state is kept as a whole. Returns
+    /// its number if some is.
+    pub(super) fn attempt(&mut self, ask: &OwnedAsk, now: Time) -> Option<Number> {
+        self.count(&ask.limit, now, ask.cost);
+        let state = self.versioned.as_mut()?;
+        Some(state.attempt(ask.limit.attempt(now, ask.need, ask.cost)))
+    }
+
+    /// Counts `cost` here, and has it added to the sums in Memcached.
+    fn count(&mut self, limit: &Limit, now: Time, cost: u64) {
         limit.charge(&mut self.cell, now, cost);
         self.since_read = self.since_read.saturating_add(cost);
-        let Self { cell, counters, versioned, .. } = self;
+        let Self { cell, counters, .. } = self;
         for (rate, bucket) in cell.newest(limit.rates()) {
             let id = CounterId { rate, bucket };
             if !counters.has(id) {
                 counters.retain(|id| id.rate != rate || cell.count(limit.rates(), rate, id.bucket).is_some());
             }
             counters.add(id, signed(cost));
-        }
-        if let Some(state) = versioned {
-            state.charge(cost, now);
         }
     }
 
@@ -290,6 +303,7 @@ impl CachedCell {
             return self.compose_reset(number, targets, commands);
         }
         self.compose_carry_over(targets, commands);
+        let is_shared = self.is_shared();
         let Self { names, key, cell, counters, versioned, carry_over, now, provisional, inspections, resets, .. } =
             self;
         let (rates, key) = (names.limit.rates(), key.digits());
@@ -334,9 +348,13 @@ impl CachedCell {
             }
         }
         if let Some(state) = versioned {
-            state.compose(cell, names, (&key, *now, *resets), carry_over.is_none(), (targets, commands));
+            let ways = (carry_over.is_none(), is_shared);
+            state.compose(cell, names, (&key, *now, *resets), ways, (targets, commands));
         }
-        provisional.iter_mut().for_each(|charge| charge.sent = true);
+        for charge in provisional {
+            let waits = |number| versioned.as_ref().is_some_and(|state| !state.is_sent(number));
+            charge.sent = !charge.attempt.is_some_and(waits);
+        }
     }
 
     /// Takes over what Memcached answered to what it was asked then. With `shrink` a lower count is believed,

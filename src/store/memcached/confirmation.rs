@@ -19,63 +19,79 @@ use super::cached_cell::{CachedCell, Stage};
 use super::counters::{CounterId, signed};
 use super::lease::NO_DECISION;
 use super::provisional::{Outcome, Provisional, Provisionals};
-use crate::limit::Limit;
+use super::versioned::Number;
+use crate::limit::{Limit, Reservation};
 
 impl CachedCell {
     /// The provisional charge that was made just now.
-    pub(super) fn provisional(&self, number: u64, index: usize, ask: &OwnedAsk) -> Provisional {
+    pub(super) fn provisional(
+        &self,
+        number: u64,
+        index: usize,
+        ask: &OwnedAsk,
+        attempt: Option<Number>,
+    ) -> Provisional {
         let (limit, cost) = (ask.limit.clone(), ask.cost);
         let buckets = self.cell.newest(limit.rates()).collect();
         // A window may have begun a little later, with a request to another gateway.
         let at = limit.place_of(&self.cell, self.now, cost).moment(limit.rates()).unwrap_or(self.now);
-        Provisional { number, index, cost, cell: self.number, limit, at, buckets, sent: false }
+        Provisional { number, index, cost, cell: self.number, limit, at, buckets, sent: false, attempt }
     }
 
-    /// Whether a charge may be provisional without `strict`. A gateway that sees it before it is given back takes it
-    /// for an admission for as long as it counts. So it is the cost of one request at a time, and only of a cell that
+    /// Whether a charge may be provisional without `strict`. A gateway that sees it in a sum before it is given back takes it
+    /// for an admission for as long as it counts. So there it is the cost of one request at a time, and only of a cell that
     /// was read.
     pub(super) fn may_reserve(&self) -> bool {
-        self.was_read && self.stage != Stage::InFlight && self.waiting.is_empty() && self.provisional.is_empty()
+        self.has_no_sums()
+            || self.was_read && self.stage != Stage::InFlight && self.waiting.is_empty() && self.provisional.is_empty()
     }
 
     /// Whether there is so much room that what others have charged in the last moment hardly matters, and that a
-    /// provisional charge need not read first: a flood of refused requests must not inflate the counters. While a
-    /// counter is unacknowledged, nothing is added to it, so nothing would be confirmed.
+    /// provisional charge need not read first: a flood of refused requests must not inflate the counters. What does not fit
+    /// into a state that is kept as a whole is not charged, so there any room will do. While something is unacknowledged,
+    /// nothing is added to it, so nothing would be confirmed.
     pub(super) fn has_plenty(&self, limit: &Limit, need: u64) -> bool {
-        let margin = limit.capacity() / 8;
-        self.versioned.is_none()
-            && !self.is_behind()
+        let margin = if self.has_no_sums() { 0 } else { limit.capacity() / 8 };
+        !self.is_behind()
             && !self.counters.is_unacknowledged()
+            && !self.versioned.as_ref().is_some_and(|state| state.is_unacknowledged())
             && limit.admits(&self.cell, self.now, need.saturating_add(margin))
+    }
+
+    /// Whether all of it is kept as a whole.
+    fn has_no_sums(&self) -> bool {
+        self.cell.newest(self.names.limit.rates()).next().is_none()
     }
 
     /// What became of the provisional charges that were part of the exchange that was just answered. If it confirms
     /// none, those that are not rejected go on waiting.
     pub(super) fn confirm(&mut self, is_confirmed: bool) -> SmallVec<[Outcome; 2]> {
+        let mut rejected = self.reject_what_did_not_fit();
         let sent = self.provisional.iter().position(|charge| !charge.sent).unwrap_or(self.provisional.len());
-        let has_room = |charge: &Provisional| charge.limit.admits(&self.cell, charge.at, 1);
+        let has_room = |charge: &Provisional| charge.limit.admits_by_counters(&self.cell, charge.at, 1);
         if is_confirmed && self.provisional[..sent].iter().all(|charge| has_room(charge)) {
             // With all of them there is room for more.
-            return self.provisional.drain(..sent).map(|charge| Outcome { charge, is_confirmed: true }).collect();
+            rejected.extend(self.provisional.drain(..sent).map(|charge| Outcome { charge, is_confirmed: true }));
+            return rejected;
         }
         let mut charges = std::mem::take(&mut self.provisional);
         let later: Provisionals = charges.drain(sent..).collect();
         // What was charged later is not in Memcached yet.
-        later.iter().for_each(|charge| self.take_back(charge));
+        later.iter().for_each(|charge| self.take_from_counters(charge));
         // What is leased is for requests that may come, so that it goes first.
         charges.sort_by_key(|charge| charge.number == NO_DECISION);
-        let mut rejected = SmallVec::new();
         while let Some(charge) = charges.pop() {
-            self.take_back(&charge);
-            if charge.limit.admits(&self.cell, charge.at, charge.cost) {
-                self.put_again(&charge);
+            self.take_from_counters(&charge);
+            if charge.limit.admits_by_counters(&self.cell, charge.at, charge.cost) {
+                self.add_to_counters(&charge);
                 charges.push(charge);
                 break;
             }
-            self.add_give_back(&charge);
+            self.tell_counters_back(&charge);
+            self.give_back_whole(&charge);
             rejected.push(Outcome { charge, is_confirmed: false });
         }
-        later.iter().for_each(|charge| self.put_again(charge));
+        later.iter().for_each(|charge| self.add_to_counters(charge));
         if is_confirmed {
             rejected.extend(charges.into_iter().map(|charge| Outcome { charge, is_confirmed: true }));
             self.provisional = later;
@@ -86,46 +102,81 @@ impl CachedCell {
         rejected
     }
 
+    /// Rejects those that did not fit into the state that is kept as a whole, and notes which others wait for that.
+    fn reject_what_did_not_fit(&mut self) -> SmallVec<[Outcome; 2]> {
+        let mut rejected = SmallVec::new();
+        let Some(state) = &mut self.versioned else { return rejected };
+        let outcomes = state.take_outcomes();
+        for mut charge in std::mem::take(&mut self.provisional) {
+            match charge.attempt.map(|number| outcomes.of(number)) {
+                Some(Some(false)) => {
+                    self.take_from_counters(&charge);
+                    self.tell_counters_back(&charge);
+                    rejected.push(Outcome { charge, is_confirmed: false });
+                    continue;
+                }
+                Some(Some(true)) => charge.attempt = None,
+                Some(None) => charge.sent = false,
+                None => {}
+            }
+            self.provisional.push(charge);
+        }
+        rejected
+    }
+
     /// No longer waits for the provisional charge of a decision for this ask. It stays charged.
     pub(super) fn withdraw(&mut self, number: u64, index: usize) {
-        self.provisional.retain(|charge| (charge.number, charge.index) != (number, index));
+        let Self { provisional, versioned, .. } = self;
+        provisional.retain(|charge| {
+            let stays = (charge.number, charge.index) != (number, index);
+            if let (false, Some(attempt), Some(state)) = (stays, charge.attempt, versioned.as_mut()) {
+                state.admit(attempt);
+            }
+            stays
+        });
+    }
+
+    /// No longer waits for any provisional charge. All that is not known to be rejected stays charged.
+    pub(super) fn withdraw_all(&mut self) -> Provisionals {
+        self.versioned.iter_mut().for_each(|state| state.admit_pending());
+        std::mem::take(&mut self.provisional)
     }
 
     /// Gives back a charge that was not rejected, unless the key was reset since.
     pub(super) fn give_back(&mut self, charge: &Provisional) {
         if charge.cell == self.number {
-            self.take_back(charge);
-            self.add_give_back(charge);
+            self.take_from_counters(charge);
+            self.tell_counters_back(charge);
+            self.give_back_whole(charge);
         }
     }
 
-    fn take_back(&mut self, charge: &Provisional) {
+    fn take_from_counters(&mut self, charge: &Provisional) {
+        self.correct_counters(charge, |count| count.saturating_sub(charge.cost));
+    }
+
+    fn add_to_counters(&mut self, charge: &Provisional) {
+        self.correct_counters(charge, |count| count.saturating_add(charge.cost));
+    }
+
+    fn correct_counters(&mut self, charge: &Provisional, correct: impl Fn(u64) -> u64) {
         let Self { cell, names, .. } = self;
-        let rates = names.limit.rates();
         for (place, bucket) in &charge.buckets {
-            cell.correct(rates, *place, *bucket, |count| count.saturating_sub(charge.cost));
+            cell.correct(names.limit.rates(), *place, *bucket, &correct);
         }
-        names.limit.take_back_whole_since(cell, charge.cost, charge.at);
     }
 
-    fn put_again(&mut self, charge: &Provisional) {
-        let Self { cell, names, now, .. } = self;
-        let rates = names.limit.rates();
-        for (place, bucket) in &charge.buckets {
-            cell.correct(rates, *place, *bucket, |count| count.saturating_add(charge.cost));
-        }
-        names.limit.charge_whole(cell, *now, charge.cost, charge.at);
-    }
-
-    fn add_give_back(&mut self, charge: &Provisional) {
-        let amount = signed(charge.cost);
+    fn tell_counters_back(&mut self, charge: &Provisional) {
         for (rate, bucket) in &charge.buckets {
-            self.counters.add(CounterId { rate: *rate, bucket: *bucket }, -amount);
+            self.counters.add(CounterId { rate: *rate, bucket: *bucket }, -signed(charge.cost));
         }
-        if let Some(state) = &mut self.versioned {
-            self.names.limit.took_back(&mut self.cell, charge.cost);
-            let certain = self.cell.certain_until(self.names.limit.rates(), self.now, charge.cost, charge.at);
-            state.take_back(charge.cost, (charge.at, self.now), certain);
+    }
+
+    fn give_back_whole(&mut self, charge: &Provisional) {
+        let Self { cell, names, versioned, now, .. } = self;
+        if let Some(state) = versioned {
+            let reservation = Reservation::not_admitted(names.limit.rates(), charge.cost, (charge.at, *now));
+            state.give_back(cell, (&names.limit, *now), (&reservation, charge.cost));
         }
     }
 }

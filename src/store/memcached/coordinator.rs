@@ -303,7 +303,7 @@ impl Coordinator {
             // A server that has answered is away again, and will not confirm the charge.
             return self.dismiss(decision);
         }
-        self.judge(decision, self.strict);
+        self.judge(decision, true);
     }
 
     /// Whether the server of this cell is away.
@@ -312,8 +312,9 @@ impl Coordinator {
         self.servers[server].state == ServerState::Away
     }
 
-    /// Decides from the cells as all decisions before it have left them.
-    fn judge(&mut self, mut decision: Box<Decision>, is_provisional: bool) {
+    /// Decides from the cells as all decisions before it have left them. What is charged may be provisional if Memcached
+    /// answers.
+    fn judge(&mut self, mut decision: Box<Decision>, answers: bool) {
         let mut admits = Admits::new();
         let Decision { asks, places, now, asked, .. } = &mut *decision;
         for (ask, place) in asks.iter_mut().zip(places) {
@@ -323,7 +324,8 @@ impl Coordinator {
             let now = cached.advance_for(&ask.limit, *now, *asked);
             let is_leased = cached.is_leased(ask, *asked);
             let admitted = is_leased || ask.limit.admits(&cached.cell, now, ask.need);
-            admits.push(Admit { now, admitted, is_provisional: is_provisional && !is_leased, is_leased });
+            let is_provisional = answers && !is_leased && (self.strict || cached.versioned.is_some());
+            admits.push(Admit { now, admitted, is_provisional, is_leased });
         }
         self.carry_out(decision, &admits);
     }
@@ -339,15 +341,21 @@ impl Coordinator {
             let cached = self.cells.at(*place);
             let Admit { now, admitted, is_provisional: is_open, is_leased } = admits[index];
             let charged = all && admitted && ask.cost > 0;
+            let may_wait = charged && is_provisional && self.servers[cached.server].state != ServerState::Away;
+            let refunded = ask.settles.then(|| ask.limit.judge(&cached.cell, now, ask.need, true));
+            let mut attempt = None;
             if charged && is_leased {
                 cached.spend(ask.cost);
-            } else if charged && ask.settles {
-                reserved.push(cached.reserve(ask, now, !is_provisional));
+            } else if may_wait && is_open {
+                attempt = cached.attempt(ask, now);
             } else if charged {
                 cached.charge(&ask.limit, now, ask.cost);
             }
-            if is_provisional && charged && self.servers[cached.server].state != ServerState::Away {
-                let charge = Box::new(cached.provisional(*number, index, ask));
+            if let Some(refunded) = refunded.filter(|_| charged) {
+                reserved.push(cached.reserve(ask, (now, refunded), !is_provisional));
+            }
+            if may_wait {
+                let charge = Box::new(cached.provisional(*number, index, ask, attempt));
                 standings.push(if is_open {
                     cached.provisional.push(charge);
                     open += 1;

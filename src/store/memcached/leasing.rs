@@ -80,7 +80,7 @@ impl CachedCell {
         // Others lease the key as well, and give back.
         self.counters.may_shrink();
         self.charge(&ask.limit, self.now, wanted);
-        let charge = self.provisional(NO_DECISION, 0, ask);
+        let charge = self.provisional(NO_DECISION, 0, ask, None);
         self.provisional.push(Box::new(Provisional { cost: wanted, ..charge }));
         true
     }

@@ -5,6 +5,7 @@
 //! and months are named by the second they begin: `#month.1764547200`. State that is kept as one value is at
 //! `#=` and what stands for its layout.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,11 +38,32 @@ pub(super) struct Names {
     /// What follows the key in the name of the state that is kept as a whole.
     state: String,
     /// By what this gateway knows the states that it has written.
-    pub(super) writer: u32,
+    pub(super) writer: Rc<Writer>,
+}
+
+/// What names the writings of a gateway.
+#[derive(Debug)]
+pub(super) struct Writer {
+    /// Drawn by chance: gateways have nothing else that differs for sure.
+    number: u32,
+    /// How many writings there were; it may wrap.
+    count: Cell<u32>,
+}
+
+impl Writer {
+    fn new() -> Rc<Self> {
+        Rc::new(Self { number: fastrand::u32(1 << 27..1 << 28), count: Cell::new(0) })
+    }
+
+    /// The name of the next writing.
+    pub(super) fn next(&self) -> (u32, u32) {
+        self.count.set(self.count.get().wrapping_add(1));
+        (self.number, self.count.get())
+    }
 }
 
 impl Names {
-    fn new((prefix, writer): (&str, u32), limit: &Arc<Limit>) -> Self {
+    fn new((prefix, writer): (&str, &Rc<Writer>), limit: &Arc<Limit>) -> Self {
         let infix = |rate: &Rate| match rate.strategy() {
             Strategy::SlidingWindow { precision, .. } if *precision > 1 => format!("#{}x{precision}.", rate.period()),
             _ => format!("#{}.", rate.period()),
@@ -51,7 +73,7 @@ impl Names {
             head: format!("{prefix}:{}:", limit.name()),
             infixes: limit.rates().iter().map(infix).collect(),
             state: format!("#={:016x}", limit.shape().high()),
-            writer,
+            writer: writer.clone(),
         }
     }
 
@@ -104,8 +126,7 @@ const FEW: usize = 64;
 #[derive(Debug)]
 pub(super) struct AllNames {
     prefix: String,
-    /// Drawn by chance: gateways have nothing else that differs for sure.
-    writer: u32,
+    writer: Rc<Writer>,
     /// By the limit's address, which nothing else can have while it is held here.
     of: HashMap<*const Limit, Rc<Names>, RandomState>,
     /// With this many of them, those that no cell needs any more are dropped.
@@ -119,7 +140,7 @@ impl AllNames {
     pub(super) fn new(prefix: &str) -> Self {
         Self {
             prefix: prefix.to_owned(),
-            writer: fastrand::u32(1 << 27..1 << 28),
+            writer: Writer::new(),
             of: HashMap::default(),
             most: FEW,
             #[cfg(test)]
@@ -138,7 +159,7 @@ impl AllNames {
             self.most = FEW.max(2 * self.of.len());
         }
         let Self { prefix, writer, of, .. } = self;
-        of.entry(Arc::as_ptr(limit)).or_insert_with(|| Rc::new(Names::new((prefix, *writer), limit))).clone()
+        of.entry(Arc::as_ptr(limit)).or_insert_with(|| Rc::new(Names::new((prefix, writer), limit))).clone()
     }
 }
 
@@ -160,7 +181,7 @@ mod tests {
     const NOW: Time = Time::from_micros(1_700_000_000_000_000);
 
     fn names(prefix: &str, limit: &str, rates: &[Rate]) -> Names {
-        Names::new((prefix, 0), &Arc::new(Limit::new(limit, rates)))
+        Names::new((prefix, &Writer::new()), &Arc::new(Limit::new(limit, rates)))
     }
 
     fn rate(text: &str) -> Rate {

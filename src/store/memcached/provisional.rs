@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::versioned::Number;
 use crate::clock::Time;
 use crate::limit::Limit;
 
@@ -25,6 +26,8 @@ pub(super) struct Provisional {
     pub(super) buckets: SmallVec<[(usize, u64); 2]>,
     /// Whether it is part of the exchange that is in flight.
     pub(super) sent: bool,
+    /// Its number among what is charged if it fits to the state that is kept as a whole, until it is known that it does.
+    pub(super) attempt: Option<Number>,
 }
 
 /// The provisional charges of a cell, in the order in which they were made.

@@ -7,17 +7,15 @@ use super::OwnedAsk;
 use super::cached_cell::CachedCell;
 use super::counters::{CounterId, signed};
 use super::message::Settlement;
-use super::versioned::Back;
 use crate::clock::Time;
+use crate::limit::Verdict;
 use crate::store::Reserved;
 
 impl CachedCell {
-    /// Charges what is settled later. If the charge is final and not provisional, the reservation follows it from now
-    /// on.
-    pub(super) fn reserve(&mut self, ask: &OwnedAsk, now: Time, is_final: bool) -> Reserved {
-        let OwnedAsk { limit, need, cost, place, .. } = ask;
-        let refunded = limit.judge(&self.cell, now, *need, true);
-        self.charge(limit, now, *cost);
+    /// What is settled later: it was just charged, and before that the verdict was `refunded`. If the charge is final and not
+    /// provisional, the reservation follows it from now on.
+    pub(super) fn reserve(&mut self, ask: &OwnedAsk, (now, refunded): (Time, Verdict), is_final: bool) -> Reserved {
+        let OwnedAsk { limit, cost, place, .. } = ask;
         let mut reservation = limit.place_of(&self.cell, now, *cost);
         if is_final {
             limit.follow(&mut self.cell, &mut reservation);
@@ -42,7 +40,7 @@ impl CachedCell {
             }
         }
         if let Some(state) = versioned {
-            state.give_back(cell, (limit, now), Back { reservation, given });
+            state.give_back(cell, (limit, now), (&reservation, given));
         }
         if more > 0 {
             self.charge(limit, now, more);

@@ -13,8 +13,8 @@ enum Target {
     State,
     /// Something of a limit that was replaced.
     Replaced,
-    /// A counter or the state, which is reset.
-    Reset,
+    /// Something whose write is seen by what is read afterwards.
+    Other,
 }
 
 /// What the commands of one exchange are about, in the order of the commands.
@@ -45,14 +45,14 @@ impl Targets {
         self.reads.push(Target::Counter(id));
     }
 
-    /// The state is written: the last that is of a cell.
+    /// The state is written.
     pub(super) fn write_state(&mut self) {
         self.writes.push(Target::State);
     }
 
-    /// A counter or the state is reset.
-    pub(super) fn write_reset(&mut self) {
-        self.writes.push(Target::Reset);
+    /// Something is written, and what is read afterwards shows whether that is done.
+    pub(super) fn write_other(&mut self) {
+        self.writes.push(Target::Other);
     }
 
     /// The state is read: the last that is of a cell.
@@ -91,7 +91,7 @@ impl<'a> Answer<'a> {
     pub(super) fn written(&self) -> impl Iterator<Item = (CounterId, Written)> {
         self.part.writes.clone().filter_map(|tag| match self.targets.writes[tag] {
             Target::Counter(id) => Some((id, self.replies.written(tag))),
-            Target::State | Target::Replaced | Target::Reset => None,
+            Target::State | Target::Replaced | Target::Other => None,
         })
     }
 
@@ -104,7 +104,7 @@ impl<'a> Answer<'a> {
     pub(super) fn items(&self) -> impl Iterator<Item = (CounterId, Option<Item<'a>>)> {
         self.part.reads.clone().filter_map(|at| match self.targets.reads[at] {
             Target::Counter(id) => Some((id, self.replies.item(at))),
-            Target::State | Target::Replaced | Target::Reset => None,
+            Target::State | Target::Replaced | Target::Other => None,
         })
     }
 
@@ -114,10 +114,14 @@ impl<'a> Answer<'a> {
         self.part.reads.clone().filter(is_replaced).map(|at| self.replies.item(at))
     }
 
-    /// What came of the write of the state, if it was written.
+    /// What came of the write of the state, if it was written. Of two commands for that, one is enough.
     pub(super) fn state_written(&self) -> Option<Written> {
-        let last = self.part.writes.clone().next_back()?;
-        (self.targets.writes[last] == Target::State).then(|| self.replies.written(last))
+        let is_state = |tag: &usize| self.targets.writes[*tag] == Target::State;
+        let written = self.part.writes.clone().filter(is_state).map(|tag| self.replies.written(tag));
+        written.reduce(|one, other| match (one, other) {
+            (Written::Done, _) | (Written::Unknown | Written::Silent, Written::Refused | Written::Missing) => one,
+            _ => other,
+        })
     }
 
     /// The state that was read: `None` if there is none.

@@ -1,21 +1,25 @@
 //! How the state of all rates that are kept as one value stands to that in Memcached.
 //!
-//! The value is replaced if it still is the version that was read. If another gateway was faster, what is pending is
-//! charged again to the state that it left, and appended to that: others could be faster again and again, but it is
-//! never too late to append. The gateway that replaces the state next charges what was appended to it.
+//! What is charged is told in one of two ways. If no other gateway charges the key, the value is replaced, on condition that
+//! it still is what was read. Otherwise what has changed is appended to it, which always succeeds. Whether a request fits is
+//! decided by its place in the value (`limit/operations.rs`): what was appended is read in the same exchange, and all
+//! gateways understand it alike. A value to which much was appended is made short in passing, before something else is
+//! appended, if it still is what was read; and if nobody ever comes to that, everybody replaces the value, so that the first
+//! one does.
 //!
 //! ```text
-//!   Unread --- read: none ----> Missing --------+           +--> Written ------- read --> Of(version)
-//!      +------ read: a value -> Of(version) ----+-- sent ---+--> overtaken: pending again, and appended to what is read next
-//!                                                           +--> unacknowledged: read, then Of(version) or pending again
+//!   Unread --- read: none ----> Missing ---- sent: created, or appended to what others have begun --+--> Of(version)
+//!      +------ read: a value -> Of(version) -+-- sent: appended -----------------------------------+
+//!                                            +-- sent: replaced -----------------------------------+
+//!                                                       +--> another gateway was faster: appended by the next exchange
 //! ```
-//! A cell that is overtaken admits nobody: its decisions wait until its next exchange is answered.
+//! If an exchange is not answered, the next one only reads. Each writing has a number, which stays in the value for a
+//! while, so it is known then whether it has arrived.
 
 mod change;
 mod reset;
-mod version;
 
-use memchr::memmem;
+use smallvec::SmallVec;
 
 use super::commands::{Commands, Condition};
 use super::names::{self, Digits, Names};
@@ -23,56 +27,97 @@ use super::replies::{Item, Written};
 use super::reset::Resets;
 use super::targets::{Answer, Targets};
 use crate::clock::Time;
-use crate::limit::{Cell, Limit, Rate, Reservation, Restored};
+use crate::fingerprint::Fingerprint;
+use crate::limit::{Attempt, Cell, Group, Limit, Rate, Reservation, Restored};
 
-pub(super) use change::Back;
 use change::StateChange;
-use version::{Version, stand_in};
+pub(super) use change::{Number, Outcomes};
 
-/// The most that is appended to a state before it has to be replaced: else it would grow with every charge.
-const MOST_APPENDED: usize = 32;
+/// A state is made short when something has been appended to it so often.
+const LONG: usize = 8;
+/// It is replaced when that was so often, but a gateway that was not fast enough for that may append for a while.
+const TOO_LONG: usize = 2 * LONG;
+const LONGEST: usize = 4 * TOO_LONG;
+/// Of so many other gateways the last writing stays known when the state is replaced.
+const WRITERS: usize = 8;
 
 /// How a cell's state stands to the one in Memcached.
 #[derive(Debug, Default)]
 pub(super) struct VersionedState {
     version: Version,
-    /// Stands for the value of that version, or for what was written last.
-    value: u64,
     /// What was changed since; `None` if Memcached knows all.
     pending: Option<StateChange>,
     /// What is part of the exchange that is under way.
     sent: Option<Sent>,
     /// What was sent without an answer.
-    unacknowledged: Option<Unacknowledged>,
+    unacknowledged: Option<Sent>,
     /// Whether another gateway has replaced the state first.
     overtaken: bool,
     /// How often something has been appended to the state since it was replaced.
     appended: usize,
+    /// The value that makes it short, if it is long and still has the version that was read.
+    short: Option<Vec<u8>>,
+    /// The last writings of other gateways.
+    writings: SmallVec<[(u32, u32); 2]>,
     /// By how many microseconds the state is ahead of the clock here.
     ahead: u64,
-    /// For how many microseconds it was kept when something was appended to it last.
+    /// For how many microseconds it was kept when something was written last.
     kept: u64,
+    /// The number of the next request that is charged if it fits.
+    next: Number,
+    /// What became of requests since that was taken.
+    outcomes: Outcomes,
+}
+
+/// What is known of the value in Memcached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Version {
+    /// Nothing.
+    #[default]
+    Unread,
+    /// That there is none.
+    Missing,
+    /// Its version, and what stands for it: two values are the same if and only if that is.
+    Of(u64, u64),
+}
+
+fn stand_in(value: &[u8]) -> u64 {
+    Fingerprint::of(value).high()
 }
 
 /// What Memcached is being told.
 #[derive(Debug)]
 struct Sent {
     change: StateChange,
-    /// The state, or what is appended to it.
+    /// The number of the gateway and of this writing.
+    writing: (u32, u32),
+    /// The whole value as it is written, or what is appended to a value that is there.
     bytes: Vec<u8>,
     is_appended: bool,
 }
 
-/// What may or may not have arrived.
-#[derive(Debug)]
-struct Unacknowledged {
-    charged: u64,
-    /// When the first and the last of it were charged.
-    since: Time,
-    until: Time,
-    /// How much was taken back.
-    taken: u64,
-    bytes: Vec<u8>,
+impl Sent {
+    /// Whether the value is what was expected after this was written to what was there before: nobody else has written.
+    fn explains(&self, value: &[u8], before: Version) -> bool {
+        match before {
+            _ if !self.is_appended => value == self.bytes,
+            Version::Of(_, before) => value.strip_suffix(&*self.bytes).is_some_and(|rest| stand_in(rest) == before),
+            Version::Unread | Version::Missing => false,
+        }
+    }
+
+    /// How many requests of each of its attempts were admitted, as these groups say, or if they are part of the state by now,
+    /// nothing. `None` if it has not arrived.
+    fn found<'a>(&self, groups: &'a [Group]) -> Option<Option<&'a [u64]>> {
+        let (writer, sequence) = self.writing;
+        let mut own = groups.iter().filter(|group| group.writer == writer);
+        let is_later = |group: &Group| group.sequence.wrapping_sub(sequence) < 1 << 31;
+        match own.clone().find(|group| group.sequence == sequence) {
+            Some(group) if group.admitted.is_empty() => Some(None),
+            Some(group) => Some(Some(&group.admitted)),
+            None => own.any(is_later).then_some(None),
+        }
+    }
 }
 
 /// What was learned from an exchange.
@@ -80,28 +125,25 @@ struct Unacknowledged {
 pub(super) struct Learned {
     /// How many states that should be there Memcached has lost: one at most.
     pub(super) lost: u64,
-    /// Whether another gateway has replaced the state.
+    /// Whether another gateway has written the state.
     pub(super) is_foreign: bool,
-}
-
-impl Unacknowledged {
-    /// Whether this reservation may be part of it. What was reserved before is there, and what was reserved later is
-    /// not.
-    fn is_about(&self, reservation: &Reservation, limit: &Limit) -> bool {
-        let moment = reservation.moment(limit.rates());
-        self.charged > 0 && moment.is_some_and(|moment| (self.since..=self.until).contains(&moment))
-    }
 }
 
 impl VersionedState {
     pub(super) fn has_pending(&self) -> bool {
-        self.pending.is_some()
+        self.pending.is_some() || self.unacknowledged.is_some()
     }
 
-    /// What was charged, less what was taken back, and Memcached has yet to be told; and when the first of it was charged.
+    /// Whether it is unknown if something has arrived: nothing is written before that is known.
+    pub(super) fn is_unacknowledged(&self) -> bool {
+        self.unacknowledged.is_some()
+    }
+
+    /// What was charged and Memcached has yet to be told; and when the first of it was charged.
     pub(super) fn charged(&self) -> Option<(u64, Time)> {
-        let pending = self.pending.as_ref()?;
-        Some((pending.charged.saturating_sub(pending.taken()), pending.since)).filter(|(cost, _)| *cost > 0)
+        let unacknowledged = self.unacknowledged.iter().map(|sent| &sent.change);
+        let all = self.pending.iter().chain(unacknowledged).filter_map(StateChange::charged);
+        all.reduce(|(sum, first), (cost, since)| (sum.saturating_add(cost), first.min(since)))
     }
 
     /// Sees whether the clock was set back. The state in Memcached stays in its own time, so that other gateways do not
@@ -112,159 +154,174 @@ impl VersionedState {
         if by > 0 {
             cell.set_back(by);
             self.ahead = self.ahead.saturating_add(by);
-            let sent = self.sent.iter_mut().map(|sent| &mut sent.change);
+            let sent = self.sent.iter_mut().chain(&mut self.unacknowledged).map(|sent| &mut sent.change);
             self.pending.iter_mut().chain(sent).for_each(|change| change.set_back(by));
         }
     }
 
     /// Has `cost` charged. With 0 the state is only written.
     pub(super) fn charge(&mut self, cost: u64, now: Time) {
-        self.pending.get_or_insert_with(|| StateChange::nothing(now)).charge(cost, now);
+        self.pending.get_or_insert_default().charge(cost, now);
     }
 
-    /// Has `cost` taken back that was charged at `since`, and is certain not to leave by itself before `certain`.
-    pub(super) fn take_back(&mut self, cost: u64, (since, now): (Time, Time), certain: Time) {
-        self.pending.get_or_insert_with(|| StateChange::nothing(now)).take_back(cost, since, certain);
+    /// Has a request charged if it fits. Returns its number.
+    pub(super) fn attempt(&mut self, attempt: Attempt) -> Number {
+        let number = self.next;
+        self.next += 1;
+        self.pending.get_or_insert_default().attempt(number, attempt);
+        number
     }
 
-    /// Takes back what a reservation was too much, in the cell and later in Memcached, unless it is unknown whether it
-    /// is there.
-    pub(super) fn give_back(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time), mut back: Back) {
-        if self.unacknowledged.as_ref().is_some_and(|unacknowledged| unacknowledged.is_about(&back.reservation, limit))
-        {
-            back.given = 0;
-        }
-        limit.give_back_whole(cell, now, &back.reservation, back.given);
-        if back.given > 0 {
-            self.pending.get_or_insert_with(|| StateChange::nothing(now)).give_back(back, limit);
+    /// Whether the exchange that is under way tells of this request.
+    pub(super) fn is_sent(&self, number: Number) -> bool {
+        self.sent.as_ref().is_some_and(|sent| sent.change.attempts(number))
+    }
+
+    /// This request does not wait any longer, and was admitted: it is charged whether it fits or not.
+    pub(super) fn admit(&mut self, number: Number) {
+        let sent = self.sent.as_mut().map(|sent| &mut sent.change).filter(|change| change.attempts(number));
+        sent.or(self.pending.as_mut()).into_iter().for_each(|change| change.admit(number));
+    }
+
+    /// No request waits any longer for what has not been sent: all were admitted.
+    pub(super) fn admit_pending(&mut self) {
+        self.pending.iter_mut().for_each(StateChange::admit_all);
+    }
+
+    /// What became of requests since this was asked last.
+    pub(super) fn take_outcomes(&mut self) -> Outcomes {
+        std::mem::take(&mut self.outcomes)
+    }
+
+    /// Takes back what a reservation was too much, in the cell and later in Memcached.
+    pub(super) fn give_back(
+        &mut self,
+        cell: &mut Cell,
+        (limit, now): (&Limit, Time),
+        (reservation, given): (&Reservation, u64),
+    ) {
+        limit.give_back_whole(cell, now, reservation, given);
+        if given > 0 {
+            self.pending.get_or_insert_default().give_back(reservation, given, limit);
         }
     }
 
     /// Makes pending again what could not be done, or what another gateway was faster than.
     fn add_again(&mut self, mut sent: StateChange) {
-        if let Some(pending) = self.pending.take() {
-            sent.append(pending);
-        }
+        sent.append(self.pending.take().unwrap_or_default());
         self.pending = Some(sent);
     }
 
-    /// What was sent may or may not have arrived, so it is pending again. What was given back of reservations stays
-    /// charged if it has not arrived: to give it back twice would take it from others.
+    /// What was sent may or may not have arrived. Nobody waits for it any longer.
     pub(super) fn lose_replies(&mut self) {
-        let Some(Sent { change: mut pending, bytes, .. }) = self.sent.take() else { return };
-        let StateChange { charged, since, until, .. } = pending;
-        self.unacknowledged = Some(Unacknowledged { charged, since, until, taken: pending.taken(), bytes });
-        pending.given.clear();
-        self.add_again(pending);
+        if let Some(mut sent) = self.sent.take() {
+            sent.change.admit_all_attempts();
+            self.unacknowledged = Some(sent);
+        }
     }
 
-    /// Writes the state if a change is pending, and reads it. If the change is appended, whatever else differs is lost.
+    /// Writes the state if a change is pending, and reads it. If the change is appended, whatever else differs is lost. Where
+    /// the key `is_shared`, other gateways write it as well.
     pub(super) fn compose(
         &mut self,
         cell: &mut Cell,
         names: &Names,
         (key, now, resets): (&Digits, Time, Resets),
-        may_append: bool,
+        (may_append, is_shared): (bool, bool),
         (targets, commands): (&mut Targets, &mut Commands),
     ) {
         let name = |out: &mut Vec<u8>| names.state(key, out);
-        let condition = match self.version {
+        let is_any = |pending: &mut StateChange| match self.version {
             // What is unacknowledged has to be read first, and so has what may be there.
-            _ if self.unacknowledged.is_some() => None,
-            Version::Unread | Version::Written => None,
-            Version::Missing => Some(Condition::Missing),
-            Version::Of(version) => Some(Condition::Version(version)),
+            _ if self.unacknowledged.is_some() => false,
+            Version::Unread => may_append && !pending.is_nothing(),
+            Version::Missing | Version::Of(..) => true,
         };
-        if let Some(condition) = condition
-            && let Some(mut pending) = self.pending.take()
-        {
+        if let Some(change) = self.pending.take_if(is_any) {
             let rates = names.limit.rates();
-            pending.reduce(&names.limit, now);
             let memory = cell.memory(rates);
             let lifetime = names::lifetime(memory, now);
-            let is_there = condition != Condition::Missing;
-            let is_appended =
-                may_append && self.overtaken && is_there && pending.is_appendable() && self.appended < MOST_APPENDED;
-            let bytes = if is_appended {
-                self.pending = pending.split_taken();
-                let mut more = pending.appendix(rates, now, self.ahead);
-                Cell::append_writer(names.writer, &mut more);
-                commands.append(name, &more, lifetime);
-                self.kept = memory;
-                more
-            } else {
-                let mut value = cell.save(rates, self.ahead);
-                Cell::append_writer(names.writer, &mut value);
+            let writing = names.writer.next();
+            let condition = if let Version::Of(version, _) = self.version { Some(version) } else { None };
+            let may_append = may_append && !change.is_nothing();
+            let is_appended = may_append
+                && match condition {
+                    None => true,
+                    Some(_) if self.overtaken => self.appended < LONGEST,
+                    Some(_) => is_shared && self.appended < TOO_LONG,
+                };
+            let mut bytes = Vec::new();
+            if let (true, Some(short), Some(version)) = (is_appended, self.short.take(), condition) {
+                commands.store(name, &short, Condition::Version(version), (lifetime, resets.seen));
+                targets.write_other();
+            }
+            if is_appended {
+                change.encode(writing, self.ahead, &mut bytes);
+                commands.append(name, &bytes, lifetime);
+                targets.write_state();
+            }
+            if !is_appended || condition.is_none() {
+                bytes = self.whole(cell, rates);
+                Cell::append(writing, [].into_iter(), 0, &mut bytes);
+                let condition = condition.map_or(Condition::Missing, Condition::Version);
                 // Who has not read it since the key was reset is to learn of that.
-                commands.store(name, &value, condition, (lifetime, resets.seen));
-                value
-            };
-            targets.write_state();
-            self.sent = Some(Sent { change: pending, bytes, is_appended });
+                commands.store(name, &bytes, condition, (lifetime, resets.seen));
+                targets.write_state();
+            }
+            self.kept = memory;
+            let is_appended = is_appended && matches!(self.version, Version::Of(..));
+            self.sent = Some(Sent { change, writing, bytes, is_appended });
         }
         commands.read(name);
         targets.read_state();
     }
 
+    /// A value that says all that is known.
+    fn whole(&self, cell: &Cell, rates: &[Rate]) -> Vec<u8> {
+        let mut bytes = cell.save(rates, self.ahead);
+        self.writings.iter().for_each(|writing| Cell::append(*writing, [].into_iter(), 0, &mut bytes));
+        bytes
+    }
+
     /// Takes over what Memcached answered.
     pub(super) fn fill(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time), answer: &Answer<'_>) -> Learned {
         let mut learned = Learned::default();
-        let sent = self.settle(answer.state_written());
+        match answer.state_written() {
+            None => {}
+            Some(Written::Done | Written::Count(_)) => self.overtaken = false,
+            Some(written @ (Written::Missing | Written::Refused | Written::Failed)) => {
+                self.overtaken |= written != Written::Failed;
+                self.sent.take().into_iter().for_each(|sent| self.add_again(sent.change));
+            }
+            Some(Written::Silent | Written::Unknown) => self.lose_replies(),
+        }
         match answer.state() {
             // What is there is not known.
-            _ if !answer.is_read() => {
-                if let Some(value) = sent {
-                    // It has been written, and which version that is has yet to be read.
-                    (self.version, self.value) = (Version::Written, stand_in(&value));
-                }
-            }
+            _ if !answer.is_read() => self.lose_replies(),
             None => learned.lost = self.miss(cell, limit.rates(), now),
-            Some(item) => {
-                learned.is_foreign = self.learn(cell, (limit, now), item, sent.as_deref());
-                // What others have appended at the same time may have to be kept for longer than was known here.
-                if sent.is_some_and(|sent| sent.is_empty()) && cell.memory(limit.rates()) > self.kept {
-                    self.charge(0, now);
-                }
-            }
+            Some(item) => learned.is_foreign = self.learn(cell, (limit, now), item),
         }
         learned
     }
 
-    /// What came of the write. Returns the value that is there if it is done; nothing if something was appended, since
-    /// to what is not known.
-    fn settle(&mut self, written: Option<Written>) -> Option<Vec<u8>> {
-        match written? {
-            Written::Done | Written::Count(_) => {
-                self.overtaken = false;
-                self.sent.take().map(|sent| if sent.is_appended { Vec::new() } else { sent.bytes })
-            }
-            written @ (Written::Missing | Written::Refused | Written::Failed) => {
-                self.overtaken |= written != Written::Failed;
-                let sent = self.sent.take()?;
-                self.add_again(sent.change);
-                None
-            }
-            Written::Silent | Written::Unknown => {
-                self.lose_replies();
-                None
-            }
-        }
-    }
-
     /// There is no state; returns how many states that should be there Memcached has lost.
     fn miss(&mut self, cell: &Cell, rates: &[Rate], now: Time) -> u64 {
-        // Nothing can be taken from what is gone, nor from what others begin in its place.
-        if let Some(pending) = &mut self.pending {
-            pending.forget_taken();
-            pending.given.clear();
-        }
         let before = std::mem::replace(&mut self.version, Version::Missing);
-        self.unacknowledged = None;
+        self.writings.clear();
+        self.short = None;
+        if let Some(sent) = self.sent.take() {
+            self.conclude(&sent, None);
+        }
+        if let Some(sent) = self.unacknowledged.take() {
+            self.tell_again(sent);
+        }
+        // Nothing can be taken from what is gone, nor from what others begin in its place.
+        self.pending.iter_mut().for_each(StateChange::forget_given);
         // A state that nobody needs any more leaves Memcached by itself.
         if cell.is_whole_spent(rates, now) {
             // The next one begins by the clock here.
             self.ahead = 0;
-            self.pending.take_if(|pending| pending.charged == 0);
+            self.pending.take_if(|pending| pending.is_nothing());
         } else if before != Version::Unread {
             self.charge(0, now);
             return u64::from(before != Version::Missing);
@@ -272,59 +329,87 @@ impl VersionedState {
         0
     }
 
+    /// Notes what became of what was sent, of whose attempts so many requests each were `admitted`: all if that is not known.
+    fn conclude(&mut self, sent: &Sent, admitted: Option<&[u64]>) {
+        let pending = &mut self.pending;
+        let later = |charge| pending.get_or_insert_default().add_charge(charge);
+        self.outcomes.append(sent.change.outcomes(admitted, later));
+    }
+
+    /// Tells once more what has not arrived, and for which nobody waits any longer.
+    fn tell_again(&mut self, sent: Sent) {
+        let mut change = sent.change;
+        change.admit_all();
+        self.add_again(change);
+    }
+
     /// Learns the state that is there now; returns whether another gateway has left it.
-    fn learn(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time), item: Item<'_>, sent: Option<&[u8]>) -> bool {
-        let Item { value, version, .. } = item;
-        let before = std::mem::replace(&mut self.value, stand_in(value));
-        let was_missing = std::mem::replace(&mut self.version, Version::Of(version)) == Version::Missing;
-        let unacknowledged = self.unacknowledged.take();
-        if sent.map_or(before, stand_in) == self.value {
+    fn learn(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time), Item { value, version, .. }: Item<'_>) -> bool {
+        let rates = limit.rates();
+        let before = std::mem::replace(&mut self.version, Version::Of(version, stand_in(value)));
+        let (sent, unacknowledged) = (self.sent.take(), self.unacknowledged.take());
+        let is_unchanged = match &sent {
+            Some(sent) => sent.explains(value, before),
+            None => matches!(before, Version::Of(_, before) if before == stand_in(value)),
+        };
+        // What was appended is counted as of other moments than here.
+        if is_unchanged && unacknowledged.is_none() && !sent.as_ref().is_some_and(|sent| sent.is_appended) {
+            if let Some(sent) = sent {
+                (self.appended, self.short) = (0, None);
+                self.conclude(&sent, None);
+            }
             return false;
         }
-        if let Some(Unacknowledged { charged, since, until, taken, bytes }) = unacknowledged {
-            if let Some(pending) = &mut self.pending {
-                if memmem::find(value, &bytes).is_some() {
-                    // It has arrived, and others may have appended to it. What was charged since is still pending.
-                    pending.leave_out_taken(taken);
-                    pending.leave_out_charged(charged, (since, until));
-                } else {
-                    // It may have arrived before others have written. All in all, nothing is to be taken back twice.
-                    pending.leave_out_taken(taken.saturating_sub(charged));
-                }
-            }
-            self.pending.take_if(|pending| pending.is_nothing());
-            if bytes == value {
-                return false;
-            }
-        }
-        let rates = limit.rates();
-        let Some(Restored { cell: mut theirs, appended, ahead }) = Cell::restore(rates, now, value) else {
+        let Some(Restored { cell: mut theirs, groups, ahead }) = Cell::restore(rates, now, value) else {
             // A value that is not ours is overwritten.
             (self.overtaken, self.appended) = (false, 0);
+            sent.into_iter().chain(unacknowledged).for_each(|sent| self.tell_again(sent));
             self.charge(0, now);
             return false;
         };
-        (self.appended, self.ahead) = (appended, ahead);
+        (self.appended, self.ahead) = (groups.len(), ahead);
+        let is_sent = sent.is_some();
+        let own = sent.as_ref().or(unacknowledged.as_ref()).map(|sent| sent.writing.0);
+        self.note_writings(&groups, own);
+        // What was to be given back was lost before others began this state.
+        if before == Version::Missing && sent.is_none() {
+            self.pending.iter_mut().for_each(StateChange::forget_given);
+        }
+        if let Some(sent) = sent {
+            // It was done, so that if it is not there, it has been lost since.
+            self.conclude(&sent, sent.found(&groups).flatten());
+        }
+        if let Some(sent) = unacknowledged {
+            match sent.found(&groups) {
+                Some(admitted) => self.conclude(&sent, admitted),
+                None => self.tell_again(sent),
+            }
+        }
+        self.short = (self.appended >= LONG).then(|| self.whole(&theirs, rates));
         theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
+        // It was only to be told what is not true any more, or it was so long ago that it matters no more.
+        let is_spent = cell.is_whole_spent(rates, now);
+        self.pending.take_if(|pending| pending.is_nothing() || is_spent && pending.only_charges());
         if let Some(pending) = &mut self.pending {
-            // What was to be taken back was lost before others began this state.
-            if was_missing && sent.is_none() {
-                pending.forget_taken();
-            }
-            // It was so long ago that it matters no more, and so was what was charged before it and taken back.
-            if pending.charged > 0 && pending.given.is_empty() && cell.is_whole_spent(rates, now) {
-                pending.charged = 0;
-                pending.forget_taken();
-            }
-            pending.reduce(limit, now);
+            self.outcomes.append(pending.apply(limit, &mut theirs, now));
         }
-        // It was only to be told what is not true any more.
         self.pending.take_if(|pending| pending.is_nothing());
-        if let Some(pending) = &self.pending {
-            pending.apply(limit, &mut theirs, now);
-        }
         *cell = theirs;
-        true
+        // What others have appended at the same time may have to be kept for longer than was known here.
+        if is_sent && cell.memory(rates) > self.kept {
+            self.charge(0, now);
+        }
+        !is_unchanged
+    }
+
+    /// Notes the last writings of other gateways than this one, of those that have written last.
+    fn note_writings(&mut self, groups: &[Group], own: Option<u32>) {
+        self.writings.clear();
+        for Group { writer, sequence, .. } in groups.iter().rev().filter(|group| Some(group.writer) != own) {
+            if self.writings.len() < WRITERS && !self.writings.iter().any(|(other, _)| other == writer) {
+                self.writings.push((*writer, *sequence));
+            }
+        }
     }
 }
 
@@ -366,33 +451,35 @@ mod tests {
     fn learn(state: &mut VersionedState, cell: &mut Cell, limit: &Limit, now: u64, theirs: &Cell) {
         cell.advance(limit.rates(), at(now));
         let value = theirs.save(limit.rates(), 0);
-        state.learn(cell, (limit, at(now)), Item { value: &value, flags: 0, version: 7 }, None);
+        state.learn(cell, (limit, at(now)), Item { value: &value, flags: 0, version: 7 });
+    }
+
+    /// Gives back a charge of this moment that was not admitted.
+    fn give_back(state: &mut VersionedState, cell: &mut Cell, limit: &Limit, (charged, now): (u64, u64)) {
+        let reservation = Reservation::not_admitted(limit.rates(), 1, (at(charged), at(now)));
+        state.give_back(cell, (limit, at(now)), (&reservation, 1));
     }
 
     #[test]
-    fn what_was_taken_back_in_a_window_is_not_taken_from_the_next() {
+    fn what_was_given_back_in_a_window_is_not_taken_from_the_next() {
         let limit = three_a_second();
         let mut cell = charged(&limit, &[0, 950]);
-        let mut state = VersionedState::default();
-        // The first charge is known, is taken back, and another request is charged before that is told.
-        limit.take_back_whole(&mut cell, 1);
-        state.take_back(1, (at(0), at(950)), cell.certain_until(limit.rates(), at(950), 1, at(0)));
+        let mut state = VersionedState { version: Version::Of(3, 0), ..VersionedState::default() };
+        // The first charge is known, is given back, and another request is charged before that is told.
+        give_back(&mut state, &mut cell, &limit, (0, 950));
         state.charge(1, at(950));
         learn(&mut state, &mut cell, &limit, 1005, &charged(&limit, &[1001, 1002, 1003]));
         assert!(!limit.admits(&cell, at(1005), 1), "the other gateway has used up the new window");
-        assert!(!state.has_pending());
     }
 
     #[test]
     fn what_memcached_has_lost_is_not_taken_from_what_others_begin() {
         let limit = three_a_second();
         let mut cell = charged(&limit, &[0, 10]);
-        let mut state = VersionedState { version: Version::Of(3), ..VersionedState::default() };
-        limit.take_back_whole(&mut cell, 1);
-        state.take_back(1, (at(0), at(10)), at(1000));
+        let mut state = VersionedState { version: Version::Of(3, 0), ..VersionedState::default() };
+        give_back(&mut state, &mut cell, &limit, (0, 10));
         state.miss(&cell, limit.rates(), at(20));
-        limit.take_back_whole(&mut cell, 1);
-        state.take_back(1, (at(10), at(25)), at(1000));
+        give_back(&mut state, &mut cell, &limit, (10, 25));
         learn(&mut state, &mut cell, &limit, 30, &charged(&limit, &[21, 22, 23]));
         assert!(!limit.admits(&cell, at(30), 1));
     }
@@ -401,13 +488,10 @@ mod tests {
     fn what_is_being_told_goes_back_with_the_clock() {
         let limit = three_a_second();
         let mut cell = charged(&limit, &[5000, 5010]);
-        let mut state = VersionedState { version: Version::Of(3), ..VersionedState::default() };
-        limit.take_back_whole(&mut cell, 1);
-        state.take_back(1, (at(5000), at(5010)), at(6000));
-        state.send_with(Vec::new());
+        let mut state = VersionedState { version: Version::Of(3, 0), ..VersionedState::default() };
+        give_back(&mut state, &mut cell, &limit, (5000, 5010));
         state.follow_clock(&mut cell, at(1010));
-        state.settle(Some(Written::Refused));
         learn(&mut state, &mut cell, &limit, 2500, &charged(&limit, &[2400, 2410, 2420]));
-        assert!(!limit.admits(&cell, at(2500), 1), "it was taken back in a window that is over");
+        assert!(!limit.admits(&cell, at(2500), 1), "it was given back in a window that is over");
     }
 }

@@ -38,21 +38,22 @@ impl CachedCell {
             let id = CounterId { rate, bucket };
             let name = |out: &mut Vec<u8>| names.counter(&key, id, out);
             commands.store(name, b"0", Condition::Always, (names.lifetime(id, *now), number));
-            targets.write_reset();
+            targets.write_other();
             commands.read(name);
             targets.read_counter(id);
         }
         if let Some(state) = versioned {
             let name = |out: &mut Vec<u8>| names.state(&key, out);
-            let value = Cell::new(rates, *now).save(rates, state.ahead());
+            let (mut value, writing) = (Cell::new(rates, *now).save(rates, state.ahead()), names.writer.next());
+            Cell::append(writing, [].into_iter(), 0, &mut value);
             // It has to be there for as long as others may know the state that it replaces.
             let lifetime = names::lifetime(cell.memory(rates), *now);
             commands.store(name, &value, Condition::Always, (lifetime, number));
-            targets.write_reset();
+            targets.write_other();
             commands.read(name);
             targets.read_state();
             if is_sent {
-                state.send_with(value);
+                state.send_reset(writing, value);
             }
         }
     }

@@ -73,7 +73,7 @@ impl Coordinator {
     /// No decision waits for provisional charges of this cell any longer. Those that were sent are unacknowledged,
     /// unless their exchange was answered.
     pub(super) fn drop_provisional(&mut self, cell: Place, is_unacknowledged: bool) {
-        for charge in std::mem::take(&mut self.cells.at(cell).provisional) {
+        for charge in self.cells.at(cell).withdraw_all() {
             let number = charge.number;
             match self.waiting.get_mut(number).and_then(|decision| decision.standing(charge.index)) {
                 // What is unacknowledged stays charged. To give back what never arrived would admit too many requests.

@@ -34,6 +34,21 @@ fn slack(kind: usize) -> u64 {
     u64::from(!lasts(kind))
 }
 
+/// Has the only gateway send a charge that it reserves. Where there are sums, it reads them before.
+fn write_one(world: &mut World, kind: usize) {
+    let mut steps = vec![Step::Connect(0, 0), Step::Reserve { gateway: 0, what: 0, cost: 1 }, Step::Send(0, 0)];
+    if in_doubt(kind) > 0 {
+        steps.extend([Step::Execute(0, 0), Step::Answer(0, 0), Step::Send(0, 0)]);
+    }
+    steps.iter().for_each(|step| world.run(step));
+}
+
+/// How much of a charge in doubt that was given back stays counted: of what is kept as a whole it becomes known whether it has
+/// arrived.
+fn in_doubt(kind: usize) -> u64 {
+    u64::from(!is_only_whole(kind))
+}
+
 #[test]
 fn a_count_that_others_have_begun_anew_is_not_believed_where_counters_shrink() {
     let limit = limit(0, 5);
@@ -61,14 +76,12 @@ fn what_is_in_doubt_is_not_given_back() {
         let limit = limit(kind, 5);
         let key = key_on(0, 1, &limit);
         let mut world = World::new(1, 1, LOCAL, settling_each_and_all(&limit, &[key]));
-        let begin = [Step::Connect(0, 0), Step::Reserve { gateway: 0, what: 0, cost: 1 }, Step::Send(0, 0)];
-        begin.iter().for_each(|step| world.run(step));
-        [Step::Execute(0, 0), Step::Answer(0, 0), Step::Send(0, 0)].iter().for_each(|step| world.run(step));
+        write_one(&mut world, kind);
         // It has been written, and nobody has heard of that.
         world.run(&Step::Break(0, 0, 1));
         world.settle_one(0, 0);
         world.settle();
-        assert_eq!(counted(&mut world, kind, key), 1, "{kind}");
+        assert_eq!(counted(&mut world, kind, key), in_doubt(kind), "{kind}");
     }
 }
 
@@ -79,9 +92,8 @@ fn one_exchange_in_doubt_does_not_stop_what_comes_later_from_being_given_back() 
         let key = key_on(0, 1, &limit);
         let mut world = World::new(1, 1, LOCAL, settling_each_and_all(&limit, &[key]));
         let reserve = Step::Reserve { gateway: 0, what: 0, cost: 1 };
-        let begin = [Step::Connect(0, 0), reserve.clone(), Step::Send(0, 0), Step::Execute(0, 0), Step::Answer(0, 0)];
-        begin.iter().for_each(|step| world.run(step));
-        [Step::Send(0, 0), Step::Break(0, 0, executed)].iter().for_each(|step| world.run(step));
+        write_one(&mut world, kind);
+        world.run(&Step::Break(0, 0, executed));
         // While Memcached is away, request after request turns out to cost nothing.
         for _ in 0..20 {
             world.settle_one(0, 0);
@@ -90,7 +102,7 @@ fn one_exchange_in_doubt_does_not_stop_what_comes_later_from_being_given_back() 
         assert!(world.decided.iter().all(Decided::admitted), "way to count {kind}");
         world.settle_one(0, 0);
         world.settle();
-        assert_eq!(counted(&mut world, kind, key), 1, "way to count {kind}, executed: {executed}");
+        assert_eq!(counted(&mut world, kind, key), in_doubt(kind), "way to count {kind}, executed: {executed}");
     }
 }
 
@@ -137,9 +149,7 @@ fn what_was_admitted_too_late_is_not_taken_from_others() {
     world.connect(1, 0);
     world.run(&Step::Ask { gateway: 1, what: 0, cost: 1 });
     // The charge is written, but the answer comes when nobody waits for it any more.
-    [Step::Send(1, 0), Step::Execute(1, 0), Step::Answer(1, 0), Step::Send(1, 0), Step::Execute(1, 0)]
-        .iter()
-        .for_each(|step| world.run(step));
+    [Step::Send(1, 0), Step::Execute(1, 0)].iter().for_each(|step| world.run(step));
     (0..4).for_each(|_| world.run(&Step::Tick(400_000)));
     world.run(&Step::Reserve { gateway: 0, what: 0, cost: 1 });
     world.settle();

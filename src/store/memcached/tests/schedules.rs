@@ -355,7 +355,6 @@ fn what_has_drained_meanwhile_is_not_taken_back() {
     let key = key_on(0, 1, &limit);
     let mut world = World::new(2, 1, STRICT, vec![vec![ask(&limit, key)]]);
     let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0), request(0, 0, 1)];
-    steps.extend(exchange(0, 0, 1));
     // It is charged provisionally, and nobody waits for it any more when that is confirmed. It cannot be taken back
     // before it has drained.
     steps.extend([Step::Send(0, 0), Step::Tick(100_000), Step::Execute(0, 0), Step::Answer(0, 0)]);

@@ -10,9 +10,9 @@ impl VersionedState {
         self.ahead
     }
 
-    /// What is pending is part of this value, which is being written.
-    pub(in crate::store::memcached) fn send_with(&mut self, bytes: Vec<u8>) {
-        self.sent = self.pending.take().map(|pending| Sent { change: pending, bytes, is_appended: false });
+    /// The value of a reset is being written, which stands for what is pending, too.
+    pub(in crate::store::memcached) fn send_reset(&mut self, writing: (u32, u32), bytes: Vec<u8>) {
+        self.sent = self.pending.take().map(|change| Sent { change, writing, bytes, is_appended: false });
     }
 
     /// What was sent is done.
@@ -23,12 +23,11 @@ impl VersionedState {
     /// Forgets the state, because the key was reset, but not what Memcached has yet to be told, which is charged to
     /// `cell`. What is to be given back was charged before the reset.
     pub(in crate::store::memcached) fn forget_confirmed(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time)) {
-        (self.version, self.value) = (Version::Unread, 0);
-        self.unacknowledged.iter_mut().for_each(|sent| sent.taken = 0);
-        for pending in self.pending.iter_mut().chain(self.sent.iter_mut().map(|sent| &mut sent.change)) {
-            pending.given.clear();
-            pending.forget_taken();
-            limit.charge_whole(cell, now.max(pending.until), pending.charged, pending.since);
+        self.version = Version::Unread;
+        let sent = self.sent.iter_mut().chain(&mut self.unacknowledged).map(|sent| &mut sent.change);
+        for pending in self.pending.iter_mut().chain(sent) {
+            pending.forget_given();
+            pending.charge_to(limit, cell, now);
         }
         self.pending.take_if(|pending| pending.is_nothing());
     }

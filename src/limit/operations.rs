@@ -1,0 +1,266 @@
+//! What gateways append to a state in a shared store, instead of replacing it.
+//!
+//! A gateway appends a group of operations at once. Whoever reads the state folds them into it in their order, by the same
+//! rule, so all readers agree which requests were admitted: one that does not fit is skipped by everybody, is charged
+//! nowhere and need not be taken back. Each group has the number of its writer and a sequence number, by which the writer
+//! finds it again if it got no answer.
+
+use smallvec::SmallVec;
+
+use super::Limit;
+use super::cell::Cell;
+use super::rate::Rate;
+use super::reservation::Reservation;
+use super::varint::{pull, push};
+use crate::clock::Time;
+
+/// How many of the appended parts of reservations are given back at most; the others stay charged. Each takes time in
+/// proportion to the length of the log, and any program that can write to the store could append any number of them.
+pub(super) const MOST_GIVEN_BACK: usize = 4096;
+
+/// A change of the state that is kept as a whole. Moments are those of the clock of the gateway that makes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Counts a cost even if there is no room for it, because it is admitted already.
+    Charge {
+        /// When the last part of it came.
+        at: Time,
+        /// When the first part of it came.
+        since: Time,
+        /// How much it is.
+        cost: u64,
+    },
+    /// Admits requests as long as there is room for them.
+    Attempt(Attempt),
+    /// Gives back a part of what was counted.
+    GiveBack {
+        /// When it was counted.
+        mark: Time,
+        /// Since when it may have drained from a token bucket.
+        from: Time,
+        /// How much is given back.
+        cost: u64,
+    },
+}
+
+/// Requests that are admitted one after the other as long as there is room for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// When the last of them came.
+    pub at: Time,
+    /// When the first of them came.
+    pub since: Time,
+    /// How much room each needs to be admitted.
+    pub need: u64,
+    /// What each is charged if it is admitted. It is more than 0.
+    pub cost: u64,
+    /// How many there are.
+    pub times: u64,
+    /// The capacity of each rate whose state is kept as a whole, in the order of the rates. Gateways may know different
+    /// quotas of a limit while its configuration changes, and still have to agree on what was admitted.
+    pub capacities: SmallVec<[u64; 2]>,
+}
+
+/// A group of operations that was read with a state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The number of the gateway that has appended it.
+    pub writer: u32,
+    /// The number of the group. It grows from one group of a writer to the next, and may wrap.
+    pub sequence: u32,
+    /// How many requests of each [`Attempt`] were admitted.
+    pub admitted: SmallVec<[u64; 2]>,
+}
+
+impl Limit {
+    /// Attempts to count requests of this `cost`, each of which needs so much room.
+    pub fn attempt(&self, at: Time, need: u64, cost: u64) -> Attempt {
+        let whole = self.rates().iter().filter(|rate| !rate.uses_counters());
+        Attempt { at, since: at, need, cost, times: 1, capacities: whole.map(Rate::capacity).collect() }
+    }
+
+    /// Does an operation to `cell`, which has been advanced to `now`. Returns how many of the requests that it attempts to
+    /// count were admitted.
+    pub fn operate(&self, cell: &mut Cell, now: Time, operation: &Operation) -> u64 {
+        cell.operate(self.rates(), (now.max(Time::from_micros(operation.at())), now), operation)
+    }
+}
+
+impl Attempt {
+    /// Adds another request, if it differs only in its moment. Returns whether it does.
+    pub fn join(&mut self, other: &Self) -> bool {
+        let is_alike = (self.need, self.cost, &self.capacities) == (other.need, other.cost, &other.capacities);
+        if is_alike {
+            (self.since, self.at) = (self.since.min(other.since), self.at.max(other.at));
+            self.times += other.times;
+        }
+        is_alike
+    }
+}
+
+impl Operation {
+    /// Gives back `cost` of a reservation.
+    pub fn give_back(rates: &[Rate], reservation: &Reservation, cost: u64) -> Self {
+        let (mark, from) = reservation.moments(rates);
+        Self::GiveBack { mark, from, cost: reservation.certain(rates, cost) }
+    }
+
+    /// Moves it back in time by so many microseconds.
+    pub fn set_back(&mut self, by: u64) {
+        self.moments().into_iter().for_each(|time| *time = Time::from_micros(time.micros().saturating_sub(by)));
+    }
+
+    /// Moves it forward.
+    fn set_ahead(&mut self, by: u64) {
+        self.moments().into_iter().for_each(|time| *time = Time::from_micros(time.micros().saturating_add(by)));
+    }
+
+    fn moments(&mut self) -> [&mut Time; 2] {
+        match self {
+            Self::Charge { at, since, .. } => [at, since],
+            Self::Attempt(Attempt { at, since, .. }) => [at, since],
+            Self::GiveBack { mark, from, .. } => [mark, from],
+        }
+    }
+
+    /// The moment to which it moves the state on.
+    fn at(&self) -> u64 {
+        match self {
+            Self::Charge { at, .. } | Self::Attempt(Attempt { at, .. }) => at.micros(),
+            Self::GiveBack { .. } => 0,
+        }
+    }
+
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        let mut numbers = |numbers: &[u64]| numbers.iter().for_each(|number| push(*number, bytes));
+        match self {
+            Self::Charge { at, since, cost } => numbers(&[0, at.micros(), at.micros_since(*since), *cost]),
+            Self::GiveBack { mark, from, cost } => numbers(&[1, mark.micros(), from.micros(), *cost]),
+            Self::Attempt(Attempt { at, since, need, cost, times, capacities }) => {
+                numbers(&[2, at.micros(), at.micros_since(*since), *need, *cost, *times]);
+                numbers(capacities);
+            }
+        }
+    }
+
+    /// Removes one from the beginning of `rest`, for a state of so many rates. `None` if there is none.
+    fn decode(whole: usize, rest: &mut &[u8]) -> Option<Self> {
+        let mut number = || pull(rest);
+        Some(match number()? {
+            0 => {
+                let (at, since) = span(number()?, number()?);
+                Self::Charge { at, since, cost: number()? }
+            }
+            1 => {
+                let (mark, from) = (Time::from_micros(number()?), Time::from_micros(number()?));
+                Self::GiveBack { mark, from, cost: number()? }
+            }
+            2 => {
+                let (at, since) = span(number()?, number()?);
+                let (need, cost, times) = (number()?, number()?, number()?);
+                let capacities = (0..whole).map(|_| number()).collect::<Option<_>>()?;
+                Self::Attempt(Attempt { at, since, need, cost, times, capacities })
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// A moment, and the one so many microseconds before it.
+fn span(at: u64, lead: u64) -> (Time, Time) {
+    (Time::from_micros(at), Time::from_micros(at.saturating_sub(lead)))
+}
+
+/// A group of operations as it was read.
+pub(super) struct Appended {
+    writer: u32,
+    sequence: u32,
+    operations: SmallVec<[Operation; 1]>,
+}
+
+impl Appended {
+    /// Removes one from the beginning of `rest`, for a state of these rates. `None` if there is none.
+    pub(super) fn decode(rates: &[Rate], rest: &mut &[u8]) -> Option<Self> {
+        let whole = rates.iter().filter(|rate| !rate.uses_counters()).count();
+        let (writer, sequence, count) = (pull(rest)?, pull(rest)?, pull(rest)?);
+        let operations = (0..count).map(|_| Operation::decode(whole, rest)).collect::<Option<_>>()?;
+        Some(Self { writer: u32::try_from(writer).ok()?, sequence: u32::try_from(sequence).ok()?, operations })
+    }
+
+    /// The latest moment to which it moves the state on.
+    pub(super) fn latest(&self) -> u64 {
+        self.operations.iter().map(Operation::at).max().unwrap_or(0)
+    }
+
+    /// Folds it into a state that is read at the moment `read`, and of which so many parts were given back before.
+    pub(super) fn fold(self, rates: &[Rate], cell: &mut Cell, read: Time, given_back: &mut usize) -> Group {
+        let mut admitted = SmallVec::new();
+        for operation in &self.operations {
+            // What is older than the state is counted at the moment of the state. To go back to its own moment would look as
+            // if the clock had been set back, and move back what others have charged since.
+            let at = Time::from_micros(operation.at().max(cell.latest()));
+            let is_given_back = matches!(operation, Operation::GiveBack { .. });
+            *given_back += usize::from(is_given_back);
+            if is_given_back && *given_back > MOST_GIVEN_BACK {
+                continue;
+            }
+            if !is_given_back {
+                cell.advance(rates, at);
+            }
+            let count = cell.operate(rates, (at, read), operation);
+            if let Operation::Attempt(_) = operation {
+                admitted.push(count);
+            }
+        }
+        Group { writer: self.writer, sequence: self.sequence, admitted }
+    }
+}
+
+impl Cell {
+    /// Adds the bytes that do these operations when they are appended to a state, which is `ahead` microseconds ahead of the
+    /// clock by which they were made. Without any the group only tells that its writer has come so far.
+    pub fn append(
+        (writer, sequence): (u32, u32),
+        operations: impl ExactSizeIterator<Item = Operation>,
+        ahead: u64,
+        bytes: &mut Vec<u8>,
+    ) {
+        [0, 0, writer.into(), sequence.into(), operations.len() as u64]
+            .into_iter()
+            .for_each(|number| push(number, bytes));
+        for mut operation in operations {
+            operation.set_ahead(ahead);
+            operation.encode(bytes);
+        }
+    }
+
+    /// Does an operation at the moment `at`, to which the cell has been advanced, or gives back as of the moment `read`. Returns
+    /// how many requests were admitted.
+    fn operate(&mut self, rates: &[Rate], (at, read): (Time, Time), operation: &Operation) -> u64 {
+        let (since, cost, admitted) = match *operation {
+            Operation::Charge { since, cost, .. } => (since, cost, 1),
+            Operation::Attempt(ref attempt) => (attempt.since, attempt.cost, self.fit(rates, at, attempt)),
+            Operation::GiveBack { mark, from, cost } => {
+                let reservation = Reservation::of_whole(rates, cost, (mark, from));
+                self.give_back(rates, read, &reservation, cost, true);
+                return 0;
+            }
+        };
+        if admitted > 0 {
+            self.charge(rates, at, cost.saturating_mul(admitted), Some(since));
+        }
+        admitted
+    }
+
+    /// How many of the requests there is room for.
+    fn fit(&self, rates: &[Rate], at: Time, attempt: &Attempt) -> u64 {
+        let Attempt { need, cost, times, ref capacities, .. } = *attempt;
+        let whole = self.usages(rates, at).zip(rates).filter(|(_, rate)| !rate.uses_counters());
+        // What one of them is charged is taken from the room of the next.
+        let fit = whole.zip(capacities).map(|((usage, _), capacity)| {
+            let spare = usage.room_in(*capacity).checked_sub(need);
+            spare.map_or(0, |spare| spare.checked_div(cost).map_or(u64::MAX, |more| more.saturating_add(1)))
+        });
+        fit.min().unwrap_or(times).min(times)
+    }
+}
