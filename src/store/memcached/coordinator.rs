@@ -10,7 +10,6 @@ mod admission;
 mod confirming;
 mod inspection;
 mod leases;
-mod reloading;
 mod reservations;
 mod unanswered;
 
@@ -27,7 +26,7 @@ use super::cells::{Cells, Place};
 use super::commands::Commands;
 use super::health::Health;
 use super::lease::NO_DECISION;
-use super::message::{Decision, Decisions, Message};
+use super::message::{Decision, Decisions, Message, Reload};
 use super::provisional::{Standing, Standings};
 use super::refusals::RefusalCache;
 use super::replies::Replies;
@@ -40,7 +39,6 @@ use crate::store::Asks;
 
 use admission::{Admit, Admits};
 use inspection::Inspections;
-use reloading::PendingReload;
 
 /// All that is known of cells, decisions and servers.
 pub(super) struct Coordinator {
@@ -58,8 +56,6 @@ pub(super) struct Coordinator {
     inspections: Inspections,
     /// When leases that were asked for or granted end, and of which cells.
     leases: VecDeque<(Instant, Place)>,
-    /// The reload that waits until leases are given back.
-    pending_reload: Option<Box<PendingReload>>,
 }
 
 impl Coordinator {
@@ -81,7 +77,6 @@ impl Coordinator {
             replies: (0..workers).map(|_| Decisions::new()).collect(),
             inspections: Inspections::default(),
             leases: VecDeque::new(),
-            pending_reload: None,
         }
     }
 
@@ -92,11 +87,10 @@ impl Coordinator {
 
     /// Accepts a message. A decision is made by `deadline`.
     pub(super) fn submit(&mut self, message: Message, deadline: Instant) {
-        let Some(message) = self.postpone(message, deadline) else { return };
         match message {
             Message::Decide(decision) => self.decide(decision, deadline),
             Message::Settle(settlement) => self.settle_reserved(*settlement),
-            Message::Reload(reload) => self.reload(*reload, deadline),
+            Message::Reload(reload) => self.reload(&reload),
             Message::Inspect(inspection) => self.inspect(*inspection),
         }
     }
@@ -161,6 +155,15 @@ impl Coordinator {
         }
     }
 
+    /// Applies a reload or a change of overrides. Nobody waits for it: each cell continues from the counts before it when it is
+    /// used next. What is leased is given back if its cell still counts the key then, and else stays counted.
+    fn reload(&mut self, Reload { changes, now, asked }: &Reload) {
+        if self.cells.reload(changes, *now) {
+            self.sweep = Some(Sweep::new(*asked));
+            self.on_timer(*asked, *now);
+        }
+    }
+
     /// Whether a decision is refused by what was remembered since it was asked for. While Memcached is asked about a key,
     /// nothing is remembered of it, and each request that comes meanwhile would have it asked once more.
     fn is_refused_meanwhile(&self, decision: &mut Decision) -> bool {
@@ -175,7 +178,6 @@ impl Coordinator {
     pub(super) fn on_timer(&mut self, now: Instant, time: Time) {
         self.expire(now);
         self.end_leases(now);
-        self.end_reload(Some(now));
         if let Some(sweep) = self.sweep.take_if(|sweep| sweep.at <= now) {
             self.sweep = sweep.step(&mut self.cells, (now, time));
         }
@@ -184,7 +186,7 @@ impl Coordinator {
     /// When [`Self::on_timer`] has something to do.
     pub(super) fn next_timer(&mut self) -> Option<Instant> {
         let sweep = self.sweep.as_ref().map(|sweep| sweep.at);
-        self.waiting.deadline().into_iter().chain(sweep).chain(self.end_of_lease()).chain(self.end_of_reload()).min()
+        self.waiting.deadline().into_iter().chain(sweep).chain(self.end_of_lease()).min()
     }
 
     /// Whether every server has yet to answer.
@@ -194,7 +196,7 @@ impl Coordinator {
 
     /// Whether every server has all that was admitted, or is away.
     pub(super) fn is_settled(&self) -> bool {
-        self.leases.is_empty() && self.pending_reload.is_none() && self.servers.iter().all(ServerQueue::is_settled)
+        self.leases.is_empty() && self.servers.iter().all(ServerQueue::is_settled)
     }
 
     /// When an exchange with this server is due.
@@ -228,7 +230,6 @@ impl Coordinator {
             // The server counts as away, and what is pending waits until it is back.
             exchange.cells.iter().for_each(|(cell, _)| self.queue(*cell, true));
         }
-        self.end_reload(None);
         is_good
     }
 

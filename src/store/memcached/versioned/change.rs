@@ -58,7 +58,8 @@ impl StateChange {
 
     /// What is charged by it, and when the first of that came.
     pub(super) fn charged(&self) -> Option<(u64, Time)> {
-        let attempts = self.attempts.iter().map(|(_, attempt)| (attempt.cost.saturating_mul(attempt.times), attempt.since));
+        let attempts =
+            self.attempts.iter().map(|(_, attempt)| (attempt.cost.saturating_mul(attempt.times), attempt.since));
         let all = self.charge.iter().map(|(since, _, cost)| (*cost, *since)).chain(attempts);
         all.reduce(|(sum, first), (cost, at)| (sum.saturating_add(cost), first.min(at)))
     }
