@@ -38,6 +38,7 @@ mod log;
 mod server;
 mod store;
 mod key;
+mod on_limit;
 mod limit;
 mod route;
 #[cfg(test)]
@@ -56,8 +57,9 @@ pub use folder::{Version, files as folder_files};
 pub use header_changes::{HeaderChanges, HeaderText, is_secret};
 pub use jwt::{Jwks, Jwt};
 pub use key::{Key, Missing, Source};
-pub use limit::{Cost, HeaderStyle, Limit, OnLimit, Tiers};
+pub use limit::{Cost, HeaderStyle, Limit, Tiers};
 pub use log::{AccessFormat, AccessLog, Log, LogFormat};
+pub use on_limit::{OnLimit, Role};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresTls, PostgresUrl};
 pub use quotas::{HttpQuotas, PostgresSettings, QuotaServer, Quotas, SentKey};

@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use crate::clock::{self, Time};
-use crate::config::{Cost, Missing, OnLimit};
+use crate::config::{Cost, Missing, OnLimit, Role};
 use crate::fingerprint::Fingerprint;
 use crate::identify::key_text::written_text;
 use crate::identify::{KeyCache, KeyExtractor, RequestAttributes};
@@ -189,10 +189,6 @@ impl RouteLimit {
         let text = || written_text(&self.key.parts(input.attributes));
         self.metrics.keys.of(input.worker).record(key, is_refused, input.now, text);
     }
-
-    fn may_delay(&self) -> bool {
-        matches!(self.on_limit, OnLimit::Delay { .. })
-    }
 }
 
 /// Decides. With the memory store the result is ready at once unless the request is held. With Memcached it takes as
@@ -214,7 +210,7 @@ impl<'a> DecisionState<'a> {
     async fn decide(&mut self, input: &DecisionInput<'a, '_>) -> Decision {
         let decision = if self.undecided().is_empty() {
             Decision::Admitted
-        } else if input.limits.iter().any(RouteLimit::may_delay) {
+        } else if input.limits.iter().any(|route_limit| route_limit.on_limit.delay().is_some()) {
             Box::pin(delay::decide(input, self)).await
         } else {
             match input.store.decide(self.undecided(), input.now, input.worker) {
@@ -250,6 +246,22 @@ impl<'a> DecisionState<'a> {
         reply
     }
 
+    /// Counts that the request is over the limit at this place. Returns what that limit alone makes of the request.
+    fn over(&mut self, input: &DecisionInput<'_, '_>, place: usize) -> Decision {
+        let on_limit = input.limits[place].on_limit;
+        let counters = input.limits[place].counters(input.worker);
+        if on_limit.role() == Role::Reports {
+            self.shadow(counters, place);
+            Decision::Admitted
+        } else if on_limit.is_told() {
+            counters.rejected.one();
+            Decision::Rejected
+        } else {
+            counters.silenced.one();
+            Decision::Silenced(place)
+        }
+    }
+
     fn shadow(&mut self, counters: &DecisionCounters, place: usize) {
         counters.shadowed.one();
         if !self.shadowed.contains(&place) {
@@ -283,12 +295,12 @@ impl<'a> DecisionState<'a> {
                 counters.fullest.observe(capacity.saturating_sub(verdict.remaining), capacity, input.now);
             }
             let is_over = verdict.is_some_and(|verdict| !verdict.admitted);
-            match (is_over, route_limit.on_limit) {
-                (false, _) if decision == Decision::Admitted => counters.admitted.one(),
-                (false, _) => counters.not_charged.one(),
-                (true, OnLimit::Shadow) => self.shadow(counters, place),
-                (true, OnLimit::Silent) => counters.silenced.one(),
-                (true, OnLimit::Reject | OnLimit::Delay { .. }) => counters.rejected.one(),
+            if is_over {
+                self.over(input, place);
+            } else if decision == Decision::Admitted {
+                counters.admitted.one();
+            } else {
+                counters.not_charged.one();
             }
             route_limit.record_key(input, key, is_over || self.shadowed.contains(&place));
             if !route_limit.on_limit.is_told() {
@@ -310,7 +322,7 @@ impl<'a> DecisionState<'a> {
     fn decision(&self, input: &DecisionInput<'_, '_>, verdicts: &Verdicts) -> Decision {
         let mut silenced = None;
         for (place, _) in self.refusals(verdicts) {
-            if input.limits[place].on_limit != OnLimit::Silent {
+            if input.limits[place].on_limit.is_told() {
                 return Decision::Rejected;
             }
             silenced.get_or_insert(place);

@@ -12,8 +12,8 @@ use http::{HeaderName, HeaderValue};
 
 use crate::config::{
     Action, Config, Cors, Cost, EscapedSlashes, HeaderChanges, HeaderText, Jwks, Jwt, Limit, Listener, MaxConnections,
-    Missing, OnError, OnLimit, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey, SentPath, Shed, Store,
-    UNLIMITED, is_secret,
+    Missing, OnError, PathMatching, PathPattern, PathRules, Quotas, Route, SentKey, SentPath, Shed, Store, UNLIMITED,
+    is_secret,
 };
 use crate::jwks::FETCH_EVERY;
 use crate::jwt;
@@ -197,14 +197,7 @@ fn limit(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
         Missing::Skip => "are not limited",
         Missing::Reject => "are answered 400",
     };
-    let over = match limit.on_limit {
-        OnLimit::Reject => format!("answered with status {}", limit.status),
-        OnLimit::Shadow => "forwarded and only reported".to_owned(),
-        OnLimit::Silent => format!("answered with status {} and no hint of the limit", limit.status),
-        OnLimit::Delay { max_delay, max_delayed } => {
-            format!("held up to {max_delay:?}, {max_delayed} per key, otherwise answered with status {}", limit.status)
-        }
-    };
+    let over = limit.on_limit.in_words(limit.status);
     writeln!(f, "    requests without a key {missing}; requests over the limit are {over}")
 }
 

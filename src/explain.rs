@@ -12,7 +12,7 @@ use std::sync::Arc;
 use http::{HeaderMap, Request, header};
 
 use crate::clock;
-use crate::config::{self, Config, Cost, Missing, OnLimit, Source};
+use crate::config::{self, Config, Cost, Missing, Source};
 use crate::decide::{
     self, Decision, DecisionInput, DecisionState, Part, RateSet, ResolvedQuotas, RouteLimit, SelectedRates,
 };
@@ -258,15 +258,7 @@ impl Described<'_> {
             Cost::OnStatus(cost, _) => format!("{cost}, given back unless the response has a status in `count`"),
         };
         line(text, &format!("    cost     {cost}"));
-        let over = match self.route_limit.on_limit {
-            OnLimit::Reject => format!("answered {}", self.limit.status.as_u16()),
-            OnLimit::Shadow => "forwarded, with a header that reports the limit".to_owned(),
-            OnLimit::Silent => format!("answered {} with no hint of the limit", self.limit.status.as_u16()),
-            OnLimit::Delay { max_delay, max_delayed } => {
-                format!("held for up to {max_delay:?}, at most {max_delayed} requests per key at the same time")
-            }
-        };
-        line(text, &format!("    over it  {over}"));
+        line(text, &format!("    over it  {}", self.limit.on_limit.in_words(self.limit.status)));
     }
 
     fn key(&self) -> String {

@@ -29,7 +29,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::{self, Config, OnLimit};
+use crate::config::{self, Config, OnLimit, Role};
 use crate::store::Store;
 use crate::store::memory::Memory;
 
@@ -174,7 +174,7 @@ fn simulated(config: &Config, keyless: &BTreeSet<usize>) -> Config {
     // Nobody asks which keys come most often: the simulation counts that itself.
     let mut simulated = Config { admin: None, ..config.clone() };
     for limit in &mut simulated.limits {
-        if matches!(limit.on_limit, OnLimit::Delay { .. } | OnLimit::Silent) {
+        if limit.on_limit.role() == Role::Refuses {
             limit.on_limit = OnLimit::Reject;
         }
     }

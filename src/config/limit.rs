@@ -2,11 +2,11 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use super::key::{Key, Missing, Source};
+use super::on_limit::OnLimit;
 use super::quotas::Quotas;
 use crate::known_keys::KnownKeys;
 use crate::limit::Rate;
@@ -98,31 +98,6 @@ pub struct Tiers {
     pub rates: Vec<(String, Vec<Rate>)>,
     /// The tiers whose requests have another priority than that of their route.
     pub priorities: Vec<(String, u8)>,
-}
-
-/// What happens to a request over a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnLimit {
-    /// It is refused.
-    Reject,
-    /// It passes; a header and a metric show that the limit would have refused it.
-    Shadow,
-    /// The gateway answers it with no hint of the limit, and does not forward it.
-    Silent,
-    /// It is held until it fits.
-    Delay {
-        /// The longest time that it is held.
-        max_delay: Duration,
-        /// The maximum number of held requests per key in this process, at least 1.
-        max_delayed: usize,
-    },
-}
-
-impl OnLimit {
-    /// Whether headers tell clients about the limit. They do not if the limit only reports or is silent.
-    pub fn is_told(self) -> bool {
-        matches!(self, Self::Reject | Self::Delay { .. })
-    }
 }
 
 /// Which headers report a limit.

@@ -8,7 +8,6 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::wait_queues::QueueSlot;
 use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict};
 use crate::clock::{self, micros};
-use crate::config::OnLimit;
 use crate::limit::Verdict;
 use crate::store::{Answer, Ask, Verdicts};
 
@@ -95,10 +94,7 @@ fn settles(state: &DecisionState<'_>, place: usize) -> bool {
 
 /// How long this limit may hold a request, and how many of a key.
 fn delay(input: &DecisionInput<'_, '_>, place: usize) -> Option<(Duration, usize)> {
-    match input.limits[place].on_limit {
-        OnLimit::Delay { max_delay, max_delayed } => Some((max_delay, max_delayed)),
-        _ => None,
-    }
+    input.limits[place].on_limit.delay()
 }
 
 /// Joins the queue of this limit and waits until the request is the first; `None` if the queue is full or that takes

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{Decision, DecisionInput, DecisionState, LimitOutcome, LimitVerdict, RateSet, SelectedRates, reservations};
-use crate::config::{Missing, OnLimit};
+use crate::config::{Missing, Role};
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
 use crate::store::Ask;
@@ -46,7 +46,7 @@ impl<'a> DecisionState<'a> {
                     counters.exempt.one();
                     route_limit.record_key(input, key, false);
                 }
-                SelectedRates::Block if route_limit.on_limit == OnLimit::Shadow => {
+                SelectedRates::Block if route_limit.on_limit.role() == Role::Reports => {
                     self.shadow(counters, place);
                     route_limit.record_key(input, key, true);
                 }
@@ -70,42 +70,29 @@ impl<'a> DecisionState<'a> {
         let RateCheck { place, key, profile, limit } = *check;
         let route_limit = &input.limits[place];
         let Some(max_in_flight) = route_limit.max_in_flight else { return ControlFlow::Continue(()) };
-        let counters = route_limit.counters(input.worker);
         let acquired = input.concurrency.acquire(key, max_in_flight);
         let (admitted, remaining) = (acquired.is_some(), acquired.as_ref().map_or(0, |(_, remaining)| *remaining));
-        counters.fullest.observe(max_in_flight.saturating_sub(remaining), max_in_flight, input.now);
-        let verdict = LimitVerdict::InFlight { admitted, remaining };
-        let outcome = LimitOutcome { place, profile, limit, need: 1, verdict };
-        let is_refused = !admitted && route_limit.on_limit != OnLimit::Shadow;
-        if is_refused || limit.rates().is_empty() {
+        let used = max_in_flight.saturating_sub(remaining);
+        route_limit.counters(input.worker).fullest.observe(used, max_in_flight, input.now);
+        let decision = if admitted { Decision::Admitted } else { self.over(input, place) };
+        if decision != Decision::Admitted || limit.rates().is_empty() {
             // Otherwise its rates decide, too, and then it is counted.
             route_limit.record_key(input, key, !admitted);
         }
-        match (acquired, route_limit.on_limit) {
-            (Some((permit, _)), _) => {
-                self.permits.push(permit);
-                if route_limit.on_limit.is_told() {
-                    self.outcomes.push(outcome);
-                }
-                if limit.rates().is_empty() {
-                    self.without_rates.push(place);
-                }
-                ControlFlow::Continue(())
+        let verdict = LimitVerdict::InFlight { admitted, remaining };
+        let outcome = LimitOutcome { place, profile, limit, need: 1, verdict };
+        if let Some((permit, _)) = acquired {
+            self.permits.push(permit);
+            if route_limit.on_limit.is_told() {
+                self.outcomes.push(outcome);
             }
-            (None, OnLimit::Shadow) => {
-                self.shadow(counters, place);
-                ControlFlow::Continue(())
+            if limit.rates().is_empty() {
+                self.without_rates.push(place);
             }
-            (None, OnLimit::Silent) => {
-                counters.silenced.one();
-                ControlFlow::Break(Decision::Silenced(place))
-            }
-            (None, OnLimit::Reject | OnLimit::Delay { .. }) => {
-                counters.rejected.one();
-                self.outcomes = SmallVec::from_iter([outcome]);
-                ControlFlow::Break(Decision::Rejected)
-            }
+        } else if decision == Decision::Rejected {
+            self.outcomes = SmallVec::from_iter([outcome]);
         }
+        if decision == Decision::Admitted { ControlFlow::Continue(()) } else { ControlFlow::Break(decision) }
     }
 
     /// Adds the question of one limit to what the store is asked.
@@ -123,7 +110,7 @@ impl<'a> DecisionState<'a> {
             return ControlFlow::Break(Decision::TooCostly { place, most });
         }
         let settles = reservations::is_settled(&route_limit.cost);
-        let advisory = route_limit.on_limit == OnLimit::Shadow;
+        let advisory = route_limit.on_limit.role() == Role::Reports;
         let ask = Ask { limit, key, need: cost, cost, settles, advisory, place };
         if settles {
             self.reservations.expect(&route_limit.cost, ask);

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::policy::{Policies, Policy};
 use super::{LocalBody, LocalResponse, PROBLEM, problem, with_body, with_headers};
 use crate::clock::Time;
-use crate::config::{self, HeaderStyle, OnLimit};
+use crate::config::{self, HeaderStyle};
 use crate::decide::{LimitOutcome, LimitVerdict, RateSet, longest_refusal};
 use crate::request_id::REQUEST_ID;
 
@@ -42,6 +42,7 @@ struct LimitHeaders {
     name: String,
     draft: bool,
     github: bool,
+    /// Whether a header names it if it only reports and would have refused the request.
     shadow: bool,
     status: StatusCode,
     /// The configured body and its content type. Without one, each policy has a problem document.
@@ -286,7 +287,7 @@ impl LimitHeaders {
             name: limit.name.clone(),
             draft: told && matches!(limit.headers, HeaderStyle::Draft | HeaderStyle::Both),
             github: told && matches!(limit.headers, HeaderStyle::Github | HeaderStyle::Both),
-            shadow: limit.on_limit == OnLimit::Shadow && limit.headers != HeaderStyle::None,
+            shadow: limit.headers != HeaderStyle::None,
             status: limit.status,
             body: (!limit.body.is_empty())
                 .then(|| (limit.content_type.clone(), Bytes::copy_from_slice(limit.body.as_bytes()))),
@@ -319,7 +320,7 @@ fn digits(value: u64) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Key, Missing, Source};
+    use crate::config::{Key, Missing, OnLimit, Source};
     use crate::limit::{Limit, Verdict};
 
     fn limit(name: &str, rates: &[&str], headers: HeaderStyle) -> config::Limit {

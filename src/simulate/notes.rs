@@ -7,7 +7,7 @@ use super::input::Input;
 use super::needs::{Needs, Unknown, field_hint};
 use super::replay::Replay;
 use super::report::percent;
-use crate::config::{Config, Cost, Limit, OnLimit, Store};
+use crate::config::{Config, Cost, Limit, Store};
 use crate::limit::Rate;
 
 /// The longest window of a rate, in seconds, for which it matters that a log has only whole seconds.
@@ -127,7 +127,7 @@ fn about_limit(limit: &Limit, has_status: bool) -> Vec<String> {
     if limit.max_in_flight.is_some() {
         notes.push(format!("{name}: max_in_flight is not simulated, since requests are taken to end at once"));
     }
-    if matches!(limit.on_limit, OnLimit::Delay { .. }) {
+    if limit.on_limit.delay().is_some() {
         notes.push(format!("{name}: requests that would be held are counted as rejected"));
     }
     match &limit.cost {

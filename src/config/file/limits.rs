@@ -13,7 +13,7 @@ mod temporary;
 use crate::config::file::jwt::Names;
 use crate::config::file::upstream_tls::SystemAuthorities;
 use crate::config::read::{Field, Name, Section, set};
-use crate::config::{HeaderStyle, Limit, Missing, OnLimit, values};
+use crate::config::{HeaderStyle, Limit, Missing, values};
 use crate::limit::{MAX_QUOTA, Rate};
 
 pub(super) use key::key;
@@ -45,7 +45,7 @@ pub(super) fn read(name: &Name<'_>, field: &Field<'_>, jwts: &Names<'_>, system:
     let own = rates.as_deref().unwrap_or_default();
     let cost = cost::read(&section, own);
     let Reaction { on_limit, status, body, content_type } = action::read(&section);
-    if matches!(on_limit, OnLimit::Delay { .. }) && max_in_flight.is_some() {
+    if on_limit.delay().is_some() && max_in_flight.is_some() {
         let message = "`max_in_flight` cannot be combined with `on_limit = \"delay\"`";
         let help = "only a rate can delay requests; put `max_in_flight` into a separate limit";
         section.source.report(section.key_span("max_in_flight"), message, help);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::key;
-use crate::config::{Cost, HeaderStyle, Limit, Missing, OnLimit, QuotaServer, Quotas};
+use crate::config::{Cost, HeaderStyle, Limit, Missing, QuotaServer, Quotas};
 use crate::describe::{MOST_TEXTS, statuses_in_words};
 use crate::limit::{Edge, Rate, Strategy};
 use crate::overrides::Allowance;
@@ -20,10 +20,7 @@ pub(super) fn limit(limit: &Limit) -> Value {
         Some(Strategy::SlidingWindow { precision, edge: Edge::Whole }) => (Some(precision), Some("whole")),
         _ => (None, None),
     };
-    let delay = match limit.on_limit {
-        OnLimit::Delay { max_delay, max_delayed } => Some((super::span(max_delay), max_delayed)),
-        _ => None,
-    };
+    let (max_delay, max_delayed) = limit.on_limit.delay().unzip();
     json!({
         "key": key(&limit.key),
         "rates": rates(&limit.rates),
@@ -42,14 +39,9 @@ pub(super) fn limit(limit: &Limit) -> Value {
         "quotas": limit.quotas.as_ref().map(quotas),
         "tier": limit.tiers.as_ref().map(|tiers| tiers.source.to_string()),
         "tiers": tiers(limit),
-        "on_limit": match limit.on_limit {
-            OnLimit::Reject => "reject",
-            OnLimit::Shadow => "shadow",
-            OnLimit::Silent => "silent",
-            OnLimit::Delay { .. } => "delay",
-        },
-        "max_delay": delay.as_ref().map(|(longest, _)| longest),
-        "max_delayed": delay.as_ref().map(|(_, most)| most),
+        "on_limit": limit.on_limit.word(),
+        "max_delay": max_delay.map(super::span),
+        "max_delayed": max_delayed,
         "missing": match limit.missing {
             Missing::Shared => "shared",
             Missing::Skip => "skip",

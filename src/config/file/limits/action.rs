@@ -7,18 +7,10 @@ use http::{HeaderValue, StatusCode};
 
 use crate::config::file::content;
 use crate::config::read::{Section, set};
-use crate::config::{OnLimit, values};
+use crate::config::{OnLimit, Role, values};
 
 const OF_DELAY: [&str; 2] = ["max_delay", "max_delayed"];
 const DELAYS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(300);
-
-#[derive(Clone, Copy, PartialEq)]
-enum Action {
-    Reject,
-    Shadow,
-    Silent,
-    Delay,
-}
 
 /// What happens to a request over the limit, and how it is answered.
 pub(super) struct Reaction {
@@ -30,45 +22,31 @@ pub(super) struct Reaction {
 
 /// Reads what happens, with the status and the body of the answer.
 pub(super) fn read(section: &Section<'_>) -> Reaction {
-    let words =
-        [("reject", Action::Reject), ("shadow", Action::Shadow), ("silent", Action::Silent), ("delay", Action::Delay)];
+    let words = OnLimit::ALL.map(|on_limit| (on_limit.word(), on_limit));
     let field = section.field("on_limit");
-    let action = field.map_or(Some(Action::Reject), |field| field.choice(&words, &[]));
-    let on_limit = match action {
-        // If the value is invalid, it is unknown which other keys belong to it.
-        Some(Action::Delay) | None => delay(section),
-        Some(action) => {
+    let on_limit = match field.map_or(Some(OnLimit::Reject), |field| field.choice(&words, &[])) {
+        Some(on_limit) if on_limit.delay().is_none() => {
             section.misplaced(&OF_DELAY, "`on_limit = \"delay\"`", "remove it, or use that");
-            match action {
-                Action::Shadow => OnLimit::Shadow,
-                Action::Silent => OnLimit::Silent,
-                Action::Reject | Action::Delay => OnLimit::Reject,
-            }
+            on_limit
         }
+        // If the value is invalid, it is unknown which other keys belong to it.
+        Some(_) | None => delay(section),
     };
-    // A silent answer looks like one from an upstream.
-    let (mut status, allowed) = match on_limit {
-        OnLimit::Silent => (StatusCode::OK, 200..=599),
-        _ => (StatusCode::TOO_MANY_REQUESTS, 400..=599),
-    };
+    let (mut status, allowed) = on_limit.statuses();
     set(&mut status, section.field("status").and_then(|field| values::status(&field, allowed)));
     let (body, content_type) = content::read(section, status);
-    match on_limit {
-        OnLimit::Shadow => {
-            let help = "it takes effect only if the limit refuses requests, with on_limit = \"reject\"";
-            section.warn(&["status", "body", "content_type"], "has no effect while the limit only reports", help);
-        }
-        OnLimit::Silent => {
-            let help = "remove it: a silent limit sends no headers, so that clients do not notice it";
-            section.warn(&["headers"], "has no effect with `on_limit = \"silent\"`", help);
-        }
-        OnLimit::Reject | OnLimit::Delay { .. } => {}
+    if on_limit.role() == Role::Reports {
+        let help = "it takes effect only if the limit refuses requests, with on_limit = \"reject\"";
+        section.warn(&["status", "body", "content_type"], "has no effect while the limit only reports", help);
+    } else if !on_limit.is_told() {
+        let help = "remove it: a silent limit sends no headers, so that clients do not notice it";
+        section.warn(&["headers"], "has no effect with `on_limit = \"silent\"`", help);
     }
     Reaction { on_limit, status, body, content_type }
 }
 
 fn delay(section: &Section<'_>) -> OnLimit {
-    let (mut max_delay, mut max_delayed) = (Duration::from_secs(1), 100);
+    let (mut max_delay, mut max_delayed) = OnLimit::DEFAULT_DELAY;
     set(&mut max_delay, values::wait(section, "max_delay", DELAYS));
     let most = section.field("max_delayed").and_then(|field| field.integer(1..=100_000));
     set(&mut max_delayed, most.and_then(|most| usize::try_from(most).ok()));
