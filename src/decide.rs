@@ -276,7 +276,7 @@ impl<'a> DecisionState<'a> {
 
     /// The verdicts that refuse the request, with the places of their limits. Those of limits that only report do not.
     fn refusals<'v>(&'v self, verdicts: &'v Verdicts) -> impl Iterator<Item = (usize, Verdict)> {
-        let refuses = |place| self.undecided().iter().any(|ask| ask.place == place && !ask.advisory);
+        let refuses = |place| self.undecided().iter().any(|ask| ask.place == place && ask.role == Role::Refuses);
         verdicts.iter().copied().filter(move |(place, verdict)| !verdict.admitted && refuses(*place))
     }
 

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use crate::clock::Time;
-use crate::config;
+use crate::config::{self, Role};
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, RateUsage, Reservation, Verdict};
 
@@ -34,8 +34,8 @@ pub struct Ask<'a> {
     pub cost: u64,
     /// Whether `cost` is only reserved until [`Store::settle`] is called with what the request really costs.
     pub settles: bool,
-    /// Whether the limit only reports: it is charged like the others, but does not refuse requests.
-    pub advisory: bool,
+    /// Whether the limit refuses requests.
+    pub role: Role,
     /// The index of the limit on its route, which is returned with the verdict.
     pub place: usize,
 }
@@ -43,8 +43,8 @@ pub struct Ask<'a> {
 /// All that one request asks, in the order of the route's limits.
 pub type Asks<'a> = SmallVec<[Ask<'a>; 2]>;
 
-/// The verdict of each limit with the place of its ask, in the order of the asks. If all limits that are not advisory admit
-/// the request, those that admit it were charged; otherwise none was, and verdicts of limits may be missing that were not
+/// The verdict of each limit with the place of its ask, in the order of the asks. If all limits that refuse requests
+/// admit this one, those that admit it were charged; otherwise none was, and verdicts of limits may be missing that were not
 /// looked at because another one refuses.
 pub type Verdicts = SmallVec<[(usize, Verdict); 2]>;
 

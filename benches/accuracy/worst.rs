@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use gateway::clock::Time;
+use gateway::config::Role;
 use gateway::fingerprint::Fingerprint;
 use gateway::limit::{Limit, Rate};
 use gateway::store::Ask;
@@ -72,7 +73,7 @@ pub(crate) fn costs() {
         for key in 0..keys {
             let key = Fingerprint::of(&key.to_be_bytes());
             for step in 0..100 {
-                let ask = Ask { limit: &limit, key, need: 1, cost: 1, settles: false, advisory: false, place: 0 };
+                let ask = Ask { limit: &limit, key, need: 1, cost: 1, settles: false, role: Role::Refuses, place: 0 };
                 memory.decide(&[ask], Time::from_micros(now + step));
             }
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use gateway::clock;
-use gateway::config::{self, OnError};
+use gateway::config::{self, OnError, Role};
 use gateway::fingerprint::Fingerprint;
 use gateway::limit::Limit;
 use gateway::store::memcached::Memcached as Store;
@@ -80,7 +80,7 @@ async fn drive(task: &Task, store: &Rc<Store>) -> Done {
             done.borrow_mut().requests += 1;
             let now = clock::now();
             let key = Fingerprint::of(b"hot");
-            let ask = Ask { limit: &limit, key, need: 1, cost: 1, settles: false, advisory: false, place: 0 };
+            let ask = Ask { limit: &limit, key, need: 1, cost: 1, settles: false, role: Role::Refuses, place: 0 };
             let is_admitted = |reply: gateway::store::Reply| reply.verdicts.iter().all(|(_, verdict)| verdict.admitted);
             let note = move |done: &RefCell<Done>, is_admitted: bool| {
                 if is_admitted {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use gateway::clock::Time;
-use gateway::config;
+use gateway::config::{self, Role};
 use gateway::fingerprint::Fingerprint;
 use gateway::limit::Limit;
 use gateway::store::Ask;
@@ -262,7 +262,7 @@ impl Fleet {
         }
         open[place] = (u32::try_from(key).unwrap(), self.now);
         let (limit, key) = (&self.limit, self.keys[key]);
-        let ask = Ask { limit, key, need: 1, cost: 1, settles: false, advisory: false, place };
+        let ask = Ask { limit, key, need: 1, cost: 1, settles: false, role: Role::Refuses, place };
         gateway.ask(&ask, self.now);
         self.outcome.requests += 1;
         self.follow(index);

@@ -7,7 +7,7 @@ use memcache::exp::AsyncMetaClient;
 use tokio::task::JoinHandle;
 
 use gateway::clock;
-use gateway::config;
+use gateway::config::{self, Role};
 use gateway::store::{Answer, Ask, Store};
 
 use super::plain;
@@ -66,8 +66,8 @@ impl Way {
         let key = question.key();
         match self {
             Self::Store(Served { store, .. }) => {
-                let ask =
-                    Ask { limit: &question.limit, key, need: 1, cost: 1, settles: false, advisory: false, place: 0 };
+                let limit = &question.limit;
+                let ask = Ask { limit, key, need: 1, cost: 1, settles: false, role: Role::Refuses, place: 0 };
                 let reply = match store.decide(&[ask], clock::now(), 0) {
                     Answer::Now(reply) => {
                         tokio::task::yield_now().await;

@@ -110,8 +110,7 @@ impl<'a> DecisionState<'a> {
             return ControlFlow::Break(Decision::TooCostly { place, most });
         }
         let settles = reservations::is_settled(&route_limit.cost);
-        let advisory = route_limit.on_limit.role() == Role::Reports;
-        let ask = Ask { limit, key, need: cost, cost, settles, advisory, place };
+        let ask = Ask { limit, key, need: cost, cost, settles, role: route_limit.on_limit.role(), place };
         if settles {
             self.reservations.expect(&route_limit.cost, ask);
         }

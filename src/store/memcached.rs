@@ -45,7 +45,7 @@ use tokio::time::Instant;
 
 use super::{Answer, Ask, Away, KeyUsage, LimitChanges, Reply, Reserved};
 use crate::clock::Time;
-use crate::config::{self, OnError};
+use crate::config::{self, OnError, Role};
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
 
@@ -97,7 +97,7 @@ struct OwnedAsk {
     need: u64,
     cost: u64,
     settles: bool,
-    advisory: bool,
+    role: Role,
     place: usize,
     /// The limit that was asked, if another one has replaced it and counts the key.
     asked: Option<Arc<Limit>>,
@@ -105,15 +105,15 @@ struct OwnedAsk {
 
 impl From<&Ask<'_>> for OwnedAsk {
     fn from(ask: &Ask<'_>) -> Self {
-        let Ask { limit, key, need, cost, settles, advisory, place } = *ask;
-        Self { limit: limit.clone(), key, need, cost, settles, advisory, place, asked: None }
+        let Ask { limit, key, need, cost, settles, role, place } = *ask;
+        Self { limit: limit.clone(), key, need, cost, settles, role, place, asked: None }
     }
 }
 
 impl OwnedAsk {
     fn borrowed(&self) -> Ask<'_> {
-        let Self { limit, key, need, cost, settles, advisory, place, .. } = self;
-        Ask { limit, key: *key, need: *need, cost: *cost, settles: *settles, advisory: *advisory, place: *place }
+        let Self { limit, key, need, cost, settles, role, place, .. } = self;
+        Ask { limit, key: *key, need: *need, cost: *cost, settles: *settles, role: *role, place: *place }
     }
 
     /// What its cell is found by.
@@ -245,7 +245,7 @@ impl Memcached {
     }
 
     fn inspect(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time, task: Task) {
-        let ask = OwnedAsk::from(&Ask { limit, key, need: 0, cost: 0, settles: false, advisory: false, place: 0 });
+        let ask = OwnedAsk::from(&Ask { limit, key, need: 0, cost: 0, settles: false, role: Role::Refuses, place: 0 });
         let inspection = Inspection { ask, now, asked: Instant::now(), task };
         // It comes from none of the workers.
         self.mailboxes.send(Message::Inspect(Box::new(inspection)), usize::MAX);

@@ -20,6 +20,7 @@ use smallvec::SmallVec;
 use super::reloads::Reloads;
 use super::{Ask, Asks, Reply, Reserved, Verdicts};
 use crate::clock::Time;
+use crate::config::Role;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, Reservation, Verdict};
 use crate::sharding::Sharding;
@@ -98,7 +99,8 @@ impl Memory {
     pub fn refusal(&self, asks: &[Ask<'_>], now: Time) -> Option<Reply> {
         let free: Asks<'_> = asks.iter().map(|ask| Ask { cost: 0, settles: false, ..*ask }).collect();
         let reply = self.decide(&free, now);
-        let is_refused = asks.iter().zip(&reply.verdicts).any(|(ask, (_, verdict))| !verdict.admitted && !ask.advisory);
+        let is_refused =
+            asks.iter().zip(&reply.verdicts).any(|(ask, (_, verdict))| !verdict.admitted && ask.role == Role::Refuses);
         is_refused.then_some(reply)
     }
 
@@ -115,7 +117,7 @@ impl Memory {
             ask.limit.admits(&entry.cell, now, ask.need)
         };
         let admitted: SmallVec<[bool; 4]> = asks.iter().zip(&places).map(&mut admits).collect();
-        let all = asks.iter().zip(&admitted).all(|(ask, admitted)| *admitted || ask.advisory);
+        let all = asks.iter().zip(&admitted).all(|(ask, admitted)| *admitted || ask.role == Role::Reports);
         Lookup { places, shards, admitted, all, is_missing }
     }
 
@@ -312,7 +314,7 @@ struct Lookup<'a> {
     places: SmallVec<[(usize, Fingerprint); 4]>,
     shards: Locked<'a>,
     admitted: SmallVec<[bool; 4]>,
-    /// Whether all limits admit that are not advisory.
+    /// Whether all limits admit that refuse requests.
     all: bool,
     /// Whether a key has no cell.
     is_missing: bool,

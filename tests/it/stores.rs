@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use gateway::clock::Time;
-use gateway::config::{self, OnError};
+use gateway::config::{self, OnError, Role};
 use gateway::fingerprint::Fingerprint;
 use gateway::limit::{Edge, Limit, Rate, Strategy, Verdict};
 use gateway::store::{Answer, Ask, Away, KeyUsage, Reply, Reserved, Store};
@@ -131,7 +131,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn ask(limit: &Arc<Limit>, key: Fingerprint, cost: u64) -> Ask<'_> {
-    Ask { limit, key, need: cost, cost, settles: false, advisory: false, place: 0 }
+    Ask { limit, key, need: cost, cost, settles: false, role: Role::Refuses, place: 0 }
 }
 
 pub(crate) fn limit(name: &str, rates: &[Rate]) -> Arc<Limit> {
@@ -218,7 +218,7 @@ fn what_only_reports_stops_nobody_and_is_charged_as_if_it_did() {
     everywhere(|bench, name, rate| {
         let (real, trial) = (limit("real", &["20/m".parse().unwrap()]), limit("trial", std::slice::from_ref(rate)));
         let (a, b) = (bench.key(), bench.key());
-        let both = [ask(&real, a, 1), Ask { advisory: true, ..ask(&trial, b, 1) }];
+        let both = [ask(&real, a, 1), Ask { role: Role::Reports, ..ask(&trial, b, 1) }];
         let verdicts: Vec<_> = (0..30).map(|_| bench.decide(&both, 0)).collect();
         let admitted = |place: usize| verdicts.iter().filter(|verdicts| verdicts[place].admitted).count();
         assert_eq!((admitted(0), admitted(1)), (20, 10), "{name}");

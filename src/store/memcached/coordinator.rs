@@ -34,7 +34,7 @@ use super::sweep::Sweep;
 use super::targets::Answer;
 use super::waiting::Waiting;
 use crate::clock::Time;
-use crate::config::{self, OnError};
+use crate::config::{self, OnError, Role};
 use crate::store::Asks;
 
 use admission::{Admit, Admits};
@@ -333,7 +333,7 @@ impl Coordinator {
 
     /// Charges a decision if all its limits admit it. Replies, or lets it wait until provisional charges are confirmed.
     fn carry_out(&mut self, mut decision: Box<Decision>, admits: &Admits) {
-        let all = decision.asks.iter().zip(admits).all(|(ask, admit)| admit.admitted || ask.advisory);
+        let all = decision.asks.iter().zip(admits).all(|(ask, admit)| admit.admitted || ask.role == Role::Reports);
         let is_provisional = admits.iter().any(|admit| admit.is_provisional);
         let mut standings = Standings::new();
         let mut open = 0;

@@ -254,6 +254,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+    use crate::config::Role;
     use crate::fingerprint::Fingerprint;
     use crate::limit::Limit;
     use crate::store::memcached::Memcached;
@@ -276,7 +277,7 @@ mod tests {
     fn ask(store: &Memcached) -> Answer {
         let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
         let key = Fingerprint::of(b"k");
-        let ask = Ask { limit: &limit, key, need: 1, cost: 1, settles: false, advisory: false, place: 0 };
+        let ask = Ask { limit: &limit, key, need: 1, cost: 1, settles: false, role: Role::Refuses, place: 0 };
         store.decide(&[ask], clock::now(), 0)
     }
 

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use super::{BRIEFLY, OwnedAsk};
 use crate::clock::Time;
+use crate::config::Role;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Limit, Verdict};
 use crate::sharding::Sharding;
@@ -86,7 +87,7 @@ impl RefusalCache {
     pub(super) fn find(&self, asks: &[Ask<'_>], now: Time, is_lost: bool) -> Option<Verdicts> {
         // Once each: what is there at a first look may be gone at a second.
         let known: SmallVec<[Option<Verdict>; 2]> = asks.iter().map(|ask| self.of(ask, now, is_lost)).collect();
-        asks.iter().zip(&known).find(|(ask, known)| !ask.advisory && known.is_some())?;
+        asks.iter().zip(&known).find(|(ask, known)| ask.role == Role::Refuses && known.is_some())?;
         Some(asks.iter().zip(known).filter_map(|(ask, known)| Some((ask.place, known?))).collect())
     }
 
@@ -117,7 +118,7 @@ mod tests {
     const NOW: Time = Time::from_micros(1_800_000_000_000_000);
 
     fn ask(limit: &Arc<Limit>, need: u64) -> Ask<'_> {
-        Ask { limit, key: Fingerprint::of(b"k"), need, cost: need, settles: false, advisory: false, place: 3 }
+        Ask { limit, key: Fingerprint::of(b"k"), need, cost: need, settles: false, role: Role::Refuses, place: 3 }
     }
 
     fn at(micros: u64) -> Time {
@@ -182,8 +183,8 @@ mod tests {
         note();
         let other = Ask { key: Fingerprint::of(b"other"), place: 4, ..ask(&low, 1) };
         assert!(refusals.find(&[other], at(1), false).is_none());
-        let advisory = Ask { advisory: true, ..ask(&low, 1) };
-        assert!(refusals.find(&[other, advisory], at(1), false).is_none(), "what only reports refuses nothing");
+        let reports = Ask { role: Role::Reports, ..ask(&low, 1) };
+        assert!(refusals.find(&[other, reports], at(1), false).is_none(), "what only reports refuses nothing");
         let both = refusals.find(&[other, ask(&low, 1)], at(1), false).unwrap();
         assert_eq!(both[..], [(3, Verdict { wait: Some(499), ..verdict })], "nothing is known of the other");
     }

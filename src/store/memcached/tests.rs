@@ -23,7 +23,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use super::OwnedAsk;
 use super::lease::most_leased;
 use super::names::AllNames;
-use crate::config::OnError;
+use crate::config::{OnError, Role};
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Edge, Limit, Rate, Strategy as Counting};
 use crate::store::memory::Memory;
@@ -76,7 +76,7 @@ fn is_only_whole(kind: usize) -> bool {
 
 /// A request with a cost of 1.
 pub(super) fn ask(limit: &Arc<Limit>, key: Fingerprint) -> OwnedAsk {
-    OwnedAsk { limit: limit.clone(), key, need: 1, cost: 1, settles: false, advisory: false, place: 0, asked: None }
+    OwnedAsk { limit: limit.clone(), key, need: 1, cost: 1, settles: false, role: Role::Refuses, place: 0, asked: None }
 }
 
 /// A key on the server with this number.
@@ -135,8 +135,8 @@ fn taken(world: &mut World, gateway: usize, kind: usize, key: Fingerprint) -> u6
 
 fn decide(memory: &Memory, decided: &Decided, is_late: bool, cost: Option<u64>) -> Verdicts {
     let ask = |ask| {
-        let &OwnedAsk { ref limit, key, need, advisory, place, .. } = ask;
-        Ask { limit, key, need, cost: cost.unwrap_or(ask.cost), settles: false, advisory, place }
+        let &OwnedAsk { ref limit, key, need, role, place, .. } = ask;
+        Ask { limit, key, need, cost: cost.unwrap_or(ask.cost), settles: false, role, place }
     };
     let asks: Vec<Ask<'_>> = decided.asks.iter().map(ask).collect();
     memory.decide(&asks, if is_late { decided.decided } else { decided.asked }).verdicts

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use super::shard::Entry;
 use super::{Locked, Memory};
 use crate::clock::Time;
+use crate::config::Role;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Limit, Verdict};
 use crate::store::reloads::{Migration, Reloads, translated};
@@ -114,7 +115,7 @@ impl Memory {
             for (key, limit) in old {
                 let newest = reloads.after(&limit, key).find(|migration| reloads.has(&migration.to));
                 if let Some(Migration { to, .. }) = newest {
-                    let ask = Ask { limit: to, key, need: 0, cost: 0, settles: false, advisory: false, place: 0 };
+                    let ask = Ask { limit: to, key, need: 0, cost: 0, settles: false, role: Role::Refuses, place: 0 };
                     self.migrate(&reloads, &ask, now);
                 }
             }

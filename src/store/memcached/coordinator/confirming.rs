@@ -1,7 +1,7 @@
 //! Decisions with provisional charges: each charge is confirmed, or is rejected and given back, or gets no answer.
 
 use super::Coordinator;
-use crate::config::OnError;
+use crate::config::{OnError, Role};
 use crate::store::memcached::OwnedAsk;
 use crate::store::memcached::cells::Place;
 use crate::store::memcached::message::Decision;
@@ -26,8 +26,9 @@ impl Coordinator {
     /// one was rejected, all are given back.
     pub(super) fn conclude(&mut self, mut decision: Box<Decision>) {
         let standings = std::mem::take(&mut decision.standings);
-        let is_rejected =
-            |(ask, standing): (&OwnedAsk, &Standing)| !ask.advisory && matches!(standing, Standing::Rejected);
+        let is_rejected = |(ask, standing): (&OwnedAsk, &Standing)| {
+            ask.role == Role::Refuses && matches!(standing, Standing::Rejected)
+        };
         let refused = decision.asks.iter().zip(&standings).any(is_rejected);
         for (index, standing) in standings.into_iter().enumerate() {
             let admitted = !matches!(standing, Standing::Rejected | Standing::Final(false));

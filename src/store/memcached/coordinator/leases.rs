@@ -3,6 +3,7 @@
 use tokio::time::Instant;
 
 use super::Coordinator;
+use crate::config::Role;
 use crate::limit::Reservation;
 use crate::store::memcached::OwnedAsk;
 use crate::store::memcached::batch::ServerState;
@@ -59,7 +60,7 @@ impl Coordinator {
         let reservation = Reservation::in_buckets(given, buckets.iter().map(|(_, bucket)| *bucket));
         let at = self.cells.peek(cell);
         let (key, now) = (at.key, at.now);
-        let ask = OwnedAsk { limit, key, need: 0, cost: 0, settles: false, advisory: false, place: 0, asked: None };
+        let ask = OwnedAsk { limit, key, need: 0, cost: 0, settles: false, role: Role::Refuses, place: 0, asked: None };
         self.settle_reserved(Settlement { ask, now, asked, reservation, cell: number, given, more: 0 });
     }
 
