@@ -210,7 +210,7 @@ fn exceptions(f: &mut fmt::Formatter<'_>, limit: &Limit) -> fmt::Result {
         let granted = match allowance {
             Allowance::Rates(rates) => joined(rates),
             Allowance::Exempt => "not limited".to_owned(),
-            Allowance::Block => "blocked, answered 403".to_owned(),
+            Allowance::Block => format!("blocked, {}", limit.on_limit.blocked_in_words()),
         };
         let more = texts.len().saturating_sub(MOST_TEXTS);
         texts.truncate(MOST_TEXTS);

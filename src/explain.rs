@@ -292,11 +292,11 @@ impl Described<'_> {
         let is_of_source = matches!(self.asked, Some(Ok(Some(_))));
         let (profile, limit) = match selected {
             SelectedRates::Exempt if is_of_source => return "none: the source of quotas exempts the key".to_owned(),
-            SelectedRates::Block if is_of_source => {
-                return "none: the source of quotas blocks the key, answered 403".to_owned();
-            }
             SelectedRates::Exempt => return "none: an override exempts the key".to_owned(),
-            SelectedRates::Block => return "none: an override blocks the key, answered 403".to_owned(),
+            SelectedRates::Block => {
+                let by = if is_of_source { "the source of quotas" } else { "an override" };
+                return format!("none: {by} blocks the key, {}", self.limit.on_limit.blocked_in_words());
+            }
             SelectedRates::Rates(profile, limit) => (profile, limit),
         };
         let rates = limit.rates().iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");

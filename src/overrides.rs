@@ -30,7 +30,7 @@ pub enum Allowance {
     Rates(Arc<[Rate]>),
     /// Its requests pass and are not counted.
     Exempt,
-    /// Its requests are answered 403.
+    /// Its requests are over the limit, however few they are. They are answered 403 unless the limit only reports.
     Block,
 }
 

@@ -92,14 +92,24 @@ impl OnLimit {
         let answered = format!("answered {}", status.as_u16());
         match self {
             Self::Reject => answered,
-            Self::Shadow => "forwarded and only reported".to_owned(),
+            Self::Shadow => REPORTED.to_owned(),
             Self::Silent => format!("{answered} with no hint of the limit"),
             Self::Delay { max_delay, max_delayed } => {
                 format!("held for up to {max_delay:?}, at most {max_delayed} per key at the same time, or {answered}")
             }
         }
     }
+
+    /// What happens to a request whose key the limit blocks, in words.
+    pub fn blocked_in_words(self) -> &'static str {
+        match self.role() {
+            Role::Refuses => "answered 403",
+            Role::Reports => REPORTED,
+        }
+    }
 }
+
+const REPORTED: &str = "forwarded and only reported";
 
 #[cfg(test)]
 mod tests {
@@ -108,17 +118,19 @@ mod tests {
     #[test]
     fn every_action_has_its_answers() {
         let (refuses, reports) = (Role::Refuses, Role::Reports);
+        let forwarded = "forwarded and only reported";
         let held = "held for up to 1s, at most 100 per key at the same time, or answered 200";
         let expected = [
-            ("reject", refuses, true, None, 429, "answered 200"),
-            ("shadow", reports, false, None, 429, "forwarded and only reported"),
-            ("silent", refuses, false, None, 200, "answered 200 with no hint of the limit"),
-            ("delay", refuses, true, Some(OnLimit::DEFAULT_DELAY), 429, held),
+            ("reject", refuses, true, None, 429, "answered 200", "answered 403"),
+            ("shadow", reports, false, None, 429, forwarded, forwarded),
+            ("silent", refuses, false, None, 200, "answered 200 with no hint of the limit", "answered 403"),
+            ("delay", refuses, true, Some(OnLimit::DEFAULT_DELAY), 429, held, "answered 403"),
         ];
-        for (on_limit, (word, role, is_told, delay, status, over)) in OnLimit::ALL.into_iter().zip(expected) {
+        for (on_limit, (word, role, is_told, delay, status, over, blocked)) in OnLimit::ALL.into_iter().zip(expected) {
             assert_eq!((on_limit.word(), on_limit.role(), on_limit.is_told()), (word, role, is_told));
             assert_eq!((on_limit.delay(), on_limit.statuses().0.as_u16()), (delay, status), "{word}");
-            assert_eq!(on_limit.in_words(StatusCode::OK), over, "{word}");
+            let words = on_limit.in_words(StatusCode::OK);
+            assert_eq!((&*words, on_limit.blocked_in_words()), (over, blocked), "{word}");
         }
     }
 }

@@ -128,7 +128,7 @@ path = "/*"
 limits = ["api"]
 respond = { status = 204 }
 "#;
-    let said = |headers: &[&str]| {
+    let said = |limits: &str, headers: &[&str]| {
         let headers = headers.iter().flat_map(|header| ["-H", header]);
         explain(limits, &headers.chain(["http://h/"]).collect::<Vec<_>>()).1
     };
@@ -141,11 +141,15 @@ respond = { status = 204 }
         (&["x-key: a", "x-cost: 11"], &["request header x-cost", "empty counters: answered 413"]),
         (&[], &["none: answered 400", "empty counters: answered 400"]),
     ] {
-        let text = said(headers);
+        let text = said(limits, headers);
         for part in parts {
             assert!(text.contains(part), "{part:?} is not in:\n{text}");
         }
     }
+    let reporting = limits.replace("missing =", "on_limit = \"shadow\"\nmissing =");
+    let text = said(&reporting, &["x-key: thief"]);
+    assert!(text.contains("blocks the key, forwarded and only reported"), "{text}");
+    assert!(text.contains("empty counters: answered 204"), "{text}");
 }
 
 #[test]
