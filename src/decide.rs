@@ -291,8 +291,7 @@ impl<'a> DecisionState<'a> {
             let counters = route_limit.counters(input.worker);
             if let Some((verdict, rate)) = verdict.and_then(|verdict| Some((verdict, limit.rates().get(verdict.rate)?)))
             {
-                let capacity = rate.capacity();
-                counters.fullest.observe(capacity.saturating_sub(verdict.remaining), capacity, input.now);
+                counters.fullest.observe(verdict.remaining, rate.capacity(), input.now);
             }
             let is_over = verdict.is_some_and(|verdict| !verdict.admitted);
             if is_over {

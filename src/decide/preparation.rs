@@ -72,8 +72,7 @@ impl<'a> DecisionState<'a> {
         let Some(max_in_flight) = route_limit.max_in_flight else { return ControlFlow::Continue(()) };
         let acquired = input.concurrency.acquire(key, max_in_flight);
         let (admitted, remaining) = (acquired.is_some(), acquired.as_ref().map_or(0, |(_, remaining)| *remaining));
-        let used = max_in_flight.saturating_sub(remaining);
-        route_limit.counters(input.worker).fullest.observe(used, max_in_flight, input.now);
+        route_limit.counters(input.worker).fullest.observe(remaining, max_in_flight, input.now);
         let decision = if admitted { Decision::Admitted } else { self.over(input, place) };
         if decision != Decision::Admitted || limit.rates().is_empty() {
             // Otherwise its rates decide, too, and then it is counted.

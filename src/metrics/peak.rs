@@ -19,8 +19,9 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// Notes that `used` of `capacity` was used at `now`. More than the capacity counts as all of it.
-    pub fn observe(&self, used: u64, capacity: u64, now: Time) {
+    /// Notes that of `capacity` so much was `remaining` at `now`. The rest was used.
+    pub fn observe(&self, remaining: u64, capacity: u64, now: Time) {
+        let used = capacity.saturating_sub(remaining);
         let share = if used < capacity { used.saturating_mul(WHOLE) / capacity } else { WHOLE };
         let window = window(now);
         let slot = self.slot(window);
@@ -71,8 +72,8 @@ mod tests {
         let peak = Peak::default();
         let highest = |seconds| peak.highest(at(seconds)).to_string();
         assert_eq!(highest(0), "0");
-        peak.observe(3, 4, at(1));
-        peak.observe(1, 4, at(2));
+        peak.observe(1, 4, at(1));
+        peak.observe(3, 4, at(2));
         assert_eq!([2, 17, 33].map(highest), ["0.75"; 3]);
         peak.observe(1, 2, at(18));
         assert_eq!([18, 33, 34, 50].map(highest), ["0.75", "0.75", "0.5", "0.5"]);
@@ -80,21 +81,23 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_at_most_the_whole() {
-        for (used, capacity) in [(5, 4), (u64::MAX, u64::MAX), (1, 0), (u64::MAX, 1)] {
+    fn a_share_is_between_nothing_and_the_whole() {
+        for (remaining, capacity, share) in
+            [(0, 4, "1"), (0, u64::MAX, "1"), (0, 0, "1"), (5, 4, "0"), (u64::MAX, 1, "0")]
+        {
             let peak = Peak::default();
-            peak.observe(used, capacity, at(0));
-            assert_eq!(peak.highest(at(0)).to_string(), "1", "{used} of {capacity}");
+            peak.observe(remaining, capacity, at(0));
+            assert_eq!(peak.highest(at(0)).to_string(), share, "{remaining} of {capacity}");
         }
     }
 
     #[test]
     fn a_clock_that_is_set_back_does_not_freeze_it() {
         let peak = Peak::default();
-        peak.observe(4, 4, at(3600));
+        peak.observe(0, 4, at(3600));
         assert_eq!(peak.highest(at(0)).to_string(), "0");
-        peak.observe(1, 4, at(0));
-        peak.observe(1, 4, at(17));
+        peak.observe(3, 4, at(0));
+        peak.observe(3, 4, at(17));
         assert_eq!(peak.highest(at(17)).to_string(), "0.25");
     }
 }
