@@ -117,17 +117,17 @@ impl Operation {
 
     fn moments(&mut self) -> [&mut Time; 2] {
         match self {
-            Self::Charge { at, since, .. } => [at, since],
-            Self::Attempt(Attempt { at, since, .. }) => [at, since],
+            Self::Charge { at, since, .. } | Self::Attempt(Attempt { at, since, .. }) => [at, since],
             Self::GiveBack { mark, from, .. } => [mark, from],
         }
     }
 
-    /// The moment to which it moves the state on.
+    /// The moment to which it moves the state on: when it was made, or earlier.
     fn at(&self) -> u64 {
         match self {
             Self::Charge { at, .. } | Self::Attempt(Attempt { at, .. }) => at.micros(),
-            Self::GiveBack { .. } => 0,
+            // What is given back before it can have drained is said to drain from the next microsecond on.
+            Self::GiveBack { from, .. } => from.micros().saturating_sub(1),
         }
     }
 
@@ -199,14 +199,13 @@ impl Appended {
             // What is older than the state is counted at the moment of the state. To go back to its own moment would look as
             // if the clock had been set back, and move back what others have charged since.
             let at = Time::from_micros(operation.at().max(cell.latest()));
-            let is_given_back = matches!(operation, Operation::GiveBack { .. });
-            *given_back += usize::from(is_given_back);
-            if is_given_back && *given_back > MOST_GIVEN_BACK {
-                continue;
+            if let Operation::GiveBack { .. } = operation {
+                *given_back += 1;
+                if *given_back > MOST_GIVEN_BACK {
+                    continue;
+                }
             }
-            if !is_given_back {
-                cell.advance(rates, at);
-            }
+            cell.advance(rates, at);
             let count = cell.operate(rates, (at, read), operation);
             if let Operation::Attempt(_) = operation {
                 admitted.push(count);

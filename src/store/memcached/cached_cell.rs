@@ -28,7 +28,8 @@
 //!   read before, and plenty of room   is charged provisionally; the exchange that writes it also reads, and confirms or rejects
 //!   its server is away                is decided from what is known, or not at all, as `on_error` says
 //! ```
-//! With `strict`, whatever is admitted is charged provisionally (`provisional.rs`).
+//! With `strict`, whatever is admitted is charged provisionally (`provisional.rs`). So is, while its server answers, what is
+//! charged to a state that is kept as one value, whether it was read or not: the exchange that writes it says if it fits.
 
 mod reset;
 

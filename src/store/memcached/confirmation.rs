@@ -66,7 +66,7 @@ impl CachedCell {
     /// What became of the provisional charges that were part of the exchange that was just answered. If it confirms
     /// none, those that are not rejected go on waiting.
     pub(super) fn confirm(&mut self, is_confirmed: bool) -> SmallVec<[Outcome; 2]> {
-        let mut rejected = self.reject_what_did_not_fit();
+        let mut rejected = self.reject_what_did_not_fit(true);
         let sent = self.provisional.iter().position(|charge| !charge.sent).unwrap_or(self.provisional.len());
         let has_room = |charge: &Provisional| charge.limit.admits_by_counters(&self.cell, charge.at, 1);
         if is_confirmed && self.provisional[..sent].iter().all(|charge| has_room(charge)) {
@@ -102,16 +102,19 @@ impl CachedCell {
         rejected
     }
 
-    /// Rejects those that did not fit into the state that is kept as a whole, and notes which others wait for that.
-    fn reject_what_did_not_fit(&mut self) -> SmallVec<[Outcome; 2]> {
+    /// Rejects those that did not fit into the state that is kept as a whole, and notes which others wait for that. If it is not
+    /// certain that what was sent has arrived, it stays in the sums.
+    pub(super) fn reject_what_did_not_fit(&mut self, is_certain: bool) -> SmallVec<[Outcome; 2]> {
         let mut rejected = SmallVec::new();
         let Some(state) = &mut self.versioned else { return rejected };
         let outcomes = state.take_outcomes();
         for mut charge in std::mem::take(&mut self.provisional) {
             match charge.attempt.map(|number| outcomes.of(number)) {
                 Some(Some(false)) => {
-                    self.take_from_counters(&charge);
-                    self.tell_counters_back(&charge);
+                    if is_certain || !charge.sent {
+                        self.take_from_counters(&charge);
+                        self.tell_counters_back(&charge);
+                    }
                     rejected.push(Outcome { charge, is_confirmed: false });
                     continue;
                 }

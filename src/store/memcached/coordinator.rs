@@ -10,6 +10,7 @@ mod admission;
 mod confirming;
 mod inspection;
 mod leases;
+mod replying;
 mod reservations;
 mod unanswered;
 
@@ -19,7 +20,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::OwnedAsk;
 use super::batch::{Due, ServerQueue, ServerState};
 use super::cached_cell::{OVERTAKEN, Stage, Writes};
 use super::cells::{Cells, Place};
@@ -35,7 +35,6 @@ use super::targets::Answer;
 use super::waiting::Waiting;
 use crate::clock::Time;
 use crate::config::{self, OnError, Role};
-use crate::store::Asks;
 
 use admission::{Admit, Admits};
 use inspection::Inspections;
@@ -78,11 +77,6 @@ impl Coordinator {
             inspections: Inspections::default(),
             leases: VecDeque::new(),
         }
-    }
-
-    /// What was decided since they were taken last, by worker.
-    pub(super) fn take_replies(&mut self) -> impl Iterator<Item = (usize, Decisions)> {
-        self.replies.iter_mut().map(std::mem::take).enumerate().filter(|(_, replies)| !replies.is_empty())
     }
 
     /// Accepts a message. A decision is made by `deadline`.
@@ -164,16 +158,6 @@ impl Coordinator {
         }
     }
 
-    /// Whether a decision is refused by what was remembered since it was asked for. While Memcached is asked about a key,
-    /// nothing is remembered of it, and each request that comes meanwhile would have it asked once more.
-    fn is_refused_meanwhile(&self, decision: &mut Decision) -> bool {
-        let asks: Asks<'_> = decision.asks.iter().map(OwnedAsk::borrowed).collect();
-        let Some(verdicts) = self.refusals.find(&asks, decision.now, false) else { return false };
-        self.health.remembered.of(decision.worker).one();
-        decision.verdicts = verdicts;
-        true
-    }
-
     /// Does what is due by now: ends waits that have lasted long enough, and goes on sweeping after a reload.
     pub(super) fn on_timer(&mut self, now: Instant, time: Time) {
         self.expire(now);
@@ -252,7 +236,10 @@ impl Coordinator {
         let has_failed = !answer.is_read() || filled.writes == Writes::Failed;
         let is_good = answer.is_read() && filled.writes == Writes::Done;
         let is_confirmed = !filled.must_retry && (filled.is_current || !self.strict);
-        let mut outcomes = if is_good { cached.confirm(is_confirmed) } else { SmallVec::new() };
+        let mut outcomes = match is_good {
+            true => cached.confirm(is_confirmed),
+            false => cached.reject_what_did_not_fit(filled.writes != Writes::Unacknowledged),
+        };
         // If another gateway was faster to replace the state, this one tries again before it admits anything: with each
         // admission that others do not know of, the gateways would be further apart. A new bucket that has begun
         // meanwhile is read first as well.
@@ -383,25 +370,6 @@ impl Coordinator {
             self.conclude(decision);
         } else {
             self.reply(decision);
-        }
-    }
-
-    /// Remembers what was refused, and sends the decision back.
-    fn reply(&mut self, decision: Box<Decision>) {
-        let Decision { asks, verdicts, places, now, .. } = &*decision;
-        let may_be_leased = |index| places.get(index).is_some_and(|place| self.cells.peek(*place).may_be_leased(*now));
-        self.refusals.note(asks, verdicts, *now, may_be_leased);
-        self.deliver(decision);
-    }
-
-    /// Sends a decision back to the worker that waits for it.
-    fn deliver(&mut self, decision: Box<Decision>) {
-        match self.replies.get_mut(decision.worker) {
-            Some(replies) if decision.reply.is_some() => replies.push(decision),
-            _ => {
-                let (now, asked) = (decision.now, decision.asked);
-                decision.answer((now, asked)).for_each(|message| self.submit(message, asked));
-            }
         }
     }
 }

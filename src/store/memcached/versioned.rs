@@ -17,6 +17,7 @@
 //! while, so it is known then whether it has arrived.
 
 mod change;
+mod sent;
 mod reset;
 
 use smallvec::SmallVec;
@@ -27,11 +28,11 @@ use super::replies::{Item, Written};
 use super::reset::Resets;
 use super::targets::{Answer, Targets};
 use crate::clock::Time;
-use crate::fingerprint::Fingerprint;
 use crate::limit::{Attempt, Cell, Group, Limit, Rate, Reservation, Restored};
 
 use change::StateChange;
 pub(super) use change::{Number, Outcomes};
+use sent::{Sent, Version, stand_in};
 
 /// A state is made short when something has been appended to it so often.
 const LONG: usize = 8;
@@ -67,57 +68,6 @@ pub(super) struct VersionedState {
     next: Number,
     /// What became of requests since that was taken.
     outcomes: Outcomes,
-}
-
-/// What is known of the value in Memcached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Version {
-    /// Nothing.
-    #[default]
-    Unread,
-    /// That there is none.
-    Missing,
-    /// Its version, and what stands for it: two values are the same if and only if that is.
-    Of(u64, u64),
-}
-
-fn stand_in(value: &[u8]) -> u64 {
-    Fingerprint::of(value).high()
-}
-
-/// What Memcached is being told.
-#[derive(Debug)]
-struct Sent {
-    change: StateChange,
-    /// The number of the gateway and of this writing.
-    writing: (u32, u32),
-    /// The whole value as it is written, or what is appended to a value that is there.
-    bytes: Vec<u8>,
-    is_appended: bool,
-}
-
-impl Sent {
-    /// Whether the value is what was expected after this was written to what was there before: nobody else has written.
-    fn explains(&self, value: &[u8], before: Version) -> bool {
-        match before {
-            _ if !self.is_appended => value == self.bytes,
-            Version::Of(_, before) => value.strip_suffix(&*self.bytes).is_some_and(|rest| stand_in(rest) == before),
-            Version::Unread | Version::Missing => false,
-        }
-    }
-
-    /// How many requests of each of its attempts were admitted, as these groups say, or if they are part of the state by now,
-    /// nothing. `None` if it has not arrived.
-    fn found<'a>(&self, groups: &'a [Group]) -> Option<Option<&'a [u64]>> {
-        let (writer, sequence) = self.writing;
-        let mut own = groups.iter().filter(|group| group.writer == writer);
-        let is_later = |group: &Group| group.sequence.wrapping_sub(sequence) < 1 << 31;
-        match own.clone().find(|group| group.sequence == sequence) {
-            Some(group) if group.admitted.is_empty() => Some(None),
-            Some(group) => Some(Some(&group.admitted)),
-            None => own.any(is_later).then_some(None),
-        }
-    }
 }
 
 /// What was learned from an exchange.
@@ -310,7 +260,7 @@ impl VersionedState {
         self.writings.clear();
         self.short = None;
         if let Some(sent) = self.sent.take() {
-            self.conclude(&sent, None);
+            self.conclude(&sent, &[]);
         }
         if let Some(sent) = self.unacknowledged.take() {
             self.tell_again(sent);
@@ -329,8 +279,8 @@ impl VersionedState {
         0
     }
 
-    /// Notes what became of what was sent, of whose attempts so many requests each were `admitted`: all if that is not known.
-    fn conclude(&mut self, sent: &Sent, admitted: Option<&[u64]>) {
+    /// Notes what became of what was sent, of whose attempts so many requests each were `admitted`: all where that is not known.
+    fn conclude(&mut self, sent: &Sent, admitted: &[u64]) {
         let pending = &mut self.pending;
         let later = |charge| pending.get_or_insert_default().add_charge(charge);
         self.outcomes.append(sent.change.outcomes(admitted, later));
@@ -356,7 +306,7 @@ impl VersionedState {
         if is_unchanged && unacknowledged.is_none() && !sent.as_ref().is_some_and(|sent| sent.is_appended) {
             if let Some(sent) = sent {
                 (self.appended, self.short) = (0, None);
-                self.conclude(&sent, None);
+                self.conclude(&sent, &[]);
             }
             return false;
         }
@@ -372,12 +322,12 @@ impl VersionedState {
         let own = sent.as_ref().or(unacknowledged.as_ref()).map(|sent| sent.writing.0);
         self.note_writings(&groups, own);
         // What was to be given back was lost before others began this state.
-        if before == Version::Missing && sent.is_none() {
+        if before == Version::Missing && own.is_none() {
             self.pending.iter_mut().for_each(StateChange::forget_given);
         }
         if let Some(sent) = sent {
             // It was done, so that if it is not there, it has been lost since.
-            self.conclude(&sent, sent.found(&groups).flatten());
+            self.conclude(&sent, sent.found(&groups).unwrap_or_default());
         }
         if let Some(sent) = unacknowledged {
             match sent.found(&groups) {
@@ -388,8 +338,8 @@ impl VersionedState {
         self.short = (self.appended >= LONG).then(|| self.whole(&theirs, rates));
         theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
         // It was only to be told what is not true any more, or it was so long ago that it matters no more.
-        let is_spent = cell.is_whole_spent(rates, now);
-        self.pending.take_if(|pending| pending.is_nothing() || is_spent && pending.only_charges());
+        let is_over = cell.is_whole_spent(rates, now);
+        self.pending.take_if(|pending| pending.is_nothing() || is_over && pending.only_charges());
         if let Some(pending) = &mut self.pending {
             self.outcomes.append(pending.apply(limit, &mut theirs, now));
         }

@@ -107,11 +107,11 @@ impl StateChange {
         self.admitted = self.attempts.iter().flat_map(|(first, attempt)| *first..first + attempt.times).collect();
     }
 
-    /// What became of its attempts, of which so many requests each were `admitted`: all if that is not known. What did not fit
+    /// What became of its attempts, of which so many requests each were `admitted`: all where that is not known. What did not fit
     /// and was admitted in any case is charged to what is told next, `later`.
-    pub(super) fn outcomes(&self, admitted: Option<&[u64]>, mut later: impl FnMut((Time, Time, u64))) -> Outcomes {
+    pub(super) fn outcomes(&self, admitted: &[u64], mut later: impl FnMut((Time, Time, u64))) -> Outcomes {
         let outcome = |(index, (first, attempt)): (usize, &(Number, Attempt))| {
-            let admitted = admitted.and_then(|admitted| admitted.get(index)).copied().unwrap_or(attempt.times);
+            let admitted = admitted.get(index).copied().unwrap_or(attempt.times);
             Outcome { first: *first, times: attempt.times, admitted }
         };
         let outcomes = Outcomes(self.attempts.iter().enumerate().map(outcome).collect());

@@ -1,6 +1,7 @@
 //! What a reset of the key means for the state that is one value.
 
-use super::{Sent, Version, VersionedState};
+use super::VersionedState;
+use super::sent::{Sent, Version};
 use crate::clock::Time;
 use crate::limit::{Cell, Limit};
 
