@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+use crate::back_off::BackOff;
 use crate::clock;
 use crate::config::{Jwks, Jwt};
 use crate::fetch::{self, Url};
@@ -25,8 +26,8 @@ use crate::tls::ConnectorTls;
 /// How often keys are fetched. A key that its issuer has withdrawn is used for so long at most.
 pub const FETCH_EVERY: Duration = Duration::from_secs(300);
 
-/// How soon a fetch that failed is repeated. It doubles with each failure, up to [`FETCH_EVERY`].
-const REPEAT_AFTER: Duration = Duration::from_secs(5);
+/// How soon a fetch that failed is repeated.
+const REPEATS: BackOff = BackOff { first: Duration::from_secs(5), longest: FETCH_EVERY };
 
 /// How often tokens of unknown keys can cause a fetch, so that clients cannot make the gateway flood an issuer.
 pub const FETCH_FOR_CLIENTS_EVERY: Duration = Duration::from_secs(30);
@@ -205,10 +206,8 @@ impl Server {
 
     /// The time until the next fetch.
     fn pause(&self) -> Duration {
-        match self.failures.load(Ordering::Relaxed) {
-            0 => FETCH_EVERY,
-            failures => REPEAT_AFTER.saturating_mul(1 << (failures - 1).min(16)).min(FETCH_EVERY),
-        }
+        let failures = self.failures.load(Ordering::Relaxed);
+        if failures == 0 { FETCH_EVERY } else { REPEATS.pause(failures) }
     }
 }
 

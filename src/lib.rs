@@ -3,6 +3,7 @@
 //! The modules are in reading order, and each imports only modules above it. To follow a request, start at [`proxy`].
 
 // The base: no configuration, and no I/O of its own.
+pub mod back_off;
 pub mod background;
 pub mod clock;
 pub mod content;

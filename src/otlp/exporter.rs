@@ -15,6 +15,7 @@ use tokio::time::sleep;
 
 use super::answer::{self, Answer};
 use super::messages::ExportRequest;
+use crate::back_off::BackOff;
 use crate::clock;
 use crate::config::Collector;
 use crate::fetch::{self, FetchError};
@@ -28,8 +29,8 @@ const MOST_SPANS: usize = 512;
 const LONGEST_ANSWER: usize = 64 << 10;
 /// How often a batch is sent.
 const TRIES: u32 = 5;
-/// The pause before a batch is sent again. It doubles with each failure.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The pauses before a batch is sent again.
+const PAUSES: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(8) };
 
 /// See the head of this file. When the last reference to it and the last sender are gone, it exports what waits, and ends.
 #[derive(Debug)]
@@ -185,7 +186,6 @@ impl Running {
     async fn export(&mut self, batch: &[Trace]) -> bool {
         let spans = batch.iter().map(|trace| trace.spans.len()).sum();
         let message = Bytes::from(ExportRequest::new(&self.collector.service_name, batch).encode_to_vec());
-        let mut pause = PAUSE;
         for attempt in 1..=TRIES {
             let asked = match self.send(message.clone()).await {
                 Ok(response) => match answer::read(&response, clock::now()) {
@@ -220,10 +220,9 @@ impl Running {
                 break;
             }
             tokio::select! {
-                () = sleep(asked.map_or(pause, |asked| asked.max(pause))) => {}
+                () = sleep(asked.unwrap_or_default().max(PAUSES.pause(attempt))) => {}
                 Ok(_) = self.stop.wait_for(|stop| *stop) => {}
             }
-            pause *= 2;
         }
         self.counts.failed.add(spans);
         false

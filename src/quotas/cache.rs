@@ -17,6 +17,7 @@ use tokio::task::yield_now;
 
 use super::announced::Changed;
 use super::quota::Quota;
+use crate::back_off::{BackOff, jittered};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 
@@ -33,11 +34,8 @@ const RESERVED: usize = 16;
 /// The most keys in use that an eviction skips, so that it is short however many are.
 const MOST_SKIPPED: usize = 16;
 
-/// How soon a key is asked about again whose lookup has failed. It doubles with each failure, up to [`MAX_BACK_OFF`].
-const BACK_OFF: Duration = Duration::from_secs(1);
-
-/// The longest time after which a key is asked about again whose lookups fail.
-const MAX_BACK_OFF: Duration = Duration::from_secs(60);
+/// How soon a key is asked about again whose lookups fail.
+const REPEATS: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 
 /// How much earlier than an answer a request may have begun that uses it.
 const CLOCK_SLACK: Duration = Duration::from_secs(10);
@@ -251,7 +249,8 @@ impl Cache {
         let answered = |quota| Entry {
             quota,
             answered: Some(now),
-            fresh: (now, self.expiry(key, now)),
+            // Keys that were asked about together are renewed apart.
+            fresh: (now, now.after(jittered(self.cache_for, 0.1))),
             failures: 0,
             sent,
             is_used,
@@ -260,12 +259,13 @@ impl Cache {
             (Found::Quota(quota), _) => answered(Some(quota)),
             (Found::Absent, _) => answered(None),
             (Found::Unusable, before) => {
-                let fresh = (now, now.after(back_off(failures)));
+                let failures = failures.saturating_add(1);
+                let fresh = (now, now.after(REPEATS.pause(failures)));
                 let (quota, answered) = before.map_or((None, None), |before| (before.quota, before.answered));
-                Entry { quota, answered, fresh, failures: failures.saturating_add(1), sent, is_used }
+                Entry { quota, answered, fresh, failures, sent, is_used }
             }
             // It says nothing about the key. What was known goes on holding, and is renewed a little later.
-            (Found::Nothing, Some(before)) => Entry { fresh: (now, now.after(BACK_OFF)), ..before },
+            (Found::Nothing, Some(before)) => Entry { fresh: (now, now.after(REPEATS.first)), ..before },
             (Found::Nothing, None) => return,
         };
         self.insert(&mut shard, key, entry);
@@ -289,13 +289,6 @@ impl Cache {
         let mut shard = self.shard(key).lock();
         let Shard { known, others, .. } = &mut *shard;
         known.get_mut(&key).or_else(|| others.get_mut(&key)).into_iter().for_each(Entry::expire);
-    }
-
-    /// Up to a tenth earlier than `cache_for` says, so that keys that were asked about together are renewed apart.
-    fn expiry(&self, key: Fingerprint, now: Time) -> Time {
-        let span = self.cache_for;
-        let earlier = u32::try_from(self.hasher.hash_one((key, now.micros())) % 100).unwrap_or(0);
-        now.after(span.saturating_sub(span / 1000 * earlier))
     }
 
     fn insert(&self, shard: &mut Shard, key: Fingerprint, entry: Entry) {
@@ -334,10 +327,6 @@ impl Cache {
     pub(super) fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
     }
-}
-
-fn back_off(failures: u32) -> Duration {
-    BACK_OFF.saturating_mul(1 << failures.min(16)).min(MAX_BACK_OFF)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use super::announced::{Announced, Changed};
 use super::answer::{LookupError, QuotaAnswer};
 use super::origin::QuotaOrigin;
 use super::source::{Inbox, LOOKUP_LIMIT, Lookup, QuotaSource};
+use crate::back_off::BackOff;
 use crate::clock;
 use crate::fingerprint::Fingerprint;
 
@@ -22,11 +23,8 @@ use crate::fingerprint::Fingerprint;
 /// keys do not keep known ones from being renewed.
 const MOST_AT_ONCE: usize = 64;
 
-/// How soon a source that is away is asked again. It doubles with each failure, up to [`MAX_PAUSE`].
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// The longest time between two questions to a source that is away.
-const MAX_PAUSE: Duration = Duration::from_secs(2);
+/// How soon a source that is away is asked again.
+const PAUSES: BackOff = BackOff { first: Duration::from_millis(100), longest: Duration::from_secs(2) };
 
 /// How much longer than the work of following changes the pause behind it is, so that a source that announces changes all the
 /// time takes a fifth of the thread at most.
@@ -81,7 +79,8 @@ struct Probe {
     /// What a request has asked for since.
     other: Option<Lookup>,
     at: Instant,
-    pause: Duration,
+    /// How many questions in a row had no answer.
+    failures: u32,
 }
 
 /// Makes lookups as long as the source is in force.
@@ -227,14 +226,14 @@ impl Driver {
         if !self.source.availability.is_away() {
             return;
         }
-        let (pause, other) = match &mut self.probe {
-            None => (PAUSE, None),
-            Some(probe) if is_probe => ((probe.pause * 2).min(MAX_PAUSE), probe.other.take()),
+        let (failures, other) = match &mut self.probe {
+            None => (1, None),
+            Some(probe) if is_probe => (probe.failures.saturating_add(1), probe.other.take()),
             Some(_) => return,
         };
         self.source.availability.open();
-        let (key, at) = (lookup.key, Instant::now() + pause);
-        self.probe = Some(Probe { failed: Some(lookup), key, other, at, pause });
+        let (key, at) = (lookup.key, Instant::now() + PAUSES.pause(failures));
+        self.probe = Some(Probe { failed: Some(lookup), key, other, at, failures });
     }
 
     /// Remembers which of the answers that are on their way may be older than these changes.

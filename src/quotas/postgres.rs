@@ -17,13 +17,11 @@ use tokio::time::{Instant, sleep};
 
 use self::session::Session;
 use super::{LookupError, QuotaAnswer, QuotaChange};
+use crate::back_off::{BackOff, jittered};
 use crate::config::PostgresSettings;
 
-/// How long the first pause is before connecting again. It doubles with each failure, up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-
-/// The longest pause. A session that lasted longer was no failure.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The pauses before connecting again. A session that lasted longer than the longest was no failure.
+const PAUSES: BackOff = BackOff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
 
 /// How often the same failure is logged.
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -77,9 +75,10 @@ impl Postgres {
             };
             self.log(&why, "PostgreSQL cannot be asked for quotas");
             self.state.send_replace(State::Away(why));
-            let was_stable = connected_at.is_some_and(|at| at.elapsed() > LONGEST_PAUSE);
-            failures = if was_stable { 0 } else { failures.saturating_add(1) };
-            sleep(pause(failures)).await;
+            let was_stable = connected_at.is_some_and(|at| at.elapsed() > PAUSES.longest);
+            failures = if was_stable { 1 } else { failures.saturating_add(1) };
+            // Gateways do not connect all at once.
+            sleep(jittered(PAUSES.pause(failures), 0.5)).await;
         }
     }
 
@@ -109,27 +108,6 @@ impl Postgres {
         if logged.as_ref().is_none_or(|(last, at)| last != why || at.elapsed() > LOG_EVERY) {
             tracing::warn!(server = %self.settings.url, error = why, "{message}");
             *logged = Some((why.to_owned(), Instant::now()));
-        }
-    }
-}
-
-/// How long to wait after so many failures: half of it is random, so that gateways do not connect all at once.
-fn pause(failures: u32) -> Duration {
-    let longest = FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(LONGEST_PAUSE);
-    longest.mul_f64(1.0 - fastrand::f64() / 2.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_to_a_bound_and_differ() {
-        for (failures, longest) in [(0, 100), (1, 200), (5, 3200), (6, 5000), (u32::MAX, 5000)] {
-            let longest = Duration::from_millis(longest);
-            let pauses: Vec<_> = (0..100).map(|_| pause(failures)).collect();
-            assert!(pauses.iter().all(|pause| (longest / 2..=longest).contains(pause)), "{failures}: {pauses:?}");
-            assert!(pauses.iter().any(|pause| *pause != pauses[0]), "{failures}: always the same");
         }
     }
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use tokio::time::{sleep, timeout};
 
 use crate::admin_client::{AdminClient, Answer, AskError};
+use crate::back_off::BackOff;
 use crate::dashboard::{History, Limits, Numbers};
 use crate::printable::printable;
 
@@ -15,8 +16,8 @@ use crate::printable::printable;
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// If there is no event for so long, the gateway is away. There is one each second.
 const SILENCE: Duration = Duration::from_secs(5);
-/// The pauses before the gateway is asked again, one after each failure in a row.
-const PAUSES: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(5)];
+/// The pauses before a gateway that is away is asked again.
+const PAUSES: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(5) };
 /// How often rates and keys of limits are asked for.
 const LIMITS_EVERY: Duration = Duration::from_secs(5);
 /// The most bytes of an event, or of the limits. A thousand limits take less than one MiB.
@@ -160,8 +161,8 @@ pub(super) async fn follow(client: &AdminClient, stream: EventStream, send: impl
         };
         // A gateway ends each stream after some minutes. It is away only if it gives no other one.
         if let Err(error) = ended {
-            let pause = PAUSES[failures.min(PAUSES.len() - 1)];
             failures += 1;
+            let pause = PAUSES.pause(failures);
             send(Update::Away(Away { why: error.to_string(), again: Instant::now() + pause }));
             sleep(pause).await;
         }
@@ -170,7 +171,7 @@ pub(super) async fn follow(client: &AdminClient, stream: EventStream, send: impl
 }
 
 /// Follows a stream to its end.
-async fn follow_one(mut stream: EventStream, failures: &mut usize, send: &impl Fn(Update)) -> Result<(), AskError> {
+async fn follow_one(mut stream: EventStream, failures: &mut u32, send: &impl Fn(Update)) -> Result<(), AskError> {
     let mut is_empty = true;
     while let Some(update) = stream.next().await? {
         (is_empty, *failures) = (false, 0);

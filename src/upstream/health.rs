@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::back_off::BackOff;
 use crate::clock::{self, Monotonic};
 use crate::config::{Ejection, HealthCheck};
 
@@ -111,9 +112,8 @@ impl Health {
         if self.returned_at.is_some_and(|returned| now > returned.after(rules.longest)) {
             self.ejections = 0;
         }
-        let doubled = rules.first.saturating_mul(1 << self.ejections.min(31));
-        let time = doubled.min(rules.longest);
-        self.ejections += 1;
+        self.ejections = self.ejections.saturating_add(1);
+        let time = BackOff { first: rules.first, longest: rules.longest }.pause(self.ejections);
         self.ejected_until = Some(now.after(time));
         time
     }

@@ -14,6 +14,7 @@ use super::endpoint::{Endpoint, Endpoints};
 use super::health::Availability;
 use super::health_check::check;
 use super::names::Names;
+use crate::back_off::jittered;
 use crate::clock;
 
 /// How often it is looked for what is due.
@@ -113,8 +114,7 @@ impl UpstreamWatch {
         match ended {
             Ended::Check(id, interval) => {
                 // Checks of many endpoints that began together do not stay together.
-                let next = interval.mul_f64(1.0 - fastrand::f64() / 10.0);
-                self.checks.insert(id, Some(now + next));
+                self.checks.insert(id, Some(now + jittered(interval, 0.1)));
             }
             Ended::Lookup(name) => {
                 let of = upstreams.iter().filter(|upstream| upstream.servers.names().any(|other| other == name));

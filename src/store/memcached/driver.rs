@@ -19,7 +19,7 @@ use super::connection::{Connection, Failure};
 use super::coordinator::Coordinator;
 use super::health::Health;
 use super::mailbox::Mailboxes;
-use super::pacing::{BackOff, Departure};
+use super::pacing::{self, Departure};
 use super::refusals::RefusalCache;
 use super::replies::Replies;
 use crate::clock::micros;
@@ -141,7 +141,7 @@ impl Driver {
 
     /// Keeps a server connected, for ever. Requests never find out for themselves that it is away: it is known here.
     async fn serve(&self, server: usize) {
-        let mut back_off = BackOff::default();
+        let mut failures = 0;
         loop {
             let (failure, lasted, was_good) = match self.connect(server).await {
                 Ok(connection) => {
@@ -154,7 +154,7 @@ impl Driver {
                 Err(failure) => (failure, None, false),
             };
             self.down(server, &failure);
-            sleep(back_off.pause(lasted, was_good)).await;
+            sleep(pacing::pause(&mut failures, lasted, was_good)).await;
         }
     }
 

@@ -7,13 +7,11 @@ use tokio::time::Instant;
 
 use super::batch::Due;
 use super::cached_cell::MOMENT;
+use crate::back_off::BackOff;
 
-/// The pause after the second failure in a row to connect; it doubles with every further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// A connection that lasted for this long was no failure.
-const LASTING: Duration = Duration::from_secs(1);
+/// The pauses from the second failure in a row to connect on: after the first there is none. A connection that lasted as long as
+/// the longest of them was no failure.
+const PAUSES: BackOff = BackOff { first: Duration::from_millis(50), longest: Duration::from_secs(1) };
 
 /// When pending charges are sent, whether a request waits for an exchange or not.
 #[derive(Debug, Default)]
@@ -45,24 +43,16 @@ impl Departure {
     }
 }
 
-/// How long a server is left alone after a connection has ended.
-#[derive(Debug, Default)]
-pub(super) struct BackOff {
-    pause: Duration,
-}
-
-impl BackOff {
-    /// The pause after a connection that has lasted for so long, if there was one (`lasted`), and had good answers or not
-    /// (`was_good`).
-    pub(super) fn pause(&mut self, lasted: Option<Duration>, was_good: bool) -> Duration {
-        if was_good || lasted.is_some_and(|lasted| lasted >= LASTING) {
-            // Most likely the server has been restarted.
-            self.pause = Duration::ZERO;
-        }
-        let pause = self.pause;
-        self.pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-        pause
+/// How long a server is left alone after a connection that has lasted for so long, if there was one (`lasted`), and had good
+/// answers or not (`was_good`). So many have failed in a row (`failures`).
+pub(super) fn pause(failures: &mut u32, lasted: Option<Duration>, was_good: bool) -> Duration {
+    if was_good || lasted.is_some_and(|lasted| lasted >= PAUSES.longest) {
+        // Most likely the server has been restarted.
+        *failures = 0;
     }
+    let pause = PAUSES.pause(*failures);
+    *failures = failures.saturating_add(1);
+    pause
 }
 
 #[cfg(test)]
@@ -85,12 +75,12 @@ mod tests {
 
     #[test]
     fn pauses_double_until_a_connection_works() {
-        let mut back_off = BackOff::default();
-        let pauses: Vec<u128> = (0..8).map(|_| back_off.pause(None, false).as_millis()).collect();
+        let mut failures = 0;
+        let pauses: Vec<u128> = (0..8).map(|_| pause(&mut failures, None, false).as_millis()).collect();
         assert_eq!(pauses, [0, 50, 100, 200, 400, 800, 1000, 1000]);
-        assert_eq!(back_off.pause(Some(Duration::ZERO), false), LONGEST_PAUSE);
-        assert_eq!(back_off.pause(Some(Duration::ZERO), true), Duration::ZERO);
-        assert_eq!(back_off.pause(None, false), FIRST_PAUSE);
-        assert_eq!(back_off.pause(Some(LASTING), false), Duration::ZERO);
+        assert_eq!(pause(&mut failures, Some(Duration::ZERO), false), PAUSES.longest);
+        assert_eq!(pause(&mut failures, Some(Duration::ZERO), true), Duration::ZERO);
+        assert_eq!(pause(&mut failures, None, false), PAUSES.first);
+        assert_eq!(pause(&mut failures, Some(PAUSES.longest), false), Duration::ZERO);
     }
 }

@@ -22,7 +22,7 @@ use super::coordinator::Coordinator;
 use super::health::Health;
 use super::mailbox::Mailboxes;
 use super::names::AllNames;
-use super::pacing::{BackOff, Departure};
+use super::pacing::{self, Departure};
 use super::replies::Reader;
 use super::{BRIEFLY, decide};
 use crate::clock::Time;
@@ -77,7 +77,8 @@ pub struct SimulatedGateway {
 /// How a gateway stands with a server.
 #[derive(Default)]
 struct Server {
-    back_off: BackOff,
+    /// How many connections in a row have failed.
+    failures: u32,
     link: Link,
     departure: Departure,
     /// The exchanges that have not been answered.
@@ -151,12 +152,12 @@ impl SimulatedGateway {
     /// A connection has broken, or could not be made.
     pub fn failed(&mut self, server: usize, at: Duration) {
         let now = self.moment(at).0;
-        let Server { link, back_off, departure, in_flight } = &mut self.servers[server];
+        let Server { link, failures, departure, in_flight } = &mut self.servers[server];
         let (lasted, was_good) = match link {
             Link::Up { since, was_good } => (Some(now - *since), *was_good),
             _ => (None, false),
         };
-        *link = Link::Pausing { until: now + back_off.pause(lasted, was_good) };
+        *link = Link::Pausing { until: now + pacing::pause(failures, lasted, was_good) };
         *departure = Departure::default();
         in_flight.clear();
         self.outputs.push_back(Output::Close(server));
