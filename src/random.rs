@@ -4,12 +4,13 @@
 use std::cell::RefCell;
 use std::io;
 
-use rand::rngs::SmallRng;
-use rand::{Rng as _, SeedableRng as _};
+use fastrand::Rng;
 
 /// The generator of one worker. Who knows some of its numbers may be able to compute others.
+///
+/// It joins two that have 64 bits each: with one, identifiers of 128 bits would repeat among many workers.
 #[derive(Debug)]
-pub struct Random(RefCell<SmallRng>);
+pub struct Random(RefCell<[Rng; 2]>);
 
 impl Random {
     /// A generator with a seed of the system.
@@ -17,19 +18,19 @@ impl Random {
     /// # Errors
     /// When the system has no random numbers.
     pub fn seeded() -> io::Result<Self> {
-        let mut seed = [0; 32];
-        getrandom::fill(&mut seed).map_err(io::Error::other)?;
-        Ok(Self(RefCell::new(SmallRng::from_seed(seed))))
+        let seeded = || getrandom::u64().map(Rng::with_seed).map_err(io::Error::other);
+        Ok(Self(RefCell::new([seeded()?, seeded()?])))
     }
 
     /// Another generator, for something that needs numbers of its own.
     #[must_use]
     pub fn fork(&self) -> Self {
-        Self(RefCell::new(SmallRng::from_rng(&mut *self.0.borrow_mut())))
+        Self(RefCell::new(self.0.borrow_mut().each_mut().map(Rng::fork)))
     }
 
     /// The next 64 bits.
     pub fn bits(&self) -> u64 {
-        self.0.borrow_mut().next_u64()
+        let [one, other] = &mut *self.0.borrow_mut();
+        one.u64(..) ^ other.u64(..)
     }
 }

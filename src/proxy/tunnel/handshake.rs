@@ -10,10 +10,8 @@ const SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// A new key.
 pub(in crate::proxy) fn new_key() -> String {
-    let mut nonce = [0; 16];
-    // The key only shows that the server speaks WebSocket. If the system has no random numbers, it need not be secret.
-    let _ = getrandom::fill(&mut nonce);
-    STANDARD.encode(nonce)
+    // It only shows that the server speaks WebSocket, so it need not be secret.
+    STANDARD.encode(fastrand::u128(..).to_ne_bytes())
 }
 
 /// Whether these headers of a response answer a handshake with this key (RFC 6455, section 4.1).
