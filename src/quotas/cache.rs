@@ -4,7 +4,6 @@
 //! first, except for a small share of the room, and lookups under way are kept apart from both.
 
 use std::collections::HashMap;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,6 +19,7 @@ use super::quota::Quota;
 use crate::back_off::{BackOff, jittered};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
+use crate::sharding::Sharding;
 
 /// The most shards, so that workers seldom wait for each other.
 const MOST_SHARDS: usize = 64;
@@ -30,9 +30,6 @@ const KEYS_PER_SHARD: usize = 64;
 /// The share of a shard, as a divisor, that keys which the source does not know may have although the shard is full of
 /// others. Otherwise each of their requests would ask the source.
 const RESERVED: usize = 16;
-
-/// The most keys in use that an eviction skips, so that it is short however many are.
-const MOST_SKIPPED: usize = 16;
 
 /// How soon a key is asked about again whose lookups fail.
 const REPEATS: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
@@ -66,8 +63,6 @@ struct Entry {
     failures: u32,
     /// A hash of the key in the form in which it is sent.
     sent: Fingerprint,
-    /// Whether it was used since it was last considered for eviction.
-    is_used: bool,
 }
 
 impl Entry {
@@ -96,7 +91,7 @@ pub struct CachedQuota {
 
 #[derive(Default)]
 struct Shard {
-    /// The keys that the source knows, in the order in which they are considered for eviction.
+    /// The keys that the source knows, in the order of their last use.
     known: Entries,
     /// The others, likewise.
     others: Entries,
@@ -107,38 +102,18 @@ struct Shard {
 impl Shard {
     /// Finds a key, which is used now.
     fn find(&mut self, key: Fingerprint) -> Option<&mut Entry> {
-        let entry = match self.known.get_mut(&key) {
-            Some(entry) => entry,
-            None => self.others.get_mut(&key)?,
-        };
-        entry.is_used = true;
-        Some(entry)
+        self.known.to_back(&key).or_else(|| self.others.to_back(&key))
     }
 }
 
 /// Keys and what is cached of them.
 type Entries = LinkedHashMap<Fingerprint, Entry, RandomState>;
 
-/// Evicts a key that was not used for long, by the clock algorithm: one that was used is skipped once. To move a key at each
-/// use instead would write to three of them. Returns whether there was one.
-fn evict(entries: &mut Entries) -> bool {
-    for _ in 0..MOST_SKIPPED {
-        match entries.front() {
-            Some((key, entry)) if entry.is_used => {
-                let key = *key;
-                entries.to_back(&key).into_iter().for_each(|entry| entry.is_used = false);
-            }
-            _ => break,
-        }
-    }
-    entries.pop_front().is_some()
-}
-
 /// The answers of one source.
 pub(super) struct Cache {
     shards: Box<[Mutex<Shard>]>,
     per_shard: usize,
-    hasher: RandomState,
+    sharding: Sharding,
     cache_for: Duration,
     evictions: AtomicU64,
 }
@@ -180,16 +155,14 @@ impl Cache {
         Self {
             shards: (0..count).map(|_| Mutex::default()).collect(),
             per_shard: (most / count).max(1),
-            hasher: RandomState::default(),
+            sharding: Sharding::default(),
             cache_for,
             evictions: AtomicU64::new(0),
         }
     }
 
     fn shard(&self, key: Fingerprint) -> &Mutex<Shard> {
-        let hash = self.hasher.hash_one(key);
-        let count = self.shards.len();
-        &self.shards[usize::try_from(hash >> 32).unwrap_or(0) % count]
+        &self.shards[self.sharding.shard(key, self.shards.len())]
     }
 
     /// What is cached of a key if that need not be renewed.
@@ -245,7 +218,6 @@ impl Cache {
         shard.under_way.remove(&key);
         let before = shard.known.remove(&key).or_else(|| shard.others.remove(&key));
         let failures = before.as_ref().map_or(0, |entry| entry.failures);
-        let is_used = before.as_ref().is_some_and(|entry| entry.is_used);
         let answered = |quota| Entry {
             quota,
             answered: Some(now),
@@ -253,7 +225,6 @@ impl Cache {
             fresh: (now, now.after(jittered(self.cache_for, 0.1))),
             failures: 0,
             sent,
-            is_used,
         };
         let entry = match (found, before) {
             (Found::Quota(quota), _) => answered(Some(quota)),
@@ -262,7 +233,7 @@ impl Cache {
                 let failures = failures.saturating_add(1);
                 let fresh = (now, now.after(REPEATS.pause(failures)));
                 let (quota, answered) = before.map_or((None, None), |before| (before.quota, before.answered));
-                Entry { quota, answered, fresh, failures, sent, is_used }
+                Entry { quota, answered, fresh, failures, sent }
             }
             // It says nothing about the key. What was known goes on holding, and is renewed a little later.
             (Found::Nothing, Some(before)) => Entry { fresh: (now, now.after(REPEATS.first)), ..before },
@@ -298,14 +269,14 @@ impl Cache {
             let reserved = self.per_shard / RESERVED;
             let evicted = match is_known {
                 // Those in the reserve stay, unless there is nothing else.
-                true if others.len() > reserved || known.is_empty() => evict(others),
-                true => evict(known),
-                false if others.len() >= reserved.max(1) => evict(others),
-                false if reserved > 0 => evict(known),
+                true if others.len() > reserved || known.is_empty() => others.pop_front(),
+                true => known.pop_front(),
+                false if others.len() >= reserved.max(1) => others.pop_front(),
+                false if reserved > 0 => known.pop_front(),
                 // The shard is full of what the source knows.
                 false => return,
             };
-            self.evictions.fetch_add(u64::from(evicted), Ordering::Relaxed);
+            self.evictions.fetch_add(u64::from(evicted.is_some()), Ordering::Relaxed);
         }
         if is_known {
             known.insert(key, entry)
