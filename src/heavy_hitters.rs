@@ -6,20 +6,19 @@
 //! too high by more than its error, no error exceeds `N / CAPACITY`, and a key that came more often than that has a place,
 //! whatever the others are.
 
-mod index;
 mod ranking;
 
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
+use hashbrown::HashTable;
 
 use crate::fingerprint::Fingerprint;
-use index::Index;
 
 pub use ranking::{HeavyHitter, Ranking};
 
 /// How many keys a sketch has room for.
-pub const CAPACITY: usize = Index::MOST;
+pub const CAPACITY: usize = 128;
 
 /// The most bytes of a key's text that are kept.
 pub const LONGEST_TEXT: usize = 64;
@@ -35,7 +34,7 @@ const KEPT_AT_END: usize = 4;
 pub struct Sketch {
     places: Vec<Place>,
     /// Where each key is in `places`. Its hashes have a seed, so that nobody can choose keys that collide.
-    index: Index,
+    index: HashTable<u8>,
     seed: RandomState,
     /// Places that had the least count, `floor`, when they were last looked for. Counts only grow.
     least: Vec<u8>,
@@ -47,8 +46,6 @@ pub struct Sketch {
 #[derive(Debug)]
 struct Place {
     key: Fingerprint,
-    /// Of the key.
-    hash: u64,
     /// The key came at most so often.
     count: u64,
     /// By how much that may be too high, at most.
@@ -64,8 +61,8 @@ impl Sketch {
     pub fn record(&mut self, key: Fingerprint, text: impl FnOnce() -> String) {
         let Self { places, index, seed, .. } = self;
         let hash = seed.hash_one(key);
-        let found = index.find(hash, |place| places.get(place).is_some_and(|place| place.key == key));
-        if let Some(place) = found.and_then(|place| places.get_mut(place)) {
+        if let Some(at) = index.find(hash, |at| places[usize::from(*at)].key == key) {
+            let place = &mut places[usize::from(*at)];
             place.count += 1;
             if !place.has_text {
                 place.write(&text());
@@ -73,18 +70,21 @@ impl Sketch {
             return;
         }
         if places.len() < CAPACITY {
-            let mut place = Place { key, hash, count: 1, error: 0, text: String::new(), has_text: false };
+            let mut place = Place { key, count: 1, error: 0, text: String::new(), has_text: false };
             place.write(&text());
-            index.insert(hash, places.len());
+            let at = u8::try_from(places.len()).unwrap_or(u8::MAX);
+            index.insert_unique(hash, at, |other| seed.hash_one(places[usize::from(*other)].key));
             places.push(place);
             return;
         }
         let at = self.least();
-        let Self { places, index, .. } = self;
-        index.remove(places[at].hash, at, |other| places[other].hash);
-        index.insert(hash, at);
-        let place = &mut places[at];
-        (place.key, place.hash) = (key, hash);
+        let Self { places, index, seed, .. } = self;
+        if let Ok(entry) = index.find_entry(seed.hash_one(places[usize::from(at)].key), |other| *other == at) {
+            entry.remove();
+        }
+        index.insert_unique(hash, at, |other| seed.hash_one(places[usize::from(*other)].key));
+        let place = &mut places[usize::from(at)];
+        place.key = key;
         place.error = place.count;
         place.count += 1;
         place.has_text = false;
@@ -112,10 +112,10 @@ impl Sketch {
     }
 
     /// The index of a place with the least count.
-    fn least(&mut self) -> usize {
+    fn least(&mut self) -> u8 {
         loop {
-            while let Some(at) = self.least.pop().map(usize::from) {
-                if self.places[at].count == self.floor {
+            while let Some(at) = self.least.pop() {
+                if self.places[usize::from(at)].count == self.floor {
                     return at;
                 }
             }
