@@ -34,7 +34,8 @@ pub(super) const VERSION: u8 = 3;
 /// What [`Cell::restore`] reads.
 #[derive(Clone, Debug)]
 pub struct Restored {
-    /// The cell, in the time of the reader's clock. All counters are 0.
+    /// The cell, in the time of the reader's clock and as of the last moment that is noted in it: it has to be advanced. All
+    /// counters are 0.
     pub cell: Cell,
     /// What was appended to the state, in that order.
     pub groups: Vec<Group>,
@@ -109,11 +110,10 @@ impl Cell {
         let read = Time::from_micros(latest.max(now.micros()));
         let mut given_back = 0;
         let groups = appended.into_iter().map(|group| group.fold(rates, &mut cell, read, &mut given_back)).collect();
-        cell.advance(rates, read);
         if ahead > 0 {
             cell.set_back(ahead);
-            cell.reset_counters(rates, now);
         }
+        cell.reset_counters(rates, now);
         Some(Restored { cell, groups, ahead })
     }
 

@@ -79,10 +79,10 @@ impl Limit {
         Attempt { at, since: at, need, cost, times: 1, capacities: whole.map(Rate::capacity).collect() }
     }
 
-    /// Does an operation to `cell`, which has been advanced to `now`. Returns how many of the requests that it attempts to
-    /// count were admitted.
+    /// Does an operation to `cell`, and advances it to the moment of that. What is given back is so as of `now`. Returns how many
+    /// requests were admitted.
     pub fn operate(&self, cell: &mut Cell, now: Time, operation: &Operation) -> u64 {
-        cell.operate(self.rates(), (now.max(Time::from_micros(operation.at())), now), operation)
+        cell.operate(self.rates(), now, operation)
     }
 }
 
@@ -196,17 +196,13 @@ impl Appended {
     pub(super) fn fold(self, rates: &[Rate], cell: &mut Cell, read: Time, given_back: &mut usize) -> Group {
         let mut admitted = SmallVec::new();
         for operation in &self.operations {
-            // What is older than the state is counted at the moment of the state. To go back to its own moment would look as
-            // if the clock had been set back, and move back what others have charged since.
-            let at = Time::from_micros(operation.at().max(cell.latest()));
             if let Operation::GiveBack { .. } = operation {
                 *given_back += 1;
                 if *given_back > MOST_GIVEN_BACK {
                     continue;
                 }
             }
-            cell.advance(rates, at);
-            let count = cell.operate(rates, (at, read), operation);
+            let count = cell.operate(rates, read, operation);
             if let Operation::Attempt(_) = operation {
                 admitted.push(count);
             }
@@ -233,9 +229,12 @@ impl Cell {
         }
     }
 
-    /// Does an operation at the moment `at`, to which the cell has been advanced, or gives back as of the moment `read`. Returns
-    /// how many requests were admitted.
-    fn operate(&mut self, rates: &[Rate], (at, read): (Time, Time), operation: &Operation) -> u64 {
+    /// Does an operation, and gives back as of the moment `read`. Returns how many requests were admitted.
+    fn operate(&mut self, rates: &[Rate], read: Time, operation: &Operation) -> u64 {
+        // What is older than the state is counted at the moment of the state. To go back to its own moment would look as if the
+        // clock had been set back, and move back what others have charged since.
+        let at = Time::from_micros(operation.at().max(self.latest()));
+        self.advance(rates, at);
         let (since, cost, admitted) = match *operation {
             Operation::Charge { since, cost, .. } => (since, cost, 1),
             Operation::Attempt(ref attempt) => (attempt.since, attempt.cost, self.fit(rates, at, attempt)),

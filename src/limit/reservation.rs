@@ -4,8 +4,6 @@
 //! If a request costs more, the difference is charged at the moment at which that is known. At the moment of the
 //! reservation it might not matter any more, so clients could avoid their limits with requests that take long.
 
-use std::time::Duration;
-
 use smallvec::SmallVec;
 
 use super::cell::Cell;
@@ -35,9 +33,9 @@ impl Reservation {
         Self { cost, marks: marks.collect(), lag: 0, carried: SmallVec::new() }
     }
 
-    /// What was counted in these buckets, one for each rate. All rates use counters.
-    pub fn in_buckets(cost: u64, buckets: impl IntoIterator<Item = u64>) -> Self {
-        Self::new(cost, buckets.into_iter())
+    /// What was counted at the same place with another cost.
+    pub fn with_cost(self, cost: u64) -> Self {
+        Self { cost, ..self }
     }
 
     /// What was counted of the rates whose state is kept as a whole: in windows at the moment `mark`, and in buckets such that
@@ -47,11 +45,12 @@ impl Reservation {
         Self::new(cost, rates.iter().map(moment))
     }
 
-    /// A charge of the moment `at` that is given back at `now`, before it can have drained from a bucket: somebody who was
-    /// charged and not admitted.
-    pub fn not_admitted(rates: &[Rate], cost: u64, (at, now): (Time, Time)) -> Self {
+    /// The same if it is given back at `now`, before it can have drained from a bucket: somebody was charged and not admitted.
+    pub fn not_admitted(&self, rates: &[Rate], now: Time) -> Self {
         // No reservation that is followed has a later moment than now.
-        Self::of_whole(rates, cost, (at, now.after(Duration::from_micros(1))))
+        let later = now.micros().saturating_add(1);
+        let marks = rates.iter().zip(&self.marks).map(|(rate, mark)| if is_followed(rate) { later } else { *mark });
+        Self::new(self.cost, marks)
     }
 
     /// The same in a cell that was migrated to other rates. For each rate, `places` has the mark, and how much of the

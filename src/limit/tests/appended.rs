@@ -118,7 +118,8 @@ proptest! {
         }
         // Nor does it matter who reads it when.
         cell.advance(limit.rates(), at(now + 30 * SECOND));
-        let restored = Cell::restore(limit.rates(), at(now + 30 * SECOND), &bytes).unwrap();
+        let mut restored = Cell::restore(limit.rates(), at(now + 30 * SECOND), &bytes).unwrap();
+        restored.cell.advance(limit.rates(), at(now + 30 * SECOND));
         prop_assert_eq!(whole(&restored.cell, &limit), whole(&cell, &limit));
     }
 

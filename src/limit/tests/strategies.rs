@@ -229,6 +229,7 @@ proptest! {
         let version = [encoding::VERSION].into_iter().chain(bytes.iter().copied()).collect::<Vec<u8>>();
         for bytes in [bytes, version] {
             let Some(Restored { mut cell, .. }) = Cell::restore(limit.rates(), now, &bytes) else { continue };
+            cell.advance(limit.rates(), now);
             let verdict = limit.judge(&cell, now, 1, limit.admits(&cell, now, 1));
             prop_assert!(verdict.remaining <= limit.capacity());
             limit.charge(&mut cell, now, 1);

@@ -20,7 +20,7 @@ use super::names::{Digits, Names};
 use super::replies::Item;
 use super::targets::Targets;
 use crate::clock::Time;
-use crate::limit::{Cell, Limit, Rate, Reservation};
+use crate::limit::{Cell, Limit, Rate, Reservation, Restored};
 
 /// A limit that a reload has replaced.
 #[derive(Debug)]
@@ -151,8 +151,9 @@ impl CarryOver {
             self.continue_from((old, cell, source.at), limit, now);
             let state = if source.has_state(limit) { items.next().flatten() } else { None };
             // Gateways that reload later may have changed it since.
-            if let Some(restored) = state.and_then(|item| Cell::restore(rates, now, item.value)) {
-                self.continue_from((old, restored.cell, source.at), limit, now);
+            if let Some(Restored { mut cell, .. }) = state.and_then(|item| Cell::restore(rates, now, item.value)) {
+                cell.advance(rates, now);
+                self.continue_from((old, cell, source.at), limit, now);
             }
         }
     }

@@ -16,11 +16,10 @@ use smallvec::SmallVec;
 
 use super::OwnedAsk;
 use super::cached_cell::{CachedCell, Stage};
-use super::counters::{CounterId, signed};
 use super::lease::NO_DECISION;
 use super::provisional::{Outcome, Provisional, Provisionals};
 use super::versioned::Number;
-use crate::limit::{Limit, Reservation};
+use crate::limit::Limit;
 
 impl CachedCell {
     /// The provisional charge that was made just now.
@@ -32,10 +31,8 @@ impl CachedCell {
         attempt: Option<Number>,
     ) -> Provisional {
         let (limit, cost) = (ask.limit.clone(), ask.cost);
-        let buckets = self.cell.newest(limit.rates()).collect();
-        // A window may have begun a little later, with a request to another gateway.
-        let at = limit.place_of(&self.cell, self.now, cost).moment(limit.rates()).unwrap_or(self.now);
-        Provisional { number, index, cost, cell: self.number, limit, at, buckets, sent: false, attempt }
+        let reservation = limit.place_of(&self.cell, self.now, cost);
+        Provisional { number, index, cost, cell: self.number, limit, at: self.now, reservation, sent: false, attempt }
     }
 
     /// Whether a charge may be provisional without `strict`. A gateway that sees it in a sum before it is given back takes it
@@ -87,8 +84,8 @@ impl CachedCell {
                 charges.push(charge);
                 break;
             }
-            self.tell_counters_back(&charge);
-            self.give_back_whole(&charge);
+            self.add_to_counters(&charge);
+            self.undo(&charge);
             rejected.push(Outcome { charge, is_confirmed: false });
         }
         later.iter().for_each(|charge| self.add_to_counters(charge));
@@ -112,8 +109,7 @@ impl CachedCell {
             match charge.attempt.map(|number| outcomes.of(number)) {
                 Some(Some(false)) => {
                     if is_certain || !charge.sent {
-                        self.take_from_counters(&charge);
-                        self.tell_counters_back(&charge);
+                        self.take_back_sums(&charge.limit, &charge.reservation, charge.cost);
                     }
                     rejected.push(Outcome { charge, is_confirmed: false });
                     continue;
@@ -148,10 +144,13 @@ impl CachedCell {
     /// Gives back a charge that was not rejected, unless the key was reset since.
     pub(super) fn give_back(&mut self, charge: &Provisional) {
         if charge.cell == self.number {
-            self.take_from_counters(charge);
-            self.tell_counters_back(charge);
-            self.give_back_whole(charge);
+            self.undo(charge);
         }
+    }
+
+    fn undo(&mut self, charge: &Provisional) {
+        let reservation = charge.reservation.not_admitted(charge.limit.rates(), self.now);
+        self.take_back(&charge.limit, &reservation, charge.cost);
     }
 
     fn take_from_counters(&mut self, charge: &Provisional) {
@@ -163,23 +162,9 @@ impl CachedCell {
     }
 
     fn correct_counters(&mut self, charge: &Provisional, correct: impl Fn(u64) -> u64) {
-        let Self { cell, names, .. } = self;
-        for (place, bucket) in &charge.buckets {
-            cell.correct(names.limit.rates(), *place, *bucket, &correct);
-        }
-    }
-
-    fn tell_counters_back(&mut self, charge: &Provisional) {
-        for (rate, bucket) in &charge.buckets {
-            self.counters.add(CounterId { rate: *rate, bucket: *bucket }, -signed(charge.cost));
-        }
-    }
-
-    fn give_back_whole(&mut self, charge: &Provisional) {
-        let Self { cell, names, versioned, now, .. } = self;
-        if let Some(state) = versioned {
-            let reservation = Reservation::not_admitted(names.limit.rates(), charge.cost, (charge.at, *now));
-            state.give_back(cell, (&names.limit, *now), (&reservation, charge.cost));
+        let rates = charge.limit.rates();
+        for (place, bucket, _) in charge.reservation.buckets(rates, charge.cost) {
+            self.cell.correct(rates, place, bucket, &correct);
         }
     }
 }

@@ -40,7 +40,8 @@ impl CachedCell {
 
     fn has_begun_no_bucket(&self, lease: &Lease) -> bool {
         let rates = self.names.limit.rates();
-        self.cell.newest(rates).eq(lease.charge.buckets.iter().copied())
+        let buckets = lease.charge.reservation.buckets(rates, 0).map(|(place, bucket, _)| (place, bucket));
+        self.cell.newest(rates).eq(buckets)
     }
 
     /// Takes what is asked from the lease, which has enough.
@@ -85,7 +86,9 @@ impl CachedCell {
         let until = begun + LEASE;
         let mut before = self.lease.take().map(|lease| lease.charge);
         let is_same = |before: &mut Box<Provisional>| {
-            before.buckets == charge.buckets && before.cell == charge.cell && Arc::ptr_eq(&before.limit, &charge.limit)
+            before.reservation.clone().with_cost(0) == charge.reservation.clone().with_cost(0)
+                && before.cell == charge.cell
+                && Arc::ptr_eq(&before.limit, &charge.limit)
         };
         if let Some(same) = before.take_if(is_same) {
             charge.cost = charge.cost.saturating_add(same.cost);

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::versioned::Number;
 use crate::clock::Time;
-use crate::limit::Limit;
+use crate::limit::{Limit, Reservation};
 
 /// A charge to one cell that has yet to be confirmed.
 #[derive(Debug)]
@@ -22,8 +22,8 @@ pub(super) struct Provisional {
     /// The moment of the charge. It has to fit as of then, because later some of what it was counted with may have left
     /// the window.
     pub(super) at: Time,
-    /// Where it was counted: indexes of rates, and buckets.
-    pub(super) buckets: SmallVec<[(usize, u64); 2]>,
+    /// Where it was counted.
+    pub(super) reservation: Reservation,
     /// Whether it is part of the exchange that is in flight.
     pub(super) sent: bool,
     /// Its number among what is charged if it fits to the state that is kept as a whole, until it is known that it does.

@@ -8,7 +8,7 @@ use super::cached_cell::CachedCell;
 use super::counters::{CounterId, signed};
 use super::message::Settlement;
 use crate::clock::Time;
-use crate::limit::Verdict;
+use crate::limit::{Limit, Reservation, Verdict};
 use crate::store::Reserved;
 
 impl CachedCell {
@@ -27,23 +27,36 @@ impl CachedCell {
     pub(super) fn settle(&mut self, settlement: Settlement) {
         let Settlement { ask, now, reservation, given, more, .. } = settlement;
         let limit = &*ask.limit;
-        let Self { cell, counters, versioned, carry_over, .. } = self;
-        if let Some(carry_over) = carry_over {
+        if let Some(carry_over) = &mut self.carry_over {
             carry_over.give_back(limit, now, &reservation, given);
         }
-        for (rate, bucket, given) in reservation.buckets(limit.rates(), given) {
+        if given > 0 {
+            self.counters.may_shrink();
+        }
+        self.take_back(limit, &reservation, given);
+        if more > 0 {
+            self.charge(limit, now, more);
+        }
+    }
+
+    /// Takes back `cost` of what was charged, where that was counted; with 0 a reservation only ends. This is the only way in which a charge is undone: of a
+    /// request that is refused in the end, of a reservation, and of a lease.
+    pub(super) fn take_back(&mut self, limit: &Limit, reservation: &Reservation, cost: u64) {
+        self.take_back_sums(limit, reservation, cost);
+        if let Some(state) = &mut self.versioned {
+            state.give_back(&mut self.cell, (limit, self.now), (reservation, cost));
+        }
+    }
+
+    /// The same, but only from sums: what is kept as a whole was never charged.
+    pub(super) fn take_back_sums(&mut self, limit: &Limit, reservation: &Reservation, cost: u64) {
+        let Self { cell, counters, .. } = self;
+        for (rate, bucket, given) in reservation.buckets(limit.rates(), cost) {
             let id = CounterId { rate, bucket };
             if given > 0 && counters.can_give_back(id, given) && cell.count(limit.rates(), rate, bucket).is_some() {
                 cell.correct(limit.rates(), rate, bucket, |count| count.saturating_sub(given));
-                counters.may_shrink();
                 counters.add(id, -signed(given));
             }
-        }
-        if let Some(state) = versioned {
-            state.give_back(cell, (limit, now), (&reservation, given));
-        }
-        if more > 0 {
-            self.charge(limit, now, more);
         }
     }
 }

@@ -72,6 +72,12 @@ fn is_only_whole(kind: usize) -> bool {
     limit(kind, 1).rates().iter().all(|rate| !rate.uses_counters())
 }
 
+/// What may stay counted of what was charged and not admitted: less than one, and a part of one counts as one. What others have
+/// charged to a bucket meanwhile may have let a little of it drain.
+fn slack(kind: usize) -> u64 {
+    u64::from(kind == BUCKET)
+}
+
 /// A request with a cost of 1.
 pub(super) fn ask(limit: &Arc<Limit>, key: Fingerprint) -> OwnedAsk {
     OwnedAsk { limit: limit.clone(), key, need: 1, cost: 1, settles: false, role: Role::Refuses, place: 0, asked: None }
@@ -159,7 +165,7 @@ fn strictly_leased(
             prop_assert!(counted >= admitted, "{counted} counted of {admitted}");
         }
         if world.unanswered == 0 {
-            prop_assert!(counted <= admitted, "{counted} counted of {admitted}");
+            prop_assert!(counted <= admitted + slack(kind), "{counted} counted of {admitted}");
         } else if !is_whole(kind) {
             let most = admitted + dropped + world.unanswered * lease;
             prop_assert!(counted <= most, "{counted} counted of {admitted}, {dropped} dropped");
@@ -367,7 +373,8 @@ proptest! {
             prop_assert!(admitted <= quotas.0.min(quotas.1));
         }
         for key in keys {
-            prop_assert_eq!(counted(&mut world, kind, key), admitted);
+            let counted = counted(&mut world, kind, key);
+            prop_assert!((admitted..=admitted + slack(kind)).contains(&counted), "{counted} counted of {admitted}");
         }
     }
 }

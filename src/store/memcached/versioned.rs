@@ -336,7 +336,6 @@ impl VersionedState {
             }
         }
         self.short = (self.appended >= LONG).then(|| self.whole(&theirs, rates));
-        theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
         // It was only to be told what is not true any more, or it was so long ago that it matters no more.
         let is_over = cell.is_whole_spent(rates, now);
         self.pending.take_if(|pending| pending.is_nothing() || is_over && pending.only_charges());
@@ -344,6 +343,8 @@ impl VersionedState {
             self.outcomes.append(pending.apply(limit, &mut theirs, now));
         }
         self.pending.take_if(|pending| pending.is_nothing());
+        theirs.advance(rates, now);
+        theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
         *cell = theirs;
         // What others have appended at the same time may have to be kept for longer than was known here.
         if is_sent && cell.memory(rates) > self.kept {
@@ -406,7 +407,7 @@ mod tests {
 
     /// Gives back a charge of this moment that was not admitted.
     fn give_back(state: &mut VersionedState, cell: &mut Cell, limit: &Limit, (charged, now): (u64, u64)) {
-        let reservation = Reservation::not_admitted(limit.rates(), 1, (at(charged), at(now)));
+        let reservation = limit.place_of(cell, at(charged), 1).not_admitted(limit.rates(), at(now));
         state.give_back(cell, (limit, at(now)), (&reservation, 1));
     }
 

@@ -52,7 +52,8 @@ impl Open {
             return Some(Self { inspection, is_sent: false, ..self });
         }
         let Inspection { ask, now, asked, task } = inspection;
-        let now = cached.advance_for(&ask.limit, now, asked);
+        // While it waited, the cell may have been moved on to the moment of the answer.
+        let now = cached.advance_for(&ask.limit, now.max(cached.now), asked);
         // Who has given up waiting needs no answer.
         match task {
             Task::Peek(reply) => drop(reply.send(KeyUsage::of(ask.limit, &cached.cell, now))),

@@ -4,7 +4,6 @@ use tokio::time::Instant;
 
 use super::Coordinator;
 use crate::config::Role;
-use crate::limit::Reservation;
 use crate::store::memcached::OwnedAsk;
 use crate::store::memcached::batch::ServerState;
 use crate::store::memcached::cells::Place;
@@ -53,11 +52,11 @@ impl Coordinator {
     /// Gives back what is left of a lease like that of a reservation: a reload may have changed since how the limit counts.
     /// No request comes with that, so the time is that of the last one.
     fn give_back_lease(&mut self, cell: Place, rest: Provisional, asked: Instant) {
-        let Provisional { cost: given, cell: number, limit, buckets, .. } = rest;
+        let Provisional { cost: given, cell: number, limit, reservation, .. } = rest;
         if given == 0 {
             return;
         }
-        let reservation = Reservation::in_buckets(given, buckets.iter().map(|(_, bucket)| *bucket));
+        let reservation = reservation.with_cost(given);
         let at = self.cells.peek(cell);
         let (key, now) = (at.key, at.now);
         let ask = OwnedAsk { limit, key, need: 0, cost: 0, settles: false, role: Role::Refuses, place: 0, asked: None };

@@ -29,11 +29,6 @@ fn lasts(kind: usize) -> bool {
     kind != BUCKET
 }
 
-/// What is not given back because it may have drained: far less than one, and a part of one counts as one.
-fn slack(kind: usize) -> u64 {
-    u64::from(!lasts(kind))
-}
-
 /// Has the only gateway send a charge that it reserves. Where there are sums, it reads them before.
 fn write_one(world: &mut World, kind: usize) {
     let mut steps = vec![Step::Connect(0, 0), Step::Reserve { gateway: 0, what: 0, cost: 1 }, Step::Send(0, 0)];

@@ -166,7 +166,7 @@ impl StateChange {
         charge.into_iter().chain(self.given.iter().cloned()).chain(attempts)
     }
 
-    /// Changes a state that was read anew and does not contain it. Returns what became of requests that do not fit, which it
+    /// Changes a state that was read anew and does not contain it, as of its last moment. Returns what became of requests that do not fit, which it
     /// attempts to charge no longer.
     pub(super) fn apply(&mut self, limit: &Limit, cell: &mut Cell, now: Time) -> Outcomes {
         let (mut admitted, mut later) = (SmallVec::<[u64; 2]>::new(), SmallVec::<[_; 1]>::new());
@@ -186,8 +186,9 @@ impl StateChange {
             self.admitted.retain(|number| !dropped.is_about(*number));
             let cost = attempt.cost.saturating_mul((all - self.admitted.len()) as u64);
             if cost > 0 {
-                limit.charge_whole(cell, now, cost, attempt.since);
-                later.push((attempt.since, attempt.at, cost));
+                let (at, since) = (attempt.at, attempt.since);
+                limit.operate(cell, now, &Operation::Charge { at, since, cost });
+                later.push((since, at, cost));
             }
         }
         self.attempts.retain(|(_, attempt)| attempt.times > 0);
