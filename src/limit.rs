@@ -31,13 +31,6 @@
 //! # Ok::<(), gateway::limit::RateError>(())
 //! ```
 //!
-//! # Two kinds of state
-//!
-//! Sliding windows and windows of the calendar are counters: several gateways can add to the same ones in a shared store,
-//! and need not know what the others add. [`Cell::counts_mut`], [`Cell::fill`] and [`Cell::correct`] are for them. The
-//! state of every other strategy is more than a sum, so a shared store reads and replaces it as a whole, in the form of
-//! [`Cell::save`] and [`Cell::restore`]. The functions with `whole` in their names change nothing but that.
-//!
 //! # Costs that are known later
 //!
 //! [`Limit::reserve`] charges a request whose cost is not known yet, and [`Limit::give_back`] corrects it when it is.
@@ -45,8 +38,11 @@
 //! # Limits that change
 //!
 //! Quotas and bursts may change at any time and apply to what has been counted already. If a rate is counted in another way
-//! than before, or limits get other rates, [`Limit::migrate`] makes the new cell from the old one. Where several gateways
-//! share counters and each of them migrates them, [`Limit::raise`] carries over only what was not carried over yet.
+//! than before, or limits get other rates, [`Limit::migrate`] makes the new cell from the old one.
+//!
+//! # Stores that are shared
+//!
+//! What is described so far is enough for one gateway that counts alone. If several gateways count together, see [`shared`].
 
 mod calendar;
 mod rate;
@@ -64,14 +60,10 @@ mod extension;
 mod cell;
 mod reservation;
 mod migration;
-mod raising;
-mod operations;
-mod encoding;
+pub mod shared;
 
 pub use calendar::{Calendar, Unit, zones};
 pub use cell::Cell;
-pub use encoding::Restored;
-pub use operations::{Attempt, Group, Operation};
 pub use rate::{Edge, MAX_LOG, MAX_PRECISION, MAX_QUOTA, MAX_WINDOW, MIN_WINDOW, Rate, RateError, Strategy};
 pub use reservation::Reservation;
 
@@ -192,20 +184,9 @@ impl Limit {
         cell.usages(&self.rates, now).all(|usage| usage.remaining() >= need)
     }
 
-    /// The same, but only by the rates that use counters.
-    pub fn admits_by_counters(&self, cell: &Cell, now: Time, need: u64) -> bool {
-        let mut counted = cell.usages(&self.rates, now).zip(&self.rates).filter(|(_, rate)| rate.uses_counters());
-        counted.all(|(usage, _)| usage.remaining() >= need)
-    }
-
     /// Counts `cost` against every rate, even if that exceeds the quota. The cell has to be advanced to `now` before.
     pub fn charge(&self, cell: &mut Cell, now: Time, cost: u64) {
         cell.charge(&self.rates, now, cost, None);
-    }
-
-    /// Where `cost`, which has just been charged at `now`, was counted. Nothing of it is followed yet: see [`Self::follow`].
-    pub fn place_of(&self, cell: &Cell, now: Time, cost: u64) -> Reservation {
-        cell.place_of(&self.rates, now, cost)
     }
 
     /// Counts `cost` against every rate until it is known what the request really costs. The cell has to be advanced to
@@ -231,14 +212,9 @@ impl Limit {
     /// ```
     pub fn reserve(&self, cell: &mut Cell, now: Time, cost: u64) -> Reservation {
         self.charge(cell, now, cost);
-        let mut reservation = self.place_of(cell, now, cost);
-        self.follow(cell, &mut reservation);
+        let mut reservation = cell.place_of(&self.rates, now, cost);
+        cell.follow(&self.rates, &mut reservation);
         reservation
-    }
-
-    /// Follows a reservation from now on, so that it is known how much of it has drained when it is given back.
-    pub fn follow(&self, cell: &mut Cell, reservation: &mut Reservation) {
-        cell.follow(&self.rates, reservation);
     }
 
     /// Gives back `cost` of a reservation, at most what was reserved, where it was counted, as far as that still matters.
@@ -248,35 +224,14 @@ impl Limit {
         cell.give_back(&self.rates, now, reservation, cost, false);
     }
 
-    /// The same, but only for the rates whose state is kept as a whole.
-    pub fn give_back_whole(&self, cell: &mut Cell, now: Time, reservation: &Reservation, cost: u64) {
-        cell.give_back(&self.rates, now, reservation, cost, true);
-    }
-
     /// Whether cells of this limit follow reservations, as token buckets need it.
     pub fn follows(&self) -> bool {
         self.rates.iter().any(reservation::is_followed)
     }
 
-    /// Counts `cost`, of which the first part came at `since`, again against the rates whose state is kept as a whole. That
-    /// is needed when their state was read anew and does not contain it.
-    pub fn charge_whole(&self, cell: &mut Cell, now: Time, cost: u64, since: Time) {
-        cell.charge(&self.rates, now, cost, Some(since));
-    }
-
-    /// Takes `cost` back from the rates whose state is kept as a whole, beginning with what was charged last.
-    pub fn take_back_whole(&self, cell: &mut Cell, cost: u64) {
-        cell.take_back_whole(&self.rates, cost);
-    }
-
     /// Whether its cells grow with every request that is charged, as sliding logs do.
     pub fn grows(&self) -> bool {
         self.rates.iter().any(|rate| *rate.strategy() == Strategy::SlidingLog)
-    }
-
-    /// Whether it has a rate whose state is kept as a whole, so that counters are not enough for it.
-    pub fn is_whole(&self) -> bool {
-        !self.rates.iter().all(Rate::uses_counters)
     }
 
     /// The refusal of a request of cost `need`, or `None` if the limit admits it. This is what [`Self::admits`] and

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::bounds::{MAX_COUNT, is_ahead};
+use super::bounds::is_ahead;
 use super::counting::Charge;
 use super::extension::Extension;
 use super::rate::Rate;
@@ -57,56 +57,6 @@ impl Cell {
         rates.iter().zip(&mut self.states)
     }
 
-    /// All counters: the index of the rate, what names the bucket (its index since 1970, or the start of a calendar's window in
-    /// seconds since 1970), and the count. The first one of each rate is the newest, to which requests are added.
-    pub fn counts_mut<'a>(&'a mut self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64, &'a mut u64)> {
-        self.rated_mut(rates).enumerate().flat_map(|(place, (_, state))| {
-            let (newest, counts) = state.counters_mut();
-            (0..).zip(counts).map(move |(age, count)| (place, newest.saturating_sub(age), count))
-        })
-    }
-
-    /// The newest counter of each rate that uses counters: the index of the rate, and what names the bucket.
-    pub fn newest<'a>(&'a self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64)> + 'a {
-        let states = self.rated(rates).enumerate();
-        states.filter_map(|(place, (_, state))| Some((place, state.newest()?)))
-    }
-
-    /// The counter of one bucket of the rate at index `place`, if it still matters.
-    pub fn count(&self, rates: &[Rate], place: usize, bucket: u64) -> Option<u64> {
-        let (_, state) = self.rated(rates).nth(place)?;
-        state.counter(bucket)
-    }
-
-    /// Corrects the counter of one bucket of the rate at index `place`, if it still matters.
-    pub fn correct(&mut self, rates: &[Rate], place: usize, bucket: u64, correct: impl FnOnce(u64) -> u64) {
-        if let Some((_, state)) = self.rated_mut(rates).nth(place)
-            && let Some(count) = state.counter_mut(bucket)
-        {
-            *count = correct(*count).min(MAX_COUNT);
-        }
-    }
-
-    /// Replaces all counters by `read(index of the rate, bucket)`, for instance by what a shared store has counted.
-    ///
-    /// ```
-    /// use gateway::clock::Time;
-    /// use gateway::limit::{Cell, Limit};
-    ///
-    /// let limit = Limit::new("a", &["5/m".parse()?]);
-    /// let now = Time::from_micros(1_800_000_000_000_000);
-    /// let mut cell = Cell::new(limit.rates(), now);
-    /// let minute = now.seconds() / 60;
-    /// cell.fill(limit.rates(), |_, bucket| if bucket == minute { 4 } else { 0 });
-    /// assert_eq!(limit.judge(&cell, now, 1, true).remaining, 1);
-    /// # Ok::<(), gateway::limit::RateError>(())
-    /// ```
-    pub fn fill(&mut self, rates: &[Rate], mut read: impl FnMut(usize, u64) -> u64) {
-        for (place, bucket, count) in self.counts_mut(rates) {
-            *count = read(place, bucket).min(MAX_COUNT);
-        }
-    }
-
     /// Moves the state of every rate on to `now`.
     ///
     /// If the clock went back by less than a second, another thread has probably read it a moment earlier, and the state
@@ -156,26 +106,13 @@ impl Cell {
         }
     }
 
-    /// Takes `cost` back from the rates whose state is kept as a whole, beginning with what was charged last.
-    pub(super) fn take_back_whole(&mut self, rates: &[Rate], cost: u64) {
-        self.rated_mut(rates).for_each(|(rate, state)| state.take_back(rate, cost));
-        if let Some(Extension { log, .. }) = self.extension.as_deref_mut() {
-            log.take_back(cost);
-        }
-    }
-
     /// Whether nothing in it can matter at `now` or later.
     pub fn is_spent(&self, rates: &[Rate], now: Time) -> bool {
         self.rated(rates).all(|(rate, state)| state.is_spent(rate, now)) && self.is_log_spent(rates, now)
     }
 
-    /// Whether nothing of the state that is kept as a whole can matter at `now` or later.
-    pub fn is_whole_spent(&self, rates: &[Rate], now: Time) -> bool {
-        let mut whole = self.rated(rates).filter(|(rate, _)| !rate.uses_counters());
-        whole.all(|(rate, state)| state.is_spent(rate, now)) && self.is_log_spent(rates, now)
-    }
-
-    fn is_log_spent(&self, rates: &[Rate], now: Time) -> bool {
+    /// Whether nothing of the log can matter at `now` or later.
+    pub(super) fn is_log_spent(&self, rates: &[Rate], now: Time) -> bool {
         let Some(newest) = self.log().and_then(Log::newest) else { return true };
         longest(rates).is_none_or(|longest| now.micros().saturating_sub(newest) >= longest)
     }

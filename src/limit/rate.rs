@@ -180,18 +180,6 @@ impl Rate {
         }
     }
 
-    /// Microseconds from `now` on after which the counter of this bucket does not matter any more. A window of the calendar ends
-    /// when the calendar says so: days may last 25 hours.
-    pub fn memory_of(&self, bucket: u64, now: Time) -> u64 {
-        match &self.strategy {
-            Strategy::Calendar(calendar) => {
-                let (_, end) = calendar.window(Time::from_micros(bucket.saturating_mul(1_000_000)));
-                end.saturating_sub(now.micros())
-            }
-            _ => self.memory(),
-        }
-    }
-
     /// The latest moment, in microseconds since 1970, at which a request no longer counts at `now`, if each request counts
     /// from its moment until exactly one window later; of a calendar, the last one before its window. `None` if there is
     /// none since 1970.

@@ -17,12 +17,12 @@ use crate::clock::Time;
 /// Where a charge was counted, so that it can be given back there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    cost: u64,
+    pub(super) cost: u64,
     /// For each rate what names the place: for rates that use counters the bucket, for others the moment in microseconds
     /// since 1970.
     pub(super) marks: SmallVec<[u64; 2]>,
     /// For how many microseconds after the charge it was not followed.
-    lag: u64,
+    pub(super) lag: u64,
     /// For each rate of a cell that was migrated since: how much of the reservation is in the sum that was carried over, or
     /// `None` if the state was copied. It is empty before a migration.
     carried: SmallVec<[Option<u64>; 2]>,
@@ -31,26 +31,6 @@ pub struct Reservation {
 impl Reservation {
     pub(super) fn new(cost: u64, marks: impl Iterator<Item = u64>) -> Self {
         Self { cost, marks: marks.collect(), lag: 0, carried: SmallVec::new() }
-    }
-
-    /// What was counted at the same place with another cost.
-    pub fn with_cost(self, cost: u64) -> Self {
-        Self { cost, ..self }
-    }
-
-    /// What was counted of the rates whose state is kept as a whole: in windows at the moment `mark`, and in buckets such that
-    /// it may have drained since the moment `from`.
-    pub(super) fn of_whole(rates: &[Rate], cost: u64, (mark, from): (Time, Time)) -> Self {
-        let moment = |rate| if is_followed(rate) { from.micros() } else { mark.micros() };
-        Self::new(cost, rates.iter().map(moment))
-    }
-
-    /// The same if it is given back at `now`, before it can have drained from a bucket: somebody was charged and not admitted.
-    pub fn not_admitted(&self, rates: &[Rate], now: Time) -> Self {
-        // No reservation that is followed has a later moment than now.
-        let later = now.micros().saturating_add(1);
-        let marks = rates.iter().zip(&self.marks).map(|(rate, mark)| if is_followed(rate) { later } else { *mark });
-        Self::new(self.cost, marks)
     }
 
     /// The same in a cell that was migrated to other rates. For each rate, `places` has the mark, and how much of the
@@ -67,43 +47,13 @@ impl Reservation {
 
     /// How much is taken from the rate at `place` for `cost` that is given back. The part that was not carried over is given
     /// back first, because it is not known which part of the cost it was.
-    fn returnable(&self, place: usize, cost: u64) -> u64 {
+    pub(super) fn returnable(&self, place: usize, cost: u64) -> u64 {
         cost.saturating_sub(self.carried(place).map_or(0, |carried| self.cost - carried.min(self.cost)))
     }
 
     /// The cost that was charged.
     pub fn cost(&self) -> u64 {
         self.cost
-    }
-
-    /// When it was charged. `None` if no rate keeps its state as a whole, because only those remember the moment.
-    pub fn moment(&self, rates: &[Rate]) -> Option<Time> {
-        let (mark, from) = self.moments(rates);
-        rates.iter().any(|rate| !rate.uses_counters()).then(|| mark.max(from))
-    }
-
-    /// When it was charged, as windows remember that, and since when it may have drained from buckets; 0 if it has none.
-    pub(super) fn moments(&self, rates: &[Rate]) -> (Time, Time) {
-        let (mut mark, mut from) = (0, 0);
-        for (rate, moment) in rates.iter().zip(&self.marks).filter(|(rate, _)| !rate.uses_counters()) {
-            let which = if is_followed(rate) { &mut from } else { &mut mark };
-            *which = (*which).max(moment - if is_followed(rate) { self.lag.min(*moment) } else { 0 });
-        }
-        (Time::from_micros(mark), Time::from_micros(from))
-    }
-
-    /// The counters to which it was added: the index of the rate, what names the bucket, and how much is taken from the
-    /// counter if `cost` is given back. That is less if only a part of the reservation was carried over to the counter.
-    pub fn buckets<'a>(&'a self, rates: &'a [Rate], cost: u64) -> impl Iterator<Item = (usize, u64, u64)> {
-        let marked = rates.iter().zip(&self.marks).enumerate();
-        let counters = marked.filter(|(_, (rate, _))| rate.uses_counters());
-        counters.map(move |(place, (_, mark))| (place, *mark, self.returnable(place, cost)))
-    }
-
-    /// How much of `cost` every rate that keeps its state as a whole has at least, if it is given back.
-    pub(super) fn certain(&self, rates: &[Rate], cost: u64) -> u64 {
-        let whole = rates.iter().enumerate().filter(|(_, rate)| !rate.uses_counters());
-        whole.map(|(place, _)| self.returnable(place, cost)).min().unwrap_or(cost)
     }
 }
 

@@ -49,7 +49,7 @@ fn what_any_number_of_appended_words_give_back_is_bounded() {
     (0..10_000).for_each(|_| bytes.extend(appended(give_back.clone(), 0)));
     let restored = Cell::restore(limit.rates(), at(now), &bytes).unwrap();
     let left = limit.judge(&restored.cell, at(now), 1, true).remaining;
-    assert_eq!(left, operations::MOST_GIVEN_BACK as u64);
+    assert_eq!(left, MOST_GIVEN_BACK as u64);
 }
 
 /// Bytes that do this when they are appended.
@@ -169,7 +169,7 @@ proptest! {
         cost in prop_oneof![1..5_u64, Just(MAX_QUOTA)],
     ) {
         let limit = limit_of(kind);
-        let mut bytes = vec![encoding::VERSION];
+        let mut bytes = vec![VERSION];
         words.iter().for_each(|word| bytes.extend(word.encode_var_vec()));
         let mut now = 1_800_000_000 * SECOND;
         let Some(Restored { mut cell, ahead, .. }) = Cell::restore(limit.rates(), at(now), &bytes) else { return Ok(()) };

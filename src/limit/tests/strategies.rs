@@ -226,7 +226,7 @@ proptest! {
     ) {
         let limit = Limit::new("l", &rates.iter().map(|(kind, quota, window)| rate_of(*kind, *quota, *window)).collect::<Vec<_>>());
         let now = at(20_000 * DAY);
-        let version = [encoding::VERSION].into_iter().chain(bytes.iter().copied()).collect::<Vec<u8>>();
+        let version = [VERSION].into_iter().chain(bytes.iter().copied()).collect::<Vec<u8>>();
         for bytes in [bytes, version] {
             let Some(Restored { mut cell, .. }) = Cell::restore(limit.rates(), now, &bytes) else { continue };
             cell.advance(limit.rates(), now);

@@ -20,7 +20,8 @@ use super::names::{Digits, Names};
 use super::replies::Item;
 use super::targets::Targets;
 use crate::clock::Time;
-use crate::limit::{Cell, Limit, Rate, Reservation, Restored};
+use crate::limit::shared::Restored;
+use crate::limit::{Cell, Limit, Rate, Reservation};
 
 /// A limit that a reload has replaced.
 #[derive(Debug)]

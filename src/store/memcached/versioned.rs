@@ -28,7 +28,8 @@ use super::replies::{Item, Written};
 use super::reset::Resets;
 use super::targets::{Answer, Targets};
 use crate::clock::Time;
-use crate::limit::{Attempt, Cell, Group, Limit, Rate, Reservation, Restored};
+use crate::limit::shared::{Attempt, Group, Restored};
+use crate::limit::{Cell, Limit, Rate, Reservation};
 
 use change::StateChange;
 pub(super) use change::{Number, Outcomes};

@@ -74,7 +74,7 @@ pub(super) fn compare(all: &[Decided], is_whole: bool) -> TestCaseResult {
                 let until = decided.asked.micros() + decided.wait().unwrap_or(u64::MAX / 2);
                 let is_close = until <= decided.decided.micros() + apart;
                 // It may be refused because of another one that was charged, and dropped before that was confirmed.
-                let is_dropped = |other: &Decided| other.verdicts.is_none() && other.decided >= decided.asked;
+                let is_dropped = |other: &Decided| other.verdicts.is_none() && other.asked <= decided.asked;
                 let may_be_charged = is_whole && all.iter().any(is_dropped);
                 prop_assert!(
                     is_close || may_be_charged || looks.contains(&false),

@@ -3,7 +3,8 @@
 use smallvec::SmallVec;
 
 use crate::clock::Time;
-use crate::limit::{Attempt, Cell, Limit, Operation, Reservation};
+use crate::limit::shared::{Attempt, Operation};
+use crate::limit::{Cell, Limit, Reservation};
 
 /// The numbers of requests that wait until it is known whether they are admitted, among all of a cell.
 pub(in crate::store::memcached) type Number = u64;

@@ -2,7 +2,7 @@
 
 use super::change::StateChange;
 use crate::fingerprint::Fingerprint;
-use crate::limit::Group;
+use crate::limit::shared::Group;
 
 /// What is known of the value in Memcached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,10 +4,11 @@
 //! counted before the change. So one of them may carry over what another one has carried over already. If the sum were
 //! charged, it would then count twice. A cell that is raised to the sum twice is the same as one that is raised once.
 
-use super::Limit;
-use super::cell::Cell;
+use super::super::Limit;
+use super::super::cell::Cell;
 use crate::clock::Time;
 
+/// For [stores that are shared](super).
 impl Limit {
     /// Raises what each rate counts in `cell` to what it counts in `least`, if that is more. Both cells belong to this limit
     /// and have been advanced to `now`.

@@ -7,16 +7,16 @@
 
 use smallvec::SmallVec;
 
-use super::Limit;
-use super::cell::Cell;
-use super::rate::Rate;
-use super::reservation::Reservation;
-use super::varint::{pull, push};
+use super::super::Limit;
+use super::super::cell::Cell;
+use super::super::rate::Rate;
+use super::super::reservation::Reservation;
+use super::super::varint::{pull, push};
 use crate::clock::Time;
 
 /// How many of the appended parts of reservations are given back at most; the others stay charged. Each takes time in
 /// proportion to the length of the log, and any program that can write to the store could append any number of them.
-pub(super) const MOST_GIVEN_BACK: usize = 4096;
+pub(in super::super) const MOST_GIVEN_BACK: usize = 4096;
 
 /// A change of the state that is kept as a whole. Moments are those of the clock of the gateway that makes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +72,7 @@ pub struct Group {
     pub admitted: SmallVec<[u64; 2]>,
 }
 
+/// For [stores that are shared](super).
 impl Limit {
     /// Attempts to count requests of this `cost`, each of which needs so much room.
     pub fn attempt(&self, at: Time, need: u64, cost: u64) -> Attempt {
@@ -211,6 +212,7 @@ impl Appended {
     }
 }
 
+/// For [stores that are shared](super).
 impl Cell {
     /// Adds the bytes that do these operations when they are appended to a state, which is `ahead` microseconds ahead of the
     /// clock by which they were made. Without any the group only tells that its writer has come so far.

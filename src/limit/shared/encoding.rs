@@ -18,18 +18,16 @@
 //! of its own clock. So a state never goes back in time. If it did, a reader whose clock is faster would believe that what
 //! was counted a moment ago is old, and would admit as much again.
 
-use super::bounds::JITTER;
-use super::cell::Cell;
-use super::extension::Extension;
+use super::super::cell::Cell;
+use super::super::rate::Rate;
+use super::super::sliding_log::Log;
+use super::super::state::State;
+use super::super::varint::{pull, push};
 use super::operations::{Appended, Group};
-use super::rate::Rate;
-use super::sliding_log::Log;
-use super::state::State;
-use super::varint::{pull, push};
 use crate::clock::Time;
 
 /// The version of the layout. Bytes of versions before 2 are not read.
-pub(super) const VERSION: u8 = 3;
+pub(in super::super) const VERSION: u8 = 3;
 
 /// What [`Cell::restore`] reads.
 #[derive(Clone, Debug)]
@@ -43,13 +41,15 @@ pub struct Restored {
     pub ahead: u64,
 }
 
+/// For [stores that are shared](super).
 impl Cell {
     /// Encodes what is kept as a whole, for [`Cell::restore`]. The encoded state is `ahead` microseconds ahead of the clock by
     /// which the cell was charged.
     ///
     /// ```
     /// use gateway::clock::Time;
-    /// use gateway::limit::{Cell, Limit, Operation};
+    /// use gateway::limit::shared::Operation;
+    /// use gateway::limit::{Cell, Limit};
     ///
     /// let limit = Limit::new("a", &["5/s burst 5".parse()?]);
     /// let now = Time::from_micros(1_800_000_000_000_000);
@@ -115,31 +115,6 @@ impl Cell {
         }
         cell.reset_counters(rates, now);
         Some(Restored { cell, groups, ahead })
-    }
-
-    /// Microseconds after which an encoded state does not matter any more, if nothing is appended to it. Token buckets count as
-    /// if they had been used up, since others may charge them.
-    pub fn memory(&self, rates: &[Rate]) -> u64 {
-        let full = rates.iter().filter(|rate| !rate.uses_counters()).map(Rate::memory);
-        // They may have been charged more than they hold.
-        full.chain(self.rated(rates).map(|(rate, state)| state.excess_memory(rate))).max().unwrap_or(0)
-    }
-
-    /// By how many microseconds the state that is kept as a whole is ahead of a clock that was set back. It is 0 for less
-    /// than a second, which is explained by threads that read the clock at different moments.
-    pub fn lead(&self, now: Time) -> u64 {
-        let lead = self.latest().saturating_sub(now.micros());
-        if lead > JITTER { lead } else { 0 }
-    }
-
-    /// Moves all of the state that is kept as a whole back in time by so many microseconds.
-    pub fn set_back(&mut self, by: u64) {
-        self.states.iter_mut().for_each(|state| state.set_back(by));
-        if let Some(Extension { log, low_water }) = self.extension.as_deref_mut() {
-            log.shift(by);
-            // It is not known any more how long the reservations have been open.
-            low_water.clear();
-        }
     }
 
     /// Replaces the counters by new ones of `now`, all of which are 0.

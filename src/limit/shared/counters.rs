@@ -1,0 +1,87 @@
+//! Counters that several gateways add to.
+//!
+//! A store has one counter for each bucket of a rate. The index of the rate and a number name the bucket: of a sliding window
+//! its index since 1970, of a calendar the start of its window in seconds since 1970.
+
+use super::super::Limit;
+use super::super::bounds::MAX_COUNT;
+use super::super::cell::Cell;
+use super::super::rate::{Rate, Strategy};
+use crate::clock::Time;
+
+/// For [stores that are shared](super).
+impl Cell {
+    /// All counters: the index of the rate, what names the bucket (its index since 1970, or the start of a calendar's window in
+    /// seconds since 1970), and the count. The first one of each rate is the newest, to which requests are added.
+    pub fn counts_mut<'a>(&'a mut self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64, &'a mut u64)> {
+        self.rated_mut(rates).enumerate().flat_map(|(place, (_, state))| {
+            let (newest, counts) = state.counters_mut();
+            (0..).zip(counts).map(move |(age, count)| (place, newest.saturating_sub(age), count))
+        })
+    }
+
+    /// The newest counter of each rate that uses counters: the index of the rate, and what names the bucket.
+    pub fn newest<'a>(&'a self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64)> + 'a {
+        let states = self.rated(rates).enumerate();
+        states.filter_map(|(place, (_, state))| Some((place, state.newest()?)))
+    }
+
+    /// The counter of one bucket of the rate at index `place`, if it still matters.
+    pub fn count(&self, rates: &[Rate], place: usize, bucket: u64) -> Option<u64> {
+        let (_, state) = self.rated(rates).nth(place)?;
+        state.counter(bucket)
+    }
+
+    /// Corrects the counter of one bucket of the rate at index `place`, if it still matters.
+    pub fn correct(&mut self, rates: &[Rate], place: usize, bucket: u64, correct: impl FnOnce(u64) -> u64) {
+        if let Some((_, state)) = self.rated_mut(rates).nth(place)
+            && let Some(count) = state.counter_mut(bucket)
+        {
+            *count = correct(*count).min(MAX_COUNT);
+        }
+    }
+
+    /// Replaces all counters by `read(index of the rate, bucket)`, for instance by what a shared store has counted.
+    ///
+    /// ```
+    /// use gateway::clock::Time;
+    /// use gateway::limit::{Cell, Limit};
+    ///
+    /// let limit = Limit::new("a", &["5/m".parse()?]);
+    /// let now = Time::from_micros(1_800_000_000_000_000);
+    /// let mut cell = Cell::new(limit.rates(), now);
+    /// let minute = now.seconds() / 60;
+    /// cell.fill(limit.rates(), |_, bucket| if bucket == minute { 4 } else { 0 });
+    /// assert_eq!(limit.judge(&cell, now, 1, true).remaining, 1);
+    /// # Ok::<(), gateway::limit::RateError>(())
+    /// ```
+    pub fn fill(&mut self, rates: &[Rate], mut read: impl FnMut(usize, u64) -> u64) {
+        for (place, bucket, count) in self.counts_mut(rates) {
+            *count = read(place, bucket).min(MAX_COUNT);
+        }
+    }
+}
+
+/// For [stores that are shared](super).
+impl Limit {
+    /// Whether a request of cost `need` is admitted now by the rates that use counters.
+    pub fn admits_by_counters(&self, cell: &Cell, now: Time, need: u64) -> bool {
+        let mut counted = cell.usages(&self.rates, now).zip(&self.rates).filter(|(_, rate)| rate.uses_counters());
+        counted.all(|(usage, _)| usage.remaining() >= need)
+    }
+}
+
+/// For [stores that are shared](super).
+impl Rate {
+    /// Microseconds from `now` on after which the counter of this bucket does not matter any more. A window of the calendar ends
+    /// when the calendar says so: days may last 25 hours.
+    pub fn memory_of(&self, bucket: u64, now: Time) -> u64 {
+        match self.strategy() {
+            Strategy::Calendar(calendar) => {
+                let (_, end) = calendar.window(Time::from_micros(bucket.saturating_mul(1_000_000)));
+                end.saturating_sub(now.micros())
+            }
+            _ => self.memory(),
+        }
+    }
+}

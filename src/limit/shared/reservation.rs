@@ -1,0 +1,79 @@
+//! Where a shared store counted a reservation, and how it is given back there.
+
+use super::super::Limit;
+use super::super::cell::Cell;
+use super::super::rate::Rate;
+use super::super::reservation::{Reservation, is_followed};
+use crate::clock::Time;
+
+/// For [stores that are shared](super).
+impl Limit {
+    /// Where `cost`, which has just been charged at `now`, was counted. Nothing of it is followed yet: see [`Self::follow`].
+    pub fn place_of(&self, cell: &Cell, now: Time, cost: u64) -> Reservation {
+        cell.place_of(&self.rates, now, cost)
+    }
+
+    /// Follows a reservation from now on, so that it is known how much of it has drained when it is given back.
+    pub fn follow(&self, cell: &mut Cell, reservation: &mut Reservation) {
+        cell.follow(&self.rates, reservation);
+    }
+
+    /// The same as [`Self::give_back`], but only for the rates whose state is kept as a whole.
+    pub fn give_back_whole(&self, cell: &mut Cell, now: Time, reservation: &Reservation, cost: u64) {
+        cell.give_back(&self.rates, now, reservation, cost, true);
+    }
+}
+
+/// For [stores that are shared](super).
+impl Reservation {
+    /// What was counted at the same place with another cost.
+    pub fn with_cost(mut self, cost: u64) -> Self {
+        self.cost = cost;
+        self
+    }
+
+    /// What was counted of the rates whose state is kept as a whole: in windows at the moment `mark`, and in buckets such that
+    /// it may have drained since the moment `from`.
+    pub(super) fn of_whole(rates: &[Rate], cost: u64, (mark, from): (Time, Time)) -> Self {
+        let moment = |rate| if is_followed(rate) { from.micros() } else { mark.micros() };
+        Self::new(cost, rates.iter().map(moment))
+    }
+
+    /// The same if it is given back at `now`, before it can have drained from a bucket: somebody was charged and not admitted.
+    pub fn not_admitted(&self, rates: &[Rate], now: Time) -> Self {
+        // No reservation that is followed has a later moment than now.
+        let later = now.micros().saturating_add(1);
+        let marks = rates.iter().zip(&self.marks).map(|(rate, mark)| if is_followed(rate) { later } else { *mark });
+        Self::new(self.cost, marks)
+    }
+
+    /// When it was charged. `None` if no rate keeps its state as a whole, because only those remember the moment.
+    pub fn moment(&self, rates: &[Rate]) -> Option<Time> {
+        let (mark, from) = self.moments(rates);
+        rates.iter().any(|rate| !rate.uses_counters()).then(|| mark.max(from))
+    }
+
+    /// When it was charged, as windows remember that, and since when it may have drained from buckets; 0 if it has none.
+    pub(super) fn moments(&self, rates: &[Rate]) -> (Time, Time) {
+        let (mut mark, mut from) = (0, 0);
+        for (rate, moment) in rates.iter().zip(&self.marks).filter(|(rate, _)| !rate.uses_counters()) {
+            let which = if is_followed(rate) { &mut from } else { &mut mark };
+            *which = (*which).max(moment - if is_followed(rate) { self.lag.min(*moment) } else { 0 });
+        }
+        (Time::from_micros(mark), Time::from_micros(from))
+    }
+
+    /// The counters to which it was added: the index of the rate, what names the bucket, and how much is taken from the
+    /// counter if `cost` is given back. That is less if only a part of the reservation was carried over to the counter.
+    pub fn buckets<'a>(&'a self, rates: &'a [Rate], cost: u64) -> impl Iterator<Item = (usize, u64, u64)> {
+        let marked = rates.iter().zip(&self.marks).enumerate();
+        let counters = marked.filter(|(_, (rate, _))| rate.uses_counters());
+        counters.map(move |(place, (_, mark))| (place, *mark, self.returnable(place, cost)))
+    }
+
+    /// How much of `cost` every rate that keeps its state as a whole has at least, if it is given back.
+    pub(super) fn certain(&self, rates: &[Rate], cost: u64) -> u64 {
+        let whole = rates.iter().enumerate().filter(|(_, rate)| !rate.uses_counters());
+        whole.map(|(place, _)| self.returnable(place, cost)).min().unwrap_or(cost)
+    }
+}

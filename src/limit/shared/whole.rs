@@ -1,0 +1,64 @@
+//! State that is kept as a whole: that of the rates that do not use counters.
+
+use super::super::Limit;
+use super::super::bounds::JITTER;
+use super::super::cell::Cell;
+use super::super::extension::Extension;
+use super::super::rate::Rate;
+use crate::clock::Time;
+
+/// For [stores that are shared](super).
+impl Limit {
+    /// Whether it has a rate whose state is kept as a whole, so that counters are not enough for it.
+    pub fn is_whole(&self) -> bool {
+        !self.rates.iter().all(Rate::uses_counters)
+    }
+
+    /// Counts `cost`, of which the first part came at `since`, again against the rates whose state is kept as a whole. That
+    /// is needed when their state was read anew and does not contain it.
+    pub fn charge_whole(&self, cell: &mut Cell, now: Time, cost: u64, since: Time) {
+        cell.charge(&self.rates, now, cost, Some(since));
+    }
+
+    /// Takes `cost` back from the rates whose state is kept as a whole, beginning with what was charged last.
+    pub fn take_back_whole(&self, cell: &mut Cell, cost: u64) {
+        cell.rated_mut(&self.rates).for_each(|(rate, state)| state.take_back(rate, cost));
+        if let Some(Extension { log, .. }) = cell.extension.as_deref_mut() {
+            log.take_back(cost);
+        }
+    }
+}
+
+/// For [stores that are shared](super).
+impl Cell {
+    /// Whether nothing of the state that is kept as a whole can matter at `now` or later.
+    pub fn is_whole_spent(&self, rates: &[Rate], now: Time) -> bool {
+        let mut whole = self.rated(rates).filter(|(rate, _)| !rate.uses_counters());
+        whole.all(|(rate, state)| state.is_spent(rate, now)) && self.is_log_spent(rates, now)
+    }
+
+    /// Microseconds after which an encoded state does not matter any more, if nothing is appended to it. Token buckets count as
+    /// if they had been used up, since others may charge them.
+    pub fn memory(&self, rates: &[Rate]) -> u64 {
+        let full = rates.iter().filter(|rate| !rate.uses_counters()).map(Rate::memory);
+        // They may have been charged more than they hold.
+        full.chain(self.rated(rates).map(|(rate, state)| state.excess_memory(rate))).max().unwrap_or(0)
+    }
+
+    /// By how many microseconds the state that is kept as a whole is ahead of a clock that was set back. It is 0 for less
+    /// than a second, which is explained by threads that read the clock at different moments.
+    pub fn lead(&self, now: Time) -> u64 {
+        let lead = self.latest().saturating_sub(now.micros());
+        if lead > JITTER { lead } else { 0 }
+    }
+
+    /// Moves all of the state that is kept as a whole back in time by so many microseconds.
+    pub fn set_back(&mut self, by: u64) {
+        self.states.iter_mut().for_each(|state| state.set_back(by));
+        if let Some(Extension { log, low_water }) = self.extension.as_deref_mut() {
+            log.shift(by);
+            // It is not known any more how long the reservations have been open.
+            low_water.clear();
+        }
+    }
+}
