@@ -112,8 +112,8 @@ pub struct RateUsage {
 impl Limit {
     /// A limit of `rates`, of which there should be at least one: a limit without rates admits everything.
     pub fn new(name: &str, rates: &[Rate]) -> Self {
-        let shape = rates.iter().map(shape).collect::<Vec<_>>();
-        let shape = Fingerprint::of(shape.join(",").as_bytes());
+        let layouts = rates.iter().map(Rate::layout).collect::<Vec<_>>();
+        let shape = Fingerprint::of(layouts.join(",").as_bytes());
         let id = Fingerprint::of(name.as_bytes()).with(shape);
         Self { name: name.to_owned(), rates: rates.into(), shape, id }
     }
@@ -128,8 +128,8 @@ impl Limit {
         &self.rates
     }
 
-    /// Identifies the layout of the limit's cells. Limits that differ only in quotas, bursts or edges have the same shape,
-    /// so that their cells are interchangeable.
+    /// Identifies the layout of the limit's cells, as [`Rate::is_kept_like`] compares that of a state. Limits that differ only
+    /// in quotas, bursts or edges have the same shape, so that their cells are interchangeable.
     ///
     /// ```
     /// use gateway::limit::Limit;
@@ -268,18 +268,6 @@ impl Limit {
             refuses(remaining).then(|| Verdict { admitted: false, rate, remaining, wait: usage.wait(need) })
         });
         refusals.max_by_key(|verdict| verdict.wait.unwrap_or(u64::MAX))
-    }
-}
-
-/// Describes the layout of the state of a rate, which does not depend on the quota.
-fn shape(rate: &Rate) -> String {
-    let span = rate.span();
-    match rate.strategy() {
-        Strategy::SlidingWindow { precision, .. } => format!("{}x{precision}", rate.width()),
-        Strategy::FixedWindow => format!("{span}f"),
-        Strategy::SlidingLog => format!("{span}m"),
-        Strategy::TokenBucket { .. } => format!("{span}b"),
-        Strategy::Calendar(calendar) => format!("{}@{}", calendar.unit().name(), calendar.zone()),
     }
 }
 

@@ -2,7 +2,7 @@
 //! change.
 
 use super::{Config, Limit, Store};
-use crate::limit::{self, Rate};
+use crate::limit::Rate;
 use crate::overrides::Changes;
 
 /// A limit or tier that is in both configurations, but counts in a different way.
@@ -66,9 +66,9 @@ pub fn dropped<'a>(old: &'a Config, new: &Config) -> impl Iterator<Item = &'a Li
 
 fn changed_rates(old: &[Rate], new: &[Rate]) -> Option<&'static str> {
     let periods = |rates: &[Rate]| rates.iter().map(Rate::period).collect::<Vec<_>>();
-    let shape = |rates: &[Rate]| limit::Limit::new("", rates).shape();
     if periods(old) == periods(new) {
-        (shape(old) != shape(new)).then_some("strategy, precision or time zone")
+        let is_kept = old.iter().zip(new).all(|(old, new)| new.is_kept_like(old));
+        (!is_kept).then_some("strategy, precision or time zone")
     } else {
         Some("periods")
     }

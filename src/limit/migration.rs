@@ -31,21 +31,6 @@ impl Rate {
             _ => self.span() == old.span(),
         })
     }
-
-    /// Whether states of this rate have the same layout and meaning as those of `old`.
-    pub fn is_kept_like(&self, old: &Self) -> bool {
-        self.span() == old.span()
-            && match (self.strategy(), old.strategy()) {
-                (Strategy::SlidingWindow { precision, .. }, Strategy::SlidingWindow { precision: old, .. }) => {
-                    precision == old
-                }
-                (Strategy::Calendar(calendar), Strategy::Calendar(old)) => calendar == old,
-                (Strategy::FixedWindow, Strategy::FixedWindow)
-                | (Strategy::SlidingLog, Strategy::SlidingLog)
-                | (Strategy::TokenBucket { .. }, Strategy::TokenBucket { .. }) => true,
-                _ => false,
-            }
-    }
 }
 
 impl Limit {

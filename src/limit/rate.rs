@@ -199,6 +199,24 @@ impl Rate {
         }
     }
 
+    /// Whether states of this rate have the same layout and meaning as those of `old`.
+    pub fn is_kept_like(&self, old: &Self) -> bool {
+        self.layout() == old.layout()
+    }
+
+    /// Describes the layout and the meaning of its state, which do not depend on the quota, the burst or the edge. Saved states
+    /// are found by it.
+    pub(super) fn layout(&self) -> String {
+        let span = self.window;
+        match &self.strategy {
+            Strategy::SlidingWindow { precision, .. } => format!("{}x{precision}", self.width),
+            Strategy::FixedWindow => format!("{span}f"),
+            Strategy::SlidingLog => format!("{span}m"),
+            Strategy::TokenBucket { .. } => format!("{span}b"),
+            Strategy::Calendar(calendar) => format!("{}@{}", calendar.unit().name(), calendar.zone()),
+        }
+    }
+
     /// How the oldest bucket of a sliding window counts.
     pub(super) fn edge(&self) -> Edge {
         match self.strategy {
