@@ -2,9 +2,8 @@
 //! function takes the moment as an argument, so each decision can be repeated in a test.
 //!
 //! A [`Rate`] is a quota per window and the [`Strategy`] by which requests are counted. A [`Limit`] is one or more rates
-//! that must all hold. For each key a store keeps a [`Cell`], the state of all rates of one limit. A decision has three
-//! steps: the cell is advanced to the moment, the limit is asked whether it admits the request, and if all limits of the
-//! request do, each of them is charged. A refused request changes nothing.
+//! that must all hold. For each key a store keeps a [`Cell`], the state of all rates of one limit. [`Limit::decide`] decides
+//! about a request and charges it if it is admitted. A refused request changes nothing.
 //!
 //! ```
 //! use gateway::clock::Time;
@@ -14,22 +13,24 @@
 //! let now = Time::from_micros(1_800_000_000_000_000);
 //! let mut cell = Cell::new(limit.rates(), now);
 //!
-//! for _ in 0..2 {
-//!     cell.advance(limit.rates(), now);
-//!     assert!(limit.admits(&cell, now, 1));
-//!     limit.charge(&mut cell, now, 1);
-//! }
+//! assert_eq!(limit.decide(&mut cell, now, 1).remaining, 1);
+//! assert_eq!(limit.decide(&mut cell, now, 1).remaining, 0);
 //!
-//! assert!(!limit.admits(&cell, now, 1));
-//! let verdict = limit.judge(&cell, now, 1, false);
+//! let verdict = limit.decide(&mut cell, now, 1);
+//! assert!(!verdict.admitted);
 //! assert_eq!(verdict.rate, 0, "the index of the rate that refuses");
 //! assert_eq!(verdict.wait, Some(500_000), "two tokens a second");
 //!
 //! let later = Time::from_micros(now.micros() + 500_000);
-//! cell.advance(limit.rates(), later);
-//! assert!(limit.admits(&cell, later, 1));
+//! assert!(limit.decide(&mut cell, later, 1).admitted);
 //! # Ok::<(), gateway::limit::RateError>(())
 //! ```
+//!
+//! # Requests that several limits decide
+//!
+//! Such a request is charged only if all of its limits admit it. So a store does the steps of [`Limit::decide`] one after
+//! the other: it advances each cell ([`Cell::advance`]), asks each limit ([`Limit::admits`]), charges all or none
+//! ([`Limit::charge`]), and takes the verdicts ([`Limit::judge`]).
 //!
 //! # Costs that are known later
 //!
@@ -176,6 +177,15 @@ impl Limit {
         cell.usages(&self.rates, now).zip(&self.rates).map(|(usage, rate)| {
             let (used, remaining) = (usage.used(), usage.remaining());
             RateUsage { capacity: rate.capacity(), used, remaining, wait: usage.wait(remaining.saturating_add(1)) }
+        })
+    }
+
+    /// Decides about a request of this `cost`, and charges it if it is admitted.
+    pub fn decide(&self, cell: &mut Cell, now: Time, cost: u64) -> Verdict {
+        cell.advance(&self.rates, now);
+        self.refuses(cell, now, cost).unwrap_or_else(|| {
+            self.charge(cell, now, cost);
+            self.passed(cell, now)
         })
     }
 

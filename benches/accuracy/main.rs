@@ -86,13 +86,10 @@ impl Watched {
     }
 
     fn ask(&mut self, micros: u64, seen: &mut Seen) -> bool {
-        let now = Time::from_micros(micros);
-        self.cell.advance(self.limit.rates(), now);
-        let admitted = self.limit.admits(&self.cell, now, 1);
+        let admitted = self.limit.decide(&mut self.cell, Time::from_micros(micros), 1).admitted;
         let right = self.exact.count(micros) < self.limit.rates()[0].quota();
         seen.requests += 1;
         if admitted {
-            self.limit.charge(&mut self.cell, now, 1);
             seen.admitted += 1;
             seen.most = seen.most.max(self.exact.add(micros));
         }

@@ -64,14 +64,8 @@ fn counts(cell: &mut Cell, rates: &[Rate]) -> Vec<u64> {
     cell.counts_mut(rates).map(|(_, _, count)| *count).collect()
 }
 
-/// Decides as a store does.
 fn ask(limit: &Limit, cell: &mut Cell, now: Time, cost: u64) -> bool {
-    cell.advance(limit.rates(), now);
-    let admitted = limit.admits(cell, now, cost);
-    if admitted {
-        limit.charge(cell, now, cost);
-    }
-    admitted
+    limit.decide(cell, now, cost).admitted
 }
 
 #[test]

@@ -250,8 +250,7 @@ mod tests {
                 now += millis / 4 * 4_000;
                 let time = Time::from_micros(now);
                 let cell = cells.entry(key).or_insert_with(|| Cell::new(limit.rates(), time));
-                cell.advance(limit.rates(), time);
-                let is_admitted = limit.admits(cell, time, need);
+                let is_admitted = limit.decide(cell, time, need).admitted;
                 let count = |seconds: u64| {
                     let counts = admitted.iter().filter(|(of, at, _)| *of == key && at + seconds * 1_000_000 > now);
                     counts.map(|(_, _, cost)| cost).sum::<u64>()
@@ -260,7 +259,6 @@ mod tests {
                 wrong.0 += u64::from(is_admitted && !has_room);
                 wrong.1 += u64::from(!is_admitted && has_room);
                 if is_admitted {
-                    limit.charge(cell, time, need);
                     admitted.push((key, now, need));
                 }
                 let (key, is_charged) = (Fingerprint::of(&[key]), is_admitted);
