@@ -27,6 +27,7 @@ impl Limit {
 /// For [stores that are shared](super).
 impl Reservation {
     /// What was counted at the same place with another cost.
+    #[must_use]
     pub fn with_cost(mut self, cost: u64) -> Self {
         self.cost = cost;
         self
@@ -40,6 +41,7 @@ impl Reservation {
     }
 
     /// The same if it is given back at `now`, before it can have drained from a bucket: somebody was charged and not admitted.
+    #[must_use]
     pub fn not_admitted(&self, rates: &[Rate], now: Time) -> Self {
         // No reservation that is followed has a later moment than now.
         let later = now.micros().saturating_add(1);

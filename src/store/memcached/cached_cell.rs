@@ -31,6 +31,7 @@
 //! With `strict`, whatever is admitted is charged provisionally (`provisional.rs`). So is, while its server answers, what is
 //! charged to a state that is kept as one value, whether it was read or not: the exchange that writes it says if it fits.
 
+mod filled;
 mod reset;
 
 use std::rc::Rc;
@@ -47,13 +48,15 @@ use super::lease::{Demand, Lease, is_leasable};
 use super::names::Names;
 use super::provisional::Provisionals;
 use super::replies::{Item, Written};
-use super::reset::{ResetOutcome, Resets};
+use super::reset::Resets;
 use super::targets::{Answer, Targets};
 use super::versioned::{Number, VersionedState};
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
 use crate::store::reloads::Reloads;
+
+pub(super) use filled::{Filled, Writes};
 
 /// How long one gateway may know what another does not. What is pending may wait so long for an exchange that can carry
 /// it, and as long as there is plenty of room, what was read is good enough for further decisions.
@@ -123,33 +126,6 @@ pub(super) enum Stage {
     Queued,
     /// It is part of an exchange that was sent and has not been answered yet.
     InFlight,
-}
-
-/// What came of an exchange.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Filled {
-    pub(super) writes: Writes,
-    /// How many counts that were known Memcached has lost.
-    pub(super) lost: u64,
-    /// Whether something has to be written again before anything is admitted: another gateway has replaced the state
-    /// first, or there was no count to add to.
-    pub(super) must_retry: bool,
-    /// Whether what is known now is what a decision needs.
-    pub(super) is_current: bool,
-    /// What is known of resets of the key.
-    pub(super) reset: ResetOutcome,
-}
-
-/// What came of the writes of an exchange.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Writes {
-    /// All are done, or another gateway was faster.
-    #[default]
-    Done,
-    /// Some could not be done.
-    Failed,
-    /// It is unknown whether some are done.
-    Unacknowledged,
 }
 
 impl CachedCell {
@@ -446,18 +422,6 @@ impl CachedCell {
         if let Some(state) = &mut self.versioned {
             state.lose_replies();
         }
-    }
-}
-
-impl Filled {
-    fn note(&mut self, written: Written) {
-        let writes = match written {
-            Written::Failed => Writes::Failed,
-            Written::Silent | Written::Unknown => Writes::Unacknowledged,
-            Written::Done | Written::Count(_) | Written::Missing | Written::Refused => Writes::Done,
-        };
-        self.writes = self.writes.max(writes);
-        self.must_retry |= matches!(written, Written::Missing | Written::Refused);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! What is charged is told in one of two ways. If no other gateway charges the key, the value is replaced, on condition that
 //! it still is what was read. Otherwise what has changed is appended to it, which always succeeds. Whether a request fits is
-//! decided by its place in the value (`limit/operations.rs`): what was appended is read in the same exchange, and all
+//! decided by its place in the value (`limit/shared/operations.rs`): what was appended is read in the same exchange, and all
 //! gateways understand it alike. A value to which much was appended is made short in passing, before something else is
 //! appended, if it still is what was read; and if nobody ever comes to that, everybody replaces the value, so that the first
 //! one does.
