@@ -245,6 +245,14 @@ impl Store {
     }
 }
 
+impl LimitChanges {
+    /// Whether a key of the limit of this name is counted differently afterwards.
+    fn replace(&self, name: &str, key: Fingerprint) -> bool {
+        let is_about = |one: &Replaced| one.key.is_none_or(|of| of == key) && one.from.name() == name;
+        self.replaced.iter().any(is_about)
+    }
+}
+
 impl KeyUsage {
     /// What `limit` has counted in this cell, which has been advanced to `now`.
     fn of(limit: Arc<Limit>, cell: &Cell, now: Time) -> Self {

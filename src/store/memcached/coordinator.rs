@@ -10,6 +10,7 @@ mod admission;
 mod confirming;
 mod inspection;
 mod leases;
+mod reloading;
 mod replying;
 mod reservations;
 mod unanswered;
@@ -26,7 +27,7 @@ use super::cells::{Cells, Place};
 use super::commands::Commands;
 use super::health::Health;
 use super::lease::NO_DECISION;
-use super::message::{Decision, Decisions, Message, Reload};
+use super::message::{Decision, Decisions, Message};
 use super::provisional::{Standing, Standings};
 use super::refusals::RefusalCache;
 use super::replies::Replies;
@@ -38,6 +39,7 @@ use crate::config::{self, OnError, Role};
 
 use admission::{Admit, Admits};
 use inspection::Inspections;
+use reloading::PendingReload;
 
 /// All that is known of cells, decisions and servers.
 pub(super) struct Coordinator {
@@ -55,6 +57,8 @@ pub(super) struct Coordinator {
     inspections: Inspections,
     /// When leases that were asked for or granted end, and of which cells.
     leases: VecDeque<(Instant, Place)>,
+    /// The reload that waits until leases are given back.
+    pending_reload: Option<Box<PendingReload>>,
 }
 
 impl Coordinator {
@@ -76,15 +80,17 @@ impl Coordinator {
             replies: (0..workers).map(|_| Decisions::new()).collect(),
             inspections: Inspections::default(),
             leases: VecDeque::new(),
+            pending_reload: None,
         }
     }
 
     /// Accepts a message. A decision is made by `deadline`.
     pub(super) fn submit(&mut self, message: Message, deadline: Instant) {
+        let Some(message) = self.postpone(message, deadline) else { return };
         match message {
             Message::Decide(decision) => self.decide(decision, deadline),
             Message::Settle(settlement) => self.settle_reserved(*settlement),
-            Message::Reload(reload) => self.reload(&reload),
+            Message::Reload(reload) => self.reload(*reload, deadline),
             Message::Inspect(inspection) => self.inspect(*inspection),
         }
     }
@@ -149,19 +155,11 @@ impl Coordinator {
         }
     }
 
-    /// Applies a reload or a change of overrides. Nobody waits for it: each cell continues from the counts before it when it is
-    /// used next. What is leased is given back if its cell still counts the key then, and else stays counted.
-    fn reload(&mut self, Reload { changes, now, asked }: &Reload) {
-        if self.cells.reload(changes, *now) {
-            self.sweep = Some(Sweep::new(*asked));
-            self.on_timer(*asked, *now);
-        }
-    }
-
     /// Does what is due by now: ends waits that have lasted long enough, and goes on sweeping after a reload.
     pub(super) fn on_timer(&mut self, now: Instant, time: Time) {
         self.expire(now);
         self.end_leases(now);
+        self.end_reload(Some(now));
         if let Some(sweep) = self.sweep.take_if(|sweep| sweep.at <= now) {
             self.sweep = sweep.step(&mut self.cells, (now, time));
         }
@@ -170,7 +168,7 @@ impl Coordinator {
     /// When [`Self::on_timer`] has something to do.
     pub(super) fn next_timer(&mut self) -> Option<Instant> {
         let sweep = self.sweep.as_ref().map(|sweep| sweep.at);
-        self.waiting.deadline().into_iter().chain(sweep).chain(self.end_of_lease()).min()
+        self.waiting.deadline().into_iter().chain(sweep).chain(self.end_of_lease()).chain(self.end_of_reload()).min()
     }
 
     /// Whether every server has yet to answer.
@@ -180,7 +178,7 @@ impl Coordinator {
 
     /// Whether every server has all that was admitted, or is away.
     pub(super) fn is_settled(&self) -> bool {
-        self.leases.is_empty() && self.servers.iter().all(ServerQueue::is_settled)
+        self.leases.is_empty() && self.pending_reload.is_none() && self.servers.iter().all(ServerQueue::is_settled)
     }
 
     /// When an exchange with this server is due.
@@ -214,6 +212,7 @@ impl Coordinator {
             // The server counts as away, and what is pending waits until it is back.
             exchange.cells.iter().for_each(|(cell, _)| self.queue(*cell, true));
         }
+        self.end_reload(None);
         is_good
     }
 

@@ -33,6 +33,16 @@ impl CachedCell {
         lease.map_or(0, |charge| charge.cost)
     }
 
+    /// Whether it has a lease, or has asked for one.
+    pub(super) fn has_lease(&self) -> bool {
+        self.lease.is_some() || self.has_asked_for_lease()
+    }
+
+    /// Whether a lease that it has asked for is not confirmed yet.
+    pub(super) fn has_asked_for_lease(&self) -> bool {
+        self.asked_for().is_some()
+    }
+
     /// The charge of a lease that is not confirmed yet.
     fn asked_for(&self) -> Option<&Provisional> {
         self.provisional.iter().find(|charge| charge.number == NO_DECISION).map(|charge| &**charge)
