@@ -32,7 +32,7 @@ mod operations;
 mod encoding;
 
 pub use encoding::Restored;
-pub use operations::{Attempt, Group, Operation};
+pub use operations::{Attempt, Group, Operation, set_back};
 
 #[cfg(test)]
 pub(super) use {encoding::VERSION, operations::MOST_GIVEN_BACK};

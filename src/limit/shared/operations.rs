@@ -81,8 +81,8 @@ impl Limit {
     }
 
     /// Does an operation to `cell`, and advances it to the moment of that. What is given back is so as of `now`. Returns how many
-    /// requests were admitted.
-    pub fn operate(&self, cell: &mut Cell, now: Time, operation: &Operation) -> u64 {
+    /// requests of an [`Attempt`] were admitted.
+    pub fn operate(&self, cell: &mut Cell, now: Time, operation: &Operation) -> Option<u64> {
         cell.operate(self.rates(), now, operation)
     }
 }
@@ -97,6 +97,16 @@ impl Attempt {
         }
         is_alike
     }
+
+    /// Moves it back in time by so many microseconds.
+    pub fn set_back(&mut self, by: u64) {
+        [&mut self.at, &mut self.since].into_iter().for_each(|time| set_back(time, by));
+    }
+}
+
+/// Moves a moment back by so many microseconds.
+pub fn set_back(time: &mut Time, by: u64) {
+    *time = Time::from_micros(time.micros().saturating_sub(by));
 }
 
 impl Operation {
@@ -108,7 +118,7 @@ impl Operation {
 
     /// Moves it back in time by so many microseconds.
     pub fn set_back(&mut self, by: u64) {
-        self.moments().into_iter().for_each(|time| *time = Time::from_micros(time.micros().saturating_sub(by)));
+        self.moments().into_iter().for_each(|time| set_back(time, by));
     }
 
     /// Moves it forward.
@@ -203,10 +213,7 @@ impl Appended {
                     continue;
                 }
             }
-            let count = cell.operate(rates, read, operation);
-            if let Operation::Attempt(_) = operation {
-                admitted.push(count);
-            }
+            admitted.extend(cell.operate(rates, read, operation));
         }
         Group { writer: self.writer, sequence: self.sequence, admitted }
     }
@@ -231,25 +238,27 @@ impl Cell {
         }
     }
 
-    /// Does an operation, and gives back as of the moment `read`. Returns how many requests were admitted.
-    fn operate(&mut self, rates: &[Rate], read: Time, operation: &Operation) -> u64 {
+    /// Does an operation, and gives back as of the moment `read`. Returns how many requests of an attempt were admitted.
+    fn operate(&mut self, rates: &[Rate], read: Time, operation: &Operation) -> Option<u64> {
         // What is older than the state is counted at the moment of the state. To go back to its own moment would look as if the
         // clock had been set back, and move back what others have charged since.
         let at = Time::from_micros(operation.at().max(self.latest()));
         self.advance(rates, at);
-        let (since, cost, admitted) = match *operation {
-            Operation::Charge { since, cost, .. } => (since, cost, 1),
-            Operation::Attempt(ref attempt) => (attempt.since, attempt.cost, self.fit(rates, at, attempt)),
+        match *operation {
+            Operation::Charge { since, cost, .. } => self.charge(rates, at, cost, Some(since)),
+            Operation::Attempt(ref attempt) => {
+                let admitted = self.fit(rates, at, attempt);
+                if admitted > 0 {
+                    self.charge(rates, at, attempt.cost.saturating_mul(admitted), Some(attempt.since));
+                }
+                return Some(admitted);
+            }
             Operation::GiveBack { mark, from, cost } => {
                 let reservation = Reservation::of_whole(rates, cost, (mark, from));
                 self.give_back(rates, read, &reservation, cost, true);
-                return 0;
             }
-        };
-        if admitted > 0 {
-            self.charge(rates, at, cost.saturating_mul(admitted), Some(since));
         }
-        admitted
+        None
     }
 
     /// How many of the requests there is room for.

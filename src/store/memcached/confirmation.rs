@@ -162,9 +162,8 @@ impl CachedCell {
     }
 
     fn correct_counters(&mut self, charge: &Provisional, correct: impl Fn(u64) -> u64) {
-        let rates = charge.limit.rates();
-        for (place, bucket, _) in charge.reservation.buckets(rates, charge.cost) {
-            self.cell.correct(rates, place, bucket, &correct);
+        for (place, bucket) in charge.buckets() {
+            self.cell.correct(charge.limit.rates(), place, bucket, &correct);
         }
     }
 }

@@ -329,7 +329,7 @@ impl Coordinator {
             let Admit { now, admitted, is_provisional: is_open, is_leased } = admits[index];
             let charged = all && admitted && ask.cost > 0;
             let may_wait = charged && is_provisional && self.servers[cached.server].state != ServerState::Away;
-            let refunded = ask.settles.then(|| ask.limit.judge(&cached.cell, now, ask.need, true));
+            let refunded = (charged && ask.settles).then(|| ask.limit.judge(&cached.cell, now, ask.need, true));
             let mut attempt = None;
             if charged && is_leased {
                 cached.spend(ask.cost);
@@ -338,7 +338,7 @@ impl Coordinator {
             } else if charged {
                 cached.charge(&ask.limit, now, ask.cost);
             }
-            if let Some(refunded) = refunded.filter(|_| charged) {
+            if let Some(refunded) = refunded {
                 reserved.push(cached.reserve(ask, (now, refunded), !is_provisional));
             }
             if may_wait {

@@ -50,8 +50,7 @@ impl CachedCell {
 
     fn has_begun_no_bucket(&self, lease: &Lease) -> bool {
         let rates = self.names.limit.rates();
-        let buckets = lease.charge.reservation.buckets(rates, 0).map(|(place, bucket, _)| (place, bucket));
-        self.cell.newest(rates).eq(buckets)
+        self.cell.newest(rates).eq(lease.charge.buckets())
     }
 
     /// Takes what is asked from the lease, which has enough.
@@ -96,7 +95,7 @@ impl CachedCell {
         let until = begun + LEASE;
         let mut before = self.lease.take().map(|lease| lease.charge);
         let is_same = |before: &mut Box<Provisional>| {
-            before.reservation.clone().with_cost(0) == charge.reservation.clone().with_cost(0)
+            before.buckets().eq(charge.buckets())
                 && before.cell == charge.cell
                 && Arc::ptr_eq(&before.limit, &charge.limit)
         };

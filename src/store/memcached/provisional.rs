@@ -30,6 +30,13 @@ pub(super) struct Provisional {
     pub(super) attempt: Option<Number>,
 }
 
+impl Provisional {
+    /// The counters to which it was added: indexes of rates, and buckets.
+    pub(super) fn buckets(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.reservation.buckets(self.limit.rates(), self.cost).map(|(rate, bucket, _)| (rate, bucket))
+    }
+}
+
 /// The provisional charges of a cell, in the order in which they were made.
 pub(super) type Provisionals = SmallVec<[Box<Provisional>; 1]>;
 

@@ -39,8 +39,8 @@ impl CachedCell {
         }
     }
 
-    /// Takes back `cost` of what was charged, where that was counted; with 0 a reservation only ends. This is the only way in which a charge is undone: of a
-    /// request that is refused in the end, of a reservation, and of a lease.
+    /// Takes back `cost` of what was charged, where that was counted; with 0 a reservation only ends. This is the only way in
+    /// which a charge is undone: of a request that is refused in the end, of a reservation, and of a lease.
     pub(super) fn take_back(&mut self, limit: &Limit, reservation: &Reservation, cost: u64) {
         self.take_back_sums(limit, reservation, cost);
         if let Some(state) = &mut self.versioned {

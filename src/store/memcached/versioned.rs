@@ -220,7 +220,7 @@ impl VersionedState {
                 targets.write_state();
             }
             self.kept = memory;
-            let is_appended = is_appended && matches!(self.version, Version::Of(..));
+            let is_appended = is_appended && condition.is_some();
             self.sent = Some(Sent { change, writing, bytes, is_appended });
         }
         commands.read(name);
@@ -337,12 +337,13 @@ impl VersionedState {
             }
         }
         self.short = (self.appended >= LONG).then(|| self.whole(&theirs, rates));
-        // It was only to be told what is not true any more, or it was so long ago that it matters no more.
+        // It was so long ago that it matters no more.
         let is_over = cell.is_whole_spent(rates, now);
-        self.pending.take_if(|pending| pending.is_nothing() || is_over && pending.only_charges());
+        self.pending.take_if(|pending| is_over && pending.only_charges());
         if let Some(pending) = &mut self.pending {
             self.outcomes.append(pending.apply(limit, &mut theirs, now));
         }
+        // It was only to be told what is not true any more.
         self.pending.take_if(|pending| pending.is_nothing());
         theirs.advance(rates, now);
         theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::clock::Time;
-use crate::limit::shared::{Attempt, Operation};
+use crate::limit::shared::{Attempt, Operation, set_back};
 use crate::limit::{Cell, Limit, Reservation};
 
 /// The numbers of requests that wait until it is known whether they are admitted, among all of a cell.
@@ -30,9 +30,14 @@ struct Outcome {
     admitted: u64,
 }
 
+/// Whether this is the number of one of so many requests.
+fn is_among(number: Number, first: Number, times: u64) -> bool {
+    (first..first + times).contains(&number)
+}
+
 impl Outcome {
     fn is_about(&self, number: Number) -> bool {
-        (self.first..self.first + self.times).contains(&number)
+        is_among(number, self.first, self.times)
     }
 }
 
@@ -87,7 +92,7 @@ impl StateChange {
 
     /// Whether it charges this request if it fits.
     pub(super) fn attempts(&self, number: Number) -> bool {
-        self.attempts.iter().any(|(first, attempt)| (*first..first + attempt.times).contains(&number))
+        self.attempts.iter().any(|(first, attempt)| is_among(number, *first, attempt.times))
     }
 
     /// This request was admitted in any case.
@@ -117,7 +122,7 @@ impl StateChange {
         };
         let outcomes = Outcomes(self.attempts.iter().enumerate().map(outcome).collect());
         for number in self.admitted.iter().filter(|number| outcomes.of(**number) == Some(false)) {
-            let attempts = self.attempts.iter().filter(|(first, of)| (*first..first + of.times).contains(number));
+            let attempts = self.attempts.iter().filter(|(first, attempt)| is_among(*number, *first, attempt.times));
             attempts.for_each(|(_, attempt)| later((attempt.since, attempt.at, attempt.cost)));
         }
         outcomes
@@ -154,10 +159,10 @@ impl StateChange {
 
     /// Moves it back in time with a clock that was set back by so many microseconds.
     pub(super) fn set_back(&mut self, by: u64) {
-        let back = |time: &mut Time| *time = Time::from_micros(time.micros().saturating_sub(by));
-        self.charge.iter_mut().for_each(|(since, until, _)| [since, until].into_iter().for_each(back));
+        let charge = self.charge.iter_mut().flat_map(|(since, until, _)| [since, until]);
+        charge.for_each(|time| set_back(time, by));
         self.given.iter_mut().for_each(|given| given.set_back(by));
-        self.attempts.iter_mut().for_each(|(_, attempt)| back(&mut attempt.at));
+        self.attempts.iter_mut().for_each(|(_, attempt)| attempt.set_back(by));
     }
 
     /// The operations that it consists of.
@@ -167,18 +172,12 @@ impl StateChange {
         charge.into_iter().chain(self.given.iter().cloned()).chain(attempts)
     }
 
-    /// Changes a state that was read anew and does not contain it, as of its last moment. Returns what became of requests that do not fit, which it
-    /// attempts to charge no longer.
+    /// Changes a state that was read anew and does not contain it, as of its last moment. Returns what became of requests that do
+    /// not fit, which it attempts to charge no longer.
     pub(super) fn apply(&mut self, limit: &Limit, cell: &mut Cell, now: Time) -> Outcomes {
-        let (mut admitted, mut later) = (SmallVec::<[u64; 2]>::new(), SmallVec::<[_; 1]>::new());
-        let operations: SmallVec<[Operation; 2]> = self.operations().collect();
-        for operation in &operations {
-            let count = limit.operate(cell, now, operation);
-            if let Operation::Attempt(_) = operation {
-                admitted.push(count);
-            }
-        }
-        let mut outcomes = Outcomes::default();
+        let admitted: SmallVec<[u64; 2]> =
+            self.operations().filter_map(|operation| limit.operate(cell, now, &operation)).collect();
+        let (mut outcomes, mut later) = (Outcomes::default(), SmallVec::<[_; 1]>::new());
         for ((first, attempt), admitted) in self.attempts.iter_mut().zip(admitted) {
             let dropped = Outcome { first: *first + admitted, times: attempt.times - admitted, admitted: 0 };
             attempt.times = admitted;
@@ -208,5 +207,29 @@ impl StateChange {
     pub(super) fn encode(&self, writing: (u32, u32), ahead: u64, bytes: &mut Vec<u8>) {
         let operations: SmallVec<[Operation; 2]> = self.operations().collect();
         Cell::append(writing, operations.into_iter(), ahead, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_moments_go_back_with_the_clock() {
+        let limit = Limit::new("l", &["9/m burst 9".parse().unwrap()]);
+        let (now, earlier) = (Time::from_micros(5_000_000), Time::from_micros(2_000_000));
+        let reservation = limit.place_of(&Cell::new(limit.rates(), now), now, 1);
+        let change = |at| {
+            let mut change = StateChange::default();
+            change.charge(2, at);
+            change.attempt(0, limit.attempt(at, 1, 1));
+            change
+        };
+        let mut moved = change(now);
+        moved.given.push(Operation::give_back(limit.rates(), &reservation, 1));
+        moved.set_back(3_000_000);
+        let given = moved.given.pop().unwrap();
+        assert!(matches!(given, Operation::GiveBack { from, .. } if from == earlier));
+        assert!(moved.operations().eq(change(earlier).operations()));
     }
 }
