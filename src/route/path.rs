@@ -102,12 +102,18 @@ fn normalize(path: &str, rules: PathRules) -> Result<String, BadPath> {
 /// Whether what follows `%25` is the escape of a character that only an attacker escapes twice. Encoders do not escape
 /// unreserved characters, so no honest client sends these. A slash may be escaped twice by applications that put one
 /// URL into another; `escaped_slashes = "keep"` allows that.
-fn is_escaped_twice(mut rest: &[u8], rules: PathRules) -> bool {
-    // It may be escaped any number of times.
-    while let Some(after) = rest.strip_prefix(b"25") {
-        rest = after;
-    }
-    percent::unescape(rest).is_some_and(|byte| match byte {
+fn is_escaped_twice(rest: &[u8], rules: PathRules) -> bool {
+    // Its digits may be escaped themselves: `%25%36%43` is `%6C` after one decoding.
+    let mut digits = percent_encoding::percent_decode(rest);
+    let escaped = loop {
+        match (digits.next(), digits.next()) {
+            // It may be escaped any number of times.
+            (Some(b'2'), Some(b'5')) => {}
+            (Some(high), Some(low)) => break percent::unescape(&[high, low]),
+            _ => break None,
+        }
+    };
+    escaped.is_some_and(|byte| match byte {
         b'/' | b'\\' | b';' => rules.escaped_slashes != EscapedSlashes::Keep,
         byte => byte.is_ascii_control() || byte.is_ascii_alphanumeric() || b"-._~".contains(&byte),
     })
@@ -373,6 +379,11 @@ mod tests {
             (BadPath::Control, &["/v1/login%00", "/%0a", "/%0D%0Ax", "/a%1F", "/a%7f", "/a\u{7f}", "/a;%00"]),
             (BadPath::Overlong, &["/%c0%af", "/%C0%AE%c0%ae/", "/%c1%9c", "/%e0%80%af", "/%f0%80%80%af", "/%e0%9f%bf"]),
             (BadPath::EscapedTwice, &["/v1/%256Cogin", "/a/%252e%252e/b", "/a%2500", "/a%25252541", "/a%252dx"]),
+            // The digits of the second escape are escaped.
+            (
+                BadPath::EscapedTwice,
+                &["/v1/%25%36Cogin", "/v1/%256%43ogin", "/a/%25%32%65/b", "/%25%30a", "/%25%32%35%34%31"],
+            ),
         ];
         for (why, paths) in cases {
             for (path, rules) in paths.iter().flat_map(|path| ALL.map(|rules| (path, rules))) {
@@ -464,7 +475,7 @@ mod tests {
             let path = format!("/{path}");
             let Ok(spelled) = normal(&path, rules) else { return Ok(()) };
             // A route has matched its literal segments, none of which is empty.
-            prop_assume!(spelled.split('/').skip(1).filter(|segment| !segment.is_empty()).count() >= count);
+            let count = spelled.split('/').skip(1).filter(|segment| !segment.is_empty()).count().min(count);
             let expected: String = spelled.split('/').skip(1 + count).flat_map(|segment| ["/", segment]).collect();
             let expected = if expected.is_empty() { "/".to_owned() } else { expected };
             let onward = onward(&path, count, rules);
