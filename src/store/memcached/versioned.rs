@@ -299,15 +299,19 @@ impl VersionedState {
         let rates = limit.rates();
         let before = std::mem::replace(&mut self.version, Version::Of(version, stand_in(value)));
         let (sent, unacknowledged) = (self.sent.take(), self.unacknowledged.take());
-        let is_unchanged = match &sent {
-            Some(sent) => sent.explains(value, before),
-            None => matches!(before, Version::Of(_, before) if before == stand_in(value)),
-        };
+        let was_there = matches!(before, Version::Of(_, before) if before == stand_in(value));
+        let last = sent.as_ref().or(unacknowledged.as_ref());
+        let has_arrived = last.is_some_and(|last| last.explains(value, before));
+        let is_unchanged = has_arrived || was_there && sent.is_none();
         // What was appended is counted as of other moments than here.
-        if is_unchanged && unacknowledged.is_none() && !sent.as_ref().is_some_and(|sent| sent.is_appended) {
-            if let Some(sent) = sent {
-                (self.appended, self.short) = (0, None);
-                self.conclude(&sent, &[]);
+        if is_unchanged && !(has_arrived && last.is_some_and(|last| last.is_appended)) {
+            match sent.or(unacknowledged) {
+                Some(last) if has_arrived => {
+                    (self.appended, self.short) = (0, None);
+                    self.conclude(&last, &[]);
+                }
+                Some(last) => self.tell_again(last),
+                None => {}
             }
             return false;
         }

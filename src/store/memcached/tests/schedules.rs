@@ -371,3 +371,18 @@ fn what_has_drained_meanwhile_is_not_taken_back() {
     world.settle();
     assert_eq!(flood(&mut world), 20, "what others have taken meanwhile is not given away");
 }
+
+#[test]
+fn who_is_alone_knows_when_it_was_charged_though_an_exchange_breaks() {
+    let limit = limit(LOG, 4);
+    let mut world = World::new(1, 1, LOCAL, vec![vec![ask(&limit, key_on(0, 1, &limit))]]);
+    // The first is written, and its exchange breaks. Nobody answers the next ones.
+    let mut steps = vec![request(0, 0, 1), Step::Connect(0, 0), Step::Send(0, 0), Step::Break(0, 0, 1)];
+    steps.extend([Step::Connect(0, 0), Step::Send(0, 0), request(0, 0, 1), Step::Tick(18_000_000), request(0, 0, 2)]);
+    steps.extend([Step::Tick(42_000_000 - 10), request(0, 0, 1), Step::Tick(20), request(0, 0, 1)]);
+    steps.iter().for_each(|step| world.run(step));
+    world.settle();
+    world.decided.sort_by_key(|decided| decided.asked);
+    compare(&world.decided, true).unwrap();
+    assert_eq!(world.decided.iter().map(Decided::admitted).collect::<Vec<_>>(), [true, true, true, true, true]);
+}
