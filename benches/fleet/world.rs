@@ -282,9 +282,10 @@ impl Fleet {
 
     /// Carries on what a gateway has just done.
     fn follow(&mut self, index: usize) {
-        let outputs: Vec<Output> = self.gateways[index].gateway.take_outputs().collect();
-        for output in outputs {
-            self.carry(index, output);
+        for server in 0..self.gateways[index].links.len() {
+            for output in self.gateways[index].gateway.take_outputs(server) {
+                self.carry(index, server, output);
+            }
         }
         let Gateway { gateway, open, free, wake, .. } = &mut self.gateways[index];
         for Decided { place, admitted } in gateway.take_decided() {
@@ -307,10 +308,10 @@ impl Fleet {
         }
     }
 
-    fn carry(&mut self, gateway: usize, output: Output) {
+    fn carry(&mut self, gateway: usize, server: usize, output: Output) {
         let (there, back) = (self.one_way(gateway), self.one_way(gateway));
         match output {
-            Output::Connect(server) => {
+            Output::Connect => {
                 let link = &mut self.gateways[gateway].links[server];
                 link.number += 1;
                 // The handshake, and then the first command. Where nothing arrives, the gateway gives up by itself.
@@ -319,7 +320,7 @@ impl Fleet {
                     self.schedule(at, Event::Connected(server, (gateway, number)));
                 }
             }
-            Output::Exchange(server, commands) => {
+            Output::Write(commands) => {
                 let link = &mut self.gateways[gateway].links[server];
                 link.to_server = link.to_server.max(self.now + there);
                 let (at, number) = (link.to_server, link.number);
@@ -327,7 +328,7 @@ impl Fleet {
                     self.schedule(at, Event::Arrived(server, (gateway, number), commands));
                 }
             }
-            Output::Close(server) => self.gateways[gateway].links[server].number += 1,
+            Output::Close => self.gateways[gateway].links[server].number += 1,
         }
     }
 

@@ -28,8 +28,9 @@ mod batch;
 mod mailbox;
 mod sweep;
 mod coordinator;
+mod link;
+mod engine;
 mod connection;
-mod pacing;
 mod driver;
 mod probe;
 pub mod simulation;
@@ -158,7 +159,6 @@ impl Memcached {
         let (done, is_done) = watch::channel(());
         let setup = Setup {
             config: config.clone(),
-            workers,
             mailboxes: mailboxes.clone(),
             health: health.clone(),
             refusals: refusals.clone(),

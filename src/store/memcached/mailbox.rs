@@ -46,10 +46,15 @@ impl Mailboxes {
         Self { mailboxes, busy: AtomicBool::new(false), closed: AtomicBool::new(false), driver: Notify::new() }
     }
 
+    /// For how many workers they are.
+    pub(super) fn workers(&self) -> usize {
+        self.mailboxes.len() - 1
+    }
+
     /// Sends a message from this worker, which announces it at the end of its turn. Once the mailboxes are closed, the
     /// message is dropped, and so is the sender of its reply, which tells whoever waits for it.
     pub(super) fn send(&self, message: Message, worker: usize) {
-        let last = self.mailboxes.len() - 1;
+        let last = self.workers();
         let index = worker.min(last);
         let waiting = self.mailboxes[index].push(message, &self.closed);
         if index == last {

@@ -1,9 +1,8 @@
 //! A gateway's side of Memcached in virtual time, for simulations of whole fleets.
 //!
-//! [`SimulatedGateway`] decides with the same code as the store: the coordinator, the remembered refusals, the
-//! mailboxes, and the rules by which exchanges begin and servers are connected to again. What is missing are sockets,
-//! threads and clocks: whoever simulates carries [`Output`]s to servers and their replies back, says what time it is, and
-//! calls [`SimulatedGateway::wake`] when [`SimulatedGateway::next_wake`] says so.
+//! [`SimulatedGateway`] decides with the same code as the store: the engine, the remembered refusals and the mailboxes. What is
+//! missing are sockets, threads and clocks: whoever simulates carries [`Output`]s to servers and their replies back, says what
+//! time it is, and calls [`SimulatedGateway::wake`] when [`SimulatedGateway::next_wake`] says so.
 //!
 //! It stands for a gateway whose worker ends its turn after each request, and whose code takes no time.
 
@@ -15,15 +14,12 @@ use tokio::sync::oneshot::Receiver;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::Instant;
 
-use super::RefusalCache;
-use super::commands::Commands;
-use super::connection::CONNECT;
-use super::coordinator::Coordinator;
+use super::engine::Engine;
 use super::health::Health;
+use super::link::Failure;
 use super::mailbox::Mailboxes;
 use super::names::AllNames;
-use super::pacing::{self, Departure};
-use super::replies::Reader;
+use super::refusals::RefusalCache;
 use super::{BRIEFLY, decide};
 use crate::clock::Time;
 use crate::config::{self, OnError};
@@ -32,20 +28,11 @@ use crate::limit::Limit;
 use crate::metrics::{Counter, PerWorker};
 use crate::store::{Answer, Ask, Reply};
 
+pub use super::engine::Output;
+
 /// Which of the servers, by its index, has all counters of a key of a limit.
 pub fn server_of(prefix: &str, limit: &Arc<Limit>, key: Fingerprint, servers: &[String]) -> usize {
     AllNames::new(prefix).of(limit).server(key, servers)
-}
-
-/// What a gateway does to a server, by the server's index in the configuration.
-#[derive(Debug)]
-pub enum Output {
-    /// It connects. It waits for [`SimulatedGateway::connected`] or [`SimulatedGateway::failed`].
-    Connect(usize),
-    /// It begins an exchange with these commands. All of its replies go to [`SimulatedGateway::answered`].
-    Exchange(usize, Vec<u8>),
-    /// It closes the connection: replies that are still on their way are lost.
-    Close(usize),
 }
 
 /// What became of a request.
@@ -59,49 +46,16 @@ pub struct Decided {
 
 /// One gateway. Moments are given as the time since the simulation began.
 pub struct SimulatedGateway {
-    coordinator: Coordinator,
-    mailboxes: Mailboxes,
+    engine: Engine,
+    mailboxes: Arc<Mailboxes>,
     health: Arc<Health>,
     refusals: Arc<RefusalCache>,
-    timeout: Duration,
     on_error: OnError,
-    servers: Vec<Server>,
     /// When the simulation began, and what the gateway's clock said then.
     begun: (Instant, Time),
     /// The requests that wait, by place.
     waiting: BTreeMap<usize, Receiver<Reply>>,
-    outputs: VecDeque<Output>,
     decided: Vec<Decided>,
-}
-
-/// How a gateway stands with a server.
-#[derive(Default)]
-struct Server {
-    /// How many connections in a row have failed.
-    failures: u32,
-    link: Link,
-    departure: Departure,
-    /// The exchanges that have not been answered.
-    in_flight: VecDeque<(Reader, Instant)>,
-}
-
-/// A connection, or what is there instead.
-#[derive(Default)]
-enum Link {
-    #[default]
-    New,
-    Pausing {
-        until: Instant,
-    },
-    Connecting {
-        since: Instant,
-        /// Whether those who wait for it have been told that it takes too long.
-        is_late: bool,
-    },
-    Up {
-        since: Instant,
-        was_good: bool,
-    },
 }
 
 impl SimulatedGateway {
@@ -109,17 +63,15 @@ impl SimulatedGateway {
     pub fn new(config: &config::Memcached, clock: Time) -> Self {
         let health = Arc::new(Health::new(&config.servers, 1));
         let refusals = Arc::new(RefusalCache::new(if config.strict { BRIEFLY } else { u64::MAX }));
+        let (mailboxes, now) = (Arc::new(Mailboxes::new(1)), Instant::now());
         Self {
-            coordinator: Coordinator::new(config, 1, health.clone(), refusals.clone()),
-            mailboxes: Mailboxes::new(1),
+            engine: Engine::new(config, mailboxes.clone(), (health.clone(), refusals.clone()), now),
+            mailboxes,
             health,
             refusals,
-            timeout: config.timeout,
             on_error: config.on_error,
-            servers: config.servers.iter().map(|_| Server::default()).collect(),
-            begun: (Instant::now(), clock),
+            begun: (now, clock),
             waiting: BTreeMap::new(),
-            outputs: VecDeque::new(),
             decided: Vec::new(),
         }
     }
@@ -128,14 +80,14 @@ impl SimulatedGateway {
     pub fn ask(&mut self, ask: &Ask<'_>, at: Duration) {
         let (now, time) = self.moment(at);
         let is_lost = self.on_error != OnError::Local && self.health.is_away();
-        let parts = (&*self.health, &*self.refusals, &self.mailboxes);
+        let parts = (&*self.health, &*self.refusals, &*self.mailboxes);
         match decide(std::slice::from_ref(ask), (time, 0), parts, (is_lost, || now)) {
             Answer::Now(reply) => self.decided.push(Decided::new(ask.place, Some(&reply))),
             Answer::Away => self.decided.push(Decided::new(ask.place, None)),
             Answer::Later(receiver) => {
                 self.waiting.insert(ask.place, receiver);
                 if self.mailboxes.announces(0) {
-                    self.apply(now, |coordinator| coordinator.on_timer(now, time));
+                    self.wake(at);
                 }
             }
         }
@@ -143,88 +95,38 @@ impl SimulatedGateway {
 
     /// A server has accepted the connection and answers.
     pub fn connected(&mut self, server: usize, at: Duration) {
-        let now = self.moment(at).0;
-        self.servers[server].link = Link::Up { since: now, was_good: false };
-        self.health.up(server);
-        self.apply(now, |coordinator| coordinator.up(server));
+        self.engine.connected(server, self.moment(at).0);
+        self.collect();
     }
 
     /// A connection has broken, or could not be made.
     pub fn failed(&mut self, server: usize, at: Duration) {
-        let now = self.moment(at).0;
-        let Server { link, failures, departure, in_flight } = &mut self.servers[server];
-        let (lasted, was_good) = match link {
-            Link::Up { since, was_good } => (Some(now - *since), *was_good),
-            _ => (None, false),
-        };
-        *link = Link::Pausing { until: now + pacing::pause(failures, lasted, was_good) };
-        *departure = Departure::default();
-        in_flight.clear();
-        self.outputs.push_back(Output::Close(server));
-        self.down(server, now);
+        self.engine.failed(server, &Failure::Closed, self.moment(at).0);
+        self.collect();
     }
 
-    /// A server has replied to the exchange that was begun first.
+    /// A server has sent all replies to some exchanges.
     pub fn answered(&mut self, server: usize, replies: &[u8], at: Duration) {
         let (now, time) = self.moment(at);
-        let Some((mut reader, begun)) = self.servers[server].in_flight.pop_front() else { return };
-        if reader.read(replies) != Ok(Some(replies.len())) {
-            return self.failed(server, at);
-        }
-        // As in the driver, a request that has asked meanwhile for a cell that was just read needs no other read.
-        self.pass_messages();
-        let is_good =
-            self.apply(now, |coordinator| coordinator.answered(server, reader.replies(replies), (begun, now), time));
-        match &mut self.servers[server].link {
-            Link::Up { was_good, .. } if is_good => *was_good = true,
-            _ => self.failed(server, at),
-        }
+        self.engine.received(server, replies, now, time);
+        self.collect();
     }
 
     /// Does what is due by now.
     pub fn wake(&mut self, at: Duration) {
         let (now, time) = self.moment(at);
-        for server in 0..self.servers.len() {
-            let Server { link, in_flight, .. } = &mut self.servers[server];
-            match link {
-                Link::Pausing { until } if *until > now => {}
-                Link::New | Link::Pausing { .. } => {
-                    *link = Link::Connecting { since: now, is_late: false };
-                    self.outputs.push_back(Output::Connect(server));
-                }
-                Link::Connecting { since, .. } if *since + CONNECT <= now => self.failed(server, at),
-                Link::Connecting { since, is_late } if !*is_late && *since + self.timeout <= now => {
-                    *is_late = true;
-                    self.down(server, now);
-                }
-                Link::Up { .. } if in_flight.front().is_some_and(|(_, begun)| *begun + self.timeout <= now) => {
-                    self.failed(server, at);
-                }
-                Link::Connecting { .. } | Link::Up { .. } => {}
-            }
-        }
-        self.apply(now, |coordinator| coordinator.on_timer(now, time));
+        self.engine.wake(now, time);
+        self.collect();
     }
 
     /// When [`Self::wake`] has something to do.
     pub fn next_wake(&mut self) -> Option<Duration> {
-        let timeout = self.timeout;
-        let of_server = |Server { link, departure, in_flight, .. }: &Server| match link {
-            Link::New => Some(self.begun.0),
-            Link::Pausing { until } => Some(*until),
-            Link::Connecting { since, is_late } => Some(*since + if *is_late { CONNECT } else { timeout.min(CONNECT) }),
-            Link::Up { .. } => {
-                let silent = in_flight.front().map(|(_, begun)| *begun + timeout);
-                departure.at().into_iter().chain(silent).min()
-            }
-        };
-        let next = self.servers.iter().filter_map(of_server).chain(self.coordinator.next_timer()).min();
-        next.map(|next| next.saturating_duration_since(self.begun.0))
+        self.engine.next_wake().map(|next| next.saturating_duration_since(self.begun.0))
     }
 
-    /// What it has done to servers since it was asked last, in that order.
-    pub fn take_outputs(&mut self) -> impl Iterator<Item = Output> {
-        self.outputs.drain(..)
+    /// What is to be done with the connection to a server, in this order.
+    pub fn take_outputs(&mut self, server: usize) -> VecDeque<Output> {
+        self.engine.take_outputs(server)
     }
 
     /// What was decided since it was asked last.
@@ -243,49 +145,10 @@ impl SimulatedGateway {
         (self.begun.0 + at, self.begun.1.after(at))
     }
 
-    fn down(&mut self, server: usize, now: Instant) {
-        self.health.down(server, "simulated");
-        self.apply(now, |coordinator| coordinator.down(server));
-    }
-
-    /// Changes the coordinator as the driver does.
-    fn apply<T>(&mut self, now: Instant, change: impl FnOnce(&mut Coordinator) -> T) -> T {
-        let result = change(&mut self.coordinator);
-        self.pass_messages();
-        self.collect();
-        (0..self.servers.len()).for_each(|server| self.begin(server, now));
-        result
-    }
-
-    fn pass_messages(&mut self) {
-        for message in self.mailboxes.take(self.coordinator.is_busy()) {
-            let deadline = message.asked() + self.timeout;
-            self.coordinator.submit(message, deadline);
-        }
-    }
-
-    /// Begins the exchanges with a server that are due.
-    fn begin(&mut self, server: usize, now: Instant) {
-        let Self { coordinator, servers, mailboxes, health, outputs, .. } = self;
-        let Server { departure, in_flight, .. } = &mut servers[server];
-        let mut commands = Commands::default();
-        while departure.is_now(coordinator.due(server), || now) {
-            if coordinator.write(server, &mut commands) {
-                let mut bytes = Vec::new();
-                in_flight.push_back((commands.finish(&mut bytes), now));
-                outputs.push_back(Output::Exchange(server, bytes));
-                health.round_trips.one();
-            }
-            if coordinator.is_busy() {
-                mailboxes.set_busy();
-            }
-        }
-    }
-
     /// Takes what was decided, and finds out which requests are decided by `on_error`.
     fn collect(&mut self) {
-        let Self { coordinator, waiting, decided, .. } = self;
-        for decision in coordinator.take_replies().flat_map(|(_, replies)| replies) {
+        let Self { engine, waiting, decided, .. } = self;
+        for decision in engine.take_replies().flat_map(|(_, replies)| replies) {
             let (place, now) = (decision.asks[0].place, (decision.now, decision.asked));
             // Nothing is reserved, so there is nothing to settle.
             decision.answer(now).for_each(drop);

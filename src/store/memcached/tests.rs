@@ -79,6 +79,12 @@ fn slack(kind: usize) -> u64 {
     u64::from(kind == BUCKET)
 }
 
+/// The same where time passes: of each charge that is given back, what may have drained meanwhile stays counted.
+fn slack_in_time(kind: usize, decided: &[Decided]) -> u64 {
+    let given_back = |decided: &Decided| if decided.admitted() { decided.given } else { decided.cost() };
+    if kind == BUCKET { decided.iter().map(given_back).sum::<u64>().max(slack(kind)) } else { 0 }
+}
+
 /// A request with a cost of 1.
 pub(super) fn ask(limit: &Arc<Limit>, key: Fingerprint) -> OwnedAsk {
     OwnedAsk { limit: limit.clone(), key, need: 1, cost: 1, settles: false, role: Role::Refuses, place: 0, asked: None }
@@ -166,8 +172,7 @@ fn strictly_leased(
             prop_assert!(counted >= admitted, "{counted} counted of {admitted}");
         }
         if world.unanswered == 0 {
-            // Of each that nobody waited for any more, what has drained meanwhile is not given back.
-            let slack = if kind == BUCKET { slack(kind).max(dropped) } else { 0 };
+            let slack = slack_in_time(kind, &world.decided);
             prop_assert!(counted <= admitted + slack, "{counted} counted of {admitted}, {dropped} dropped");
         } else if !is_whole(kind) {
             let most = admitted + dropped + world.unanswered * lease;

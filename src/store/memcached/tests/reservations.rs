@@ -219,7 +219,8 @@ proptest! {
                 prop_assert!(counted >= kept, "{counted} counted of {kept}");
             }
             if world.unanswered == 0 {
-                prop_assert!(counted <= kept + slack(kind), "{counted} counted of {kept}");
+                let slack = slack_in_time(kind, &world.decided);
+                prop_assert!(counted <= kept + slack, "{counted} counted of {kept}");
             }
         }
     }

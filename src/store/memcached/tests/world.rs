@@ -21,9 +21,9 @@ use crate::store::memcached::cells::MOST;
 use crate::store::memcached::commands::Commands;
 use crate::store::memcached::coordinator::Coordinator;
 use crate::store::memcached::lease::LEASE;
+use crate::store::memcached::link::Link;
 use crate::store::memcached::message::{Decision, Message, Settlement};
 use crate::store::memcached::refusals::RefusalCache;
-use crate::store::memcached::replies::Reader;
 use crate::store::memcached::{Health, OwnedAsk};
 use crate::store::{Reply, Reserved};
 
@@ -69,16 +69,14 @@ pub(super) struct Gateway {
     waiting: Vec<(oneshot::Receiver<Reply>, Vec<OwnedAsk>, Time)>,
 }
 
-#[derive(Default)]
+/// A connection to a server, and the exchanges that were sent on it.
 struct Connection {
-    is_up: bool,
+    link: Link,
     under_way: VecDeque<Exchange>,
 }
 
 struct Exchange {
-    begun: Instant,
     commands: Vec<u8>,
-    reader: Reader,
     answers: Option<Vec<u8>>,
 }
 
@@ -126,7 +124,9 @@ impl World {
         };
         let health = Arc::new(Health::new(&config.servers, 1));
         let coordinator = Coordinator::new(&config, 1, health, Arc::new(RefusalCache::new(self.remembered)));
-        let connections = self.models.iter().map(|_| Connection::default()).collect();
+        // What breaks is what the schedule says.
+        let link = || Link::new(Duration::MAX / 4, self.instant());
+        let connections = self.models.iter().map(|_| Connection { link: link(), under_way: VecDeque::new() }).collect();
         self.gateways.push(Gateway { coordinator, connections, behind: 0, way: 0, waiting: Vec::new() });
     }
 
@@ -262,11 +262,12 @@ impl World {
         let begun = self.instant();
         let Gateway { coordinator, connections, .. } = &mut self.gateways[gateway];
         if coordinator.due(server) != Due::Never {
-            assert!(connections[server].is_up);
+            let Connection { link, under_way } = &mut connections[server];
+            assert!(link.is_up());
             let (mut collected, mut commands) = (Commands::default(), Vec::new());
             if coordinator.write(server, &mut collected) {
-                let reader = collected.finish(&mut commands);
-                connections[server].under_way.push_back(Exchange { begun, commands, reader, answers: None });
+                link.begun(collected.finish(&mut commands), begun);
+                under_way.push_back(Exchange { commands, answers: None });
             }
         }
     }
@@ -281,12 +282,13 @@ impl World {
     fn answer(&mut self, gateway: usize, server: usize) {
         let (now, ended) = (self.clock(gateway), self.instant());
         let Gateway { coordinator, connections, .. } = &mut self.gateways[gateway];
-        let Some(Exchange { answers: Some(bytes), begun, mut reader, commands }) =
-            connections[server].under_way.pop_front_if(|first| first.answers.is_some())
+        let Connection { link, under_way } = &mut connections[server];
+        let Some(Exchange { answers: Some(bytes), commands }) = under_way.pop_front_if(|first| first.answers.is_some())
         else {
             return;
         };
-        assert_eq!(reader.read(&bytes), Ok(Some(bytes.len())));
+        let (reader, length, begun) = link.receive(&bytes).unwrap().unwrap();
+        assert_eq!(length, bytes.len());
         let replies = reader.replies(&bytes);
         // If a command failed, it may be as unknown what a write has done as without an answer.
         self.unanswered += u64::from(is_in_doubt(&commands, replies));
@@ -299,6 +301,7 @@ impl World {
 
     fn cut(&mut self, gateway: usize, server: usize, executed: usize) {
         (0..executed).for_each(|_| self.execute(gateway, server));
+        let now = self.instant();
         let Gateway { coordinator, connections, .. } = &mut self.gateways[gateway];
         for exchange in connections[server].under_way.drain(..) {
             self.unanswered += 1;
@@ -308,7 +311,7 @@ impl World {
                 self.vanished += changes(&exchange.commands);
             }
         }
-        connections[server].is_up = false;
+        connections[server].link.failed(now);
         coordinator.down(server);
         self.collect(gateway);
         if self.models.len() == 1 {
@@ -317,12 +320,15 @@ impl World {
     }
 
     pub(super) fn is_up(&self, gateway: usize, server: usize) -> bool {
-        self.gateways[gateway].connections[server].is_up
+        self.gateways[gateway].connections[server].link.is_up()
     }
 
     pub(super) fn connect(&mut self, gateway: usize, server: usize) {
+        let now = self.instant();
         let Gateway { coordinator, connections, .. } = &mut self.gateways[gateway];
-        if !std::mem::replace(&mut connections[server].is_up, true) {
+        let link = &mut connections[server].link;
+        if !link.is_up() {
+            link.connected(now);
             coordinator.up(server);
         }
     }
