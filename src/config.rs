@@ -71,7 +71,7 @@ pub use route::{Action, HeaderMatch, Host, PathPattern, Route, Scheme, Segment, 
 pub use server::{EscapedSlashes, Http2, Listener, MaxConnections, PathMatching, PathRules, Server, UNLIMITED};
 pub use shed::Shed;
 pub use source::{ConfigSource, Loaded, NoStart};
-pub use store::{Memcached, OnError, Store};
+pub use store::{OnError, SharedStore, Store};
 pub use template::{Template, TemplatePart};
 pub use temporary::{TEMPORARY_SPAN, quota_rates, temporary_again, temporary_override};
 pub use tls::{CertificateFiles, ClientCa, FileError, FileProblem, Tls};

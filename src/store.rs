@@ -4,7 +4,7 @@
 //! place; counters in memory can outlive the process.
 
 mod reloads;
-pub mod memcached;
+pub mod shared;
 pub mod memory;
 
 use std::io;
@@ -18,8 +18,9 @@ use crate::config::{self, Role};
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit, RateUsage, Reservation, Verdict};
 
-use memcached::Memcached;
 use memory::Memory;
+use shared::Shared;
+use shared::memcached::Memcached;
 
 /// One limit of a decision, asked for one key.
 #[derive(Clone, Copy, Debug)]
@@ -122,8 +123,8 @@ pub enum Answer {
 pub enum Store {
     /// In this process.
     Memory(Memory),
-    /// In Memcached.
-    Memcached(Memcached),
+    /// On servers that other gateways use as well.
+    Shared(Shared),
 }
 
 impl Store {
@@ -134,7 +135,7 @@ impl Store {
     pub fn open(config: &config::Store, workers: usize) -> io::Result<Self> {
         match config {
             config::Store::Memory { max_keys, max_memory, .. } => Ok(Self::Memory(Memory::new(*max_keys, *max_memory))),
-            config::Store::Memcached(config) => Memcached::start(config, workers).map(Self::Memcached),
+            config::Store::Memcached(config) => Shared::start(config, &Memcached, workers).map(Self::Shared),
         }
     }
 
@@ -143,7 +144,7 @@ impl Store {
     pub fn reload(&self, changes: &LimitChanges, now: Time) {
         match self {
             Self::Memory(memory) => memory.reload(changes, now),
-            Self::Memcached(memcached) => memcached.reload(changes, now),
+            Self::Shared(shared) => shared.reload(changes, now),
         }
     }
 
@@ -164,9 +165,9 @@ impl Store {
         }
         let settled = match self {
             Self::Memory(memory) => Some(memory.settle(ask, &reserved, cost, now)),
-            Self::Memcached(memcached) => {
+            Self::Shared(shared) => {
                 let settled = verdict.as_deref().map(|verdict| reserved.settled_verdict(cost, *verdict));
-                memcached.settle(ask, reserved, cost, (now, worker));
+                shared.settle(ask, reserved, cost, (now, worker));
                 settled
             }
         };
@@ -179,7 +180,7 @@ impl Store {
     pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
         match self {
             Self::Memory(memory) => Answer::Now(memory.decide(asks, now)),
-            Self::Memcached(memcached) => memcached.decide(asks, now, worker),
+            Self::Shared(shared) => shared.decide(asks, now, worker),
         }
     }
 
@@ -188,7 +189,7 @@ impl Store {
     pub fn known_refusal(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Option<Reply> {
         match self {
             Self::Memory(memory) => memory.refusal(asks, now),
-            Self::Memcached(memcached) => memcached.known_refusal(asks, now, worker),
+            Self::Shared(shared) => shared.known_refusal(asks, now, worker),
         }
     }
 
@@ -199,7 +200,7 @@ impl Store {
     pub async fn peek(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<KeyUsage, Away> {
         match self {
             Self::Memory(memory) => Ok(memory.peek(limit, key, now)),
-            Self::Memcached(memcached) => memcached.peek(limit, key, now).await,
+            Self::Shared(shared) => shared.peek(limit, key, now).await,
         }
     }
 
@@ -215,7 +216,7 @@ impl Store {
                 memory.reset(limit, key);
                 Ok(())
             }
-            Self::Memcached(memcached) => memcached.reset(limit, key, now).await,
+            Self::Shared(shared) => shared.reset(limit, key, now).await,
         }
     }
 
@@ -223,7 +224,7 @@ impl Store {
     pub fn carry(&self, worker: usize) -> Option<impl Future<Output = ()> + use<>> {
         match self {
             Self::Memory(_) => None,
-            Self::Memcached(memcached) => Some(memcached.carry(worker)),
+            Self::Shared(shared) => Some(shared.carry(worker)),
         }
     }
 
@@ -231,7 +232,7 @@ impl Store {
     pub fn close(&self) {
         match self {
             Self::Memory(_) => {}
-            Self::Memcached(memcached) => memcached.close(),
+            Self::Shared(shared) => shared.close(),
         }
     }
 
@@ -240,7 +241,7 @@ impl Store {
     pub fn ended(&self) -> Option<impl Future<Output = ()> + use<>> {
         match self {
             Self::Memory(_) => None,
-            Self::Memcached(memcached) => Some(memcached.ended()),
+            Self::Shared(shared) => Some(shared.ended()),
         }
     }
 }

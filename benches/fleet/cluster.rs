@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gateway::fingerprint::Fingerprint;
 use gateway::limit::Limit;
-use gateway::store::memcached::simulation::server_of;
+use gateway::store::shared::simulation::server_of;
 
 use super::exact::exactly;
 use super::plan::{Change, Cut, Plan};

@@ -13,7 +13,8 @@ use gateway::clock;
 use gateway::config::{self, OnError, Role};
 use gateway::fingerprint::Fingerprint;
 use gateway::limit::Limit;
-use gateway::store::memcached::Memcached as Store;
+use gateway::store::shared::Shared;
+use gateway::store::shared::memcached::Memcached;
 use gateway::store::{Answer, Ask};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::spawn_local;
@@ -21,7 +22,7 @@ use tokio::time::{interval, sleep};
 
 use super::arguments::Task;
 use super::exact::{Excess, exactly};
-use super::memcached::Memcached;
+use super::memcached::Memcached as Running;
 use super::network::LOOPBACK;
 use super::plan::Plan;
 use super::traffic::Traffic;
@@ -46,14 +47,14 @@ struct Done {
 
 /// Runs one process, which writes what it has done as numbers of 8 bytes.
 pub(crate) fn run(task: &Task) {
-    let config = config::Memcached {
+    let config = config::SharedStore {
         servers: vec![task.server.clone()],
         prefix: "gw".to_owned(),
         timeout: TIMEOUT,
         on_error: OnError::Local,
         strict: task.strict,
     };
-    let store = Rc::new(Store::start(&config, 1).unwrap());
+    let store = Rc::new(Shared::start(&config, &Memcached, 1).unwrap());
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
     let done = runtime.block_on(async {
         spawn_local(store.carry(0));
@@ -65,7 +66,7 @@ pub(crate) fn run(task: &Task) {
     }
 }
 
-async fn drive(task: &Task, store: &Rc<Store>) -> Done {
+async fn drive(task: &Task, store: &Rc<Shared>) -> Done {
     let limit = Arc::new(Limit::new("limit", &[exactly(&format!("{}/s", task.limit))]));
     let (traffic, mut random) = (Traffic::new(task.requests, 1, 1.0), Rng::with_seed(task.number));
     let done = Rc::new(RefCell::new(Done::default()));
@@ -114,7 +115,7 @@ impl Task {
 }
 
 fn real(gateways: u64, limit: u64, requests: u64, strict: bool) -> (Done, f64) {
-    let memcached = Memcached::start("1");
+    let memcached = Running::start("1");
     let begin = clock::now().micros() + 500_000;
     let server = memcached.address.to_string();
     let task = Task { server, limit, strict, requests: requests as f64 / gateways as f64, begin, number: 0 };

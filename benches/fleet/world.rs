@@ -13,7 +13,8 @@ use gateway::config::{self, Role};
 use gateway::fingerprint::Fingerprint;
 use gateway::limit::Limit;
 use gateway::store::Ask;
-use gateway::store::memcached::simulation::{Decided, Output, SimulatedGateway};
+use gateway::store::shared::memcached::Memcached;
+use gateway::store::shared::simulation::{Decided, Output, SimulatedGateway};
 
 use super::hosts::{Connection, Execution, Host};
 use super::outcome::Outcome;
@@ -350,7 +351,7 @@ impl Fleet {
 impl Gateway {
     /// The one with this index, with so many servers.
     fn new(plan: &Plan, index: usize, servers: usize, random: Rng) -> Self {
-        let config = config::Memcached {
+        let config = config::SharedStore {
             servers: (0..servers).map(|server| format!("server-{server}:11211")).collect(),
             prefix: "gw".to_owned(),
             timeout: plan.timeout,
@@ -361,7 +362,7 @@ impl Gateway {
         let behind = plan.skew * u32::try_from(index).unwrap() / u32::try_from(plan.gateways.max(2) - 1).unwrap();
         let clock = Time::from_micros(BEGIN * 1_000_000).after(plan.skew.saturating_sub(behind));
         Self {
-            gateway: SimulatedGateway::new(&config, clock),
+            gateway: SimulatedGateway::new(&config, &Memcached, clock),
             links: vec![Link::default(); servers],
             wake: None,
             open: Vec::new(),

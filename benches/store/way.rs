@@ -87,7 +87,7 @@ impl Way {
     pub(crate) fn round_trips(&self) -> u64 {
         match self {
             Self::Store(Served { store, .. }) => match &**store {
-                Store::Memcached(memcached) => memcached.health().round_trips.get(),
+                Store::Shared(shared) => shared.health().round_trips.get(),
                 Store::Memory(_) => 0,
             },
             Self::Plain(_) | Self::Bare(_) => 0,

@@ -13,7 +13,7 @@ use crate::dashboard::{
 use crate::decide::{DecisionCounters, LimitMetrics};
 use crate::metrics::{BOUNDS, Counter, HistogramSnapshot};
 use crate::store::Store;
-use crate::store::memcached::Health;
+use crate::store::shared::Health;
 use crate::telemetry::{MethodClass, Outcome, RouteMetrics};
 
 /// The requests of a route that have ended, by outcome.
@@ -104,7 +104,7 @@ fn store(view: &View) -> Option<StoreNumbers> {
                 evictions: memory.evicted(),
             }))
         }
-        (Store::Memcached(memcached), _) => Some(StoreNumbers::Memcached(memcached_store(memcached.health()))),
+        (Store::Shared(shared), _) => Some(StoreNumbers::Memcached(memcached_store(shared.health()))),
         // A reload is changing the store.
         (Store::Memory(_), config::Store::Memcached(_)) => None,
     }

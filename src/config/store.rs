@@ -16,7 +16,7 @@ pub enum Store {
         snapshot: Option<PathBuf>,
     },
     /// In Memcached, shared with other gateways.
-    Memcached(Memcached),
+    Memcached(SharedStore),
 }
 
 impl Store {
@@ -32,7 +32,7 @@ impl Store {
 
 /// `[store]` with `type = "memcached"`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Memcached {
+pub struct SharedStore {
     /// `host:port`, at least one.
     pub servers: Vec<String>,
     /// The first part of every key: 1 to 64 printable characters without spaces.

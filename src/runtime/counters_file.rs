@@ -62,7 +62,7 @@ pub(super) async fn save(config: &config::Store, gateway: &Snapshot) {
     let saved = store.clone();
     let writing = Background::start("counters", LIMIT, move |_| match &*saved {
         Store::Memory(memory) => write(memory, &name),
-        Store::Memcached(_) => Ok(0),
+        Store::Shared(_) => Ok(0),
     });
     let written = match writing {
         Ok(mut writing) => writing.result().await.map_err(io::Error::from).flatten(),

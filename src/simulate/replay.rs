@@ -82,7 +82,7 @@ impl<'c> Replay<'c> {
     pub(super) fn evicted(&self) -> u64 {
         match &*self.gateway.store {
             Store::Memory(memory) => memory.evicted(),
-            Store::Memcached(_) => 0,
+            Store::Shared(_) => 0,
         }
     }
 

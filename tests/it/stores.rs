@@ -48,7 +48,7 @@ impl Bench {
     }
 
     pub(crate) fn memcached_with(server: &Memcached, strict: bool, on_error: OnError) -> Self {
-        Self::new(&config::Store::Memcached(config::Memcached {
+        Self::new(&config::Store::Memcached(config::SharedStore {
             servers: vec![server.address.to_string()],
             prefix: if strict { "strict" } else { "test" }.to_owned(),
             timeout: Duration::from_secs(5),

@@ -7,7 +7,7 @@ use super::super::families::{counted, counter, family, gauge, gauged, histogram,
 use crate::config::OnError;
 use crate::metrics::{Counter, HistogramSnapshot};
 use crate::store::Store;
-use crate::store::memcached::{Health, Server};
+use crate::store::shared::{Health, Server};
 
 /// The families of the store that the configuration names.
 pub(super) fn families(view: &View) -> Vec<MetricFamily> {
@@ -25,7 +25,7 @@ pub(super) fn families(view: &View) -> Vec<MetricFamily> {
                 memory.evicted(),
             ),
         ],
-        Store::Memcached(memcached) => health(memcached.health(), snapshot.on_error),
+        Store::Shared(shared) => health(shared.health(), snapshot.on_error),
     }
 }
 

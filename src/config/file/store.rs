@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::config::read::{Section, Wrong, report_repeated, set};
-use crate::config::{Memcached, OnError, Store, values};
+use crate::config::{OnError, SharedStore, Store, values};
 
 #[derive(Clone, Copy, PartialEq)]
 enum Type {
@@ -49,8 +49,8 @@ pub(super) fn read(section: Option<Section<'_>>) -> Store {
     store
 }
 
-fn memcached(section: &Section<'_>) -> Memcached {
-    let mut store = Memcached {
+fn memcached(section: &Section<'_>) -> SharedStore {
+    let mut store = SharedStore {
         servers: Vec::new(),
         prefix: "gw".to_owned(),
         timeout: Duration::from_millis(25),

@@ -1,0 +1,298 @@
+//! Counters on servers that any number of gateways share.
+//!
+//! All decisions of this process pass through one coordinator, in order. Those that wait together share one exchange; a
+//! refusal is remembered until it might end; and while a server is away the counting goes on from what was known last.
+
+pub mod protocol;
+mod counters;
+mod names;
+mod targets;
+mod reset;
+mod versioned;
+mod provisional;
+mod lease;
+mod carry_over;
+mod cached_cell;
+mod confirmation;
+mod leasing;
+mod carried_over;
+mod reservations;
+mod cells;
+mod reloaded;
+mod refusals;
+mod health;
+mod message;
+mod waiting;
+mod batch;
+mod mailbox;
+mod sweep;
+mod coordinator;
+mod link;
+mod engine;
+mod connection;
+mod driver;
+mod probe;
+pub mod simulation;
+pub mod memcached;
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+use parking_lot::Mutex;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+
+use super::{Answer, Ask, Away, KeyUsage, LimitChanges, Reply, Reserved};
+use crate::clock::Time;
+use crate::config::{self, OnError, Role};
+use crate::fingerprint::Fingerprint;
+use crate::limit::Limit;
+
+use driver::Setup;
+use mailbox::Mailboxes;
+use message::{Decision, Inspection, Message, Reload, Settlement, Task};
+use protocol::Protocol;
+use refusals::RefusalCache;
+
+pub use health::{Health, Server};
+
+/// Microseconds for which a refusal is remembered if counters shrink: others may give back what it rests on.
+const BRIEFLY: u64 = 20_000;
+
+/// The shared store.
+pub struct Shared {
+    mailboxes: Arc<Mailboxes>,
+    health: Arc<Health>,
+    refusals: Arc<RefusalCache>,
+    /// Whether decisions are made without the server while it is away.
+    is_local: bool,
+    /// The driver, until the only worker runs it.
+    setup: Mutex<Option<Setup>>,
+    /// Closed when the driver has ended.
+    done: watch::Receiver<()>,
+    /// Ends the thread that asks servers for statistics.
+    _probing: std::sync::mpsc::Sender<()>,
+}
+
+/// Runs the driver on this thread.
+fn run(setup: Setup) {
+    // Only name lookups block; a lookup that hangs must not delay those of other servers.
+    let threads = 2 * setup.config.servers.len();
+    let mut builder = Builder::new_current_thread();
+    match builder.enable_all().max_blocking_threads(threads).build_local(LocalOptions::default()) {
+        Ok(runtime) => {
+            runtime.block_on(setup.run());
+            // This does not wait for name lookups.
+            runtime.shutdown_background();
+        }
+        Err(error) => tracing::error!(%error, "nothing talks to {}", setup.protocol.name()),
+    }
+}
+
+/// An ask that owns what it asks for.
+#[derive(Clone, Debug)]
+struct OwnedAsk {
+    limit: Arc<Limit>,
+    key: Fingerprint,
+    need: u64,
+    cost: u64,
+    settles: bool,
+    role: Role,
+    place: usize,
+    /// The limit that was asked, if another one has replaced it and counts the key.
+    asked: Option<Arc<Limit>>,
+}
+
+impl From<&Ask<'_>> for OwnedAsk {
+    fn from(ask: &Ask<'_>) -> Self {
+        let Ask { limit, key, need, cost, settles, role, place } = *ask;
+        Self { limit: limit.clone(), key, need, cost, settles, role, place, asked: None }
+    }
+}
+
+impl OwnedAsk {
+    fn borrowed(&self) -> Ask<'_> {
+        let Self { limit, key, need, cost, settles, role, place, .. } = self;
+        Ask { limit, key: *key, need: *need, cost: *cost, settles: *settles, role: *role, place: *place }
+    }
+
+    /// What its cell is found by.
+    fn cell(&self) -> Fingerprint {
+        self.key.with(self.limit.shape())
+    }
+}
+
+/// Answers from remembered refusals, or sends the decision off, unless nobody could answer (`is_lost`).
+fn decide(
+    asks: &[Ask<'_>],
+    (now, worker): (Time, usize),
+    (health, refusals, mailboxes): (&Health, &RefusalCache, &Mailboxes),
+    (is_lost, asked): (bool, impl FnOnce() -> Instant),
+) -> Answer {
+    health.decisions.of(worker).one();
+    if let Some(verdicts) = refusals.find(asks, now, is_lost) {
+        health.remembered.of(worker).one();
+        return Answer::Now(Reply { verdicts, reserved: Vec::new() });
+    }
+    if is_lost {
+        return Answer::Away;
+    }
+    let (reply, verdicts) = oneshot::channel();
+    let asks = asks.iter().map(OwnedAsk::from).collect();
+    let decision = Decision::new(asks, (now, asked()), Some(reply), worker);
+    mailboxes.send(Message::Decide(decision), worker);
+    Answer::Later(verdicts)
+}
+
+impl Shared {
+    /// Prepares for so many `workers`, each of which runs [`Self::carry`]. A thread of its own talks to the server,
+    /// apart from those that serve requests. A single worker does that itself: two threads would only take turns, and
+    /// each switch costs more than the work.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn start(config: &config::SharedStore, protocol: &'static dyn Protocol, workers: usize) -> io::Result<Self> {
+        let mailboxes = Arc::new(Mailboxes::new(workers));
+        let health = Arc::new(Health::new(&config.servers, workers, protocol.name()));
+        let refusals = Arc::new(RefusalCache::new(if config.strict { BRIEFLY } else { u64::MAX }));
+        let (done, is_done) = watch::channel(());
+        let setup = Setup {
+            config: config.clone(),
+            protocol,
+            mailboxes: mailboxes.clone(),
+            health: health.clone(),
+            refusals: refusals.clone(),
+            _done: done,
+        };
+        let setup = if workers == 1 {
+            Some(setup)
+        } else {
+            thread::Builder::new().name(protocol.name().to_owned()).spawn(|| run(setup))?;
+            None
+        };
+        let (probing, end) = std::sync::mpsc::channel();
+        let probed = health.clone();
+        let name = format!("{}-watch", protocol.name());
+        thread::Builder::new().name(name).spawn(move || probe::run(protocol, &probed, &end))?;
+        Ok(Self {
+            mailboxes,
+            health,
+            refusals,
+            is_local: config.on_error == OnError::Local,
+            setup: Mutex::new(setup),
+            done: is_done,
+            _probing: probing,
+        })
+    }
+
+    /// Sends the decision off, unless a refusal still holds or the server is known to be away.
+    pub fn decide(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Answer {
+        let Self { health, refusals, mailboxes, .. } = self;
+        decide(asks, (now, worker), (health, refusals, mailboxes), (self.is_lost(), Instant::now))
+    }
+
+    /// The reply to a request that a remembered refusal refuses.
+    pub fn known_refusal(&self, asks: &[Ask<'_>], now: Time, worker: usize) -> Option<Reply> {
+        let verdicts = self.refusals.find(asks, now, self.is_lost())?;
+        self.health.decisions.of(worker).one();
+        self.health.remembered.of(worker).one();
+        Some(Reply { verdicts, reserved: Vec::new() })
+    }
+
+    /// Whether the server cannot be asked, and nothing is decided without it.
+    fn is_lost(&self) -> bool {
+        !self.is_local && self.health.is_away()
+    }
+
+    /// Applies a reload, or a change of overrides, that takes effect at `now`: the cells of removed limits are dropped. What is
+    /// remembered of refusals by limits from before the reload is of no use to other limits.
+    pub fn reload(&self, changes: &LimitChanges, now: Time) {
+        let reload = Reload { changes: changes.clone(), now, asked: Instant::now() };
+        self.mailboxes.send(Message::Reload(Box::new(reload)), usize::MAX);
+    }
+
+    /// Sends off what settles a reservation: what is given back, or what is charged in addition.
+    pub fn settle(&self, ask: &Ask<'_>, reserved: Reserved, cost: u64, (now, worker): (Time, usize)) {
+        let limit = reserved.by.as_ref().unwrap_or(ask.limit);
+        let ask = OwnedAsk::from(&Ask { limit, ..*ask });
+        // A request that asks from now on is decided after this, and there may be room then.
+        self.refusals.forget(ask.cell());
+        let (before, reservation) = (reserved.cost(), reserved.reservation);
+        let (given, more) = (before.saturating_sub(cost), cost.saturating_sub(before));
+        let (asked, cell) = (Instant::now(), reserved.cell);
+        let settlement = Settlement { ask, now, asked, reservation, cell, given, more };
+        self.mailboxes.send(Message::Settle(Box::new(settlement)), worker);
+    }
+
+    /// What is counted for a key, as all gateways have told the server so far.
+    ///
+    /// # Errors
+    /// If the server does not answer.
+    pub async fn peek(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<KeyUsage, Away> {
+        let (reply, usage) = oneshot::channel();
+        self.inspect(limit, key, now, Task::Peek(reply));
+        usage.await.map_err(|_| Away)
+    }
+
+    /// Lets a key begin anew, at all gateways.
+    ///
+    /// # Errors
+    /// If the server does not answer. If it was away before, nothing is reset; if the connection broke meanwhile, that
+    /// is unknown.
+    pub async fn reset(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time) -> Result<(), Away> {
+        let (reply, done) = oneshot::channel();
+        self.inspect(limit, key, now, Task::Reset(reply));
+        done.await.map_err(|_| Away)
+    }
+
+    fn inspect(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time, task: Task) {
+        let ask = OwnedAsk::from(&Ask { limit, key, need: 0, cost: 0, settles: false, role: Role::Refuses, place: 0 });
+        let inspection = Inspection { ask, now, asked: Instant::now(), task };
+        // It comes from none of the workers.
+        self.mailboxes.send(Message::Inspect(Box::new(inspection)), usize::MAX);
+    }
+
+    /// Carries the messages of a worker to the driver, and its replies back, until the store is closed. It has to be in a
+    /// local runtime. The only worker runs the driver as well.
+    pub fn carry(&self, worker: usize) -> impl Future<Output = ()> + use<> {
+        let (setup, mailboxes) = (self.setup.lock().take(), self.mailboxes.clone());
+        async move {
+            match setup {
+                Some(setup) => _ = tokio::join!(mailboxes.carry(worker), setup.run()),
+                None => mailboxes.carry(worker).await,
+            }
+        }
+    }
+
+    /// Decides nothing more.
+    pub fn close(&self) {
+        self.mailboxes.close();
+        // If the driver was never run, it is not needed any more.
+        drop(self.setup.lock().take());
+    }
+
+    /// Completes when the store is closed and the server has all that was admitted, or after as long as a request would
+    /// wait for it.
+    pub fn ended(&self) -> impl Future<Output = ()> + use<> {
+        let mut done = self.done.clone();
+        // It fails once the driver has ended, which is what is waited for.
+        async move { _ = done.changed().await }
+    }
+
+    /// How the exchanges go.
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+}
+
+/// The driver still sends what was admitted.
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests;

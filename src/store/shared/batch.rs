@@ -1,0 +1,289 @@
+//! The queues of one server: which cells are part of its next exchange, and when that is due.
+//!
+//! A request that waits, or a charge that other gateways have to see soon, wants an exchange. Other charges are
+//! pending: they are written with the next exchange that is wanted, or after a moment if there is none.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::cached_cell::{CachedCell, Stage};
+use super::cells::{Cells, Place};
+use super::protocol::Commands;
+use super::targets::{Part, Targets};
+
+/// The most cells in an exchange for which requests wait. With more of them they would wait for each other rather than
+/// for the server. The exchange has twice as many cells at most, with those that are only pending.
+const BATCH: usize = 128;
+/// The most exchanges in flight on one connection.
+const IN_FLIGHT: usize = 4;
+/// With this many wanted cells or more, an exchange is due although another one is in flight.
+pub(super) const WORTHWHILE: usize = 64;
+/// With this many pending cells or more, an exchange is due although no request waits.
+const HEAVY: usize = 4 * BATCH;
+
+/// How many counters of a cell are mostly written or read: those of two rates.
+const COUNTERS: usize = 2;
+
+/// The queues of one server, and what is in flight.
+#[derive(Default)]
+pub(super) struct ServerQueue {
+    pub(super) state: ServerState,
+    /// Cells for which a request waits, or whose charges other gateways have to see soon.
+    wanted: VecDeque<Place>,
+    /// Cells with charges that have to be written.
+    pending: VecDeque<Place>,
+    in_flight: VecDeque<Exchange>,
+    /// How long the last exchange took.
+    pub(super) round_trip: Duration,
+}
+
+/// Whether a server answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum ServerState {
+    /// It is being connected to for the first time, and requests may wait for that.
+    #[default]
+    New,
+    Up,
+    Away,
+}
+
+/// When the next exchange is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// At once, because it is wanted.
+    Now,
+    /// After a moment, unless an exchange is wanted before that which can carry what is pending.
+    Soon,
+    /// There is nothing to do, or it can be done once what is in flight has been answered.
+    Never,
+}
+
+/// What is in flight: the cells of one batch of commands.
+pub(super) struct Exchange {
+    /// The cells in it, and which commands are about each.
+    pub(super) cells: Vec<(Place, Part)>,
+    pub(super) targets: Targets,
+}
+
+impl ServerQueue {
+    /// Whether the server has all that was admitted, or is away.
+    pub(super) fn is_settled(&self) -> bool {
+        self.state == ServerState::Away || self.wanted.len() + self.pending.len() + self.in_flight.len() == 0
+    }
+
+    /// When the next exchange is due.
+    pub(super) fn due(&self) -> Due {
+        match (self.wanted.len(), self.pending.len(), self.in_flight.len()) {
+            _ if self.state != ServerState::Up => Due::Never,
+            (0, 0, _) | (_, _, IN_FLIGHT..) => Due::Never,
+            (1.., _, 0) | (WORTHWHILE.., _, _) | (_, HEAVY.., _) => Due::Now,
+            (0, _, 0) => Due::Soon,
+            _ => Due::Never,
+        }
+    }
+
+    /// Whether the server is about to answer.
+    pub(super) fn is_busy(&self) -> bool {
+        self.state == ServerState::Up && !self.in_flight.is_empty()
+    }
+
+    /// Lets a decision wait for this cell, unless the server is away.
+    pub(super) fn want(&mut self, cell: Place, cached: &mut CachedCell, decision: u64) {
+        if self.state == ServerState::Away {
+            return;
+        }
+        if cached.stage != Stage::InFlight && cached.waiting.is_empty() {
+            cached.stage = Stage::Queued;
+            self.wanted.push_back(cell);
+        }
+        cached.waiting.push(decision);
+    }
+
+    /// Queues a cell if an exchange with it is wanted or, unless writing it has just failed (`may_write`), if it has
+    /// something pending.
+    pub(super) fn queue(&mut self, cell: Place, cached: &mut CachedCell, may_write: bool) {
+        // A cell that was only pending is wanted from the first on who waits for it: what is only pending goes on waiting
+        // when its server is away, for as long as that lasts.
+        let who_wait = cached.provisional.len() + cached.inspections;
+        let is_first = cached.stage == Stage::Queued && cached.waiting.is_empty() && who_wait == 1;
+        if cached.stage != Stage::Idle && !is_first {
+            return;
+        }
+        let is_urgent = || may_write && cached.has_pending() && self.state == ServerState::Up && cached.is_urgent();
+        if !cached.waiting.is_empty() || !cached.provisional.is_empty() || cached.inspections > 0 || is_urgent() {
+            self.wanted.push_back(cell);
+        } else if may_write && cached.has_pending() {
+            self.pending.push_back(cell);
+        } else {
+            return;
+        }
+        cached.stage = Stage::Queued;
+    }
+
+    /// Keeps the queue of pending cells from growing while the server is away: the place of a cell that was evicted is
+    /// in it once more for the cell that has it now.
+    pub(super) fn tidy(&mut self, cells: &mut Cells) {
+        if self.pending.len() > 4 * cells.len().max(BATCH) {
+            self.pending.retain(|cell| cells.at(*cell).stage == Stage::Queued);
+            self.pending.make_contiguous().sort_unstable();
+            let mut last = None;
+            self.pending.retain(|cell| last.replace(*cell) != Some(*cell));
+        }
+    }
+
+    /// Collects the commands of the next exchange with this `server`. Returns whether there are any.
+    pub(super) fn write(
+        &mut self,
+        server: usize,
+        cells: &mut Cells,
+        commands: &mut dyn Commands,
+        strict: bool,
+    ) -> bool {
+        let most = self.wanted.len().min(BATCH) + self.pending.len().min(2 * BATCH);
+        let mut exchange =
+            Exchange { cells: Vec::with_capacity(most), targets: Targets::with_capacity(COUNTERS * most) };
+        for (queue, most) in [(&mut self.wanted, BATCH), (&mut self.pending, 2 * BATCH)] {
+            while exchange.cells.len() < most
+                && let Some(cell) = queue.pop_front()
+            {
+                let cached = cells.at(cell);
+                // It may have been in both queues, or may have been replaced by another cell, even of another server.
+                if cached.stage == Stage::Queued && cached.server == server {
+                    let part = exchange.targets.part(|targets| cached.compose(targets, commands, strict));
+                    exchange.cells.push((cell, part));
+                }
+            }
+        }
+        let is_any = !exchange.cells.is_empty();
+        if is_any {
+            self.in_flight.push_back(exchange);
+        }
+        is_any
+    }
+
+    /// Takes the exchange that was begun first: it has been answered.
+    pub(super) fn answered(&mut self) -> Option<Exchange> {
+        self.in_flight.pop_front()
+    }
+
+    /// The server is away. Returns the exchanges that were in flight.
+    pub(super) fn fail(&mut self) -> VecDeque<Exchange> {
+        self.state = ServerState::Away;
+        std::mem::take(&mut self.in_flight)
+    }
+
+    /// Returns the cells for which requests wait in vain.
+    pub(super) fn give_up(&mut self) -> VecDeque<Place> {
+        std::mem::take(&mut self.wanted)
+    }
+}
+
+#[cfg(test)]
+impl ServerQueue {
+    /// The cells that are part of an exchange.
+    pub(super) fn in_flight(&self) -> impl Iterator<Item = Place> {
+        self.in_flight.iter().flat_map(|exchange| exchange.cells.iter().map(|(place, _)| *place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::clock::Time;
+    use crate::fingerprint::Fingerprint;
+    use crate::limit::Limit;
+    use crate::metrics::Counter;
+    use crate::store::shared::memcached::Memcached;
+    use crate::store::shared::protocol::Protocol;
+    use crate::store::shared::tests::ask;
+
+    const NOW: Time = Time::from_micros(1_800_000_000_000_000);
+
+    /// A server that answers, and cells that are not queued.
+    struct Setup {
+        queue: ServerQueue,
+        cells: Cells,
+        limit: Arc<Limit>,
+    }
+
+    impl Setup {
+        fn new() -> Self {
+            let queue = ServerQueue { state: ServerState::Up, ..ServerQueue::default() };
+            let limit = Arc::new(Limit::new("l", &["9/d".parse().unwrap()]));
+            Self { queue, cells: Cells::new("gw", &["a:1".to_owned()]), limit }
+        }
+
+        fn cell(&mut self) -> Place {
+            let ask = ask(&self.limit, Fingerprint::of(&self.cells.len().to_be_bytes()));
+            self.cells.of(&ask, NOW, &Counter::default()).0
+        }
+
+        /// Queues so many cells for which a request waits.
+        fn want(&mut self, count: u64) {
+            for decision in 0..count {
+                let cell = self.cell();
+                self.queue.want(cell, self.cells.at(cell), decision);
+            }
+        }
+
+        /// Queues so many cells that have only pending charges.
+        fn charge(&mut self, count: usize) {
+            for _ in 0..count {
+                let cell = self.cell();
+                let cached = self.cells.at(cell);
+                cached.charge(&self.limit, NOW, 1);
+                self.queue.queue(cell, cached, true);
+            }
+        }
+
+        /// Writes an exchange; returns how many cells are in it.
+        fn write(&mut self) -> usize {
+            assert!(self.queue.write(0, &mut self.cells, &mut *Memcached.commands(), false));
+            self.queue.in_flight.back().unwrap().cells.len()
+        }
+    }
+
+    #[test]
+    fn an_exchange_has_so_many_cells_at_most() {
+        let mut setup = Setup::new();
+        setup.want(300);
+        setup.charge(300);
+        let sizes = [setup.write(), setup.write(), setup.write()];
+        assert_eq!(sizes, [2 * BATCH, 2 * BATCH, 88], "128 and 128, 128 and 128, 44 and 44");
+        setup.charge(3 * BATCH);
+        assert_eq!(setup.write(), 2 * BATCH);
+    }
+
+    #[test]
+    fn an_exchange_is_due_when_it_is_worth_it() {
+        let mut setup = Setup::new();
+        assert_eq!(setup.queue.due(), Due::Never);
+        setup.charge(1);
+        assert_eq!(setup.queue.due(), Due::Soon);
+        setup.want(1);
+        assert_eq!(setup.queue.due(), Due::Now);
+        setup.write();
+        setup.want(WORTHWHILE as u64 - 1);
+        assert_eq!(setup.queue.due(), Due::Never, "few wait for the answer");
+        setup.want(1);
+        for in_flight in 1..IN_FLIGHT {
+            assert_eq!((setup.queue.in_flight.len(), setup.queue.due()), (in_flight, Due::Now));
+            setup.write();
+            setup.want(WORTHWHILE as u64);
+        }
+        assert_eq!(setup.queue.due(), Due::Never, "no more are in flight at a time");
+        assert!(setup.queue.is_busy());
+        setup.queue.answered();
+        assert_eq!(setup.queue.due(), Due::Now);
+        setup.write();
+        setup.queue.answered();
+        setup.charge(HEAVY - 1);
+        assert_eq!(setup.queue.due(), Due::Never);
+        setup.charge(1);
+        assert_eq!(setup.queue.due(), Due::Now);
+        setup.queue.fail();
+        assert_eq!(setup.queue.due(), Due::Never, "it is away");
+    }
+}

@@ -1,0 +1,298 @@
+//! The state machine of a cell: what the server has of a key and a limit as far as this process knows, and what it has
+//! yet to be told.
+//!
+//! # Progress
+//! A cell is part of at most one exchange at a time, so its increments and reads reach the server in order. What is
+//! charged while it is in flight is noted, and sent with the next exchange.
+//!
+//! ```text
+//!            a read is wanted, or a charge is pending              the exchange is written
+//!   +------+ ---------------------------------------> +--------+ -------------------------> +----------+
+//!   | Idle |                                          | Queued |                            | InFlight |
+//!   +------+ <------------- the server is away ------ +--------+ <------------------------- +----------+
+//!      ^                                                           answered, more is wanted      |
+//!      +------------------------------------ answered, or the server is away --------------------+
+//! ```
+//!
+//! # What is written
+//! Each sum is clean, pending, in flight or unacknowledged: see `counters.rs`. So is the value in which the states of
+//! all other rates are kept, and besides it is of a known version or of none: see `versioned.rs`.
+//!
+//! What this process knows to be on the server is never created by an increment. So if it is missing, because it was
+//! evicted or the server was restarted, the increment tells that, and the next one restores all that is known.
+//!
+//! # What a decision does with a cell
+//! ```text
+//!   never read, or too long ago       waits until the next exchange is answered, and is decided then
+//!   just read, and plenty of room     is decided at once; the charge is pending
+//!   read before, and plenty of room   is charged provisionally; the exchange that writes it also reads, and confirms or rejects
+//!   its server is away                is decided from what is known, or not at all, as `on_error` says
+//! ```
+//! With `strict`, whatever is admitted is charged provisionally (`provisional.rs`). So is, while its server answers, what is
+//! charged to a state that is kept as one value, whether it was read or not: the exchange that writes it says if it fits.
+
+mod exchange;
+mod filled;
+mod reset;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::OwnedAsk;
+use super::carry_over::CarryOver;
+use super::counters::{CounterId, Counters, signed};
+use super::lease::{Demand, Lease};
+use super::names::Names;
+use super::provisional::Provisionals;
+use super::reset::Resets;
+use super::versioned::{Number, VersionedState};
+use crate::clock::Time;
+use crate::fingerprint::Fingerprint;
+use crate::limit::{Cell, Limit};
+use crate::store::reloads::Reloads;
+
+pub(super) use filled::{Filled, Writes};
+
+/// How long one gateway may know what another does not. What is pending may wait so long for an exchange that can carry
+/// it, and as long as there is plenty of room, what was read is good enough for further decisions.
+pub(super) const MOMENT: Duration = Duration::from_millis(1);
+/// How many microseconds after another gateway has charged a key it is assumed to charge it again.
+const SHARED: u64 = 1_000_000;
+/// As long as other gateways charge a key, one read is good enough for one part in so many of its quota. While a read
+/// and an exchange are in flight, each gateway may admit twice as much. For seven gateways that is less than the room
+/// that has to be left (see `has_plenty`).
+const BY_ONE_READ: u64 = 128;
+/// A decision that was asked for longer ago than this before another one, and comes after it, is made as of the other
+/// one.
+pub(super) const OVERTAKEN: Duration = Duration::from_millis(500);
+
+/// A cell, and the decisions that wait for it.
+#[derive(Debug)]
+pub(super) struct CachedCell {
+    /// Its number among all that were ever known; they begin anew after 2^32.
+    pub(super) number: u32,
+    pub(super) names: Rc<Names>,
+    pub(super) key: Fingerprint,
+    pub(super) server: usize,
+    pub(super) cell: Cell,
+    /// As of when the last decision was made by it, and when the last of all was asked for.
+    pub(super) now: Time,
+    asked: Option<Instant>,
+    /// What the server has yet to confirm of its sums.
+    pub(super) counters: Counters,
+    /// The state of the rates that are kept as a whole, if there are any.
+    pub(super) versioned: Option<Box<VersionedState>>,
+    /// What it has yet to continue from, if a reload has changed how its limit counts.
+    pub(super) carry_over: Option<Box<CarryOver>>,
+    /// The number of the last reload that it knows of.
+    pub(super) reload: u32,
+    /// The numbers of the decisions that wait for it to be read.
+    pub(super) waiting: SmallVec<[u64; 2]>,
+    /// What was charged and is to be confirmed, in the order in which it was charged.
+    pub(super) provisional: Provisionals,
+    /// What may be admitted without an exchange, and how much that should be.
+    pub(super) lease: Option<Box<Lease>>,
+    pub(super) demand: Demand,
+    pub(super) stage: Stage,
+    /// Whether it was used since it was last looked at.
+    pub(super) used: bool,
+    /// Whether all of it was read in the last exchange, and no bucket has begun since: only to the newest counters do
+    /// others add.
+    fresh: bool,
+    /// Whether all of it was ever read.
+    pub(super) was_read: bool,
+    /// When the server was asked for what is known now, if that is what a decision needs.
+    read: Option<Instant>,
+    /// What was charged since something was read.
+    since_read: u64,
+    /// When it was last seen that another gateway has charged it.
+    pub(super) shared: Option<Time>,
+    /// How many operators wait for it to be read or reset.
+    pub(super) inspections: usize,
+    pub(super) resets: Resets,
+}
+
+/// Whether a cell is part of an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Nothing is to be read or written, or the last write has failed: then it is tried again when a request asks.
+    Idle,
+    /// It will be part of one of the next exchanges.
+    Queued,
+    /// It is part of an exchange that was sent and has not been answered yet.
+    InFlight,
+}
+
+impl CachedCell {
+    pub(super) fn new(number: u32, names: Rc<Names>, key: Fingerprint, server: usize, now: Time) -> Self {
+        let limit = &names.limit;
+        let versioned = limit.is_whole().then(Box::default);
+        let cell = Cell::new(limit.rates(), now);
+        let (counters, waiting, stage) = (Counters::default(), SmallVec::new(), Stage::Idle);
+        Self {
+            number,
+            names,
+            key,
+            server,
+            cell,
+            now,
+            asked: None,
+            counters,
+            versioned,
+            carry_over: None,
+            reload: 0,
+            waiting,
+            provisional: Provisionals::new(),
+            lease: None,
+            demand: Demand::default(),
+            stage,
+            used: true,
+            fresh: false,
+            was_read: false,
+            read: None,
+            since_read: 0,
+            shared: None,
+            inspections: 0,
+            resets: Resets::default(),
+        }
+    }
+
+    /// What it is found by.
+    pub(super) fn id(&self) -> Fingerprint {
+        self.key.with(self.names.limit.shape())
+    }
+
+    /// Moves it on to the moment of a job, for the rates of this limit; returns when it is to be decided. One that was
+    /// asked long before others and comes after them, because it had to wait for longer, is decided as of then: it
+    /// would look like a clock that was set back.
+    pub(super) fn advance_for(&mut self, limit: &Limit, now: Time, asked: Instant) -> Time {
+        let is_last = self.asked.is_none_or(|last| asked >= last);
+        if is_last {
+            self.asked = Some(asked);
+        }
+        let now = if !is_last && now.after(OVERTAKEN) < self.now { self.now } else { now };
+        self.advance(limit, now);
+        now
+    }
+
+    /// Moves it on to `now`, for the rates of this limit.
+    pub(super) fn advance(&mut self, limit: &Limit, now: Time) {
+        self.now = now;
+        if let Some(state) = &mut self.versioned {
+            state.follow_clock(&mut self.cell, now);
+        }
+        if self.cell.advance(limit.rates(), now) {
+            (self.read, self.fresh) = (None, false);
+        }
+    }
+
+    /// Whether it was read a moment before somebody asks who is `asking`, and no bucket has begun since. Who comes
+    /// after others that wait, waits with them: what they are charged comes first. Where other gateways admit as well,
+    /// only a little may be admitted before it is read again: else what they do not know of each other adds up.
+    pub(super) fn was_just_read(&self, asking: Instant) -> bool {
+        self.versioned.is_none()
+            && self.waiting.is_empty()
+            && self.read.is_some_and(|read| asking < read + MOMENT)
+            && !(self.is_shared() && self.since_read >= self.names.limit.capacity() / BY_ONE_READ)
+    }
+
+    /// Whatever has been read is not enough for a decision any more.
+    pub(super) fn must_be_read(&mut self) {
+        (self.fresh, self.was_read, self.read) = (false, false, None);
+    }
+
+    /// Whether other gateways have charged it lately.
+    fn is_shared(&self) -> bool {
+        self.shared.is_some_and(|shared| self.now.micros_since(shared) < SHARED)
+    }
+
+    /// Whether what is pending is to be sent at once: other gateways charge it as well, and they either have little
+    /// room left, or replace the same value.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.is_shared() && (self.versioned.is_some() || !self.has_plenty(&self.names.limit, 1))
+    }
+
+    /// Charges `cost`, which is pending then. The cell has been advanced to `now`.
+    pub(super) fn charge(&mut self, limit: &Limit, now: Time, cost: u64) {
+        self.count(limit, now, cost);
+        self.versioned.iter_mut().for_each(|state| state.charge(cost, now));
+    }
+
+    /// Charges what is asked, and the server is to charge it only if it fits, as far as the state is kept as a whole. Returns
+    /// its number if some is.
+    pub(super) fn attempt(&mut self, ask: &OwnedAsk, now: Time) -> Option<Number> {
+        self.count(&ask.limit, now, ask.cost);
+        let state = self.versioned.as_mut()?;
+        Some(state.attempt(ask.limit.attempt(now, ask.need, ask.cost)))
+    }
+
+    /// Counts `cost` here, and has it added to the sums on the server.
+    fn count(&mut self, limit: &Limit, now: Time, cost: u64) {
+        limit.charge(&mut self.cell, now, cost);
+        self.since_read = self.since_read.saturating_add(cost);
+        let Self { cell, counters, .. } = self;
+        for (rate, bucket) in cell.newest(limit.rates()) {
+            let id = CounterId { rate, bucket };
+            if !counters.has(id) {
+                counters.retain(|id| id.rate != rate || cell.count(limit.rates(), rate, id.bucket).is_some());
+            }
+            counters.add(id, signed(cost));
+        }
+    }
+
+    /// Whether somebody waits for it or for what it was charged, or it is part of an exchange.
+    pub(super) fn is_needed(&self) -> bool {
+        self.stage == Stage::InFlight
+            || !self.waiting.is_empty()
+            || !self.provisional.is_empty()
+            || self.lease.is_some()
+            || self.inspections > 0
+    }
+
+    /// Has the next exchange read all of it.
+    pub(super) fn read_in_full(&mut self) {
+        self.fresh = false;
+    }
+
+    /// Whether the server is to be told something.
+    pub(super) fn has_pending(&self) -> bool {
+        self.counters.is_open()
+            || self.versioned.as_ref().is_some_and(|state| state.has_pending())
+            || self.carry_over.as_ref().is_some_and(|carry_over| carry_over.is_read())
+    }
+
+    /// Whether it can be forgotten without anybody noticing.
+    pub(super) fn is_spent(&self, reloads: &Reloads, now: Time) -> bool {
+        reloads.is_spent(&self.names.limit, &self.cell, now)
+    }
+
+    /// What was sent may or may not have arrived: the exchange was not answered.
+    pub(super) fn lose_replies(&mut self) {
+        self.counters.lose_replies();
+        if let Some(state) = &mut self.versioned {
+            state.lose_replies();
+        }
+    }
+}
+
+#[cfg(test)]
+impl CachedCell {
+    /// Checks what holds of every cell at any time.
+    pub(super) fn check(&self) {
+        let Self { stage, waiting, provisional, counters, versioned, cell, names, .. } = self;
+        let has_sent = counters.has_sent() || versioned.as_ref().is_some_and(|state| state.has_sent());
+        assert!(*stage == Stage::InFlight || !has_sent, "what was sent is in no exchange: {self:?}");
+        assert!(
+            *stage == Stage::InFlight || provisional.iter().all(|charge| !charge.sent),
+            "it is in no exchange: {self:?}"
+        );
+        assert!(*stage != Stage::Idle || waiting.is_empty() && provisional.is_empty(), "it is in no queue: {self:?}");
+        for (id, open) in counters.open() {
+            let count = cell.count(names.limit.rates(), id.rate, id.bucket);
+            assert!(count.is_none_or(|count| count >= open), "{id:?} does not count {open}: {self:?}");
+        }
+    }
+}

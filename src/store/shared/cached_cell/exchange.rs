@@ -1,0 +1,161 @@
+//! What a cell writes and reads in an exchange, and what it learns from the answer.
+
+use tokio::time::Instant;
+
+use super::{CachedCell, Filled, Stage, Writes};
+use crate::store::shared::counters::{Change, CounterId, Learned};
+use crate::store::shared::lease::is_leasable;
+use crate::store::shared::protocol::{Commands, Condition, Echo, Initial, Item, Written};
+use crate::store::shared::targets::{Answer, Targets};
+
+impl CachedCell {
+    /// Writes what is pending and reads what a decision needs. What `strict` has to confirm is counted by commands that
+    /// tell the count after them: of several gateways that take the last place at once, all others have to see who was
+    /// first.
+    pub(in crate::store::shared) fn compose(
+        &mut self,
+        targets: &mut Targets,
+        commands: &mut dyn Commands,
+        strict: bool,
+    ) {
+        self.stage = Stage::InFlight;
+        if let Some(number) = self.resets.send() {
+            return self.compose_reset(number, targets, commands);
+        }
+        self.compose_carry_over(targets, commands);
+        let is_shared = self.is_shared();
+        let Self { names, key, cell, counters, versioned, carry_over, now, provisional, inspections, resets, .. } =
+            self;
+        let (rates, key) = (names.limit.rates(), key.digits());
+        // What has left the window is not read, so it would stay unacknowledged for ever.
+        counters.retain(|id| cell.count(rates, id.rate, id.bucket).is_some());
+        let echo = if strict && !provisional.is_empty() { Echo::Count } else { Echo::Quiet };
+        counters.send(|id, amount, change| {
+            let name = |out: &mut Vec<u8>| names.counter(&key, id, out);
+            let count = cell.count(rates, id.rate, id.bucket).unwrap_or(0);
+            let lifetime = || names.lifetime(id, *now);
+            match (change, u64::try_from(amount)) {
+                (Change::Replace(version), _) => {
+                    let value = itoa::Buffer::new().format(count).as_bytes().to_owned();
+                    commands.store(&name, &value, Condition::Version(version), (lifetime(), resets.seen));
+                }
+                (Change::Add, Err(_)) => commands.subtract(&name, amount.unsigned_abs(), echo),
+                (_, amount) => {
+                    let amount = amount.unwrap_or(0);
+                    // What should be there is not created, so that it is noticed if it is lost.
+                    let is_new = change == Change::Create || count <= amount;
+                    let initial = is_new.then(|| Initial { count: count.max(amount), lifetime: lifetime() });
+                    commands.add(&name, amount, initial, echo);
+                }
+            }
+            targets.write_counter(id);
+        });
+        let is_sent = |(rate, bucket)| counters.is_in_flight(CounterId { rate, bucket });
+        // If all was read a moment ago, what is added to will do.
+        let reads_all = !std::mem::take(&mut self.fresh)
+            || versioned.is_some()
+            || carry_over.is_some()
+            || strict && !provisional.is_empty()
+            || !cell.newest(rates).all(is_sent);
+        let needs_items = carry_over.is_some() || *inspections > 0;
+        for (rate, bucket, _) in cell.counts_mut(rates) {
+            let is_sent = is_sent((rate, bucket));
+            let is_read = if is_sent { echo == Echo::Quiet || needs_items } else { reads_all };
+            if is_read {
+                let id = CounterId { rate, bucket };
+                commands.read(&|out| names.counter(&key, id, out));
+                targets.read_counter(id);
+            }
+        }
+        if let Some(state) = versioned {
+            let ways = (carry_over.is_none(), is_shared);
+            state.compose(cell, names, (&key, *now, *resets), ways, (targets, commands));
+        }
+        for charge in provisional {
+            let waits = |number| versioned.as_ref().is_some_and(|state| !state.is_sent(number));
+            charge.sent = !charge.attempt.is_some_and(waits);
+        }
+    }
+
+    /// Takes over what the server answered to what it was asked then. With `shrink` a lower count is believed,
+    /// because gateways give back what they cannot use.
+    pub(in crate::store::shared) fn fill(&mut self, answer: &Answer<'_>, asked: Instant, shrink: bool) -> Filled {
+        // A count of which not all was carried over yet is no less than what is known.
+        let shrink = (shrink || self.counters.shrinks()) && self.carry_over.is_none();
+        // What is known from before a reset must not be what the replies are understood by.
+        let mut filled = Filled { reset: self.apply_resets(answer), ..Filled::default() };
+        for (id, written) in answer.written() {
+            self.counters.settle(id, written);
+            if let Written::Count(count) = written {
+                self.learn(id, Some(count), shrink);
+            }
+            filled.note(written);
+        }
+        for (id, item) in answer.items().filter(|_| answer.is_read()) {
+            filled.lost += self.learn_item(id, item, shrink);
+        }
+        let mut is_foreign = false;
+        let Self { cell, names, versioned, now, .. } = self;
+        if let Some(state) = versioned {
+            let learned = state.fill(cell, (&names.limit, *now), answer);
+            filled.lost += learned.lost;
+            is_foreign = learned.is_foreign;
+            if is_foreign {
+                self.shared = Some(*now);
+            }
+            answer.state_written().into_iter().for_each(|written| filled.note(written));
+        }
+        if self.carry_over.is_some() {
+            // What is missing is what it continues from.
+            filled.lost = 0;
+            self.carry_over(answer, is_foreign);
+        }
+        let was_written = |id| answer.written().any(|(of, _)| of == id);
+        let was_asked = |(rate, bucket)| {
+            let id = CounterId { rate, bucket };
+            was_written(id) || answer.read().any(|(of, _)| of == id)
+        };
+        let rates = self.names.limit.rates();
+        filled.is_current = self.cell.newest(rates).all(was_asked) && !self.is_behind();
+        if filled.reset.is_reset {
+            // What the older ones were before the reset says nothing.
+            filled.is_current &= self.cell.counts_mut(rates).all(|(rate, bucket, _)| was_asked((rate, bucket)));
+        }
+        let is_good = answer.is_read() && filled.writes == Writes::Done && !filled.must_retry;
+        self.read = (is_good && filled.is_current).then_some(asked);
+        if self.read.is_some() {
+            self.since_read = 0;
+        }
+        let is_complete = answer.is_read() && answer.read().any(|(id, _)| !was_written(id));
+        self.fresh = is_complete && filled.is_current;
+        self.was_read |= is_complete && (filled.is_current || !filled.reset.is_reset);
+        filled
+    }
+
+    /// Learns what a counter says that was read, `None` if there is none; returns 1 if there should be one.
+    fn learn_item(&mut self, id: CounterId, item: Option<Item<'_>>, shrink: bool) -> u64 {
+        let count = item.map(|item| item.count());
+        if let Some(item) = item.filter(|item| self.resets.is_certain(item)) {
+            let most = item.count().saturating_add_signed(self.counters.pending(id));
+            self.cell.correct(self.names.limit.rates(), id.rate, id.bucket, |cached| cached.min(most));
+        }
+        self.learn(id, count, shrink)
+    }
+
+    /// Learns what a counter says, `None` if there is none; returns 1 if there should be one.
+    fn learn(&mut self, id: CounterId, count: Option<u64>, shrink: bool) -> u64 {
+        let Self { cell, counters, names, now, shared, .. } = self;
+        let (mut known, mut learned) = (0, Learned::default());
+        cell.correct(names.limit.rates(), id.rate, id.bucket, |cached| {
+            (known, learned) = (cached, counters.learn(id, cached, count, shrink));
+            learned.count
+        });
+        if learned.is_shared {
+            *shared = Some(*now);
+            if is_leasable(&names.limit) {
+                counters.may_shrink_by_others(id, known);
+            }
+        }
+        u64::from(learned.is_lost)
+    }
+}

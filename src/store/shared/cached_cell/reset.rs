@@ -1,0 +1,100 @@
+//! Resets a key, and notices that another gateway has.
+
+use std::mem;
+
+use super::CachedCell;
+use crate::limit::Cell;
+use crate::store::shared::counters::CounterId;
+use crate::store::shared::names;
+use crate::store::shared::protocol::{Commands, Condition, Item};
+use crate::store::shared::reset::ResetOutcome;
+use crate::store::shared::targets::{Answer, Targets};
+
+impl CachedCell {
+    /// Has the key reset by the next exchange. It has just been read, so the number is higher than that of any reset
+    /// before. Returns the number.
+    pub(in crate::store::shared) fn reset(&mut self) -> u32 {
+        let now = u32::try_from(self.now.seconds()).unwrap_or(u32::MAX);
+        self.resets.next = self.resets.seen.saturating_add(1).max(now);
+        self.resets.next
+    }
+
+    /// Does not reset the key after all.
+    pub(in crate::store::shared) fn cancel_reset(&mut self) {
+        self.resets.next = 0;
+    }
+
+    /// Stores the items of a key for which nothing is counted, and reads them.
+    pub(super) fn compose_reset(&mut self, number: u32, targets: &mut Targets, commands: &mut dyn Commands) {
+        let Self { names, key, cell, counters, versioned, now, provisional, .. } = self;
+        let (rates, key) = (names.limit.rates(), key.digits());
+        // What is to be confirmed is counted afterwards: else nobody could confirm it.
+        let is_sent = provisional.is_empty();
+        if is_sent {
+            counters.send(|_, _, _| {});
+        }
+        for (rate, bucket, _) in cell.counts_mut(rates) {
+            let id = CounterId { rate, bucket };
+            let name = |out: &mut Vec<u8>| names.counter(&key, id, out);
+            commands.store(&name, b"0", Condition::Always, (names.lifetime(id, *now), number));
+            targets.write_other();
+            commands.read(&name);
+            targets.read_counter(id);
+        }
+        if let Some(state) = versioned {
+            let name = |out: &mut Vec<u8>| names.state(&key, out);
+            let (mut value, writing) = (Cell::new(rates, *now).save(rates, state.ahead()), names.writer.next());
+            Cell::append(writing, [].into_iter(), 0, &mut value);
+            // It has to be there for as long as others may know the state that it replaces.
+            let lifetime = names::lifetime(cell.memory(rates), *now);
+            commands.store(&name, &value, Condition::Always, (lifetime, number));
+            targets.write_other();
+            commands.read(&name);
+            targets.read_state();
+            if is_sent {
+                state.send_reset(writing, value);
+            }
+        }
+    }
+
+    /// Sees by the numbers of the items whether the key was reset, and forgets what was known before.
+    pub(super) fn apply_resets(&mut self, answer: &Answer<'_>) -> ResetOutcome {
+        let number = |item: Option<Item<'_>>| item.map_or(0, |item| item.number);
+        let (mut everywhere, mut highest) = (0, 0);
+        if answer.is_read() {
+            let items = answer.items().map(|(_, item)| item).chain(self.versioned.is_some().then(|| answer.state()));
+            let bounds = |(least, most): (u32, u32), number: u32| (least.min(number), most.max(number));
+            (everywhere, highest) = items.map(number).fold((u32::MAX, 0), bounds);
+        }
+        match mem::take(&mut self.resets.sent) {
+            0 => {}
+            sent if sent <= everywhere => {
+                self.counters.acknowledge();
+                self.versioned.iter_mut().for_each(|state| state.acknowledge());
+            }
+            _ => self.lose_replies(),
+        }
+        let is_reset = highest > self.resets.seen;
+        if is_reset {
+            self.resets.seen = highest;
+            self.forget_counts(highest);
+        }
+        ResetOutcome { is_reset, everywhere }
+    }
+
+    /// Forgets all but what the server has yet to be told, because of the reset with this number.
+    fn forget_counts(&mut self, number: u32) {
+        let Self { names, cell, counters, versioned, carry_over, now, .. } = self;
+        // What limits have counted that were replaced before the reset is reset as well.
+        carry_over.take_if(|carry_over| carry_over.began() <= number);
+        let limit = &names.limit;
+        *cell = Cell::new(limit.rates(), *now);
+        counters.forget_confirmed();
+        cell.fill(limit.rates(), |rate, bucket| {
+            0u64.saturating_add_signed(counters.pending(CounterId { rate, bucket }))
+        });
+        if let Some(state) = versioned {
+            state.forget_confirmed(cell, (limit, *now));
+        }
+    }
+}

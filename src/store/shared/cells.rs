@@ -1,0 +1,306 @@
+//! All cells that this process knows, bounded in number: those that nobody has used lately go first.
+//!
+//! They stand side by side and are given out by their place, since finding and reordering would cost more than all else
+//! that is done with them. Which one makes room is found by a hand that goes round and spares, once, whoever was used
+//! since it last came by: the clock algorithm.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+
+use super::OwnedAsk;
+use super::cached_cell::{CachedCell, Stage};
+use super::names::{AllNames, Names};
+use crate::clock::Time;
+use crate::fingerprint::Fingerprint;
+use crate::limit::Limit;
+use crate::metrics::Counter;
+use crate::store::reloads::Reloads;
+
+/// The most cells that are known: some 40 MB of them. Who is forgotten is asked for.
+pub(super) const MOST: usize = 1 << 17;
+
+/// How many cells are looked at to make room for a new one. If none of them can go, there is one more for now.
+const LOOKS: usize = 128;
+
+/// The place of a cell. It stays the same while somebody waits for the cell or it is part of an exchange.
+pub(super) type Place = u32;
+
+/// The cells.
+#[derive(Debug)]
+pub(super) struct Cells {
+    places: HashMap<Fingerprint, Place, RandomState>,
+    cells: Vec<CachedCell>,
+    /// The places of cells that were forgotten: what stands there is nobody's.
+    free: Vec<usize>,
+    /// What stands there.
+    nobody: Rc<Names>,
+    /// Where the hand stands.
+    hand: usize,
+    /// The number of the next cell.
+    next: u32,
+    /// The number of the latest of those that were forgotten before the server knew what they had been charged.
+    forgotten: Option<u32>,
+    names: AllNames,
+    servers: Vec<String>,
+    /// What reloads have changed.
+    pub(super) reloads: Reloads,
+    /// Until this moment a limit may have been replaced whose counts still matter.
+    pub(super) migrating_until: Time,
+}
+
+impl Cells {
+    pub(super) fn new(prefix: &str, servers: &[String]) -> Self {
+        let mut names = AllNames::new(prefix);
+        Self {
+            nobody: names.of(&Arc::new(Limit::new("", &[]))),
+            free: Vec::new(),
+            // Memory is used when it is written to; growing would copy it in the middle of a decision.
+            places: HashMap::with_capacity_and_hasher(MOST, RandomState::default()),
+            cells: Vec::with_capacity(MOST),
+            hand: 0,
+            next: 0,
+            forgotten: None,
+            names,
+            servers: servers.to_vec(),
+            reloads: Reloads::default(),
+            migrating_until: Time::from_micros(0),
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// How many of them are those of a key.
+    pub(super) fn keys(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The cell at this place.
+    pub(super) fn at(&mut self, place: Place) -> &mut CachedCell {
+        &mut self.cells[place as usize]
+    }
+
+    /// The same, only to look at.
+    pub(super) fn peek(&self, place: Place) -> &CachedCell {
+        &self.cells[place as usize]
+    }
+
+    /// The cell that is asked for, and its place. `forgotten` counts those that had to make room while something of
+    /// them was pending.
+    pub(super) fn of(&mut self, ask: &OwnedAsk, now: Time, forgotten: &Counter) -> (Place, &mut CachedCell) {
+        let cell = ask.cell();
+        let place = match self.places.get(&cell) {
+            Some(place) => *place,
+            None => self.add(cell, ask, now, forgotten),
+        };
+        self.see_reload(place, &ask.limit, now);
+        let cached = &mut self.cells[place as usize];
+        if !Arc::ptr_eq(&cached.names.limit, &ask.limit) {
+            cached.names = self.names.of(&ask.limit);
+        }
+        cached.used = true;
+        (place, cached)
+    }
+
+    /// The cell that was at `place` when it was asked for. One that nobody waits for, because its server is away or it
+    /// has just been read, may have had to make room since: then it is begun anew.
+    pub(super) fn again(
+        &mut self,
+        place: &mut Place,
+        ask: &OwnedAsk,
+        now: Time,
+        forgotten: &Counter,
+    ) -> &mut CachedCell {
+        if self.at(*place).id() != ask.cell() {
+            *place = self.of(ask, now, forgotten).0;
+        }
+        self.see_reload(*place, &ask.limit, now);
+        self.at(*place)
+    }
+
+    /// The place of a cell, if it is known.
+    pub(super) fn find(&self, cell: Fingerprint) -> Option<Place> {
+        self.places.get(&cell).copied()
+    }
+
+    /// How the counters of a limit are named.
+    pub(super) fn names_of(&mut self, limit: &Arc<Limit>) -> Rc<Names> {
+        self.names.of(limit)
+    }
+
+    /// A number that no other cell has.
+    pub(super) fn unused_number(&mut self) -> u32 {
+        let number = self.next;
+        self.next = number.wrapping_add(1);
+        number
+    }
+
+    /// Whether a cell that is not there any more may have been forgotten before the server knew what it had been
+    /// charged.
+    pub(super) fn may_have_forgotten(&self, number: u32) -> bool {
+        self.forgotten.is_some_and(|forgotten| !is_newer(number, forgotten))
+    }
+
+    /// Gives a cell that was reset a new number: what was reserved before must not be given back to what is counted
+    /// since.
+    pub(super) fn renumber(&mut self, place: Place) {
+        let cached = &mut self.cells[place as usize];
+        let before = std::mem::replace(&mut cached.number, self.next);
+        self.next = self.next.wrapping_add(1);
+        self.note_forgotten(before);
+    }
+
+    /// Notes that what was charged to the cell with this number is perhaps not counted on the server.
+    fn note_forgotten(&mut self, number: u32) {
+        let newest = self.forgotten.filter(|other| is_newer(*other, number));
+        self.forgotten = Some(newest.unwrap_or(number));
+    }
+
+    fn add(&mut self, cell: Fingerprint, ask: &OwnedAsk, now: Time, forgotten: &Counter) -> Place {
+        let names = self.names.of(&ask.limit);
+        let server = names.server(ask.key, &self.servers);
+        let cached = CachedCell::new(self.unused_number(), names, ask.key, server, now);
+        let room = match self.free.pop() {
+            None if self.cells.len() >= MOST => self.make_room(now, forgotten),
+            free => free,
+        };
+        let place = match room {
+            Some(place) => {
+                self.cells[place] = cached;
+                place
+            }
+            None => {
+                self.cells.push(cached);
+                self.cells.len() - 1
+            }
+        };
+        // There are never more than can be counted so.
+        let place = Place::try_from(place).unwrap_or(Place::MAX);
+        self.places.insert(cell, place);
+        place
+    }
+
+    /// Forgets cells at these places whose limit a reload has removed, and that nobody needs; returns how many such are
+    /// needed, or `None` if there are no such places.
+    pub(super) fn forget(&mut self, places: Range<usize>, now: Time) -> Option<usize> {
+        let Self { places: cached, cells, free, nobody, reloads, .. } = self;
+        let range = places.start..places.end.min(cells.len());
+        let mut stay = 0;
+        for (place, cell) in range.clone().zip(cells.get_mut(range)?.iter_mut()) {
+            if reloads.is_needed(&cell.names.limit, cell.key) || Rc::ptr_eq(&cell.names, nobody) {
+                continue;
+            }
+            // Whoever is in line has yet to be told something.
+            if cell.stage != Stage::Idle || cell.is_needed() || cell.has_pending() && !cell.is_spent(reloads, now) {
+                stay += 1;
+                continue;
+            }
+            cached.remove(&cell.id());
+            *cell = CachedCell::new(0, nobody.clone(), Fingerprint::of(b""), 0, now);
+            free.push(place);
+        }
+        (places.start < cells.len()).then_some(stay)
+    }
+
+    /// Forgets a cell and returns its place, if one is found that nobody needs.
+    fn make_room(&mut self, now: Time, forgotten: &Counter) -> Option<usize> {
+        for _ in 0..LOOKS {
+            let place = self.hand;
+            self.hand = (place + 1) % self.cells.len();
+            let cached = &mut self.cells[place];
+            if cached.is_needed() || std::mem::take(&mut cached.used) {
+                continue;
+            }
+            if cached.has_pending() && !cached.is_spent(&self.reloads, now) {
+                forgotten.one();
+                let number = cached.number;
+                self.note_forgotten(number);
+            }
+            let cached = &self.cells[place];
+            self.places.remove(&cached.id());
+            return Some(place);
+        }
+        None
+    }
+}
+
+/// Whether a cell was made after another one. Numbers begin anew, but long after what they stand for is gone.
+fn is_newer(number: u32, other: u32) -> bool {
+    number != other && number.wrapping_sub(other) < 1 << 31
+}
+
+#[cfg(test)]
+impl Cells {
+    /// All cells and their places.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Place, &CachedCell)> {
+        (0..).zip(&self.cells)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::LimitChanges;
+    use crate::store::shared::tests::ask;
+
+    const NOW: Time = Time::from_micros(1_800_000_000_000_000);
+
+    #[test]
+    fn cells_of_limits_that_are_gone_are_forgotten() {
+        let mut cells = Cells::new("gw", &["a:1".to_owned(), "b:2".to_owned()]);
+        let forgotten = Counter::default();
+        let limit = |name: &str| Arc::new(Limit::new(name, &["9/d".parse().unwrap()]));
+        let ask = |limit: &Arc<Limit>, key: u32| ask(limit, Fingerprint::of(&key.to_be_bytes()));
+        let stays = limit("stays");
+        let (kept, _) = cells.of(&ask(&stays, 0), NOW, &forgotten);
+        let mut needed = Vec::new();
+        cells.reload(
+            &LimitChanges { in_use: vec![stays.clone()], replaced: Vec::new(), ..LimitChanges::default() },
+            NOW,
+        );
+        for number in 1..1000_u32 {
+            let goes = limit(&format!("limit-{number}"));
+            for client in 0..10 {
+                cells.of(&ask(&goes, number * 10 + client), NOW, &forgotten);
+            }
+            // One is being asked about, and its place must stay.
+            let busy = ask(&goes, number * 10);
+            let (place, cached) = cells.of(&busy, NOW, &forgotten);
+            cached.stage = Stage::InFlight;
+            needed.push((place, cached.id()));
+            let left = cells.forget(0..MOST, NOW).unwrap();
+            assert_eq!(left, 1);
+            let (place, id) = needed.pop().unwrap();
+            assert_eq!(cells.at(place).id(), id);
+            cells.at(place).stage = Stage::Idle;
+            assert!(cells.len() <= 12, "{} cells after {number} reloads", cells.len());
+        }
+        assert_eq!(cells.forget(0..MOST, NOW), Some(0));
+        assert_eq!((cells.places.len(), cells.len() - cells.free.len()), (1, 1));
+        assert_eq!(cells.of(&ask(&stays, 0), NOW, &forgotten).0, kept);
+        assert_eq!(cells.forget(MOST..2 * MOST, NOW), None);
+        // Whoever knows the place of one that is gone finds that it is another's.
+        let mut place = (kept + 1) % 2;
+        let again = ask(&limit("limit-1"), 10);
+        assert_eq!(cells.again(&mut place, &again, NOW, &forgotten).id(), again.cell());
+    }
+
+    #[test]
+    fn a_bucket_is_spent_by_the_lowest_rate_that_its_key_may_have() {
+        let limit = |rate: &str| Arc::new(Limit::new("l", &[rate.parse().unwrap()]));
+        let (fast, slow) = (limit("60/m burst 60"), limit("1/m burst 60"));
+        let (mut cells, forgotten) = (Cells::new("gw", &["a:1".to_owned()]), Counter::default());
+        let charged = OwnedAsk { cost: 60, ..ask(&fast, Fingerprint::of(b"k")) };
+        cells.of(&charged, NOW, &forgotten).1.charge(&fast, NOW, 60);
+        cells.reload(&LimitChanges { in_use: vec![fast, slow], ..LimitChanges::default() }, NOW);
+        // It is full again by the rate of before, but perhaps not by the one that its key has now.
+        let later = NOW.after(std::time::Duration::from_secs(120));
+        assert_eq!((cells.make_room(later, &forgotten), forgotten.get()), (Some(0), 1));
+    }
+}

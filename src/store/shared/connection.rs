@@ -1,0 +1,98 @@
+//! The connection to one server, and the only owner of its socket: it connects, writes bytes, and reads those that come.
+
+use std::pin::Pin;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::link::Failure;
+
+/// Bytes that can be read at once: in most cases the replies to a full exchange.
+const INPUT: usize = 64 << 10;
+
+/// A connection, as far as there is one.
+pub(super) enum Connection {
+    Closed,
+    Connecting(Pin<Box<dyn Future<Output = Result<Socket, Failure>>>>),
+    Open(Socket),
+}
+
+/// A socket to a server that answers.
+pub(super) struct Socket {
+    stream: TcpStream,
+    /// The bytes that are being written, and how many of them have been.
+    output: Vec<u8>,
+    written: usize,
+    input: BytesMut,
+}
+
+impl Connection {
+    /// A connection that is made by [`Self::proceed`] and begins with this greeting: what is asked, and what is answered to that.
+    /// The name is looked up each time, because its address may have changed.
+    pub(super) fn open(address: String, greeting: (&'static [u8], &'static [u8])) -> Self {
+        Self::Connecting(Box::pin(Socket::open(address, greeting)))
+    }
+
+    /// Adds bytes that are to be written.
+    pub(super) fn write(&mut self, bytes: Vec<u8>) {
+        match self {
+            Self::Open(Socket { output, .. }) if output.is_empty() => *output = bytes,
+            Self::Open(Socket { output, .. }) => output.extend_from_slice(&bytes),
+            Self::Closed | Self::Connecting(_) => {}
+        }
+    }
+
+    /// Goes on until the connection is made, which returns `None`, or until something has been read: all that has not been
+    /// taken. If this future is dropped, nothing is lost.
+    ///
+    /// # Errors
+    /// If the server cannot be connected to or does not answer as it should, or if the connection is closed or broken.
+    pub(super) async fn proceed(&mut self) -> Result<Option<&mut BytesMut>, Failure> {
+        match self {
+            Self::Closed => std::future::pending().await,
+            Self::Connecting(connecting) => {
+                let opened = connecting.await;
+                // What has ended must not be asked again.
+                *self = Self::Closed;
+                *self = Self::Open(opened?);
+                Ok(None)
+            }
+            Self::Open(socket) => socket.transfer().await.map(|()| Some(&mut socket.input)),
+        }
+    }
+}
+
+impl Socket {
+    /// Connects, and checks that the server answers as it should.
+    async fn open(address: String, (question, expected): (&[u8], &[u8])) -> Result<Self, Failure> {
+        let mut stream = TcpStream::connect(&address).await?;
+        stream.set_nodelay(true)?;
+        let mut answer = vec![0; expected.len()];
+        stream.write_all(question).await?;
+        stream.read_exact(&mut answer).await?;
+        if answer != expected {
+            return Err(Failure::Garbage);
+        }
+        Ok(Self { stream, output: Vec::new(), written: 0, input: BytesMut::with_capacity(INPUT) })
+    }
+
+    /// Writes what there is to write, until something has been read.
+    async fn transfer(&mut self) -> Result<(), Failure> {
+        let Self { stream, output, written, input } = self;
+        let (mut read, mut write) = stream.split();
+        loop {
+            tokio::select! {
+                biased;
+                length = write.write(&output[*written..]), if *written < output.len() => {
+                    *written += length?;
+                    if *written == output.len() {
+                        output.clear();
+                        *written = 0;
+                    }
+                }
+                length = read.read_buf(input) => return if length? == 0 { Err(Failure::Closed) } else { Ok(()) },
+            }
+        }
+    }
+}

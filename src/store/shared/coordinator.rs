@@ -1,0 +1,385 @@
+//! The coordinator: it makes all decisions of the process, one after the other. So each sees every admission before it,
+//! and a burst for one key gets exactly its limit. Decisions that wait for the same cell share one read, and their
+//! charges become one increment.
+//!
+//! It is pure, without connections and without a clock. Its inputs are what was asked (`submit`), what was answered
+//! (`answered`), which servers answer (`up`, `down`) and that time has passed (`on_timer`). Its outputs are the
+//! commands of the next exchange with a server (`write`) and what was decided (`take_replies`).
+
+mod admission;
+mod confirming;
+mod inspection;
+mod leases;
+mod reloading;
+mod replying;
+mod reservations;
+mod unanswered;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::batch::{Due, ServerQueue, ServerState};
+use super::cached_cell::{OVERTAKEN, Stage, Writes};
+use super::cells::{Cells, Place};
+use super::health::Health;
+use super::lease::NO_DECISION;
+use super::message::{Decision, Decisions, Message};
+use super::protocol::{Commands, Replies};
+use super::provisional::{Standing, Standings};
+use super::refusals::RefusalCache;
+use super::sweep::Sweep;
+use super::targets::Answer;
+use super::waiting::Waiting;
+use crate::clock::Time;
+use crate::config::{self, OnError, Role};
+
+use admission::{Admit, Admits};
+use inspection::Inspections;
+use reloading::PendingReload;
+
+/// All that is known of cells, decisions and servers.
+pub(super) struct Coordinator {
+    cells: Cells,
+    waiting: Waiting,
+    servers: Vec<ServerQueue>,
+    on_error: OnError,
+    strict: bool,
+    health: Arc<Health>,
+    refusals: Arc<RefusalCache>,
+    /// What is to be dropped after a reload.
+    sweep: Option<Sweep>,
+    /// For each worker, the replies that have not been taken yet.
+    replies: Vec<Decisions>,
+    inspections: Inspections,
+    /// When leases that were asked for or granted end, and of which cells.
+    leases: VecDeque<(Instant, Place)>,
+    /// The reload that waits until leases are given back.
+    pending_reload: Option<Box<PendingReload>>,
+}
+
+impl Coordinator {
+    pub(super) fn new(
+        config: &config::SharedStore,
+        workers: usize,
+        health: Arc<Health>,
+        refusals: Arc<RefusalCache>,
+    ) -> Self {
+        Self {
+            cells: Cells::new(&config.prefix, &config.servers),
+            waiting: Waiting::default(),
+            servers: config.servers.iter().map(|_| ServerQueue::default()).collect(),
+            on_error: config.on_error,
+            strict: config.strict,
+            health,
+            refusals,
+            sweep: None,
+            replies: (0..workers).map(|_| Decisions::new()).collect(),
+            inspections: Inspections::default(),
+            leases: VecDeque::new(),
+            pending_reload: None,
+        }
+    }
+
+    /// Accepts a message. A decision is made by `deadline`.
+    pub(super) fn submit(&mut self, message: Message, deadline: Instant) {
+        let Some(message) = self.postpone(message, deadline) else { return };
+        match message {
+            Message::Decide(decision) => self.decide(decision, deadline),
+            Message::Settle(settlement) => self.settle_reserved(*settlement),
+            Message::Reload(reload) => self.reload(*reload, deadline),
+            Message::Inspect(inspection) => self.inspect(*inspection),
+        }
+    }
+
+    /// Decides at once if all servers are away, or if all counters were just read and have plenty of room. Otherwise it
+    /// decides when the servers have answered, or at the deadline. If there was plenty of room, the decision is charged
+    /// at once, and the exchange that confirms this is the only one; to read first and write later would take two.
+    fn decide(&mut self, mut decision: Box<Decision>, deadline: Instant) {
+        if decision.is_given_up() {
+            return;
+        }
+        // If a request is not decided here when a server fails, a charge that is sent before that would be for nothing.
+        let mut may_be_provisional = self.strict || self.on_error == OnError::Local;
+        let mut reachable = 0;
+        let mut admits = Admits::new();
+        let mut is_scarce = false;
+        // The cells that have to be read, and whose servers are not away.
+        let mut unread: SmallVec<[Place; 2]> = SmallVec::new();
+        for ask in &mut decision.asks {
+            self.cells.follow(ask, decision.now);
+            let (place, cached) = self.cells.of(ask, decision.now, &self.health.forgotten);
+            decision.places.push(place);
+            if ask.settles {
+                cached.counters.may_shrink();
+            }
+            let now = cached.advance_for(&ask.limit, decision.now, decision.asked);
+            let has_plenty = cached.has_plenty(&ask.limit, ask.need);
+            let is_leased = cached.is_leased(ask, decision.asked);
+            is_scarce |= !has_plenty;
+            let is_read = is_leased || has_plenty && !self.strict && cached.was_just_read(decision.asked);
+            let may_reserve = has_plenty && ask.cost > 0 && (self.strict || cached.may_reserve());
+            may_be_provisional = may_be_provisional && (is_read || may_reserve);
+            admits.push(Admit { now, admitted: true, is_provisional: !is_read, is_leased });
+            if self.servers[cached.server].state != ServerState::Away {
+                reachable += 1;
+                if !is_read {
+                    unread.push(place);
+                }
+            }
+        }
+        if is_scarce && self.is_refused_meanwhile(&mut decision) {
+            return self.deliver(decision);
+        }
+        let all = reachable == decision.asks.len();
+        if all && unread.is_empty() {
+            return self.carry_out(decision, &admits);
+        }
+        let number = self.waiting.next();
+        self.waiting.push(decision, unread.len(), deadline);
+        if all && may_be_provisional {
+            self.waiting.take(number).into_iter().for_each(|decision| self.carry_out(decision, &admits));
+        } else if !all && self.on_error != OnError::Local {
+            // This drops the sender of the reply, which tells whoever waits.
+            self.waiting.take(number);
+        } else if unread.is_empty() {
+            self.give_up(number);
+        } else {
+            for place in unread {
+                let cached = self.cells.at(place);
+                self.servers[cached.server].want(place, cached, number);
+            }
+        }
+    }
+
+    /// Does what is due by now: ends waits that have lasted long enough, and goes on sweeping after a reload.
+    pub(super) fn on_timer(&mut self, now: Instant, time: Time) {
+        self.expire(now);
+        self.end_leases(now);
+        self.end_reload(Some(now));
+        if let Some(sweep) = self.sweep.take_if(|sweep| sweep.at <= now) {
+            self.sweep = sweep.step(&mut self.cells, (now, time));
+        }
+    }
+
+    /// When [`Self::on_timer`] has something to do.
+    pub(super) fn next_timer(&mut self) -> Option<Instant> {
+        let sweep = self.sweep.as_ref().map(|sweep| sweep.at);
+        self.waiting.deadline().into_iter().chain(sweep).chain(self.end_of_lease()).chain(self.end_of_reload()).min()
+    }
+
+    /// Whether every server has yet to answer.
+    pub(super) fn is_busy(&self) -> bool {
+        self.servers.iter().all(ServerQueue::is_busy)
+    }
+
+    /// Whether every server has all that was admitted, or is away.
+    pub(super) fn is_settled(&self) -> bool {
+        self.leases.is_empty() && self.pending_reload.is_none() && self.servers.iter().all(ServerQueue::is_settled)
+    }
+
+    /// When an exchange with this server is due.
+    pub(super) fn due(&self, server: usize) -> Due {
+        self.servers[server].due()
+    }
+
+    /// Collects the commands of the next exchange with this server. Returns whether there are any.
+    pub(super) fn write(&mut self, server: usize, commands: &mut dyn Commands) -> bool {
+        let Self { servers, cells, inspections, strict, .. } = self;
+        inspections.composed(cells, |cells| servers[server].write(server, cells, commands, *strict))
+    }
+
+    /// Takes the replies to the exchange with this server that was begun first, at `begun`, and has `ended` now. False if
+    /// the server has done nothing of what it was asked.
+    pub(super) fn answered(
+        &mut self,
+        server: usize,
+        replies: Replies<'_>,
+        (begun, ended): (Instant, Instant),
+        now: Time,
+    ) -> bool {
+        let Some(exchange) = self.servers[server].answered() else { return true };
+        self.servers[server].round_trip = ended.saturating_duration_since(begun);
+        for (cell, part) in &exchange.cells {
+            let answer = Answer { targets: &exchange.targets, part, replies };
+            self.fill(*cell, &answer, begun, now);
+        }
+        let is_good = !replies.is_failure;
+        if !is_good {
+            // The server counts as away, and what is pending waits until it is back.
+            exchange.cells.iter().for_each(|(cell, _)| self.queue(*cell, true));
+        }
+        self.end_reload(None);
+        is_good
+    }
+
+    /// Takes the answer about one cell and makes the decisions that waited for it.
+    fn fill(&mut self, cell: Place, answer: &Answer<'_>, begun: Instant, now: Time) {
+        let cached = self.cells.at(cell);
+        // A provisional charge may have waited for long. And the last decision may be long ago: as of then, what others
+        // have counted since would look as if their clocks were ahead.
+        if now > cached.now && (cached.versioned.is_some() || self.strict && !cached.provisional.is_empty()) {
+            cached.advance(&cached.names.limit.clone(), now);
+        }
+        let filled = cached.fill(answer, begun, self.strict);
+        self.health.lost.add(filled.lost);
+        cached.stage = Stage::Idle;
+        if filled.reset.is_reset {
+            self.refusals.forget(cached.id());
+            self.cells.renumber(cell);
+        }
+        let cached = self.cells.at(cell);
+        let has_failed = !answer.is_read() || filled.writes == Writes::Failed;
+        let is_good = answer.is_read() && filled.writes == Writes::Done;
+        let is_confirmed = !filled.must_retry && (filled.is_current || !self.strict);
+        let mut outcomes = match is_good {
+            true => cached.confirm(is_confirmed),
+            false => cached.reject_what_did_not_fit(filled.writes != Writes::Unacknowledged),
+        };
+        // If another gateway was faster to replace the state, this one tries again before it admits anything: with each
+        // admission that others do not know of, the gateways would be further apart. A new bucket that has begun
+        // meanwhile is read first as well.
+        let is_decidable = has_failed || !filled.must_retry;
+        let waiting = match filled.is_current && is_decidable {
+            true => std::mem::take(&mut cached.waiting),
+            false => SmallVec::new(),
+        };
+        if !is_good {
+            self.drop_provisional(cell, filled.writes == Writes::Unacknowledged);
+        }
+        // What is leased is left for others, and the verdicts say so.
+        outcomes.sort_by_key(|outcome| outcome.charge.number != NO_DECISION);
+        for outcome in outcomes {
+            match outcome.charge.number {
+                NO_DECISION => self.settle_lease(cell, outcome, begun),
+                _ => self.settle(cell, outcome),
+            }
+        }
+        for number in waiting {
+            if has_failed {
+                self.give_up(number);
+            } else if let Some(mut decision) = self.waiting.count_down(number) {
+                // A request that has waited for long is decided as of the answer: what others have counted since would
+                // look as if the clock had been set back.
+                decision.now = if decision.now.after(OVERTAKEN) < now { now } else { decision.now };
+                self.decide_by_read(decision);
+            }
+        }
+        if self.cells.at(cell).inspections > 0 {
+            self.answer_inspections(cell, answer.is_read(), &filled);
+        }
+        // What could not be written is tried again with the next request for the cell, and not at once again and again.
+        self.queue(cell, is_good);
+    }
+
+    /// Queues a cell if an exchange with it is wanted or, unless writing it has just failed (`may_write`), if it has
+    /// something pending.
+    fn queue(&mut self, cell: Place, may_write: bool) {
+        let cached = self.cells.at(cell);
+        let server = &mut self.servers[cached.server];
+        server.queue(cell, cached, may_write);
+        server.tidy(&mut self.cells);
+    }
+
+    /// Decides from what was just read.
+    fn decide_by_read(&mut self, decision: Box<Decision>) {
+        if self.strict && self.on_error != OnError::Local && decision.places.iter().any(|place| self.is_away(*place)) {
+            // A server that has answered is away again, and will not confirm the charge.
+            return self.dismiss(decision);
+        }
+        self.judge(decision, true);
+    }
+
+    /// Whether the server of this cell is away.
+    fn is_away(&mut self, cell: Place) -> bool {
+        let server = self.cells.at(cell).server;
+        self.servers[server].state == ServerState::Away
+    }
+
+    /// Decides from the cells as all decisions before it have left them. What is charged may be provisional if the server
+    /// answers.
+    fn judge(&mut self, mut decision: Box<Decision>, answers: bool) {
+        let mut admits = Admits::new();
+        let Decision { asks, places, now, asked, .. } = &mut *decision;
+        for (ask, place) in asks.iter_mut().zip(places) {
+            // A reload may have come while it waited.
+            self.cells.follow(ask, *now);
+            let cached = self.cells.again(place, ask, *now, &self.health.forgotten);
+            let now = cached.advance_for(&ask.limit, *now, *asked);
+            let is_leased = cached.is_leased(ask, *asked);
+            let admitted = is_leased || ask.limit.admits(&cached.cell, now, ask.need);
+            let is_provisional = answers && !is_leased && (self.strict || cached.versioned.is_some());
+            admits.push(Admit { now, admitted, is_provisional, is_leased });
+        }
+        self.carry_out(decision, &admits);
+    }
+
+    /// Charges a decision if all its limits admit it. Replies, or lets it wait until provisional charges are confirmed.
+    fn carry_out(&mut self, mut decision: Box<Decision>, admits: &Admits) {
+        let all = decision.asks.iter().zip(admits).all(|(ask, admit)| admit.admitted || ask.role == Role::Reports);
+        let is_provisional = admits.iter().any(|admit| admit.is_provisional);
+        let mut standings = Standings::new();
+        let mut open = 0;
+        let Decision { asks, places, verdicts, reserved, number, asked, .. } = &mut *decision;
+        for (index, (ask, place)) in asks.iter().zip(&*places).enumerate() {
+            let cached = self.cells.at(*place);
+            let Admit { now, admitted, is_provisional: is_open, is_leased } = admits[index];
+            let charged = all && admitted && ask.cost > 0;
+            let may_wait = charged && is_provisional && self.servers[cached.server].state != ServerState::Away;
+            let refunded = (charged && ask.settles).then(|| ask.limit.judge(&cached.cell, now, ask.need, true));
+            let mut attempt = None;
+            if charged && is_leased {
+                cached.spend(ask.cost);
+            } else if may_wait && is_open {
+                attempt = cached.attempt(ask, now);
+            } else if charged {
+                cached.charge(&ask.limit, now, ask.cost);
+            }
+            if let Some(refunded) = refunded {
+                reserved.push(cached.reserve(ask, (now, refunded), !is_provisional));
+            }
+            if may_wait {
+                let charge = Box::new(cached.provisional(*number, index, ask, attempt));
+                standings.push(if is_open {
+                    cached.provisional.push(charge);
+                    open += 1;
+                    Standing::Open
+                } else {
+                    // It is given back if another one is rejected.
+                    Standing::Confirmed(charge)
+                });
+            } else if is_provisional {
+                standings.push(Standing::Final(admitted));
+            }
+            if !is_provisional {
+                verdicts.push((ask.place, cached.verdict(ask, now, admitted)));
+            }
+            if charged {
+                self.queue(*place, true);
+                self.lease_if_busy(*place, ask, *asked);
+            }
+        }
+        decision.standings = standings;
+        if open > 0 {
+            self.waiting.put_back(decision, open);
+        } else if is_provisional {
+            self.conclude(decision);
+        } else {
+            self.reply(decision);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Coordinator {
+    /// Checks what holds of all cells at any time.
+    pub(super) fn check(&self) {
+        let mut sent: Vec<Place> = self.servers.iter().flat_map(ServerQueue::in_flight).collect();
+        sent.sort_unstable();
+        let in_flight = self.cells.all().filter(|(_, cached)| cached.stage == Stage::InFlight);
+        assert_eq!(in_flight.map(|(place, _)| place).collect::<Vec<_>>(), sent, "a cell is in one exchange at a time");
+        self.cells.all().for_each(|(_, cached)| cached.check());
+    }
+}

@@ -1,0 +1,89 @@
+//! Decisions with provisional charges: each charge is confirmed, or is rejected and given back, or gets no answer.
+
+use super::Coordinator;
+use crate::config::{OnError, Role};
+use crate::store::shared::OwnedAsk;
+use crate::store::shared::cells::Place;
+use crate::store::shared::message::Decision;
+use crate::store::shared::provisional::{Outcome, Standing};
+
+impl Coordinator {
+    /// One provisional charge of a decision is confirmed or rejected.
+    pub(super) fn settle(&mut self, cell: Place, Outcome { charge, is_confirmed }: Outcome) {
+        let number = charge.number;
+        match self.waiting.get_mut(number).and_then(|decision| decision.standing(charge.index)) {
+            Some(standing) => *standing = if is_confirmed { Standing::Confirmed(charge) } else { Standing::Rejected },
+            // The request was refused meanwhile.
+            None if is_confirmed => self.cells.at(cell).give_back(&charge),
+            None => {}
+        }
+        if let Some(decision) = self.waiting.count_down(number) {
+            self.conclude(decision);
+        }
+    }
+
+    /// Completes a decision whose provisional charges have all been confirmed or rejected, or will get no answer. If
+    /// one was rejected, all are given back.
+    pub(super) fn conclude(&mut self, mut decision: Box<Decision>) {
+        let standings = std::mem::take(&mut decision.standings);
+        let is_rejected = |(ask, standing): (&OwnedAsk, &Standing)| {
+            ask.role == Role::Refuses && matches!(standing, Standing::Rejected)
+        };
+        let refused = decision.asks.iter().zip(&standings).any(is_rejected);
+        for (index, standing) in standings.into_iter().enumerate() {
+            let admitted = !matches!(standing, Standing::Rejected | Standing::Final(false));
+            let place = decision.asks[index].place;
+            if refused || !admitted {
+                // The charge is given back here, or has been.
+                decision.reserved.retain(|reserved| reserved.place != place);
+            }
+            self.close(&decision, index, standing, refused);
+            let ask = &decision.asks[index];
+            let cached = self.cells.again(&mut decision.places[index], ask, decision.now, &self.health.forgotten);
+            if let Some(reserved) = decision.reserved.iter_mut().find(|reserved| reserved.place == place) {
+                ask.limit.follow(&mut cached.cell, &mut reserved.reservation);
+            }
+            decision.verdicts.push((ask.place, cached.verdict(ask, cached.now, admitted)));
+        }
+        self.reply(decision);
+    }
+
+    /// Drops a decision, which tells whoever waits for it. Its charges are given back if that means that it is refused.
+    pub(super) fn dismiss(&mut self, mut decision: Box<Decision>) {
+        for (index, standing) in std::mem::take(&mut decision.standings).into_iter().enumerate() {
+            self.close(&decision, index, standing, self.on_error == OnError::Reject);
+        }
+    }
+
+    /// Keeps or gives back a charge of a decision that is complete.
+    fn close(&mut self, decision: &Decision, index: usize, standing: Standing, is_given_back: bool) {
+        let place = decision.places[index];
+        let cached = self.cells.at(place);
+        if cached.id() != decision.asks[index].cell() {
+            return;
+        }
+        match standing {
+            Standing::Confirmed(charge) if is_given_back => cached.give_back(&charge),
+            // A charge that is in flight is given back when it is answered, because no decision waits for it then.
+            Standing::Open if !is_given_back => cached.withdraw(decision.number, index),
+            _ => return,
+        }
+        self.queue(place, true);
+    }
+
+    /// No decision waits for provisional charges of this cell any longer. Those that were sent are unacknowledged,
+    /// unless their exchange was answered.
+    pub(super) fn drop_provisional(&mut self, cell: Place, is_unacknowledged: bool) {
+        for charge in self.cells.at(cell).withdraw_all() {
+            let number = charge.number;
+            match self.waiting.get_mut(number).and_then(|decision| decision.standing(charge.index)) {
+                // What is unacknowledged stays charged. To give back what never arrived would admit too many requests.
+                Some(standing) if charge.sent && is_unacknowledged => *standing = Standing::Final(true),
+                Some(standing) => *standing = Standing::Confirmed(charge),
+                None if charge.sent && is_unacknowledged => {}
+                None => self.cells.at(cell).give_back(&charge),
+            }
+            self.give_up(number);
+        }
+    }
+}

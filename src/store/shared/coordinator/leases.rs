@@ -1,0 +1,94 @@
+//! The leases of busy keys: when they begin and end.
+
+use tokio::time::Instant;
+
+use super::Coordinator;
+use crate::config::Role;
+use crate::store::LimitChanges;
+use crate::store::shared::OwnedAsk;
+use crate::store::shared::batch::ServerState;
+use crate::store::shared::cells::Place;
+use crate::store::shared::lease::{FAR, LEASE};
+use crate::store::shared::message::Settlement;
+use crate::store::shared::provisional::{Outcome, Provisional};
+
+impl Coordinator {
+    /// Asks for a lease of a key that was just charged, if it is busy and its server answers.
+    pub(super) fn lease_if_busy(&mut self, cell: Place, ask: &OwnedAsk, asked: Instant) {
+        // A request that was on its way during a reload may ask a replaced limit, and what is leased by that would be
+        // carried over.
+        let is_replaced = self.cells.is_replaced(cell) || self.must_not_lease(cell);
+        let cached = self.cells.at(cell);
+        let server = &self.servers[cached.server];
+        let may_lease = server.state == ServerState::Up && server.round_trip < FAR;
+        if may_lease && !is_replaced && cached.lease_if_busy(ask, asked) {
+            self.leases.push_back((asked + LEASE, cell));
+            self.queue(cell, true);
+        }
+    }
+
+    /// The charge of a lease is confirmed by an exchange that was begun at `begun`, or was rejected and given back.
+    pub(super) fn settle_lease(&mut self, cell: Place, outcome: Outcome, begun: Instant) {
+        let Outcome { charge, is_confirmed } = outcome;
+        if is_confirmed && self.must_not_lease(cell) {
+            // It takes effect when this is given back.
+            self.cells.at(cell).give_back(&charge);
+            self.queue(cell, true);
+        } else if is_confirmed {
+            let (until, before) = self.cells.at(cell).grant(charge, begun);
+            self.leases.push_back((until, cell));
+            if let Some(before) = before {
+                self.give_back_lease(cell, *before, begun);
+            }
+        }
+    }
+
+    /// Gives back what is left of leases whose time is over.
+    pub(in crate::store::shared) fn end_leases(&mut self, now: Instant) {
+        while self.leases.front().is_some_and(|(until, _)| *until <= now)
+            && let Some((_, cell)) = self.leases.pop_front()
+        {
+            if let Some(rest) = self.cells.at(cell).end_lease(now) {
+                self.give_back_lease(cell, *rest, now);
+            }
+            if self.cells.at(cell).has_asked_for_lease() {
+                // Its server is slow, and a reload has to know of it.
+                self.leases.push_back((now + LEASE, cell));
+            }
+        }
+    }
+
+    /// Gives back what is left of a lease like that of a reservation: a reload may have changed since how the limit counts.
+    /// No request comes with that, so the time is that of the last one.
+    fn give_back_lease(&mut self, cell: Place, rest: Provisional, asked: Instant) {
+        let Provisional { cost: given, cell: number, limit, reservation, .. } = rest;
+        if given == 0 {
+            return;
+        }
+        let reservation = reservation.with_cost(given);
+        let at = self.cells.peek(cell);
+        let (key, now) = (at.key, at.now);
+        let ask = OwnedAsk { limit, key, need: 0, cost: 0, settles: false, role: Role::Refuses, place: 0, asked: None };
+        self.settle_reserved(Settlement { ask, now, asked, reservation, cell: number, given, more: 0 });
+    }
+
+    /// The cells that have leases, or have asked for them, and whose keys are counted differently after these changes.
+    pub(super) fn leased(&self, changes: &LimitChanges) -> Vec<Place> {
+        let cells = self.leases.iter().map(|(_, cell)| *cell);
+        let mut leased: Vec<Place> = cells.filter(|cell| self.is_changed(*cell, changes)).collect();
+        leased.sort_unstable();
+        leased.dedup();
+        leased
+    }
+
+    /// When the next lease ends.
+    pub(super) fn end_of_lease(&self) -> Option<Instant> {
+        self.leases.front().map(|(until, _)| *until)
+    }
+
+    /// Whether some key is leased.
+    #[cfg(test)]
+    pub(in crate::store::shared) fn has_leases(&self) -> bool {
+        !self.leases.is_empty()
+    }
+}

@@ -1,0 +1,42 @@
+//! How decisions go back to those who wait, and what is remembered of them.
+
+use super::Coordinator;
+use crate::store::Asks;
+use crate::store::shared::OwnedAsk;
+use crate::store::shared::message::{Decision, Decisions};
+
+impl Coordinator {
+    /// What was decided since they were taken last, by worker.
+    pub(in crate::store::shared) fn take_replies(&mut self) -> impl Iterator<Item = (usize, Decisions)> {
+        self.replies.iter_mut().map(std::mem::take).enumerate().filter(|(_, replies)| !replies.is_empty())
+    }
+
+    /// Whether a decision is refused by what was remembered since it was asked for. While the server is asked about a key,
+    /// nothing is remembered of it, and each request that comes meanwhile would have it asked once more.
+    pub(super) fn is_refused_meanwhile(&self, decision: &mut Decision) -> bool {
+        let asks: Asks<'_> = decision.asks.iter().map(OwnedAsk::borrowed).collect();
+        let Some(verdicts) = self.refusals.find(&asks, decision.now, false) else { return false };
+        self.health.remembered.of(decision.worker).one();
+        decision.verdicts = verdicts;
+        true
+    }
+
+    /// Remembers what was refused, and sends the decision back.
+    pub(super) fn reply(&mut self, decision: Box<Decision>) {
+        let Decision { asks, verdicts, places, now, .. } = &*decision;
+        let may_be_leased = |index| places.get(index).is_some_and(|place| self.cells.peek(*place).may_be_leased(*now));
+        self.refusals.note(asks, verdicts, *now, may_be_leased);
+        self.deliver(decision);
+    }
+
+    /// Sends a decision back to the worker that waits for it.
+    pub(super) fn deliver(&mut self, decision: Box<Decision>) {
+        match self.replies.get_mut(decision.worker) {
+            Some(replies) if decision.reply.is_some() => replies.push(decision),
+            _ => {
+                let (now, asked) = (decision.now, decision.asked);
+                decision.answer((now, asked)).for_each(|message| self.submit(message, asked));
+            }
+        }
+    }
+}

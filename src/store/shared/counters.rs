@@ -1,0 +1,598 @@
+//! How the sums of one cell stand to those on the server, counter by counter.
+//!
+//! A counter is in one of these states, by what is noted of it here:
+//!
+//! ```text
+//!            charge, give back              an exchange is written         it is answered
+//!   Clean ----------------------> Pending ----------------------> Sent ----------------------> Clean, or Pending
+//!     |                            ^   ^                            |                          if it was charged meanwhile,
+//!     |                            |   |                            |                          or there was nothing to add to
+//!     | it is missing, and should  |   | a read shows that          | it is not answered, or something in it failed
+//!     | be there                   |   | it has not arrived         v
+//!     +----------------------------+   +-------------------- Unacknowledged --- a read shows that it has arrived --> Clean
+//! ```
+//!
+//! Of a clean counter nothing is noted. While a counter is unacknowledged it is only read: what is added to it then
+//! could not be told from what may have arrived.
+
+use smallvec::SmallVec;
+
+use super::protocol::Written;
+
+/// One counter of a cell: the index of its rate among those of the limit, and its bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CounterId {
+    pub(super) rate: usize,
+    pub(super) bucket: u64,
+}
+
+/// A cost as it is added to a counter; less than 0 it is given back.
+pub(super) fn signed(cost: u64) -> i64 {
+    i64::try_from(cost).unwrap_or(i64::MAX)
+}
+
+/// What the server has yet to confirm of one counter. Amounts are less than 0 where something is given back.
+#[derive(Clone, Copy, Debug)]
+struct Unsettled {
+    id: CounterId,
+    /// What has not been sent yet.
+    pending: i64,
+    sent: Sent,
+    /// Whether the counter is to be written even if nothing is pending, because the server has lost it.
+    restore: bool,
+    /// The version of a count on the server that is too low, and is to be replaced.
+    too_low: Option<u64>,
+}
+
+/// How an amount is added to a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Add,
+    /// The server has lost the counter, so it is created with its count.
+    Create,
+    /// The count of this version is too low, so it is replaced.
+    Replace(u64),
+}
+
+/// What has been sent of a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    Nothing,
+    /// This is part of the exchange that is under way.
+    InFlight(i64),
+    /// This was sent, and nobody knows whether it has arrived.
+    Unacknowledged(i64),
+}
+
+/// The counters of one cell that are not clean.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    unsettled: SmallVec<[Unsettled; 2]>,
+    /// What this gateway has counted itself and not given back, if it or another ever gives anything back. Then counters shrink,
+    /// so what was read before says nothing of what is there now. But no counter is below what one gateway alone has
+    /// counted in it, unless it was lost and begun anew by another.
+    own: Option<Box<Own>>,
+}
+
+/// What was counted in each counter.
+type Own = SmallVec<[(CounterId, u64); 2]>;
+
+/// What a reading means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Learned {
+    /// What counts now: what the server has, and what it has yet to be told.
+    pub(super) count: u64,
+    /// Whether the server has lost what it had.
+    pub(super) is_lost: bool,
+    /// Whether another gateway has added to it.
+    pub(super) is_shared: bool,
+}
+
+impl Counters {
+    /// Charges a counter, or gives back if `amount` is less than 0.
+    pub(super) fn add(&mut self, id: CounterId, amount: i64) {
+        let at = self.entry(id);
+        let counter = &mut self.unsettled[at];
+        counter.pending = counter.pending.saturating_add(amount);
+        self.tidy(at);
+        if let Some(own) = &mut self.own {
+            match own.iter_mut().find(|(of, _)| *of == id) {
+                Some((_, count)) => *count = count.saturating_add_signed(amount),
+                None => own.push((id, 0u64.saturating_add_signed(amount))),
+            }
+        }
+    }
+
+    /// From now on something may be given back.
+    pub(super) fn may_shrink(&mut self) {
+        self.own.get_or_insert_default();
+    }
+
+    /// From now on other gateways may give back, which are seen to count for the first time: until then all that was `known` of
+    /// this counter was counted here.
+    pub(super) fn may_shrink_by_others(&mut self, id: CounterId, known: u64) {
+        self.own.get_or_insert_with(|| Box::new(SmallVec::from_iter([(id, known)])));
+    }
+
+    /// Whether something may be given back, so that counts may become lower.
+    pub(super) fn shrinks(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// Whether there is something to send, or to ask about.
+    pub(super) fn is_open(&self) -> bool {
+        self.unsettled.iter().any(|counter| counter.is_pending() || counter.unacknowledged() > 0)
+    }
+
+    /// Whether some counter has to be read before it can be added to.
+    pub(super) fn is_unacknowledged(&self) -> bool {
+        self.unsettled.iter().any(|counter| counter.unacknowledged() > 0)
+    }
+
+    /// Whether something of this counter is part of the exchange that is under way.
+    pub(super) fn is_in_flight(&self, id: CounterId) -> bool {
+        self.of(id).is_some_and(|counter| matches!(counter.sent, Sent::InFlight(_)))
+    }
+
+    /// Whether something is noted of this counter.
+    pub(super) fn has(&self, id: CounterId) -> bool {
+        self.of(id).is_some()
+    }
+
+    /// Whether `amount` can be given back to this counter: what may never have arrived would be taken from others.
+    pub(super) fn can_give_back(&self, id: CounterId, amount: u64) -> bool {
+        self.of(id).is_none_or(|counter| {
+            counter.unacknowledged() == 0 || u64::try_from(counter.pending).is_ok_and(|later| later >= amount)
+        })
+    }
+
+    /// Sends what is pending and can be sent: `write(counter, amount, how)` for each.
+    pub(super) fn send(&mut self, mut write: impl FnMut(CounterId, i64, Change)) {
+        for counter in &mut self.unsettled {
+            if counter.is_pending() && counter.sent == Sent::Nothing {
+                let amount = std::mem::take(&mut counter.pending);
+                counter.sent = Sent::InFlight(amount);
+                let restored = if std::mem::take(&mut counter.restore) { Change::Create } else { Change::Add };
+                write(counter.id, amount, counter.too_low.take().map_or(restored, Change::Replace));
+            }
+        }
+    }
+
+    /// What counts here and the server has yet to be told, or is being told. Less than 0 if it is to be given back.
+    pub(super) fn pending(&self, id: CounterId) -> i64 {
+        self.of(id).map_or(0, |counter| counter.pending.saturating_add(counter.in_flight()))
+    }
+
+    /// Takes over what has not been sent yet of the counters of one rate.
+    pub(super) fn take_pending(&mut self, rate: usize) -> SmallVec<[(CounterId, i64); 2]> {
+        let counters = self.unsettled.iter_mut().filter(|counter| counter.id.rate == rate);
+        let pending = counters.map(|counter| (counter.id, std::mem::take(&mut counter.pending))).collect();
+        self.unsettled.retain(|counter| !counter.is_clean());
+        pending
+    }
+
+    /// The counter is missing, and is to be created.
+    pub(super) fn create(&mut self, id: CounterId) {
+        let at = self.entry(id);
+        self.unsettled[at].restore = true;
+    }
+
+    /// The count of this version is too low, and is to be replaced if it still is there.
+    pub(super) fn replace(&mut self, id: CounterId, version: u64) {
+        let at = self.entry(id);
+        self.unsettled[at].too_low = Some(version);
+    }
+
+    /// What came of what was sent, before it is learned what was read after it.
+    pub(super) fn settle(&mut self, id: CounterId, written: Written) {
+        let Some(at) = self.position(id) else { return };
+        let counter = &mut self.unsettled[at];
+        let Sent::InFlight(amount) = counter.sent else { return };
+        counter.sent = Sent::Nothing;
+        match written {
+            Written::Done | Written::Count(_) => {}
+            // There was nothing to add to, or to take from.
+            Written::Missing => {
+                counter.pending = counter.pending.saturating_add(amount.max(0));
+                counter.restore = amount > 0;
+            }
+            Written::Refused | Written::Failed => {
+                counter.pending = counter.pending.saturating_add(amount);
+                counter.restore |= amount == 0;
+            }
+            Written::Unknown => counter.unacknowledge(amount),
+        }
+        self.tidy(at);
+    }
+
+    /// All that was sent is done.
+    pub(super) fn acknowledge(&mut self) {
+        for counter in &mut self.unsettled {
+            if let Sent::InFlight(_) = counter.sent {
+                counter.sent = Sent::Nothing;
+            }
+        }
+        self.unsettled.retain(|counter| !counter.is_clean());
+    }
+
+    /// What was sent may or may not have arrived.
+    pub(super) fn lose_replies(&mut self) {
+        for counter in &mut self.unsettled {
+            if let Sent::InFlight(amount) = counter.sent {
+                counter.unacknowledge(amount);
+            }
+        }
+        self.unsettled.retain(|counter| !counter.is_clean());
+    }
+
+    /// Learns that the server has this `count`, or no such counter, where `known` counts here, all that it was sent
+    /// included. With `shrink` a lower count is believed, because gateways give back what they cannot use, but none
+    /// below what was counted here.
+    pub(super) fn learn(&mut self, id: CounterId, known: u64, count: Option<u64>, shrink: bool) -> Learned {
+        let at = self.position(id);
+        let (pending, unacknowledged) = at.map_or((0, 0), |at| {
+            let counter = &self.unsettled[at];
+            (counter.pending.saturating_add(counter.in_flight()), counter.unacknowledged())
+        });
+        // Others only add. So if there is less than what was there before and what is unacknowledged, that has not
+        // arrived.
+        let before = known.saturating_add_signed(-pending.saturating_add(unacknowledged));
+        let has_arrived = count.is_some_and(|count| count >= before.saturating_add_signed(unacknowledged));
+        let pending = if has_arrived { pending } else { pending.saturating_add(unacknowledged) };
+        let confirmed = known.saturating_add_signed(-pending);
+        let there = match count {
+            // If it is less than what was counted here, it was lost, and begun anew by another gateway.
+            Some(count) if shrink => count.max(self.own(id).saturating_add_signed(-pending)),
+            // Counters only grow. One that has shrunk was lost, and begun anew by another gateway.
+            Some(count) => count.max(confirmed),
+            None => confirmed,
+        };
+        let is_lost = count.is_none() && confirmed > 0;
+        if let Some(at) = at {
+            let counter = &mut self.unsettled[at];
+            if let Sent::Unacknowledged(unacknowledged) = counter.sent {
+                counter.sent = Sent::Nothing;
+                counter.pending = counter.pending.saturating_add(if has_arrived { 0 } else { unacknowledged });
+            }
+        }
+        if is_lost {
+            self.create(id);
+        } else if let Some(at) = at {
+            (self.unsettled[at].restore, self.unsettled[at].too_low) = (false, None);
+            self.tidy(at);
+        }
+        let is_shared = count.is_some_and(|count| count > confirmed);
+        Learned { count: there.saturating_add_signed(pending), is_lost, is_shared }
+    }
+
+    /// Forgets all but what the server has yet to be told, because the key was reset. What is to be given back was
+    /// charged before that.
+    pub(super) fn forget_confirmed(&mut self) {
+        for counter in &mut self.unsettled {
+            counter.pending = counter.pending.max(0);
+            (counter.restore, counter.too_low) = (false, None);
+        }
+        self.unsettled.retain(|counter| !counter.is_clean());
+        if let Some(mut own) = self.own.take() {
+            own.clear();
+            own.extend(
+                self.unsettled.iter().map(|Unsettled { id, .. }| (*id, 0u64.saturating_add_signed(self.pending(*id)))),
+            );
+            self.own = Some(own);
+        }
+    }
+
+    /// Forgets counters that matter to nobody any more.
+    pub(super) fn retain(&mut self, matters: impl Fn(CounterId) -> bool) {
+        self.unsettled.retain(|counter| matters(counter.id));
+        if let Some(own) = &mut self.own {
+            own.retain(|(id, _)| matters(*id));
+        }
+    }
+
+    fn own(&self, id: CounterId) -> u64 {
+        let found = self.own.iter().flat_map(|own| own.iter()).find(|(of, _)| *of == id);
+        found.map_or(0, |(_, count)| *count)
+    }
+
+    fn of(&self, id: CounterId) -> Option<&Unsettled> {
+        self.unsettled.iter().find(|counter| counter.id == id)
+    }
+
+    fn position(&self, id: CounterId) -> Option<usize> {
+        self.unsettled.iter().position(|counter| counter.id == id)
+    }
+
+    fn entry(&mut self, id: CounterId) -> usize {
+        self.position(id).unwrap_or_else(|| {
+            self.unsettled.push(Unsettled { id, pending: 0, sent: Sent::Nothing, restore: false, too_low: None });
+            self.unsettled.len() - 1
+        })
+    }
+
+    fn tidy(&mut self, at: usize) {
+        if self.unsettled[at].is_clean() {
+            self.unsettled.remove(at);
+        }
+    }
+}
+
+impl Unsettled {
+    fn is_pending(&self) -> bool {
+        self.pending != 0 || self.restore || self.too_low.is_some()
+    }
+
+    fn in_flight(&self) -> i64 {
+        if let Sent::InFlight(amount) = self.sent { amount } else { 0 }
+    }
+
+    fn unacknowledged(&self) -> i64 {
+        if let Sent::Unacknowledged(amount) = self.sent { amount } else { 0 }
+    }
+
+    /// What was sent may or may not have arrived. What was given back so is not given back again, since to take it
+    /// twice could let too much pass.
+    fn unacknowledge(&mut self, amount: i64) {
+        self.sent = if amount > 0 { Sent::Unacknowledged(amount) } else { Sent::Nothing };
+        self.restore |= amount == 0;
+    }
+
+    fn is_clean(&self) -> bool {
+        !self.is_pending() && self.sent == Sent::Nothing
+    }
+}
+
+#[cfg(test)]
+impl Counters {
+    /// Whether something is part of the exchange that is under way.
+    pub(super) fn has_sent(&self) -> bool {
+        self.unsettled.iter().any(|counter| matches!(counter.sent, Sent::InFlight(_)))
+    }
+
+    /// What the server has yet to confirm of each counter, if it is more than 0.
+    pub(super) fn open(&self) -> impl Iterator<Item = (CounterId, u64)> {
+        let open = |counter: &Unsettled| counter.pending + counter.in_flight() + counter.unacknowledged();
+        self.unsettled.iter().map(move |counter| (counter.id, u64::try_from(open(counter)).unwrap_or(0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ID: CounterId = CounterId { rate: 0, bucket: 7 };
+
+    fn learn(counters: &mut Counters, known: u64, count: Option<u64>) -> Learned {
+        counters.learn(ID, known, count, false)
+    }
+
+    /// What is sent now.
+    fn sent(counters: &mut Counters) -> Vec<i64> {
+        let mut sent = Vec::new();
+        counters.send(|id, amount, _| {
+            assert_eq!(id, ID);
+            sent.push(amount);
+        });
+        sent
+    }
+
+    #[test]
+    fn what_is_charged_is_sent_as_one() {
+        let mut counters = Counters::default();
+        counters.add(ID, 2);
+        counters.add(ID, 3);
+        assert_eq!(sent(&mut counters), [5]);
+        assert!(!counters.is_open() && sent(&mut counters).is_empty());
+    }
+
+    #[test]
+    fn what_was_answered_is_clean_and_what_came_meanwhile_is_pending() {
+        let mut counters = Counters::default();
+        counters.add(ID, 2);
+        sent(&mut counters);
+        counters.add(ID, 4);
+        counters.settle(ID, Written::Done);
+        assert!(counters.is_open());
+        // 9 by others, 2 and 4 by this gateway.
+        let learned = learn(&mut counters, 6, Some(11));
+        assert_eq!(learned, Learned { count: 15, is_lost: false, is_shared: true });
+        assert_eq!(sent(&mut counters), [4]);
+        counters.settle(ID, Written::Done);
+        assert!(counters.unsettled.is_empty());
+    }
+
+    #[test]
+    fn what_has_arrived_is_not_sent_again_and_what_has_not_is() {
+        for (count, again) in [(Some(10), vec![4]), (Some(12), vec![6]), (None, vec![6]), (Some(13), vec![4])] {
+            let mut counters = Counters::default();
+            // 10 were there, as far as was known.
+            counters.add(ID, 2);
+            sent(&mut counters);
+            counters.lose_replies();
+            counters.add(ID, 4);
+            assert!(counters.is_unacknowledged() && sent(&mut counters).is_empty(), "it is read first");
+            let base = if count == Some(10) { 8 } else { 11 };
+            let learned = learn(&mut counters, base + 6, count);
+            assert!(!counters.is_unacknowledged());
+            assert_eq!(sent(&mut counters), again, "{count:?}");
+            assert_eq!(
+                learned.count,
+                count.unwrap_or(0).max(base + u64::from(again == [4]) * 2) + again[0].unsigned_abs(),
+                "{count:?}"
+            );
+            assert_eq!(learned.is_lost, count.is_none());
+        }
+    }
+
+    #[test]
+    fn what_is_lost_is_written_again_though_nothing_is_pending() {
+        let mut counters = Counters::default();
+        let learned = learn(&mut counters, 5, None);
+        assert_eq!(learned, Learned { count: 5, is_lost: true, is_shared: false });
+        counters.send(|_, amount, change| assert_eq!((amount, change), (0, Change::Create)));
+        counters.settle(ID, Written::Done);
+        assert!(!counters.is_open());
+        assert_eq!(learn(&mut counters, 0, None), Learned { count: 0, is_lost: false, is_shared: false });
+    }
+
+    #[test]
+    fn what_was_added_to_nothing_is_written_again() {
+        let mut counters = Counters::default();
+        counters.add(ID, 2);
+        counters.send(|_, amount, change| assert_eq!((amount, change), (2, Change::Add)));
+        counters.settle(ID, Written::Missing);
+        let learned = learn(&mut counters, 7, None);
+        assert_eq!(learned, Learned { count: 7, is_lost: true, is_shared: false });
+        counters.send(|_, amount, change| assert_eq!((amount, change), (2, Change::Create)));
+        counters.settle(ID, Written::Missing);
+        // Another gateway has begun it anew since.
+        assert_eq!(learn(&mut counters, 7, Some(1)), Learned { count: 7, is_lost: false, is_shared: false });
+        counters.send(|_, amount, change| assert_eq!((amount, change), (2, Change::Add)));
+    }
+
+    #[test]
+    fn where_counters_shrink_a_count_is_believed_down_to_what_was_counted_here() {
+        let mut counters = Counters::default();
+        assert_eq!(counters.learn(ID, 9, Some(6), true).count, 6);
+        counters.may_shrink();
+        counters.add(ID, 4);
+        sent(&mut counters);
+        counters.settle(ID, Written::Done);
+        assert_eq!(counters.learn(ID, 9, Some(6), true).count, 6);
+        assert_eq!(counters.learn(ID, 9, Some(2), true).count, 4);
+        assert_eq!(learn(&mut counters, 9, Some(2)).count, 9, "else it was begun anew");
+    }
+
+    #[test]
+    fn what_may_not_have_arrived_is_not_given_back() {
+        let mut counters = Counters::default();
+        assert!(counters.can_give_back(ID, 3));
+        counters.add(ID, 2);
+        sent(&mut counters);
+        counters.lose_replies();
+        assert!(!counters.can_give_back(ID, 1));
+        counters.add(ID, 3);
+        assert!(counters.can_give_back(ID, 3) && !counters.can_give_back(ID, 4));
+    }
+
+    #[test]
+    fn what_failed_is_sent_again_and_what_may_have_failed_is_read_first() {
+        for amount in [3, 0, -3] {
+            let mut counters = Counters::default();
+            counters.add(ID, amount);
+            if amount == 0 {
+                learn(&mut counters, 5, None);
+            }
+            assert_eq!(sent(&mut counters), [amount]);
+            counters.settle(ID, Written::Failed);
+            assert_eq!(sent(&mut counters), [amount]);
+            counters.settle(ID, Written::Unknown);
+            assert_eq!(counters.is_unacknowledged(), amount > 0);
+            let again: &[i64] = if amount == 0 { &[0] } else { &[] };
+            assert_eq!(sent(&mut counters), again, "what is given back is not given back twice");
+        }
+    }
+
+    #[test]
+    fn what_was_given_back_to_nothing_is_not_given_back_again() {
+        let mut counters = Counters::default();
+        counters.add(ID, -3);
+        assert_eq!(sent(&mut counters), [-3]);
+        counters.settle(ID, Written::Missing);
+        let learned = learn(&mut counters, 2, None);
+        assert_eq!(learned, Learned { count: 2, is_lost: true, is_shared: false });
+        assert_eq!(sent(&mut counters), [0], "what is left is written");
+    }
+
+    #[test]
+    fn what_was_given_back_in_doubt_stays_given_back() {
+        let mut counters = Counters::default();
+        counters.add(ID, -2);
+        assert_eq!(sent(&mut counters), [-2]);
+        counters.lose_replies();
+        assert!(!counters.is_open() && !counters.is_unacknowledged() && counters.unsettled.is_empty());
+    }
+
+    /// One counter of a gateway, and the same on the server.
+    #[derive(Default)]
+    struct Pair {
+        counters: Counters,
+        /// What counts here, and what should.
+        known: u64,
+        total: u64,
+        /// What the server has.
+        there: Option<u64>,
+        /// What was to be given back and may not have been.
+        dropped: u64,
+    }
+
+    impl Pair {
+        fn charge(&mut self, amount: i64) {
+            if amount < 0
+                && (self.total < amount.unsigned_abs() || !self.counters.can_give_back(ID, amount.unsigned_abs()))
+            {
+                return;
+            }
+            self.counters.add(ID, amount);
+            self.known = self.known.saturating_add_signed(amount);
+            self.total = self.total.saturating_add_signed(amount);
+        }
+
+        /// An exchange that the server carries out or not, and answers or not.
+        fn exchange(&mut self, (is_executed, is_answered): (bool, bool)) {
+            let mut written = None;
+            self.counters.send(|_, amount, change| written = Some((amount, change == Change::Create)));
+            let mut outcome = Written::Done;
+            if let Some((amount, is_lost)) = written.filter(|_| is_executed) {
+                let is_new = is_lost || self.known.saturating_add_signed(-amount) == 0;
+                self.there = match self.there {
+                    Some(there) => Some(there.saturating_add_signed(amount)),
+                    None if is_new && amount >= 0 => Some(self.known),
+                    None => {
+                        outcome = Written::Missing;
+                        None
+                    }
+                };
+            }
+            if is_answered && is_executed {
+                self.counters.settle(ID, outcome);
+                self.known = learn(&mut self.counters, self.known, self.there).count;
+            } else {
+                self.dropped += written.map_or(0, |(amount, _)| amount.min(0).unsigned_abs());
+                self.counters.lose_replies();
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever is lost and whatever breaks, in the end the server has what a gateway on its own has counted.
+        #[test]
+        fn a_gateway_on_its_own_is_counted_exactly(
+            steps in prop::collection::vec(prop_oneof![
+                6 => (1..4_i64).prop_map(|amount| (Some(amount), (true, true))),
+                2 => (-3..0_i64).prop_map(|amount| (Some(amount), (true, true))),
+                6 => any::<(bool, bool)>().prop_map(|how| (None, how)),
+                6 => Just((None, (true, true))),
+                1 => Just((None, (false, true))),
+            ], 1..60),
+        ) {
+            let mut pair = Pair::default();
+            for (charged, how) in steps {
+                match (charged, how) {
+                    (Some(amount), _) => pair.charge(amount),
+                    // The server is restarted.
+                    (None, (false, true)) => pair.there = None,
+                    (None, how) => pair.exchange(how),
+                }
+            }
+            for _ in 0..3 {
+                pair.exchange((true, true));
+            }
+            prop_assert!(pair.counters.unsettled.is_empty());
+            prop_assert_eq!(pair.there.unwrap_or(0), pair.known);
+            prop_assert!(pair.total <= pair.known && pair.known <= pair.total + pair.dropped);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The driver: the owner of the engine. It gives it the time and what servers send, hands out its replies, and has the
+//! connections that it asks for.
+//!
+//! All of it runs on one thread: one task for each connection, and one for the rest.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Buf;
+use tokio::sync::{Notify, watch};
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, sleep};
+
+use super::connection::Connection;
+use super::engine::{Engine, Output};
+use super::health::Health;
+use super::mailbox::Mailboxes;
+use super::protocol::Protocol;
+use super::refusals::RefusalCache;
+use crate::deadline::Deadline;
+use crate::{clock, config};
+
+/// How often it is checked, before the process ends, whether everything is written.
+const LAST_CHECKS: Duration = Duration::from_millis(1);
+
+/// What the driver is made of. It may be sent to the thread on which the driver is to run.
+pub(super) struct Setup {
+    pub(super) config: config::SharedStore,
+    pub(super) protocol: &'static dyn Protocol,
+    pub(super) mailboxes: Arc<Mailboxes>,
+    pub(super) health: Arc<Health>,
+    pub(super) refusals: Arc<RefusalCache>,
+    /// Closed when the driver has ended, or will never begin.
+    pub(super) _done: watch::Sender<()>,
+}
+
+/// However the driver ends, and if it never begins, nobody waits for it in vain.
+impl Drop for Setup {
+    fn drop(&mut self) {
+        self.mailboxes.clear();
+    }
+}
+
+/// What the tasks share.
+struct Driver {
+    engine: RefCell<Engine>,
+    mailboxes: Arc<Mailboxes>,
+    /// For each server, that something is to be done with its connection.
+    outputs: Vec<Notify>,
+}
+
+impl Setup {
+    /// Runs until the mailboxes are closed, and then until the servers have all that was admitted or `timeout` has passed.
+    pub(super) async fn run(self) {
+        let Self { config, protocol, mailboxes, health, refusals, .. } = &self;
+        let engine =
+            Engine::new((config, *protocol), mailboxes.clone(), (health.clone(), refusals.clone()), Instant::now());
+        let driver = Rc::new(Driver {
+            engine: RefCell::new(engine),
+            mailboxes: mailboxes.clone(),
+            outputs: config.servers.iter().map(|_| Notify::new()).collect(),
+        });
+        // They end when this ends.
+        let mut connections = JoinSet::new();
+        for (server, address) in config.servers.iter().cloned().enumerate() {
+            let (driver, greeting) = (driver.clone(), protocol.greeting());
+            connections.spawn_local(async move { driver.serve(server, (address, greeting)).await });
+        }
+        driver.run().await;
+        let end = Instant::now() + config.timeout;
+        while !driver.engine.borrow().is_settled() && Instant::now() < end {
+            sleep(LAST_CHECKS).await;
+            driver.wake();
+        }
+    }
+}
+
+impl Driver {
+    /// Passes messages on and does what is due at a certain time, until the mailboxes are closed.
+    async fn run(&self) {
+        let mut timer = Deadline::now();
+        let mut is_open = true;
+        while is_open {
+            let next = self.wake();
+            if next.is_some_and(|next| next <= Instant::now()) {
+                // The connections have their turn first.
+                yield_now().await;
+                continue;
+            }
+            next.into_iter().for_each(|next| timer.set_at(next));
+            tokio::select! {
+                open = self.mailboxes.woken() => is_open = open,
+                () = poll_fn(|cx| timer.poll(cx)), if next.is_some() => {}
+            }
+        }
+        self.wake();
+    }
+
+    /// Does what is due by now; returns when there will be more to do.
+    fn wake(&self) -> Option<Instant> {
+        self.apply(|engine| engine.wake(Instant::now(), clock::now()));
+        self.engine.borrow_mut().next_wake()
+    }
+
+    /// Tells the engine something, hands out its replies, and wakes the connections with which something is to be done.
+    fn apply<T>(&self, tell: impl FnOnce(&mut Engine) -> T) -> T {
+        let engine = &mut *self.engine.borrow_mut();
+        let before = engine.next_wake();
+        let result = tell(engine);
+        for (worker, replies) in engine.take_replies() {
+            self.mailboxes.reply(worker, replies);
+        }
+        let concerned = self.outputs.iter().enumerate().filter(|(server, _)| engine.has_outputs(*server));
+        concerned.for_each(|(_, outputs)| outputs.notify_one());
+        if engine.next_wake().is_some_and(|next| before.is_none_or(|before| next < before)) {
+            // `run` waits for a later timer, or only for a message.
+            self.mailboxes.wake();
+        }
+        result
+    }
+
+    /// Has the connection to a server, for ever.
+    async fn serve(&self, server: usize, (address, greeting): (String, (&'static [u8], &'static [u8]))) {
+        let mut connection = Connection::Closed;
+        loop {
+            let outputs = self.engine.borrow_mut().take_outputs(server);
+            outputs.into_iter().for_each(|output| match output {
+                Output::Connect => connection = Connection::open(address.clone(), greeting),
+                Output::Write(bytes) => connection.write(bytes),
+                Output::Close => connection = Connection::Closed,
+            });
+            let proceeded = tokio::select! {
+                biased;
+                proceeded = connection.proceed() => proceeded,
+                () = self.outputs[server].notified() => continue,
+            };
+            self.apply(|engine| match proceeded {
+                Ok(None) => engine.connected(server, Instant::now()),
+                Ok(Some(input)) => {
+                    let taken = engine.received(server, input, Instant::now(), clock::now());
+                    input.advance(taken);
+                }
+                Err(failure) => engine.failed(server, &failure, Instant::now()),
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::{Builder, LocalOptions};
+    use tokio::sync::oneshot::error::TryRecvError;
+    use tokio::task::spawn_local;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::config::Role;
+    use crate::fingerprint::Fingerprint;
+    use crate::limit::Limit;
+    use crate::store::shared::Shared;
+    use crate::store::shared::memcached::Memcached;
+    use crate::store::{Answer, Ask};
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    /// A store whose server is never reached.
+    fn store(workers: usize) -> Shared {
+        let config = config::SharedStore {
+            servers: vec!["127.0.0.1:1".to_owned()],
+            prefix: "gw".to_owned(),
+            timeout: Duration::from_millis(20),
+            on_error: config::OnError::Allow,
+            strict: false,
+        };
+        Shared::start(&config, &Memcached, workers).unwrap()
+    }
+
+    fn ask(store: &Shared) -> Answer {
+        let limit = Arc::new(Limit::new("l", &["10/s".parse().unwrap()]));
+        let key = Fingerprint::of(b"k");
+        let ask = Ask { limit: &limit, key, need: 1, cost: 1, settles: false, role: Role::Refuses, place: 0 };
+        store.decide(&[ask], clock::now(), 0)
+    }
+
+    #[tokio::test]
+    async fn the_end_does_not_wait_for_a_driver_that_was_never_run() {
+        let store = store(1);
+        let Answer::Later(mut reply) = ask(&store) else { panic!("it is decided already") };
+        store.close();
+        timeout(LONG, store.ended()).await.unwrap();
+        assert_eq!(reply.try_recv(), Err(TryRecvError::Closed));
+        let Answer::Later(mut reply) = ask(&store) else { panic!("it is decided already") };
+        assert_eq!(reply.try_recv(), Err(TryRecvError::Closed));
+    }
+
+    #[test]
+    fn the_only_worker_runs_the_driver_until_it_finishes() {
+        let mut builder = Builder::new_current_thread();
+        let runtime = builder.enable_all().build_local(LocalOptions::default()).unwrap();
+        runtime.block_on(async {
+            let store = store(1);
+            let carrying = spawn_local(store.carry(0));
+            let Answer::Later(reply) = ask(&store) else { panic!("it is decided already") };
+            assert!(timeout(LONG, reply).await.unwrap().is_err(), "the server is away");
+            store.close();
+            timeout(LONG, store.ended()).await.unwrap();
+            timeout(LONG, carrying).await.unwrap().unwrap();
+        });
+    }
+
+    #[tokio::test]
+    async fn a_thread_of_its_own_ends_with_the_store() {
+        let store = store(2);
+        let (carrying, ended) = (store.carry(0), store.ended());
+        drop(store);
+        timeout(LONG, carrying).await.unwrap();
+        timeout(LONG, ended).await.unwrap();
+    }
+}

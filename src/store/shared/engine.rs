@@ -1,0 +1,199 @@
+//! The engine: everything that a gateway does with shared counters, but for sockets, threads and clocks.
+//!
+//! Its inputs are the mailboxes, what became of connections ([`Engine::connected`], [`Engine::failed`]), the bytes that servers
+//! have sent ([`Engine::received`]) and that time has passed ([`Engine::wake`]). Its outputs are what is to be done with
+//! connections ([`Engine::take_outputs`]) and what was decided ([`Engine::take_replies`]). So the driver, which has sockets, and
+//! a gateway in virtual time do the same.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::coordinator::Coordinator;
+use super::health::Health;
+use super::link::{Event, Failure, Link};
+use super::mailbox::Mailboxes;
+use super::message::Decisions;
+use super::protocol::{Commands, Protocol};
+use super::refusals::RefusalCache;
+use crate::clock::{Time, micros};
+use crate::config;
+
+/// What is to be done with the connection to a server.
+#[derive(Debug)]
+pub enum Output {
+    /// It is to be made.
+    Connect,
+    /// These bytes are to be written to it.
+    Write(Vec<u8>),
+    /// It is to be closed, or not to be made any more.
+    Close,
+}
+
+/// A gateway's side of all servers.
+pub(super) struct Engine {
+    coordinator: Coordinator,
+    mailboxes: Arc<Mailboxes>,
+    health: Arc<Health>,
+    /// The longest time that a request waits.
+    timeout: Duration,
+    servers: Vec<Server>,
+    commands: Box<dyn Commands>,
+}
+
+/// One server.
+struct Server {
+    link: Link,
+    outputs: VecDeque<Output>,
+}
+
+impl Engine {
+    /// An engine that begins to connect when it is woken for the first time.
+    pub(super) fn new(
+        (config, protocol): (&config::SharedStore, &dyn Protocol),
+        mailboxes: Arc<Mailboxes>,
+        (health, refusals): (Arc<Health>, Arc<RefusalCache>),
+        now: Instant,
+    ) -> Self {
+        let server = || Server { link: Link::new(config.timeout, now), outputs: VecDeque::new() };
+        Self {
+            coordinator: Coordinator::new(config, mailboxes.workers(), health.clone(), refusals),
+            mailboxes,
+            health,
+            timeout: config.timeout,
+            servers: config.servers.iter().map(|_| server()).collect(),
+            commands: protocol.commands(),
+        }
+    }
+
+    /// Takes the messages, and does what is due by now.
+    pub(super) fn wake(&mut self, now: Instant, time: Time) {
+        for server in 0..self.servers.len() {
+            match self.servers[server].link.on_timer(now) {
+                Some(Event::Connect) => self.servers[server].outputs.push_back(Output::Connect),
+                Some(Event::Late) => self.down(server, &Failure::Silent),
+                Some(Event::Silent) => self.give_up(server, &Failure::Silent, now),
+                None => {}
+            }
+        }
+        self.coordinator.on_timer(now, time);
+        self.go_on(now);
+    }
+
+    /// When [`Self::wake`] has something to do, if no message comes.
+    pub(super) fn next_wake(&mut self) -> Option<Instant> {
+        let links = self.servers.iter().filter_map(|server| server.link.next_timer()).min();
+        links.into_iter().chain(self.coordinator.next_timer()).min()
+    }
+
+    /// A server is connected and answers.
+    pub(super) fn connected(&mut self, server: usize, now: Instant) {
+        let Server { link, .. } = &mut self.servers[server];
+        if link.is_connecting() {
+            link.connected(now);
+            self.health.up(server);
+            self.coordinator.up(server);
+            self.go_on(now);
+        }
+    }
+
+    /// The connection to a server has broken, or could not be made.
+    pub(super) fn failed(&mut self, server: usize, failure: &Failure, now: Instant) {
+        let Server { link, .. } = &self.servers[server];
+        if link.is_connecting() || link.is_up() {
+            self.give_up(server, failure, now);
+            self.go_on(now);
+        }
+    }
+
+    /// A server has sent these bytes, after those that were taken before. Returns how many of them are taken now.
+    pub(super) fn received(&mut self, server: usize, input: &[u8], now: Instant, time: Time) -> usize {
+        let mut taken = 0;
+        while self.servers[server].link.is_up() {
+            match self.servers[server].link.receive(&input[taken..]) {
+                Ok(None) => break,
+                Ok(Some(((reader, begun), length))) => {
+                    // A request that has asked meanwhile for a cell that was just read needs no other read.
+                    self.pass_messages();
+                    self.health.latency.observe(micros(now.saturating_duration_since(begun)));
+                    let replies = reader.replies(&input[taken..]);
+                    let is_good = self.coordinator.answered(server, replies, (begun, now), time);
+                    match replies.failure {
+                        Some(what) if !is_good => self.give_up(server, &Failure::Failed(what.to_owned()), now),
+                        Some(what) => self.health.failed(server, what),
+                        None => {}
+                    }
+                    self.servers[server].link.succeeded();
+                    taken += length;
+                }
+                Err(garbage) => self.give_up(server, &garbage.into(), now),
+            }
+        }
+        self.go_on(now);
+        taken
+    }
+
+    /// What is to be done with the connection to a server, in this order.
+    pub(super) fn take_outputs(&mut self, server: usize) -> VecDeque<Output> {
+        mem::take(&mut self.servers[server].outputs)
+    }
+
+    /// Whether something is to be done with the connection to a server.
+    pub(super) fn has_outputs(&self, server: usize) -> bool {
+        !self.servers[server].outputs.is_empty()
+    }
+
+    /// What was decided, by worker.
+    pub(super) fn take_replies(&mut self) -> impl Iterator<Item = (usize, Decisions)> {
+        self.coordinator.take_replies()
+    }
+
+    /// Whether every server has all that was admitted, or is away.
+    pub(super) fn is_settled(&self) -> bool {
+        self.coordinator.is_settled()
+    }
+
+    /// Closes a connection, if there is one, and has it made again after a pause.
+    fn give_up(&mut self, server: usize, failure: &Failure, now: Instant) {
+        self.servers[server].link.failed(now);
+        self.servers[server].outputs.push_back(Output::Close);
+        self.down(server, failure);
+    }
+
+    /// The server is away. Requests never find that out for themselves: it is known here.
+    fn down(&mut self, server: usize, failure: &Failure) {
+        self.health.down(server, failure);
+        self.coordinator.down(server);
+    }
+
+    /// Takes the messages, and begins the exchanges that are due.
+    fn go_on(&mut self, now: Instant) {
+        self.pass_messages();
+        self.health.know(self.coordinator.keys());
+        let Self { coordinator, servers, commands, .. } = self;
+        for (server, Server { link, outputs }) in servers.iter_mut().enumerate() {
+            // The coordinator is asked each time: what has begun changes what is due.
+            while link.begins(coordinator.due(server), now) {
+                if coordinator.write(server, &mut **commands) {
+                    let mut bytes = Vec::new();
+                    link.begun(commands.finish(&mut bytes), now);
+                    outputs.push_back(Output::Write(bytes));
+                    self.health.round_trips.one();
+                }
+                if coordinator.is_busy() {
+                    self.mailboxes.set_busy();
+                }
+            }
+        }
+    }
+
+    fn pass_messages(&mut self) {
+        for message in self.mailboxes.take(self.coordinator.is_busy()) {
+            let deadline = message.asked() + self.timeout;
+            self.coordinator.submit(message, deadline);
+        }
+    }
+}

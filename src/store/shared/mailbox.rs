@@ -1,0 +1,377 @@
+//! How workers and the driver pass messages and replies to each other: in batches.
+//!
+//! To wake another thread costs a system call, and often a switch of threads. So a worker announces once, at the end of
+//! a turn of its runtime, what it has sent in that turn. While all servers have yet to answer it announces nothing,
+//! because nothing could be sent to them; the driver takes the messages when an answer arrives. The replies of one turn
+//! of the driver wake each worker once as well.
+
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::batch::WORTHWHILE;
+use super::message::{Decisions, Message};
+use crate::clock;
+
+/// The mailboxes of all workers.
+#[derive(Debug)]
+pub(super) struct Mailboxes {
+    /// One for each worker, and the last one for all other threads.
+    mailboxes: Box<[Mailbox]>,
+    /// Whether the driver takes the messages before long without being woken.
+    busy: AtomicBool,
+    closed: AtomicBool,
+    /// Wakes the driver.
+    driver: Notify,
+}
+
+/// What one worker has sent, and what it is to receive.
+#[derive(Debug, Default)]
+struct Mailbox {
+    messages: Mutex<Vec<Message>>,
+    /// Wakes the worker at the end of a turn in which it has sent something.
+    sent: Notify,
+    replies: Mutex<Decisions>,
+    /// Wakes the worker when there are replies.
+    replied: Notify,
+}
+
+impl Mailboxes {
+    /// Mailboxes for so many workers.
+    pub(super) fn new(workers: usize) -> Self {
+        let mailboxes = (0..=workers).map(|_| Mailbox::default()).collect();
+        Self { mailboxes, busy: AtomicBool::new(false), closed: AtomicBool::new(false), driver: Notify::new() }
+    }
+
+    /// For how many workers they are.
+    pub(super) fn workers(&self) -> usize {
+        self.mailboxes.len() - 1
+    }
+
+    /// Sends a message from this worker, which announces it at the end of its turn. Once the mailboxes are closed, the
+    /// message is dropped, and so is the sender of its reply, which tells whoever waits for it.
+    pub(super) fn send(&self, message: Message, worker: usize) {
+        let last = self.workers();
+        let index = worker.min(last);
+        let waiting = self.mailboxes[index].push(message, &self.closed);
+        if index == last {
+            self.announce(waiting);
+        }
+    }
+
+    /// Announces the messages of a worker and delivers its replies, until the mailboxes are closed. The worker does this
+    /// beside its requests.
+    pub(super) async fn carry(&self, worker: usize) {
+        let Some(mailbox) = self.mailboxes.get(worker) else { return };
+        while !self.closed.load(Ordering::Relaxed) {
+            tokio::select! {
+                biased;
+                () = mailbox.sent.notified() => self.announce(mailbox.messages.lock().len()),
+                () = mailbox.replied.notified() => {
+                    let (replies, now) = (mem::take(&mut *mailbox.replies.lock()), (clock::now(), Instant::now()));
+                    let settlements = replies.into_iter().flat_map(|decision| decision.answer(now));
+                    settlements.for_each(|settlement| self.send(settlement, worker));
+                }
+            }
+        }
+    }
+
+    fn announce(&self, waiting: usize) {
+        if self.needs_driver(waiting) {
+            self.wake();
+        }
+    }
+
+    /// Whether the driver has to be woken for so many messages of one worker.
+    fn needs_driver(&self, waiting: usize) -> bool {
+        waiting >= WORTHWHILE || waiting > 0 && !self.busy.load(Ordering::SeqCst)
+    }
+
+    /// Whether this worker wakes the driver at the end of its turn.
+    pub(super) fn announces(&self, worker: usize) -> bool {
+        self.mailboxes.get(worker).is_some_and(|mailbox| self.needs_driver(mailbox.messages.lock().len()))
+    }
+
+    /// Wakes the driver.
+    pub(super) fn wake(&self) {
+        self.driver.notify_one();
+    }
+
+    /// Waits until the driver is woken. False if the mailboxes are closed.
+    pub(super) async fn woken(&self) -> bool {
+        self.driver.notified().await;
+        !self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Says that the driver takes the messages before long without being woken.
+    pub(super) fn set_busy(&self) {
+        self.busy.store(true, Ordering::SeqCst);
+    }
+
+    /// Takes all messages, in the order in which they were sent. `busy` says whether the driver takes them again before
+    /// long without being woken.
+    ///
+    /// That is said before the messages are taken. A worker does it the other way round: it adds a message, and then it
+    /// reads whether the driver is busy. If it reads that the driver still is busy, it has added the message before
+    /// they are taken here, so the message is among them. If they were taken first, a message that is added after that
+    /// would not be announced, and would not be taken either.
+    pub(super) fn take(&self, busy: bool) -> Vec<Message> {
+        self.busy.store(busy, Ordering::SeqCst);
+        let taken = self.mailboxes.iter().map(|mailbox| mem::take(&mut *mailbox.messages.lock()));
+        let mut taken = taken.filter(|messages| !messages.is_empty());
+        let (mut messages, mut is_mixed) = (taken.next().unwrap_or_default(), false);
+        for more in taken {
+            messages.extend(more);
+            is_mixed = true;
+        }
+        if is_mixed {
+            messages.sort_by_key(Message::asked);
+        }
+        messages
+    }
+
+    /// Hands replies to a worker. If it is gone, so is whoever waits for them.
+    pub(super) fn reply(&self, worker: usize, replies: Decisions) {
+        if let Some(mailbox) = self.mailboxes.get(worker) {
+            let mut waiting = mailbox.replies.lock();
+            if waiting.is_empty() {
+                // The usual case, without a copy.
+                *waiting = replies;
+            } else {
+                waiting.extend(replies);
+            }
+            mailbox.replied.notify_one();
+        }
+    }
+
+    /// Accepts no further messages. The driver takes those that are there.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.wake();
+        self.mailboxes.iter().for_each(|mailbox| mailbox.sent.notify_one());
+    }
+
+    /// Accepts no further messages and drops those that are there, which tells whoever waits for a reply.
+    pub(super) fn clear(&self) {
+        self.close();
+        drop(self.take(false));
+    }
+}
+
+impl Mailbox {
+    /// Returns how many messages there are now.
+    fn push(&self, message: Message, closed: &AtomicBool) -> usize {
+        let mut messages = self.messages.lock();
+        // This is read under the lock, so that nothing is added after the mailbox was cleared.
+        if closed.load(Ordering::Relaxed) {
+            return 0;
+        }
+        messages.push(message);
+        if messages.len() == 1 {
+            self.sent.notify_one();
+        }
+        messages.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::{Pin, pin};
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::{Context, Poll, Wake, Waker};
+    use std::thread;
+    use std::time::Duration;
+
+    use smallvec::SmallVec;
+    use tokio::sync::oneshot;
+    use tokio::sync::oneshot::error::TryRecvError;
+
+    use super::*;
+    use crate::clock::Time;
+    use crate::fingerprint::Fingerprint;
+    use crate::limit::{Cell, Limit};
+    use crate::store::shared::OwnedAsk;
+    use crate::store::shared::message::Decision;
+    use crate::store::shared::tests::ask;
+    use crate::store::{Reply, Reserved};
+
+    const NOW: Time = Time::from_micros(1);
+
+    /// Counts how often a task is woken.
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Wakes {
+        fn count(&self) -> usize {
+            self.0.load(Ordering::Relaxed)
+        }
+
+        fn poll<F: Future>(self: &Arc<Self>, task: Pin<&mut F>) -> Poll<F::Output> {
+            task.poll(&mut Context::from_waker(&Waker::from(self.clone())))
+        }
+    }
+
+    fn decision(asks: impl IntoIterator<Item = OwnedAsk>) -> (Box<Decision>, oneshot::Receiver<Reply>) {
+        let (reply, verdicts) = oneshot::channel();
+        (Decision::new(asks.into_iter().collect(), (NOW, Instant::now()), Some(reply), 0), verdicts)
+    }
+
+    fn message() -> Message {
+        Message::Decide(decision([]).0)
+    }
+
+    #[test]
+    fn a_turn_wakes_the_driver_once_and_not_while_it_is_busy() {
+        let mailboxes = Mailboxes::new(1);
+        let (mut worker, mut driver) = (pin!(mailboxes.carry(0)), pin!(mailboxes.woken()));
+        let (worker_wakes, driver_wakes) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
+        assert!(worker_wakes.poll(worker.as_mut()).is_pending() && driver_wakes.poll(driver.as_mut()).is_pending());
+        for _ in 0..10 {
+            mailboxes.send(message(), 0);
+        }
+        assert_eq!((worker_wakes.count(), driver_wakes.count()), (1, 0), "the turn is not over");
+        assert!(worker_wakes.poll(worker.as_mut()).is_pending());
+        assert_eq!(driver_wakes.count(), 1);
+        assert_eq!(driver_wakes.poll(driver.as_mut()), Poll::Ready(true));
+        assert_eq!(mailboxes.take(true).len(), 10);
+        driver.set(mailboxes.woken());
+        assert!(driver_wakes.poll(driver.as_mut()).is_pending());
+        (1..WORTHWHILE).for_each(|_| mailboxes.send(message(), 0));
+        assert!(worker_wakes.poll(worker.as_mut()).is_pending());
+        assert_eq!(driver_wakes.count(), 1, "it takes them when a server answers");
+        mailboxes.take(true);
+        (0..WORTHWHILE).for_each(|_| mailboxes.send(message(), 0));
+        assert!(worker_wakes.poll(worker.as_mut()).is_pending());
+        assert_eq!(driver_wakes.count(), 2, "so many are worth an exchange of their own");
+        assert_eq!(driver_wakes.poll(driver.as_mut()), Poll::Ready(true));
+        mailboxes.take(false);
+        driver.set(mailboxes.woken());
+        assert!(driver_wakes.poll(driver.as_mut()).is_pending());
+        mailboxes.send(message(), 1);
+        assert_eq!(driver_wakes.count(), 3, "another thread has no turns");
+    }
+
+    #[test]
+    fn replies_of_a_turn_wake_the_worker_once() {
+        let mailboxes = Mailboxes::new(1);
+        let mut worker = pin!(mailboxes.carry(0));
+        let wakes = Arc::new(Wakes::default());
+        assert!(wakes.poll(worker.as_mut()).is_pending());
+        let (replies, mut receivers): (Vec<_>, Vec<_>) = (0..10).map(|_| decision([])).unzip();
+        mailboxes.reply(0, replies);
+        let (more, receiver) = decision([]);
+        mailboxes.reply(0, vec![more]);
+        receivers.push(receiver);
+        assert_eq!(wakes.count(), 1);
+        assert!(wakes.poll(worker.as_mut()).is_pending());
+        assert!(receivers.iter_mut().all(|receiver| receiver.try_recv().is_ok()));
+    }
+
+    /// The steps of a worker and those of the driver, in every order that is possible: no message is left behind.
+    #[test]
+    fn no_message_is_left_behind() {
+        // Whose step it is: the worker adds a message and announces it; the driver says that it is not busy, and takes.
+        for worker_at in [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]] {
+            let mailboxes = Mailboxes::new(1);
+            mailboxes.set_busy();
+            let (mut added, mut said, mut taken) = (0, false, Vec::new());
+            for step in 0..4 {
+                if !worker_at.contains(&step) {
+                    // The two steps of `take`, in the order in which the next test finds them.
+                    match mem::replace(&mut said, true) {
+                        false => mailboxes.busy.store(false, Ordering::SeqCst),
+                        true => taken = mem::take(&mut *mailboxes.mailboxes[0].messages.lock()),
+                    }
+                } else if added == 0 {
+                    added = mailboxes.mailboxes[0].push(message(), &mailboxes.closed);
+                } else {
+                    mailboxes.announce(added);
+                }
+            }
+            let is_woken = Arc::new(Wakes::default()).poll(pin!(mailboxes.woken())).is_ready();
+            assert!(is_woken || taken.len() == 1, "the worker's steps are {worker_at:?}");
+        }
+    }
+
+    #[test]
+    fn that_the_driver_is_not_busy_is_said_before_messages_are_taken() {
+        let mailboxes = Mailboxes::new(1);
+        mailboxes.set_busy();
+        thread::scope(|scope| {
+            // Somebody adds a message just now, so the driver has to wait for the lock.
+            let adding = mailboxes.mailboxes[0].messages.lock();
+            let driver = scope.spawn(|| mailboxes.take(false));
+            let begun = std::time::Instant::now();
+            while mailboxes.busy.load(Ordering::SeqCst) && begun.elapsed() < Duration::from_secs(10) {
+                thread::yield_now();
+            }
+            let is_said = !mailboxes.busy.load(Ordering::SeqCst);
+            drop(adding);
+            driver.join().unwrap();
+            assert!(is_said);
+        });
+    }
+
+    #[test]
+    fn messages_are_taken_in_the_order_in_which_they_were_sent() {
+        let mailboxes = Mailboxes::new(2);
+        let sent: Vec<_> = [1, 0, 2, 0, 1]
+            .map(|worker| {
+                let message = message();
+                let asked = message.asked();
+                mailboxes.send(message, worker);
+                asked
+            })
+            .to_vec();
+        let taken: Vec<_> = mailboxes.take(false).iter().map(Message::asked).collect();
+        assert_eq!(taken, sent);
+    }
+
+    #[test]
+    fn reservations_of_a_request_that_has_given_up_are_settled() {
+        let mailboxes = Mailboxes::new(1);
+        let limit = Arc::new(Limit::new("l", &["10/s burst 5".parse().unwrap()]));
+        let mut cell = Cell::new(limit.rates(), NOW);
+        let reservation = limit.reserve(&mut cell, NOW, 2);
+        let ask = OwnedAsk { need: 2, cost: 2, settles: true, place: 3, ..ask(&limit, Fingerprint::of(b"k")) };
+        let (mut decided, verdicts) = decision(SmallVec::<[OwnedAsk; 1]>::from_iter([ask]));
+        decided.reserved.push(Reserved {
+            place: 3,
+            reservation: reservation.clone(),
+            cell: 0,
+            refunded: None,
+            by: None,
+        });
+        drop(verdicts);
+        mailboxes.reply(0, vec![decided]);
+        assert!(Arc::new(Wakes::default()).poll(pin!(mailboxes.carry(0))).is_pending());
+        let [Message::Settle(settled)] = &mailboxes.take(false)[..] else { panic!("nothing is settled") };
+        assert_eq!((&settled.reservation, settled.given, settled.more), (&reservation, 0, 0));
+        assert_eq!(settled.ask.place, 3);
+    }
+
+    #[test]
+    fn nobody_waits_at_mailboxes_that_were_cleared() {
+        let mailboxes = Mailboxes::new(1);
+        let ask = || {
+            let (decision, verdicts) = decision([]);
+            mailboxes.send(Message::Decide(decision), 0);
+            verdicts
+        };
+        let mut before = ask();
+        assert_eq!(before.try_recv(), Err(TryRecvError::Empty));
+        mailboxes.clear();
+        assert_eq!(before.try_recv(), Err(TryRecvError::Closed));
+        assert_eq!(ask().try_recv(), Err(TryRecvError::Closed));
+    }
+}

@@ -1,0 +1,151 @@
+//! What is sent to the coordinator: requests to decide, costs that are known now, reloads, and what operators ask about
+//! keys.
+
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::OwnedAsk;
+use super::cells::Place;
+use super::provisional::{Standing, Standings};
+use crate::clock::Time;
+use crate::limit::Reservation;
+use crate::store::reloads::translated;
+use crate::store::{KeyUsage, LimitChanges, Reply, Reserved, Verdicts};
+
+/// Something for the coordinator.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// A request is to be decided.
+    Decide(Box<Decision>),
+    /// A reservation ends. Nobody waits for that.
+    Settle(Box<Settlement>),
+    /// Limits were changed.
+    Reload(Box<Reload>),
+    /// A key is looked at or reset.
+    Inspect(Box<Inspection>),
+}
+
+/// One request, from the moment when it is asked about until its verdicts are back. It is allocated once: worker and
+/// coordinator pass it to each other.
+#[derive(Debug)]
+pub(super) struct Decision {
+    pub(super) asks: SmallVec<[OwnedAsk; 2]>,
+    pub(super) now: Time,
+    /// When it began to wait.
+    pub(super) asked: Instant,
+    pub(super) reply: Option<oneshot::Sender<Reply>>,
+    /// Which worker waits.
+    pub(super) worker: usize,
+    /// Where the cells of its asks are.
+    pub(super) places: SmallVec<[Place; 2]>,
+    /// How it was decided.
+    pub(super) verdicts: Verdicts,
+    /// What was charged for asks that settle.
+    pub(super) reserved: Vec<Reserved>,
+    /// How its charges stand, once it is charged and waits for a confirmation.
+    pub(super) standings: Standings,
+    /// Its number among all.
+    pub(super) number: u64,
+}
+
+/// Decisions on their way back to a worker.
+pub(super) type Decisions = Vec<Box<Decision>>;
+
+/// The end of a reservation.
+#[derive(Debug)]
+pub(super) struct Settlement {
+    /// What was asked when it was reserved.
+    pub(super) ask: OwnedAsk,
+    pub(super) now: Time,
+    /// When its cost was known.
+    pub(super) asked: Instant,
+    pub(super) reservation: Reservation,
+    /// The number of the cell that it was charged to.
+    pub(super) cell: u32,
+    /// How much of it is given back.
+    pub(super) given: u64,
+    /// How much is charged in addition.
+    pub(super) more: u64,
+}
+
+/// A reload that has changed limits.
+#[derive(Debug)]
+pub(super) struct Reload {
+    pub(super) changes: LimitChanges,
+    pub(super) now: Time,
+    pub(super) asked: Instant,
+}
+
+/// What an operator asks about one key.
+#[derive(Debug)]
+pub(super) struct Inspection {
+    /// Which limit and key it is about. It needs and costs nothing.
+    pub(super) ask: OwnedAsk,
+    pub(super) now: Time,
+    pub(super) asked: Instant,
+    pub(super) task: Task,
+}
+
+/// What is to be done for an operator. If the sender is dropped, the server is away.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// To say what is counted for the key.
+    Peek(oneshot::Sender<KeyUsage>),
+    /// To forget that.
+    Reset(oneshot::Sender<()>),
+}
+
+impl Message {
+    /// When it was sent.
+    pub(super) fn asked(&self) -> Instant {
+        match self {
+            Self::Decide(decision) => decision.asked,
+            Self::Settle(settlement) => settlement.asked,
+            Self::Reload(reload) => reload.asked,
+            Self::Inspect(inspection) => inspection.asked,
+        }
+    }
+}
+
+impl Decision {
+    /// A decision for this worker.
+    pub(super) fn new(
+        asks: SmallVec<[OwnedAsk; 2]>,
+        (now, asked): (Time, Instant),
+        reply: Option<oneshot::Sender<Reply>>,
+        worker: usize,
+    ) -> Box<Self> {
+        let (places, verdicts, reserved, standings) = (SmallVec::new(), Verdicts::new(), Vec::new(), Standings::new());
+        Box::new(Self { asks, now, asked, reply, worker, places, verdicts, reserved, standings, number: 0 })
+    }
+
+    /// Sends the reply. If the receiver is gone, the request has stopped waiting and was let through, so it is right
+    /// that it is counted. Nobody else will settle its reservations then: returns what settles them.
+    pub(super) fn answer(self, (now, asked): (Time, Instant)) -> impl Iterator<Item = Message> {
+        let Self { asks, mut verdicts, mut reserved, reply, .. } = self;
+        for OwnedAsk { place, limit, asked, .. } in &asks {
+            let Some(asked) = asked else { continue };
+            let verdicts = verdicts.iter_mut().filter(|(of, _)| of == place);
+            verdicts.for_each(|(_, verdict)| *verdict = translated(asked, limit, *verdict));
+            let reserved = reserved.iter_mut().filter(|reserved| reserved.place == *place);
+            reserved.for_each(|reserved| reserved.by = Some(limit.clone()));
+        }
+        let unsent = reply.and_then(|receiver| receiver.send(Reply { verdicts, reserved }).err());
+        let reserved = unsent.map(|reply| reply.reserved).unwrap_or_default();
+        reserved.into_iter().filter_map(move |Reserved { place, reservation, cell, .. }| {
+            let ask = asks.iter().find(|ask| ask.place == place)?.clone();
+            Some(Message::Settle(Box::new(Settlement { ask, now, asked, reservation, cell, given: 0, more: 0 })))
+        })
+    }
+
+    /// How its charge for this ask stands, if it waits for a confirmation.
+    pub(super) fn standing(&mut self, index: usize) -> Option<&mut Standing> {
+        self.standings.get_mut(index)
+    }
+
+    /// Whether nobody waits for it any more.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
+}

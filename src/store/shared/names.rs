@@ -1,0 +1,280 @@
+//! How counters are named, how long they live, and on which server.
+//!
+//! A counter is `{prefix}:{limit}:{fingerprint}#{window}.{bucket}`, for example
+//! `gw:per-client:3f…#10m.2966667`; with several buckets a window their number follows it: `#10mx6.17800002`; days
+//! and months are named by the second they begin: `#month.1764547200`. State that is kept as one value is at
+//! `#=` and what stands for its layout.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+
+use super::counters::CounterId;
+use super::protocol::Lifetime;
+use crate::clock::Time;
+use crate::fingerprint::Fingerprint;
+use crate::limit::{Limit, Rate, Strategy};
+
+/// The digits of a key, as they stand in the names of its counters.
+pub(super) type Digits = [u8; 32];
+
+/// Seconds that a counter outlives its use, so that clocks may differ a little.
+const GRACE: u64 = 5;
+
+/// How the counters of one limit are named.
+#[derive(Debug)]
+pub(super) struct Names {
+    pub(super) limit: Arc<Limit>,
+    /// What comes before the key.
+    head: String,
+    /// For each rate, what comes between the key and the bucket.
+    infixes: Box<[String]>,
+    /// What follows the key in the name of the state that is kept as a whole.
+    state: String,
+    /// By what this gateway knows the states that it has written.
+    pub(super) writer: Rc<Writer>,
+}
+
+/// What names the writings of a gateway.
+#[derive(Debug)]
+pub(super) struct Writer {
+    /// Drawn by chance: gateways have nothing else that differs for sure.
+    number: u32,
+    /// How many writings there were; it may wrap.
+    count: Cell<u32>,
+}
+
+impl Writer {
+    fn new() -> Rc<Self> {
+        Rc::new(Self { number: fastrand::u32(1 << 27..1 << 28), count: Cell::new(0) })
+    }
+
+    /// The name of the next writing.
+    pub(super) fn next(&self) -> (u32, u32) {
+        self.count.set(self.count.get().wrapping_add(1));
+        (self.number, self.count.get())
+    }
+}
+
+impl Names {
+    fn new((prefix, writer): (&str, &Rc<Writer>), limit: &Arc<Limit>) -> Self {
+        let infix = |rate: &Rate| match rate.strategy() {
+            Strategy::SlidingWindow { precision, .. } if *precision > 1 => format!("#{}x{precision}.", rate.period()),
+            _ => format!("#{}.", rate.period()),
+        };
+        Self {
+            limit: limit.clone(),
+            head: format!("{prefix}:{}:", limit.name()),
+            infixes: limit.rates().iter().map(infix).collect(),
+            state: format!("#={:016x}", limit.shape().high()),
+            writer: writer.clone(),
+        }
+    }
+
+    /// Writes the name of a counter.
+    pub(super) fn counter(&self, key: &Digits, CounterId { rate, bucket }: CounterId, out: &mut Vec<u8>) {
+        self.base(key, out);
+        out.extend_from_slice(self.infixes[rate].as_bytes());
+        out.extend_from_slice(itoa::Buffer::new().format(bucket).as_bytes());
+    }
+
+    /// How long a counter is kept from `now` on.
+    pub(super) fn lifetime(&self, CounterId { rate, bucket }: CounterId, now: Time) -> Lifetime {
+        lifetime(self.limit.rates()[rate].memory_of(bucket, now), now)
+    }
+
+    /// Writes the name of the state of all rates that are kept as a whole.
+    pub(super) fn state(&self, key: &Digits, out: &mut Vec<u8>) {
+        self.base(key, out);
+        out.extend_from_slice(self.state.as_bytes());
+    }
+
+    /// Writes what the names of all counters of a key begin with.
+    fn base(&self, key: &Digits, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.head.as_bytes());
+        out.extend_from_slice(key);
+    }
+
+    /// Which server all counters of a key are on.
+    pub(super) fn server(&self, key: Fingerprint, servers: &[String]) -> usize {
+        if servers.len() <= 1 {
+            return 0;
+        }
+        let mut base = Vec::new();
+        self.base(&key.digits(), &mut base);
+        place(&base, servers)
+    }
+}
+
+/// How long an item is kept from `now` on that says something for so many microseconds.
+pub(super) fn lifetime(memory: u64, now: Time) -> Lifetime {
+    Lifetime { seconds: memory.div_ceil(1_000_000).saturating_add(GRACE), from: now.seconds_up() }
+}
+
+/// So few names are kept, whether cells need them or not.
+const FEW: usize = 64;
+
+/// The names of all limits in use, made once for each, and of few others.
+#[derive(Debug)]
+pub(super) struct AllNames {
+    prefix: String,
+    writer: Rc<Writer>,
+    /// By the limit's address, which nothing else can have while it is held here.
+    of: HashMap<*const Limit, Rc<Names>, RandomState>,
+    /// With this many of them, those that no cell needs any more are dropped.
+    most: usize,
+    /// How many names were looked at to find those that can go.
+    #[cfg(test)]
+    looks: usize,
+}
+
+impl AllNames {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self {
+            prefix: prefix.to_owned(),
+            writer: Writer::new(),
+            of: HashMap::default(),
+            most: FEW,
+            #[cfg(test)]
+            looks: 0,
+        }
+    }
+
+    pub(super) fn of(&mut self, limit: &Arc<Limit>) -> Rc<Names> {
+        if self.of.len() >= self.most && !self.of.contains_key(&Arc::as_ptr(limit)) {
+            #[cfg(test)]
+            {
+                self.looks += self.of.len();
+            }
+            self.of.retain(|_, names| Rc::strong_count(names) > 1);
+            // A source of quotas may have other rates for every key, and all of them cannot be looked at for each.
+            self.most = FEW.max(2 * self.of.len());
+        }
+        let Self { prefix, writer, of, .. } = self;
+        of.entry(Arc::as_ptr(limit)).or_insert_with(|| Rc::new(Names::new((prefix, writer), limit))).clone()
+    }
+}
+
+/// Rendezvous hashing of the part of a name before `#`, so that all counters of a key live on one server, every gateway
+/// agrees which, and a new server takes over only its share. The score is the first half of BLAKE3 of the server as
+/// configured, a space, and that part; the highest wins.
+fn place(base: &[u8], servers: &[String]) -> usize {
+    let score = |server: &String| Fingerprint::of(&[server.as_bytes(), b" ", base].concat());
+    (0..servers.len()).max_by_key(|index| score(&servers[*index])).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::Edge;
+
+    const NOW: Time = Time::from_micros(1_700_000_000_000_000);
+
+    fn names(prefix: &str, limit: &str, rates: &[Rate]) -> Names {
+        Names::new((prefix, &Writer::new()), &Arc::new(Limit::new(limit, rates)))
+    }
+
+    fn rate(text: &str) -> Rate {
+        text.parse().unwrap()
+    }
+
+    fn counter(names: &Names, key: Fingerprint, place: usize, bucket: u64) -> Vec<u8> {
+        let mut name = Vec::new();
+        names.counter(&key.digits(), CounterId { rate: place, bucket }, &mut name);
+        name
+    }
+
+    #[test]
+    fn names_are_short_and_printable() {
+        let sliding = Strategy::SlidingWindow { precision: 60, edge: Edge::Whole };
+        let longest = Rate::new(1, Duration::from_micros(2_678_399_999_999)).unwrap().with_strategy(sliding).unwrap();
+        let names = names(&"p".repeat(64), &"l".repeat(64), &[longest]);
+        let name = counter(&names, Fingerprint::of(b"\0 \n"), 0, u64::MAX);
+        assert!(name.len() <= 250, "{}", name.len());
+        assert!(name.iter().all(u8::is_ascii_graphic), "{name:?}");
+    }
+
+    #[test]
+    fn names_say_what_is_counted() {
+        let names = names("gw", "l", &[rate("10/s"), rate("5/month"), rate("3/m burst 9")]);
+        let key = Fingerprint::of(b"k");
+        let read = |name: Vec<u8>| String::from_utf8(name).unwrap().replace(&key.to_string(), "KEY");
+        assert_eq!(read(counter(&names, key, 0, 17)), "gw:l:KEY#s.17");
+        assert_eq!(read(counter(&names, key, 1, 1_764_547_200)), "gw:l:KEY#month.1764547200");
+        let mut state = Vec::new();
+        names.state(&key.digits(), &mut state);
+        assert!(read(state).starts_with("gw:l:KEY#="));
+    }
+
+    #[test]
+    fn counters_outlive_their_window() {
+        let names = names("gw", "l", &[rate("1/s"), rate("1/14d"), rate("1/31d"), rate("1/m burst 2")]);
+        let lifetimes = (0..3).map(|rate| names.lifetime(CounterId { rate, bucket: 0 }, NOW).seconds);
+        assert_eq!(lifetimes.collect::<Vec<_>>(), [2 + 5, 28 * 86_400 + 5, 62 * 86_400 + 5]);
+        assert_eq!(lifetime(120_000_000, NOW), Lifetime { seconds: 120 + 5, from: 1_700_000_000 });
+    }
+
+    #[test]
+    fn counters_of_the_calendar_live_to_the_end_of_their_window() {
+        let hour = 3_600;
+        let berlin = |text: &str| {
+            let Strategy::Calendar(utc) = rate(text).strategy().clone() else { panic!("{text}") };
+            rate(text).with_strategy(Strategy::Calendar(utc.in_zone("Europe/Berlin").unwrap())).unwrap()
+        };
+        let names = names("gw", "l", &[berlin("5/day"), berlin("5/month")]);
+        // The 25th of October 2026 begins at 22:00 of the day before in UTC, and ends at 23:00: clocks are set back.
+        let (day, month) = (1_792_879_200, 1_790_805_600);
+        let at = |seconds: u64| Time::from_micros(seconds * 1_000_000);
+        let left = |rate, bucket, now| names.lifetime(CounterId { rate, bucket }, at(now)).seconds;
+        assert_eq!(left(0, day, day), 25 * hour + 5);
+        assert_eq!(left(0, day, day + 24 * hour + hour / 2), hour / 2 + 5, "at half past eleven");
+        assert_eq!(left(0, day, day + 26 * hour), 5, "it is over");
+        assert_eq!(left(1, month, month + 10 * 24 * hour), (21 * 24 + 1) * hour + 5);
+        assert_eq!(left(1, month, month), (31 * 24 + 1) * hour + 5);
+    }
+
+    #[test]
+    fn names_of_limits_that_are_gone_are_forgotten() {
+        let mut all = AllNames::new("gw");
+        let limit = || Arc::new(Limit::new("l", &[rate("1/s")]));
+        let kept = all.of(&limit());
+        (0..1000).for_each(|_| drop(all.of(&limit())));
+        assert!(all.of.len() <= 2 * FEW, "{}", all.of.len());
+        assert!(Rc::ptr_eq(&all.of(&kept.limit.clone()), &kept));
+    }
+
+    #[test]
+    fn each_of_many_limits_costs_a_few_looks_at_others() {
+        let mut all = AllNames::new("gw");
+        let kept: Vec<_> = (0..20_000).map(|_| all.of(&Arc::new(Limit::new("l", &[])))).collect();
+        assert!(all.looks < 4 * kept.len(), "{} looks for {} limits", all.looks, kept.len());
+    }
+
+    #[test]
+    fn a_new_server_takes_only_its_share() {
+        let three: Vec<String> = (1..=3).map(|host| format!("10.0.0.{host}:11211")).collect();
+        let four: Vec<String> = (1..=4).map(|host| format!("10.0.0.{host}:11211")).collect();
+        let names = names("gw", "l", &[rate("1/s")]);
+        let mut moved = 0;
+        for number in 0..2_000_u32 {
+            let key = Fingerprint::of(&number.to_be_bytes());
+            let (before, after) = (names.server(key, &three), names.server(key, &four));
+            assert!(after == before || after == 3);
+            moved += usize::from(after == 3);
+        }
+        assert!((400..600).contains(&moved), "{moved} of 2000 moved, a quarter is 500");
+    }
+
+    #[test]
+    fn every_build_places_a_key_alike() {
+        let servers = ["a:1", "b:1", "c:1"].map(str::to_owned);
+        let placed: Vec<usize> = (0..8).map(|key| place(format!("gw:l:{key}").as_bytes(), &servers)).collect();
+        // By an implementation of BLAKE3 in another language.
+        assert_eq!(placed, [2, 2, 0, 1, 1, 0, 0, 1]);
+    }
+}

@@ -1,0 +1,65 @@
+//! Provisional charges: what was charged before the server has confirmed it.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::versioned::Number;
+use crate::clock::Time;
+use crate::limit::{Limit, Reservation};
+
+/// A charge to one cell that has yet to be confirmed.
+#[derive(Debug)]
+pub(super) struct Provisional {
+    /// The number of the decision, and the index of the ask of it that was charged.
+    pub(super) number: u64,
+    pub(super) index: usize,
+    pub(super) cost: u64,
+    /// The number of the cell. A key that is reset gets another one.
+    pub(super) cell: u32,
+    /// The limit that has admitted it: limits of the same shape share a cell, but not a quota.
+    pub(super) limit: Arc<Limit>,
+    /// The moment of the charge. It has to fit as of then, because later some of what it was counted with may have left
+    /// the window.
+    pub(super) at: Time,
+    /// Where it was counted.
+    pub(super) reservation: Reservation,
+    /// Whether it is part of the exchange that is in flight.
+    pub(super) sent: bool,
+    /// Its number among what is charged if it fits to the state that is kept as a whole, until it is known that it does.
+    pub(super) attempt: Option<Number>,
+}
+
+impl Provisional {
+    /// The counters to which it was added: indexes of rates, and buckets.
+    pub(super) fn buckets(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.reservation.buckets(self.limit.rates(), self.cost).map(|(rate, bucket, _)| (rate, bucket))
+    }
+}
+
+/// The provisional charges of a cell, in the order in which they were made.
+pub(super) type Provisionals = SmallVec<[Box<Provisional>; 1]>;
+
+/// What became of a provisional charge.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) charge: Box<Provisional>,
+    /// If not, it was rejected and has been given back.
+    pub(super) is_confirmed: bool,
+}
+
+/// How the charges of a decision stand, one for each of its asks.
+pub(super) type Standings = SmallVec<[Standing; 2]>;
+
+/// How the charge of one ask stands.
+#[derive(Debug)]
+pub(super) enum Standing {
+    /// Nothing has to be confirmed, and this says whether the limit admits the request.
+    Final(bool),
+    /// It has not been confirmed yet.
+    Open,
+    /// It is confirmed, or needs no confirmation.
+    Confirmed(Box<Provisional>),
+    /// It was given back, because other gateways were faster.
+    Rejected,
+}

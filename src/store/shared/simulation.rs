@@ -1,0 +1,176 @@
+//! A gateway's side of shared counters in virtual time, for simulations of whole fleets.
+//!
+//! [`SimulatedGateway`] decides with the same code as the store: the engine, the remembered refusals and the mailboxes. What is
+//! missing are sockets, threads and clocks: whoever simulates carries [`Output`]s to servers and their replies back, says what
+//! time it is, and calls [`SimulatedGateway::wake`] when [`SimulatedGateway::next_wake`] says so.
+//!
+//! It stands for a gateway whose worker ends its turn after each request, and whose code takes no time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot::Receiver;
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio::time::Instant;
+
+use super::engine::Engine;
+use super::health::Health;
+use super::link::Failure;
+use super::mailbox::Mailboxes;
+use super::names::AllNames;
+use super::protocol::Protocol;
+use super::refusals::RefusalCache;
+use super::{BRIEFLY, decide};
+use crate::clock::Time;
+use crate::config::{self, OnError};
+use crate::fingerprint::Fingerprint;
+use crate::limit::Limit;
+use crate::metrics::{Counter, PerWorker};
+use crate::store::{Answer, Ask, Reply};
+
+pub use super::engine::Output;
+
+/// Which of the servers, by its index, has all counters of a key of a limit.
+pub fn server_of(prefix: &str, limit: &Arc<Limit>, key: Fingerprint, servers: &[String]) -> usize {
+    AllNames::new(prefix).of(limit).server(key, servers)
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// The `place` with which it was asked.
+    pub place: usize,
+    /// Whether it is admitted; `None` if the server is away and `on_error` decides.
+    pub admitted: Option<bool>,
+}
+
+/// One gateway. Moments are given as the time since the simulation began.
+pub struct SimulatedGateway {
+    engine: Engine,
+    mailboxes: Arc<Mailboxes>,
+    health: Arc<Health>,
+    refusals: Arc<RefusalCache>,
+    on_error: OnError,
+    /// When the simulation began, and what the gateway's clock said then.
+    begun: (Instant, Time),
+    /// The requests that wait, by place.
+    waiting: BTreeMap<usize, Receiver<Reply>>,
+    decided: Vec<Decided>,
+}
+
+impl SimulatedGateway {
+    /// A gateway that is just started. `clock` is what its clock says when the simulation begins.
+    pub fn new(config: &config::SharedStore, protocol: &dyn Protocol, clock: Time) -> Self {
+        let health = Arc::new(Health::new(&config.servers, 1, protocol.name()));
+        let refusals = Arc::new(RefusalCache::new(if config.strict { BRIEFLY } else { u64::MAX }));
+        let (mailboxes, now) = (Arc::new(Mailboxes::new(1)), Instant::now());
+        Self {
+            engine: Engine::new((config, protocol), mailboxes.clone(), (health.clone(), refusals.clone()), now),
+            mailboxes,
+            health,
+            refusals,
+            on_error: config.on_error,
+            begun: (now, clock),
+            waiting: BTreeMap::new(),
+            decided: Vec::new(),
+        }
+    }
+
+    /// A request asks. Its `place` identifies it in [`Decided`]: no other request that waits has the same one.
+    pub fn ask(&mut self, ask: &Ask<'_>, at: Duration) {
+        let (now, time) = self.moment(at);
+        let is_lost = self.on_error != OnError::Local && self.health.is_away();
+        let parts = (&*self.health, &*self.refusals, &*self.mailboxes);
+        match decide(std::slice::from_ref(ask), (time, 0), parts, (is_lost, || now)) {
+            Answer::Now(reply) => self.decided.push(Decided::new(ask.place, Some(&reply))),
+            Answer::Away => self.decided.push(Decided::new(ask.place, None)),
+            Answer::Later(receiver) => {
+                self.waiting.insert(ask.place, receiver);
+                if self.mailboxes.announces(0) {
+                    self.wake(at);
+                }
+            }
+        }
+    }
+
+    /// A server has accepted the connection and answers.
+    pub fn connected(&mut self, server: usize, at: Duration) {
+        self.engine.connected(server, self.moment(at).0);
+        self.collect();
+    }
+
+    /// A connection has broken, or could not be made.
+    pub fn failed(&mut self, server: usize, at: Duration) {
+        self.engine.failed(server, &Failure::Closed, self.moment(at).0);
+        self.collect();
+    }
+
+    /// A server has sent all replies to some exchanges.
+    pub fn answered(&mut self, server: usize, replies: &[u8], at: Duration) {
+        let (now, time) = self.moment(at);
+        self.engine.received(server, replies, now, time);
+        self.collect();
+    }
+
+    /// Does what is due by now.
+    pub fn wake(&mut self, at: Duration) {
+        let (now, time) = self.moment(at);
+        self.engine.wake(now, time);
+        self.collect();
+    }
+
+    /// When [`Self::wake`] has something to do.
+    pub fn next_wake(&mut self) -> Option<Duration> {
+        self.engine.next_wake().map(|next| next.saturating_duration_since(self.begun.0))
+    }
+
+    /// What is to be done with the connection to a server, in this order.
+    pub fn take_outputs(&mut self, server: usize) -> VecDeque<Output> {
+        self.engine.take_outputs(server)
+    }
+
+    /// What was decided since it was asked last.
+    pub fn take_decided(&mut self) -> impl Iterator<Item = Decided> {
+        self.decided.drain(..)
+    }
+
+    /// How many decisions were asked for, made from remembered refusals, and made without the servers.
+    pub fn counts(&self) -> [u64; 3] {
+        let Health { decisions, remembered, local, .. } = &*self.health;
+        let sum = |counters: &PerWorker<Counter>| counters.iter().map(Counter::get).sum();
+        [sum(decisions), sum(remembered), local.get()]
+    }
+
+    fn moment(&self, at: Duration) -> (Instant, Time) {
+        (self.begun.0 + at, self.begun.1.after(at))
+    }
+
+    /// Takes what was decided, and finds out which requests are decided by `on_error`.
+    fn collect(&mut self) {
+        let Self { engine, waiting, decided, .. } = self;
+        for decision in engine.take_replies().flat_map(|(_, replies)| replies) {
+            let (place, now) = (decision.asks[0].place, (decision.now, decision.asked));
+            // Nothing is reserved, so there is nothing to settle.
+            decision.answer(now).for_each(drop);
+            let reply = waiting.remove(&place).and_then(|mut receiver| receiver.try_recv().ok());
+            decided.push(Decided::new(place, reply.as_ref()));
+        }
+        if self.on_error != OnError::Local {
+            waiting.retain(|place, receiver| {
+                let is_dropped = receiver.try_recv() == Err(TryRecvError::Closed);
+                if is_dropped {
+                    decided.push(Decided::new(*place, None));
+                }
+                !is_dropped
+            });
+        }
+    }
+}
+
+impl Decided {
+    fn new(place: usize, reply: Option<&Reply>) -> Self {
+        let admitted = reply.map(|reply| reply.verdicts.iter().all(|(_, verdict)| verdict.admitted));
+        Self { place, admitted }
+    }
+}

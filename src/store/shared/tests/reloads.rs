@@ -1,0 +1,344 @@
+//! Reloads that change how a limit counts: what was counted goes on, whoever reloads when.
+
+use super::*;
+use crate::clock::Time;
+use crate::store::shared::message::{Message, Reload};
+use crate::store::{LimitChanges, Replaced};
+
+impl World {
+    /// Reloads a gateway, which then has this way to count.
+    pub(super) fn reload(&mut self, gateway: usize, way: usize) {
+        let before = std::mem::replace(&mut self.gateways[gateway].way, way);
+        let [from, to] = [before, way].map(|way| self.ways[way].clone());
+        let is_same = from.id() == to.id();
+        let replaced = if is_same { Vec::new() } else { vec![Replaced { key: self.overridden, from, to: to.clone() }] };
+        let (now, asked) = (self.clock(gateway), self.instant());
+        // Other keys may have any of them if this is an override.
+        let in_use = if self.overridden.is_some() { self.ways.clone() } else { vec![to] };
+        let changes = LimitChanges { in_use, replaced, ..LimitChanges::default() };
+        let reload = Message::Reload(Box::new(Reload { changes, now, asked }));
+        self.gateways[gateway].coordinator.submit(reload, asked + Duration::from_micros(self.patience));
+    }
+}
+
+/// Every way to count that knows the minute.
+fn ways(quota: u64) -> Vec<Arc<Limit>> {
+    (0..KINDS).filter(|kind| *kind != 6).map(|kind| limit(kind, quota)).collect()
+}
+
+/// Some of them. Only so many changes between the limits of one name are remembered, and all that are possible between
+/// these are.
+fn some_ways() -> impl Strategy<Value = Vec<usize>> {
+    prop::sample::subsequence((0..KINDS).filter(|kind| *kind != 6).collect::<Vec<_>>(), 2..=4).prop_shuffle()
+}
+
+fn limits(kinds: &[usize], quota: u64) -> Vec<Arc<Limit>> {
+    kinds.iter().map(|kind| limit(*kind, quota)).collect()
+}
+
+fn pairs(quota: u64) -> impl Iterator<Item = [Arc<Limit>; 2]> {
+    let all = ways(quota);
+    all.clone().into_iter().flat_map(move |old| all.clone().into_iter().map(move |new| [old.clone(), new]))
+}
+
+fn key() -> Fingerprint {
+    Fingerprint::of(b"key")
+}
+
+/// Gateways on one Memcached that have the first of these ways.
+fn world(gateways: usize, how: (OnError, bool), ways: &[Arc<Limit>]) -> World {
+    let mut world = World::new(gateways, 1, how, vec![vec![ask(&ways[0], key())]]);
+    world.ways = ways.to_vec();
+    (0..gateways).for_each(|gateway| world.connect(gateway, 0));
+    world
+}
+
+/// The same, once where reloads and once where overrides change what the key has.
+fn worlds(gateways: usize, how: (OnError, bool), ways: &[Arc<Limit>]) -> [World; 2] {
+    [None, Some(key())].map(|overridden| {
+        let mut world = world(gateways, how, ways);
+        world.overridden = overridden;
+        world
+    })
+}
+
+const ONE: Step = Step::Ask { gateway: 0, what: 0, cost: 1 };
+
+/// How many of so many requests to a gateway pass, one after the other.
+fn pass(world: &mut World, gateway: usize, times: usize) -> usize {
+    let passes = |_: &usize| {
+        world.run(&Step::Moment);
+        world.run(&Step::Ask { gateway, what: 0, cost: 1 });
+        world.settle();
+        world.decided.last().unwrap().admitted()
+    };
+    (0..times).filter(passes).count()
+}
+
+#[test]
+fn what_was_counted_goes_on_whatever_counts() {
+    for (ways, how) in pairs(9).flat_map(|ways| [(ways.clone(), LOCAL), (ways, STRICT)]) {
+        let what = format!("{:?} to {:?}", ways[0].rates(), ways[1].rates());
+        for mut world in worlds(1, how, &ways) {
+            assert_eq!(pass(&mut world, 0, 7), 7);
+            world.run(&Step::Tick(1_000));
+            world.run(&Step::Reload(0, 1));
+            assert_eq!(pass(&mut world, 0, 3), 2, "{what}");
+            // Memcached knows it as well.
+            world.join(how);
+            world.gateways[1].way = 1;
+            assert_eq!(pass(&mut world, 1, 1), 0, "{what}");
+        }
+    }
+}
+
+#[test]
+fn what_is_carried_over_takes_no_exchange_of_its_own() {
+    for ways in pairs(9) {
+        let mut world = world(1, STRICT, &ways);
+        assert_eq!(pass(&mut world, 0, 9), 9);
+        world.run(&Step::Reload(0, 1));
+        let before = world.decided.len();
+        [ONE, Step::Send(0, 0), Step::Execute(0, 0), Step::Answer(0, 0)].iter().for_each(|step| world.run(step));
+        assert_eq!(world.decided.len(), before + 1, "{:?} to {:?}", ways[0].rates(), ways[1].rates());
+        assert!(!world.decided[before].admitted());
+        // Though nothing was admitted since, others learn of it from Memcached.
+        world.settle();
+        world.join(STRICT);
+        world.gateways[1].way = 1;
+        assert_eq!(pass(&mut world, 1, 1), 0, "{:?} to {:?}", ways[0].rates(), ways[1].rates());
+    }
+}
+
+#[test]
+fn what_memcached_has_yet_to_be_told_is_told_once() {
+    // Both count the day in the same counter.
+    let ways = [limit(6, 9), limit(7, 9)];
+    let mut world = world(1, LOCAL, &ways);
+    assert_eq!(pass(&mut world, 0, 3), 3);
+    world.run(&Step::Charge { gateway: 0, what: 0, cost: 2 });
+    world.run(&Step::Reload(0, 1));
+    assert_eq!(pass(&mut world, 0, 1), 1);
+    for way in [0, 1] {
+        world.join(LOCAL);
+        world.gateways[1 + way].way = way;
+    }
+    assert_eq!(pass(&mut world, 1, 1), 1);
+    assert_eq!((pass(&mut world, 0, 1), pass(&mut world, 2, 2)), (1, 1));
+    assert_eq!([0, 1, 2].map(|gateway| pass(&mut world, gateway, 1)), [0; 3]);
+}
+
+#[test]
+fn gateways_that_reload_one_after_the_other_carry_over_what_both_have_counted() {
+    for ways in pairs(9) {
+        let what = format!("{:?} to {:?}", ways[0].rates(), ways[1].rates());
+        let mut world = world(2, STRICT, &ways);
+        assert_eq!((pass(&mut world, 0, 2), pass(&mut world, 1, 3)), (2, 3));
+        world.run(&Step::Reload(0, 1));
+        assert_eq!(pass(&mut world, 0, 2), 2);
+        world.run(&Step::Reload(1, 1));
+        assert_eq!(pass(&mut world, 1, 3), 2, "{what}");
+        assert_eq!(pass(&mut world, 0, 1), 0, "{what}");
+    }
+}
+
+#[test]
+fn what_a_late_gateway_has_admitted_meanwhile_counts_as_far_as_it_is_more() {
+    for ways in pairs(9) {
+        let what = format!("{:?} to {:?}", ways[0].rates(), ways[1].rates());
+        let is_same = ways[0].id() == ways[1].id();
+        let mut world = world(2, STRICT, &ways);
+        assert_eq!(pass(&mut world, 0, 3), 3);
+        world.run(&Step::Reload(0, 1));
+        assert_eq!((pass(&mut world, 0, 1), pass(&mut world, 1, 3)), (1, 3), "{what}");
+        world.run(&Step::Reload(1, 1));
+        // Of 4 and 6 that are counted the 6 go on, and of limits that have counters in common all 7.
+        let left = pass(&mut world, 1, 9);
+        assert!(left == 2 || left == 3 && !is_same, "{left}: {what}");
+        assert_eq!(pass(&mut world, 0, 1), 0, "{what}");
+    }
+}
+
+#[test]
+fn there_and_back_nothing_is_forgotten() {
+    for ways in pairs(9) {
+        let what = format!("{:?} to {:?} and back", ways[0].rates(), ways[1].rates());
+        for mut world in worlds(2, LOCAL, &ways) {
+            assert_eq!(pass(&mut world, 0, 3), 3);
+            for gateway in 0..2 {
+                world.run(&Step::Reload(gateway, 1));
+            }
+            // The other one has not seen the key before.
+            assert_eq!(pass(&mut world, 1, 2), 2);
+            for gateway in 0..2 {
+                world.run(&Step::Reload(gateway, 0));
+            }
+            assert_eq!(pass(&mut world, 0, 1), 1);
+            assert_eq!(pass(&mut world, 1, 9), 3, "{what}");
+            assert_eq!(pass(&mut world, 0, 1), 0, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_key_that_is_used_after_several_reloads_has_its_count() {
+    for quick in [false, true] {
+        let ways = ways(9);
+        let mut world = world(1, LOCAL, &ways);
+        assert_eq!(pass(&mut world, 0, 4), 4);
+        for way in 1..ways.len() {
+            world.run(&Step::Reload(0, way));
+            assert_eq!(pass(&mut world, 0, usize::from(!quick && way < 4)), usize::from(!quick && way < 4));
+        }
+        assert_eq!(pass(&mut world, 0, 9), if quick { 5 } else { 2 });
+    }
+}
+
+#[test]
+fn a_reload_while_memcached_is_away_gives_no_second_helping() {
+    for ways in pairs(9) {
+        let what = format!("{:?} to {:?}", ways[0].rates(), ways[1].rates());
+        let mut world = world(1, LOCAL, &ways);
+        assert_eq!(pass(&mut world, 0, 5), 5);
+        world.run(&Step::Break(0, 0, 0));
+        world.run(&ONE);
+        world.run(&Step::Reload(0, 1));
+        let before = world.decided.len();
+        (0..9).for_each(|_| world.run(&ONE));
+        let count = world.decided[before..].iter().filter(|decided| decided.admitted()).count();
+        assert_eq!(count, 3, "{what}");
+        // Memcached is back, and learns of all that.
+        assert_eq!(pass(&mut world, 0, 1), 0, "{what}");
+        world.join(LOCAL);
+        world.gateways[1].way = 1;
+        assert_eq!(pass(&mut world, 1, 1), 0, "{what}");
+    }
+}
+
+#[test]
+fn what_was_reserved_before_is_given_back_after() {
+    for ways in pairs(9) {
+        for (is_seen, mut world) in
+            [false, true].into_iter().flat_map(|is_seen| worlds(1, LOCAL, &ways).map(|world| (is_seen, world)))
+        {
+            let what = format!("{:?} to {:?}, seen: {is_seen}", ways[0].rates(), ways[1].rates());
+            world.run(&Step::Reserve { gateway: 0, what: 0, cost: 3 });
+            world.settle();
+            assert_eq!(pass(&mut world, 0, 2), 2);
+            world.run(&Step::Reload(0, 1));
+            if is_seen {
+                assert_eq!(pass(&mut world, 0, 1), 1);
+            }
+            world.settle_one(0, 0);
+            world.settle();
+            let left = pass(&mut world, 0, 9);
+            let most = if is_seen { 6 } else { 7 };
+            // Of some states it is not known how much of it they have.
+            assert!((most - 3..=most).contains(&left), "{left}: {what}");
+            let is_exact = |limit: &Limit| limit.rates().iter().all(Rate::uses_counters);
+            assert!(left == most || !is_exact(&ways[0]), "{left}: {what}");
+        }
+    }
+}
+
+/// Runs the steps; returns how much was admitted of the key, and how much of that while not all gateways had the same
+/// limit.
+fn run(world: &mut World, steps: &[Step]) -> (u64, u64) {
+    let (mut all, mut apart, mut seen) = (0, 0, 0);
+    let mut count = |world: &mut World, were_apart: bool| {
+        for decided in &world.decided[seen..] {
+            if decided.admitted() {
+                let way = world.ways[world.gateways[decided.gateway].way].id();
+                let is_apart = were_apart || decided.asks.iter().any(|ask| ask.limit.id() != way);
+                all += decided.cost();
+                apart += if is_apart { decided.cost() } else { 0 };
+            }
+        }
+        seen = world.decided.len();
+    };
+    let are_apart = |world: &World| world.gateways.iter().any(|gateway| gateway.way != world.gateways[0].way);
+    for step in steps {
+        let before = are_apart(world);
+        world.run(step);
+        let after = are_apart(world);
+        count(world, before || after);
+    }
+    let apart_now = are_apart(world);
+    world.settle();
+    count(world, apart_now);
+    (all, apart)
+}
+
+/// How much of a quota a token bucket has regained since then.
+fn drained(world: &World, begun: Time, quota: u64) -> u64 {
+    (world.now.micros() - begun.micros()).div_ceil(60_000_000 / quota)
+}
+
+proptest! {
+    /// Whatever fails and however often it reloads, a gateway on its own admits no more than the quota.
+    #[test]
+    fn a_gateway_that_reloads_admits_no_more(
+        steps in schedule(reloading(lasting(lossy())), 150),
+        (quota, on_error, strict, settles) in (1..30_u64, failing(), any::<bool>(), any::<bool>()),
+        (kinds, is_override) in (some_ways(), any::<bool>()),
+    ) {
+        let mut world = world(1, (on_error, strict), &limits(&kinds, quota));
+        world.whats[0][0].settles = settles;
+        world.overridden = is_override.then(key);
+        let begun = world.now;
+        let (admitted, _) = run(&mut world, &steps);
+        prop_assert!(admitted <= quota + drained(&world, begun, quota), "{admitted} of {quota}");
+    }
+
+    /// A gateway that reloads while nothing is under way wastes nothing: as many pass as if it had not.
+    #[test]
+    fn a_gateway_that_reloads_admits_all_there_is(
+        steps in schedule(reloading(reliable()), 150),
+        (quota, strict) in (1..30_u64, any::<bool>()),
+        (kinds, is_override) in (some_ways(), any::<bool>()),
+    ) {
+        let mut world = world(1, (OnError::Local, strict), &limits(&kinds, quota));
+        world.overridden = is_override.then(key);
+        for step in steps {
+            match step {
+                Step::Ask { gateway, what, .. } => world.run(&Step::Ask { gateway, what, cost: 1 }),
+                Step::Reload(..) => {
+                    world.settle();
+                    world.run(&step);
+                }
+                _ => world.run(&step),
+            }
+        }
+        world.settle();
+        let admitted = world.decided.iter().filter(|decided| decided.admitted()).count();
+        prop_assert_eq!(admitted as u64, (world.decided.len() as u64).min(quota));
+    }
+
+    /// Of what strict gateways admit that reload at different moments, only what was admitted while they had different
+    /// limits may come on top of the quota.
+    #[test]
+    fn strict_gateways_that_reload_admit_no_more_than_they_admit_apart(
+        steps in schedule(reloading(lasting(broken())), 200),
+        (gateways, quota, settles) in (2..4_usize, 1..30_u64, any::<bool>()),
+        (kinds, is_override) in (some_ways(), any::<bool>()),
+    ) {
+        let mut world = world(gateways, STRICT, &limits(&kinds, quota));
+        world.whats[0][0].settles = settles;
+        world.overridden = is_override.then(key);
+        let begun = world.now;
+        let (admitted, apart) = run(&mut world, &steps);
+        let most = quota + apart + drained(&world, begun, quota);
+        prop_assert!(admitted <= most, "{admitted} of {quota}, {apart} of them apart");
+    }
+}
+
+/// A request waits for Memcached while overrides of its key come and go.
+#[test]
+fn who_waits_is_counted_by_the_last_of_overrides_that_follow_each_other_at_once() {
+    let mut world = world(1, (OnError::Local, false), &limits(&[4, BUCKET], 3));
+    world.overridden = Some(key());
+    let ask = |cost| Step::Ask { gateway: 0, what: 0, cost };
+    let to = |way| Step::Reload(0, way);
+    let (admitted, _) = run(&mut world, &[to(1), ask(3), to(0), to(1), to(0), ask(1), ask(2)]);
+    assert_eq!(admitted, 3);
+}

@@ -1,0 +1,294 @@
+//! Gateways that are asked in turns, by a client that sends one request after another, over networks whose delays are
+//! known to the microsecond.
+
+use std::collections::VecDeque;
+
+use super::world::World;
+use super::*;
+use crate::store::shared::batch::Due;
+use crate::store::shared::cached_cell::MOMENT;
+
+const QUOTA: u64 = 200;
+/// Microseconds that a request and its answer take between client and gateway.
+const CLIENT: u64 = 50;
+/// Microseconds from a gateway to Memcached.
+const NEAR: u64 = 30;
+
+/// Gateways that share one Memcached, and how long it takes them to reach it.
+struct Network {
+    world: World,
+    lanes: Vec<Lane>,
+    limit: Arc<Limit>,
+    key: Fingerprint,
+}
+
+/// The way of one gateway to Memcached.
+struct Lane {
+    /// Microseconds for one direction.
+    way: u64,
+    /// When each exchange that is under way was sent, and whether it has been executed.
+    under_way: VecDeque<(u64, bool)>,
+    /// When what is pending is sent.
+    departure: Option<u64>,
+}
+
+impl Network {
+    fn new((kind, quota): (usize, u64), mode: (OnError, bool), ways: &[u64]) -> Self {
+        Self::of(limit(kind, quota), mode, ways)
+    }
+
+    fn of(limit: Arc<Limit>, mode: (OnError, bool), ways: &[u64]) -> Self {
+        let key = key_on(0, 1, &limit);
+        let mut world = World::new(ways.len(), 1, mode, vec![vec![ask(&limit, key)]]);
+        (0..ways.len()).for_each(|gateway| world.connect(gateway, 0));
+        let lane = |way: &u64| Lane { way: *way, under_way: VecDeque::new(), departure: None };
+        Self { world, lanes: ways.iter().map(lane).collect(), limit, key }
+    }
+
+    fn now(&self) -> u64 {
+        self.world.now.micros()
+    }
+
+    fn admitted(&self) -> u64 {
+        admitted(&self.world.decided, self.key)
+    }
+
+    /// Sends what is due.
+    fn send(&mut self) {
+        let now = self.now();
+        for (gateway, lane) in self.lanes.iter_mut().enumerate() {
+            loop {
+                match self.world.gateways[gateway].coordinator.due(0) {
+                    Due::Never => break,
+                    Due::Soon if now < *lane.departure.get_or_insert(now + micros(MOMENT)) => break,
+                    Due::Now | Due::Soon => {
+                        lane.departure = None;
+                        self.world.run(&Step::Send(gateway, 0));
+                        lane.under_way.push_back((now, false));
+                    }
+                }
+            }
+        }
+    }
+
+    /// When something happens next on the way of this gateway.
+    fn next(lane: &Lane) -> Option<u64> {
+        let executed = lane.under_way.iter().find(|(_, executed)| !executed).map(|(sent, _)| sent + lane.way);
+        let answered = lane.under_way.front().map(|(sent, _)| sent + 2 * lane.way);
+        [executed, answered, lane.departure].into_iter().flatten().min()
+    }
+
+    /// Lets time pass until then, or until one more is decided; returns whether that is so.
+    fn pass(&mut self, until: u64) -> bool {
+        let decided = self.world.decided.len();
+        loop {
+            self.send();
+            if self.world.decided.len() > decided {
+                return true;
+            }
+            let next = self.lanes.iter().enumerate().filter_map(|(gateway, lane)| Some((Self::next(lane)?, gateway)));
+            let Some((at, gateway)) = next.min().filter(|(at, _)| *at <= until) else {
+                self.world.run(&Step::Tick(until.saturating_sub(self.now())));
+                return false;
+            };
+            self.world.run(&Step::Tick(at.saturating_sub(self.now())));
+            let lane = &mut self.lanes[gateway];
+            let now = self.world.now.micros();
+            if let Some(exchange) =
+                lane.under_way.iter_mut().find(|(sent, executed)| !executed && sent + lane.way <= now)
+            {
+                exchange.1 = true;
+                self.world.run(&Step::Execute(gateway, 0));
+            }
+            if lane.under_way.front().is_some_and(|(sent, executed)| *executed && sent + 2 * lane.way <= now) {
+                lane.under_way.pop_front();
+                self.world.run(&Step::Answer(gateway, 0));
+            }
+        }
+    }
+
+    /// Lets so many microseconds pass.
+    fn pass_all(&mut self, micros: u64) {
+        let until = self.now() + micros;
+        while self.pass(until) {}
+    }
+
+    /// Asks this gateway for one, and waits for the answer.
+    fn turn(&mut self, gateway: usize) {
+        self.pass(self.now() + CLIENT);
+        self.ask(gateway);
+    }
+
+    /// The same without any way between them.
+    fn ask(&mut self, gateway: usize) {
+        self.world.ask(gateway, vec![ask(&self.limit, self.key)]);
+        let is_answered = self.world.decided.last().is_some_and(|last| last.asked == self.world.now)
+            || self.pass(self.now() + 1_000_000);
+        assert!(is_answered, "nobody answers");
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap()
+}
+
+/// One more for each gateway but the one that is asked: what it has admitted last may not have arrived. What is kept as a whole
+/// is exact, but for what drains from a bucket meanwhile.
+fn most(kind: usize, gateways: usize, (begun, now): (u64, u64)) -> u64 {
+    match kind {
+        BUCKET => QUOTA + (now - begun) * QUOTA / 60_000_000 + 1,
+        _ if is_only_whole(kind) => QUOTA,
+        _ => QUOTA + gateways as u64 - 1,
+    }
+}
+
+#[test]
+fn in_turns_hardly_more_than_the_limit_is_admitted() {
+    for kind in 0..KINDS {
+        for gateways in [2, 3, 4, 8] {
+            for pause in [0, 200, 2_000] {
+                let mut network = Network::new((kind, QUOTA), LOCAL, &vec![NEAR; gateways]);
+                let begun = network.now();
+                for gateway in (0..gateways).cycle().take(240) {
+                    network.turn(gateway);
+                    network.pass(network.now() + pause);
+                }
+                let admitted = network.admitted();
+                assert!(
+                    (QUOTA..=most(kind, gateways, (begun, network.now()))).contains(&admitted),
+                    "{admitted} admitted by {gateways} gateways, way to count {kind}, pause {pause}"
+                );
+            }
+        }
+    }
+}
+
+/// What others have admitted in a bucket since a gateway has read it is read again when the next bucket has begun.
+#[test]
+fn nothing_is_decided_by_what_was_read_in_an_earlier_bucket() {
+    const WINDOW: u64 = 4_000_000;
+    let strategy = Counting::SlidingWindow { precision: 10, edge: Edge::Whole };
+    let rate = "30/4s".parse::<Rate>().unwrap().with_strategy(strategy).unwrap();
+    let mut network = Network::of(Arc::new(Limit::new("turns", &[rate])), LOCAL, &[NEAR; 8]);
+    let mut random = fastrand::Rng::with_seed(3);
+    for _ in 0..300 {
+        network.turn(random.usize(0..8));
+        network.pass_all(90_000);
+    }
+    let decided = network.world.decided.iter().filter(|decided| decided.admitted());
+    let times: Vec<u64> = decided.map(|decided| decided.asked.micros()).collect();
+    assert!(times.len() > 150, "{} admitted", times.len());
+    assert!(times.windows(31).all(|times| times[30] - times[0] >= WINDOW), "more than 30 in 4 s: {times:?}");
+}
+
+/// While there is plenty of room, requests need not wait for Memcached. So a client that is fast enough could use up
+/// the rest at one gateway before the others know.
+#[test]
+fn who_is_faster_than_the_gateways_learn_gets_little_more() {
+    for kind in [0, 1, 2, 6, 7] {
+        for requests in [10, 50, 150] {
+            let mut network = Network::new((kind, QUOTA), LOCAL, &[NEAR; 8]);
+            // They all know that others charge the key as well.
+            (0..32).for_each(|turn| network.turn(turn % 8));
+            for gateway in (0..8).cycle().take(400 * 8 / requests) {
+                (0..requests).for_each(|_| network.ask(gateway));
+            }
+            let admitted = network.admitted();
+            assert!(
+                (QUOTA..=most(kind, 8, (0, 0))).contains(&admitted),
+                "{admitted} admitted, way to count {kind}, {requests} requests at a time"
+            );
+        }
+    }
+}
+
+/// Gateways that are near replace the state all the time; one that is far would always come second.
+#[test]
+fn a_gateway_that_is_far_away_does_not_come_second_for_ever() {
+    const FAR: u64 = 4_000;
+    for (mode, of_sums) in [(LOCAL, 3), (STRICT, 4)] {
+        for kind in (0..KINDS).filter(|kind| is_whole(*kind)) {
+            let mut network = Network::new((kind, PLENTY), mode, &[FAR, NEAR, NEAR]);
+            let mut largest = 0;
+            for at in 0..2_000 {
+                // Each of those that are near is asked once in 80 microseconds, and the other one now and then.
+                let gateway = if at % 50 == 0 { 0 } else { 1 + at % 2 };
+                network.world.ask(gateway, vec![ask(&network.limit, network.key)]);
+                network.pass_all(40);
+                largest = largest.max(network.world.models[0].largest());
+            }
+            network.pass_all(100_000);
+            let decided = &network.world.decided;
+            assert!(decided.iter().all(Decided::admitted), "{mode:?}, way to count {kind}");
+            let waits = decided.iter().filter(|decided| decided.gateway == 0);
+            let longest = waits.map(|decided| decided.decided.micros() - decided.asked.micros()).max();
+            let exchanges = if is_only_whole(kind) { 3 } else { of_sums };
+            assert!(longest <= Some(exchanges * 2 * FAR), "{longest:?}, {mode:?}, way to count {kind}");
+            // What is appended does not make it grow, but for a log, which does.
+            assert!(largest < 500 || kind != FIXED && kind != BUCKET, "{largest} bytes, way to count {kind}");
+        }
+    }
+}
+
+/// Somebody's choice of a gateway, how many requests it gets, and the pauses after each.
+fn turns() -> impl Strategy<Value = Vec<(usize, usize, u64)>> {
+    let pause = prop_oneof![4 => Just(0_u64), 2 => 0..300_u64, 2 => 0..3_000_u64];
+    prop::collection::vec((0..8_usize, prop_oneof![3 => Just(1_usize), 1 => 1..40_usize], pause), 30..400)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// However a client that sends one request after another picks gateways and moments, and however far they are.
+    #[test]
+    fn no_choice_of_gateways_and_moments_gets_more(
+        kind in 0..KINDS,
+        ways in prop::collection::vec(prop_oneof![3 => 10..100_u64, 1 => 10..4_000_u64], 2..=8),
+        turns in turns(),
+    ) {
+        let mut network = Network::new((kind, QUOTA), LOCAL, &ways);
+        let begun = network.now();
+        for (gateway, requests, pause) in turns {
+            for _ in 0..requests {
+                network.turn(gateway % ways.len());
+                network.pass(network.now() + pause);
+            }
+        }
+        let admitted = network.admitted();
+        prop_assert!(admitted <= most(kind, ways.len(), (begun, network.now())), "{admitted} admitted");
+    }
+
+    /// Clients that all send without a pause, to gateways that know of each other: what waits together at each of the
+    /// others may pass too much, and where nobody has to wait a 128th of the quota twice.
+    #[test]
+    fn at_once_each_gateway_admits_no_more_than_what_waits_at_the_others(
+        kind in 0..KINDS,
+        ways in prop::collection::vec(prop_oneof![3 => 10..100_u64, 1 => 10..4_000_u64], 2..=8),
+        clients in 1..12_usize,
+        strict: bool,
+    ) {
+        let mode = if strict { STRICT } else { LOCAL };
+        let mut network = Network::new((kind, QUOTA), mode, &ways);
+        for gateway in (0..ways.len()).cycle().take(2 * ways.len()) {
+            network.turn(gateway);
+            network.pass_all(10_000);
+        }
+        let mut asked = vec![2; ways.len()];
+        let begun = network.now();
+        while network.now() < begun + 40_000 {
+            for (gateway, asked) in asked.iter_mut().enumerate() {
+                let decided = network.world.decided.iter().filter(|decided| decided.gateway == gateway).count();
+                // Together they send more than enough.
+                while *asked < (decided + clients).min(300) {
+                    network.world.ask(gateway, vec![ask(&network.limit, network.key)]);
+                    *asked += 1;
+                }
+            }
+            network.pass_all(CLIENT);
+        }
+        let admitted = network.admitted();
+        let each = clients as u64 + if is_whole(kind) { 0 } else { 2 * (QUOTA / 128) };
+        let over = if strict || is_only_whole(kind) { 0 } else { (ways.len() as u64 - 1) * each };
+        prop_assert!(admitted <= QUOTA + over + u64::from(kind == BUCKET), "{admitted} admitted");
+    }
+}

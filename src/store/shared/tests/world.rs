@@ -1,0 +1,392 @@
+//! Gateways and Memcacheds that do what a schedule says: ask, send, execute, answer, break, forget.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot::{self, error::TryRecvError};
+use tokio::time::Instant;
+
+use super::decided::Decided;
+use super::inspection::Inspected;
+use super::model::{Model, is_in_doubt};
+use super::steps::Step;
+use crate::clock::Time;
+use crate::config::{self, OnError};
+use crate::fingerprint::Fingerprint;
+use crate::limit::{Cell, Limit};
+use crate::store::shared::batch::Due;
+use crate::store::shared::cached_cell::MOMENT;
+use crate::store::shared::cells::MOST;
+use crate::store::shared::coordinator::Coordinator;
+use crate::store::shared::lease::LEASE;
+use crate::store::shared::link::Link;
+use crate::store::shared::memcached::Memcached;
+use crate::store::shared::message::{Decision, Message, Settlement};
+use crate::store::shared::protocol::Protocol;
+use crate::store::shared::refusals::RefusalCache;
+use crate::store::shared::{Health, OwnedAsk};
+use crate::store::{Reply, Reserved};
+
+/// The longest that a decision waits.
+pub(super) const TIMEOUT: u64 = 50_000;
+/// Rounds of exchanges after which everything that was pending has arrived.
+const ENOUGH: usize = 200;
+
+/// Everything there is.
+pub(super) struct World {
+    pub(super) models: Vec<Model>,
+    pub(super) gateways: Vec<Gateway>,
+    /// What is asked for.
+    pub(super) whats: Vec<Vec<OwnedAsk>>,
+    /// The limits that a gateway may have instead of that which is asked, if reloads change it.
+    pub(super) ways: Vec<Arc<Limit>>,
+    /// The one key for which they change that, if these are overrides and no reloads.
+    pub(super) overridden: Option<Fingerprint>,
+    pub(super) now: Time,
+    begun: (Instant, Time),
+    /// The longest that a decision waits, in microseconds.
+    pub(super) patience: u64,
+    /// The longest that a gateway that joins will rely on a refusal, in microseconds. Of 0, each request is decided.
+    pub(super) remembered: u64,
+    /// All decisions, in their order.
+    pub(super) decided: Vec<Decided>,
+    /// Changes of sums that were sent and not executed.
+    pub(super) vanished: u64,
+    pub(super) inspected: Vec<Inspected>,
+    /// Exchanges that were not answered, and of those the ones that were executed.
+    pub(super) unanswered: u64,
+    pub(super) doubtful: u64,
+}
+
+/// A gateway.
+pub(super) struct Gateway {
+    pub(super) coordinator: Coordinator,
+    connections: Vec<Connection>,
+    /// By how many microseconds its clock is behind.
+    pub(super) behind: u64,
+    /// Which of the ways it has.
+    pub(super) way: usize,
+    waiting: Vec<(oneshot::Receiver<Reply>, Vec<OwnedAsk>, Time)>,
+}
+
+/// A connection to a server, and the exchanges that were sent on it.
+struct Connection {
+    link: Link,
+    under_way: VecDeque<Exchange>,
+}
+
+struct Exchange {
+    commands: Vec<u8>,
+    answers: Option<Vec<u8>>,
+}
+
+/// The servers of the configuration.
+pub(super) fn servers(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("server-{number}:11211")).collect()
+}
+
+impl World {
+    pub(super) fn new(
+        gateways: usize,
+        servers: usize,
+        (on_error, strict): (OnError, bool),
+        whats: Vec<Vec<OwnedAsk>>,
+    ) -> Self {
+        let now = Time::from_micros(1_800_000_000_000_000);
+        let mut world = Self {
+            models: (0..servers).map(|_| Model::default()).collect(),
+            gateways: Vec::new(),
+            whats,
+            ways: Vec::new(),
+            overridden: None,
+            now,
+            begun: (Instant::now(), now),
+            patience: TIMEOUT,
+            remembered: 0,
+            decided: Vec::new(),
+            vanished: 0,
+            inspected: Vec::new(),
+            unanswered: 0,
+            doubtful: 0,
+        };
+        (0..gateways).for_each(|_| world.join((on_error, strict)));
+        world
+    }
+
+    /// Another gateway, which knows nothing.
+    pub(super) fn join(&mut self, (on_error, strict): (OnError, bool)) {
+        let config = config::SharedStore {
+            servers: servers(self.models.len()),
+            prefix: "gw".to_owned(),
+            timeout: Duration::from_micros(TIMEOUT),
+            on_error,
+            strict,
+        };
+        let health = Arc::new(Health::new(&config.servers, 1, Memcached.name()));
+        let coordinator = Coordinator::new(&config, 1, health, Arc::new(RefusalCache::new(self.remembered)));
+        // What breaks is what the schedule says.
+        let link = || Link::new(Duration::MAX / 4, self.instant());
+        let connections = self.models.iter().map(|_| Connection { link: link(), under_way: VecDeque::new() }).collect();
+        self.gateways.push(Gateway { coordinator, connections, behind: 0, way: 0, waiting: Vec::new() });
+    }
+
+    /// What the limit allows that is asked for.
+    pub(super) fn quota(&self) -> u64 {
+        self.whats[0][0].limit.rates()[0].quota()
+    }
+
+    /// What the clock of a gateway says.
+    pub(super) fn clock(&self, gateway: usize) -> Time {
+        Time::from_micros(self.now.micros() - self.gateways[gateway].behind)
+    }
+
+    /// When that is for those who wait.
+    pub(super) fn instant(&self) -> Instant {
+        self.begun.0 + Duration::from_micros(self.now.micros() - self.begun.1.micros())
+    }
+
+    pub(super) fn run(&mut self, step: &Step) {
+        let (gateways, servers) = (self.gateways.len(), self.models.len());
+        match *step {
+            Step::Ask { gateway, what, cost } => {
+                let asks = self.asks(gateway % gateways, what);
+                let priced = |ask| OwnedAsk { need: cost, cost, ..ask };
+                self.ask(gateway % gateways, asks.map(priced).collect());
+            }
+            Step::Reserve { gateway, what, cost } => {
+                let asks = self.asks(gateway % gateways, what);
+                let priced = |ask| OwnedAsk { need: cost, cost, settles: true, ..ask };
+                self.ask(gateway % gateways, asks.map(priced).collect());
+            }
+            Step::Reload(gateway, way) => self.reload(gateway % gateways, way % self.ways.len()),
+            Step::Settle(which, kept) => self.settle_one(which, kept),
+            Step::Charge { gateway, what, cost } => {
+                let ask = self.whats[what % self.whats.len()][0].clone();
+                let now = self.clock(gateway % gateways);
+                let cell = Cell::new(ask.limit.rates(), now);
+                let reservation = ask.limit.place_of(&cell, now, 0);
+                let asked = self.instant();
+                let settlement = Settlement { ask, now, asked, reservation, cell: 0, given: 0, more: cost };
+                self.gateways[gateway % gateways].coordinator.submit(Message::Settle(Box::new(settlement)), asked);
+            }
+            Step::Peek(..) | Step::Reset(..) => self.inspect(step),
+            Step::Send(gateway, server) => self.send(gateway % gateways, server % servers),
+            Step::Execute(gateway, server) => self.execute(gateway % gateways, server % servers),
+            Step::Answer(gateway, server) => self.answer(gateway % gateways, server % servers),
+            Step::Break(gateway, server, executed) => self.cut(gateway % gateways, server % servers, executed),
+            Step::Connect(gateway, server) => self.connect(gateway % gateways, server % servers),
+            Step::Restart(server) => {
+                self.models[server % servers].restart();
+                (0..gateways).for_each(|gateway| self.cut(gateway, server % servers, 0));
+            }
+            Step::Evict(server, number) => self.models[server % servers].evict(number),
+            Step::Fail(server, failing) => self.models[server % servers].fail(failing),
+            Step::Moment => self.begun.0 += MOMENT,
+            // Who waits does so for no longer than the timeout.
+            Step::Tick(micros) => {
+                self.pass(micros.min(TIMEOUT));
+                self.pass(micros.saturating_sub(TIMEOUT));
+            }
+        }
+        self.gateways.iter().for_each(|gateway| gateway.coordinator.check());
+    }
+
+    /// What a gateway is asked for.
+    fn asks(&self, gateway: usize, what: usize) -> impl Iterator<Item = OwnedAsk> + use<> {
+        let limit = self.ways.get(self.gateways[gateway].way).cloned();
+        let asks = self.whats[what % self.whats.len()].clone();
+        asks.into_iter().map(move |ask| OwnedAsk { limit: limit.clone().unwrap_or(ask.limit), ..ask })
+    }
+
+    fn pass(&mut self, micros: u64) {
+        self.now = self.now.after(Duration::from_micros(micros));
+        let instant = self.instant();
+        for gateway in 0..self.gateways.len() {
+            let now = self.clock(gateway);
+            self.gateways[gateway].coordinator.on_timer(instant, now);
+            self.collect(gateway);
+        }
+    }
+
+    /// Settles one of those that are open, if there are any.
+    pub(super) fn settle_one(&mut self, which: usize, kept: u64) {
+        let asked = self.instant();
+        let mut open: Vec<_> = self.decided.iter_mut().filter(|decided| !decided.reserved.is_empty()).collect();
+        let Some(which) = which.checked_rem(open.len()) else { return };
+        let Decided { gateway, asks, reserved, given, .. } = &mut *open[which];
+        for Reserved { reservation, place, cell, by, .. } in reserved.drain(..) {
+            *given = reservation.cost() - reservation.cost() * kept / 4;
+            let ask = asks.iter().find(|ask| ask.place == place).unwrap().clone();
+            let ask = OwnedAsk { limit: by.unwrap_or_else(|| ask.limit.clone()), ..ask };
+            let gateway = &mut self.gateways[*gateway];
+            let now = Time::from_micros(self.now.micros() - gateway.behind);
+            let settlement = Settlement { ask, now, asked, reservation, cell, given: *given, more: 0 };
+            gateway.coordinator.submit(Message::Settle(Box::new(settlement)), asked);
+        }
+    }
+
+    pub(super) fn ask(&mut self, gateway: usize, asks: Vec<OwnedAsk>) {
+        // States that two gateways begin in the same microsecond can be the same by chance.
+        self.now = self.now.after(Duration::from_micros(1));
+        let (reply, receiver) = oneshot::channel();
+        let asked = self.instant();
+        let deadline = asked + Duration::from_micros(self.patience);
+        let now = self.clock(gateway);
+        let Gateway { coordinator, waiting, .. } = &mut self.gateways[gateway];
+        let decision = Decision::new(asks.iter().cloned().collect(), (now, asked), Some(reply), 0);
+        coordinator.submit(Message::Decide(decision), deadline);
+        waiting.push((receiver, asks, self.now));
+        self.collect(gateway);
+    }
+
+    /// Asks a gateway, but stops waiting before the gateway takes the question in.
+    pub(super) fn give_up(&mut self, gateway: usize) {
+        let (asked, asks, (reply, _)) = (self.instant(), self.whats[0].iter().cloned().collect(), oneshot::channel());
+        let decision = Decision::new(asks, (self.clock(gateway), asked), Some(reply), 0);
+        self.gateways[gateway].coordinator.submit(Message::Decide(decision), asked);
+    }
+
+    /// Lets a gateway whose servers are away look at so many other keys that it forgets those that it knew.
+    pub(super) fn crowd_out(&mut self, gateway: usize) {
+        for number in 0..MOST + MOST / 16 {
+            let key = Fingerprint::of(&number.to_be_bytes());
+            let look = OwnedAsk { key, cost: 0, ..self.whats[0][0].clone() };
+            let asked = self.instant();
+            let decision = Decision::new([look].into_iter().collect(), (self.now, asked), None, 0);
+            let deadline = asked + Duration::from_micros(TIMEOUT);
+            self.gateways[gateway].coordinator.submit(Message::Decide(decision), deadline);
+        }
+    }
+
+    fn send(&mut self, gateway: usize, server: usize) {
+        let begun = self.instant();
+        let Gateway { coordinator, connections, .. } = &mut self.gateways[gateway];
+        if coordinator.due(server) != Due::Never {
+            let Connection { link, under_way } = &mut connections[server];
+            assert!(link.is_up());
+            let (mut collected, mut commands) = (Memcached.commands(), Vec::new());
+            if coordinator.write(server, &mut *collected) {
+                link.begun(collected.finish(&mut commands), begun);
+                under_way.push_back(Exchange { commands, answers: None });
+            }
+        }
+    }
+
+    fn execute(&mut self, gateway: usize, server: usize) {
+        let under_way = &mut self.gateways[gateway].connections[server].under_way;
+        if let Some(next) = under_way.iter_mut().find(|exchange| exchange.answers.is_none()) {
+            next.answers = Some(self.models[server].execute(&next.commands, self.now));
+        }
+    }
+
+    fn answer(&mut self, gateway: usize, server: usize) {
+        let (now, ended) = (self.clock(gateway), self.instant());
+        let Gateway { coordinator, connections, .. } = &mut self.gateways[gateway];
+        let Connection { link, under_way } = &mut connections[server];
+        let Some(Exchange { answers: Some(bytes), commands }) = under_way.pop_front_if(|first| first.answers.is_some())
+        else {
+            return;
+        };
+        let ((reader, begun), length) = link.receive(&bytes).unwrap().unwrap();
+        assert_eq!(length, bytes.len());
+        let replies = reader.replies(&bytes);
+        // If a command failed, it may be as unknown what a write has done as without an answer.
+        self.unanswered += u64::from(is_in_doubt(&commands, replies));
+        let good = coordinator.answered(server, replies, (begun, ended), now);
+        self.collect(gateway);
+        if !good {
+            self.cut(gateway, server, 0);
+        }
+    }
+
+    fn cut(&mut self, gateway: usize, server: usize, executed: usize) {
+        (0..executed).for_each(|_| self.execute(gateway, server));
+        let now = self.instant();
+        let Gateway { coordinator, connections, .. } = &mut self.gateways[gateway];
+        for exchange in connections[server].under_way.drain(..) {
+            self.unanswered += 1;
+            if exchange.answers.is_some() {
+                self.doubtful += 1;
+            } else {
+                self.vanished += changes(&exchange.commands);
+            }
+        }
+        connections[server].link.failed(now);
+        coordinator.down(server);
+        self.collect(gateway);
+        if self.models.len() == 1 {
+            assert!(self.gateways[gateway].waiting.is_empty(), "some wait for a server that is away");
+        }
+    }
+
+    pub(super) fn is_up(&self, gateway: usize, server: usize) -> bool {
+        self.gateways[gateway].connections[server].link.is_up()
+    }
+
+    pub(super) fn connect(&mut self, gateway: usize, server: usize) {
+        let now = self.instant();
+        let Gateway { coordinator, connections, .. } = &mut self.gateways[gateway];
+        let link = &mut connections[server].link;
+        if !link.is_up() {
+            link.connected(now);
+            coordinator.up(server);
+        }
+    }
+
+    /// Hands out what was decided, in that order, and sees who was dropped.
+    fn collect(&mut self, gateway: usize) {
+        let Gateway { coordinator, waiting, .. } = &mut self.gateways[gateway];
+        let replies: Vec<_> = coordinator.take_replies().flat_map(|(_, replies)| replies).collect();
+        for decision in replies {
+            let now = (decision.now, decision.asked);
+            assert_eq!(decision.answer(now).count(), 0, "somebody waits for it");
+            let at = waiting.iter_mut().position(|(receiver, ..)| !receiver.is_empty()).unwrap();
+            let (mut receiver, asks, asked) = waiting.remove(at);
+            let Reply { verdicts, reserved } = receiver.try_recv().unwrap();
+            let verdicts = Some(verdicts);
+            self.decided.push(Decided { gateway, asks, asked, decided: self.now, reserved, given: 0, verdicts });
+        }
+        waiting.retain_mut(|(receiver, asks, asked)| {
+            let is_dropped = receiver.try_recv() == Err(TryRecvError::Closed);
+            if is_dropped {
+                let (asks, asked) = (std::mem::take(asks), *asked);
+                let (decided, reserved) = (self.now, Vec::new());
+                self.decided.push(Decided { gateway, asks, asked, decided, reserved, given: 0, verdicts: None });
+            }
+            !is_dropped
+        });
+    }
+
+    /// Lets everybody connect, and everything arrive. Nobody waits then, and nothing is pending.
+    pub(super) fn settle(&mut self) {
+        self.models.iter_mut().for_each(|model| model.fail(0));
+        let connections: Vec<(usize, usize)> =
+            (0..self.gateways.len()).flat_map(|gateway| (0..self.models.len()).map(move |at| (gateway, at))).collect();
+        for round in 0..ENOUGH {
+            if round == ENOUGH / 2 && self.gateways.iter().any(|gateway| gateway.coordinator.has_leases()) {
+                self.pass(u64::try_from(LEASE.as_micros()).unwrap_or(u64::MAX));
+            }
+            for (gateway, server) in connections.iter().copied() {
+                self.connect(gateway, server);
+                self.send(gateway, server);
+                self.execute(gateway, server);
+                self.answer(gateway, server);
+            }
+        }
+        self.inspected.drain(..).for_each(Inspected::assert_over);
+        for gateway in &mut self.gateways {
+            assert!(gateway.waiting.is_empty(), "some wait for ever");
+            assert!(gateway.coordinator.is_settled(), "something is pending for ever");
+            // After a reload there may be something to sweep later.
+            assert!(gateway.coordinator.next_timer().is_none() || !self.ways.is_empty(), "a decision is left");
+        }
+    }
+}
+
+/// By how much these commands would have changed sums.
+fn changes(commands: &[u8]) -> u64 {
+    let text = String::from_utf8_lossy(commands);
+    let words = text.lines().filter(|line| line.starts_with("ma ")).flat_map(|line| line.split(' '));
+    words.filter_map(|word| word.strip_prefix('D')?.parse::<u64>().ok()).sum()
+}

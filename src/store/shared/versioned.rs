@@ -1,0 +1,453 @@
+//! How the state of all rates that are kept as one value stands to that on the server.
+//!
+//! What is charged is told in one of two ways. If no other gateway charges the key, the value is replaced, on condition that
+//! it still is what was read. Otherwise what has changed is appended to it, which always succeeds. Whether a request fits is
+//! decided by its place in the value (`limit/shared/operations.rs`): what was appended is read in the same exchange, and all
+//! gateways understand it alike. A value to which much was appended is made short in passing, before something else is
+//! appended, if it still is what was read; and if nobody ever comes to that, everybody replaces the value, so that the first
+//! one does.
+//!
+//! ```text
+//!   Unread --- read: none ----> Missing ---- sent: created, or appended to what others have begun --+--> Of(version)
+//!      +------ read: a value -> Of(version) -+-- sent: appended -----------------------------------+
+//!                                            +-- sent: replaced -----------------------------------+
+//!                                                       +--> another gateway was faster: appended by the next exchange
+//! ```
+//! If an exchange is not answered, the next one only reads. Each writing has a number, which stays in the value for a
+//! while, so it is known then whether it has arrived.
+
+mod change;
+mod sent;
+mod reset;
+
+use smallvec::SmallVec;
+
+use super::names::{self, Digits, Names};
+use super::protocol::{Commands, Condition, Item, Written};
+use super::reset::Resets;
+use super::targets::{Answer, Targets};
+use crate::clock::Time;
+use crate::limit::shared::{Attempt, Group, Restored};
+use crate::limit::{Cell, Limit, Rate, Reservation};
+
+use change::StateChange;
+pub(super) use change::{Number, Outcomes};
+use sent::{Sent, Version, stand_in};
+
+/// A state is made short when something has been appended to it so often.
+const LONG: usize = 8;
+/// It is replaced when that was so often, but a gateway that was not fast enough for that may append for a while.
+const TOO_LONG: usize = 2 * LONG;
+const LONGEST: usize = 4 * TOO_LONG;
+/// Of so many other gateways the last writing stays known when the state is replaced.
+const WRITERS: usize = 8;
+
+/// How a cell's state stands to the one on the server.
+#[derive(Debug, Default)]
+pub(super) struct VersionedState {
+    version: Version,
+    /// What was changed since; `None` if the server knows all.
+    pending: Option<StateChange>,
+    /// What is part of the exchange that is under way.
+    sent: Option<Sent>,
+    /// What was sent without an answer.
+    unacknowledged: Option<Sent>,
+    /// Whether another gateway has replaced the state first.
+    overtaken: bool,
+    /// How often something has been appended to the state since it was replaced.
+    appended: usize,
+    /// The value that makes it short, if it is long and still has the version that was read.
+    short: Option<Vec<u8>>,
+    /// The last writings of other gateways.
+    writings: SmallVec<[(u32, u32); 2]>,
+    /// By how many microseconds the state is ahead of the clock here.
+    ahead: u64,
+    /// For how many microseconds it was kept when something was written last.
+    kept: u64,
+    /// The number of the next request that is charged if it fits.
+    next: Number,
+    /// What became of requests since that was taken.
+    outcomes: Outcomes,
+}
+
+/// What was learned from an exchange.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Learned {
+    /// How many states that should be there the server has lost: one at most.
+    pub(super) lost: u64,
+    /// Whether another gateway has written the state.
+    pub(super) is_foreign: bool,
+}
+
+impl VersionedState {
+    pub(super) fn has_pending(&self) -> bool {
+        self.pending.is_some() || self.unacknowledged.is_some()
+    }
+
+    /// Whether it is unknown if something has arrived: nothing is written before that is known.
+    pub(super) fn is_unacknowledged(&self) -> bool {
+        self.unacknowledged.is_some()
+    }
+
+    /// What was charged and the server has yet to be told; and when the first of it was charged.
+    pub(super) fn charged(&self) -> Option<(u64, Time)> {
+        let unacknowledged = self.unacknowledged.iter().map(|sent| &sent.change);
+        let all = self.pending.iter().chain(unacknowledged).filter_map(StateChange::charged);
+        all.reduce(|(sum, first), (cost, since)| (sum.saturating_add(cost), first.min(since)))
+    }
+
+    /// Sees whether the clock was set back. The state on the server stays in its own time, so that other gateways do not
+    /// take what was counted for old; here it goes back with the clock, so that nobody waits for the old time to come
+    /// again.
+    pub(super) fn follow_clock(&mut self, cell: &mut Cell, now: Time) {
+        let by = cell.lead(now);
+        if by > 0 {
+            cell.set_back(by);
+            self.ahead = self.ahead.saturating_add(by);
+            let sent = self.sent.iter_mut().chain(&mut self.unacknowledged).map(|sent| &mut sent.change);
+            self.pending.iter_mut().chain(sent).for_each(|change| change.set_back(by));
+        }
+    }
+
+    /// Has `cost` charged. With 0 the state is only written.
+    pub(super) fn charge(&mut self, cost: u64, now: Time) {
+        self.pending.get_or_insert_default().charge(cost, now);
+    }
+
+    /// Has a request charged if it fits. Returns its number.
+    pub(super) fn attempt(&mut self, attempt: Attempt) -> Number {
+        let number = self.next;
+        self.next += 1;
+        self.pending.get_or_insert_default().attempt(number, attempt);
+        number
+    }
+
+    /// Whether the exchange that is under way tells of this request.
+    pub(super) fn is_sent(&self, number: Number) -> bool {
+        self.sent.as_ref().is_some_and(|sent| sent.change.attempts(number))
+    }
+
+    /// This request does not wait any longer, and was admitted: it is charged whether it fits or not.
+    pub(super) fn admit(&mut self, number: Number) {
+        let sent = self.sent.as_mut().map(|sent| &mut sent.change).filter(|change| change.attempts(number));
+        sent.or(self.pending.as_mut()).into_iter().for_each(|change| change.admit(number));
+    }
+
+    /// No request waits any longer for what has not been sent: all were admitted.
+    pub(super) fn admit_pending(&mut self) {
+        self.pending.iter_mut().for_each(StateChange::admit_all);
+    }
+
+    /// What became of requests since this was asked last.
+    pub(super) fn take_outcomes(&mut self) -> Outcomes {
+        std::mem::take(&mut self.outcomes)
+    }
+
+    /// Takes back what a reservation was too much, in the cell and later on the server.
+    pub(super) fn give_back(
+        &mut self,
+        cell: &mut Cell,
+        (limit, now): (&Limit, Time),
+        (reservation, given): (&Reservation, u64),
+    ) {
+        limit.give_back_whole(cell, now, reservation, given);
+        if given > 0 {
+            self.pending.get_or_insert_default().give_back(reservation, given, limit);
+        }
+    }
+
+    /// Makes pending again what could not be done, or what another gateway was faster than.
+    fn add_again(&mut self, mut sent: StateChange) {
+        sent.append(self.pending.take().unwrap_or_default());
+        self.pending = Some(sent);
+    }
+
+    /// What was sent may or may not have arrived. Nobody waits for it any longer.
+    pub(super) fn lose_replies(&mut self) {
+        if let Some(mut sent) = self.sent.take() {
+            sent.change.admit_all_attempts();
+            self.unacknowledged = Some(sent);
+        }
+    }
+
+    /// Writes the state if a change is pending, and reads it. If the change is appended, whatever else differs is lost. Where
+    /// the key `is_shared`, other gateways write it as well.
+    pub(super) fn compose(
+        &mut self,
+        cell: &mut Cell,
+        names: &Names,
+        (key, now, resets): (&Digits, Time, Resets),
+        (may_append, is_shared): (bool, bool),
+        (targets, commands): (&mut Targets, &mut dyn Commands),
+    ) {
+        let name = |out: &mut Vec<u8>| names.state(key, out);
+        let is_any = |pending: &mut StateChange| match self.version {
+            // What is unacknowledged has to be read first, and so has what may be there.
+            _ if self.unacknowledged.is_some() => false,
+            Version::Unread => may_append && !pending.is_nothing(),
+            Version::Missing | Version::Of(..) => true,
+        };
+        if let Some(change) = self.pending.take_if(is_any) {
+            let rates = names.limit.rates();
+            let memory = cell.memory(rates);
+            let lifetime = names::lifetime(memory, now);
+            let writing = names.writer.next();
+            let condition = if let Version::Of(version, _) = self.version { Some(version) } else { None };
+            let may_append = may_append && !change.is_nothing();
+            let is_appended = may_append
+                && match condition {
+                    None => true,
+                    Some(_) if self.overtaken => self.appended < LONGEST,
+                    Some(_) => is_shared && self.appended < TOO_LONG,
+                };
+            let mut bytes = Vec::new();
+            if let (true, Some(short), Some(version)) = (is_appended, self.short.take(), condition) {
+                commands.store(&name, &short, Condition::Version(version), (lifetime, resets.seen));
+                targets.write_other();
+            }
+            if is_appended {
+                change.encode(writing, self.ahead, &mut bytes);
+                commands.append(&name, &bytes, lifetime);
+                targets.write_state();
+            }
+            if !is_appended || condition.is_none() {
+                bytes = self.whole(cell, rates);
+                Cell::append(writing, [].into_iter(), 0, &mut bytes);
+                let condition = condition.map_or(Condition::Missing, Condition::Version);
+                // Who has not read it since the key was reset is to learn of that.
+                commands.store(&name, &bytes, condition, (lifetime, resets.seen));
+                targets.write_state();
+            }
+            self.kept = memory;
+            let is_appended = is_appended && condition.is_some();
+            self.sent = Some(Sent { change, writing, bytes, is_appended });
+        }
+        commands.read(&name);
+        targets.read_state();
+    }
+
+    /// A value that says all that is known.
+    fn whole(&self, cell: &Cell, rates: &[Rate]) -> Vec<u8> {
+        let mut bytes = cell.save(rates, self.ahead);
+        self.writings.iter().for_each(|writing| Cell::append(*writing, [].into_iter(), 0, &mut bytes));
+        bytes
+    }
+
+    /// Takes over what the server answered.
+    pub(super) fn fill(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time), answer: &Answer<'_>) -> Learned {
+        let mut learned = Learned::default();
+        match answer.state_written() {
+            None => {}
+            Some(Written::Done | Written::Count(_)) => self.overtaken = false,
+            Some(written @ (Written::Missing | Written::Refused | Written::Failed)) => {
+                self.overtaken |= written != Written::Failed;
+                self.sent.take().into_iter().for_each(|sent| self.add_again(sent.change));
+            }
+            Some(Written::Unknown) => self.lose_replies(),
+        }
+        match answer.state() {
+            // What is there is not known.
+            _ if !answer.is_read() => self.lose_replies(),
+            None => learned.lost = self.miss(cell, limit.rates(), now),
+            Some(item) => learned.is_foreign = self.learn(cell, (limit, now), item),
+        }
+        learned
+    }
+
+    /// There is no state; returns how many states that should be there the server has lost.
+    fn miss(&mut self, cell: &Cell, rates: &[Rate], now: Time) -> u64 {
+        let before = std::mem::replace(&mut self.version, Version::Missing);
+        self.writings.clear();
+        self.short = None;
+        if let Some(sent) = self.sent.take() {
+            self.conclude(&sent, &[]);
+        }
+        if let Some(sent) = self.unacknowledged.take() {
+            self.tell_again(sent);
+        }
+        // Nothing can be taken from what is gone, nor from what others begin in its place.
+        self.pending.iter_mut().for_each(StateChange::forget_given);
+        // A state that nobody needs any more leaves the server by itself.
+        if cell.is_whole_spent(rates, now) {
+            // The next one begins by the clock here.
+            self.ahead = 0;
+            self.pending.take_if(|pending| pending.is_nothing());
+        } else if before != Version::Unread {
+            self.charge(0, now);
+            return u64::from(before != Version::Missing);
+        }
+        0
+    }
+
+    /// Notes what became of what was sent, of whose attempts so many requests each were `admitted`: all where that is not known.
+    fn conclude(&mut self, sent: &Sent, admitted: &[u64]) {
+        let pending = &mut self.pending;
+        let later = |charge| pending.get_or_insert_default().add_charge(charge);
+        self.outcomes.append(sent.change.outcomes(admitted, later));
+    }
+
+    /// Tells once more what has not arrived, and for which nobody waits any longer.
+    fn tell_again(&mut self, sent: Sent) {
+        let mut change = sent.change;
+        change.admit_all();
+        self.add_again(change);
+    }
+
+    /// Learns the state that is there now; returns whether another gateway has left it.
+    fn learn(&mut self, cell: &mut Cell, (limit, now): (&Limit, Time), Item { value, version, .. }: Item<'_>) -> bool {
+        let rates = limit.rates();
+        let before = std::mem::replace(&mut self.version, Version::Of(version, stand_in(value)));
+        let (sent, unacknowledged) = (self.sent.take(), self.unacknowledged.take());
+        let was_there = matches!(before, Version::Of(_, before) if before == stand_in(value));
+        let last = sent.as_ref().or(unacknowledged.as_ref());
+        let has_arrived = last.is_some_and(|last| last.explains(value, before));
+        let is_unchanged = has_arrived || was_there && sent.is_none();
+        // What was appended is counted as of other moments than here.
+        if is_unchanged && !(has_arrived && last.is_some_and(|last| last.is_appended)) {
+            match sent.or(unacknowledged) {
+                Some(last) if has_arrived => {
+                    (self.appended, self.short) = (0, None);
+                    self.conclude(&last, &[]);
+                }
+                Some(last) => self.tell_again(last),
+                None => {}
+            }
+            return false;
+        }
+        let Some(Restored { cell: mut theirs, groups, ahead }) = Cell::restore(rates, now, value) else {
+            // A value that is not ours is overwritten.
+            (self.overtaken, self.appended) = (false, 0);
+            sent.into_iter().chain(unacknowledged).for_each(|sent| self.tell_again(sent));
+            self.charge(0, now);
+            return false;
+        };
+        (self.appended, self.ahead) = (groups.len(), ahead);
+        let is_sent = sent.is_some();
+        let own = sent.as_ref().or(unacknowledged.as_ref()).map(|sent| sent.writing.0);
+        self.note_writings(&groups, own);
+        // What was to be given back was lost before others began this state.
+        if before == Version::Missing && own.is_none() {
+            self.pending.iter_mut().for_each(StateChange::forget_given);
+        }
+        if let Some(sent) = sent {
+            // It was done, so that if it is not there, it has been lost since.
+            self.conclude(&sent, sent.found(&groups).unwrap_or_default());
+        }
+        if let Some(sent) = unacknowledged {
+            match sent.found(&groups) {
+                Some(admitted) => self.conclude(&sent, admitted),
+                None => self.tell_again(sent),
+            }
+        }
+        self.short = (self.appended >= LONG).then(|| self.whole(&theirs, rates));
+        // It was so long ago that it matters no more.
+        let is_over = cell.is_whole_spent(rates, now);
+        self.pending.take_if(|pending| is_over && pending.only_charges());
+        if let Some(pending) = &mut self.pending {
+            self.outcomes.append(pending.apply(limit, &mut theirs, now));
+        }
+        // It was only to be told what is not true any more.
+        self.pending.take_if(|pending| pending.is_nothing());
+        theirs.advance(rates, now);
+        theirs.fill(rates, |place, bucket| cell.count(rates, place, bucket).unwrap_or(0));
+        *cell = theirs;
+        // What others have appended at the same time may have to be kept for longer than was known here.
+        if is_sent && cell.memory(rates) > self.kept {
+            self.charge(0, now);
+        }
+        !is_unchanged
+    }
+
+    /// Notes the last writings of other gateways than this one, of those that have written last.
+    fn note_writings(&mut self, groups: &[Group], own: Option<u32>) {
+        self.writings.clear();
+        for Group { writer, sequence, .. } in groups.iter().rev().filter(|group| Some(group.writer) != own) {
+            if self.writings.len() < WRITERS && !self.writings.iter().any(|(other, _)| other == writer) {
+                self.writings.push((*writer, *sequence));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+impl VersionedState {
+    /// Whether something is part of the exchange that is under way.
+    pub(super) fn has_sent(&self) -> bool {
+        self.sent.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::Strategy;
+
+    fn at(millis: u64) -> Time {
+        Time::from_micros(1_800_000_000_000_000 + millis * 1000)
+    }
+
+    fn three_a_second() -> Limit {
+        let rate = Rate::new(3, Duration::from_secs(1)).unwrap().with_strategy(Strategy::FixedWindow).unwrap();
+        Limit::new("l", &[rate])
+    }
+
+    /// A state to which 1 was charged at each moment.
+    fn charged(limit: &Limit, moments: &[u64]) -> Cell {
+        let mut cell = Cell::new(limit.rates(), at(moments[0]));
+        for moment in moments {
+            cell.advance(limit.rates(), at(*moment));
+            limit.charge(&mut cell, at(*moment), 1);
+        }
+        cell
+    }
+
+    /// What a gateway learns from what another one has left of the same key, at this moment.
+    fn learn(state: &mut VersionedState, cell: &mut Cell, limit: &Limit, now: u64, theirs: &Cell) {
+        cell.advance(limit.rates(), at(now));
+        let value = theirs.save(limit.rates(), 0);
+        state.learn(cell, (limit, at(now)), Item { value: &value, number: 0, version: 7 });
+    }
+
+    /// Gives back a charge of this moment that was not admitted.
+    fn give_back(state: &mut VersionedState, cell: &mut Cell, limit: &Limit, (charged, now): (u64, u64)) {
+        let reservation = limit.place_of(cell, at(charged), 1).not_admitted(limit.rates(), at(now));
+        state.give_back(cell, (limit, at(now)), (&reservation, 1));
+    }
+
+    #[test]
+    fn what_was_given_back_in_a_window_is_not_taken_from_the_next() {
+        let limit = three_a_second();
+        let mut cell = charged(&limit, &[0, 950]);
+        let mut state = VersionedState { version: Version::Of(3, 0), ..VersionedState::default() };
+        // The first charge is known, is given back, and another request is charged before that is told.
+        give_back(&mut state, &mut cell, &limit, (0, 950));
+        state.charge(1, at(950));
+        learn(&mut state, &mut cell, &limit, 1005, &charged(&limit, &[1001, 1002, 1003]));
+        assert!(!limit.admits(&cell, at(1005), 1), "the other gateway has used up the new window");
+    }
+
+    #[test]
+    fn what_the_server_has_lost_is_not_taken_from_what_others_begin() {
+        let limit = three_a_second();
+        let mut cell = charged(&limit, &[0, 10]);
+        let mut state = VersionedState { version: Version::Of(3, 0), ..VersionedState::default() };
+        give_back(&mut state, &mut cell, &limit, (0, 10));
+        state.miss(&cell, limit.rates(), at(20));
+        give_back(&mut state, &mut cell, &limit, (10, 25));
+        learn(&mut state, &mut cell, &limit, 30, &charged(&limit, &[21, 22, 23]));
+        assert!(!limit.admits(&cell, at(30), 1));
+    }
+
+    #[test]
+    fn what_is_being_told_goes_back_with_the_clock() {
+        let limit = three_a_second();
+        let mut cell = charged(&limit, &[5000, 5010]);
+        let mut state = VersionedState { version: Version::Of(3, 0), ..VersionedState::default() };
+        give_back(&mut state, &mut cell, &limit, (5000, 5010));
+        state.follow_clock(&mut cell, at(1010));
+        learn(&mut state, &mut cell, &limit, 2500, &charged(&limit, &[2400, 2410, 2420]));
+        assert!(!limit.admits(&cell, at(2500), 1), "it was given back in a window that is over");
+    }
+}

@@ -1,0 +1,56 @@
+//! What the server was told of a state that is one value, and how it is found in what is read afterwards.
+
+use super::change::StateChange;
+use crate::fingerprint::Fingerprint;
+use crate::limit::shared::Group;
+
+/// What is known of the value on the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Version {
+    /// Nothing.
+    #[default]
+    Unread,
+    /// That there is none.
+    Missing,
+    /// Its version, and what stands for it: two values are the same if and only if that is.
+    Of(u64, u64),
+}
+
+/// Stands for a value.
+pub(super) fn stand_in(value: &[u8]) -> u64 {
+    Fingerprint::of(value).high()
+}
+
+/// What the server is being told.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) change: StateChange,
+    /// The number of the gateway and of this writing.
+    pub(super) writing: (u32, u32),
+    /// The whole value as it is written, or what is appended to a value that is there.
+    pub(super) bytes: Vec<u8>,
+    pub(super) is_appended: bool,
+}
+
+impl Sent {
+    /// Whether the value is what was expected after this was written to what was there before: nobody else has written.
+    pub(super) fn explains(&self, value: &[u8], before: Version) -> bool {
+        match before {
+            _ if !self.is_appended => value == self.bytes,
+            Version::Of(_, before) => value.strip_suffix(&*self.bytes).is_some_and(|rest| stand_in(rest) == before),
+            Version::Unread | Version::Missing => false,
+        }
+    }
+
+    /// How many requests of each of its attempts were admitted, as these groups say: nothing is said if they are part of the
+    /// state by now. `None` if it has not arrived.
+    pub(super) fn found<'a>(&self, groups: &'a [Group]) -> Option<&'a [u64]> {
+        let (writer, sequence) = self.writing;
+        let mut own = groups.iter().filter(|group| group.writer == writer);
+        let is_later = |group: &Group| group.sequence.wrapping_sub(sequence) < 1 << 31;
+        match own.clone().find(|group| group.sequence == sequence) {
+            Some(group) => Some(&group.admitted),
+            None => own.any(is_later).then_some(&[]),
+        }
+    }
+}

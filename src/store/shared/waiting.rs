@@ -1,0 +1,79 @@
+//! The decisions that wait for servers, in the order in which they came.
+
+use std::collections::VecDeque;
+
+use tokio::time::Instant;
+
+use super::message::Decision;
+
+/// All decisions that wait. A number that was given to a decision is never given again.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    /// The number of the first in the queue.
+    first: u64,
+    queue: VecDeque<Slot>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// It waits no longer than until then. All wait equally long, so the first in the queue is the first to end.
+    deadline: Instant,
+    /// The decision, if it still waits, and for how many answers.
+    waiting: Option<(Box<Decision>, usize)>,
+}
+
+impl Waiting {
+    /// The number of the next decision.
+    pub(super) fn next(&self) -> u64 {
+        self.first + self.queue.len() as u64
+    }
+
+    /// Adds a decision, which gets the next number, and waits for so many answers.
+    pub(super) fn push(&mut self, mut decision: Box<Decision>, answers: usize, deadline: Instant) {
+        decision.number = self.next();
+        self.queue.push_back(Slot { deadline, waiting: Some((decision, answers)) });
+    }
+
+    /// Lets a decision that was just taken wait for so many answers more, no longer than before.
+    pub(super) fn put_back(&mut self, decision: Box<Decision>, answers: usize) {
+        if let Some(slot) = self.slot(decision.number) {
+            slot.waiting = Some((decision, answers));
+        }
+    }
+
+    /// The decision with this number, if it still waits.
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Decision> {
+        self.slot(number)?.waiting.as_mut().map(|(decision, _)| &mut **decision)
+    }
+
+    /// One of the answers is there: returns the decision if it was the last.
+    pub(super) fn count_down(&mut self, number: u64) -> Option<Box<Decision>> {
+        let (_, answers) = self.slot(number)?.waiting.as_mut()?;
+        *answers = answers.saturating_sub(1);
+        if *answers == 0 { self.take(number) } else { None }
+    }
+
+    /// Takes a decision out of the queue, if it still is in it.
+    pub(super) fn take(&mut self, number: u64) -> Option<Box<Decision>> {
+        self.slot(number)?.waiting.take().map(|(decision, _)| decision)
+    }
+
+    /// Takes the first decision, if its time is over.
+    pub(super) fn take_overdue(&mut self, now: Instant) -> Option<Box<Decision>> {
+        self.deadline().filter(|deadline| *deadline <= now)?;
+        self.take(self.first)
+    }
+
+    /// When the first decision has waited for long enough.
+    pub(super) fn deadline(&mut self) -> Option<Instant> {
+        while self.queue.front()?.waiting.is_none() {
+            self.queue.pop_front();
+            self.first += 1;
+        }
+        self.queue.front().map(|slot| slot.deadline)
+    }
+
+    fn slot(&mut self, number: u64) -> Option<&mut Slot> {
+        self.queue.get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
+    }
+}
