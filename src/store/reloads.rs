@@ -172,6 +172,12 @@ impl Reloads {
         self.of(limit, key, |migration| &migration.from)
     }
 
+    /// The migration to the limit that counts the key now, if this one does not any more.
+    pub(super) fn successor(&self, limit: &Limit, key: Fingerprint) -> Option<&Migration> {
+        let mut after = (!self.is_in_use(limit, key)).then(|| self.after(limit, key))?;
+        after.find(|migration| self.is_in_use(&migration.to, key))
+    }
+
     fn of(
         &self,
         limit: &Limit,

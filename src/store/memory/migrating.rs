@@ -50,11 +50,9 @@ impl Memory {
         let successors: SmallVec<[Option<Arc<Limit>>; 2]> = asks
             .iter()
             .map(|ask| {
-                if reloads.is_in_use(ask.limit, ask.key) {
-                    self.migrate(&reloads, ask, now);
-                    return None;
-                }
-                Some(self.moved(&reloads, ask, |_| true)?.to)
+                let successor = reloads.successor(ask.limit, ask.key).map(|migration| migration.to.clone());
+                self.migrate(&reloads, &Ask { limit: successor.as_ref().unwrap_or(ask.limit), ..*ask }, now);
+                successor
             })
             .collect();
         let counted = asks.iter().zip(&successors);

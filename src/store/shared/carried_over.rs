@@ -1,16 +1,21 @@
 //! How a cell carries over what the limits counted that its limit has replaced.
 
+use smallvec::SmallVec;
+
 use super::cached_cell::CachedCell;
 use super::carry_over::CarryOver;
 use super::counters::CounterId;
 use super::protocol::{Commands, Written};
+use super::provisional::Provisional;
 use super::targets::{Answer, Targets};
 use crate::limit::{Cell, Limit};
 
 impl CachedCell {
     /// What a `limit` that replaces this one continues from. If both use the same counters, what the server has yet to
-    /// be told of those is not part of the cell: it is returned too, and the new cell tells it from now on.
+    /// be told of those is not part of the cell: it is returned too, and the new cell tells it from now on. Neither is a lease
+    /// that will be given back when it is granted.
     pub(super) fn hand_over(&mut self, limit: &Limit) -> (Cell, Vec<(CounterId, i64)>) {
+        let leased: SmallVec<[_; 2]> = self.withdrawn().flat_map(Provisional::counted).collect();
         let Self { names, cell, counters, .. } = self;
         let (rates, mut pending) = (names.limit.rates(), Vec::new());
         for (rate, new) in limit.rates().iter().enumerate() {
@@ -20,7 +25,11 @@ impl CachedCell {
                 pending.push((CounterId { rate, ..id }, amount));
             }
         }
-        (cell.clone(), pending)
+        let mut handed_over = cell.clone();
+        for (rate, bucket, cost) in leased {
+            handed_over.correct(rates, rate, bucket, |count| count.saturating_sub(cost));
+        }
+        (handed_over, pending)
     }
 
     /// Continues from what replaced limits have counted. Until that has been read, nothing that was read before is

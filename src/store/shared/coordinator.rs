@@ -38,7 +38,6 @@ use crate::config::{self, OnError, Role};
 
 use admission::{Admit, Admits};
 use inspection::Inspections;
-use reloading::PendingReload;
 
 /// All that is known of cells, decisions and servers.
 pub(super) struct Coordinator {
@@ -56,8 +55,6 @@ pub(super) struct Coordinator {
     inspections: Inspections,
     /// When leases that were asked for or granted end, and of which cells.
     leases: VecDeque<(Instant, Place)>,
-    /// The reload that waits until leases are given back.
-    pending_reload: Option<Box<PendingReload>>,
 }
 
 impl Coordinator {
@@ -79,17 +76,15 @@ impl Coordinator {
             replies: (0..workers).map(|_| Decisions::new()).collect(),
             inspections: Inspections::default(),
             leases: VecDeque::new(),
-            pending_reload: None,
         }
     }
 
     /// Accepts a message. A decision is made by `deadline`.
     pub(super) fn submit(&mut self, message: Message, deadline: Instant) {
-        let Some(message) = self.postpone(message, deadline) else { return };
         match message {
             Message::Decide(decision) => self.decide(decision, deadline),
             Message::Settle(settlement) => self.settle_reserved(*settlement),
-            Message::Reload(reload) => self.reload(*reload, deadline),
+            Message::Reload(reload) => self.reload(&reload),
             Message::Inspect(inspection) => self.inspect(*inspection),
         }
     }
@@ -158,7 +153,6 @@ impl Coordinator {
     pub(super) fn on_timer(&mut self, now: Instant, time: Time) {
         self.expire(now);
         self.end_leases(now);
-        self.end_reload(Some(now));
         if let Some(sweep) = self.sweep.take_if(|sweep| sweep.at <= now) {
             self.sweep = sweep.step(&mut self.cells, (now, time));
         }
@@ -167,7 +161,7 @@ impl Coordinator {
     /// When [`Self::on_timer`] has something to do.
     pub(super) fn next_timer(&mut self) -> Option<Instant> {
         let sweep = self.sweep.as_ref().map(|sweep| sweep.at);
-        self.waiting.deadline().into_iter().chain(sweep).chain(self.end_of_lease()).chain(self.end_of_reload()).min()
+        self.waiting.deadline().into_iter().chain(sweep).chain(self.end_of_lease()).min()
     }
 
     /// Whether every server has yet to answer.
@@ -177,7 +171,7 @@ impl Coordinator {
 
     /// Whether every server has all that was admitted, or is away.
     pub(super) fn is_settled(&self) -> bool {
-        self.leases.is_empty() && self.pending_reload.is_none() && self.servers.iter().all(ServerQueue::is_settled)
+        self.leases.is_empty() && self.servers.iter().all(ServerQueue::is_settled)
     }
 
     /// When an exchange with this server is due.
@@ -211,7 +205,6 @@ impl Coordinator {
             // The server counts as away, and what is pending waits until it is back.
             exchange.cells.iter().for_each(|(cell, _)| self.queue(*cell, true));
         }
-        self.end_reload(None);
         is_good
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::cached_cell::CachedCell;
-use super::lease::{BUSY, LEASE, Lease, NO_DECISION, SHARE, is_leasable};
+use super::lease::{BUSY, LEASE, Lease, NO_DECISION, SHARE, WITHDRAWN, is_leasable};
 use super::provisional::Provisional;
 use super::{BRIEFLY, OwnedAsk};
 use crate::clock::Time;
@@ -31,11 +31,6 @@ impl CachedCell {
         let lease = self.lease.as_ref().map(|lease| &lease.charge);
         let lease = lease.filter(|charge| Arc::ptr_eq(&charge.limit, limit) && charge.cell == self.number);
         lease.map_or(0, |charge| charge.cost)
-    }
-
-    /// Whether it has a lease, or has asked for one.
-    pub(super) fn has_lease(&self) -> bool {
-        self.lease.is_some() || self.has_asked_for_lease()
     }
 
     /// Whether a lease that it has asked for is not confirmed yet.
@@ -104,6 +99,25 @@ impl CachedCell {
         }
         self.lease = Some(Box::new(Lease { charge, until }));
         (until, before)
+    }
+
+    /// Gives back the lease, and asks for none. One that an exchange asks for already is given back when it is granted.
+    pub(super) fn withdraw_lease(&mut self) {
+        let asked_for = self.provisional.iter().position(|charge| charge.number == NO_DECISION);
+        let unsent = match asked_for {
+            Some(at) if self.provisional[at].sent => {
+                self.provisional[at].number = WITHDRAWN;
+                None
+            }
+            asked_for => asked_for.map(|at| self.provisional.remove(at)),
+        };
+        let lease = self.lease.take().map(|lease| lease.charge);
+        lease.into_iter().chain(unsent).for_each(|charge| self.give_back(&charge));
+    }
+
+    /// What an exchange has charged for leases that are not wanted any more.
+    pub(super) fn withdrawn(&self) -> impl Iterator<Item = &Provisional> {
+        self.provisional.iter().filter(|charge| charge.number == WITHDRAWN).map(|charge| &**charge)
     }
 
     /// What is left of a lease whose time is over.

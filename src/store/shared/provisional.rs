@@ -31,9 +31,14 @@ pub(super) struct Provisional {
 }
 
 impl Provisional {
-    /// The counters to which it was added: indexes of rates, and buckets.
+    /// The counters to which it was added: indexes of rates, buckets, and how much.
+    pub(super) fn counted(&self) -> impl Iterator<Item = (usize, u64, u64)> {
+        self.reservation.buckets(self.limit.rates(), self.cost)
+    }
+
+    /// The same without how much.
     pub(super) fn buckets(&self) -> impl Iterator<Item = (usize, u64)> {
-        self.reservation.buckets(self.limit.rates(), self.cost).map(|(rate, bucket, _)| (rate, bucket))
+        self.counted().map(|(rate, bucket, _)| (rate, bucket))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Cells after a reload: which cell counts a key now, and which replaced limits it continues.
 //!
-//! A reload may replace the limit of a request that is under way, or of one that is held and asks again. If the key has
-//! been counted by the new limit since, that limit decides.
+//! A reload may replace the limit of a request that is under way, or of one that is held and asks again. Then the limit decides
+//! that counts the key now.
 
 use std::mem;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use super::cached_cell::CachedCell;
 use super::carry_over::{CarryOver, Source};
 use super::cells::{Cells, Place};
 use crate::clock::Time;
+use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
 use crate::store::LimitChanges;
 use crate::store::reloads::Migration;
@@ -34,27 +35,17 @@ impl Cells {
         (left > 0).then(|| Duration::from_micros(left))
     }
 
-    /// Asks the limit that counts the key now, if a reload has replaced the one that is asked and the key has been
-    /// counted by another one since. Returns the migration then.
-    pub(super) fn follow(&self, ask: &mut OwnedAsk, now: Time) -> Option<Migration> {
-        if now >= self.migrating_until || self.reloads.is_in_use(&ask.limit, ask.key) {
-            return None;
+    /// The migration to the limit that counts the key now, if a reload has replaced this one.
+    pub(super) fn successor(&self, limit: &Limit, key: Fingerprint, now: Time) -> Option<&Migration> {
+        if now < self.migrating_until { self.reloads.successor(limit, key) } else { None }
+    }
+
+    /// Asks the limit that counts the key now, if a reload has replaced the one that is asked.
+    pub(super) fn follow(&self, ask: &mut OwnedAsk, now: Time) {
+        if let Some(Migration { to, .. }) = self.successor(&ask.limit, ask.key, now) {
+            let replaced = mem::replace(&mut ask.limit, to.clone());
+            ask.asked.get_or_insert(replaced);
         }
-        // Of several cells, the one that was used after the latest reload has continued from the others, and that of
-        // the limit that is in use will do so when it is used.
-        let reload = |limit: &Limit| {
-            let cached = self.peek(self.find(ask.key.with(limit.shape()))?);
-            Some((self.reloads.is_in_use(limit, ask.key), cached.reload))
-        };
-        let migrations = self.reloads.after(&ask.limit, ask.key).map(|migration| (reload(&migration.to), migration));
-        let (latest, migration) = migrations.max_by_key(|(reload, _)| *reload)?;
-        if latest <= reload(&ask.limit) {
-            return None;
-        }
-        let (migration, to) = (migration.clone(), migration.to.clone());
-        let replaced = mem::replace(&mut ask.limit, to);
-        ask.asked.get_or_insert(replaced);
-        Some(migration)
     }
 
     /// Whether a reload has replaced or removed the limit of this cell lately.

@@ -107,6 +107,20 @@ fn reloads_one_after_the_other_keep_what_can_be_kept() {
 }
 
 #[test]
+fn who_comes_late_after_several_reloads_is_counted_with_all_others() {
+    for (old, new) in all().iter().flat_map(|old| all().into_iter().map(move |new| (old.clone(), new))) {
+        let memory = Memory::new(1000, usize::MAX);
+        let between = counted("a", &["9/h", "99/d"], None);
+        assert!((0..7).all(|_| admitted(&memory, &[ask(&old, key(1))], NOW)));
+        reload(&memory, &old, &between, later(1));
+        reload(&memory, &between, &new, later(2));
+        let asked = [&between, &old, &new, &between, &new];
+        let passed = asked.map(|limit| admitted(&memory, &[ask(limit, key(1))], later(2)));
+        assert_eq!(passed, [true, true, false, false, false], "{:?} to {:?}", old.rates(), new.rates());
+    }
+}
+
+#[test]
 fn what_a_migration_needs_is_forgotten_when_it_matters_no_more() {
     let memory = Memory::new(1000, usize::MAX);
     let (old, new) = (counted("a", &["5/s", "9/d"], None), counted("a", &["5/s"], Some(&Strategy::SlidingLog)));

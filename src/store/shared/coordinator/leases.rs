@@ -4,7 +4,6 @@ use tokio::time::Instant;
 
 use super::Coordinator;
 use crate::config::Role;
-use crate::store::LimitChanges;
 use crate::store::shared::OwnedAsk;
 use crate::store::shared::batch::ServerState;
 use crate::store::shared::cells::Place;
@@ -17,7 +16,7 @@ impl Coordinator {
     pub(super) fn lease_if_busy(&mut self, cell: Place, ask: &OwnedAsk, asked: Instant) {
         // A request that was on its way during a reload may ask a replaced limit, and what is leased by that would be
         // carried over.
-        let is_replaced = self.cells.is_replaced(cell) || self.must_not_lease(cell);
+        let is_replaced = self.cells.is_replaced(cell);
         let cached = self.cells.at(cell);
         let server = &self.servers[cached.server];
         let may_lease = server.state == ServerState::Up && server.round_trip < FAR;
@@ -30,11 +29,7 @@ impl Coordinator {
     /// The charge of a lease is confirmed by an exchange that was begun at `begun`, or was rejected and given back.
     pub(super) fn settle_lease(&mut self, cell: Place, outcome: Outcome, begun: Instant) {
         let Outcome { charge, is_confirmed } = outcome;
-        if is_confirmed && self.must_not_lease(cell) {
-            // It takes effect when this is given back.
-            self.cells.at(cell).give_back(&charge);
-            self.queue(cell, true);
-        } else if is_confirmed {
+        if is_confirmed {
             let (until, before) = self.cells.at(cell).grant(charge, begun);
             self.leases.push_back((until, cell));
             if let Some(before) = before {
@@ -70,15 +65,6 @@ impl Coordinator {
         let (key, now) = (at.key, at.now);
         let ask = OwnedAsk { limit, key, need: 0, cost: 0, settles: false, role: Role::Refuses, place: 0, asked: None };
         self.settle_reserved(Settlement { ask, now, asked, reservation, cell: number, given, more: 0 });
-    }
-
-    /// The cells that have leases, or have asked for them, and whose keys are counted differently after these changes.
-    pub(super) fn leased(&self, changes: &LimitChanges) -> Vec<Place> {
-        let cells = self.leases.iter().map(|(_, cell)| *cell);
-        let mut leased: Vec<Place> = cells.filter(|cell| self.is_changed(*cell, changes)).collect();
-        leased.sort_unstable();
-        leased.dedup();
-        leased
     }
 
     /// When the next lease ends.

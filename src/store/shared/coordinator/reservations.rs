@@ -9,7 +9,10 @@ impl Coordinator {
     /// waits for nothing: the next request is decided after it.
     pub(super) fn settle_reserved(&mut self, mut settlement: Settlement) {
         let Settlement { ask, now, asked, cell, given, reservation, .. } = &mut settlement;
-        let migration = self.cells.follow(ask, *now);
+        // A limit that has not counted the key since a reload has yet to continue from where it was reserved.
+        let is_known = |migration: &&Migration| self.cells.find(ask.key.with(migration.to.shape())).is_some();
+        let migration = self.cells.successor(&ask.limit, ask.key, *now).filter(is_known).cloned();
+        migration.iter().for_each(|migration| ask.limit = migration.to.clone());
         let place = self.cells.of(ask, *now, &self.health.forgotten).0;
         if let Some(Migration { from, to, at, .. }) = migration {
             *reservation = to.migrate_reservation(&from, reservation, at);

@@ -35,7 +35,6 @@ impl Coordinator {
             }
             self.queue(cell, true);
         }
-        self.end_reload(None);
     }
 
     /// No decision waits for this cell any longer.
