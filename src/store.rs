@@ -3,6 +3,7 @@
 //! The memory store answers immediately; Memcached answers later. A store outlives a reload that names the same
 //! place; counters in memory can outlive the process.
 
+mod ticket;
 mod reloads;
 pub mod shared;
 pub mod memory;
@@ -16,11 +17,12 @@ use tokio::sync::oneshot;
 use crate::clock::Time;
 use crate::config::{self, Role};
 use crate::fingerprint::Fingerprint;
-use crate::limit::{Cell, Limit, RateUsage, Reservation, Verdict};
+use crate::limit::{Cell, Limit, RateUsage, Verdict};
 
 use memory::Memory;
 use shared::Shared;
 use shared::memcached::Memcached;
+pub use ticket::{Reserved, Ticket};
 
 /// One limit of a decision, asked for one key.
 #[derive(Clone, Copy, Debug)]
@@ -56,20 +58,6 @@ pub struct Reply {
     pub verdicts: Verdicts,
     /// One reservation for each ask that settles and was charged.
     pub reserved: Vec<Reserved>,
-}
-
-/// What an ask is charged until it is settled.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Reserved {
-    /// The place of the ask.
-    pub place: usize,
-    reservation: Reservation,
-    /// The number of the cell that was charged. If the cell is dropped, a new one of the same key has another number.
-    cell: u32,
-    /// The verdict if everything is given back, for stores that cannot look it up when that happens.
-    refunded: Option<Verdict>,
-    /// The limit that has counted it, if a reload has replaced the one that was asked.
-    by: Option<Arc<Limit>>,
 }
 
 /// What has been counted for a key, as of a moment.
@@ -148,26 +136,18 @@ impl Store {
         }
     }
 
-    /// Settles what was `reserved` for this ask, now that the request is known to cost `cost`. If that is less, the
-    /// rest is given back where it was counted; if it is more, the difference is charged even if there is no room for
-    /// it. The `verdict` on the request is corrected accordingly.
-    pub fn settle(
-        &self,
-        ask: &Ask<'_>,
-        reserved: Reserved,
-        cost: u64,
-        verdict: Option<&mut Verdict>,
-        (now, worker): (Time, usize),
-    ) {
-        // A reload may have replaced the limit that was asked.
-        if cost == reserved.cost() && !reserved.by.as_ref().unwrap_or(ask.limit).follows() {
+    /// Settles what was `reserved`, now that the request is known to cost `cost`. If that is less, the rest is given back where
+    /// it was counted; if it is more, the difference is charged even if there is no room for it. The `verdict` on the request
+    /// is corrected accordingly.
+    pub fn settle(&self, reserved: Reserved, cost: u64, verdict: Option<&mut Verdict>, (now, worker): (Time, usize)) {
+        if cost == reserved.cost() && !reserved.ticket.limit.follows() {
             return;
         }
         let settled = match self {
-            Self::Memory(memory) => Some(memory.settle(ask, &reserved, cost, now)),
+            Self::Memory(memory) => Some(memory.settle(&reserved, cost, now)),
             Self::Shared(shared) => {
                 let settled = verdict.as_deref().map(|verdict| reserved.settled_verdict(cost, *verdict));
-                shared.settle(ask, reserved, cost, (now, worker));
+                shared.settle(reserved.ticket, cost, (now, worker));
                 settled
             }
         };
@@ -259,23 +239,6 @@ impl KeyUsage {
     fn of(limit: Arc<Limit>, cell: &Cell, now: Time) -> Self {
         let rates = limit.usages(cell, now).collect();
         Self { limit, rates }
-    }
-}
-
-impl Reserved {
-    /// What was charged.
-    pub fn cost(&self) -> u64 {
-        self.reservation.cost()
-    }
-
-    /// The verdict on the request if it costs `cost`, from the verdict when it was admitted.
-    fn settled_verdict(&self, cost: u64, verdict: Verdict) -> Verdict {
-        let remaining = verdict.remaining.saturating_add(self.cost()).saturating_sub(cost);
-        match self.refunded {
-            _ if cost == self.cost() => verdict,
-            Some(refunded) if cost == 0 && refunded.remaining <= remaining => refunded,
-            _ => Verdict { remaining, wait: None, ..verdict },
-        }
     }
 }
 

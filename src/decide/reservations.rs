@@ -114,7 +114,7 @@ impl<'a> Reservations<'a> {
     /// Records what the store has reserved. Nothing is settled for an ask of which nothing was reserved.
     pub(super) fn record(&mut self, reserved: Vec<Reserved>) {
         for reserved in reserved {
-            if let Some(pending) = self.pending.iter_mut().find(|pending| pending.ask.place == reserved.place) {
+            if let Some(pending) = self.pending.iter_mut().find(|pending| pending.ask.place == reserved.place()) {
                 pending.reserved = Some(reserved);
             }
         }
@@ -136,16 +136,16 @@ impl<'a> Reservations<'a> {
                 LimitVerdict::Rates(verdict) if outcome.place == ask.place => Some(verdict),
                 LimitVerdict::Rates(_) | LimitVerdict::InFlight { .. } | LimitVerdict::Unknown => None,
             });
-            self.store.settle(&ask, reserved, cost, verdict, (now(), self.worker));
+            self.store.settle(reserved, cost, verdict, (now(), self.worker));
         }
     }
 
     /// Leaves charged what was reserved, because there is no response. That is known when `now` says.
     pub fn keep(&mut self, now: impl Fn() -> Time) {
-        for PendingReservation { ask, reserved, .. } in std::mem::take(&mut self.pending) {
-            if let Some(reserved) = reserved {
+        for pending in std::mem::take(&mut self.pending) {
+            if let Some(reserved) = pending.reserved {
                 let cost = reserved.cost();
-                self.store.settle(&ask, reserved, cost, None, (now(), self.worker));
+                self.store.settle(reserved, cost, None, (now(), self.worker));
             }
         }
     }

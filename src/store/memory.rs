@@ -18,11 +18,11 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::reloads::Reloads;
-use super::{Ask, Asks, Reply, Reserved, Verdicts};
+use super::{Ask, Asks, Reply, Reserved, Ticket, Verdicts};
 use crate::clock::Time;
 use crate::config::Role;
 use crate::fingerprint::Fingerprint;
-use crate::limit::{Cell, Limit, Reservation, Verdict};
+use crate::limit::{Cell, Limit, Verdict};
 use crate::sharding::Sharding;
 
 use shard::{Entry, Shard};
@@ -157,20 +157,21 @@ impl Memory {
         Some(verdict)
     }
 
-    /// Settles a reservation in the cell with this number. If the request costs less, the rest is given back, unless
+    /// Settles a ticket in the cell of its number. If the request costs less, the rest is given back, unless
     /// the cell is gone; if it costs more, the difference is charged even if there is no room. The verdict is the one
     /// afterwards.
-    fn settle_here(&self, ask: &Ask<'_>, (reservation, cell): (&Reservation, u32), cost: u64, now: Time) -> Verdict {
-        let (shard, key) = self.place(ask.limit, ask.key);
+    fn settle_here(&self, ticket: &Ticket, cost: u64, now: Time) -> Verdict {
+        let Ticket { limit, cell, reservation, .. } = ticket;
+        let more = cost.saturating_sub(ticket.cost());
+        let (key, role) = (ticket.key, Role::Refuses);
+        let ask = Ask { limit, key, need: 0, cost: more, settles: false, role, place: 0 };
+        let (shard, key) = self.place(limit, key);
         let shard = &mut *self.shards[shard].lock();
-        if let Some(entry) = entry(shard, key, ask, now).filter(|entry| entry.number == cell) {
-            let given = reservation.cost().saturating_sub(cost);
-            ask.limit.give_back(&mut entry.cell, now, reservation, given);
+        if let Some(entry) = entry(shard, key, &ask, now).filter(|entry| entry.number == *cell) {
+            limit.give_back(&mut entry.cell, now, reservation, ticket.cost().saturating_sub(cost));
             let grown = entry.measure();
             shard.grow(grown);
         }
-        let more = cost.saturating_sub(reservation.cost());
-        let ask = Ask { cost: more, settles: false, ..*ask };
         self.judge(shard, key, &ask, now, (true, true), &mut Vec::new())
     }
 

@@ -44,7 +44,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::{Answer, Ask, Away, KeyUsage, LimitChanges, Reply, Reserved};
+use super::{Answer, Ask, Away, KeyUsage, LimitChanges, Reply, Ticket};
 use crate::clock::Time;
 use crate::config::{self, OnError, Role};
 use crate::fingerprint::Fingerprint;
@@ -214,15 +214,10 @@ impl Shared {
     }
 
     /// Sends off what settles a reservation: what is given back, or what is charged in addition.
-    pub fn settle(&self, ask: &Ask<'_>, reserved: Reserved, cost: u64, (now, worker): (Time, usize)) {
-        let limit = reserved.by.as_ref().unwrap_or(ask.limit);
-        let ask = OwnedAsk::from(&Ask { limit, ..*ask });
+    pub fn settle(&self, ticket: Ticket, cost: u64, (now, worker): (Time, usize)) {
         // A request that asks from now on is decided after this, and there may be room then.
-        self.refusals.forget(ask.cell());
-        let (before, reservation) = (reserved.cost(), reserved.reservation);
-        let (given, more) = (before.saturating_sub(cost), cost.saturating_sub(before));
-        let (asked, cell) = (Instant::now(), reserved.cell);
-        let settlement = Settlement { ask, now, asked, reservation, cell, given, more };
+        self.refusals.forget(ticket.key.with(ticket.limit.shape()));
+        let settlement = Settlement { ticket, now, asked: Instant::now(), cost };
         self.mailboxes.send(Message::Settle(Box::new(settlement)), worker);
     }
 
@@ -248,8 +243,7 @@ impl Shared {
     }
 
     fn inspect(&self, limit: &Arc<Limit>, key: Fingerprint, now: Time, task: Task) {
-        let ask = OwnedAsk::from(&Ask { limit, key, need: 0, cost: 0, settles: false, role: Role::Refuses, place: 0 });
-        let inspection = Inspection { ask, now, asked: Instant::now(), task };
+        let inspection = Inspection { limit: limit.clone(), key, now, asked: Instant::now(), task };
         // It comes from none of the workers.
         self.mailboxes.send(Message::Inspect(Box::new(inspection)), usize::MAX);
     }

@@ -141,10 +141,10 @@ fn nothing_is_given_back_to_a_cell_that_was_begun_anew() {
     let reserved = memory.decide(&[reserving], NOW).reserved.pop().unwrap();
     assert!(admitted(&memory, &[ask(&limit, key(2))], NOW), "it makes the first one go");
     assert!((0..5).all(|_| admitted(&memory, &[ask(&limit, key(1))], NOW)));
-    assert_eq!(memory.settle(&reserving, &reserved, 0, NOW).remaining, 0);
+    assert_eq!(memory.settle(&reserved, 0, NOW).remaining, 0);
     assert!(!admitted(&memory, &[ask(&limit, key(1))], NOW), "all five are from the new cell");
     assert!(admitted(&memory, &[ask(&limit, key(2))], NOW), "it makes that one go, too");
-    assert_eq!(memory.settle(&reserving, &reserved, 3, NOW).remaining, 3, "what is charged in addition begins it anew");
+    assert_eq!(memory.settle(&reserved, 3, NOW).remaining, 3, "what is charged in addition begins it anew");
 }
 
 /// The bytes that this process has allocated and holds, from the system. The code, of which more is read with each test, is

@@ -80,9 +80,9 @@ fn what_was_reserved_before_a_reset_is_taken_from_nobody() {
         let [given, costly] = [4, 2].map(|cost| bench.reserve(&limit, key, cost, 0).unwrap());
         bench.reset(&limit, key, 0).unwrap();
         assert_eq!(bench.burst(&limit, key, 3, 0), 3, "{name}");
-        bench.settle(&limit, key, given, 0, 0);
+        bench.settle(given, 0, 0);
         assert_eq!(bench.used(&limit, key, 0), 3, "{name}: they came after the reset");
-        bench.settle(&limit, key, costly, 5, 0);
+        bench.settle(costly, 5, 0);
         assert_eq!(bench.used(&limit, key, 0), 6, "{name}: what it cost beyond is charged");
         assert_eq!(bench.burst(&limit, key, 20, 0), 4, "{name}");
     });
@@ -160,7 +160,7 @@ fn what_one_gateway_reserved_before_another_reset_is_taken_from_nobody() {
         assert_eq!(a.burst(limit, key, 3, 0), 3, "{name}");
         all_show(&[a, b], limit, key, 3, name);
         // It has seen the reset.
-        b.settle(limit, key, reserved, 0, 0);
+        b.settle(reserved, 0, 0);
         all_show(&[a, b], limit, key, 3, name);
     });
 }

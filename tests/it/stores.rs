@@ -102,17 +102,10 @@ impl Bench {
     }
 
     /// Settles what was reserved at this cost: what is told then of a request that was told that nothing remains.
-    pub(crate) fn settle(
-        &self,
-        limit: &Arc<Limit>,
-        key: Fingerprint,
-        reserved: Reserved,
-        cost: u64,
-        at: u64,
-    ) -> Verdict {
+    pub(crate) fn settle(&self, reserved: Reserved, cost: u64, at: u64) -> Verdict {
         let mut told = Verdict { admitted: true, rate: 0, remaining: 0, wait: None };
         let when = (Time::from_micros(self.start + at), 0);
-        self.store.settle(&ask(limit, key, reserved.cost()), reserved, cost, Some(&mut told), when);
+        self.store.settle(reserved, cost, Some(&mut told), when);
         told
     }
 
@@ -235,7 +228,7 @@ fn what_is_charged_afterwards_may_pass_the_quota_and_the_next_wait() {
             assert_eq!(bench.decide(&[look], 0)[0].remaining, 10, "{name}: looking is free");
         }
         let reserved = bench.reserve(&limit, key, 1, 0).unwrap();
-        assert_eq!(bench.settle(&limit, key, reserved, 25, 0).remaining, 0, "{name}");
+        assert_eq!(bench.settle(reserved, 25, 0).remaining, 0, "{name}");
         let refused = bench.decide(&[look], 0)[0];
         assert_eq!((refused.admitted, refused.remaining), (false, 0), "{name}");
         let wait = refused.wait.unwrap();
@@ -251,13 +244,13 @@ fn what_is_reserved_counts_until_it_is_given_back() {
         let reserved: Vec<_> = (0..30).filter_map(|_| bench.reserve(&limit, key, 1, 0)).collect();
         assert_eq!(reserved.len(), 10, "{name}: side by side no more pass than may cost something");
         for (remaining, reserved) in (1..).zip(reserved) {
-            let told = bench.settle(&limit, key, reserved, 0, 0);
+            let told = bench.settle(reserved, 0, 0);
             // Memcached is not asked: it is told of what was known when it was reserved.
             assert!((1..=remaining).contains(&told.remaining), "{name}: {told:?}");
         }
         for _ in 0..30 {
             let reserved = bench.reserve(&limit, key, 1, 0).expect(name);
-            bench.settle(&limit, key, reserved, 0, 0);
+            bench.settle(reserved, 0, 0);
         }
         let look = Ask { need: 1, cost: 0, ..ask(&limit, key, 0) };
         assert_eq!(bench.decide(&[look], 0)[0].remaining, 10, "{name}: nothing is left of them");
@@ -273,9 +266,9 @@ fn what_is_reserved_is_given_back_where_it_was_counted() {
         assert!(bench.reserve(&limit, key, 1, 59 * SECOND).is_none(), "{name}");
         // Another minute has begun, of which a sliding window counts the last in full for now.
         let (now, day) = (60 * SECOND, 86_400 * SECOND);
-        bench.settle(&limit, key, kept, 4, now);
-        bench.settle(&limit, key, partly, 1, now);
-        bench.settle(&limit, key, given, 0, now);
+        bench.settle(kept, 4, now);
+        bench.settle(partly, 1, now);
+        bench.settle(given, 0, now);
         let left = |now| bench.decide(&[Ask { need: 1, cost: 0, ..ask(&limit, key, 0) }], now)[0].remaining;
         // A sixth of a token has come back in the second.
         assert_eq!(left(now), 5, "{name}");
@@ -292,7 +285,7 @@ fn what_is_given_back_after_its_time_is_taken_from_nobody() {
         let reserved = bench.reserve(&limit, key, 5, 0).unwrap();
         let late = rate.memory();
         assert_eq!(bench.burst(&limit, key, 20, late), 10, "{name}");
-        bench.settle(&limit, key, reserved, 0, late);
+        bench.settle(reserved, 0, late);
         assert_eq!(bench.burst(&limit, key, 20, late), 0, "{name}");
     });
 }
@@ -416,7 +409,7 @@ fn both(rate: &str, strategy: Strategy, test: impl Fn(&Bench, &Arc<Limit>, Finge
 /// Counts that are as an example has them, however they came to be.
 fn count(bench: &Bench, limit: &Arc<Limit>, key: Fingerprint, cost: u64, second: u64) {
     let reserved = bench.reserve(limit, key, 1, second * SECOND).unwrap();
-    bench.settle(limit, key, reserved, cost, second * SECOND);
+    bench.settle(reserved, cost, second * SECOND);
     // What travels to Memcached together is of one moment: let it arrive before the next.
     bench.decide(&[Ask { need: 1, cost: 0, ..ask(limit, key, 0) }], second * SECOND);
 }

@@ -26,11 +26,9 @@ impl Limit {
 
 /// For [stores that are shared](super).
 impl Reservation {
-    /// What was counted at the same place with another cost.
-    #[must_use]
-    pub fn with_cost(mut self, cost: u64) -> Self {
+    /// Says that another cost was counted at the same place.
+    pub fn set_cost(&mut self, cost: u64) {
         self.cost = cost;
-        self
     }
 
     /// What was counted of the rates whose state is kept as a whole: in windows at the moment `mark`, and in buckets such that

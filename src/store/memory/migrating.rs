@@ -15,7 +15,7 @@ use crate::config::Role;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Limit, Verdict};
 use crate::store::reloads::{Migration, Reloads, translated};
-use crate::store::{Ask, Asks, LimitChanges, Reply, Reserved};
+use crate::store::{Ask, Asks, LimitChanges, Reply, Reserved, Ticket};
 
 impl Memory {
     /// Applies a reload, or a change of overrides: from now on cells of removed limits are dropped, and cells of limits that
@@ -64,41 +64,30 @@ impl Memory {
             *verdict = translated(asked.limit, counted.limit, *verdict);
         }
         for reserved in &mut reserved {
-            let at = asks.iter().position(|ask| ask.place == reserved.place);
-            reserved.by = at.and_then(|at| successors[at].clone());
+            let asked = asks.iter().find(|ask| ask.place == reserved.place);
+            asked.into_iter().for_each(|ask| reserved.asked = ask.limit.clone());
         }
         Reply { verdicts, reserved }
     }
 
     /// Settles a reservation in the cell that has it now. The verdict is the one afterwards.
-    pub fn settle(&self, ask: &Ask<'_>, reserved: &Reserved, cost: u64, now: Time) -> Verdict {
-        let limit = reserved.by.as_ref().unwrap_or(ask.limit);
-        let here = Ask { limit, ..*ask };
-        let is_its_own = |entry: &Entry| entry.number == reserved.cell;
-        let moved = if self.is_migrating(now) && !self.has(&here, is_its_own) {
-            self.moved(&self.reloads.load(), &here, is_its_own)
+    pub fn settle(&self, Reserved { ticket, asked, .. }: &Reserved, cost: u64, now: Time) -> Verdict {
+        let is_there = |limit: &Limit| {
+            let (shard, key) = self.place(limit, ticket.key);
+            self.shards[shard].lock().peek_mut(&key).is_some_and(|entry| entry.number == ticket.cell)
+        };
+        let moved = if self.is_migrating(now) && !is_there(&ticket.limit) {
+            let reloads = self.reloads.load();
+            reloads.after(&ticket.limit, ticket.key).find(|migration| is_there(&migration.to)).cloned()
         } else {
             None
         };
         let Some(Migration { from, to, at, .. }) = moved else {
-            let verdict = self.settle_here(&here, (&reserved.reservation, reserved.cell), cost, now);
-            return translated(ask.limit, limit, verdict);
+            return translated(asked, &ticket.limit, self.settle_here(ticket, cost, now));
         };
-        let reservation = to.migrate_reservation(&from, &reserved.reservation, at);
-        let verdict = self.settle_here(&Ask { limit: &to, ..*ask }, (&reservation, reserved.cell), cost, now);
-        translated(ask.limit, &to, verdict)
-    }
-
-    /// Whether the key of `ask` has a cell with this property.
-    fn has(&self, ask: &Ask<'_>, is_wanted: impl Fn(&Entry) -> bool) -> bool {
-        let (shard, key) = self.place(ask.limit, ask.key);
-        self.shards[shard].lock().peek_mut(&key).is_some_and(|entry| is_wanted(entry))
-    }
-
-    /// The migration that has moved the key of a replaced limit to a cell with this property.
-    fn moved(&self, reloads: &Reloads, ask: &Ask<'_>, is_wanted: impl Fn(&Entry) -> bool) -> Option<Migration> {
-        let is_there = |to| self.has(&Ask { limit: to, ..*ask }, &is_wanted);
-        reloads.after(ask.limit, ask.key).find(|migration| is_there(&migration.to)).cloned()
+        let reservation = to.migrate_reservation(&from, &ticket.reservation, at);
+        let verdict = self.settle_here(&Ticket { limit: to.clone(), reservation, ..ticket.clone() }, cost, now);
+        translated(asked, &to, verdict)
     }
 
     /// Migrates the cells of all keys that were not used since their limit was replaced for all of them: overrides of the admin

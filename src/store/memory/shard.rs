@@ -9,7 +9,7 @@ use hashlink::LinkedHashMap;
 use crate::clock::Time;
 use crate::fingerprint::Fingerprint;
 use crate::limit::{Cell, Limit};
-use crate::store::{Ask, Reserved};
+use crate::store::{Ask, Reserved, Ticket};
 
 /// The bytes of a cell besides its own allocations: a node of the map with two links.
 const NODE: usize = allocated(size_of::<(Fingerprint, Entry)>() + 2 * size_of::<usize>());
@@ -64,7 +64,8 @@ impl Entry {
     pub(super) fn charge(&mut self, ask: &Ask<'_>, now: Time, reserved: &mut Vec<Reserved>) {
         if ask.settles {
             let reservation = ask.limit.reserve(&mut self.cell, now, ask.cost);
-            reserved.push(Reserved { place: ask.place, reservation, cell: self.number, refunded: None, by: None });
+            let ticket = Ticket { limit: ask.limit.clone(), key: ask.key, cell: self.number, reservation };
+            reserved.push(Reserved { place: ask.place, ticket, asked: ask.limit.clone(), refunded: None });
         } else {
             ask.limit.charge(&mut self.cell, now, ask.cost);
         }

@@ -197,7 +197,6 @@ mod tests {
     use crate::metrics::Counter;
     use crate::store::shared::memcached::Memcached;
     use crate::store::shared::protocol::Protocol;
-    use crate::store::shared::tests::ask;
 
     const NOW: Time = Time::from_micros(1_800_000_000_000_000);
 
@@ -216,8 +215,8 @@ mod tests {
         }
 
         fn cell(&mut self) -> Place {
-            let ask = ask(&self.limit, Fingerprint::of(&self.cells.len().to_be_bytes()));
-            self.cells.of(&ask, NOW, &Counter::default()).0
+            let key = Fingerprint::of(&self.cells.len().to_be_bytes());
+            self.cells.of((&self.limit, key), NOW, &Counter::default()).0
         }
 
         /// Queues so many cells for which a request waits.

@@ -91,18 +91,22 @@ impl Cells {
         &self.cells[place as usize]
     }
 
-    /// The cell that is asked for, and its place. `forgotten` counts those that had to make room while something of
+    /// The cell of a key by a limit, and its place. `forgotten` counts those that had to make room while something of
     /// them was pending.
-    pub(super) fn of(&mut self, ask: &OwnedAsk, now: Time, forgotten: &Counter) -> (Place, &mut CachedCell) {
-        let cell = ask.cell();
-        let place = match self.places.get(&cell) {
+    pub(super) fn of(
+        &mut self,
+        (limit, key): (&Arc<Limit>, Fingerprint),
+        now: Time,
+        forgotten: &Counter,
+    ) -> (Place, &mut CachedCell) {
+        let place = match self.places.get(&key.with(limit.shape())) {
             Some(place) => *place,
-            None => self.add(cell, ask, now, forgotten),
+            None => self.add((limit, key), now, forgotten),
         };
-        self.see_reload(place, &ask.limit, now);
+        self.see_reload(place, limit, now);
         let cached = &mut self.cells[place as usize];
-        if !Arc::ptr_eq(&cached.names.limit, &ask.limit) {
-            cached.names = self.names.of(&ask.limit);
+        if !Arc::ptr_eq(&cached.names.limit, limit) {
+            cached.names = self.names.of(limit);
         }
         cached.used = true;
         (place, cached)
@@ -118,7 +122,7 @@ impl Cells {
         forgotten: &Counter,
     ) -> &mut CachedCell {
         if self.at(*place).id() != ask.cell() {
-            *place = self.of(ask, now, forgotten).0;
+            *place = self.of((&ask.limit, ask.key), now, forgotten).0;
         }
         self.see_reload(*place, &ask.limit, now);
         self.at(*place)
@@ -162,10 +166,10 @@ impl Cells {
         self.forgotten = Some(newest.unwrap_or(number));
     }
 
-    fn add(&mut self, cell: Fingerprint, ask: &OwnedAsk, now: Time, forgotten: &Counter) -> Place {
-        let names = self.names.of(&ask.limit);
-        let server = names.server(ask.key, &self.servers);
-        let cached = CachedCell::new(self.unused_number(), names, ask.key, server, now);
+    fn add(&mut self, (limit, key): (&Arc<Limit>, Fingerprint), now: Time, forgotten: &Counter) -> Place {
+        let names = self.names.of(limit);
+        let server = names.server(key, &self.servers);
+        let cached = CachedCell::new(self.unused_number(), names, key, server, now);
         let room = match self.free.pop() {
             None if self.cells.len() >= MOST => self.make_room(now, forgotten),
             free => free,
@@ -182,7 +186,7 @@ impl Cells {
         };
         // There are never more than can be counted so.
         let place = Place::try_from(place).unwrap_or(Place::MAX);
-        self.places.insert(cell, place);
+        self.places.insert(key.with(limit.shape()), place);
         place
     }
 
@@ -256,9 +260,10 @@ mod tests {
         let mut cells = Cells::new("gw", &["a:1".to_owned(), "b:2".to_owned()]);
         let forgotten = Counter::default();
         let limit = |name: &str| Arc::new(Limit::new(name, &["9/d".parse().unwrap()]));
-        let ask = |limit: &Arc<Limit>, key: u32| ask(limit, Fingerprint::of(&key.to_be_bytes()));
+        let key = |key: u32| Fingerprint::of(&key.to_be_bytes());
+        let ask = |limit: &Arc<Limit>, number: u32| ask(limit, key(number));
         let stays = limit("stays");
-        let (kept, _) = cells.of(&ask(&stays, 0), NOW, &forgotten);
+        let (kept, _) = cells.of((&stays, key(0)), NOW, &forgotten);
         let mut needed = Vec::new();
         cells.reload(
             &LimitChanges { in_use: vec![stays.clone()], replaced: Vec::new(), ..LimitChanges::default() },
@@ -267,11 +272,11 @@ mod tests {
         for number in 1..1000_u32 {
             let goes = limit(&format!("limit-{number}"));
             for client in 0..10 {
-                cells.of(&ask(&goes, number * 10 + client), NOW, &forgotten);
+                cells.of((&goes, key(number * 10 + client)), NOW, &forgotten);
             }
             // One is being asked about, and its place must stay.
             let busy = ask(&goes, number * 10);
-            let (place, cached) = cells.of(&busy, NOW, &forgotten);
+            let (place, cached) = cells.of((&busy.limit, busy.key), NOW, &forgotten);
             cached.stage = Stage::InFlight;
             needed.push((place, cached.id()));
             let left = cells.forget(0..MOST, NOW).unwrap();
@@ -283,7 +288,7 @@ mod tests {
         }
         assert_eq!(cells.forget(0..MOST, NOW), Some(0));
         assert_eq!((cells.places.len(), cells.len() - cells.free.len()), (1, 1));
-        assert_eq!(cells.of(&ask(&stays, 0), NOW, &forgotten).0, kept);
+        assert_eq!(cells.of((&stays, key(0)), NOW, &forgotten).0, kept);
         assert_eq!(cells.forget(MOST..2 * MOST, NOW), None);
         // Whoever knows the place of one that is gone finds that it is another's.
         let mut place = (kept + 1) % 2;
@@ -296,8 +301,7 @@ mod tests {
         let limit = |rate: &str| Arc::new(Limit::new("l", &[rate.parse().unwrap()]));
         let (fast, slow) = (limit("60/m burst 60"), limit("1/m burst 60"));
         let (mut cells, forgotten) = (Cells::new("gw", &["a:1".to_owned()]), Counter::default());
-        let charged = OwnedAsk { cost: 60, ..ask(&fast, Fingerprint::of(b"k")) };
-        cells.of(&charged, NOW, &forgotten).1.charge(&fast, NOW, 60);
+        cells.of((&fast, Fingerprint::of(b"k")), NOW, &forgotten).1.charge(&fast, NOW, 60);
         cells.reload(&LimitChanges { in_use: vec![fast, slow], ..LimitChanges::default() }, NOW);
         // It is full again by the rate of before, but perhaps not by the one that its key has now.
         let later = NOW.after(std::time::Duration::from_secs(120));

@@ -20,6 +20,7 @@ use super::lease::NO_DECISION;
 use super::provisional::{Outcome, Provisional, Provisionals};
 use super::versioned::Number;
 use crate::limit::Limit;
+use crate::store::Ticket;
 
 impl CachedCell {
     /// The provisional charge that was made just now.
@@ -30,9 +31,8 @@ impl CachedCell {
         ask: &OwnedAsk,
         attempt: Option<Number>,
     ) -> Provisional {
-        let (limit, cost) = (ask.limit.clone(), ask.cost);
-        let reservation = limit.place_of(&self.cell, self.now, cost);
-        Provisional { number, index, cost, cell: self.number, limit, at: self.now, reservation, sent: false, attempt }
+        let ticket = self.ticket(ask, self.now, ask.cost);
+        Provisional { number, index, ticket, at: self.now, sent: false, attempt }
     }
 
     /// Whether a charge may be provisional without `strict`. A gateway that sees it in a sum before it is given back takes it
@@ -65,7 +65,7 @@ impl CachedCell {
     pub(super) fn confirm(&mut self, is_confirmed: bool) -> SmallVec<[Outcome; 2]> {
         let mut rejected = self.reject_what_did_not_fit(true);
         let sent = self.provisional.iter().position(|charge| !charge.sent).unwrap_or(self.provisional.len());
-        let has_room = |charge: &Provisional| charge.limit.admits_by_counters(&self.cell, charge.at, 1);
+        let has_room = |charge: &Provisional| charge.ticket.limit.admits_by_counters(&self.cell, charge.at, 1);
         if is_confirmed && self.provisional[..sent].iter().all(|charge| has_room(charge)) {
             // With all of them there is room for more.
             rejected.extend(self.provisional.drain(..sent).map(|charge| Outcome { charge, is_confirmed: true }));
@@ -79,7 +79,7 @@ impl CachedCell {
         charges.sort_by_key(|charge| charge.number == NO_DECISION);
         while let Some(charge) = charges.pop() {
             self.take_from_counters(&charge);
-            if charge.limit.admits_by_counters(&self.cell, charge.at, charge.cost) {
+            if charge.ticket.limit.admits_by_counters(&self.cell, charge.at, charge.ticket.cost()) {
                 self.add_to_counters(&charge);
                 charges.push(charge);
                 break;
@@ -109,7 +109,8 @@ impl CachedCell {
             match charge.attempt.map(|number| outcomes.of(number)) {
                 Some(Some(false)) => {
                     if is_certain || !charge.sent {
-                        self.take_back_sums(&charge.limit, &charge.reservation, charge.cost);
+                        let Ticket { limit, reservation, .. } = &charge.ticket;
+                        self.take_back_sums(limit, reservation, reservation.cost());
                     }
                     rejected.push(Outcome { charge, is_confirmed: false });
                     continue;
@@ -143,27 +144,27 @@ impl CachedCell {
 
     /// Gives back a charge that was not rejected, unless the key was reset since.
     pub(super) fn give_back(&mut self, charge: &Provisional) {
-        if charge.cell == self.number {
+        if charge.ticket.cell == self.number {
             self.undo(charge);
         }
     }
 
     fn undo(&mut self, charge: &Provisional) {
-        let reservation = charge.reservation.not_admitted(charge.limit.rates(), self.now);
-        self.take_back(&charge.limit, &reservation, charge.cost);
+        let Ticket { limit, reservation, .. } = &charge.ticket;
+        self.take_back(limit, &reservation.not_admitted(limit.rates(), self.now), reservation.cost());
     }
 
     fn take_from_counters(&mut self, charge: &Provisional) {
-        self.correct_counters(charge, |count| count.saturating_sub(charge.cost));
+        self.correct_counters(charge, |count| count.saturating_sub(charge.ticket.cost()));
     }
 
     fn add_to_counters(&mut self, charge: &Provisional) {
-        self.correct_counters(charge, |count| count.saturating_add(charge.cost));
+        self.correct_counters(charge, |count| count.saturating_add(charge.ticket.cost()));
     }
 
     fn correct_counters(&mut self, charge: &Provisional, correct: impl Fn(u64) -> u64) {
         for (place, bucket) in charge.buckets() {
-            self.cell.correct(charge.limit.rates(), place, bucket, &correct);
+            self.cell.correct(charge.ticket.limit.rates(), place, bucket, &correct);
         }
     }
 }

@@ -105,7 +105,7 @@ impl Coordinator {
         let mut unread: SmallVec<[Place; 2]> = SmallVec::new();
         for ask in &mut decision.asks {
             self.cells.follow(ask, decision.now);
-            let (place, cached) = self.cells.of(ask, decision.now, &self.health.forgotten);
+            let (place, cached) = self.cells.of((&ask.limit, ask.key), decision.now, &self.health.forgotten);
             decision.places.push(place);
             if ask.settles {
                 cached.counters.may_shrink();

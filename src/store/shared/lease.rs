@@ -34,7 +34,7 @@ pub(super) const WITHDRAWN: u64 = NO_DECISION - 1;
 /// What this gateway may admit without an exchange.
 #[derive(Debug)]
 pub(super) struct Lease {
-    /// What was charged; its cost is what is not spent yet.
+    /// What was charged; the cost of its ticket is what is not spent yet.
     pub(super) charge: Box<Provisional>,
     /// It may be spent by requests that came before.
     pub(super) until: Instant,

@@ -10,6 +10,7 @@ use super::provisional::Provisional;
 use super::{BRIEFLY, OwnedAsk};
 use crate::clock::Time;
 use crate::limit::{Limit, Verdict};
+use crate::store::Ticket;
 
 impl CachedCell {
     /// Whether the lease has enough for what is asked. A new bucket needs a new lease.
@@ -28,9 +29,9 @@ impl CachedCell {
 
     /// What the lease of this limit has left.
     fn unspent(&self, limit: &Arc<Limit>) -> u64 {
-        let lease = self.lease.as_ref().map(|lease| &lease.charge);
-        let lease = lease.filter(|charge| Arc::ptr_eq(&charge.limit, limit) && charge.cell == self.number);
-        lease.map_or(0, |charge| charge.cost)
+        let lease = self.lease.as_ref().map(|lease| &lease.charge.ticket);
+        let lease = lease.filter(|ticket| Arc::ptr_eq(&ticket.limit, limit) && ticket.cell == self.number);
+        lease.map_or(0, Ticket::cost)
     }
 
     /// Whether a lease that it has asked for is not confirmed yet.
@@ -51,7 +52,8 @@ impl CachedCell {
     /// Takes what is asked from the lease, which has enough.
     pub(super) fn spend(&mut self, cost: u64) {
         if let Some(lease) = &mut self.lease {
-            lease.charge.cost = lease.charge.cost.saturating_sub(cost);
+            let ticket = &mut lease.charge.ticket;
+            ticket.set_cost(ticket.cost().saturating_sub(cost));
         }
     }
 
@@ -75,8 +77,9 @@ impl CachedCell {
         // Others lease the key as well, and give back.
         self.counters.may_shrink();
         self.charge(&ask.limit, self.now, wanted);
-        let charge = self.provisional(NO_DECISION, 0, ask, None);
-        self.provisional.push(Box::new(Provisional { cost: wanted, ..charge }));
+        let mut charge = self.provisional(NO_DECISION, 0, ask, None);
+        charge.ticket.set_cost(wanted);
+        self.provisional.push(Box::new(charge));
         true
     }
 
@@ -91,11 +94,11 @@ impl CachedCell {
         let mut before = self.lease.take().map(|lease| lease.charge);
         let is_same = |before: &mut Box<Provisional>| {
             before.buckets().eq(charge.buckets())
-                && before.cell == charge.cell
-                && Arc::ptr_eq(&before.limit, &charge.limit)
+                && before.ticket.cell == charge.ticket.cell
+                && Arc::ptr_eq(&before.ticket.limit, &charge.ticket.limit)
         };
         if let Some(same) = before.take_if(is_same) {
-            charge.cost = charge.cost.saturating_add(same.cost);
+            charge.ticket.set_cost(charge.ticket.cost().saturating_add(same.ticket.cost()));
         }
         self.lease = Some(Box::new(Lease { charge, until }));
         (until, before)
@@ -129,7 +132,7 @@ impl CachedCell {
     pub(super) fn verdict(&self, ask: &OwnedAsk, at: Time, admitted: bool) -> Verdict {
         let mut verdict = ask.limit.judge(&self.cell, at, ask.need, admitted);
         if admitted {
-            let asked_for = self.asked_for().map_or(0, |charge| charge.cost);
+            let asked_for = self.asked_for().map_or(0, |charge| charge.ticket.cost());
             verdict.remaining = verdict.remaining.saturating_add(self.unspent(&ask.limit)).saturating_add(asked_for);
         }
         verdict

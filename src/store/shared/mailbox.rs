@@ -197,7 +197,7 @@ mod tests {
     use crate::store::shared::OwnedAsk;
     use crate::store::shared::message::Decision;
     use crate::store::shared::tests::ask;
-    use crate::store::{Reply, Reserved};
+    use crate::store::{Reply, Reserved, Ticket};
 
     const NOW: Time = Time::from_micros(1);
 
@@ -345,19 +345,13 @@ mod tests {
         let reservation = limit.reserve(&mut cell, NOW, 2);
         let ask = OwnedAsk { need: 2, cost: 2, settles: true, place: 3, ..ask(&limit, Fingerprint::of(b"k")) };
         let (mut decided, verdicts) = decision(SmallVec::<[OwnedAsk; 1]>::from_iter([ask]));
-        decided.reserved.push(Reserved {
-            place: 3,
-            reservation: reservation.clone(),
-            cell: 0,
-            refunded: None,
-            by: None,
-        });
+        let ticket = Ticket { limit: limit.clone(), key: Fingerprint::of(b"k"), cell: 0, reservation };
+        decided.reserved.push(Reserved { place: 3, ticket: ticket.clone(), asked: limit, refunded: None });
         drop(verdicts);
         mailboxes.reply(0, vec![decided]);
         assert!(Arc::new(Wakes::default()).poll(pin!(mailboxes.carry(0))).is_pending());
         let [Message::Settle(settled)] = &mailboxes.take(false)[..] else { panic!("nothing is settled") };
-        assert_eq!((&settled.reservation, settled.given, settled.more), (&reservation, 0, 0));
-        assert_eq!(settled.ask.place, 3);
+        assert_eq!((&settled.ticket, settled.cost), (&ticket, 2));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! What is sent to the coordinator: requests to decide, costs that are known now, reloads, and what operators ask about
 //! keys.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -9,9 +11,10 @@ use super::OwnedAsk;
 use super::cells::Place;
 use super::provisional::{Standing, Standings};
 use crate::clock::Time;
-use crate::limit::Reservation;
+use crate::fingerprint::Fingerprint;
+use crate::limit::Limit;
 use crate::store::reloads::translated;
-use crate::store::{KeyUsage, LimitChanges, Reply, Reserved, Verdicts};
+use crate::store::{KeyUsage, LimitChanges, Reply, Reserved, Ticket, Verdicts};
 
 /// Something for the coordinator.
 #[derive(Debug)]
@@ -55,18 +58,13 @@ pub(super) type Decisions = Vec<Box<Decision>>;
 /// The end of a reservation.
 #[derive(Debug)]
 pub(super) struct Settlement {
-    /// What was asked when it was reserved.
-    pub(super) ask: OwnedAsk,
+    /// What was reserved.
+    pub(super) ticket: Ticket,
     pub(super) now: Time,
     /// When its cost was known.
     pub(super) asked: Instant,
-    pub(super) reservation: Reservation,
-    /// The number of the cell that it was charged to.
-    pub(super) cell: u32,
-    /// How much of it is given back.
-    pub(super) given: u64,
-    /// How much is charged in addition.
-    pub(super) more: u64,
+    /// What it costs. If that is less, the rest is given back; if it is more, the difference is charged.
+    pub(super) cost: u64,
 }
 
 /// A reload that has changed limits.
@@ -80,8 +78,8 @@ pub(super) struct Reload {
 /// What an operator asks about one key.
 #[derive(Debug)]
 pub(super) struct Inspection {
-    /// Which limit and key it is about. It needs and costs nothing.
-    pub(super) ask: OwnedAsk,
+    pub(super) limit: Arc<Limit>,
+    pub(super) key: Fingerprint,
     pub(super) now: Time,
     pub(super) asked: Instant,
     pub(super) task: Task,
@@ -123,19 +121,17 @@ impl Decision {
     /// Sends the reply. If the receiver is gone, the request has stopped waiting and was let through, so it is right
     /// that it is counted. Nobody else will settle its reservations then: returns what settles them.
     pub(super) fn answer(self, (now, asked): (Time, Instant)) -> impl Iterator<Item = Message> {
-        let Self { asks, mut verdicts, mut reserved, reply, .. } = self;
+        let Self { asks, mut verdicts, reserved, reply, .. } = self;
         for OwnedAsk { place, limit, asked, .. } in &asks {
             let Some(asked) = asked else { continue };
             let verdicts = verdicts.iter_mut().filter(|(of, _)| of == place);
             verdicts.for_each(|(_, verdict)| *verdict = translated(asked, limit, *verdict));
-            let reserved = reserved.iter_mut().filter(|reserved| reserved.place == *place);
-            reserved.for_each(|reserved| reserved.by = Some(limit.clone()));
         }
         let unsent = reply.and_then(|receiver| receiver.send(Reply { verdicts, reserved }).err());
         let reserved = unsent.map(|reply| reply.reserved).unwrap_or_default();
-        reserved.into_iter().filter_map(move |Reserved { place, reservation, cell, .. }| {
-            let ask = asks.iter().find(|ask| ask.place == place)?.clone();
-            Some(Message::Settle(Box::new(Settlement { ask, now, asked, reservation, cell, given: 0, more: 0 })))
+        reserved.into_iter().map(move |Reserved { ticket, .. }| {
+            let cost = ticket.cost();
+            Message::Settle(Box::new(Settlement { ticket, now, asked, cost }))
         })
     }
 

@@ -1,12 +1,10 @@
 //! Provisional charges: what was charged before the server has confirmed it.
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 
 use super::versioned::Number;
 use crate::clock::Time;
-use crate::limit::{Limit, Reservation};
+use crate::store::Ticket;
 
 /// A charge to one cell that has yet to be confirmed.
 #[derive(Debug)]
@@ -14,16 +12,12 @@ pub(super) struct Provisional {
     /// The number of the decision, and the index of the ask of it that was charged.
     pub(super) number: u64,
     pub(super) index: usize,
-    pub(super) cost: u64,
-    /// The number of the cell. A key that is reset gets another one.
-    pub(super) cell: u32,
-    /// The limit that has admitted it: limits of the same shape share a cell, but not a quota.
-    pub(super) limit: Arc<Limit>,
+    /// What was charged, by the limit that has admitted it: limits of the same shape share a cell, but not a quota. A key that
+    /// is reset gets another cell.
+    pub(super) ticket: Ticket,
     /// The moment of the charge. It has to fit as of then, because later some of what it was counted with may have left
     /// the window.
     pub(super) at: Time,
-    /// Where it was counted.
-    pub(super) reservation: Reservation,
     /// Whether it is part of the exchange that is in flight.
     pub(super) sent: bool,
     /// Its number among what is charged if it fits to the state that is kept as a whole, until it is known that it does.
@@ -33,7 +27,7 @@ pub(super) struct Provisional {
 impl Provisional {
     /// The counters to which it was added: indexes of rates, buckets, and how much.
     pub(super) fn counted(&self) -> impl Iterator<Item = (usize, u64, u64)> {
-        self.reservation.buckets(self.limit.rates(), self.cost)
+        self.ticket.reservation.buckets(self.ticket.limit.rates(), self.ticket.cost())
     }
 
     /// The same without how much.

@@ -9,31 +9,40 @@ use super::counters::{CounterId, signed};
 use super::message::Settlement;
 use crate::clock::Time;
 use crate::limit::{Limit, Reservation, Verdict};
-use crate::store::Reserved;
+use crate::store::{Reserved, Ticket};
 
 impl CachedCell {
     /// What is settled later: it was just charged, and before that the verdict was `refunded`. If the charge is final and not
     /// provisional, the reservation follows it from now on.
     pub(super) fn reserve(&mut self, ask: &OwnedAsk, (now, refunded): (Time, Verdict), is_final: bool) -> Reserved {
-        let OwnedAsk { limit, cost, place, .. } = ask;
-        let mut reservation = limit.place_of(&self.cell, now, *cost);
+        let OwnedAsk { limit, place, asked, .. } = ask;
+        let mut ticket = self.ticket(ask, now, ask.cost);
         if is_final {
-            limit.follow(&mut self.cell, &mut reservation);
+            limit.follow(&mut self.cell, &mut ticket.reservation);
         }
-        Reserved { place: *place, reservation, cell: self.number, refunded: Some(refunded), by: None }
+        let asked = asked.as_ref().unwrap_or(limit).clone();
+        Reserved { place: *place, ticket, asked, refunded: Some(refunded) }
+    }
+
+    /// The ticket of `cost`, which was charged just now.
+    pub(super) fn ticket(&self, ask: &OwnedAsk, now: Time, cost: u64) -> Ticket {
+        let limit = ask.limit.clone();
+        let reservation = limit.place_of(&self.cell, now, cost);
+        Ticket { limit, key: self.key, cell: self.number, reservation }
     }
 
     /// Settles a reservation. It has been advanced to the moment of that.
     pub(super) fn settle(&mut self, settlement: Settlement) {
-        let Settlement { ask, now, reservation, given, more, .. } = settlement;
-        let limit = &*ask.limit;
+        let Settlement { ticket, now, cost, .. } = settlement;
+        let Ticket { limit, reservation, .. } = &ticket;
+        let (given, more) = (ticket.cost().saturating_sub(cost), cost.saturating_sub(ticket.cost()));
         if let Some(carry_over) = &mut self.carry_over {
-            carry_over.give_back(limit, now, &reservation, given);
+            carry_over.give_back(limit, now, reservation, given);
         }
         if given > 0 {
             self.counters.may_shrink();
         }
-        self.take_back(limit, &reservation, given);
+        self.take_back(limit, reservation, given);
         if more > 0 {
             self.charge(limit, now, more);
         }

@@ -77,7 +77,7 @@ mod tests {
         let [stays, goes] = ["stays", "goes"].map(|name| Arc::new(Limit::new(name, &["9/d".parse().unwrap()])));
         let mut cell = |limit: &Arc<Limit>, key: usize| {
             let key = Fingerprint::of(&key.to_be_bytes());
-            cells.of(&ask(limit, key), now.1, &Counter::default()).0
+            cells.of((limit, key), now.1, &Counter::default()).0
         };
         let needed = cell(&goes, 0);
         cell(&stays, usize::MAX);
@@ -115,7 +115,7 @@ mod tests {
         let [old, new] = ["9/m", "9/m burst 9"].map(limit);
         let key = Fingerprint::of(b"k");
         let ask = ask(&old, key);
-        cells.of(&ask, now, &Counter::default());
+        cells.of((&ask.limit, ask.key), now, &Counter::default());
         cells.reload(
             &LimitChanges {
                 in_use: vec![new.clone()],

@@ -82,9 +82,9 @@ fn what_was_reserved_before_a_reset_is_taken_from_nobody() {
         let [given, costly] = [(); 2].map(|()| reserve(&memory, &ask));
         memory.reset(&limit, key(1));
         assert!(admitted(&memory, &[ask], NOW));
-        assert_eq!(memory.settle(&ask, &given, 0, NOW).remaining, 5);
+        assert_eq!(memory.settle(&given, 0, NOW).remaining, 5);
         assert_eq!(used(&memory, &limit, key(1), NOW), 4, "all of it is from after the reset");
-        assert_eq!(memory.settle(&ask, &costly, 6, NOW).remaining, 3, "what it costs beyond is charged");
+        assert_eq!(memory.settle(&costly, 6, NOW).remaining, 3, "what it costs beyond is charged");
     }
 }
 
@@ -102,7 +102,7 @@ fn a_reset_leaves_nothing_to_migrate() {
             memory.reset(if by_old { &old } else { &new }, key(1));
             assert_eq!((used(&memory, &new, key(1), later(1)), memory.keys()), (0, 0));
             assert_eq!((0..20).filter(|_| admitted(&memory, &[ask(&new, key(1))], later(1))).count(), 9);
-            memory.settle(&reserving, &open, 0, later(1));
+            memory.settle(&open, 0, later(1));
             assert_eq!(used(&memory, &new, key(1), later(1)), 9, "{:?} to {:?}", old.rates(), new.rates());
         }
     }

@@ -184,14 +184,14 @@ fn what_was_reserved_is_given_back_to_what_its_cell_has_become() {
             if is_seen {
                 assert_eq!(remaining(&memory, &new, later(1)), 5);
             }
-            let verdict = memory.settle(&reserving, &reserved, 0, later(2));
+            let verdict = memory.settle(&reserved, 0, later(2));
             let left = remaining(&memory, &new, later(2));
             let most = if is_seen && counts_anew(&old, &new) { 5..=8 } else { 8..=8 };
             assert!(most.contains(&left), "{left} after {:?} to {:?}, seen: {is_seen}", old.rates(), new.rates());
             assert_eq!(verdict.remaining, left);
             // What it costs more is charged to it as well.
             let reserved = memory.decide(&[Ask { limit: &new, ..reserving }], later(2)).reserved.pop().unwrap();
-            memory.settle(&Ask { limit: &new, ..reserving }, &reserved, 5, later(2));
+            memory.settle(&reserved, 5, later(2));
             assert_eq!(remaining(&memory, &new, later(2)), left - 5);
         }
     }
@@ -205,7 +205,7 @@ fn what_costs_more_than_was_reserved_is_charged_to_what_its_cell_has_become() {
     let reserved = memory.decide(&[reserving], NOW).reserved.pop().unwrap();
     reload(&memory, &old, &new, later(1));
     assert_eq!(remaining(&memory, &new, later(1)), 8);
-    assert_eq!(memory.settle(&reserving, &reserved, 6, later(1)).remaining, 3);
+    assert_eq!(memory.settle(&reserved, 6, later(1)).remaining, 3);
     assert_eq!(remaining(&memory, &new, later(1)), 3);
     assert_eq!(memory.keys(), 1);
 }
@@ -225,7 +225,7 @@ fn who_was_held_while_the_limit_was_replaced_passes_by_the_new_one() {
     assert_eq!((reply.verdicts[0].1.admitted, reply.verdicts[0].1.remaining), (true, 1), "of 7/h");
     assert_eq!(reply.verdicts[0].1.rate, 0);
     assert_eq!(remaining(&memory, &new, later(2)), 1);
-    assert_eq!(memory.settle(&reserving, &reply.reserved[0], 0, later(2)).remaining, 2);
+    assert_eq!(memory.settle(&reply.reserved[0], 0, later(2)).remaining, 2);
     assert_eq!((remaining(&memory, &new, later(2)), memory.keys()), (2, 1));
 }
 
@@ -242,7 +242,7 @@ fn what_costs_what_was_reserved_is_followed_no_longer_by_the_bucket_that_has_rep
     let (asked, before) = (Ask { settles: true, ..ask(&old, key(1)) }, memory.bytes());
     let reserved = memory.decide(&[asked], later(1)).reserved.pop().unwrap();
     assert!(memory.bytes() > before, "the bucket follows it");
-    store.settle(&asked, reserved, 1, None, (later(1), 0));
+    store.settle(reserved, 1, None, (later(1), 0));
     memory.sweep(1, later(1));
     assert_eq!(memory.bytes(), before);
 }

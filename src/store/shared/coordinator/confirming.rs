@@ -41,7 +41,7 @@ impl Coordinator {
             let ask = &decision.asks[index];
             let cached = self.cells.again(&mut decision.places[index], ask, decision.now, &self.health.forgotten);
             if let Some(reserved) = decision.reserved.iter_mut().find(|reserved| reserved.place == place) {
-                ask.limit.follow(&mut cached.cell, &mut reserved.reservation);
+                ask.limit.follow(&mut cached.cell, &mut reserved.ticket.reservation);
             }
             decision.verdicts.push((ask.place, cached.verdict(ask, cached.now, admitted)));
         }

@@ -6,6 +6,7 @@
 
 use super::Coordinator;
 use crate::store::KeyUsage;
+use crate::store::reloads::Migration;
 use crate::store::shared::batch::ServerState;
 use crate::store::shared::cached_cell::{CachedCell, Filled, Stage};
 use crate::store::shared::cells::{Cells, Place};
@@ -51,15 +52,15 @@ impl Open {
             // A bucket has begun meanwhile.
             return Some(Self { inspection, is_sent: false, ..self });
         }
-        let Inspection { ask, now, asked, task } = inspection;
+        let Inspection { limit, key, now, asked, task } = inspection;
         // While it waited, the cell may have been moved on to the moment of the answer.
-        let now = cached.advance_for(&ask.limit, now.max(cached.now), asked);
+        let now = cached.advance_for(&limit, now.max(cached.now), asked);
         // Who has given up waiting needs no answer.
         match task {
-            Task::Peek(reply) => drop(reply.send(KeyUsage::of(ask.limit, &cached.cell, now))),
+            Task::Peek(reply) => drop(reply.send(KeyUsage::of(limit, &cached.cell, now))),
             Task::Reset(reply) if is_reset => drop(reply.send(())),
             Task::Reset(_) => {
-                let inspection = Inspection { ask, now, asked, task };
+                let inspection = Inspection { limit, key, now, asked, task };
                 return Some(Self { inspection, reset_id: Some(cached.reset()), is_sent: false, ..self });
             }
         }
@@ -75,13 +76,16 @@ impl Coordinator {
 
     /// Takes on what an operator asks about a key. If its server is away, the sender is dropped.
     pub(super) fn inspect(&mut self, mut inspection: Inspection) {
-        self.cells.follow(&mut inspection.ask, inspection.now);
-        let (cell, cached) = self.cells.of(&inspection.ask, inspection.now, &self.health.forgotten);
+        let Inspection { limit, key, now, asked, .. } = &mut inspection;
+        if let Some(Migration { to, .. }) = self.cells.successor(limit, *key, *now) {
+            *limit = to.clone();
+        }
+        let (cell, cached) = self.cells.of((limit, *key), *now, &self.health.forgotten);
         if self.servers[cached.server].state == ServerState::Away {
             return;
         }
         // As a decision does: what is read is of now, not of when the key was used last.
-        cached.advance_for(&inspection.ask.limit, inspection.now, inspection.asked);
+        cached.advance_for(limit, *now, *asked);
         cached.inspections += 1;
         self.inspections.0.push(Open { cell, inspection, reset_id: None, is_sent: false });
         self.queue(cell, true);

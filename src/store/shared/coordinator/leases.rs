@@ -3,7 +3,6 @@
 use tokio::time::Instant;
 
 use super::Coordinator;
-use crate::config::Role;
 use crate::store::shared::OwnedAsk;
 use crate::store::shared::batch::ServerState;
 use crate::store::shared::cells::Place;
@@ -56,15 +55,10 @@ impl Coordinator {
     /// Gives back what is left of a lease like that of a reservation: a reload may have changed since how the limit counts.
     /// No request comes with that, so the time is that of the last one.
     fn give_back_lease(&mut self, cell: Place, rest: Provisional, asked: Instant) {
-        let Provisional { cost: given, cell: number, limit, reservation, .. } = rest;
-        if given == 0 {
-            return;
+        if rest.ticket.cost() > 0 {
+            let now = self.cells.peek(cell).now;
+            self.settle_reserved(Settlement { ticket: rest.ticket, now, asked, cost: 0 });
         }
-        let reservation = reservation.with_cost(given);
-        let at = self.cells.peek(cell);
-        let (key, now) = (at.key, at.now);
-        let ask = OwnedAsk { limit, key, need: 0, cost: 0, settles: false, role: Role::Refuses, place: 0, asked: None };
-        self.settle_reserved(Settlement { ask, now, asked, reservation, cell: number, given, more: 0 });
     }
 
     /// When the next lease ends.

@@ -51,9 +51,9 @@ impl World {
         reset
     }
 
-    fn submit(&mut self, gateway: usize, ask: OwnedAsk, task: Task) {
+    fn submit(&mut self, gateway: usize, OwnedAsk { limit, key, .. }: OwnedAsk, task: Task) {
         let (now, asked) = (self.clock(gateway), self.instant());
-        let inspection = Inspection { ask, now, asked, task };
+        let inspection = Inspection { limit, key, now, asked, task };
         self.gateways[gateway].coordinator.submit(Message::Inspect(Box::new(inspection)), asked);
     }
 }

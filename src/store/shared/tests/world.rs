@@ -26,7 +26,7 @@ use crate::store::shared::message::{Decision, Message, Settlement};
 use crate::store::shared::protocol::Protocol;
 use crate::store::shared::refusals::RefusalCache;
 use crate::store::shared::{Health, OwnedAsk};
-use crate::store::{Reply, Reserved};
+use crate::store::{Reply, Reserved, Ticket};
 
 /// The longest that a decision waits.
 pub(super) const TIMEOUT: u64 = 50_000;
@@ -162,12 +162,10 @@ impl World {
             Step::Reload(gateway, way) => self.reload(gateway % gateways, way % self.ways.len()),
             Step::Settle(which, kept) => self.settle_one(which, kept),
             Step::Charge { gateway, what, cost } => {
-                let ask = self.whats[what % self.whats.len()][0].clone();
-                let now = self.clock(gateway % gateways);
-                let cell = Cell::new(ask.limit.rates(), now);
-                let reservation = ask.limit.place_of(&cell, now, 0);
-                let asked = self.instant();
-                let settlement = Settlement { ask, now, asked, reservation, cell: 0, given: 0, more: cost };
+                let OwnedAsk { limit, key, .. } = self.whats[what % self.whats.len()][0].clone();
+                let (now, asked) = (self.clock(gateway % gateways), self.instant());
+                let reservation = limit.place_of(&Cell::new(limit.rates(), now), now, 0);
+                let settlement = Settlement { ticket: Ticket { limit, key, cell: 0, reservation }, now, asked, cost };
                 self.gateways[gateway % gateways].coordinator.submit(Message::Settle(Box::new(settlement)), asked);
             }
             Step::Peek(..) | Step::Reset(..) => self.inspect(step),
@@ -214,14 +212,13 @@ impl World {
         let asked = self.instant();
         let mut open: Vec<_> = self.decided.iter_mut().filter(|decided| !decided.reserved.is_empty()).collect();
         let Some(which) = which.checked_rem(open.len()) else { return };
-        let Decided { gateway, asks, reserved, given, .. } = &mut *open[which];
-        for Reserved { reservation, place, cell, by, .. } in reserved.drain(..) {
-            *given = reservation.cost() - reservation.cost() * kept / 4;
-            let ask = asks.iter().find(|ask| ask.place == place).unwrap().clone();
-            let ask = OwnedAsk { limit: by.unwrap_or_else(|| ask.limit.clone()), ..ask };
+        let Decided { gateway, reserved, given, .. } = &mut *open[which];
+        for Reserved { ticket, .. } in reserved.drain(..) {
+            let cost = ticket.cost() * kept / 4;
+            *given = ticket.cost() - cost;
             let gateway = &mut self.gateways[*gateway];
             let now = Time::from_micros(self.now.micros() - gateway.behind);
-            let settlement = Settlement { ask, now, asked, reservation, cell, given: *given, more: 0 };
+            let settlement = Settlement { ticket, now, asked, cost };
             gateway.coordinator.submit(Message::Settle(Box::new(settlement)), asked);
         }
     }
