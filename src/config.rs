@@ -9,6 +9,7 @@ mod report;
 mod refusal;
 mod read;
 mod values;
+mod rate_text;
 mod file;
 mod check;
 mod merge;
@@ -63,6 +64,7 @@ pub use on_limit::{OnLimit, Role};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresTls, PostgresUrl};
 pub use quotas::{HttpQuotas, PostgresSettings, QuotaServer, Quotas, SentKey};
+pub use rate_text::RateTextError;
 pub use redirect::Redirect;
 pub use refusal::Refusal;
 pub use remote::{Remote, RemoteDocument, RemoteStatus};

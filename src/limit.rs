@@ -6,10 +6,13 @@
 //! about a request and charges it if it is admitted. A refused request changes nothing.
 //!
 //! ```
-//! use gateway::clock::Time;
-//! use gateway::limit::{Cell, Limit};
+//! use std::time::Duration;
 //!
-//! let limit = Limit::new("per-client", &["2/s burst 2".parse()?, "100/m".parse()?]);
+//! use gateway::clock::Time;
+//! use gateway::limit::{Cell, Limit, Rate, Strategy};
+//!
+//! let bucket = Rate::new(2, Duration::from_secs(1))?.with_strategy(Strategy::TokenBucket { burst: 2 })?;
+//! let limit = Limit::new("per-client", &[bucket, Rate::new(100, Duration::from_secs(60))?]);
 //! let now = Time::from_micros(1_800_000_000_000_000);
 //! let mut cell = Cell::new(limit.rates(), now);
 //!
@@ -133,11 +136,13 @@ impl Limit {
     /// in quotas, bursts or edges have the same shape, so that their cells are interchangeable.
     ///
     /// ```
-    /// use gateway::limit::Limit;
+    /// use std::time::Duration;
     ///
-    /// let limit = |rate: &str| Ok::<_, gateway::limit::RateError>(Limit::new("a", &[rate.parse()?]));
-    /// assert_eq!(limit("10/s")?.shape(), limit("20/s")?.shape());
-    /// assert_ne!(limit("10/s")?.shape(), limit("10/m")?.shape());
+    /// use gateway::limit::{Limit, Rate};
+    ///
+    /// let limit = |quota, seconds| Ok(Limit::new("a", &[Rate::new(quota, Duration::from_secs(seconds))?]));
+    /// assert_eq!(limit(10, 1)?.shape(), limit(20, 1)?.shape());
+    /// assert_ne!(limit(10, 1)?.shape(), limit(10, 60)?.shape());
     /// # Ok::<(), gateway::limit::RateError>(())
     /// ```
     pub fn shape(&self) -> Fingerprint {
@@ -160,10 +165,13 @@ impl Limit {
     /// A request of cost 1 is admitted if no rate has 0 remaining, and otherwise after the longest wait of those that have.
     ///
     /// ```
-    /// use gateway::clock::Time;
-    /// use gateway::limit::{Cell, Limit, RateUsage};
+    /// use std::time::Duration;
     ///
-    /// let limit = Limit::new("a", &["2/s burst 4".parse()?, "100/m".parse()?]);
+    /// use gateway::clock::Time;
+    /// use gateway::limit::{Cell, Limit, Rate, RateUsage, Strategy};
+    ///
+    /// let bucket = Rate::new(2, Duration::from_secs(1))?.with_strategy(Strategy::TokenBucket { burst: 4 })?;
+    /// let limit = Limit::new("a", &[bucket, Rate::new(100, Duration::from_secs(60))?]);
     /// let now = Time::from_micros(1_800_000_000_000_000);
     /// let mut cell = Cell::new(limit.rates(), now);
     /// limit.charge(&mut cell, now, 3);
@@ -206,10 +214,12 @@ impl Limit {
     /// cell keeps track of it until then.
     ///
     /// ```
-    /// use gateway::clock::Time;
-    /// use gateway::limit::{Cell, Limit};
+    /// use std::time::Duration;
     ///
-    /// let limit = Limit::new("tokens", &["1000/m".parse()?]);
+    /// use gateway::clock::Time;
+    /// use gateway::limit::{Cell, Limit, Rate};
+    ///
+    /// let limit = Limit::new("tokens", &[Rate::new(1000, Duration::from_secs(60))?]);
     /// let now = Time::from_micros(1_800_000_000_000_000);
     /// let mut cell = Cell::new(limit.rates(), now);
     ///

@@ -16,16 +16,18 @@ use crate::clock::Time;
 /// cell was created, or others of the same [shape](super::Limit::shape), whose quotas then apply at once.
 ///
 /// ```
+/// use std::time::Duration;
+///
 /// use gateway::clock::Time;
-/// use gateway::limit::{Cell, Limit};
+/// use gateway::limit::{Cell, Limit, Rate};
 ///
 /// let now = Time::from_micros(1_800_000_000_000_000);
-/// let limit = Limit::new("a", &["5/m".parse()?]);
+/// let limit = Limit::new("a", &[Rate::new(5, Duration::from_secs(60))?]);
 /// let mut cell = Cell::new(limit.rates(), now);
 /// limit.charge(&mut cell, now, 5);
 /// assert!(!limit.admits(&cell, now, 1));
 ///
-/// let raised = Limit::new("a", &["6/m".parse()?]);
+/// let raised = Limit::new("a", &[Rate::new(6, Duration::from_secs(60))?]);
 /// assert!(raised.admits(&cell, now, 1));
 ///
 /// let later = Time::from_micros(now.micros() + 120_000_000);

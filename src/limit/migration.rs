@@ -55,10 +55,12 @@ impl Limit {
     /// The cell with which this limit continues for a key that `old` has counted in `cell` until it was replaced, at `at`.
     ///
     /// ```
+    /// use std::time::Duration;
+    ///
     /// use gateway::clock::Time;
     /// use gateway::limit::{Cell, Limit, Rate, Strategy};
     ///
-    /// let rate: Rate = "5/m".parse()?;
+    /// let rate = Rate::new(5, Duration::from_secs(60))?;
     /// let old = Limit::new("a", &[rate.clone()]);
     /// let new = Limit::new("a", &[rate.with_strategy(Strategy::SlidingLog)?]);
     /// let now = Time::from_micros(1_800_000_000_000_000);

@@ -44,10 +44,12 @@ impl Cell {
     /// Replaces all counters by `read(index of the rate, bucket)`, for instance by what a shared store has counted.
     ///
     /// ```
-    /// use gateway::clock::Time;
-    /// use gateway::limit::{Cell, Limit};
+    /// use std::time::Duration;
     ///
-    /// let limit = Limit::new("a", &["5/m".parse()?]);
+    /// use gateway::clock::Time;
+    /// use gateway::limit::{Cell, Limit, Rate};
+    ///
+    /// let limit = Limit::new("a", &[Rate::new(5, Duration::from_secs(60))?]);
     /// let now = Time::from_micros(1_800_000_000_000_000);
     /// let mut cell = Cell::new(limit.rates(), now);
     /// let minute = now.seconds() / 60;

@@ -47,11 +47,14 @@ impl Cell {
     /// which the cell was charged.
     ///
     /// ```
+    /// use std::time::Duration;
+    ///
     /// use gateway::clock::Time;
     /// use gateway::limit::shared::Operation;
-    /// use gateway::limit::{Cell, Limit};
+    /// use gateway::limit::{Cell, Limit, Rate, Strategy};
     ///
-    /// let limit = Limit::new("a", &["5/s burst 5".parse()?]);
+    /// let bucket = Rate::new(5, Duration::from_secs(1))?.with_strategy(Strategy::TokenBucket { burst: 5 })?;
+    /// let limit = Limit::new("a", &[bucket]);
     /// let now = Time::from_micros(1_800_000_000_000_000);
     /// let mut cell = Cell::new(limit.rates(), now);
     /// limit.charge(&mut cell, now, 3);

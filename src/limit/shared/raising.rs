@@ -17,10 +17,12 @@ impl Limit {
     /// had come at `now`, so it may count for longer than in `least`.
     ///
     /// ```
-    /// use gateway::clock::Time;
-    /// use gateway::limit::{Cell, Limit};
+    /// use std::time::Duration;
     ///
-    /// let limit = Limit::new("a", &["9/m".parse()?]);
+    /// use gateway::clock::Time;
+    /// use gateway::limit::{Cell, Limit, Rate};
+    ///
+    /// let limit = Limit::new("a", &[Rate::new(9, Duration::from_secs(60))?]);
     /// let now = Time::from_micros(1_800_000_000_000_000);
     /// let [mut cell, mut least] = [(); 2].map(|()| Cell::new(limit.rates(), now));
     /// limit.charge(&mut cell, now, 2);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::config::read::{Field, Section, Wrong, set};
 use crate::config::report::{nearest, quoted};
-use crate::config::{Limit, values};
+use crate::config::{Limit, RateTextError, values};
 use crate::limit::{self, Calendar, Edge, MAX_PRECISION, Rate, RateError, Strategy, Unit};
 use crate::units;
 
@@ -196,24 +196,26 @@ fn zone(name: &str) -> Result<Calendar, Wrong> {
 
 fn rate(text: &str) -> Result<Rate, Wrong> {
     text.parse().map_err(|error| match error {
-        RateError::Form | RateError::Period(_) if let Some(rates) = several(text) => {
+        RateTextError::Form | RateTextError::Period(_) if let Some(rates) = several(text) => {
             let message = format!("{} is not one rate but {}", quoted(text), rates.len());
             Wrong::new(message, format!("write each of them as a separate text: {rates:?}"))
         }
-        RateError::Form | RateError::Period(_) => {
+        RateTextError::Form | RateTextError::Period(_) => {
             let help = meant(text).map_or(RATE.to_owned(), |rate| format!("did you mean \"{rate}\"? {RATE}"));
             let period =
-                text.split_once('/').map(|(_, period)| period).filter(|_| matches!(error, RateError::Period(_)));
+                text.split_once('/').map(|(_, period)| period).filter(|_| matches!(error, RateTextError::Period(_)));
             let why = period.map_or(String::new(), |period| format!(": {} is not a period", quoted(period.trim())));
             Wrong::new(format!("{} is not a rate{why}", quoted(text)), help)
         }
-        RateError::Quota => {
+        RateTextError::Rate(RateError::Quota) => {
             Wrong::new(format!("{} is out of range", quoted(text)), "allowed: 1 to 4294967296 requests")
         }
-        RateError::Burst => {
+        RateTextError::Rate(RateError::Burst) => {
             Wrong::new(format!("the burst of {} is out of range", quoted(text)), "allowed: 1 to 4294967296 requests")
         }
-        _ => Wrong::new(format!("{} is out of range", quoted(text)), "allowed: periods from 1s to 31d"),
+        RateTextError::Rate(_) => {
+            Wrong::new(format!("{} is out of range", quoted(text)), "allowed: periods from 1s to 31d")
+        }
     })
 }
 

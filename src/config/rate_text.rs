@@ -1,0 +1,118 @@
+//! How a rate is written: `10/s`, `3000/10m`, `10/s burst 50`, `5000/day`. [`Rate`] writes itself so, and is read here.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::limit::{Calendar, Rate, RateError, Strategy, Unit};
+use crate::units::{self, DurationError};
+
+/// Reads `N/PERIOD`, where PERIOD is a unit (`s`, `m`, `h`, `d`), a duration (`10m`), or `day` or `month` of the
+/// calendar in UTC; `N/PERIOD burst B` is a token bucket.
+impl FromStr for Rate {
+    type Err = RateTextError;
+
+    fn from_str(text: &str) -> Result<Self, RateTextError> {
+        let (quota, period) = text.split_once('/').ok_or(RateTextError::Form)?;
+        let quota = number(quota)?.ok_or(RateError::Quota)?;
+        let (period, burst) = match period.split_once("burst") {
+            Some((period, burst)) => (period.trim(), Some(number(burst)?.ok_or(RateError::Burst)?)),
+            None => (period.trim(), None),
+        };
+        if let Some(unit) = Unit::named(period) {
+            let rate = Self::new(quota, unit.longest())?;
+            return match burst {
+                None => Ok(rate.with_strategy(Strategy::Calendar(Calendar::utc(unit)))?),
+                Some(_) => Err(RateTextError::Form),
+            };
+        }
+        let window = match period {
+            "s" | "m" | "h" | "d" => units::duration(&format!("1{period}")),
+            _ => units::duration(period),
+        };
+        let rate = Self::new(quota, window.map_err(RateTextError::Period)?)?;
+        match burst {
+            None => Ok(rate),
+            Some(burst) => Ok(rate.with_strategy(Strategy::TokenBucket { burst })?),
+        }
+    }
+}
+
+/// A number in digits alone; `None` if there are too many of them.
+fn number(text: &str) -> Result<Option<u64>, RateTextError> {
+    let digits = text.trim();
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(RateTextError::Form);
+    }
+    Ok(digits.parse().ok())
+}
+
+/// Why a text is not a rate.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RateTextError {
+    /// It is not of the form `N/PERIOD`.
+    Form,
+    /// The part after the slash is not a duration.
+    Period(DurationError),
+    /// There is no such rate.
+    Rate(RateError),
+}
+
+impl fmt::Display for RateTextError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Form => f.write_str("a rate is N/PERIOD, like \"10/s\" or \"3000/10m\""),
+            Self::Period(_) => f.write_str("the period of a rate is s, m, h, d or a duration like 10m"),
+            Self::Rate(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for RateTextError {}
+
+impl From<RateError> for RateTextError {
+    fn from(error: RateError) -> Self {
+        Self::Rate(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_it_writes() {
+        for text in [
+            "10/s",
+            "3000/10m",
+            "100000/30d",
+            "1/h",
+            "5/90s",
+            "4294967296/31d",
+            "7/d",
+            "10/s burst 50",
+            "3/10m burst 1",
+            "5000/day",
+            "1000000/month",
+        ] {
+            assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
+        }
+        assert_eq!("10/1s".parse::<Rate>().unwrap().to_string(), "10/s");
+        assert_eq!("10/60s".parse::<Rate>().unwrap().to_string(), "10/m");
+    }
+
+    #[test]
+    fn refuses_what_is_not_a_rate() {
+        for text in ["", "10", "/s", "10/", "-1/s", "+1/s", "1.5/s", "10/x", "10/10", "10/s burst", "1/day burst 2"] {
+            assert!(matches!(text.parse::<Rate>(), Err(RateTextError::Form | RateTextError::Period(_))), "{text}");
+        }
+        for text in ["0/s", "4294967297/s", "99999999999999999999999/s", "0/day"] {
+            assert_eq!(text.parse::<Rate>(), Err(RateTextError::Rate(RateError::Quota)), "{text}");
+        }
+        for text in ["1/999ms", "1/32d", "1/0s"] {
+            assert_eq!(text.parse::<Rate>(), Err(RateTextError::Rate(RateError::Window)), "{text}");
+        }
+        for text in ["1/s burst 0", "1/s burst 4294967297", "1/s burst 99999999999999999999999"] {
+            assert_eq!(text.parse::<Rate>(), Err(RateTextError::Rate(RateError::Burst)), "{text}");
+        }
+    }
+}
