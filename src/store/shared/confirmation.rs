@@ -16,7 +16,6 @@ use smallvec::SmallVec;
 
 use super::OwnedAsk;
 use super::cached_cell::{CachedCell, Stage};
-use super::lease::NO_DECISION;
 use super::provisional::{Outcome, Provisional, Provisionals};
 use super::versioned::Number;
 use crate::limit::Limit;
@@ -31,7 +30,7 @@ impl CachedCell {
         ask: &OwnedAsk,
         attempt: Option<Number>,
     ) -> Provisional {
-        let ticket = self.ticket(ask, self.now, ask.cost);
+        let ticket = self.ticket(ask, self.now);
         Provisional { number, index, ticket, at: self.now, sent: false, attempt }
     }
 
@@ -76,7 +75,7 @@ impl CachedCell {
         // What was charged later is not on the server yet.
         later.iter().for_each(|charge| self.take_from_counters(charge));
         // What is leased is for requests that may come, so that it goes first.
-        charges.sort_by_key(|charge| charge.number == NO_DECISION);
+        charges.sort_by_key(|charge| charge.is_leased());
         while let Some(charge) = charges.pop() {
             self.take_from_counters(&charge);
             if charge.ticket.limit.admits_by_counters(&self.cell, charge.at, charge.ticket.cost()) {

@@ -26,10 +26,6 @@ pub(super) const FAR: Duration = Duration::from_millis(5);
 pub(super) const BUSY: u64 = 4;
 /// There is a lease only if it is at most one part in so many of what is left.
 pub(super) const SHARE: u64 = 64;
-/// The number of the charge of a lease, which no decision ever has.
-pub(super) const NO_DECISION: u64 = u64::MAX;
-/// The same of a lease that is to be given back as soon as it is granted.
-pub(super) const WITHDRAWN: u64 = NO_DECISION - 1;
 
 /// What this gateway may admit without an exchange.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::cached_cell::CachedCell;
-use super::lease::{BUSY, LEASE, Lease, NO_DECISION, SHARE, WITHDRAWN, is_leasable};
-use super::provisional::Provisional;
+use super::lease::{BUSY, LEASE, Lease, SHARE, is_leasable};
+use super::provisional::{NO_DECISION, Provisional, WITHDRAWN};
 use super::{BRIEFLY, OwnedAsk};
 use crate::clock::Time;
 use crate::limit::{Limit, Verdict};

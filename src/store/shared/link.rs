@@ -24,7 +24,7 @@ use super::cached_cell::MOMENT;
 use super::protocol::{Garbage, Reader};
 use crate::back_off::BackOff;
 
-/// The longest time that the lookup of the address and connecting may take. No request waits for it.
+/// The longest time that the lookup of the address, connecting and the first answer may take, unless requests wait for longer.
 const CONNECT: Duration = Duration::from_secs(1);
 /// The pauses from the second failure in a row to connect on: after the first there is none. A connection that lasted as long as
 /// the longest of them was no failure.
@@ -130,7 +130,7 @@ impl Link {
                 self.state = State::Connecting { since: now, is_late: false };
                 Some(Event::Connect)
             }
-            State::Connecting { since, .. } if *since + CONNECT <= now => Some(Event::Silent),
+            State::Connecting { since, .. } if *since + CONNECT.max(self.timeout) <= now => Some(Event::Silent),
             State::Connecting { is_late, .. } => {
                 *is_late = true;
                 Some(Event::Late)
@@ -143,8 +143,8 @@ impl Link {
     pub(super) fn next_timer(&self) -> Option<Instant> {
         match self.state {
             State::Pausing { until } => Some(until),
-            State::Connecting { since, is_late: true } => Some(since + CONNECT),
-            State::Connecting { since, is_late: false } => Some(since + self.timeout.min(CONNECT)),
+            State::Connecting { since, is_late: true } => Some(since + CONNECT.max(self.timeout)),
+            State::Connecting { since, is_late: false } => Some(since + self.timeout),
             State::Up { .. } => self.answer_by().into_iter().chain(self.departure).min(),
         }
     }
@@ -261,6 +261,10 @@ mod tests {
         assert_eq!(link.on_timer(now + TIMEOUT), Some(Event::Late));
         assert_eq!((link.next_timer(), link.on_timer(now + TIMEOUT)), (Some(now + CONNECT), None));
         assert_eq!(link.on_timer(now + CONNECT), Some(Event::Silent));
+        let mut patient = Link::new(3 * CONNECT, now);
+        assert_eq!(patient.on_timer(now), Some(Event::Connect));
+        assert_eq!(patient.next_timer(), Some(now + 3 * CONNECT));
+        assert_eq!(patient.on_timer(now + 3 * CONNECT), Some(Event::Silent));
     }
 
     #[test]

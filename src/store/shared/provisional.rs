@@ -6,6 +6,11 @@ use super::versioned::Number;
 use crate::clock::Time;
 use crate::store::Ticket;
 
+/// The number of the charge of a lease, which no decision ever has.
+pub(super) const NO_DECISION: u64 = u64::MAX;
+/// The same of a lease that is to be given back as soon as it is granted.
+pub(super) const WITHDRAWN: u64 = NO_DECISION - 1;
+
 /// A charge to one cell that has yet to be confirmed.
 #[derive(Debug)]
 pub(super) struct Provisional {
@@ -25,6 +30,11 @@ pub(super) struct Provisional {
 }
 
 impl Provisional {
+    /// Whether no decision waits for it, because it is leased or was.
+    pub(super) fn is_leased(&self) -> bool {
+        matches!(self.number, NO_DECISION | WITHDRAWN)
+    }
+
     /// The counters to which it was added: indexes of rates, buckets, and how much.
     pub(super) fn counted(&self) -> impl Iterator<Item = (usize, u64, u64)> {
         self.ticket.reservation.buckets(self.ticket.limit.rates(), self.ticket.cost())

@@ -16,7 +16,7 @@ impl CachedCell {
     /// provisional, the reservation follows it from now on.
     pub(super) fn reserve(&mut self, ask: &OwnedAsk, (now, refunded): (Time, Verdict), is_final: bool) -> Reserved {
         let OwnedAsk { limit, place, asked, .. } = ask;
-        let mut ticket = self.ticket(ask, now, ask.cost);
+        let mut ticket = self.ticket(ask, now);
         if is_final {
             limit.follow(&mut self.cell, &mut ticket.reservation);
         }
@@ -24,10 +24,10 @@ impl CachedCell {
         Reserved { place: *place, ticket, asked, refunded: Some(refunded) }
     }
 
-    /// The ticket of `cost`, which was charged just now.
-    pub(super) fn ticket(&self, ask: &OwnedAsk, now: Time, cost: u64) -> Ticket {
+    /// The ticket of what this ask was charged just now.
+    pub(super) fn ticket(&self, ask: &OwnedAsk, now: Time) -> Ticket {
         let limit = ask.limit.clone();
-        let reservation = limit.place_of(&self.cell, now, cost);
+        let reservation = limit.place_of(&self.cell, now, ask.cost);
         Ticket { limit, key: self.key, cell: self.number, reservation }
     }
 
