@@ -106,8 +106,10 @@ impl Postgres {
 
     /// Kills all its processes, which have no time to say so.
     pub(crate) fn kill(&mut self) {
-        self.signal_all(Signal::KILL);
+        let killed = self.signal_all(Signal::KILL);
         self.child.wait().unwrap();
+        // It cannot be started again while one of them still has the shared memory.
+        until("its processes have ended", PATIENCE, || killed.iter().all(|pid| has_ended(*pid)));
     }
 
     /// Ends it as an administrator does who does not wait for sessions.
@@ -131,23 +133,26 @@ impl Postgres {
         self.signal_all(Signal::CONT);
     }
 
-    /// Sends a signal to the server and to all processes that it has started.
-    fn signal_all(&self, signal: Signal) {
+    /// Sends a signal to the server and to all processes that it has started, which are returned.
+    fn signal_all(&self, signal: Signal) -> Vec<Pid> {
         let server = Pid::from_child(&self.child);
         if signal != Signal::CONT {
             // It starts no others meanwhile.
             kill_process(server, Signal::STOP).unwrap();
         }
         let listed = Command::new("ps").args(["-A", "-o", "ppid=,pid="]).output().unwrap();
+        let mut children = Vec::new();
         for line in String::from_utf8(listed.stdout).unwrap().lines() {
             let mut numbers = line.split_whitespace().map(|number| number.parse::<i32>().unwrap());
             let is_child = numbers.next() == Some(server.as_raw_nonzero().get());
             if let (true, Some(pid)) = (is_child, numbers.next().and_then(Pid::from_raw)) {
                 // It may have ended meanwhile.
                 let _ = kill_process(pid, signal);
+                children.push(pid);
             }
         }
         kill_process(server, signal).unwrap();
+        children
     }
 
     fn wait(&mut self) {
@@ -165,6 +170,12 @@ impl Drop for Postgres {
             self.signal_all(Signal::KILL);
         }
     }
+}
+
+/// Whether a process has ended, though its parent may not have been told.
+fn has_ended(pid: Pid) -> bool {
+    let shown = Command::new("ps").args(["-o", "stat=", "-p", &pid.as_raw_nonzero().to_string()]).output().unwrap();
+    shown.stdout.is_empty() || shown.stdout.starts_with(b"Z")
 }
 
 /// Runs SQL as the owner, over the socket in the folder.
