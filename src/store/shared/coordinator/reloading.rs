@@ -3,8 +3,8 @@
 //!
 //! What is leased was charged to the counters of before, and nobody was admitted for it. So it is given back there at once,
 //! and that is written before the cell which continues from these counters reads them: by the same exchange or an earlier
-//! one. A lease that is being asked for by an exchange is given back as soon as it is granted. If its server does not answer, or is so busy
-//! that it has several exchanges at once, that may be too late; then a lease stays counted.
+//! one. A lease that is being asked for by an exchange is given back as soon as it is granted. If its server does not answer,
+//! or has more to do than one exchange takes, that may be too late; then a lease stays counted.
 
 use super::Coordinator;
 use crate::store::shared::message::Reload;
