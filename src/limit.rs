@@ -52,7 +52,9 @@ mod calendar;
 mod rate;
 mod bounds;
 mod varint;
+mod log;
 mod low_water;
+mod extension;
 mod counting;
 mod sliding_window;
 mod fixed_window;
@@ -60,7 +62,6 @@ mod sliding_log;
 mod token_bucket;
 mod calendar_window;
 mod state;
-mod extension;
 mod cell;
 mod reservation;
 mod migration;
@@ -246,12 +247,12 @@ impl Limit {
 
     /// Whether cells of this limit follow reservations, as token buckets need it.
     pub fn follows(&self) -> bool {
-        self.rates.iter().any(reservation::is_followed)
+        self.rates.iter().any(Rate::drains)
     }
 
     /// Whether its cells grow with every request that is charged, as sliding logs do.
     pub fn grows(&self) -> bool {
-        self.rates.iter().any(|rate| *rate.strategy() == Strategy::SlidingLog)
+        self.rates.iter().any(Rate::is_logged)
     }
 
     /// The refusal of a request of cost `need`, or `None` if the limit admits it. This is what [`Self::admits`] and

@@ -4,8 +4,7 @@ use std::slice::{from_mut, from_ref};
 
 use super::bounds::{add, is_ahead};
 use super::calendar::Calendar;
-use super::counting::{Advanced, Charge, Counting};
-use super::fixed_window::Usage;
+use super::counting::{Charge, Context, Counting, View};
 use super::rate::{Rate, Strategy};
 use crate::clock::Time;
 
@@ -36,32 +35,36 @@ impl CalendarWindow {
             self.count = self.count.max(least.count);
         }
     }
-
-    pub(super) fn usage<'a>(&self, rate: &'a Rate, now: Time) -> Usage<'a> {
-        Usage::new(rate, self.count, self.end.saturating_sub(now.micros()))
-    }
 }
 
 impl Counting for CalendarWindow {
     /// If the clock was set back to an earlier window, the count goes with it, since otherwise the quota could be used twice.
-    fn advance(&mut self, rate: &Rate, now: Time) -> Advanced {
+    fn advance(&mut self, Context { rate, .. }: &mut Context<'_>, now: Time) -> bool {
         if now.micros() >= self.end {
             self.count = 0;
         } else if !is_ahead(self.start, now) {
-            return Advanced::default();
+            return false;
         }
         if let Strategy::Calendar(calendar) = rate.strategy() {
             (self.start, self.end) = calendar.window(now);
         }
-        Advanced { has_new_counter: true, is_set_back: false }
+        true
     }
 
-    fn is_spent(&self, _rate: &Rate, now: Time) -> bool {
+    fn is_spent(&self, View { now, .. }: View<'_>) -> bool {
         self.count == 0 || now.micros() >= self.end
     }
 
-    fn charge(&mut self, _rate: &Rate, Charge { cost, .. }: Charge<'_>) {
+    fn charge(&mut self, _context: &mut Context<'_>, Charge { cost, .. }: Charge) {
         add(&mut self.count, cost);
+    }
+
+    fn used(&self, _view: View<'_>) -> u64 {
+        self.count
+    }
+
+    fn wait(&self, View { now, .. }: View<'_>, _need: u64) -> u64 {
+        self.end.saturating_sub(now.micros())
     }
 
     fn mark(&self, _now: Time) -> u64 {

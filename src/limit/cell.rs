@@ -2,11 +2,10 @@
 
 use smallvec::SmallVec;
 
-use super::bounds::is_ahead;
-use super::counting::Charge;
+use super::counting::{Charge, Context, Counting, View};
 use super::extension::Extension;
+use super::log::Log;
 use super::rate::Rate;
-use super::sliding_log::{Log, longest};
 use super::state::{State, Usage};
 use crate::clock::Time;
 
@@ -59,6 +58,14 @@ impl Cell {
         rates.iter().zip(&mut self.states)
     }
 
+    /// Changes every state.
+    pub(super) fn each(&mut self, rates: &[Rate], mut change: impl FnMut(&mut dyn Counting, &mut Context<'_>)) {
+        let Self { states, extension } = self;
+        for (place, (rate, state)) in rates.iter().zip(states).enumerate() {
+            state.change(|state| change(state, &mut Context { rates, place, rate, extension }));
+        }
+    }
+
     /// Moves the state of every rate on to `now`.
     ///
     /// If the clock went back by less than a second, another thread has probably read it a moment earlier, and the state
@@ -67,79 +74,52 @@ impl Cell {
     ///
     /// Returns whether a counter has become the newest that was not the newest before.
     pub fn advance(&mut self, rates: &[Rate], now: Time) -> bool {
-        let (mut has_new_counter, mut is_set_back) = (false, false);
-        for (rate, state) in self.rated_mut(rates) {
-            let advanced = state.advance(rate, now);
-            has_new_counter |= advanced.has_new_counter;
-            is_set_back |= advanced.is_set_back;
-        }
-        if let Some(Extension { log, low_water }) = self.extension.as_deref_mut() {
-            if is_set_back {
-                // It is not known any more how long the reservations have been open.
-                low_water.clear();
-            }
-            if let Some(longest) = longest(rates) {
-                if let Some(newest) = log.newest().filter(|newest| is_ahead(*newest, now)) {
-                    log.shift(newest - now.micros());
-                }
-                log.forget(now.micros().saturating_sub(longest));
-            }
-        }
+        let mut has_new_counter = false;
+        self.each(rates, |state, context| has_new_counter |= state.advance(context, now));
         has_new_counter
     }
 
     /// What counts for each rate at `now`, to which the cell has been advanced.
     pub(super) fn usages<'a>(&'a self, rates: &'a [Rate], now: Time) -> impl Iterator<Item = Usage<'a>> {
-        self.rated(rates).map(move |(rate, state)| state.usage(rate, self.log(), now))
+        self.rated(rates).map(move |(rate, state)| Usage::new(state, View { rate, log: self.log(), now }))
     }
 
     /// Counts `cost` at `now`, to which the cell has been advanced: against every rate, or if it came `since` only against
     /// those whose state is kept as a whole.
     pub(super) fn charge(&mut self, rates: &[Rate], now: Time, cost: u64, since: Option<Time>) {
-        let Self { states, extension } = self;
-        for (place, (rate, state)) in rates.iter().zip(states).enumerate() {
-            if since.is_none() || !rate.uses_counters() {
-                let low_water = extension.as_deref_mut().and_then(|extension| extension.low_water(place));
-                state.charge(rate, Charge { now, cost, since, low_water });
+        self.each(rates, |state, context| {
+            if since.is_none() || !context.rate.uses_counters() {
+                state.charge(context, Charge { now, cost, since });
             }
-        }
-        if longest(rates).is_some() {
-            extension.get_or_insert_default().log.add(now.micros(), cost);
-        }
+        });
     }
 
     /// Whether nothing in it can matter at `now` or later.
     pub fn is_spent(&self, rates: &[Rate], now: Time) -> bool {
-        self.rated(rates).all(|(rate, state)| state.is_spent(rate, now)) && self.is_log_spent(rates, now)
+        self.are_spent(rates, now, |_| true)
     }
 
-    /// Whether nothing of the log can matter at `now` or later.
-    pub(super) fn is_log_spent(&self, rates: &[Rate], now: Time) -> bool {
-        let Some(newest) = self.log().and_then(Log::newest) else { return true };
-        longest(rates).is_none_or(|longest| now.micros().saturating_sub(newest) >= longest)
+    /// The same for the states of these rates.
+    pub(super) fn are_spent(&self, rates: &[Rate], now: Time, of: impl Fn(&Rate) -> bool) -> bool {
+        let mut states = self.rated(rates).filter(|(rate, _)| of(rate));
+        states.all(|(rate, state)| state.read(|state| state.is_spent(View { rate, log: self.log(), now })))
     }
 
     /// The sizes of all allocations that it holds, in bytes.
     pub fn allocations(&self) -> impl Iterator<Item = usize> {
         let list = self.states.spilled().then(|| self.states.capacity() * size_of::<State>());
-        let states = self.states.iter().map(|state| state.allocation());
+        let states = self.states.iter().map(|state| state.read(|state| state.allocation()));
         let extension = self.extension.iter().flat_map(|extension| extension.allocations());
         list.into_iter().chain(states).chain(extension).filter(|bytes| *bytes > 0)
     }
 
     /// The latest moment, in microseconds since 1970, that is noted in the state that is kept as a whole.
     pub(super) fn latest(&self) -> u64 {
-        let moments = self.states.iter().filter_map(|state| state.moment());
-        moments.chain(self.log().and_then(Log::newest)).max().unwrap_or(0)
+        self.states.iter().filter_map(|state| state.read(|state| state.moment(self.log()))).max().unwrap_or(0)
     }
 
     /// The log of the rates that are counted by one.
     pub(super) fn log(&self) -> Option<&Log> {
         self.extension.as_deref().map(|extension| &extension.log)
-    }
-
-    /// Replaces that log.
-    pub(super) fn set_log(&mut self, log: Log) {
-        self.extension.get_or_insert_default().log = log;
     }
 }

@@ -1,6 +1,7 @@
 //! What the states of all strategies can do. Each strategy says in its own file how it does that.
 
-use super::low_water::LowWater;
+use super::extension::Extension;
+use super::log::Log;
 use super::rate::Rate;
 use crate::clock::Time;
 
@@ -10,20 +11,26 @@ use crate::clock::Time;
 /// quota or burst: a changed quota then applies at once to what has been counted. Moments without a type are in microseconds
 /// since 1970.
 pub(super) trait Counting {
-    /// Moves the state on to `now`.
-    fn advance(&mut self, rate: &Rate, now: Time) -> Advanced;
+    /// Moves the state on to `now`. Returns whether requests are now counted in another counter than before.
+    fn advance(&mut self, context: &mut Context<'_>, now: Time) -> bool;
 
-    /// Whether nothing in it can matter at `now` or later.
-    fn is_spent(&self, rate: &Rate, now: Time) -> bool;
+    /// Whether nothing in it can matter at that moment or later.
+    fn is_spent(&self, view: View<'_>) -> bool;
 
     /// Counts what is charged.
-    fn charge(&mut self, rate: &Rate, charge: Charge<'_>);
+    fn charge(&mut self, context: &mut Context<'_>, charge: Charge);
+
+    /// How much counts. For a token bucket, the tokens that are missing in full or in part.
+    fn used(&self, view: View<'_>) -> u64;
+
+    /// Microseconds until `need` more fit, which is at most the capacity and does not fit yet.
+    fn wait(&self, view: View<'_>, need: u64) -> u64;
 
     /// What names the place where a request of `now` is counted: of a counter its bucket, else the moment.
     fn mark(&self, now: Time) -> u64;
 
     /// Gives back where it was counted what was reserved too much, as far as that still matters.
-    fn give_back(&mut self, _rate: &Rate, given: GivenBack<'_>) {
+    fn give_back(&mut self, _context: &mut Context<'_>, given: GivenBack) {
         if let Some(count) = self.counter_mut(given.mark) {
             *count = count.saturating_sub(given.cost);
         }
@@ -46,22 +53,10 @@ pub(super) trait Counting {
         (0, &mut [])
     }
 
-    /// The name of the newest counter, if there are any.
-    fn newest(&self) -> Option<u64> {
-        let (newest, counts) = self.counters();
-        (!counts.is_empty()).then_some(newest)
-    }
-
-    /// The counter that names `bucket`, if the state still has it.
-    fn counter(&self, bucket: u64) -> Option<u64> {
-        let (newest, counts) = self.counters();
-        counts.get(age(newest, bucket)?).copied()
-    }
-
-    /// The same counter, to be changed.
+    /// The counter that names `bucket`, to be changed, if the state still has it.
     fn counter_mut(&mut self, bucket: u64) -> Option<&mut u64> {
         let (newest, counts) = self.counters_mut();
-        counts.get_mut(age(newest, bucket)?)
+        counts.get_mut(usize::try_from(newest.checked_sub(bucket)?).ok()?)
     }
 
     /// The size of its own allocation in bytes, or 0.
@@ -72,20 +67,20 @@ pub(super) trait Counting {
     // What follows is only for states that are kept as a whole.
 
     /// Takes back `cost`, beginning with what was charged last.
-    fn take_back(&mut self, _rate: &Rate, _cost: u64) {}
+    fn take_back(&mut self, _context: &mut Context<'_>, _cost: u64) {}
 
     /// The moment to which the state belongs.
-    fn moment(&self) -> Option<u64> {
+    fn moment(&self, _log: Option<&Log>) -> Option<u64> {
         None
     }
 
-    /// Since which moment a reservation has to be followed that was charged just now.
-    fn followed(&self) -> Option<u64> {
+    /// Follows a reservation that was charged just now. Returns since which moment, if that is needed.
+    fn follow(&self, _context: &mut Context<'_>) -> Option<u64> {
         None
     }
 
     /// Moves the state back in time by so many microseconds.
-    fn set_back(&mut self, _by: u64) {}
+    fn set_back(&mut self, _context: &mut Context<'_>, _by: u64) {}
 
     /// For how many microseconds the state matters if more was charged to it than the rate admits.
     fn excess_memory(&self, _rate: &Rate) -> u64 {
@@ -101,32 +96,38 @@ pub(super) trait Counting {
     }
 }
 
-/// How many counters are newer than this one.
-fn age(newest: u64, bucket: u64) -> Option<usize> {
-    usize::try_from(newest.checked_sub(bucket)?).ok()
+/// The moment from which a state is seen, and what belongs to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View<'a> {
+    pub(super) rate: &'a Rate,
+    /// The log of the cell.
+    pub(super) log: Option<&'a Log>,
+    /// The moment to which the state has been advanced.
+    pub(super) now: Time,
 }
 
-/// What the passing of time has changed in a state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Advanced {
-    /// Requests are now counted in another counter than before.
-    pub(super) has_new_counter: bool,
-    /// The clock was set back, and the state has moved back with it.
-    pub(super) is_set_back: bool,
+/// What a state can use of its cell when it changes.
+pub(super) struct Context<'a> {
+    /// All rates of the cell.
+    pub(super) rates: &'a [Rate],
+    /// The index of the state's own rate.
+    pub(super) place: usize,
+    pub(super) rate: &'a Rate,
+    pub(super) extension: &'a mut Option<Box<Extension>>,
 }
 
 /// What is charged to a state that has been advanced to `now`.
-pub(super) struct Charge<'a> {
+#[derive(Clone, Copy)]
+pub(super) struct Charge {
     pub(super) now: Time,
     pub(super) cost: u64,
     /// When its first part came, if it is charged again because the state was read anew and does not contain it.
     pub(super) since: Option<Time>,
-    /// What is kept about the reservations of a token bucket.
-    pub(super) low_water: Option<&'a mut LowWater>,
 }
 
-/// What is given back of a reservation.
-pub(super) struct GivenBack<'a> {
+/// What is given back of a reservation to a state that has been advanced to `now`.
+pub(super) struct GivenBack {
+    pub(super) now: Time,
     /// What names the place where it was counted.
     pub(super) mark: u64,
     pub(super) cost: u64,
@@ -134,6 +135,4 @@ pub(super) struct GivenBack<'a> {
     pub(super) lag: u64,
     /// Whether the state may be another one than that which was charged, so that it is not known what has drained from it.
     pub(super) is_elsewhere: bool,
-    /// What is kept about the reservations of a token bucket.
-    pub(super) low_water: Option<&'a mut LowWater>,
 }

@@ -1,7 +1,7 @@
 //! The part of a cell that few cells need. It has an allocation of its own, so that the others do not pay for it.
 
+use super::log::Log;
 use super::low_water::LowWater;
-use super::sliding_log::Log;
 
 /// What only cells with logs or with open reservations have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +16,11 @@ impl Extension {
     /// What is kept for the bucket at this place among the rates.
     pub(super) fn low_water(&mut self, place: usize) -> Option<&mut LowWater> {
         self.low_water.iter_mut().find(|(of, _)| *of == place).map(|(_, low_water)| low_water)
+    }
+
+    /// Whether nothing is in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.log.newest().is_none() && self.low_water.is_empty()
     }
 
     /// The sizes of its allocations, in bytes.

@@ -3,7 +3,8 @@
 //! Requests at the end of one window and at the beginning of the next can together be twice the quota.
 
 use super::bounds::{MAX_COUNT, add, is_ahead};
-use super::counting::{Advanced, Charge, Counting, GivenBack};
+use super::counting::{Charge, Context, Counting, GivenBack, View};
+use super::log::Log;
 use super::rate::Rate;
 use super::varint::{pull, push};
 use crate::clock::Time;
@@ -30,28 +31,23 @@ impl FixedWindow {
             self.count = least.count;
         }
     }
-
-    pub(super) fn usage<'a>(&self, rate: &'a Rate, now: Time) -> Usage<'a> {
-        let end = self.start.saturating_add(rate.span());
-        Usage::new(rate, self.count, end.saturating_sub(now.micros().max(self.start)))
-    }
 }
 
 impl Counting for FixedWindow {
-    fn advance(&mut self, rate: &Rate, now: Time) -> Advanced {
+    fn advance(&mut self, Context { rate, .. }: &mut Context<'_>, now: Time) -> bool {
         if is_ahead(self.start, now) {
             self.start = now.micros();
         } else if now.micros().saturating_sub(self.start) >= rate.span() {
             self.count = 0;
         }
-        Advanced::default()
+        false
     }
 
-    fn is_spent(&self, rate: &Rate, now: Time) -> bool {
+    fn is_spent(&self, View { rate, now, .. }: View<'_>) -> bool {
         self.count == 0 || now.micros().saturating_sub(self.start) >= rate.span()
     }
 
-    fn charge(&mut self, rate: &Rate, Charge { now, cost, since, .. }: Charge<'_>) {
+    fn charge(&mut self, Context { rate, .. }: &mut Context<'_>, Charge { now, cost, since }: Charge) {
         let now = now.micros();
         if self.count == 0 {
             self.start = now;
@@ -63,14 +59,22 @@ impl Counting for FixedWindow {
         add(&mut self.count, cost);
     }
 
+    fn used(&self, _view: View<'_>) -> u64 {
+        self.count
+    }
+
+    fn wait(&self, View { rate, now, .. }: View<'_>, _need: u64) -> u64 {
+        self.start.saturating_add(rate.span()).saturating_sub(now.micros().max(self.start))
+    }
+
     fn mark(&self, now: Time) -> u64 {
         now.micros().max(self.start)
     }
 
     /// If the window began later, what is given back was counted in an earlier one, and nothing of it is left.
-    fn give_back(&mut self, rate: &Rate, GivenBack { mark, cost, .. }: GivenBack<'_>) {
+    fn give_back(&mut self, context: &mut Context<'_>, GivenBack { mark, cost, .. }: GivenBack) {
         if self.start <= mark {
-            self.take_back(rate, cost);
+            self.take_back(context, cost);
         }
     }
 
@@ -83,15 +87,15 @@ impl Counting for FixedWindow {
         *self = Self::begun(at.micros(), sum);
     }
 
-    fn take_back(&mut self, _rate: &Rate, cost: u64) {
+    fn take_back(&mut self, _context: &mut Context<'_>, cost: u64) {
         self.count = self.count.saturating_sub(cost);
     }
 
-    fn moment(&self) -> Option<u64> {
+    fn moment(&self, _log: Option<&Log>) -> Option<u64> {
         Some(self.start)
     }
 
-    fn set_back(&mut self, by: u64) {
+    fn set_back(&mut self, _context: &mut Context<'_>, by: u64) {
         self.start = self.start.saturating_sub(by);
     }
 
@@ -103,40 +107,5 @@ impl Counting for FixedWindow {
     fn decode(&mut self, _rate: &Rate, rest: &mut &[u8]) -> Option<()> {
         *self = Self::begun(pull(rest)?, pull(rest)?);
         Some(())
-    }
-}
-
-/// What counts in a window with a fixed end, seen from a moment.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Usage<'a> {
-    rate: &'a Rate,
-    count: u64,
-    /// Microseconds until the window ends; 0 while none has begun.
-    left: u64,
-}
-
-impl<'a> Usage<'a> {
-    pub(super) fn new(rate: &'a Rate, count: u64, left: u64) -> Self {
-        Self { rate, count, left }
-    }
-
-    pub(super) fn count(&self) -> u64 {
-        self.count
-    }
-
-    pub(super) fn remaining(&self) -> u64 {
-        self.room_in(self.rate.quota())
-    }
-
-    pub(super) fn room_in(&self, capacity: u64) -> u64 {
-        capacity.saturating_sub(self.count)
-    }
-
-    pub(super) fn wait(&self, need: u64) -> Option<u64> {
-        match need {
-            need if need > self.rate.quota() => None,
-            need if need <= self.remaining() => Some(0),
-            _ => Some(self.left),
-        }
     }
 }

@@ -168,18 +168,45 @@ impl Rate {
         matches!(self.strategy, Strategy::SlidingWindow { .. } | Strategy::Calendar(_))
     }
 
+    /// Whether what is charged drains from the state, so that each reservation has to be followed as long as it is open.
+    pub(super) fn drains(&self) -> bool {
+        matches!(self.strategy, Strategy::TokenBucket { .. })
+    }
+
+    /// Whether it is counted by the log that all such rates of a limit share.
+    pub(super) fn is_logged(&self) -> bool {
+        self.strategy == Strategy::SlidingLog
+    }
+
     /// Microseconds after which a state to which nothing more was charged equals a new one, if no more had been charged to it
     /// than the rate admits.
     pub fn memory(&self) -> u64 {
+        self.memory_after(0)
+    }
+
+    /// The same if up to so much had been charged to it, though the rate may admit less.
+    pub(super) fn memory_after(&self, cost: u64) -> u64 {
         match &self.strategy {
             Strategy::SlidingWindow { precision, .. } => self.width() * (u64::from(*precision) + 1),
             Strategy::TokenBucket { burst } => {
-                let full = u128::from(*burst) * u128::from(self.window);
+                let full = u128::from(cost.max(*burst)) * u128::from(self.window);
                 u64::try_from(full.div_ceil(u128::from(self.quota))).unwrap_or(u64::MAX)
             }
             Strategy::FixedWindow | Strategy::SlidingLog => self.window,
             // A day lasts 25 hours where clocks are set back.
             Strategy::Calendar(_) => self.window + 3_600_000_000,
+        }
+    }
+
+    /// Microseconds from `now` on after which the counter of this bucket does not matter any more. A window of the calendar ends
+    /// when the calendar says so: days may last 25 hours.
+    pub fn memory_of(&self, bucket: u64, now: Time) -> u64 {
+        match &self.strategy {
+            Strategy::Calendar(calendar) => {
+                let (_, end) = calendar.window(Time::from_micros(bucket.saturating_mul(1_000_000)));
+                end.saturating_sub(now.micros())
+            }
+            _ => self.memory(),
         }
     }
 
@@ -202,6 +229,15 @@ impl Rate {
             Strategy::Calendar(calendar) => calendar.window(now).0.checked_sub(1),
             _ => now.micros().checked_sub(self.window),
         }
+    }
+
+    /// The index of the rate among the `old` ones from which this one continues: the one of the same period.
+    pub fn predecessor(&self, old: &[Self]) -> Option<usize> {
+        old.iter().position(|old| match (&self.strategy, &old.strategy) {
+            (Strategy::Calendar(calendar), Strategy::Calendar(old)) => calendar.unit() == old.unit(),
+            (Strategy::Calendar(_), _) | (_, Strategy::Calendar(_)) => false,
+            _ => self.window == old.window,
+        })
     }
 
     /// Whether states of this rate have the same layout and meaning as those of `old`.

@@ -8,10 +8,7 @@ use smallvec::SmallVec;
 
 use super::cell::Cell;
 use super::counting::GivenBack;
-use super::extension::Extension;
-use super::low_water::LowWater;
-use super::rate::{Rate, Strategy};
-use super::sliding_log::longest;
+use super::rate::Rate;
 use crate::clock::Time;
 
 /// Where a charge was counted, so that it can be given back there.
@@ -57,35 +54,23 @@ impl Reservation {
     }
 }
 
-/// Whether a rate keeps something about a reservation for as long as it is open.
-pub(super) fn is_followed(rate: &Rate) -> bool {
-    matches!(rate.strategy(), Strategy::TokenBucket { .. })
-}
-
 impl Cell {
     /// Where `cost`, which has just been charged at `now`, was counted.
     pub(super) fn place_of(&self, rates: &[Rate], now: Time, cost: u64) -> Reservation {
-        Reservation::new(cost, self.rated(rates).map(|(_, state)| state.mark(now)))
+        Reservation::new(cost, self.rated(rates).map(|(_, state)| state.read(|state| state.mark(now))))
     }
 
     /// Follows a reservation until it is given back, so that it is known how much of it has drained then.
     pub(super) fn follow(&mut self, rates: &[Rate], reservation: &mut Reservation) {
-        let Self { states, extension } = self;
-        let marked = rates.iter().zip(states).zip(&mut reservation.marks);
-        for (place, ((_, state), mark)) in marked.enumerate() {
-            let Some(since) = state.followed() else { continue };
-            reservation.lag = since.saturating_sub(*mark);
-            *mark = since;
-            let Extension { low_water, .. } = &mut **extension.get_or_insert_default();
-            match low_water.iter_mut().find(|(of, _)| *of == place) {
-                Some((_, low_water)) => low_water.open(*mark),
-                None => {
-                    let mut opened = LowWater::default();
-                    opened.open(*mark);
-                    low_water.push((place, opened));
-                }
+        let Reservation { marks, lag, .. } = reservation;
+        self.each(rates, |state, context| {
+            if let Some(mark) = marks.get_mut(context.place)
+                && let Some(since) = state.follow(context)
+            {
+                *lag = since.saturating_sub(*mark);
+                *mark = since;
             }
-        }
+        });
     }
 
     /// Gives back `cost` of a reservation where it was counted, as far as that still matters at `now`, to which the cell
@@ -98,28 +83,20 @@ impl Cell {
         cost: u64,
         only_whole: bool,
     ) {
-        let Self { states, extension } = self;
-        let marked = rates.iter().zip(states).zip(&reservation.marks);
-        for (place, ((rate, state), mark)) in marked.enumerate() {
-            if only_whole && rate.uses_counters() {
-                continue;
-            }
-            let low_water = extension.as_deref_mut().and_then(|extension| extension.low_water(place));
-            let (mark, cost, lag) = (*mark, reservation.returnable(place, cost), reservation.lag);
+        self.each(rates, |state, context| {
+            let place = context.place;
+            let Some(mark) =
+                reservation.marks.get(place).copied().filter(|_| !only_whole || !context.rate.uses_counters())
+            else {
+                return;
+            };
+            let (cost, lag) = (reservation.returnable(place, cost), reservation.lag);
             let is_elsewhere = only_whole || reservation.carried(place).is_some();
-            state.give_back(rate, GivenBack { mark, cost, lag, is_elsewhere, low_water });
-        }
-        let Some(Extension { log, low_water }) = extension.as_deref_mut() else { return };
-        let logged = rates.iter().position(|rate| *rate.strategy() == Strategy::SlidingLog);
-        if let (Some(logged), Some(longest)) = (logged, longest(rates))
-            && let Some(mark) = reservation.marks.get(logged)
-            && now.micros().saturating_sub(*mark) < longest
-        {
-            log.give_back(*mark, reservation.returnable(logged, cost));
-        }
-        low_water.retain(|(_, low_water)| !low_water.is_empty());
-        if low_water.is_empty() && log.newest().is_none() {
-            *extension = None;
-        }
+            state.give_back(context, GivenBack { now, mark, cost, lag, is_elsewhere });
+        });
+        self.extension.take_if(|extension| {
+            extension.low_water.retain(|(_, low_water)| !low_water.is_empty());
+            extension.is_empty()
+        });
     }
 }

@@ -8,7 +8,7 @@
 use std::cmp::Ordering;
 
 use super::bounds::{add, is_ahead};
-use super::counting::{Advanced, Charge, Counting};
+use super::counting::{Charge, Context, Counting, View};
 use super::rate::{Edge, Rate};
 use crate::clock::Time;
 
@@ -64,8 +64,8 @@ impl SlidingWindow {
     /// nothing has been counted: then all buckets are copied.
     pub(super) fn raise(&mut self, rate: &Rate, least: &Self, now: Time) {
         if self.counts.as_slice().iter().any(|count| *count > 0) {
-            let lacking = least.usage(rate, now).estimate().saturating_sub(self.usage(rate, now).estimate());
-            return self.add(lacking);
+            let view = View { rate, log: None, now };
+            return self.add(least.used(view).saturating_sub(self.used(view)));
         }
         for (age, count) in (0..).zip(least.counts.as_slice()) {
             if let Some(own) = self.counter_mut(least.newest.saturating_sub(age)) {
@@ -74,19 +74,19 @@ impl SlidingWindow {
         }
     }
 
-    pub(super) fn usage<'a>(&'a self, rate: &'a Rate, now: Time) -> Usage<'a> {
-        let elapsed = now.micros().saturating_sub(self.newest * rate.width());
-        Usage::new(rate, self.counts.as_slice(), elapsed)
+    /// Microseconds of the newest bucket that are over, less than its width.
+    fn elapsed(&self, rate: &Rate, now: Time) -> u64 {
+        now.micros().saturating_sub(self.newest * rate.width()).min(rate.width() - 1)
     }
 }
 
 impl Counting for SlidingWindow {
     /// If the clock was set back, all counts move back with it: they leave the window later than they would have, never
     /// earlier.
-    fn advance(&mut self, rate: &Rate, now: Time) -> Advanced {
+    fn advance(&mut self, Context { rate, .. }: &mut Context<'_>, now: Time) -> bool {
         let begun = self.newest.saturating_mul(rate.width());
         if now.micros().checked_sub(begun).is_some_and(|elapsed| elapsed < rate.width()) {
-            return Advanced::default();
+            return false;
         }
         let bucket = now.micros() / rate.width();
         if bucket > self.newest {
@@ -99,18 +99,51 @@ impl Counting for SlidingWindow {
                 counts.fill(0);
             }
         } else if !is_ahead(begun, now) {
-            return Advanced::default();
+            return false;
         }
         self.newest = bucket;
-        Advanced { has_new_counter: true, is_set_back: false }
+        true
     }
 
-    fn is_spent(&self, rate: &Rate, now: Time) -> bool {
+    fn is_spent(&self, View { rate, now, .. }: View<'_>) -> bool {
         (now.micros() / rate.width()).saturating_sub(self.newest) >= self.counts.as_slice().len() as u64
     }
 
-    fn charge(&mut self, _rate: &Rate, Charge { cost, .. }: Charge<'_>) {
+    fn charge(&mut self, _context: &mut Context<'_>, Charge { cost, .. }: Charge) {
         self.add(cost);
+    }
+
+    /// It stays at the largest number instead of wrapping.
+    fn used(&self, View { rate, now, .. }: View<'_>) -> u64 {
+        let (oldest, inside) = self.counts.as_slice().split_last().unwrap_or((&0, &[]));
+        let inside = inside.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
+        let share = match rate.edge() {
+            Edge::Weighted if *oldest > 0 => scaled(*oldest, rate.width() - self.elapsed(rate, now), 0, rate.width()),
+            _ => *oldest,
+        };
+        inside.saturating_add(share)
+    }
+
+    /// The estimate only falls while nothing comes, also from one bucket to the next, so the first moment
+    /// that fits is the answer: bucket by bucket, and inside the bucket by solving
+    /// `full + floor(oldest * (width - e) / width) + need <= quota` for the smallest `e`.
+    fn wait(&self, View { rate, now, .. }: View<'_>, need: u64) -> u64 {
+        let (counts, width, elapsed) = (self.counts.as_slice(), rate.width(), self.elapsed(rate, now));
+        let mut full = counts.iter().fold(0, |sum: u128, count| sum + u128::from(*count));
+        for (ahead, oldest) in (0u64..).zip(counts.iter().rev()) {
+            full -= u128::from(*oldest);
+            // At most the quota, which is a u64.
+            let Some(room) = u128::from(rate.quota() - need).checked_sub(full).map(narrow) else { continue };
+            let into = if *oldest <= room {
+                0
+            } else if rate.edge() == Edge::Whole {
+                continue;
+            } else {
+                width - scaled(room + 1, width, 1, *oldest)
+            };
+            return (ahead * width + into).saturating_sub(elapsed);
+        }
+        counts.len() as u64 * width - elapsed
     }
 
     fn mark(&self, _now: Time) -> u64 {
@@ -145,74 +178,6 @@ impl Counting for SlidingWindow {
             Counts::Two(_) => 0,
             Counts::Many(counts) => size_of_val(&**counts),
         }
-    }
-}
-
-/// What counts in the window, seen from a moment.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Usage<'a> {
-    rate: &'a Rate,
-    edge: Edge,
-    /// Newest first; one more than the rate has buckets.
-    counts: &'a [u64],
-    /// Microseconds of the newest bucket that are over, less than its width.
-    elapsed: u64,
-}
-
-impl<'a> Usage<'a> {
-    pub(super) fn new(rate: &'a Rate, counts: &'a [u64], elapsed: u64) -> Self {
-        Self { rate, edge: rate.edge(), counts, elapsed: elapsed.min(rate.width() - 1) }
-    }
-
-    /// The requests that count now. Stays at the largest number instead of wrapping.
-    pub(super) fn estimate(&self) -> u64 {
-        let (oldest, inside) = self.counts.split_last().unwrap_or((&0, &[]));
-        let inside = inside.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
-        inside.saturating_add(self.share(*oldest))
-    }
-
-    fn share(&self, oldest: u64) -> u64 {
-        match self.edge {
-            Edge::Whole => oldest,
-            Edge::Weighted if oldest == 0 => 0,
-            Edge::Weighted => {
-                let (width, left) = (self.rate.width(), self.rate.width() - self.elapsed);
-                scaled(oldest, left, 0, width)
-            }
-        }
-    }
-
-    /// How many more requests fit now.
-    pub(super) fn remaining(&self) -> u64 {
-        self.rate.quota().saturating_sub(self.estimate())
-    }
-
-    /// Microseconds until `need` more fit if nothing else comes; 0 if they do now, `None` if they never will.
-    ///
-    /// The estimate only falls while nothing comes, also from one bucket to the next, so the first moment
-    /// that fits is the answer: bucket by bucket, and inside the bucket by solving
-    /// `full + floor(oldest * (width - e) / width) + need <= quota` for the smallest `e`.
-    pub(super) fn wait(&self, need: u64) -> Option<u64> {
-        let quota = self.rate.quota();
-        if need > quota {
-            return None;
-        }
-        let width = self.rate.width();
-        let mut full = self.counts.iter().fold(0, |sum: u128, count| sum + u128::from(*count));
-        for (ahead, oldest) in (0u64..).zip(self.counts.iter().rev()) {
-            full -= u128::from(*oldest);
-            // At most the quota, which is a u64.
-            let Some(room) = u128::from(quota - need).checked_sub(full).map(narrow) else { continue };
-            let into = if *oldest <= room {
-                0
-            } else if self.edge == Edge::Whole {
-                continue;
-            } else {
-                width - scaled(room + 1, width, 1, *oldest)
-            };
-            return Some((ahead * width + into).saturating_sub(self.elapsed));
-        }
-        Some(self.counts.len() as u64 * width - self.elapsed)
     }
 }
 

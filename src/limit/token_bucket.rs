@@ -5,7 +5,9 @@
 //! as the quota has requests. All numbers are whole, so nothing is rounded, and a raised quota drains faster at once.
 
 use super::bounds::{JITTER, MAX_COUNT, is_ahead};
-use super::counting::{Advanced, Charge, Counting, GivenBack};
+use super::counting::{Charge, Context, Counting, GivenBack, View};
+use super::log::Log;
+use super::low_water::LowWater;
 use super::rate::Rate;
 use super::varint::{pull, push};
 use crate::clock::Time;
@@ -35,7 +37,7 @@ impl TokenBucket {
     }
 
     /// The units that were used at its moment.
-    fn used(&self) -> u128 {
+    fn units(&self) -> u128 {
         let [high, low] = self.used;
         u128::from(high) << 64 | u128::from(low)
     }
@@ -56,37 +58,45 @@ impl TokenBucket {
 
     /// Raises what is used to what is used of another bucket at about the same moment.
     pub(super) fn raise(&mut self, least: &Self) {
-        if self.used() < least.used() {
+        if self.units() < least.units() {
             *self = Self { moment: self.moment.max(least.moment), used: least.used };
         }
-    }
-
-    pub(super) fn usage<'a>(&self, rate: &'a Rate) -> Usage<'a> {
-        Usage { rate, used: self.used() }
     }
 }
 
 impl Counting for TokenBucket {
-    fn advance(&mut self, rate: &Rate, now: Time) -> Advanced {
-        self.set_used(drained(rate, self.used(), now.micros().saturating_sub(self.moment)));
-        let is_set_back = is_ahead(self.moment, now);
-        if now.micros() > self.moment || is_set_back {
-            self.moment = now.micros();
+    fn advance(&mut self, context: &mut Context<'_>, now: Time) -> bool {
+        self.set_used(drained(context.rate, self.units(), now.micros().saturating_sub(self.moment)));
+        if is_ahead(self.moment, now) {
+            self.set_back(context, self.moment - now.micros());
         }
-        Advanced { has_new_counter: false, is_set_back }
+        self.moment = self.moment.max(now.micros());
+        false
     }
 
-    fn is_spent(&self, rate: &Rate, now: Time) -> bool {
-        drained(rate, self.used(), now.micros().saturating_sub(self.moment)) == 0
+    fn is_spent(&self, View { rate, now, .. }: View<'_>) -> bool {
+        drained(rate, self.units(), now.micros().saturating_sub(self.moment)) == 0
     }
 
-    fn charge(&mut self, rate: &Rate, Charge { cost, since, low_water, .. }: Charge<'_>) {
+    fn charge(&mut self, context: &mut Context<'_>, Charge { cost, since, .. }: Charge) {
         // What is charged again was in the bucket all the while.
-        if let Some(low_water) = low_water.filter(|_| since.is_none()) {
-            low_water.note(self.moment, self.used());
+        if since.is_none()
+            && let Some(low_water) = low_water(context)
+        {
+            low_water.note(self.moment, self.units());
         }
-        let used = self.used().saturating_add(units(rate, cost));
-        self.set_used(used.min(units(rate, MAX_COUNT)));
+        let used = self.units().saturating_add(units(context.rate, cost));
+        self.set_used(used.min(units(context.rate, MAX_COUNT)));
+    }
+
+    /// The tokens that are not there in full.
+    fn used(&self, View { rate, .. }: View<'_>) -> u64 {
+        u64::try_from(self.units().div_ceil(u128::from(rate.span()))).unwrap_or(u64::MAX)
+    }
+
+    /// Until little enough of the bucket is used.
+    fn wait(&self, View { rate, .. }: View<'_>, need: u64) -> u64 {
+        draining(rate, self.units().saturating_sub(units(rate, rate.capacity() - need)))
     }
 
     fn mark(&self, _now: Time) -> u64 {
@@ -95,14 +105,15 @@ impl Counting for TokenBucket {
 
     /// In the state that was charged, a reservation that is not followed any more has drained. In another one, what cannot
     /// have drained is still certain.
-    fn give_back(&mut self, rate: &Rate, GivenBack { mark, cost, lag, is_elsewhere, low_water }: GivenBack<'_>) {
-        let units = drained(rate, units(rate, cost), lag);
-        let certain = if is_elsewhere { self.certain(rate, units, mark) } else { 0 };
-        let left = match low_water {
-            Some(low_water) => low_water.close(mark, (units, certain), self.moment, self.used()),
+    fn give_back(&mut self, context: &mut Context<'_>, given: GivenBack) {
+        let GivenBack { mark, cost, lag, is_elsewhere, .. } = given;
+        let units = drained(context.rate, units(context.rate, cost), lag);
+        let certain = if is_elsewhere { self.certain(context.rate, units, mark) } else { 0 };
+        let left = match low_water(context) {
+            Some(low_water) => low_water.close(mark, (units, certain), self.moment, self.units()),
             None => certain,
         };
-        self.set_used(self.used().saturating_sub(left));
+        self.set_used(self.units().saturating_sub(left));
     }
 
     fn certain_at(&self, rate: &Rate, cost: u64, mark: u64, at: Time) -> u64 {
@@ -116,24 +127,30 @@ impl Counting for TokenBucket {
         *self = Self::with_used(rate, at.micros(), units(rate, sum));
     }
 
-    fn take_back(&mut self, rate: &Rate, cost: u64) {
-        self.set_used(self.used().saturating_sub(units(rate, cost)));
+    fn take_back(&mut self, Context { rate, .. }: &mut Context<'_>, cost: u64) {
+        self.set_used(self.units().saturating_sub(units(rate, cost)));
     }
 
-    fn moment(&self) -> Option<u64> {
+    fn moment(&self, _log: Option<&Log>) -> Option<u64> {
         Some(self.moment)
     }
 
-    fn followed(&self) -> Option<u64> {
+    fn follow(&self, context: &mut Context<'_>) -> Option<u64> {
+        if low_water(context).is_none() {
+            context.extension.get_or_insert_default().low_water.push((context.place, LowWater::default()));
+        }
+        low_water(context)?.open(self.moment);
         Some(self.moment)
     }
 
-    fn set_back(&mut self, by: u64) {
+    fn set_back(&mut self, context: &mut Context<'_>, by: u64) {
         self.moment = self.moment.saturating_sub(by);
+        // It is not known any more how long the reservations have been open.
+        context.extension.as_deref_mut().into_iter().for_each(|extension| extension.low_water.clear());
     }
 
     fn excess_memory(&self, rate: &Rate) -> u64 {
-        draining(rate, self.used())
+        draining(rate, self.units())
     }
 
     fn encode(&self, ahead: u64, bytes: &mut Vec<u8>) {
@@ -148,46 +165,22 @@ impl Counting for TokenBucket {
     }
 }
 
+/// What is kept about the bucket's open reservations.
+fn low_water<'a>(context: &'a mut Context<'_>) -> Option<&'a mut LowWater> {
+    context.extension.as_deref_mut()?.low_water(context.place)
+}
+
 /// The units that are used after `elapsed` microseconds of draining.
 fn drained(rate: &Rate, used: u128, elapsed: u64) -> u128 {
     used.saturating_sub(u128::from(rate.quota()) * u128::from(elapsed))
 }
 
 /// The units that `cost` requests use.
-pub(super) fn units(rate: &Rate, cost: u64) -> u128 {
+fn units(rate: &Rate, cost: u64) -> u128 {
     u128::from(cost) * u128::from(rate.span())
 }
 
 /// Microseconds until so many units have drained.
-pub(super) fn draining(rate: &Rate, used: u128) -> u64 {
+fn draining(rate: &Rate, used: u128) -> u64 {
     u64::try_from(used.div_ceil(u128::from(rate.quota()))).unwrap_or(u64::MAX)
-}
-
-/// What is used of a bucket now.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Usage<'a> {
-    rate: &'a Rate,
-    used: u128,
-}
-
-impl Usage<'_> {
-    /// The tokens that are not there in full.
-    pub(super) fn missing(&self) -> u64 {
-        u64::try_from(self.used.div_ceil(u128::from(self.rate.span()))).unwrap_or(u64::MAX)
-    }
-
-    pub(super) fn remaining(&self) -> u64 {
-        self.room_in(self.rate.capacity())
-    }
-
-    pub(super) fn room_in(&self, capacity: u64) -> u64 {
-        let free = units(self.rate, capacity).saturating_sub(self.used) / u128::from(self.rate.span());
-        u64::try_from(free).unwrap_or(u64::MAX)
-    }
-
-    /// Microseconds until `need` tokens are there, which is when little enough of the bucket is used.
-    pub(super) fn wait(&self, need: u64) -> Option<u64> {
-        let room = units(self.rate, self.rate.capacity().checked_sub(need)?);
-        Some(draining(self.rate, self.used.saturating_sub(room)))
-    }
 }

@@ -6,7 +6,7 @@
 use super::super::Limit;
 use super::super::bounds::MAX_COUNT;
 use super::super::cell::Cell;
-use super::super::rate::{Rate, Strategy};
+use super::super::rate::Rate;
 use crate::clock::Time;
 
 /// For [stores that are shared](super).
@@ -15,27 +15,29 @@ impl Cell {
     /// seconds since 1970), and the count. The first one of each rate is the newest, to which requests are added.
     pub fn counts_mut<'a>(&'a mut self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64, &'a mut u64)> {
         self.rated_mut(rates).enumerate().flat_map(|(place, (_, state))| {
-            let (newest, counts) = state.counters_mut();
+            let (newest, counts) = state.change(|state| state.counters_mut());
             (0..).zip(counts).map(move |(age, count)| (place, newest.saturating_sub(age), count))
         })
     }
 
     /// The newest counter of each rate that uses counters: the index of the rate, and what names the bucket.
     pub fn newest<'a>(&'a self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64)> + 'a {
-        let states = self.rated(rates).enumerate();
-        states.filter_map(|(place, (_, state))| Some((place, state.newest()?)))
+        self.rated(rates).enumerate().filter_map(|(place, (_, state))| {
+            let (newest, counts) = state.read(|state| state.counters());
+            (!counts.is_empty()).then_some((place, newest))
+        })
     }
 
     /// The counter of one bucket of the rate at index `place`, if it still matters.
     pub fn count(&self, rates: &[Rate], place: usize, bucket: u64) -> Option<u64> {
-        let (_, state) = self.rated(rates).nth(place)?;
-        state.counter(bucket)
+        let (newest, counts) = self.rated(rates).nth(place)?.1.read(|state| state.counters());
+        counts.get(usize::try_from(newest.checked_sub(bucket)?).ok()?).copied()
     }
 
     /// Corrects the counter of one bucket of the rate at index `place`, if it still matters.
     pub fn correct(&mut self, rates: &[Rate], place: usize, bucket: u64, correct: impl FnOnce(u64) -> u64) {
         if let Some((_, state)) = self.rated_mut(rates).nth(place)
-            && let Some(count) = state.counter_mut(bucket)
+            && let Some(count) = state.change(|state| state.counter_mut(bucket))
         {
             *count = correct(*count).min(MAX_COUNT);
         }
@@ -70,20 +72,5 @@ impl Limit {
     pub fn admits_by_counters(&self, cell: &Cell, now: Time, need: u64) -> bool {
         let mut counted = cell.usages(&self.rates, now).zip(&self.rates).filter(|(_, rate)| rate.uses_counters());
         counted.all(|(usage, _)| usage.remaining() >= need)
-    }
-}
-
-/// For [stores that are shared](super).
-impl Rate {
-    /// Microseconds from `now` on after which the counter of this bucket does not matter any more. A window of the calendar ends
-    /// when the calendar says so: days may last 25 hours.
-    pub fn memory_of(&self, bucket: u64, now: Time) -> u64 {
-        match self.strategy() {
-            Strategy::Calendar(calendar) => {
-                let (_, end) = calendar.window(Time::from_micros(bucket.saturating_mul(1_000_000)));
-                end.saturating_sub(now.micros())
-            }
-            _ => self.memory(),
-        }
     }
 }

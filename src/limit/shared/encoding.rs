@@ -19,8 +19,8 @@
 //! was counted a moment ago is old, and would admit as much again.
 
 use super::super::cell::Cell;
+use super::super::log::Log;
 use super::super::rate::Rate;
-use super::super::sliding_log::Log;
 use super::super::state::State;
 use super::super::varint::{pull, push};
 use super::operations::{Appended, Group};
@@ -70,7 +70,7 @@ impl Cell {
     /// ```
     pub fn save(&self, rates: &[Rate], ahead: u64) -> Vec<u8> {
         let mut bytes = vec![VERSION];
-        self.rated(rates).for_each(|(_, state)| state.encode(ahead, &mut bytes));
+        self.rated(rates).for_each(|(_, state)| state.read(|state| state.encode(ahead, &mut bytes)));
         let mut last = 0;
         for (time, cost) in self.log().into_iter().flat_map(Log::iter).filter(|(_, cost)| *cost > 0) {
             let time = time.saturating_add(ahead);
@@ -90,7 +90,7 @@ impl Cell {
         }
         let mut cell = Self::new(rates, now);
         for (rate, state) in cell.rated_mut(rates) {
-            state.decode(rate, &mut rest)?;
+            state.change(|state| state.decode(rate, &mut rest))?;
         }
         let mut log = Log::default();
         let mut time = 0u64;
@@ -106,7 +106,7 @@ impl Cell {
             }
         }
         if log.newest().is_some() {
-            cell.set_log(log);
+            cell.extension.get_or_insert_default().log = log;
         }
         let latest = appended.iter().map(Appended::latest).chain([cell.latest()]).max().unwrap_or(0);
         let ahead = latest.saturating_sub(now.micros());
@@ -114,7 +114,7 @@ impl Cell {
         let mut given_back = 0;
         let groups = appended.into_iter().map(|group| group.fold(rates, &mut cell, read, &mut given_back)).collect();
         if ahead > 0 {
-            cell.set_back(ahead);
+            cell.set_back(rates, ahead);
         }
         cell.reset_counters(rates, now);
         Some(Restored { cell, groups, ahead })

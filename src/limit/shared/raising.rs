@@ -6,6 +6,7 @@
 
 use super::super::Limit;
 use super::super::cell::Cell;
+use super::super::counting::Context;
 use crate::clock::Time;
 
 /// For [stores that are shared](super).
@@ -33,13 +34,10 @@ impl Limit {
     /// # Ok::<(), gateway::limit::RateError>(())
     /// ```
     pub fn raise(&self, cell: &mut Cell, least: &Cell, now: Time) {
-        for ((rate, state), (_, least)) in cell.rated_mut(&self.rates).zip(least.rated(&self.rates)) {
-            state.raise(rate, least, now);
-        }
-        let Some(least_log) = least.log().filter(|_| self.grows()) else { return };
-        match cell.log().filter(|log| log.newest().is_some()).cloned() {
-            None => cell.set_log(least_log.clone()),
-            Some(log) => self.fill_log(cell, log, (self, &self.used(least, now)), now),
+        let Cell { states, extension } = cell;
+        for (place, ((rate, state), of_least)) in self.rates.iter().zip(states).zip(&least.states).enumerate() {
+            let mut context = Context { rates: &self.rates, place, rate, extension };
+            state.raise(&mut context, (of_least, least.log()), now);
         }
     }
 }

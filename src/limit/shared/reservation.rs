@@ -3,7 +3,7 @@
 use super::super::Limit;
 use super::super::cell::Cell;
 use super::super::rate::Rate;
-use super::super::reservation::{Reservation, is_followed};
+use super::super::reservation::Reservation;
 use crate::clock::Time;
 
 /// For [stores that are shared](super).
@@ -34,7 +34,7 @@ impl Reservation {
     /// What was counted of the rates whose state is kept as a whole: in windows at the moment `mark`, and in buckets such that
     /// it may have drained since the moment `from`.
     pub(super) fn of_whole(rates: &[Rate], cost: u64, (mark, from): (Time, Time)) -> Self {
-        let moment = |rate| if is_followed(rate) { from.micros() } else { mark.micros() };
+        let moment = |rate: &Rate| if rate.drains() { from.micros() } else { mark.micros() };
         Self::new(cost, rates.iter().map(moment))
     }
 
@@ -43,7 +43,7 @@ impl Reservation {
     pub fn not_admitted(&self, rates: &[Rate], now: Time) -> Self {
         // No reservation that is followed has a later moment than now.
         let later = now.micros().saturating_add(1);
-        let marks = rates.iter().zip(&self.marks).map(|(rate, mark)| if is_followed(rate) { later } else { *mark });
+        let marks = rates.iter().zip(&self.marks).map(|(rate, mark)| if rate.drains() { later } else { *mark });
         Self::new(self.cost, marks)
     }
 
@@ -57,8 +57,8 @@ impl Reservation {
     pub(super) fn moments(&self, rates: &[Rate]) -> (Time, Time) {
         let (mut mark, mut from) = (0, 0);
         for (rate, moment) in rates.iter().zip(&self.marks).filter(|(rate, _)| !rate.uses_counters()) {
-            let which = if is_followed(rate) { &mut from } else { &mut mark };
-            *which = (*which).max(moment - if is_followed(rate) { self.lag.min(*moment) } else { 0 });
+            let which = if rate.drains() { &mut from } else { &mut mark };
+            *which = (*which).max(moment - if rate.drains() { self.lag.min(*moment) } else { 0 });
         }
         (Time::from_micros(mark), Time::from_micros(from))
     }

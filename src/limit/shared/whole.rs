@@ -3,7 +3,6 @@
 use super::super::Limit;
 use super::super::bounds::JITTER;
 use super::super::cell::Cell;
-use super::super::extension::Extension;
 use super::super::rate::Rate;
 use crate::clock::Time;
 
@@ -22,10 +21,7 @@ impl Limit {
 
     /// Takes `cost` back from the rates whose state is kept as a whole, beginning with what was charged last.
     pub fn take_back_whole(&self, cell: &mut Cell, cost: u64) {
-        cell.rated_mut(&self.rates).for_each(|(rate, state)| state.take_back(rate, cost));
-        if let Some(Extension { log, .. }) = cell.extension.as_deref_mut() {
-            log.take_back(cost);
-        }
+        cell.each(&self.rates, |state, context| state.take_back(context, cost));
     }
 }
 
@@ -33,8 +29,7 @@ impl Limit {
 impl Cell {
     /// Whether nothing of the state that is kept as a whole can matter at `now` or later.
     pub fn is_whole_spent(&self, rates: &[Rate], now: Time) -> bool {
-        let mut whole = self.rated(rates).filter(|(rate, _)| !rate.uses_counters());
-        whole.all(|(rate, state)| state.is_spent(rate, now)) && self.is_log_spent(rates, now)
+        self.are_spent(rates, now, |rate| !rate.uses_counters())
     }
 
     /// Microseconds after which an encoded state does not matter any more, if nothing is appended to it. Token buckets count as
@@ -42,7 +37,8 @@ impl Cell {
     pub fn memory(&self, rates: &[Rate]) -> u64 {
         let full = rates.iter().filter(|rate| !rate.uses_counters()).map(Rate::memory);
         // They may have been charged more than they hold.
-        full.chain(self.rated(rates).map(|(rate, state)| state.excess_memory(rate))).max().unwrap_or(0)
+        let excess = self.rated(rates).map(|(rate, state)| state.read(|state| state.excess_memory(rate)));
+        full.chain(excess).max().unwrap_or(0)
     }
 
     /// By how many microseconds the state that is kept as a whole is ahead of a clock that was set back. It is 0 for less
@@ -53,12 +49,7 @@ impl Cell {
     }
 
     /// Moves all of the state that is kept as a whole back in time by so many microseconds.
-    pub fn set_back(&mut self, by: u64) {
-        self.states.iter_mut().for_each(|state| state.set_back(by));
-        if let Some(Extension { log, low_water }) = self.extension.as_deref_mut() {
-            log.shift(by);
-            // It is not known any more how long the reservations have been open.
-            low_water.clear();
-        }
+    pub fn set_back(&mut self, rates: &[Rate], by: u64) {
+        self.each(rates, |state, context| state.set_back(context, by));
     }
 }

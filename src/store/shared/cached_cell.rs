@@ -182,7 +182,7 @@ impl CachedCell {
     pub(super) fn advance(&mut self, limit: &Limit, now: Time) {
         self.now = now;
         if let Some(state) = &mut self.versioned {
-            state.follow_clock(&mut self.cell, now);
+            state.follow_clock(&mut self.cell, limit.rates(), now);
         }
         if self.cell.advance(limit.rates(), now) {
             (self.read, self.fresh) = (None, false);

@@ -99,10 +99,10 @@ impl VersionedState {
     /// Sees whether the clock was set back. The state on the server stays in its own time, so that other gateways do not
     /// take what was counted for old; here it goes back with the clock, so that nobody waits for the old time to come
     /// again.
-    pub(super) fn follow_clock(&mut self, cell: &mut Cell, now: Time) {
+    pub(super) fn follow_clock(&mut self, cell: &mut Cell, rates: &[Rate], now: Time) {
         let by = cell.lead(now);
         if by > 0 {
-            cell.set_back(by);
+            cell.set_back(rates, by);
             self.ahead = self.ahead.saturating_add(by);
             let sent = self.sent.iter_mut().chain(&mut self.unacknowledged).map(|sent| &mut sent.change);
             self.pending.iter_mut().chain(sent).for_each(|change| change.set_back(by));
@@ -446,7 +446,7 @@ mod tests {
         let mut cell = charged(&limit, &[5000, 5010]);
         let mut state = VersionedState { version: Version::Of(3, 0), ..VersionedState::default() };
         give_back(&mut state, &mut cell, &limit, (5000, 5010));
-        state.follow_clock(&mut cell, at(1010));
+        state.follow_clock(&mut cell, limit.rates(), at(1010));
         learn(&mut state, &mut cell, &limit, 2500, &charged(&limit, &[2400, 2410, 2420]));
         assert!(!limit.admits(&cell, at(2500), 1), "it was given back in a window that is over");
     }
