@@ -1,4 +1,4 @@
-//! How a rate is written: `10/s`, `3000/10m`, `10/s burst 50`, `5000/day`. [`Rate`] writes itself so, and is read here.
+//! How a rate is written: `10/s`, `3000/10m`, `10/s burst 50`, `5000/day`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -33,6 +33,27 @@ impl FromStr for Rate {
         match burst {
             None => Ok(rate),
             Some(burst) => Ok(rate.with_strategy(Strategy::TokenBucket { burst })?),
+        }
+    }
+}
+
+/// Writes the rate as the configuration spells it: `10/s`, `3000/10m`, `10/s burst 50`, `5000/day`.
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.quota(), self.period())?;
+        match self.strategy() {
+            Strategy::TokenBucket { burst } if *burst != self.quota() => write!(f, " burst {burst}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Rate {
+    /// The period as the configuration spells it: `s`, `10m`, `day`.
+    pub fn period(&self) -> String {
+        match self.strategy() {
+            Strategy::Calendar(calendar) => calendar.unit().name().to_owned(),
+            _ => units::period(self.window()),
         }
     }
 }

@@ -108,7 +108,7 @@ impl Cell {
     /// The sizes of all allocations that it holds, in bytes.
     pub fn allocations(&self) -> impl Iterator<Item = usize> {
         let list = self.states.spilled().then(|| self.states.capacity() * size_of::<State>());
-        let states = self.states.iter().map(|state| state.read(|state| state.allocation()));
+        let states = self.states.iter().map(|state| state.read(Counting::allocation));
         let extension = self.extension.iter().flat_map(|extension| extension.allocations());
         list.into_iter().chain(states).chain(extension).filter(|bytes| *bytes > 0)
     }

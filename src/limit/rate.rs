@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::calendar::Calendar;
 use crate::clock::{Time, micros};
-use crate::units::period;
 
 /// The largest quota, 2^32 requests per window, and the largest burst.
 pub const MAX_QUOTA: u64 = 1 << 32;
@@ -275,27 +274,6 @@ impl Rate {
     /// the buckets then cover slightly more than the window, so that the window never has more than the quota.
     pub(super) fn width(&self) -> u64 {
         self.width
-    }
-}
-
-/// Writes the rate as the configuration spells it: `10/s`, `3000/10m`, `10/s burst 50`, `5000/day`.
-impl fmt::Display for Rate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.quota, self.period())?;
-        match self.strategy {
-            Strategy::TokenBucket { burst } if burst != self.quota => write!(f, " burst {burst}"),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Rate {
-    /// The period as the configuration spells it: `s`, `10m`, `day`.
-    pub fn period(&self) -> String {
-        match &self.strategy {
-            Strategy::Calendar(calendar) => calendar.unit().name().to_owned(),
-            _ => period(self.window()),
-        }
     }
 }
 

@@ -28,8 +28,8 @@ impl SlidingLog {
 
 impl Counting for SlidingLog {
     fn advance(&mut self, context: &mut Context<'_>, now: Time) -> bool {
-        let longest = context.rates.iter().filter(|rate| rate.is_logged()).map(Rate::span).max();
-        if let (Some(log), Some(longest)) = (changed(context), longest) {
+        let longest = longest(context.rates);
+        if let Some(log) = changed(context) {
             if let Some(newest) = log.newest().filter(|newest| is_ahead(*newest, now)) {
                 log.set_back(newest - now.micros());
             }
@@ -64,8 +64,7 @@ impl Counting for SlidingLog {
     }
 
     fn give_back(&mut self, context: &mut Context<'_>, GivenBack { now, mark, cost, .. }: GivenBack) {
-        let is_over = |rate: &Rate| now.micros().saturating_sub(mark) >= rate.span();
-        if !context.rates.iter().filter(|rate| rate.is_logged()).all(is_over)
+        if now.micros().saturating_sub(mark) < longest(context.rates)
             && let Some(log) = changed(context)
         {
             log.give_back(mark, cost);
@@ -90,6 +89,11 @@ impl Counting for SlidingLog {
     fn set_back(&mut self, context: &mut Context<'_>, by: u64) {
         changed(context).into_iter().for_each(|log| log.set_back(by));
     }
+}
+
+/// The longest window among the rates that use the log. Older entries matter to none of them.
+fn longest(rates: &[Rate]) -> u64 {
+    by_window(rates).last().map_or(0, |(rate, _)| rate.span())
 }
 
 fn is_first(context: &Context<'_>) -> bool {

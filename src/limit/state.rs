@@ -82,6 +82,8 @@ pub(super) struct Usage<'a> {
 }
 
 impl<'a> Usage<'a> {
+    #[expect(clippy::inline_always, reason = "every decision does this, and a call would copy the result")]
+    #[inline(always)]
     pub(super) fn new(state: &'a State, view: View<'a>) -> Self {
         Self { state, view, used: state.read(|state| state.used(view)) }
     }

@@ -6,6 +6,7 @@
 use super::super::Limit;
 use super::super::bounds::MAX_COUNT;
 use super::super::cell::Cell;
+use super::super::counting::Counting;
 use super::super::rate::Rate;
 use crate::clock::Time;
 
@@ -15,7 +16,7 @@ impl Cell {
     /// seconds since 1970), and the count. The first one of each rate is the newest, to which requests are added.
     pub fn counts_mut<'a>(&'a mut self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64, &'a mut u64)> {
         self.rated_mut(rates).enumerate().flat_map(|(place, (_, state))| {
-            let (newest, counts) = state.change(|state| state.counters_mut());
+            let (newest, counts) = state.change(Counting::counters_mut);
             (0..).zip(counts).map(move |(age, count)| (place, newest.saturating_sub(age), count))
         })
     }
@@ -23,14 +24,14 @@ impl Cell {
     /// The newest counter of each rate that uses counters: the index of the rate, and what names the bucket.
     pub fn newest<'a>(&'a self, rates: &'a [Rate]) -> impl Iterator<Item = (usize, u64)> + 'a {
         self.rated(rates).enumerate().filter_map(|(place, (_, state))| {
-            let (newest, counts) = state.read(|state| state.counters());
+            let (newest, counts) = state.read(Counting::counters);
             (!counts.is_empty()).then_some((place, newest))
         })
     }
 
     /// The counter of one bucket of the rate at index `place`, if it still matters.
     pub fn count(&self, rates: &[Rate], place: usize, bucket: u64) -> Option<u64> {
-        let (newest, counts) = self.rated(rates).nth(place)?.1.read(|state| state.counters());
+        let (newest, counts) = self.rated(rates).nth(place)?.1.read(Counting::counters);
         counts.get(usize::try_from(newest.checked_sub(bucket)?).ok()?).copied()
     }
 
