@@ -29,9 +29,11 @@ impl CalendarWindow {
         self.start / 1_000_000
     }
 
-    /// Raises the count to that of another state, if that belongs to the same window.
+    /// Raises the count to that of another state. If that is a moment ahead and its window is a later one, it takes its place.
     pub(super) fn raise(&mut self, least: &Self) {
-        if self.start == least.start {
+        if self.start < least.start && least.count > 0 {
+            self.clone_from(least);
+        } else if self.start == least.start {
             self.count = self.count.max(least.count);
         }
     }

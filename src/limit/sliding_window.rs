@@ -67,6 +67,8 @@ impl SlidingWindow {
             let view = View { rate, log: None, now };
             return self.add(least.used(view).saturating_sub(self.used(view)));
         }
+        // The other one may be a moment ahead, and its newest bucket is in the window as well.
+        self.newest = self.newest.max(least.newest);
         for (age, count) in (0..).zip(least.counts.as_slice()) {
             if let Some(own) = self.counter_mut(least.newest.saturating_sub(age)) {
                 *own = *count;
