@@ -7,6 +7,8 @@
 //! Numbers grow from one reset of a key to the next. A gateway that reads a higher number than it knows believes what
 //! it reads, as if it had never known the key. What it has not written yet is counted after the reset. But what the
 //! gateway that resets the key has not written before, it need not write any more: the exchange stands for that, too.
+//! If two gateways reset the key at the same time, the lower number may be written last. Then no item has the higher one, and
+//! who knows that believes the lower one.
 
 use std::mem;
 
@@ -15,7 +17,7 @@ use super::protocol::Item;
 /// How a cell stands to the resets of its key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Resets {
-    /// The highest number that was read; 0 if the key was not reset.
+    /// The number of the last reset that was seen; 0 if the key was not reset.
     pub(super) seen: u32,
     /// The number that is to be written, and the one that the exchange under way writes; 0 if there is none.
     pub(super) next: u32,

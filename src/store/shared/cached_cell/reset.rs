@@ -74,7 +74,9 @@ impl CachedCell {
             }
             _ => self.lose_replies(),
         }
-        let is_reset = highest > self.resets.seen;
+        // Of two gateways that reset the key at the same time, the one with the lower number may have been the last.
+        let is_overwritten = everywhere > 0 && (1..self.resets.seen).contains(&highest);
+        let is_reset = highest > self.resets.seen || is_overwritten;
         if is_reset {
             self.resets.seen = highest;
             self.forget_counts(highest);

@@ -292,6 +292,29 @@ fn a_key_is_reset_again_after_a_restart_of_memcached() {
     assert_eq!([0, 1].map(|gateway| shown(&mut world, gateway, &ask)), [0; 2]);
 }
 
+/// Two gateways reset a key at the same time, and the one with the lower number writes last.
+#[test]
+fn a_reset_with_a_lower_number_that_comes_last_is_seen_as_well() {
+    // With `strict` a limit that has one counter is only told its count, not the number, until somebody has to be refused.
+    let is_told = |(kind, strict): &(usize, bool)| !(*strict && *kind == 6);
+    for (kind, strict) in (0..KINDS).flat_map(|kind| [(kind, false), (kind, true)]).filter(is_told) {
+        let limit = limit(kind, 9);
+        let ask = ask(&limit, key_on(0, 1, &limit));
+        let mut world = World::new(2, 1, (OnError::Local, strict), vec![vec![ask.clone()]]);
+        let steps =
+            [Step::Connect(0, 0), Step::Reset(0, 0), Step::Connect(1, 0), Step::Reset(1, 0), Step::Tick(1_000_000)];
+        steps.iter().for_each(|step| world.run(step));
+        // The first one is used once more, so its number is that of another second. And it goes on to count.
+        for _ in 0..2 {
+            world.run(&Step::Reserve { gateway: 0, what: 0, cost: 1 });
+            world.settle();
+        }
+        reset(&mut world, 1, &ask);
+        assert_eq!([0, 1].map(|gateway| shown(&mut world, gateway, &ask)), [0; 2], "{kind}, strict: {strict}");
+        assert_eq!(counted(&mut world, 0, ask.key), 0, "{kind}, strict: {strict}");
+    }
+}
+
 proptest! {
     /// Whatever went on before, nothing is left of a key that is reset, whoever resets it, and all gateways together
     /// admit its quota, whatever they knew.
