@@ -2,8 +2,8 @@
 //!
 //! A counter is `{prefix}:{limit}:{fingerprint}#{window}.{bucket}`, for example
 //! `gw:per-client:3f…#10m.2966667`; with several buckets a window their number follows it: `#10mx6.17800002`; days
-//! and months are named by the second they begin: `#month.1764547200`. State that is kept as one value is at
-//! `#=` and what stands for its layout.
+//! and months are named by the second they begin, and by their time zone unless that is UTC: `#month.1764547200`,
+//! `#day@Europe/Berlin.1792879200`. State that is kept as one value is at `#=` and what stands for its layout.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -63,6 +63,10 @@ impl Names {
     fn new((prefix, writer): (&str, &Rc<Writer>), limit: &Arc<Limit>) -> Self {
         let infix = |rate: &Rate| match rate.strategy() {
             Strategy::SlidingWindow { precision, .. } if *precision > 1 => format!("#{}x{precision}.", rate.period()),
+            // Days of two time zones may begin at the same moment, and are counted apart all the same.
+            Strategy::Calendar(calendar) if calendar.zone() != "UTC" => {
+                format!("#{}@{}.", rate.period(), calendar.zone())
+            }
             _ => format!("#{}.", rate.period()),
         };
         Self {
@@ -183,6 +187,12 @@ mod tests {
         text.parse().unwrap()
     }
 
+    /// A rate per day or month in this time zone.
+    fn of_zone(text: &str, zone: &str) -> Rate {
+        let Strategy::Calendar(utc) = rate(text).strategy().clone() else { panic!("{text}") };
+        rate(text).with_strategy(Strategy::Calendar(utc.in_zone(zone).unwrap())).unwrap()
+    }
+
     fn counter(names: &Names, key: Fingerprint, place: usize, bucket: u64) -> Vec<u8> {
         let mut name = Vec::new();
         names.counter(&key.digits(), CounterId { rate: place, bucket }, &mut name);
@@ -193,19 +203,24 @@ mod tests {
     fn names_are_short_and_printable() {
         let sliding = Strategy::SlidingWindow { precision: 60, edge: Edge::Whole };
         let longest = Rate::new(1, Duration::from_micros(2_678_399_999_999)).unwrap().with_strategy(sliding).unwrap();
-        let names = names(&"p".repeat(64), &"l".repeat(64), &[longest]);
-        let name = counter(&names, Fingerprint::of(b"\0 \n"), 0, u64::MAX);
-        assert!(name.len() <= 250, "{}", name.len());
-        assert!(name.iter().all(u8::is_ascii_graphic), "{name:?}");
+        let rates = [longest, of_zone("5/month", "America/Argentina/ComodRivadavia")];
+        let names = names(&"p".repeat(64), &"l".repeat(64), &rates);
+        for (place, bucket) in [(0, u64::MAX), (1, 1 << 40)] {
+            let name = counter(&names, Fingerprint::of(b"\0 \n"), place, bucket);
+            assert!(name.len() <= 250, "{}", name.len());
+            assert!(name.iter().all(u8::is_ascii_graphic), "{name:?}");
+        }
     }
 
     #[test]
     fn names_say_what_is_counted() {
-        let names = names("gw", "l", &[rate("10/s"), rate("5/month"), rate("3/m burst 9")]);
+        let berlin = of_zone("5/day", "Europe/Berlin");
+        let names = names("gw", "l", &[rate("10/s"), rate("5/month"), rate("3/m burst 9"), berlin]);
         let key = Fingerprint::of(b"k");
         let read = |name: Vec<u8>| String::from_utf8(name).unwrap().replace(&key.to_string(), "KEY");
         assert_eq!(read(counter(&names, key, 0, 17)), "gw:l:KEY#s.17");
         assert_eq!(read(counter(&names, key, 1, 1_764_547_200)), "gw:l:KEY#month.1764547200");
+        assert_eq!(read(counter(&names, key, 3, 1_792_879_200)), "gw:l:KEY#day@Europe/Berlin.1792879200");
         let mut state = Vec::new();
         names.state(&key.digits(), &mut state);
         assert!(read(state).starts_with("gw:l:KEY#="));
@@ -222,11 +237,7 @@ mod tests {
     #[test]
     fn counters_of_the_calendar_live_to_the_end_of_their_window() {
         let hour = 3_600;
-        let berlin = |text: &str| {
-            let Strategy::Calendar(utc) = rate(text).strategy().clone() else { panic!("{text}") };
-            rate(text).with_strategy(Strategy::Calendar(utc.in_zone("Europe/Berlin").unwrap())).unwrap()
-        };
-        let names = names("gw", "l", &[berlin("5/day"), berlin("5/month")]);
+        let names = names("gw", "l", &["5/day", "5/month"].map(|text| of_zone(text, "Europe/Berlin")));
         // The 25th of October 2026 begins at 22:00 of the day before in UTC, and ends at 23:00: clocks are set back.
         let (day, month) = (1_792_879_200, 1_790_805_600);
         let at = |seconds: u64| Time::from_micros(seconds * 1_000_000);

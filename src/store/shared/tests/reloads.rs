@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::clock::Time;
+use crate::limit::{Calendar, Unit};
 use crate::store::shared::message::{Message, Reload};
 use crate::store::{LimitChanges, Replaced};
 
@@ -39,6 +40,15 @@ fn limits(kinds: &[usize], quota: u64) -> Vec<Arc<Limit>> {
 fn pairs(quota: u64) -> impl Iterator<Item = [Arc<Limit>; 2]> {
     let all = ways(quota);
     all.clone().into_iter().flat_map(move |old| all.clone().into_iter().map(move |new| [old.clone(), new]))
+}
+
+/// Limits per day of two time zones whose days begin at the same moment.
+fn of_the_same_days(quota: u64) -> [Arc<Limit>; 2] {
+    ["Europe/Berlin", "Europe/Paris"].map(|zone| {
+        let calendar = Calendar::utc(Unit::Day).in_zone(zone).unwrap();
+        let day = Rate::new(quota, Duration::from_secs(86_400)).unwrap();
+        Arc::new(Limit::new("l", &[day.with_strategy(Counting::Calendar(calendar)).unwrap()]))
+    })
 }
 
 fn key() -> Fingerprint {
@@ -217,7 +227,7 @@ fn a_reload_while_memcached_is_away_gives_no_second_helping() {
 
 #[test]
 fn what_was_reserved_before_is_given_back_after() {
-    for ways in pairs(9) {
+    for ways in pairs(9).chain([of_the_same_days(9)]) {
         for (is_seen, mut world) in
             [false, true].into_iter().flat_map(|is_seen| worlds(1, LOCAL, &ways).map(|world| (is_seen, world)))
         {
@@ -341,4 +351,13 @@ fn who_waits_is_counted_by_the_last_of_overrides_that_follow_each_other_at_once(
     let to = |way| Step::Reload(0, way);
     let (admitted, _) = run(&mut world, &[to(1), ask(3), to(0), to(1), to(0), ask(1), ask(2)]);
     assert_eq!(admitted, 3);
+}
+
+/// The first who asks after a reload has come before it, in the second before: the new limit counts in seconds.
+#[test]
+fn who_comes_late_from_the_bucket_before_a_reload_forgets_nothing() {
+    let mut world = world(1, (OnError::Local, false), &limits(&[8, 2], 2));
+    let ask = |cost| Step::Ask { gateway: 0, what: 0, cost };
+    let steps = [ask(2), Step::Tick(980_000), ask(3), Step::Tick(20_000), ask(2), Step::Reload(0, 1)];
+    assert_eq!(run(&mut world, &steps).0, 2);
 }
